@@ -1,0 +1,1 @@
+"""Build, boot and look by hand."""

@@ -1,0 +1,1 @@
+"""User-data, meta-data and network-config; the seed volume that carries them."""

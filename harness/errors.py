@@ -1,0 +1,32 @@
+"""The two error families: the node is wrong, or the harness could not tell."""
+
+from __future__ import annotations
+
+
+class ExpectationError(AssertionError):
+    """The node is not what was expected of it; a report calls this *failed*."""
+
+
+class HarnessError(Exception):
+    """The harness could not find out; a report calls this *broken*, never failed."""
+
+
+class BadInputError(HarnessError):
+    """Something that a person wrote is wrong: names the file, the line where known, and the key.
+
+    `source` is what the person would open to mend it (a path, an option, a variable).
+    """
+
+    def __init__(
+        self, message: str, *, source: str, line: int | None = None, key: str | None = None
+    ) -> None:
+        where = source if line is None else f"{source}:{line}"
+        field = "" if key is None else f" key '{key}':"
+        super().__init__(f"{where}:{field} {message}")
+        self.source = source
+        self.line = line
+        self.key = key
+
+
+class RequirementError(HarnessError):
+    """The host lacks something; the message is one sentence that ends with the remedy."""

@@ -1,0 +1,1 @@
+"""Assertions on evidence; this module touches no machine."""

@@ -1,0 +1,1 @@
+"""The model catalogue; what a GPU adds to a machine."""

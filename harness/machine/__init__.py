@@ -1,0 +1,1 @@
+"""A VM with a life cycle."""

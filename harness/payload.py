@@ -1,0 +1,1 @@
+"""Packs harness.provisioning as a reproducible zipapp, named by its digest."""

@@ -1,0 +1,1 @@
+"""Pytest hooks and options."""

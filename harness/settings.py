@@ -1,0 +1,1 @@
+"""Options, environment and ini become one frozen Settings."""

@@ -1,0 +1,1 @@
+"""The mocked-command tier."""
