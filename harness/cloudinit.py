@@ -1,1 +1,213 @@
 """User-data, meta-data and network-config; the seed volume that carries them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pycdlib
+import yaml
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from harness.payload import Payload
+
+CONFIG_PATH = "/etc/gpu-node/config.json"
+OUTCOME_PATH = "/var/lib/gpu-node/outcome.json"
+EXIT_CODE_PATH = "/run/gpu-node-exit-code"
+PAYLOAD_FOLDER = "/opt/gpu-node"
+
+#: What cloud-init's final module prints on the console, after everything else has run.
+FINISHED = "HARNESS: cloud-init has finished"
+
+#: The volume label by which the NoCloud data source finds its seed.
+_LABEL = "CIDATA"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuestFile:
+    """A file that cloud-init writes into the guest, byte for byte."""
+
+    path: str
+    content: bytes
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshAccess:
+    """The keys that let the host in, and by which it knows the guest (OpenSSH's text forms)."""
+
+    authorized_key: str
+    host_private_key: str = field(repr=False)
+    host_public_key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserData:
+    """A node's first boot as asked for; `commands` are argv, run in order as root."""
+
+    hostname: str
+    access: SshAccess
+    files: Sequence[GuestFile] = ()
+    commands: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedFiles:
+    """The three documents of a NoCloud volume."""
+
+    user_data: str
+    meta_data: str
+    network_config: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudInitResult:
+    """What cloud-init says of its own run, from `/run/cloud-init/result.json`."""
+
+    datasource: str
+    errors: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, text: str) -> CloudInitResult:
+        """Parse the file's text.
+
+        Raises HarnessError where it has not the form that cloud-init 22 to 26 write.
+        """
+        try:
+            run = json.loads(text)["v1"]
+            return cls(
+                datasource=str(run["datasource"] or ""),
+                errors=tuple(str(error) for error in run["errors"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise HarnessError(
+                f"cloud-init's result file has an unknown form ({error!r}): {text!r}."
+            ) from error
+
+
+def render_user_data(user_data: UserData) -> str:
+    """Render `#cloud-config`.
+
+    Files travel as base64, so that no content (quotes, newlines, bytes that are no text) can
+    change the document; commands travel as lists, so that no shell reads them.
+    """
+    document = {
+        "hostname": user_data.hostname,
+        "locale": "C.UTF-8",
+        "disable_root": False,
+        "ssh_pwauth": False,
+        "users": [
+            {"name": "root", "ssh_authorized_keys": [user_data.access.authorized_key]},
+        ],
+        "ssh_deletekeys": True,
+        "ssh_keys": {
+            "ed25519_private": user_data.access.host_private_key,
+            "ed25519_public": user_data.access.host_public_key,
+        },
+        "ssh": {"emit_keys_to_console": False},
+        "no_ssh_fingerprints": True,
+        "write_files": [
+            {
+                "path": file.path,
+                "encoding": "b64",
+                "content": base64.b64encode(file.content).decode(),
+                "permissions": f"{file.mode:04o}",
+            }
+            for file in user_data.files
+        ],
+        "runcmd": [list(argv) for argv in user_data.commands],
+        "final_message": FINISHED,
+    }
+    # Schemas of cloud-init 22 refuse an empty list.
+    present = {key: value for key, value in document.items() if value != []}
+    return "#cloud-config\n" + yaml.safe_dump(present, sort_keys=False)
+
+
+def render_meta_data(*, instance_id: str, hostname: str) -> str:
+    """Render meta-data; a new `instance_id` is what makes cloud-init provision again."""
+    return yaml.safe_dump({"instance-id": instance_id, "local-hostname": hostname})
+
+
+def render_network_config() -> str:
+    """Render a version 2 network-config: DHCP on whatever Ethernet there is."""
+    return yaml.safe_dump(
+        {
+            "version": 2,
+            "ethernets": {"all": {"match": {"name": "e*"}, "dhcp4": True, "dhcp6": False}},
+        }
+    )
+
+
+def render_seed(user_data: UserData, *, instance_id: str) -> SeedFiles:
+    """Render all three documents."""
+    return SeedFiles(
+        user_data=render_user_data(user_data),
+        meta_data=render_meta_data(instance_id=instance_id, hostname=user_data.hostname),
+        network_config=render_network_config(),
+    )
+
+
+def write_seed(seed: SeedFiles, at: Path) -> Path:
+    """Write the NoCloud volume (ISO 9660 with Rock Ridge and Joliet names), and return its path."""
+    iso = pycdlib.PyCdlib()
+    iso.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=_LABEL)
+    for short, name, text in (
+        ("USERDATA", "user-data", seed.user_data),
+        ("METADATA", "meta-data", seed.meta_data),
+        ("NETCONF", "network-config", seed.network_config),
+    ):
+        content = text.encode()
+        iso.add_fp(
+            io.BytesIO(content),
+            len(content),
+            f"/{short}.;1",
+            rr_name=name,
+            joliet_path=f"/{name}",
+        )
+    beside = at.with_name(at.name + ".part")
+    iso.write(str(beside))
+    iso.close()
+    beside.chmod(0o600)
+    beside.replace(at)
+    return at
+
+
+def provisioning_files(
+    payload: Payload, config: Mapping[str, object], extra: Sequence[GuestFile] = ()
+) -> tuple[GuestFile, ...]:
+    """Return the files with which a guest can provision itself."""
+    return (
+        GuestFile(path=f"{PAYLOAD_FOLDER}/{payload.name}", content=payload.content, mode=0o755),
+        GuestFile(
+            path=CONFIG_PATH,
+            content=(json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
+            mode=0o600,
+        ),
+        *extra,
+    )
+
+
+def provisioning_command(payload: Payload, command: str) -> tuple[str, ...]:
+    """Return the argv by which a guest runs one of provisioning's commands.
+
+    The exit code is also kept in a file, since cloud-init reports only *that* a script failed.
+    """
+    program = shlex.join(
+        [
+            *("python3", "-I", "-S"),
+            f"{PAYLOAD_FOLDER}/{payload.name}",
+            command,
+            *("--config", CONFIG_PATH),
+            *("--outcome", OUTCOME_PATH),
+        ]
+    )
+    return ("sh", "-c", f"{program}; code=$?; echo $code > {EXIT_CODE_PATH}; exit $code")

@@ -1,1 +1,68 @@
 """Packs harness.provisioning as a reproducible zipapp, named by its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import provisioning
+
+#: The earliest date that a zip can hold; one date for all members makes the bytes reproducible.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_PACKAGE = "provisioning"
+_MAIN = f"""\
+import sys
+
+from {_PACKAGE}.__main__ import main
+
+sys.exit(main())
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """The zipapp's bytes; they depend on the sources' contents and on nothing else."""
+
+    content: bytes
+    digest: str
+
+    @property
+    def name(self) -> str:
+        return f"provisioning-{self.digest[:12]}.pyz"
+
+
+def build_payload() -> Payload:
+    """Pack the installed `harness.provisioning`.
+
+    Every source goes in, by sorted name, uncompressed (so that the bytes do not depend on the
+    zlib at hand) and with one date.
+    """
+    root = Path(provisioning.__file__).parent
+    members = {
+        f"{_PACKAGE}/{source.relative_to(root).as_posix()}": source.read_bytes()
+        for source in root.rglob("*.py")
+    }
+    members["__main__.py"] = _MAIN.encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(members):
+            info = zipfile.ZipInfo(name, date_time=_EPOCH)
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, members[name])
+    content = b"#!/usr/bin/env python3\n" + buffer.getvalue()
+    return Payload(content=content, digest=hashlib.sha256(content).hexdigest())
+
+
+def write_payload(payload: Payload, folder: Path) -> Path:
+    """Write the zipapp into `folder` under its name, and return its path."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = folder / payload.name
+    if not target.is_file() or target.read_bytes() != payload.content:
+        beside = target.with_suffix(".part")
+        beside.write_bytes(payload.content)
+        beside.chmod(0o755)
+        beside.replace(target)
+    return target

@@ -9,7 +9,13 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+#: A process that `spawn` started.
+ChildProcess: TypeAlias = "subprocess.Popen[bytes]"
+
+#: For `spawn`: give the caller the other end of a pipe.
+PIPE = subprocess.PIPE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,7 +150,7 @@ def spawn(
     pass_fds: Sequence[int] = (),
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-) -> subprocess.Popen[bytes]:
+) -> ChildProcess:
     """Start a long-lived process that is killed when this one dies, however it dies.
 
     `setpriv --pdeathsig` (util-linux 2.33) sets the death signal, so no Python code runs between

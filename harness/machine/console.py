@@ -1,0 +1,153 @@
+"""The serial console: always drained, waited on with pexpect."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import queue
+import re
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pexpect
+from pexpect.spawnbase import SpawnBase
+from typing_extensions import override
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.provisioning.wait import Deadline
+
+_CHUNK = 65536
+_BACKLOG_CHUNKS = 4096
+#: Characters looked back over for a pattern that came in two reads.
+_WINDOW = 4096
+
+#: States of a guest from which no boot recovers, as the console shows them.
+DEAD_ENDS: Mapping[str, str] = {
+    r"Kernel panic - not syncing[^\r\n]*": "the kernel panicked",
+    r"You are in emergency mode": "systemd went into emergency mode",
+    r"Give root password for maintenance": "systemd went into emergency mode",
+    r"\(initramfs\)": "the initramfs found no root file system",
+    r"No bootable device": "the firmware found nothing to boot",
+}
+
+
+if TYPE_CHECKING:
+    _TextSpawn = SpawnBase[str]
+else:  # Generic in its stubs alone.
+    _TextSpawn = SpawnBase
+
+
+class _SocketSpawn(_TextSpawn):
+    """A pexpect spawn over a socket that a thread keeps reading.
+
+    An undrained serial socket stalls the guest's console and with it the boot, so reading can't
+    wait for somebody to expect something. QEMU keeps the full log; what nobody expected within
+    some 256 MB is dropped here, oldest first.
+    """
+
+    def __init__(self, sock: socket.socket, name: str) -> None:
+        super().__init__(timeout=None, maxread=_CHUNK, encoding="utf-8", codec_errors="replace")
+        self.name = f"console of '{name}'"
+        self._sock = sock
+        self._text = codecs.getincrementaldecoder("utf-8")("replace")
+        self._chunks: queue.Queue[bytes] = queue.Queue()
+        self._thread = threading.Thread(target=self._drain, name=f"console-{name}", daemon=True)
+        self._thread.start()
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                chunk = self._sock.recv(_CHUNK)
+            except OSError:
+                chunk = b""
+            self._chunks.put(chunk)
+            if not chunk:
+                return
+            while self._chunks.qsize() > _BACKLOG_CHUNKS:
+                self._chunks.get()
+
+    @override
+    def read_nonblocking(self, size: int = 1, timeout: float | None = None) -> str:
+        del size
+        if self.flag_eof:
+            raise pexpect.EOF("The console is closed.")
+        try:
+            chunk = self._chunks.get(timeout=None if timeout is None else max(timeout, 0.0))
+        except queue.Empty as error:
+            raise pexpect.TIMEOUT("The console said nothing more.") from error
+        if not chunk:
+            self.flag_eof = True
+            raise pexpect.EOF("The console is closed.")
+        text: str = self._text.decode(chunk)
+        return text
+
+    def type(self, text: str) -> None:
+        self._sock.sendall(text.encode())
+
+    def finish(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+
+class Console:
+    """A guest's serial console."""
+
+    def __init__(self, name: str, sock: socket.socket) -> None:
+        self._name = name
+        self._sock = sock
+        self._spawn = _SocketSpawn(sock, name)
+        self._seen = ""
+
+    def wait_for(self, pattern: str, deadline: Deadline, *, what: str) -> str:
+        """Wait until the guest prints something that matches the regex `pattern`.
+
+        Ends early when the guest shows a dead end or QEMU closes the console. Returns what
+        matched; raises HarnessError with the console's last lines.
+        """
+        dead_ends = list(DEAD_ENDS)
+        choices: list[re.Pattern[str] | type[pexpect.EOF | pexpect.TIMEOUT]] = [
+            re.compile(pattern),
+            pexpect.EOF,
+            pexpect.TIMEOUT,
+            *(re.compile(dead_end) for dead_end in dead_ends),
+        ]
+        index = self._spawn.expect_list(
+            choices, timeout=deadline.remaining_s(), searchwindowsize=_WINDOW
+        )
+        before = self._spawn.before
+        self._seen = (self._seen + (before if isinstance(before, str) else ""))[-8000:]
+        if index == 0:
+            matched = self._spawn.after
+            assert isinstance(matched, str)  # noqa: S101 - pexpect's contract for a regex match
+            return matched
+        if index == 1:
+            trouble = "the machine ended"
+        elif index == 2:
+            trouble = "the time was up"
+        else:
+            self._seen += str(self._spawn.after)
+            trouble = DEAD_ENDS[dead_ends[index - 3]]
+        raise HarnessError(
+            f"Machine '{self._name}' was expected to print {what} on its console, but {trouble}. "
+            f"Its last lines:\n{self.tail()}"
+        )
+
+    def send_line(self, text: str) -> None:
+        """Type one line."""
+        self._spawn.type(text + "\n")
+
+    def tail(self, lines: int = 20) -> str:
+        """Return the last lines that were waited over."""
+        return "\n".join(self._seen.replace("\r", "").splitlines()[-lines:]) or "(nothing)"
+
+    def close(self) -> None:
+        """Close the socket and end the reader."""
+        with contextlib.suppress(OSError):
+            # Closing alone would not wake the reader that waits in recv().
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._spawn.finish(5.0)
+        self._sock.close()

@@ -1,0 +1,89 @@
+"""Verbs for a running guest, over any Runner that reaches into it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import CloudInitResult
+from harness.errors import HarnessError
+from harness.provisioning.command import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.provisioning.command import CommandResult, Runner
+    from harness.provisioning.wait import Deadline
+
+_RUN_S = 60.0
+
+
+class Guest:
+    """A guest that answers."""
+
+    def __init__(self, name: str, runner: Runner) -> None:
+        self.name = name
+        self._runner = runner
+
+    def run(
+        self,
+        *argv: str,
+        timeout_s: float = _RUN_S,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        """Run a command as root; its failure is a result."""
+        return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
+
+    def output_of(self, *argv: str, timeout_s: float = _RUN_S) -> str:
+        """Run a command that has to succeed, and return its stdout, stripped.
+
+        Raises HarnessError otherwise.
+        """
+        result = self.run(*argv, timeout_s=timeout_s)
+        try:
+            return result.check(f"A command in machine '{self.name}'").stdout.strip()
+        except CommandError as error:
+            raise HarnessError(str(error)) from error
+
+    def read_text(self, path: str) -> str | None:
+        """Return a file's text, or None where there is none."""
+        result = self.run("cat", "--", path)
+        return result.stdout if result.ok else None
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file beside its target and rename it into place."""
+        target, beside = shlex.quote(path), shlex.quote(path + ".part")
+        script = f"mkdir -p -- $(dirname -- {target}) && cat > {beside} && mv -- {beside} {target}"
+        result = self.run("sh", "-c", script, stdin=text)
+        if not result.ok:
+            raise HarnessError(
+                f"The file '{path}' could not be written in machine '{self.name}'.\n"
+                f"{result.render()}"
+            )
+
+    def wait_for_cloud_init_result(self, deadline: Deadline) -> CloudInitResult:
+        """Wait until cloud-init has written its result, and return it.
+
+        Raises HarnessError when it has not at the deadline.
+        """
+        limit = max(1.0, deadline.remaining_s())
+        # cloud-init's own `status --wait` starts an interpreter and polls every 0.25 s; the file
+        # it polls for is renamed into place, so it is whole once it is there.
+        path = "/run/cloud-init/result.json"
+        result = self.run(
+            "sh",
+            "-c",
+            f"until [ -e {path} ]; do sleep 0.1; done; cat {path}",
+            timeout_s=limit,
+        )
+        if not result.ok:
+            raise HarnessError(
+                f"cloud-init in machine '{self.name}' left no result within {limit:.0f} s; its "
+                f"log is '/var/log/cloud-init.log' there.\n{result.render()}"
+            )
+        return CloudInitResult.from_json(result.stdout)
+
+    def power_off(self) -> None:
+        """Ask systemd to power the guest off; returns at once."""
+        self.run("systemctl", "--no-block", "poweroff")

@@ -1,0 +1,188 @@
+"""QMP for code that is not asynchronous: one event loop in one thread for each machine."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+from qemu.qmp import ConnectError, Message, QMPClient, QMPError
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from typing import Any
+
+    from harness.provisioning.wait import Deadline
+
+
+@dataclass(frozen=True, kw_only=True)
+class QmpEvent:
+    """One event that QEMU reported; `at_s` is QEMU's wall-clock time in seconds."""
+
+    name: str
+    at_s: float
+    data: Mapping[str, object] = field(default_factory=dict)
+
+
+class _EventMessage(BaseModel):
+    """An event as QEMU's QMP specification has it on the wire."""
+
+    event: str
+    timestamp: dict[str, int]
+    data: dict[str, object] = {}
+
+
+class QmpSession:
+    """A QMP connection over a socket that the caller made and whose other end QEMU inherited."""
+
+    def __init__(self, name: str, sock: socket.socket) -> None:
+        self._name = name
+        self._sock = sock
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"qmp-{name}", daemon=True
+        )
+        self._client = QMPClient(name)
+        self._changed = threading.Condition()
+        self._events: list[QmpEvent] = []
+        self._ended = False
+        self._pump: concurrent.futures.Future[None] | None = None
+
+    def connect(self, deadline: Deadline) -> None:
+        """Greet QEMU and negotiate.
+
+        Raises HarnessError when QEMU does not answer before the deadline.
+        """
+        self._thread.start()
+        self._call(self._client.connect(self._sock), deadline, "the QMP greeting")
+        self._pump = asyncio.run_coroutine_threadsafe(self._record_events(), self._loop)
+
+    def execute(
+        self, command: str, deadline: Deadline, arguments: Mapping[str, object] | None = None
+    ) -> object:
+        """Run one QMP command and return what it returned.
+
+        Raises HarnessError when QEMU refuses, is gone, or does not answer in time.
+        """
+        message = dict(arguments or {})
+        return self._call(
+            self._client.execute(command, message), deadline, f"QMP command '{command}'"
+        )
+
+    def hand_over(self, fd: int, fdname: str, deadline: Deadline) -> None:
+        """Give QEMU a copy of descriptor `fd` under the name `fdname` (QMP `getfd`)."""
+
+        async def send() -> object:
+            self._client.send_fd_scm(fd)
+            return await self._client.execute("getfd", {"fdname": fdname})
+
+        self._call(send(), deadline, f"handing over descriptor '{fdname}'")
+
+    def wait_for_event(
+        self,
+        what: str,
+        matches: Callable[[QmpEvent], bool],
+        deadline: Deadline,
+        *,
+        since: int = 0,
+    ) -> QmpEvent:
+        """Wait for an event from position `since` of `events` on that `matches`.
+
+        Raises HarnessError at the deadline, and at once when QEMU has gone.
+        """
+        with self._changed:
+            while True:
+                for event in self._events[since:]:
+                    if matches(event):
+                        return event
+                seen = ", ".join(event.name for event in self._events[since:]) or "no event"
+                if self._ended:
+                    raise HarnessError(
+                        f"QEMU of machine '{self._name}' ended while waiting for {what}; "
+                        f"seen: {seen}. Its stderr and console say why."
+                    )
+                if deadline.has_passed():
+                    raise HarnessError(
+                        f"Machine '{self._name}' did not report {what} in time; seen: {seen}."
+                    )
+                self._changed.wait(deadline.remaining_s())
+
+    @property
+    def events(self) -> tuple[QmpEvent, ...]:
+        """Return the events so far, oldest first."""
+        with self._changed:
+            return tuple(self._events)
+
+    def close(self) -> None:
+        """Disconnect, and end the loop and its thread."""
+        if self._thread.is_alive():
+            stopping = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
+            try:
+                stopping.result(timeout=5.0)
+            except (concurrent.futures.TimeoutError, QMPError, OSError, EOFError):
+                stopping.cancel()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout=5.0)
+        if not self._loop.is_running():
+            self._loop.close()
+        self._sock.close()
+
+    async def _stop(self) -> None:
+        if self._pump is not None:
+            self._pump.cancel()
+        await self._client.disconnect()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _record_events(self) -> None:
+        try:
+            async for message in self._client.events:
+                self._record(message)
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _record(self, message: Message) -> None:
+        event = _EventMessage.model_validate(dict(message))
+        stamp = event.timestamp
+        with self._changed:
+            self._events.append(
+                QmpEvent(
+                    name=event.event,
+                    at_s=stamp["seconds"] + stamp["microseconds"] / 1e6,
+                    data=event.data,
+                )
+            )
+            self._changed.notify_all()
+
+    def _call(
+        self, coroutine: Coroutine[Any, Any, object], deadline: Deadline, what: str
+    ) -> object:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(timeout=deadline.remaining_s())
+        except concurrent.futures.TimeoutError as error:
+            future.cancel()
+            raise HarnessError(
+                f"QEMU of machine '{self._name}' did not answer {what} in time; its main loop "
+                "may be blocked by a device server that stopped answering."
+            ) from error
+        except (QMPError, ConnectError, OSError, EOFError, asyncio.CancelledError) as error:
+            raise HarnessError(
+                f"QEMU of machine '{self._name}' failed {what}: {str(error) or type(error).__name__}."
+            ) from error
+
+
+def names(*wanted: str) -> Callable[[QmpEvent], bool]:
+    """Return a test for events by name."""
+    accepted: Iterable[str] = frozenset(wanted)
+    return lambda event: event.name in accepted

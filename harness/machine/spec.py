@@ -1,0 +1,97 @@
+"""What is asked of a machine: plain frozen data, no command run."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
+
+
+class Accelerator(enum.Enum):
+    """How the guest's instructions run, with the facts that follow from it.
+
+    `patience` is the factor by which waits for the guest grow: TCG was seen to take about ten
+    times as long as KVM.
+    """
+
+    KVM = ("kvm", "host", 1.0)
+    TCG = ("tcg", "max", 10.0)
+
+    def __init__(self, accel: str, cpu_model: str, patience: float) -> None:
+        self.accel = accel
+        self.cpu_model = cpu_model
+        self.patience = patience
+
+    def to_qemu(self) -> str:
+        """Return the value of `-accel`.
+
+        TCG runs all vCPUs in one thread: two threads that touch one `x-pci-proxy-dev` at once
+        make QEMU hang.
+        """
+        return "tcg,thread=single" if self is Accelerator.TCG else self.accel
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectKernel:
+    """A kernel that QEMU loads itself, without firmware's boot order and boot loader."""
+
+    version: str
+    vmlinuz: Path
+    initrd: Path
+    append: tuple[str, ...] = (
+        "root=/dev/vda",
+        "rw",
+        "console=ttyS0",
+        "panic=-1",
+        "net.ifnames=0",
+        "mitigations=off",
+        "quiet",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSpec:
+    """A machine as asked for; `harness.machine.qemu.render_argv` turns it into a command line.
+
+    `root_ports` are empty PCIe slots into which a GPU is plugged, at start or later; each
+    reserves `root_port_window_mib` of address space, without which the guest finds no room for
+    a hot-plugged function's memory BARs.
+    """
+
+    name: str
+    accelerator: Accelerator
+    kernel: DirectKernel
+    disk: Path
+    seed: Path | None = None
+    memory_mib: int = 1536
+    cpus: int = 1
+    root_ports: int = 1
+    root_port_window_mib: int = 64
+    qemu: str = "qemu-system-x86_64"
+    extra_append: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadInputError(
+                f"'{self.name}' is no machine name: letters, digits, '.' and '-', at most 63.",
+                source="MachineSpec",
+                key="name",
+            )
+        for key, value, least in (
+            ("memory_mib", self.memory_mib, 128),
+            ("cpus", self.cpus, 1),
+            ("root_ports", self.root_ports, 0),
+            ("root_port_window_mib", self.root_port_window_mib, 2),
+        ):
+            if value < least:
+                raise BadInputError(
+                    f"{value} is too little; give {least} or more.", source="MachineSpec", key=key
+                )
