@@ -28,6 +28,9 @@ PAYLOAD_FOLDER = "/opt/gpu-node"
 #: What cloud-init's final module prints on the console, after everything else has run.
 FINISHED = "HARNESS: cloud-init has finished"
 
+#: The address of the machine's network card; each machine has a network of its own.
+MAC_ADDRESS = "52:54:00:67:70:75"
+
 #: The volume label by which the NoCloud data source finds its seed.
 _LABEL = "CIDATA"
 
@@ -138,13 +141,18 @@ def render_meta_data(*, instance_id: str, hostname: str) -> str:
 
 
 def render_network_config() -> str:
-    """Render a version 2 network-config: DHCP on whatever Ethernet there is."""
-    return yaml.safe_dump(
-        {
-            "version": 2,
-            "ethernets": {"all": {"match": {"name": "e*"}, "dhcp4": True, "dhcp6": False}},
-        }
-    )
+    """Render a version 2 network-config: DHCP on the machine's one network card.
+
+    The card is matched by its address and named: cloud-init 22's networkd renderer writes the
+    key as the interface's name, whatever `match` says of names.
+    """
+    card = {
+        "match": {"macaddress": MAC_ADDRESS},
+        "set-name": "eth0",
+        "dhcp4": True,
+        "dhcp6": False,
+    }
+    return yaml.safe_dump({"version": 2, "ethernets": {"eth0": card}})
 
 
 def render_seed(user_data: UserData, *, instance_id: str) -> SeedFiles:

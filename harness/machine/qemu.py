@@ -11,6 +11,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.cloudinit import MAC_ADDRESS
 from harness.errors import HarnessError, RequirementError
 from harness.machine.console import Console
 from harness.machine.qmp import QmpSession, names
@@ -87,7 +88,7 @@ def render_argv(
         *("-drive", f"file={_quoted(spec.disk)},id=disk,if=none,format=qcow2,cache=unsafe"),
         *("-device", "virtio-blk-pci,drive=disk,serial=root"),
         *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
-        *("-device", "virtio-net-pci,netdev=net,romfile="),
+        *("-device", f"virtio-net-pci,netdev=net,romfile=,mac={MAC_ADDRESS}"),
         *("-kernel", str(spec.kernel.vmlinuz)),
         *("-initrd", str(spec.kernel.initrd)),
         *("-append", " ".join((*spec.kernel.append, *spec.extra_append))),
