@@ -1,0 +1,181 @@
+"""Chooses KVM or TCG; KVM is believed only after it has run something.
+
+`/dev/kvm` may lie: on some nested hosts it opens, says API version 12, creates a VM, and no guest
+ever runs. So the choice runs a program of some two hundred bytes, in long mode and on the CPU
+model that machines get, and takes its exit code as the proof.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, RequirementError
+from harness.lease import make_private_folder
+from harness.machine.spec import Accelerator
+
+if TYPE_CHECKING:
+    from harness.provisioning.command import CommandResult, Runner
+
+CHOICES = ("auto", "kvm", "tcg")
+
+_PROOF_S = 2.0
+#: `isa-debug-exit` turns the byte v written to its port into the exit code (v << 1) | 1.
+_PROOF_BYTE = 0x2A
+_PROOF_EXIT_CODE = (_PROOF_BYTE << 1) | 1
+_ROM_SIZE = 0x10000
+_RESET_VECTOR = 0xFFF0
+
+# GNU as, assembled once; it lies at F000:0000, where the ROM is mapped below 1 MiB:
+#   real mode:      cli; lgdt gdtr; cr0.PE = 1; ljmp 0x08:protected
+#   protected mode: PML4 at 0x1000 -> PDPT at 0x2000 -> one 2 MiB page at 0x3000, identity;
+#                   cr3 = 0x1000; cr4.PAE = 1; EFER.LME = 1; cr0.PG = 1; ljmp 0x18:long
+#   long mode:      rax = 0x123456789abcdef0; rol rax, 32; eax != 0x12345678 -> hlt for ever;
+#                   out 0xf4, 0x2a; hlt
+#   gdt:            null, 32-bit code, data, 64-bit code
+_PROOF = bytes.fromhex(
+    "fa2e660f0116b0000f20c00c010f22c066ea18000f00080066b810008ed8c705001000000320"
+    "0000c7050020000003300000c7050030000083000000b8001000000f22d80f20e083c8200f22"
+    "e0b9800000c00f320d000100000f300f20c00d000000800f22c0ea6d000f00180048b8f0debc"
+    "9a7856341248c1c0203d785634127504b02ae6f4f4ebfd0f1f80000000000000000000000000"
+    "ffff0000009bcf00ffff00000093cf00ffff0000009baf001f0090000f00"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorChoice:
+    """The accelerator that machines get, and one sentence that says why."""
+
+    accelerator: Accelerator
+    reason: str
+
+
+def proof_rom() -> bytes:
+    """Return the proof as a 64 KiB firmware image that jumps from the reset vector to its start."""
+    rom = bytearray(_ROM_SIZE)
+    rom[: len(_PROOF)] = _PROOF
+    jump = (_ROM_SIZE - (_RESET_VECTOR + 3)) & 0xFFFF
+    rom[_RESET_VECTOR : _RESET_VECTOR + 3] = b"\xe9" + jump.to_bytes(2, "little")
+    return bytes(rom)
+
+
+def run_proof(qemu: str, accelerator: Accelerator, runner: Runner) -> CommandResult:
+    """Run the proof under `accelerator`, for two seconds at most."""
+    with tempfile.TemporaryDirectory(prefix="accelerator-proof-") as folder:
+        rom = Path(folder) / "proof.rom"
+        rom.write_bytes(proof_rom())
+        return runner.run(
+            [
+                qemu,
+                *("-accel", accelerator.to_qemu()),
+                *("-cpu", accelerator.cpu_model),
+                *("-machine", "q35"),
+                *("-m", "16M"),
+                *("-display", "none"),
+                "-nodefaults",
+                "-no-user-config",
+                "-no-reboot",
+                *("-bios", str(rom)),
+                *("-device", "isa-debug-exit,iobase=0xf4,iosize=1"),
+            ],
+            timeout_s=_PROOF_S,
+        )
+
+
+def is_proven(result: CommandResult) -> bool:
+    """Tell whether the proof ran to its end."""
+    return result.exit_code == _PROOF_EXIT_CODE
+
+
+def explain_proof(result: CommandResult) -> str:
+    """Say in one clause how the proof ended."""
+    if is_proven(result):
+        return "a program run by it in long mode gave the right answer"
+    if result.timed_out:
+        return f"a guest started by it did nothing within {_PROOF_S:.0f} s"
+    words = result.stderr.strip().splitlines()
+    return f"QEMU ended with {result.exit_code} ('{words[0] if words else 'no message'}')"
+
+
+def choose_accelerator(
+    request: str,
+    *,
+    qemu: str,
+    runner: Runner,
+    cache: Path,
+    device: Path = Path("/dev/kvm"),
+) -> AcceleratorChoice:
+    """Choose for `request`, one of `auto`, `kvm` and `tcg`.
+
+    The proof's verdict is kept in `cache` for this boot of the host and this QEMU binary.
+    Raises BadInputError for another request, RequirementError for `kvm` where it does not work.
+    """
+    if request not in CHOICES:
+        raise BadInputError(
+            f"'{request}' is no accelerator; choose one of {', '.join(CHOICES)}.",
+            source="--accelerator",
+        )
+    if request == "tcg":
+        return AcceleratorChoice(accelerator=Accelerator.TCG, reason="TCG was asked for.")
+    trouble = _kvm_trouble(qemu, runner, cache, device)
+    if trouble is None:
+        return AcceleratorChoice(
+            accelerator=Accelerator.KVM,
+            reason="KVM, since a program run by it in long mode gave the right answer.",
+        )
+    if request == "kvm":
+        raise RequirementError(
+            f"KVM was asked for, but {trouble}; mend that, or choose `--accelerator=tcg`."
+        )
+    return AcceleratorChoice(
+        accelerator=Accelerator.TCG, reason=f"TCG, since {trouble}; expect a tenth of the speed."
+    )
+
+
+def _kvm_trouble(qemu: str, runner: Runner, cache: Path, device: Path) -> str | None:
+    """Return why KVM is not to be used, or None."""
+    if not device.exists():
+        return f"there is no '{device}' (virtualisation is off, or this is a container)"
+    if not os.access(device, os.R_OK | os.W_OK):
+        return f"'{device}' is not open to this user (`sudo usermod -aG kvm $USER`, log in again)"
+    key = _verdict_key(qemu)
+    verdicts = cache / "accelerator.json"
+    known = _read_verdicts(verdicts)
+    if key not in known:
+        result = run_proof(qemu, Accelerator.KVM, runner)
+        known[key] = "" if is_proven(result) else explain_proof(result)
+        _write_verdicts(verdicts, {key: known[key]})
+    return f"'{device}' is there but does not work: {known[key]}" if known[key] else None
+
+
+def _verdict_key(qemu: str) -> str:
+    """Name this boot of the host and this QEMU; a verdict holds for no other."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    binary = shutil.which(qemu)
+    if binary is None:
+        return f"{boot} {qemu}"
+    stat = Path(binary).stat()
+    return f"{boot} {binary} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _read_verdicts(path: Path) -> dict[str, str]:
+    """Read what was kept; anything unreadable is as good as nothing, since it is proved again."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(content, dict):
+        return {}
+    return {str(key): str(value) for key, value in content.items()}
+
+
+def _write_verdicts(path: Path, verdicts: dict[str, str]) -> None:
+    make_private_folder(path.parent)
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(verdicts))
+    beside.replace(path)
