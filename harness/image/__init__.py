@@ -1,1 +1,108 @@
-"""The catalogue of images."""
+"""Images: what a node's disk is, and what happens while one is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ImageDamagedError(HarnessError):
+    """An image in the cache is not what was published; it must not be booted."""
+
+
+class ImageBuildError(HarnessError):
+    """An image could not be built; the message ends with the log's tail and its path."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverImage:
+    """The GPU driver's container image that a node image carries."""
+
+    repository: str
+    version: str
+    sha: str
+
+    @property
+    def tag(self) -> str:
+        return f"{self.version}-{self.sha}"
+
+    @property
+    def reference(self) -> str:
+        """Return the name under which containerd knows the image."""
+        return f"{self.repository}:{self.tag}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A kernel installed in the image, with copies beside the disk for direct boot."""
+
+    version: str
+    vmlinuz: Path
+    initrd: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """A published image: a disk to put overlays on, and the kernels that boot it.
+
+    The root file system lies on the whole disk (`root=/dev/vda`). `disk` is never written; its
+    key changes whenever anything that it was made of does.
+    """
+
+    name: str
+    key: str
+    folder: Path
+    disk: Path
+    kernels: tuple[Kernel, ...]
+    driver: DriverImage | None
+    parent: Image | None = None
+
+    @property
+    def newest_kernel(self) -> Kernel:
+        return self.kernels[-1]
+
+    @property
+    def other_kernel(self) -> Kernel:
+        """Return the newest kernel that is not the newest: what a mismatch test boots."""
+        if len(self.kernels) < 2:
+            raise HarnessError(
+                f"The image '{self.name}' has only the kernel '{self.newest_kernel.version}', but "
+                "a second one was asked for; set 'newest: 2' under 'kernels' in its recipe."
+            )
+        return self.kernels[-2]
+
+
+class Stage(Enum):
+    """What an image is going through; the value is the word shown to people."""
+
+    CHECK = "check"
+    WAIT = "wait"
+    BUILD = "build"
+    PUBLISH = "publish"
+    READY = "ready"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageEvent:
+    """One thing that happened to an image, as a sentence for people."""
+
+    image: str
+    stage: Stage
+    message: str
+
+
+class ImageListener(Protocol):
+    """Receives what happens; the caller prints, nobody here does."""
+
+    def __call__(self, event: ImageEvent, /) -> None: ...
+
+
+def ignore_events(_event: ImageEvent, /) -> None:
+    """Listen to nothing."""

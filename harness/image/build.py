@@ -1,0 +1,423 @@
+"""Builds an image from a recipe: packages by mmdebstrap, a file system by mke2fs, then qcow2."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from harness.errors import RequirementError
+from harness.image import ImageBuildError, ImageEvent, Stage, oci
+from harness.image.logged import run_logged
+from harness.image.manifest import DISK
+from harness.provisioning.wait import Deadline, WaitTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from harness.image import ImageListener
+    from harness.image.catalogue import Recipe
+    from harness.image.logged import LoggedRunner
+
+VERSION = 1
+"""Raised whenever the same recipe would give another image."""
+
+SPACE_BYTES = 4 << 30
+"""Root file system, raw disk and qcow2 of a node image beside each other, with some reserve."""
+
+INSIDE = Path(__file__).parent / "inside"
+"""The builder's own scripts that run inside the root file system."""
+
+WORKSHOP = "usr/src/image-build"
+"""Where those and the recipe's scripts lie while they run; removed at the end."""
+
+TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "qemu-img": "qemu-utils"}
+"""Programs that a build needs, with the Debian package of each."""
+
+LOG_TAIL_LINES = 25
+
+USER_SCRATCH = "/var/tmp"  # noqa: S108 - the folder made there has a name nobody guesses
+
+CLEAN_S = 60.0
+
+
+class Privilege(Enum):
+    """As whom a build runs: as root, or as a user with subordinate ids."""
+
+    ROOT = "root"
+    USER = "user"
+
+    @classmethod
+    def current(cls) -> Privilege:
+        return cls.ROOT if os.geteuid() == 0 else cls.USER
+
+    def mmdebstrap(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Wrap mmdebstrap so that its end takes every process and mount with it.
+
+        As root a PID and a mount namespace do it: whoever kills `unshare` kills the namespace's
+        first process, and the kernel the rest. mmdebstrap makes its own namespaces as a user.
+        """
+        return tuple(argv) if self is Privilege.USER else (*NAMESPACES, *argv)
+
+    def inside(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Wrap a command that has to see the files as the image's owners do."""
+        if self is Privilege.USER:
+            return ("mmdebstrap", "--unshare-helper", *argv)
+        return (*NAMESPACES, *argv)
+
+
+NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltDisk:
+    """What a build found out about what it put into its folder."""
+
+    kernels: tuple[str, ...]
+    packages: Mapping[str, str]
+
+
+class ImageBuilder(Protocol):
+    """Turns a recipe into a disk; the store knows no other side of it."""
+
+    @property
+    def version(self) -> str:
+        """Return what the keys of images depend on beside their recipes."""
+        ...
+
+    def build(
+        self,
+        recipe: Recipe,
+        *,
+        into: Path,
+        work: Path,
+        log: Path,
+        listener: ImageListener,
+        deadline: Deadline,
+    ) -> BuiltDisk:
+        """Leave `disk.qcow2` and `kernels/<version>/{vmlinuz,initrd.img}` in `into`.
+
+        What is needed on the way lies in `work`, which `clean` empties.
+        """
+        ...
+
+    def clean(self, work: Path) -> None:
+        """Remove what a build, perhaps one that was killed, has left in `work`."""
+        ...
+
+
+class MmdebstrapBuilder:
+    """Builds Debian images, as root or as a user, with everything it starts contained."""
+
+    def __init__(
+        self,
+        *,
+        run: LoggedRunner = run_logged,
+        privilege: Privilege | None = None,
+        find_program: Callable[[str], str | None] = shutil.which,
+        free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+    ) -> None:
+        self._run = run
+        self._privilege = Privilege.current() if privilege is None else privilege
+        self._find_program = find_program
+        self._free_bytes = free_bytes
+
+    @property
+    def version(self) -> str:
+        digest = hashlib.sha256()
+        for source in own_sources():
+            digest.update(source.read_bytes())
+        return f"mmdebstrap-{VERSION}-{digest.hexdigest()[:16]}"
+
+    def build(
+        self,
+        recipe: Recipe,
+        *,
+        into: Path,
+        work: Path,
+        log: Path,
+        listener: ImageListener,
+        deadline: Deadline,
+    ) -> BuiltDisk:
+        """Build; raises RequirementError or ImageBuildError."""
+        self.require(work)
+        scratch = self._make_scratch(work)
+        build = _Build(
+            recipe=recipe,
+            into=into,
+            scratch=scratch,
+            log=log,
+            listener=listener,
+            deadline=deadline,
+            run=self._run,
+            privilege=self._privilege,
+        )
+        try:
+            return build.to_disk()
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise _no_space(scratch, self._free_bytes(scratch)) from error
+            raise
+
+    def clean(self, work: Path) -> None:
+        link = work / "scratch"
+        if link.is_symlink():
+            scratch = link.readlink()
+            argv = self._privilege.inside(("rm", "-rf", str(scratch)))
+            deadline = Deadline.after(CLEAN_S)
+            self._run(argv, log=work / "clean.log", deadline=deadline, on_line=lambda _line: None)
+            with contextlib.suppress(OSError):
+                scratch.parent.rmdir()
+        shutil.rmtree(work, ignore_errors=True)
+
+    def _make_scratch(self, work: Path) -> Path:
+        """Make the folder in which a build may leave what the namespace's root owns.
+
+        A user's cache lies below folders that this root may not enter; hence /var/tmp, under a
+        name nobody guesses, with a link to it from `work` for the one who cleans up.
+        """
+        scratch = work / "scratch"
+        if self._privilege is Privilege.ROOT:
+            scratch.mkdir()
+            return scratch
+        outer = Path(tempfile.mkdtemp(prefix="gpu-node-image-", dir=USER_SCRATCH))
+        outer.chmod(0o711)
+        scratch.symlink_to(outer / "scratch")
+        (outer / "scratch").mkdir()
+        return outer / "scratch"
+
+    def require(self, folder: Path) -> None:
+        """Raise RequirementError where a program or room in `folder` is lacking."""
+        lacking = {
+            tool: package for tool, package in TOOLS.items() if not self._find_program(tool)
+        }
+        if lacking:
+            raise RequirementError(
+                f"Building an image needs {' and '.join(repr(tool) for tool in lacking)}, not "
+                "found on this host; install with 'apt-get install --no-install-recommends "
+                f"{' '.join(lacking.values())}'."
+            )
+        free = self._free_bytes(folder)
+        if free < SPACE_BYTES:
+            raise _no_space(folder, free)
+
+
+def _no_space(folder: Path, free: int) -> RequirementError:
+    return RequirementError(
+        f"Building an image needs {_gib(SPACE_BYTES)} of free space in '{folder}', which has "
+        f"{_gib(free)}; free some, or choose a cache folder on a larger file system."
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Build:
+    """One build under way."""
+
+    recipe: Recipe
+    into: Path
+    scratch: Path
+    log: Path
+    listener: ImageListener
+    deadline: Deadline
+    run: LoggedRunner
+    privilege: Privilege
+
+    def to_disk(self) -> BuiltDisk:
+        root = self.scratch / "root"
+        raw = self.scratch / "disk.raw"
+        inputs = self.scratch / "inputs.tar"
+        inputs.write_bytes(oci.tar_of(input_entries(self.recipe)))
+        root.mkdir()
+        if self.privilege is Privilege.USER:
+            # Both are written by the namespace's root, who is nobody we know out here.
+            self.scratch.chmod(0o777)
+            root.chmod(0o777)
+        self._tell(f"building from '{self.recipe.file.archives[0].url}', log in '{self.log}'")
+        self._do(
+            "installing its packages",
+            self.privilege.mmdebstrap(
+                (
+                    "env",
+                    f"TMPDIR={self.scratch}",
+                    *mmdebstrap_argv(self.recipe, self.privilege, root=root, inputs=inputs),
+                )
+            ),
+        )
+        packages = read_dpkg_status((root / "var/lib/dpkg/status").read_text(encoding="utf-8"))
+        kernels = self._take_kernels(root / "boot")
+        self._tell(f"{len(packages)} packages, kernels {', '.join(kernels)}; writing the disk")
+        self._do(
+            "making its file system",
+            self.privilege.inside(mke2fs_argv(root, raw, size_gib=self.recipe.file.disk_gib)),
+        )
+        self._do("removing its root folder", self.privilege.inside(("rm", "-rf", str(root))))
+        disk = self.into / DISK
+        self._do(
+            "converting its disk",
+            ("qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(disk)),
+        )
+        self._do("removing its raw disk", self.privilege.inside(("rm", "-f", str(raw))))
+        return BuiltDisk(kernels=kernels, packages=packages)
+
+    def _take_kernels(self, boot: Path) -> tuple[str, ...]:
+        kernels = tuple(
+            sorted(
+                (path.name.removeprefix("vmlinuz-") for path in boot.glob("vmlinuz-*")),
+                key=version_key,
+            )
+        )
+        if len(kernels) != self.recipe.file.kernels.newest:
+            raise ImageBuildError(
+                f"The image '{self.recipe.name}' came out with {len(kernels)} kernels, but its "
+                f"recipe wants {self.recipe.file.kernels.newest}; see '{self.log}'."
+            )
+        for version in kernels:
+            folder = self.into / "kernels" / version
+            folder.mkdir(parents=True)
+            shutil.copyfile(boot / f"vmlinuz-{version}", folder / "vmlinuz")
+            shutil.copyfile(boot / f"initrd.img-{version}", folder / "initrd.img")
+        return kernels
+
+    def _do(self, purpose: str, argv: Sequence[str]) -> None:
+        try:
+            code = self.run(argv, log=self.log, deadline=self.deadline, on_line=self._on_line)
+        except WaitTimeoutError as error:
+            raise ImageBuildError(
+                f"Building the image '{self.recipe.name}' ran out of time while {purpose}: "
+                f"{error} The whole log is in '{self.log}'."
+            ) from error
+        if code == 0:
+            return
+        tail = log_tail(self.log)
+        if "No space left on device" in tail:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise ImageBuildError(
+            f"Building the image '{self.recipe.name}' failed while {purpose}: "
+            f"'{shlex.join(argv)}' ended with exit code {code}. The whole log is in "
+            f"'{self.log}'; it ends with:\n{tail}"
+        )
+
+    def _on_line(self, line: str) -> None:
+        """Pass on what mmdebstrap and our scripts mark as information."""
+        if line.startswith("I: "):
+            self._tell(line.removeprefix("I: "))
+
+    def _tell(self, message: str) -> None:
+        self.listener(ImageEvent(image=self.recipe.name, stage=Stage.BUILD, message=message))
+
+
+def input_entries(recipe: Recipe) -> list[oci.Entry]:
+    """Return what is laid over the root file system before the recipe's scripts run."""
+    trees = [oci.entry_of(path, name) for name, path in recipe.tree_files().items()]
+    scripts = [
+        oci.entry_of(path, f"{WORKSHOP}/{name}") for name, path in recipe.script_files().items()
+    ]
+    own = [oci.entry_of(path, f"{WORKSHOP}/{path.name}") for path in own_sources()]
+    return [*trees, *scripts, *own]
+
+
+def own_sources() -> list[Path]:
+    """Return the builder's own files that run inside the root file system."""
+    return [*sorted(INSIDE.iterdir()), Path(oci.__file__)]
+
+
+def mmdebstrap_argv(
+    recipe: Recipe, privilege: Privilege, *, root: Path, inputs: Path
+) -> tuple[str, ...]:
+    """Return the command that fills the folder `root`, hooks in the order in which they run."""
+    content = recipe.file
+    kernels = content.kernels
+    script_environment = (
+        {}
+        if content.driver is None
+        else {
+            "GPU_DRIVER_REPOSITORY": content.driver.repository,
+            "GPU_DRIVER_VERSION": content.driver.version,
+            "GPU_IMAGE_SHA": content.driver.sha,
+        }
+    )
+    hooks = [
+        f"tar-in {shlex.quote(str(inputs))} /",
+        _chroot_hook(
+            ("sh", f"/{WORKSHOP}/install-kernels.sh", kernels.pattern, str(kernels.newest))
+        ),
+        *(
+            _chroot_hook(("sh", f"/{WORKSHOP}/{script}"), script_environment)
+            for script in content.scripts
+        ),
+        _chroot_hook(("sh", f"/{WORKSHOP}/finish.sh")),
+    ]
+    return (
+        "mmdebstrap",
+        "--mode=root" if privilege is Privilege.ROOT else "--mode=unshare",
+        "--variant=minbase",
+        "--format=directory",
+        f"--include={','.join(content.packages)}",
+        '--aptopt=Apt::Install-Recommends "false"',
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in content.exclude),
+        *(f"--customize-hook={hook}" for hook in hooks),
+        content.release,
+        str(root),
+        *(line for archive in content.archives for line in archive.sources()),
+    )
+
+
+def _chroot_hook(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Render a hook that runs `argv` inside; mmdebstrap hands hooks to a shell."""
+    set_here = [f"{name}={value}" for name, value in (environment or {}).items()]
+    return f'chroot "$1" env {shlex.join([*set_here, *argv])}'
+
+
+def mke2fs_argv(root: Path, raw: Path, *, size_gib: int) -> tuple[str, ...]:
+    """Return the command that makes the root file system; no work is left to the first boot."""
+    return (
+        "mke2fs",
+        "-q",
+        "-F",
+        *("-t", "ext4"),
+        *("-L", "node-root"),
+        *("-m", "0"),
+        # Else the kernel writes the tables at the first boot, into every overlay.
+        *("-E", "lazy_itable_init=0,lazy_journal_init=0"),
+        *("-d", str(root)),
+        str(raw),
+        f"{size_gib}G",
+    )
+
+
+def read_dpkg_status(text: str) -> dict[str, str]:
+    """Return the installed packages and their versions from dpkg's status file."""
+    packages: dict[str, str] = {}
+    for paragraph in text.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Status|Version): (.*)$", paragraph, re.MULTILINE))
+        if fields.get("Status", "").endswith(" installed"):
+            packages[fields["Package"]] = fields["Version"]
+    return dict(sorted(packages.items()))
+
+
+def version_key(version: str) -> list[tuple[int, str]]:
+    """Order kernel versions as `sort -V` does: runs of digits by value, the rest as text."""
+    return [
+        (int(part), "") if part.isdigit() else (-1, part)
+        for part in re.findall(r"\d+|\D+", version)
+    ]
+
+
+def log_tail(log: Path) -> str:
+    """Return the last lines of a log."""
+    with log.open("rb") as source:
+        source.seek(max(0, log.stat().st_size - (16 << 10)))
+        return "\n".join(source.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])
