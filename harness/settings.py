@@ -1,1 +1,62 @@
 """Options, environment and ini become one frozen Settings."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+APPLICATION = "gpu-node-harness"
+EVIDENCE_CHOICES = ("on-failure", "always")
+
+
+def _cache() -> Path:
+    return Path(platformdirs.user_cache_dir(APPLICATION))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a run was asked to do; made once, handed down, never changed.
+
+    `ci` is true where the variable CI says so: there, a machine that cannot be had is a failure
+    and not a reason to skip.
+    """
+
+    accelerator: str = "auto"
+    qemu: str = "qemu-system-x86_64"
+    image: str = "debian-12"
+    images_folder: Path = Path("images")
+    cache: Path = field(default_factory=_cache)
+    evidence: str = "on-failure"
+    evidence_folder: Path = Path("evidence")
+    ci: bool = False
+
+    def __post_init__(self) -> None:
+        if self.evidence not in EVIDENCE_CHOICES:
+            raise BadInputError(
+                f"'{self.evidence}' is none of {', '.join(EVIDENCE_CHOICES)}.",
+                source="--evidence",
+            )
+
+    @property
+    def runs_folder(self) -> Path:
+        """Return where the folders of running machines lie; leased, swept when abandoned."""
+        return self.cache / "runs"
+
+    @property
+    def image_store(self) -> Path:
+        return self.cache / "images"
+
+
+def is_ci(environment: Mapping[str, str] | None = None) -> bool:
+    """Tell whether the variable CI asks for strictness."""
+    value = (os.environ if environment is None else environment).get("CI", "")
+    return value.lower() not in {"", "0", "false", "no"}

@@ -1,1 +1,40 @@
-"""Build, boot and look by hand."""
+"""Build, boot and look by hand: the command `harness`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from harness.cli import demo, doctor, images, payload
+from harness.errors import ExpectationError, HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, and return its exit code.
+
+    1 means that a node is not what was expected, 2 that the harness could not tell (bad input
+    and missing requirements among it), 130 that a person interrupted it.
+    """
+    parser = argparse.ArgumentParser(
+        prog="harness", description="Test harness for GPU-node provisioning."
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for module in (demo, doctor, images, payload):
+        module.add_parser(commands)
+    arguments = parser.parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except ExpectationError as error:
+        print(f"harness: {error}", file=sys.stderr)
+        return 1
+    except HarnessError as error:
+        print(f"harness: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("harness: interrupted; machines and their files are gone.", file=sys.stderr)
+        return 130
+    return code

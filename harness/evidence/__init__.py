@@ -1,1 +1,208 @@
-"""What was gathered of one test."""
+"""What was gathered of one node: a folder on disk, and a typed view of it.
+
+Nothing here touches a machine, so a failure is judged again from its folder alone:
+
+    <folder>/manifest.json     what was asked for, and what could not be had
+    <folder>/host/…            QEMU's command line, stderr, serial console, QMP events, GPU traces
+    <folder>/commands/NAME     output of a command in the guest; NAME.exit-code beside it
+    <folder>/files/…           files of the guest under their own paths
+    <folder>/stat.txt          one line for every path looked for (`nodestate.PathState`)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH, CloudInitResult
+from harness.errors import HarnessError
+from harness.evidence import nodestate
+from harness.lease import make_private_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from harness.evidence.nodestate import DkmsBuild, LoadedModule, PathState, PciFunction
+
+EVENTS_FOLDER = "/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events"
+RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
+CLOUD_INIT_RESULT_PATH = "/run/cloud-init/result.json"
+CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of provisioning, as its outcome tells it."""
+
+    name: str
+    status: str
+    duration_s: float
+    detail: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvisioningOutcome:
+    """What provisioning said of itself: the outcome file, read on the host."""
+
+    command: str
+    exit_code: int
+    exit_name: str
+    error: str | None
+    action: str | None
+    reason: str | None
+    steps: tuple[Step, ...]
+
+    @classmethod
+    def from_json(cls, text: str) -> ProvisioningOutcome:
+        """Parse the outcome file.
+
+        Raises HarnessError where it has not the form that provisioning writes.
+        """
+        try:
+            document = json.loads(text)
+            decision = document["decision"] or {}
+            return cls(
+                command=str(document["command"]),
+                exit_code=int(document["exit_code"]),
+                exit_name=str(document["exit_name"]),
+                error=document["error"],
+                action=decision.get("action"),
+                reason=decision.get("reason"),
+                steps=tuple(
+                    Step(
+                        name=str(step["name"]),
+                        status=str(step["status"]),
+                        duration_s=float(step["duration_s"]),
+                        detail=step.get("detail"),
+                    )
+                    for step in document["steps"]
+                ),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HarnessError(
+                f"The outcome that provisioning left has an unknown form ({error!r}): {text!r}."
+            ) from error
+
+
+class Evidence:
+    """A typed view of one evidence folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def copy_to(self, folder: Path) -> Path:
+        """Copy everything to `folder`, in place of what lay there, and return it."""
+        make_private_folder(folder.parent)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.folder, folder)
+        return folder
+
+    def file(self, path: str) -> str | None:
+        """Return the text of a guest's file, or None where there was none."""
+        kept = self.folder / "files" / path.lstrip("/")
+        return kept.read_text(errors="replace") if kept.is_file() else None
+
+    def files(self, folder: str) -> Mapping[str, str]:
+        """Return the texts of the gathered files right below a guest's folder, by name."""
+        kept = self.folder / "files" / folder.lstrip("/")
+        if not kept.is_dir():
+            return {}
+        return {
+            path.name: path.read_text(errors="replace")
+            for path in sorted(kept.iterdir())
+            if path.is_file()
+        }
+
+    def output_of(self, name: str) -> str:
+        """Return the output of the gathered command `name`.
+
+        Raises HarnessError where the command was not run.
+        """
+        kept = self.folder / "commands" / name
+        if not kept.is_file():
+            raise HarnessError(
+                f"The evidence in '{self.folder}' has no output of '{name}'; its manifest says "
+                "what could not be gathered."
+            )
+        return kept.read_text(errors="replace")
+
+    def exit_code_of(self, name: str) -> int:
+        """Return the exit code of the gathered command `name`."""
+        return int((self.folder / "commands" / f"{name}.exit-code").read_text())
+
+    @property
+    def outcome(self) -> ProvisioningOutcome | None:
+        text = self.file(OUTCOME_PATH)
+        return None if text is None else ProvisioningOutcome.from_json(text)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return provisioning's exit code as the shell saw it; None where it never ended."""
+        text = self.file(EXIT_CODE_PATH)
+        return None if text is None or not text.strip() else int(text)
+
+    @property
+    def cloud_init(self) -> CloudInitResult | None:
+        text = self.file(CLOUD_INIT_RESULT_PATH)
+        return None if text is None else CloudInitResult.from_json(text)
+
+    @property
+    def running_kernel(self) -> str:
+        return self.output_of("uname-r").strip()
+
+    @property
+    def booted_at_s(self) -> float:
+        """Return the guest's boot time in seconds since the epoch, by its own clock."""
+        return nodestate.parse_boot_time(self.file("/proc/stat") or "")
+
+    @property
+    def record(self) -> Mapping[str, str] | None:
+        """Return the prebake record's fields, or None where there is no record."""
+        text = self.file(RECORD_PATH)
+        if text is None:
+            return None
+        pairs = [line.partition("=") for line in text.splitlines() if "=" in line]
+        return {key: value for key, _, value in reversed(pairs)}
+
+    @property
+    def prebake_lines(self) -> list[Mapping[str, str]]:
+        """Return the `AKS_GPU_PREBAKE` lines of this run as fields, oldest first."""
+        return nodestate.parse_prebake_lines(self.file(CLOUD_INIT_OUTPUT_PATH) or "")
+
+    @property
+    def event_files(self) -> Mapping[str, str]:
+        return self.files(EVENTS_FOLDER)
+
+    @property
+    def loaded_modules(self) -> Mapping[str, LoadedModule]:
+        return nodestate.parse_modules(self.file("/proc/modules") or "")
+
+    @property
+    def dkms_builds(self) -> list[DkmsBuild]:
+        return nodestate.parse_dkms_status(self.output_of("dkms-status"))
+
+    @property
+    def pci_functions(self) -> list[PciFunction]:
+        return nodestate.parse_lspci(self.output_of("lspci"))
+
+    @property
+    def container_images(self) -> list[str]:
+        return self.output_of("container-images").split()
+
+    @property
+    def failed_units(self) -> list[str]:
+        return [line.split()[0] for line in self.output_of("failed-units").splitlines() if line]
+
+    @property
+    def paths(self) -> Mapping[str, PathState]:
+        """Return every path that was looked for and found."""
+        return nodestate.parse_stat((self.folder / "stat.txt").read_text(errors="replace"))
+
+    def vermagic_of(self, kernel: str) -> str | None:
+        """Return the vermagic of the `nvidia` module that `kernel` would load, if any."""
+        if self.exit_code_of(f"modinfo-{kernel}") != 0:
+            return None
+        return nodestate.parse_modinfo_field(self.output_of(f"modinfo-{kernel}"), "vermagic")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import MAC_ADDRESS
 from harness.errors import HarnessError, RequirementError
 from harness.machine.console import Console
-from harness.machine.qmp import QmpSession, names
+from harness.machine.qmp import QmpEvent, QmpSession, names
 from harness.provisioning.command import spawn
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
@@ -213,6 +213,11 @@ class QemuMachine:
             f"QEMU refused to start machine '{self.spec.name}'; its stderr says: {words}.{hint} "
             f"Its command line is in '{self.folder / 'argv.txt'}'."
         )
+
+    @property
+    def events(self) -> tuple[QmpEvent, ...]:
+        """Return QEMU's events so far, oldest first."""
+        return self._qmp.events
 
     def ssh_port(self) -> int:
         """Return the loopback port that leads to the guest's SSH server."""

@@ -1,1 +1,68 @@
 """Pytest hooks and options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine.accelerator import CHOICES
+from harness.plugin import report, select
+from harness.settings import EVIDENCE_CHOICES, Settings, is_ci
+
+#: Where this run's settings lie; fixtures read them from there.
+SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gpu-node-harness", "GPU-node provisioning")
+    defaults = Settings()
+    group.addoption(
+        "--accelerator",
+        choices=CHOICES,
+        default=defaults.accelerator,
+        help="how guests run; auto uses KVM where it proves to work (default: %(default)s)",
+    )
+    group.addoption(
+        "--qemu",
+        default=defaults.qemu,
+        metavar="PROGRAM",
+        help="the QEMU to use (default: %(default)s)",
+    )
+    group.addoption(
+        "--image",
+        default=defaults.image,
+        metavar="NAME",
+        help="the node image, one of images/*.yaml (default: %(default)s)",
+    )
+    group.addoption(
+        "--evidence",
+        choices=EVIDENCE_CHOICES,
+        default=defaults.evidence,
+        help="when to keep what was gathered of a node (default: %(default)s)",
+    )
+    group.addoption(
+        "--evidence-dir",
+        default=str(defaults.evidence_folder),
+        metavar="DIR",
+        help="where to keep it, a folder for each test (default: %(default)s)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    select.add_markers(config)
+    root = config.rootpath
+    try:
+        config.stash[SETTINGS] = Settings(
+            accelerator=config.getoption("--accelerator"),
+            qemu=config.getoption("--qemu"),
+            image=config.getoption("--image"),
+            images_folder=root / "images",
+            evidence=config.getoption("--evidence"),
+            evidence_folder=root / Path(config.getoption("--evidence-dir")),
+            ci=is_ci(),
+        )
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), "harness-reporter")

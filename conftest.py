@@ -1,0 +1,5 @@
+"""Loads the fixtures; what they do lies in `fixtures` and `harness`."""
+
+from __future__ import annotations
+
+pytest_plugins = ["fixtures.machines"]

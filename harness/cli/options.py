@@ -1,0 +1,41 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.machine.accelerator import CHOICES
+from harness.settings import Settings, is_ci
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says how machines run."""
+    defaults = Settings()
+    parser.add_argument("--accelerator", choices=CHOICES, default=defaults.accelerator)
+    parser.add_argument("--qemu", default=defaults.qemu, metavar="PROGRAM")
+    add_image_options(parser)
+
+
+def add_image_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which image, and where recipes lie."""
+    defaults = Settings()
+    parser.add_argument("--image", default=defaults.image, metavar="NAME")
+    parser.add_argument(
+        "--images-dir", type=Path, default=defaults.images_folder, metavar="DIR"
+    )
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """Return the settings that parsed arguments ask for."""
+    defaults = Settings()
+    return Settings(
+        accelerator=getattr(arguments, "accelerator", defaults.accelerator),
+        qemu=getattr(arguments, "qemu", defaults.qemu),
+        image=getattr(arguments, "image", defaults.image),
+        images_folder=getattr(arguments, "images_dir", defaults.images_folder),
+        ci=is_ci(),
+    )

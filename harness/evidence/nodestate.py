@@ -1,0 +1,163 @@
+"""Parsers for what a node's own tools and kernel say of it; pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The format of `find -printf` behind `parse_stat`; the path comes last, since it may hold blanks.
+STAT_FORMAT = "%y %m %s %T@ %p\\n"
+
+_DKMS = re.compile(
+    r"(?P<name>[^/,\s]+)(?:/|,\s*)(?P<version>[^,:\s]+)"
+    r"(?:,\s*(?P<kernel>[^,:\s]+),\s*(?P<arch>[^,:\s]+))?:\s*(?P<state>\w+)"
+)
+_PCI = re.compile(
+    r"(?P<slot>\S+) .*\[(?P<class_code>[0-9a-f]{4})\]: .*"
+    r"\[(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})\]"
+)
+_PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModule:
+    """A line of `/proc/modules`."""
+
+    name: str
+    references: int
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DkmsBuild:
+    """A line of `dkms status`; `kernel` is None for a module that is only added."""
+
+    name: str
+    version: str
+    kernel: str | None
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PciFunction:
+    """A function that `lspci -nnk` shows; ids are four hexadecimal digits."""
+
+    slot: str
+    class_code: str
+    vendor: str
+    device: str
+    driver_in_use: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathState:
+    """A path as `find` saw it; `kind` is its `%y` letter, `mode` is octal."""
+
+    path: str
+    kind: str
+    mode: int
+    size: int
+    modified_at_s: float
+
+    @property
+    def is_setuid(self) -> bool:
+        return bool(self.mode & 0o4000)
+
+
+def parse_modules(text: str) -> dict[str, LoadedModule]:
+    """Parse `/proc/modules`."""
+    modules: dict[str, LoadedModule] = {}
+    for line in text.splitlines():
+        name, _size, references, holders, *_ = line.split()
+        modules[name] = LoadedModule(
+            name=name,
+            references=int(references),
+            holders=tuple(holder for holder in holders.split(",") if holder not in {"", "-"}),
+        )
+    return modules
+
+
+def parse_dkms_status(text: str) -> list[DkmsBuild]:
+    """Parse `dkms status` in both of its forms, `name/version, …` and `name, version, …`."""
+    builds: list[DkmsBuild] = []
+    for line in text.splitlines():
+        found = _DKMS.match(line.strip())
+        if found is not None:
+            builds.append(
+                DkmsBuild(
+                    name=found["name"],
+                    version=found["version"],
+                    kernel=found["kernel"],
+                    state=found["state"],
+                )
+            )
+    return builds
+
+
+def parse_lspci(text: str) -> list[PciFunction]:
+    """Parse `lspci -nnk`."""
+    functions: list[PciFunction] = []
+    for block in re.split(r"\n(?=\S)", text.strip()):
+        found = _PCI.match(block)
+        if found is not None:
+            driver = re.search(r"Kernel driver in use: (\S+)", block)
+            functions.append(
+                PciFunction(
+                    slot=found["slot"],
+                    class_code=found["class_code"],
+                    vendor=found["vendor"],
+                    device=found["device"],
+                    driver_in_use=None if driver is None else driver[1],
+                )
+            )
+    return functions
+
+
+def parse_stat(text: str) -> dict[str, PathState]:
+    """Parse lines of STAT_FORMAT."""
+    states: dict[str, PathState] = {}
+    for line in text.splitlines():
+        kind, mode, size, modified, path = line.split(" ", 4)
+        states[path] = PathState(
+            path=path,
+            kind=kind,
+            mode=int(mode, 8),
+            size=int(size),
+            modified_at_s=float(modified),
+        )
+    return states
+
+
+def parse_boot_time(text: str) -> float:
+    """Parse the `btime` line of `/proc/stat`.
+
+    Raises HarnessError where there is none.
+    """
+    found = re.search(r"^btime (\d+)$", text, re.MULTILINE)
+    if found is None:
+        raise HarnessError("The evidence holds no '/proc/stat' with a 'btime' line.")
+    return float(found[1])
+
+
+def parse_modinfo_field(text: str, field: str) -> str | None:
+    """Return a field of `modinfo`'s output."""
+    found = re.search(rf"^{re.escape(field)}:\s*(.*)$", text, re.MULTILINE)
+    return None if found is None else found[1].strip()
+
+
+def parse_prebake_lines(text: str) -> list[Mapping[str, str]]:
+    """Parse `AKS_GPU_PREBAKE key=value …` lines by key; their order of fields has changed once."""
+    lines: list[Mapping[str, str]] = []
+    for line in text.splitlines():
+        found = _PREBAKE.search(line)
+        if found is not None:
+            pairs = (part.partition("=") for part in shlex.split(found["fields"]))
+            lines.append({key: value for key, _, value in pairs})
+    return lines

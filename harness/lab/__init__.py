@@ -1,0 +1,147 @@
+"""Joins image, seed, payload, GPU and machine into nodes.
+
+The rooms below know nothing of one another; the command line and the pytest fixtures both need
+them joined, in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.evidence import Evidence
+from harness.image.catalogue import load_catalogue
+from harness.image.store import ImageStore
+from harness.lab.node import Node, NodeRequest
+from harness.lease import leased_folder, make_private_folder, sweep
+from harness.machine.accelerator import choose_accelerator
+from harness.machine.ssh import SshIdentity
+from harness.payload import build_payload
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.image import Image, ImageListener
+    from harness.machine.accelerator import AcceleratorChoice
+    from harness.payload import Payload
+    from harness.settings import Settings
+
+_IMAGE_S = 1500.0
+_BAKE_KVM_S = 120.0
+
+
+@dataclass(kw_only=True)
+class Lab:
+    """What the machines of one run share: image, payload, keys, a folder, an accelerator."""
+
+    settings: Settings
+    folder: Path
+    accelerator: AcceleratorChoice
+    payload: Payload
+    identity: SshIdentity
+    listener: ImageListener
+    store: ImageStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store = ImageStore(self.settings.image_store)
+
+    def node_image(self) -> Image:
+        """Return the image that the settings name, built where the cache has none."""
+        recipe = load_catalogue(self.settings.images_folder).get(self.settings.image)
+        return self.store.ensure(recipe, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
+
+    def baked_image(self) -> Image:
+        """Return the node image with the driver baked in by a machine without a GPU.
+
+        The bake runs on the kernel that is *not* the newest, so that a record which names the
+        builder's kernel instead of the target's shows. The evidence of the bake is published
+        with the image; `bake_evidence` reads it.
+        """
+        parent = self.node_image()
+        request = NodeRequest(
+            name="bake", image=parent, command="bake", kernel=parent.other_kernel, config=BAKE
+        )
+
+        def make(disk: Path) -> None:
+            with self.boot(request, disk=disk) as node:
+                node.wait_until_provisioned()
+                evidence = node.collect(disk.parent / "evidence")
+                if evidence.exit_code != 0:
+                    kept = self.keep(evidence, "bake")
+                    outcome = evidence.outcome
+                    why = "it left no outcome" if outcome is None else outcome.error
+                    raise HarnessError(
+                        f"The bake ended with {evidence.exit_code}: {why}. Its evidence lies in "
+                        f"'{kept}'."
+                    )
+                node.power_off()
+
+        parts = {"payload": self.payload.digest, "config": repr(sorted(BAKE.items()))}
+        patience = self.accelerator.accelerator.patience
+        return self.store.ensure_derived(
+            parent,
+            parts,
+            make,
+            deadline=Deadline.after(_BAKE_KVM_S * patience),
+            listener=self.listener,
+        )
+
+    @staticmethod
+    def bake_evidence(baked: Image) -> Evidence:
+        """Return the evidence of the bake that made `baked`."""
+        return Evidence(baked.folder / "evidence")
+
+    @contextlib.contextmanager
+    def boot(self, request: NodeRequest, *, disk: Path | None = None) -> Iterator[Node]:
+        """Boot a node on an overlay of its own, or on `disk`, and end it afterwards."""
+        folder = make_private_folder(self.folder / f"{request.name}-{secrets.token_hex(3)}")
+        if disk is None:
+            disk = folder / "disk.qcow2"
+            self.store.create_overlay(request.image.disk, disk)
+        node = Node(
+            request,
+            folder=folder,
+            disk=disk,
+            payload=self.payload,
+            identity=self.identity,
+            accelerator=self.accelerator.accelerator,
+            qemu=self.settings.qemu,
+        )
+        with node:
+            yield node
+
+    def keep(self, evidence: Evidence, name: str) -> Path:
+        """Copy an evidence folder to where people look for it, and return its new path."""
+        return evidence.copy_to(self.settings.evidence_folder / name)
+
+
+#: What a bake is asked for: section 4 of the contract, with prebaking switched on.
+BAKE = {"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"}
+
+
+@contextlib.contextmanager
+def open_lab(settings: Settings, listener: ImageListener) -> Iterator[Lab]:
+    """Open a lab: sweep what dead runs left, choose the accelerator, make keys.
+
+    Raises RequirementError where the host cannot run machines.
+    """
+    runner = LocalRunner()
+    sweep(settings.runs_folder)
+    choice = choose_accelerator(
+        settings.accelerator, qemu=settings.qemu, runner=runner, cache=settings.cache
+    )
+    with leased_folder(settings.runs_folder, prefix="run") as folder:
+        yield Lab(
+            settings=settings,
+            folder=folder,
+            accelerator=choice,
+            payload=build_payload(),
+            identity=SshIdentity.generate(make_private_folder(folder / "keys")),
+            listener=listener,
+        )

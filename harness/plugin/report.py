@@ -1,0 +1,122 @@
+"""What a report says: evidence kept and attached, and the two error families counted apart."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Protocol
+
+import allure
+import pytest
+from allure_commons.types import AttachmentType
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+
+    from harness.settings import Settings
+
+_XDIST_GROUP = re.compile(r"@[^@/\]]+$")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
+_BROKEN = "harness_could_not_tell"
+
+#: What people look for first in a report; everything else is in the folder beside.
+_ATTACHED = (
+    "host/serial.log",
+    "host/argv.txt",
+    "host/stderr.log",
+    "host/qmp-events.json",
+    "host/*-trace.txt",
+    "commands/journal",
+    "commands/dmesg",
+    "commands/lspci",
+    "commands/dkms-status",
+    "files/run/cloud-init/*.json",
+    "files/var/log/cloud-init.log",
+    "files/var/log/cloud-init-output.log",
+    "files/var/lib/gpu-node/outcome.json",
+    "files/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events/*",
+    "files/var/lib/dkms/nvidia/**/make.log",
+    "files/var/log/nvidia-installer-*.log",
+    "files/opt/azure/aks-gpu/dkms-marker",
+    "manifest.json",
+    "not-collected.txt",
+)
+
+
+class EvidenceSource(Protocol):
+    """Something alive of which evidence can be had."""
+
+    @property
+    def name(self) -> str: ...
+
+    def gather(self, folder: Path) -> None:
+        """Write into the new `folder` all that can be had; never raise for what can't."""
+        ...
+
+
+class Reporter:
+    """Keeps evidence of tests, while what it comes from is still alive."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._sources: list[EvidenceSource] = []
+
+    def add(self, source: EvidenceSource) -> None:
+        self._sources.append(source)
+
+    def discard(self, source: EvidenceSource) -> None:
+        self._sources.remove(source)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        made = yield
+        if call.excinfo is not None and call.excinfo.errisinstance(HarnessError):
+            made.user_properties.append((_BROKEN, "true"))
+        wanted = made.failed or (self._settings.evidence == "always" and made.when == "call")
+        if wanted and made.when != "teardown":
+            for folder in self._keep(item):
+                item.user_properties.append(("evidence", str(folder)))
+                made.user_properties.append(("evidence", str(folder)))
+                made.sections.append(("evidence", f"kept in '{folder}'"))
+        return made
+
+    def _keep(self, item: pytest.Item) -> Iterator[Path]:
+        for source in self._sources:
+            folder = self._settings.evidence_folder / folder_name(item.nodeid) / source.name
+            source.gather(folder)
+            attach(folder, source.name)
+            yield folder
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Count failures of the node and trouble of the harness apart."""
+        reports = [
+            report
+            for outcome in ("failed", "error")
+            for report in terminalreporter.stats.get(outcome, [])
+            if isinstance(report, pytest.TestReport)
+        ]
+        if reports:
+            broken = sum((_BROKEN, "true") in report.user_properties for report in reports)
+            terminalreporter.write_line(
+                f"expectations not met: {len(reports) - broken}; "
+                f"the harness could not tell: {broken}"
+            )
+
+
+def folder_name(node_id: str) -> str:
+    """Turn a test's node id into a folder name, without the group that xdist appends."""
+    return _UNSAFE.sub("-", _XDIST_GROUP.sub("", node_id)).strip("-")[:150]
+
+
+def attach(folder: Path, prefix: str) -> None:
+    """Attach the files of an evidence folder to Allure's result of the running test."""
+    for pattern in _ATTACHED:
+        for path in sorted(folder.glob(pattern)):
+            if path.is_file() and path.stat().st_size:
+                kind = AttachmentType.JSON if path.suffix == ".json" else AttachmentType.TEXT
+                name = f"{prefix}: {path.relative_to(folder)}"
+                allure.attach.file(str(path), name=name, attachment_type=kind)
