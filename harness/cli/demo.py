@@ -1,0 +1,194 @@
+"""`harness demo`: the main job, shown: bake a driver, boot three nodes, judge them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from rich.console import Console
+from rich.table import Table
+
+from harness import expect
+from harness.cli.images import show_event
+from harness.cli.options import add_machine_options, settings_of
+from harness.errors import ExpectationError
+from harness.gpu import load_catalogue
+from harness.lab import open_lab
+from harness.lab.node import NodeRequest
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from harness.evidence import Evidence
+    from harness.image import Image
+    from harness.lab import Lab
+
+    Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+_MODEL = "h100-sxm5-80gb"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A node to boot, and what is expected of it: sentences, with what decides them."""
+
+    title: str
+    request: NodeRequest
+    expectations: Sequence[tuple[str, Callable[[Evidence], None]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One expectation as it came out; `trouble` is None where it was met."""
+
+    title: str
+    expectation: str
+    trouble: str | None
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "demo", help="bake a driver, boot three nodes in virtual machines, judge them"
+    )
+    add_machine_options(parser)
+    parser.set_defaults(run=_run)
+
+
+def scenarios(baked: Image) -> tuple[Scenario, ...]:
+    """Return the three nodes of the demonstration."""
+    gpu = load_catalogue().get(_MODEL)
+    device = f"{gpu.pci.device:04x}"
+    newest, other = baked.newest_kernel.version, baked.other_kernel.version
+    assert baked.driver is not None  # noqa: S101 - the image's recipe has one
+    version, driver_image = baked.driver.version, baked.driver.reference
+    return (
+        Scenario(
+            title="baked kernel",
+            request=NodeRequest(name="fast-path", image=baked, gpus=[gpu]),
+            expectations=[
+                ("provisioning ends with 0", expect.provisioned),
+                (f"runs {newest}", lambda e: expect.kernel_running(e, newest)),
+                (
+                    "decides for install-skip-build: ok",
+                    lambda e: expect.decided(e, action="install-skip-build", reason="ok"),
+                ),
+                ("compiles nothing", lambda e: expect.module_built_before_boot(e, newest)),
+                ("'nvidia' is bound to the H100", lambda e: expect.gpu_bound(e, device=device)),
+                ("driver installed, nvidia-modprobe setuid", expect.driver_installed),
+                ("driver image removed", lambda e: expect.image_absent(e, driver_image)),
+            ],
+        ),
+        Scenario(
+            title="other kernel",
+            request=NodeRequest(
+                name="full-build", image=baked, kernel=baked.other_kernel, gpus=[gpu]
+            ),
+            expectations=[
+                ("provisioning ends with 0", expect.provisioned),
+                (f"runs {other}", lambda e: expect.kernel_running(e, other)),
+                (
+                    "decides for install: kernel",
+                    lambda e: expect.decided(e, action="install", reason="kernel"),
+                ),
+                ("compiles a module", lambda e: expect.module_built_since_boot(e, other)),
+                (
+                    "its vermagic is the running kernel's",
+                    lambda e: expect.module_built_for(e, other, version=version),
+                ),
+                ("'nvidia' is bound to the H100", lambda e: expect.gpu_bound(e, device=device)),
+            ],
+        ),
+        Scenario(
+            title="no GPU",
+            request=NodeRequest(name="no-gpu", image=baked),
+            expectations=[
+                ("provisioning ends with 0", expect.provisioned),
+                ("no GPU on the bus", expect.no_gpu),
+                (
+                    "decides for teardown: opted_out",
+                    lambda e: expect.decided(e, action="teardown", reason="opted_out"),
+                ),
+                ("no artefact of the driver is left", expect.no_driver_artefact),
+                ("the prebake record is gone", expect.no_record),
+                (
+                    "logs event=teardown status=cleaned",
+                    lambda e: expect.prebake_line(e, event="teardown", status="cleaned"),
+                ),
+            ],
+        ),
+    )
+
+
+def judge(scenario: Scenario, evidence: Evidence) -> list[Verdict]:
+    """Try every expectation; one that is not met never hides another."""
+    verdicts: list[Verdict] = []
+    for sentence, expectation in scenario.expectations:
+        trouble = None
+        try:
+            expectation(evidence)
+        except ExpectationError as error:
+            trouble = str(error)
+        verdicts.append(Verdict(title=scenario.title, expectation=sentence, trouble=trouble))
+    return verdicts
+
+
+class _Progress:
+    """Says what happens, each line with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def __call__(self, sentence: str) -> None:
+        elapsed = time.monotonic() - self._started
+        print(f"{elapsed:6.1f} s  {sentence}", file=sys.stderr, flush=True)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    say = _Progress()
+    with open_lab(settings, show_event) as lab:
+        say(f"accelerator: {lab.accelerator.reason}")
+        node_image = lab.node_image()
+        say(f"image '{node_image.name}' ready: {node_image.disk}")
+        say("baking the driver on a machine without a GPU, unless that is cached")
+        baked = lab.baked_image()
+        say(f"baked: the record names kernel {(lab.bake_evidence(baked).record or {})['kernel']}")
+        planned = scenarios(baked)
+        workers = min(len(planned), os.cpu_count() or 1)
+        with concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="node") as pool:
+            futures = [pool.submit(_boot, lab, scenario, say) for scenario in planned]
+            verdicts = [verdict for future in futures for verdict in future.result()]
+        say("all nodes are judged and gone")
+    return _show(verdicts)
+
+
+def _boot(lab: Lab, scenario: Scenario, say: _Progress) -> list[Verdict]:
+    with lab.boot(scenario.request) as node:
+        say(f"{scenario.title}: booting kernel {scenario.request.booted_kernel.version}")
+        node.wait_until_provisioned()
+        say(f"{scenario.title}: cloud-init has finished; gathering evidence")
+        evidence = node.evidence()
+        outcome = evidence.outcome
+        if outcome is not None:
+            say(f"{scenario.title}: decided '{outcome.action}', since '{outcome.reason}'")
+        verdicts = judge(scenario, evidence)
+        if any(verdict.trouble for verdict in verdicts):
+            kept = lab.keep(evidence, f"demo/{scenario.request.name}")
+            say(f"{scenario.title}: evidence kept in '{kept}'")
+        return verdicts
+
+
+def _show(verdicts: Sequence[Verdict]) -> int:
+    table = Table("node", "expected of it", "seen")
+    for verdict in verdicts:
+        seen = "[green]so it is[/]" if verdict.trouble is None else f"[red]{verdict.trouble}[/]"
+        table.add_row(verdict.title, verdict.expectation, seen)
+    Console().print(table)
+    unmet = sum(verdict.trouble is not None for verdict in verdicts)
+    print(f"{len(verdicts) - unmet} of {len(verdicts)} expectations met")
+    return 1 if unmet else 0
