@@ -1,0 +1,173 @@
+"""YAML files that people write: read strictly, and refused with file, line, key and known keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import pydantic
+import yaml
+
+from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+T = TypeVar("T")
+Location: TypeAlias = "tuple[int | str, ...]"
+
+#: Of the slips that one mistake causes, a misspelt key tells more than the key it leaves missing.
+_UNKNOWN_KEY = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
+_MISSING_KEY = frozenset({"missing", "missing_argument", "missing_keyword_only_argument"})
+
+
+def read_data_file(file: Path, shape: type[T]) -> T:
+    """Read `file` as a `shape`, any type that pydantic can validate.
+
+    A key given twice is refused, since YAML would silently keep the last. So are aliases, which
+    no data file needs and which can make a small file endless.
+
+    Raises BadInputError.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"The file cannot be read: {error}.", source=str(file)) from error
+    tree, data = _parse(text, file)
+    adapter = pydantic.TypeAdapter(shape)
+    try:
+        return adapter.validate_python(data)
+    except pydantic.ValidationError as error:
+        raise _as_bad_input(error, file, tree, adapter.json_schema()) from error
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the names in quotes, as messages list what is known."""
+    return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+def _parse(text: str, file: Path) -> tuple[yaml.Node, object]:
+    loader = yaml.SafeLoader(text)
+    try:
+        # The composed tree keeps the lines that the loaded data has lost.
+        tree = loader.get_single_node()
+        if not isinstance(tree, yaml.MappingNode):
+            raise BadInputError("A mapping of keys to values is expected.", source=str(file))
+        _refuse_surprises(tree, file, set())
+        return tree, loader.construct_document(tree)
+    except yaml.MarkedYAMLError as error:
+        line = None if error.problem_mark is None else error.problem_mark.line + 1
+        raise BadInputError(
+            f"This is not YAML: {error.problem}.", source=str(file), line=line
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # Control characters, impossible dates, thousands of nested brackets.
+        raise BadInputError(
+            f"This is not YAML: {str(error) or type(error).__name__}.", source=str(file)
+        ) from error
+    finally:
+        loader.dispose()
+
+
+def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
+    if id(node) in seen:
+        raise BadInputError(
+            "An alias ('*name') is used here; write the value out.",
+            source=str(file),
+            line=node.start_mark.line + 1,
+        )
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_surprises(item, file, seen)
+    elif isinstance(node, yaml.MappingNode):
+        keys: set[str] = set()
+        for key, value in node.value:
+            _refuse_surprises(key, file, seen)
+            name = _scalar(key)
+            if name in keys:
+                raise BadInputError(
+                    "This key was already given above; keep one of the two.",
+                    source=str(file),
+                    line=key.start_mark.line + 1,
+                    key=name,
+                )
+            keys.add(name)
+            _refuse_surprises(value, file, seen)
+
+
+def _as_bad_input(
+    error: pydantic.ValidationError, file: Path, tree: yaml.Node, schema: Mapping[str, object]
+) -> BadInputError:
+    """Tell of the most telling slip; the rest often follows from it."""
+    slip = min(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
+    location = slip["loc"]
+    known = listed(_known_keys(schema, location[:-1]))
+    if slip["type"] in _UNKNOWN_KEY:
+        message = f"This key is not known here; known are {known}."
+    elif slip["type"] in _MISSING_KEY:
+        message = f"This key is missing; known here are {known}."
+    else:
+        said = slip["msg"].removeprefix("Value error, ").rstrip(".")
+        message = f"{said}, but the file says {slip['input']!r}."
+    return BadInputError(
+        message,
+        source=str(file),
+        line=_line_of(tree, location),
+        key=".".join(str(part) for part in location if part != "[key]") or None,
+    )
+
+
+def _known_keys(schema: Mapping[str, object], location: Location) -> list[str]:
+    """Return the keys that the schema has at `location`."""
+    node = _resolved(schema, schema)
+    for part in location:
+        properties = node.get("properties")
+        if isinstance(properties, dict) and part in properties:
+            step = properties[part]
+        else:
+            step = node.get("items" if isinstance(part, int) else "additionalProperties")
+        if not isinstance(step, dict):
+            return []
+        node = _resolved(step, schema)
+    properties = node.get("properties")
+    return list(properties) if isinstance(properties, dict) else []
+
+
+def _resolved(node: Mapping[str, object], schema: Mapping[str, object]) -> Mapping[str, object]:
+    """Follow a reference to a definition, and the one shape of an optional value."""
+    options = node.get("anyOf")
+    if isinstance(options, list):
+        node = next((option for option in options if option.get("type") != "null"), node)
+    reference = node.get("$ref")
+    definitions = schema.get("$defs")
+    if isinstance(reference, str) and isinstance(definitions, dict):
+        found = definitions.get(reference.rpartition("/")[2])
+        return found if isinstance(found, dict) else node
+    return node
+
+
+def _line_of(tree: yaml.Node, location: Location) -> int:
+    """Return the line of the deepest node on the way to `location` that the file has."""
+    node = tree
+    line = tree.start_mark.line
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            # Keys are compared as read, so that the file may say 0x1 where the shape says 1.
+            found = [pair for pair in node.value if _scalar(pair[0]) == str(part)]
+            if not found:
+                break
+            key, node = found[0]
+            line = key.start_mark.line
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            node = node.value[part]
+            line = node.start_mark.line
+        else:
+            break
+    return line + 1
+
+
+def _scalar(node: yaml.Node) -> str:
+    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int":
+        return str(yaml.SafeLoader("").construct_yaml_int(node))
+    return str(node.value)

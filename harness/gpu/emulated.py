@@ -1,0 +1,236 @@
+"""The emulated GPU: a PCI function of ours that a guest can find, probe and bind a driver to.
+
+It proves plumbing, never CUDA: there is no engine behind the registers. It knows no transport,
+so a test can play the guest by calling it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from harness.gpu.configspace import ConfigSpace
+from harness.gpu.trace import (
+    DEFAULT_CAPACITY,
+    NO_BAR,
+    AccessKind,
+    AccessTrace,
+    IncidentKind,
+    Stray,
+    TraceRecorder,
+)
+from harness.provisioning.wait import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.gpu import GpuModel
+    from harness.provisioning.wait import Clock
+
+_MIB = 1 << 20
+
+#: How many 32-bit registers one guest can make the device remember; later ones are forgotten.
+REGISTER_LIMIT = 65_536
+
+#: How soon a stalled access notices that the stall was ended, in seconds.
+_STALL_POLL_S = 0.02
+
+
+class EmulatedGpu:
+    """One GPU, safe to use from the threads of a transport and of a test at once.
+
+    What a guest does is `config_*`, `memory_*` and `reset`. What a test scripts is `answer`,
+    `fall_off_bus` and `stall`; a guest's reset does not undo it.
+    """
+
+    def __init__(
+        self,
+        model: GpuModel,
+        *,
+        bars_mib: Mapping[int, int],
+        clock: Clock = SYSTEM_CLOCK,
+        trace_capacity: int = DEFAULT_CAPACITY,
+    ) -> None:
+        """`bars_mib` is the column of the model's BARs that fits the transport."""
+        self.model = model
+        self.bars_mib = dict(bars_mib)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._config = ConfigSpace(
+            model.pci, {bar: mib * _MIB for bar, mib in self.bars_mib.items()}
+        )
+        self._recorder = TraceRecorder(clock, trace_capacity)
+        self._hardwired = {(0, offset): value for offset, value in model.boot_registers.items()}
+        self._written: dict[tuple[int, int], int] = {}
+        self._answers: dict[tuple[int, int], int] = {}
+        self._on_bus = True
+        self._stalled_until: float | None = None
+
+    # What a guest does.
+
+    def config_read(self, offset: int, size: int) -> int:
+        """Read configuration space: `size` is 1 to 4 bytes."""
+        with self._lock:
+            value = self._config.read(offset, size) if self._on_bus else _all_ones(size)
+            self._recorder.access(AccessKind.CONFIG_READ, None, offset, size, value)
+            return value
+
+    def config_write(self, offset: int, value: int, size: int) -> None:
+        """Write configuration space: `size` is 1 to 4 bytes."""
+        with self._lock:
+            value &= _all_ones(size)
+            self._recorder.access(AccessKind.CONFIG_WRITE, None, offset, size, value)
+            if self._on_bus:
+                self._config.write(offset, value, size)
+
+    def memory_read(self, address: int, size: int) -> int:
+        """Read `size` bytes, 1 to 8, of guest memory that a BAR may claim.
+
+        What no BAR claims reads as all ones, as a PCI bus answers.
+        """
+        with self._lock:
+            bar, offset = self._locate(address, size)
+            if isinstance(bar, Stray) or not self._on_bus:
+                value = _all_ones(size)
+            else:
+                value = self._read_registers(bar, offset, size)
+            self._recorder.access(AccessKind.BAR_READ, bar, offset, size, value)
+            return value
+
+    def memory_write(self, address: int, value: int, size: int) -> None:
+        """Write `size` bytes, 1 to 8, of guest memory that a BAR may claim."""
+        with self._lock:
+            value &= _all_ones(size)
+            bar, offset = self._locate(address, size)
+            self._recorder.access(AccessKind.BAR_WRITE, bar, offset, size, value)
+            if not isinstance(bar, Stray) and self._on_bus:
+                self._write_registers(bar, offset, value, size)
+
+    def reset(self) -> None:
+        """Return to the state after power-on, as a guest's bus reset does."""
+        with self._lock:
+            self._recorder.incident(IncidentKind.RESET)
+            self._config.reset()
+            self._written.clear()
+
+    def _locate(self, address: int, size: int) -> tuple[int | Stray, int]:
+        return self._config.find_bar(address, size) or (NO_BAR, address)
+
+    def _read_registers(self, bar: int, offset: int, size: int) -> int:
+        first = offset & ~3
+        value = 0
+        for shift, register in enumerate(range(first, offset + size, 4)):
+            value |= self._read_register((bar, register)) << 32 * shift
+        return value >> 8 * (offset - first) & _all_ones(size)
+
+    def _read_register(self, register: tuple[int, int]) -> int:
+        for layer in (self._answers, self._hardwired, self._written):
+            if register in layer:
+                return layer[register]
+        return 0
+
+    def _write_registers(self, bar: int, offset: int, value: int, size: int) -> None:
+        first = offset & ~3
+        mask = _all_ones(size) << 8 * (offset - first)
+        value <<= 8 * (offset - first)
+        for register in range(first, offset + size, 4):
+            self._write_register((bar, register), value & 0xFFFFFFFF, mask & 0xFFFFFFFF)
+            value >>= 32
+            mask >>= 32
+
+    def _write_register(self, register: tuple[int, int], value: int, mask: int) -> None:
+        if register in self._hardwired:
+            return
+        after = self._written.get(register, 0) & ~mask | value & mask
+        if after == 0:
+            self._written.pop(register, None)
+        elif register in self._written or len(self._written) < REGISTER_LIMIT:
+            self._written[register] = after
+
+    # What a test scripts, and reads.
+
+    def answer(self, offset: int, value: int, *, bar: int = 0) -> None:
+        """Make the 32-bit register at `offset` read as `value`, whatever is written to it."""
+        register = self._scripted(bar, offset)
+        if not 0 <= value <= 0xFFFFFFFF:
+            raise ValueError(f"A register has 32 bits; {value:#x} does not fit.")
+        with self._lock:
+            self._answers[register] = value
+
+    def answer_truly(self, offset: int, *, bar: int = 0) -> None:
+        """Undo `answer` for one register."""
+        register = self._scripted(bar, offset)
+        with self._lock:
+            self._answers.pop(register, None)
+
+    def _scripted(self, bar: int, offset: int) -> tuple[int, int]:
+        if bar not in self.bars_mib or not 0 <= offset < self.bars_mib[bar] * _MIB or offset % 4:
+            raise ValueError(
+                f"There is no 32-bit register at {offset:#x} of BAR {bar}; this GPU has BARs "
+                f"{sorted(self.bars_mib)} of {list(self.bars_mib.values())} MiB."
+            )
+        return bar, offset
+
+    def fall_off_bus(self) -> None:
+        """Answer every read with all ones and ignore writes, as a GPU that lost its link does."""
+        self._set_on_bus(False, IncidentKind.FELL_OFF_BUS)
+
+    def return_to_bus(self) -> None:
+        """Answer again, in the state of before."""
+        self._set_on_bus(True, IncidentKind.RETURNED_TO_BUS)
+
+    def _set_on_bus(self, on_bus: bool, incident: IncidentKind) -> None:
+        with self._lock:
+            if self._on_bus != on_bus:
+                self._on_bus = on_bus
+                self._recorder.incident(incident)
+
+    @property
+    def is_on_bus(self) -> bool:
+        with self._lock:
+            return self._on_bus
+
+    def stall(self, seconds: float) -> None:
+        """Answer nothing for `seconds`; the guest's vCPU that asks stands still meanwhile."""
+        with self._lock:
+            self._stalled_until = self._clock.monotonic() + seconds
+            self._recorder.incident(IncidentKind.STALL_BEGAN)
+
+    def end_stall(self) -> None:
+        """Answer again at once."""
+        with self._lock:
+            if self._stalled_until is not None:
+                self._stalled_until = None
+                self._recorder.incident(IncidentKind.STALL_ENDED)
+
+    def stalled_for_s(self) -> float:
+        """Return for how many more seconds the device answers nothing; 0 when it does answer."""
+        with self._lock:
+            if self._stalled_until is None:
+                return 0.0
+            left = self._stalled_until - self._clock.monotonic()
+            if left > 0:
+                return left
+            self._stalled_until = None
+            self._recorder.incident(IncidentKind.STALL_ENDED)
+            return 0.0
+
+    def wait_out_stall(self, cancelled: threading.Event) -> bool:
+        """Block while the device stalls; return False when `cancelled` was set meanwhile.
+
+        A transport calls this before it hands on a request.
+        """
+        while (left := self.stalled_for_s()) > 0:
+            if cancelled.wait(min(left, _STALL_POLL_S)):
+                return False
+        return True
+
+    @property
+    def trace(self) -> AccessTrace:
+        """Return a snapshot of what the guest did."""
+        with self._lock:
+            return self._recorder.snapshot()
+
+
+def _all_ones(size: int) -> int:
+    return (1 << 8 * size) - 1

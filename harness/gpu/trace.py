@@ -1,0 +1,224 @@
+"""What a guest did to a device: recorded in bounded memory, read as a frozen snapshot."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from harness.provisioning.wait import Clock
+
+DEFAULT_CAPACITY = 1024
+
+
+class AccessKind(enum.Enum):
+    CONFIG_READ = "config read"
+    CONFIG_WRITE = "config write"
+    BAR_READ = "BAR read"
+    BAR_WRITE = "BAR write"
+
+    @property
+    def is_config(self) -> bool:
+        return self in {AccessKind.CONFIG_READ, AccessKind.CONFIG_WRITE}
+
+
+class IncidentKind(enum.Enum):
+    RESET = "reset"
+    FELL_OFF_BUS = "fell off the bus"
+    RETURNED_TO_BUS = "returned to the bus"
+    STALL_BEGAN = "stall began"
+    STALL_ENDED = "stall ended"
+
+
+class Stray(enum.Enum):
+    """Where an access goes that no BAR claims."""
+
+    NO_BAR = "no BAR"
+
+
+NO_BAR = Stray.NO_BAR
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """One access by the guest.
+
+    `at_s` is monotonic time in seconds, `sequence` counts everything in the trace from 0. `bar`
+    is None for configuration space, and NO_BAR where no BAR claimed the access: `offset` is
+    then the address. `value` is what was read or written.
+    """
+
+    sequence: int
+    at_s: float
+    kind: AccessKind
+    bar: int | Stray | None
+    offset: int
+    size: int
+    value: int
+
+    @override
+    def __str__(self) -> str:
+        place = "" if self.bar is None else f" {getattr(self.bar, 'value', self.bar)}"
+        arrow = "->" if self.kind in {AccessKind.CONFIG_READ, AccessKind.BAR_READ} else "<-"
+        return f"{self.kind.value}{place} {self.offset:#x} {arrow} {self.value:#0{2 + 2 * self.size}x}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """Something that happened to the device as a whole."""
+
+    sequence: int
+    at_s: float
+    kind: IncidentKind
+
+    @override
+    def __str__(self) -> str:
+        return self.kind.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessTrace:
+    """A snapshot of what was recorded, oldest first.
+
+    The recorder keeps the oldest and the newest entries of configuration space and of each BAR
+    apart. So no accesses here means that there never were any, the first and the last one are
+    exact, and `dropped` counts what is missing in between.
+    """
+
+    accesses: tuple[Access, ...]
+    incidents: tuple[Incident, ...]
+    dropped: int
+
+    def bar_accesses(self, bar: int | Stray | None = None) -> tuple[Access, ...]:
+        """Return the accesses to `bar`, or to any BAR and to none when it is not given."""
+        return tuple(
+            access
+            for access in self.accesses
+            if not access.kind.is_config and bar in (None, access.bar)
+        )
+
+    def config_accesses(self) -> tuple[Access, ...]:
+        """Return the accesses to configuration space."""
+        return tuple(access for access in self.accesses if access.kind.is_config)
+
+    def resets(self) -> tuple[Incident, ...]:
+        """Return the resets that the guest or its firmware asked for."""
+        return self.incidents_of(IncidentKind.RESET)
+
+    def incidents_of(self, kind: IncidentKind) -> tuple[Incident, ...]:
+        """Return the incidents of one kind."""
+        return tuple(incident for incident in self.incidents if incident.kind is kind)
+
+    def between(self, start_s: float, end_s: float) -> AccessTrace:
+        """Return the part from `start_s` up to `end_s`, in monotonic time.
+
+        `dropped` stays: what was dropped may have been in that part.
+        """
+        return AccessTrace(
+            accesses=tuple(one for one in self.accesses if start_s <= one.at_s < end_s),
+            incidents=tuple(one for one in self.incidents if start_s <= one.at_s < end_s),
+            dropped=self.dropped,
+        )
+
+    def render(self) -> str:
+        """Render one line for each entry, with milliseconds since the first one."""
+        entries: list[Access | Incident] = sorted(
+            (*self.accesses, *self.incidents), key=lambda entry: entry.sequence
+        )
+        lines: list[str] = []
+        expected = entries[0].sequence if entries else 0
+        for entry in entries:
+            if entry.sequence != expected:
+                lines.append(f"{'':>12} ({entry.sequence - expected} entries not shown)")
+            lines.append(f"{(entry.at_s - entries[0].at_s) * 1000:>9.1f} ms {entry}")
+            expected = entry.sequence + 1
+        return "".join(f"{line}\n" for line in lines)
+
+
+class _BoundedLog(Generic[T]):
+    """Keeps the first and the last `half` entries, and counts all."""
+
+    __slots__ = ("_half", "count", "head", "tail")
+
+    def __init__(self, half: int) -> None:
+        self._half = half
+        self.count = 0
+        self.head: list[T] = []
+        self.tail: deque[T] = deque(maxlen=half)
+
+    def append(self, entry: T) -> None:
+        self.count += 1
+        if len(self.head) < self._half:
+            self.head.append(entry)
+        else:
+            self.tail.append(entry)
+
+    def kept(self) -> list[T]:
+        return [*self.head, *self.tail]
+
+    @property
+    def dropped(self) -> int:
+        return self.count - len(self.head) - len(self.tail)
+
+
+class TraceRecorder:
+    """Records for `snapshot`; the device that owns it serialises the calls.
+
+    At most `capacity` entries are kept of configuration space, of each BAR, of stray accesses
+    and of incidents.
+    """
+
+    def __init__(self, clock: Clock, capacity: int = DEFAULT_CAPACITY) -> None:
+        self._clock = clock
+        self._half = max(1, capacity // 2)
+        self._sequence = 0
+        # Bare tuples: an access costs a guest's vCPU time, a snapshot costs only the test's.
+        self._accesses: dict[
+            int | Stray | None, _BoundedLog[tuple[int, float, AccessKind, int, int, int]]
+        ] = {}
+        self._incidents: _BoundedLog[tuple[int, float, IncidentKind]] = _BoundedLog(self._half)
+
+    def access(
+        self, kind: AccessKind, bar: int | Stray | None, offset: int, size: int, value: int
+    ) -> None:
+        """Record one access."""
+        log = self._accesses.get(bar)
+        if log is None:
+            log = self._accesses[bar] = _BoundedLog(self._half)
+        log.append((self._sequence, self._clock.monotonic(), kind, offset, size, value))
+        self._sequence += 1
+
+    def incident(self, kind: IncidentKind) -> None:
+        """Record one incident."""
+        self._incidents.append((self._sequence, self._clock.monotonic(), kind))
+        self._sequence += 1
+
+    def snapshot(self) -> AccessTrace:
+        """Return what was recorded up to now."""
+        accesses = [
+            Access(
+                sequence=sequence,
+                at_s=at_s,
+                kind=kind,
+                bar=bar,
+                offset=offset,
+                size=size,
+                value=value,
+            )
+            for bar, log in self._accesses.items()
+            for sequence, at_s, kind, offset, size, value in log.kept()
+        ]
+        accesses.sort(key=lambda access: access.sequence)
+        return AccessTrace(
+            accesses=tuple(accesses),
+            incidents=tuple(
+                Incident(sequence=sequence, at_s=at_s, kind=kind)
+                for sequence, at_s, kind in self._incidents.kept()
+            ),
+            dropped=self._incidents.dropped + sum(log.dropped for log in self._accesses.values()),
+        )
