@@ -6,6 +6,7 @@ python3 -I -S provisioning.pyz boot --config /etc/gpu-node/config.json --outcome
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -123,6 +124,9 @@ _READ_ONLY = frozenset({"status", "plan"})
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command on this machine and return the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A tool's output may hold what cloud-init's locale has no character for.
+        sys.stdout.reconfigure(errors="backslashreplace")
     # timeout(1) ends a run by SIGTERM: as an exception it still kills the command that runs
     # and leaves an outcome.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
