@@ -1,0 +1,235 @@
+"""The command line of the zipapp, which runs as root on the node.
+
+python3 -I -S provisioning.pyz boot --config /etc/gpu-node/config.json --outcome …/outcome.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import __version__, bake, boot
+from .command import CommandError, LocalRunner
+from .configuration import Configuration, ConfigurationError, load_configuration
+from .driver import validate_plan
+from .executor import Executor
+from .exit_codes import ExitCode, ProvisioningError
+from .facts import look, look_up_opt_out, teardown_scope
+from .journal import Journal
+from .mig import PROFILE_VARIABLE, UnknownProfileError, partition
+from .node import LimitedRunner, Node
+from .outcome import Outcome, StepReport, StepStatus
+from .prebake import read_record
+from .root import Root
+from .status import status
+from .teardown import TeardownStatus, tear_down
+from .wait import SYSTEM_CLOCK, Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .command import Runner
+    from .prebake import Decision
+    from .wait import Clock
+
+
+@dataclass(kw_only=True)
+class Session:
+    """One run of one command, and what its outcome gathers on the way."""
+
+    node: Node
+    configuration: Configuration
+    environment: Mapping[str, str]
+    program: Sequence[str]
+    say: Callable[[str], None]
+    executor: Executor
+    decision: Decision | None = None
+    kernel: str | None = field(default=None)
+
+    def bake(self) -> None:
+        self.kernel = self.node.answer("uname", "-r")
+        try:
+            self.executor.carry_out(bake.make_plan(self.node, self.configuration))
+        except ProvisioningError:
+            if self._has_done("prepare-build"):
+                bake.withdraw(self.node, self.configuration)
+            raise
+
+    def _has_done(self, step: str) -> bool:
+        reports = self.executor.reports
+        return any(r.name == step and r.status is StepStatus.DONE for r in reports)
+
+    def boot(self) -> None:
+        facts = look(self.node, self.configuration, is_read_only=False)
+        self.kernel, self.decision = facts.kernel, facts.decision
+        if facts.decision is not None:
+            self.node.journal.line(facts.decision.render_line())
+        self.executor.carry_out(boot.make_plan(self.configuration, facts, self.program))
+
+    def plan(self) -> None:
+        """Print what `boot` would do; the node is only asked what it is."""
+        facts = look(self.node, self.configuration, is_read_only=True)
+        self.kernel, self.decision = facts.kernel, facts.decision
+        if facts.decision is not None:
+            self.say(f"# {facts.decision.render_line()}")
+        self.say(boot.make_plan(self.configuration, facts, self.program).describe().rstrip("\n"))
+
+    def teardown(self) -> None:
+        self.kernel = self.node.answer("uname", "-r")
+        _, is_opted_out = look_up_opt_out(self.node, self.configuration)
+        scope = teardown_scope(self.configuration, is_opted_out=is_opted_out)
+        if tear_down(self.node, scope) is TeardownStatus.INCOMPLETE and not is_opted_out:
+            raise ProvisioningError(
+                ExitCode.GPU_DRIVERS_START_FAIL,
+                "The driver is not wholly removed; the log names what stayed.",
+            )
+
+    def validate(self) -> None:
+        self.kernel = self.node.answer("uname", "-r")
+        self.executor.carry_out(validate_plan())
+
+    def status(self) -> None:
+        document = status(self.node, self.configuration)
+        self.say(json.dumps(document, indent=2))
+
+    def partition(self) -> None:
+        """Do the work of the unit mig-partition."""
+        try:
+            partition(self.node.runner, self.environment.get(PROFILE_VARIABLE, ""))
+        except UnknownProfileError as error:
+            raise ProvisioningError(ExitCode.BAKE_FAIL, str(error)) from error
+        except CommandError as error:
+            raise ProvisioningError(ExitCode.BAKE_FAIL, str(error)) from error
+
+
+COMMANDS: dict[str, tuple[str, Callable[[Session], None]]] = {
+    "bake": ("build the driver into this image", Session.bake),
+    "boot": ("bring this node up", Session.boot),
+    "teardown": ("remove a baked driver", Session.teardown),
+    "status": ("print what is installed and what a boot would decide, as JSON", Session.status),
+    "plan": ("print what boot would do", Session.plan),
+    "validate": ("look whether the driver works", Session.validate),
+    "mig-partition": ("partition the GPU; what the unit mig-partition runs", Session.partition),
+}
+_READ_ONLY = frozenset({"status", "plan"})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command on this machine and return the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A tool's output may hold what cloud-init's locale has no character for.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    # timeout(1) ends a run by SIGTERM: as an exception it still kills the command that runs
+    # and leaves an outcome.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return run(
+        sys.argv[1:] if argv is None else argv,
+        runner=LocalRunner(),
+        clock=SYSTEM_CLOCK,
+        environment=os.environ,
+        say=lambda line: print(line, flush=True),
+        program=(sys.executable, "-I", "-S", str(Path(sys.argv[0]).resolve())),
+    )
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    runner: Runner,
+    clock: Clock,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+    program: Sequence[str],
+) -> int:
+    """Run one command on the given machine, write the outcome, and return the exit code."""
+    arguments = _parser().parse_args(argv)
+    command: str = arguments.command
+    root = Root(arguments.root)
+    is_read_only = command in _READ_ONLY
+    journal = Journal(root, clock, say)
+    session: Session | None = None
+    code, error = ExitCode.OK, None
+    try:
+        configuration = load_configuration(arguments.config, environment)
+        node = Node(
+            runner=LimitedRunner(runner, Deadline.after(configuration.whole_limit_s, clock)),
+            clock=clock,
+            root=root,
+            journal=journal,
+            retries=Deadline.after(configuration.retry_budget_s, clock),
+        )
+        session = Session(
+            node=node,
+            configuration=configuration,
+            environment=environment,
+            program=program,
+            say=say,
+            executor=Executor(node),
+        )
+        COMMANDS[command][1](session)
+    except ProvisioningError as failed:
+        code, error = failed.exit_code, str(failed)
+    except ConfigurationError as failed:
+        code, error = ExitCode.INVALID_CONFIGURATION, str(failed)
+    except KeyboardInterrupt:
+        code, error = ExitCode.TERMINATED, "The run was ended from outside."
+    except Exception:  # the node's reader needs an outcome, whatever it was
+        code, error = ExitCode.INTERNAL_ERROR, traceback.format_exc()
+    if error is not None:
+        _tell(error, None if is_read_only else journal)
+    if arguments.outcome is not None:
+        _write_outcome(arguments.outcome, _outcome(command, code, error, session))
+    return int(code)
+
+
+def _tell(error: str, journal: Journal | None) -> None:
+    if journal is None:
+        print(error, file=sys.stderr)
+    else:
+        journal.line(error)
+
+
+def _outcome(command: str, code: ExitCode, error: str | None, session: Session | None) -> Outcome:
+    steps: list[StepReport] = [] if session is None else session.executor.reports
+    return Outcome(
+        command=command,
+        exit_code=code,
+        error=error,
+        decision=None if session is None else session.decision,
+        steps=tuple(steps),
+        record=(
+            None
+            if session is None
+            else read_record(session.node.root, session.configuration.gpu_dkms_marker_file)
+        ),
+        kernel=None if session is None else session.kernel,
+        version=__version__,
+    )
+
+
+def _write_outcome(path: Path, outcome: Outcome) -> None:
+    Root(path.resolve().parent).write(f"/{path.name}", outcome.to_json())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="provisioning", description="Provision a GPU node.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (words, _) in COMMANDS.items():
+        command = commands.add_parser(name, help=words, description=words)
+        command.add_argument("--config", type=Path, help="JSON file; the environment overrides it")
+        command.add_argument("--outcome", type=Path, help="file to leave what was done in")
+        command.add_argument("--root", type=Path, default=Path("/"), help="stands for / on disk")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

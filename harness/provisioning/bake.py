@@ -1,0 +1,184 @@
+"""The bake: building the driver into an image on a machine that has no GPU."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from . import containerd
+from .exit_codes import ExitCode, ProvisioningError
+from .facts import ARM64, is_debian_family, teardown_scope
+from .kernel_modules import installed_files, newest_kernel_with_headers
+from .nvidia import DEFAULT_DRIVER_TYPE, DKMS_TREE, STAGED_LIBRARIES, is_same_kind
+from .plan import Do, Plan, Remove, Step, Write
+from .prebake import PROVISIONAL_RECORD, read_record
+from .root import UnreadableFileError
+from .services import apt_install
+from .teardown import tear_down
+
+if TYPE_CHECKING:
+    from .configuration import Configuration
+    from .node import Node
+    from .nvidia import DriverImage
+
+COMPONENTS_PATH = "/opt/azure/components.json"
+BUILD_TOOLS = ("gcc", "make", "libc6-dev")
+BUILD_LOGS_DIRECTORY = "/var/log/gpu-node/failed-bake"
+
+
+def choose_image(node: Node, configuration: Configuration) -> DriverImage:
+    """Return the driver image to bake.
+
+    The image's component list names what may be baked. Without a list the configuration names
+    it alone.
+
+    Raises ProvisioningError where the image is not on the list, and ConfigurationError where
+    neither names a version.
+    """
+    driver_type = configuration.gpu_driver_type or DEFAULT_DRIVER_TYPE
+    try:
+        text = node.root.read(COMPONENTS_PATH)
+        tags = None if text is None else listed_tags(json.loads(text), driver_type)
+    except (UnreadableFileError, ValueError, RecursionError) as error:
+        raise ProvisioningError(
+            ExitCode.BAKE_FAIL, f"The component list '{COMPONENTS_PATH}' cannot be read: {error}."
+        ) from error
+    image = configuration.image(driver_type)
+    if tags is not None and image.tag not in tags:
+        raise ProvisioningError(
+            ExitCode.BAKE_FAIL,
+            f"The image 'aks-gpu-{driver_type}:{image.tag}' is not on the component list "
+            f"'{COMPONENTS_PATH}', which has {', '.join(tags) or 'no tag of it'}.",
+        )
+    return image
+
+
+def listed_tags(document: object, driver_type: str) -> tuple[str, ...]:
+    """Return the tags of a driver image that a component list names."""
+    images = document.get("GPUContainerImages") if isinstance(document, dict) else None
+    tags = []
+    for entry in images if isinstance(images, list) else ():
+        url = entry.get("downloadURL") if isinstance(entry, dict) else None
+        version = entry.get("gpuVersion") if isinstance(entry, dict) else None
+        if not isinstance(url, str) or not isinstance(version, dict):
+            continue
+        if url.rpartition(":")[0].rpartition("/")[2] == f"aks-gpu-{driver_type}":
+            found = (version.get("latestVersion"), version.get("previousLatestVersion"))
+            tags += [tag for tag in found if isinstance(tag, str) and tag]
+    return tuple(tags)
+
+
+def make_plan(node: Node, configuration: Configuration) -> Plan:
+    """Make the plan of a bake.
+
+    Raises what `choose_image` raises.
+    """
+    arch = node.answer("uname", "-m") or ""
+    if arch in ARM64 or not is_debian_family(node.root.read("/etc/os-release") or ""):
+        return Plan()
+    image = choose_image(node, configuration)
+    steps = [
+        Step(
+            name="fetch-driver-image",
+            actions=(*containerd.wait_until_ready(), containerd.fetch(image)),
+            exit_code=ExitCode.BAKE_FAIL,
+        ),
+        Step(
+            name="list-driver-image",
+            actions=(_say(f"  - nvidia-cuda-driver={image.tag}"),),
+            exit_code=ExitCode.BAKE_FAIL,
+            needs=("fetch-driver-image",),
+        ),
+    ]
+    if not configuration.has_prebake_flag:
+        return Plan.order(steps)
+    target = newest_kernel_with_headers(node.root) or node.answer("uname", "-r") or ""
+    record_path = configuration.gpu_dkms_marker_file
+    build = containerd.run_driver_image(
+        image,
+        container=containerd.BUILD_CONTAINER,
+        action="build-only",
+        retry=containerd.BUILD,
+    )
+    return Plan.order(
+        [
+            *steps,
+            Step(
+                name="install-build-tools",
+                actions=(apt_install(*BUILD_TOOLS),),
+                exit_code=ExitCode.BAKE_FAIL,
+                needs=("list-driver-image",),
+            ),
+            Step(
+                name="prepare-build",
+                actions=(
+                    Write(path=record_path, text=PROVISIONAL_RECORD),
+                    Remove(path=f"{STAGED_LIBRARIES}/lib64"),
+                ),
+                exit_code=ExitCode.BAKE_FAIL,
+                needs=("install-build-tools",),
+            ),
+            Step(
+                name="build-driver",
+                actions=(build,),
+                exit_code=ExitCode.BAKE_FAIL,
+                needs=("prepare-build",),
+            ),
+            Step(
+                name="verify-record",
+                actions=(
+                    Do(
+                        words=(f"expect a record for kernel {target} in {record_path}",),
+                        function=lambda node: _verify(node, configuration, image, target),
+                    ),
+                ),
+                exit_code=ExitCode.BAKE_FAIL,
+                needs=("build-driver",),
+            ),
+        ]
+    )
+
+
+def _say(line: str) -> Do:
+    def say(node: Node) -> None:
+        node.journal.line(line)
+
+    return Do(words=(f"log {line}",), function=say)
+
+
+def _verify(node: Node, configuration: Configuration, image: DriverImage, target: str) -> None:
+    """Expect a record that a node's boot will believe, and say what was baked."""
+    path = configuration.gpu_dkms_marker_file
+    record = read_record(node.root, path)
+    if record is None:
+        problem = f"left no record '{path}'"
+    elif record.is_corrupt:
+        problem = f"left a record '{path}' that lacks a field"
+    elif record.kernel != target:
+        problem = f"built for kernel {record.kernel}, expected {target}"
+    elif record.driver_version != image.version:
+        problem = f"built version {record.driver_version}, expected {image.version}"
+    elif not is_same_kind(record.driver_kind or "", image.driver_type):
+        problem = f"built a driver of kind {record.driver_kind}, expected {image.driver_type}"
+    elif not installed_files(node.root, target):
+        problem = f"left no module for kernel {target}"
+    else:
+        node.journal.line(f"  - nvidia-cuda-driver-prebaked={image.tag} (kernel {record.kernel})")
+        return
+    raise ProvisioningError(ExitCode.BAKE_FAIL, f"The driver image {problem}.")
+
+
+def withdraw(node: Node, configuration: Configuration) -> None:
+    """Take a failed build away again, but for its logs: a failed bake leaves no record.
+
+    Without a record nothing was built, and nothing is done.
+    """
+    for version in node.root.names(DKMS_TREE):
+        source = f"{DKMS_TREE}/{version}/build/make.log"
+        if node.root.exists(source) and node.root.is_directory(f"{DKMS_TREE}/{version}"):
+            try:
+                text = node.root.read(source) or ""
+                node.root.write(f"{BUILD_LOGS_DIRECTORY}/make-{version}.log", text)
+            except (OSError, UnreadableFileError) as error:
+                node.journal.line(f"'{source}' could not be kept: {error}.")
+    tear_down(node, teardown_scope(configuration, is_opted_out=False))

@@ -1,0 +1,136 @@
+"""The plan of a node's boot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import services, toolkit
+from .driver import driver_steps, is_configured, teardown_action
+from .exit_codes import ExitCode, ProvisioningError
+from .facts import teardown_scope
+from .mig import mig_steps, reboot_step
+from .plan import Plan, Step, Write
+from .prebake import Action
+from .systemd import reset_failed, start, stop, where_loaded
+from .toml_text import TomlTextError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .configuration import Configuration
+    from .facts import Facts
+
+FABRIC_MANAGER = "nvidia-fabricmanager"
+
+
+def make_plan(configuration: Configuration, facts: Facts, program: Sequence[str]) -> Plan:
+    """Make the plan of a boot; `program` is the argv that runs this program again.
+
+    Raises ProvisioningError where a driver is wanted on a system these steps do not fit, and
+    where containerd's configuration cannot be understood.
+    """
+    steps = [*_runtime_steps(configuration, facts)]
+    if not facts.is_opted_out:
+        if facts.decision is not None:
+            if not facts.is_debian_family:
+                raise ProvisioningError(
+                    ExitCode.UNSUPPORTED_OS,
+                    "A GPU driver is wanted, but '/etc/os-release' names neither Debian nor "
+                    "Ubuntu.",
+                )
+            steps += driver_steps(configuration, facts, facts.decision)
+        steps.append(_fabric_manager_step(is_needed=configuration.gpu_needs_fabric_manager))
+        if configuration.mig_node:
+            steps += [*mig_steps(configuration, program), reboot_step()]
+        steps += (
+            services.steps_off()
+            if facts.mode is None
+            else services.steps_on(configuration, facts.mode, facts.node_name)
+        )
+    steps.append(
+        Step(
+            name="start-kubelet",
+            actions=start("kubelet", 240),
+            exit_code=ExitCode.SYSTEMCTL_START_FAIL,
+            needs=(
+                "restart-containerd",
+                "report-readiness",
+                "partition-gpu",
+                "start-dcgm-exporter",
+                "unmark-managed-services",
+            ),
+        )
+    )
+    if facts.decision is not None and facts.decision.action is Action.TEARDOWN:
+        scope = teardown_scope(configuration, is_opted_out=True)
+        steps.append(
+            Step(
+                name="clean-up-driver",
+                actions=(teardown_action(facts, scope),),
+                exit_code=None,
+                needs=("start-kubelet",),
+                event="AKS.CSE.cleanUpGPUDrivers",
+            )
+        )
+    return Plan.order(steps)
+
+
+def _runtime_steps(configuration: Configuration, facts: Facts) -> list[Step]:
+    """Return the steps that give containerd the configuration which the node needs."""
+    if facts.runtime is None:
+        return []
+    render = toolkit.non_gpu_configuration if facts.is_opted_out else toolkit.gpu_configuration
+    try:
+        text = render(facts.runtime)
+    except TomlTextError as error:
+        raise ProvisioningError(
+            ExitCode.FILE_WATCH_TIMEOUT,
+            f"containerd's configuration '{toolkit.CONTAINERD_CONFIG}' cannot be edited: {error}.",
+        ) from error
+    if text is None:
+        return []
+    steps = [
+        Step(
+            name="configure-containerd",
+            actions=(Write(path=toolkit.CONTAINERD_CONFIG, text=text),),
+            exit_code=ExitCode.FILE_WATCH_TIMEOUT,
+        )
+    ]
+    is_restarted_later = (
+        not facts.is_opted_out
+        and facts.decision is not None
+        and is_configured(configuration, facts.decision)
+    )
+    if not is_restarted_later:
+        steps.append(
+            Step(
+                name="restart-containerd",
+                actions=start("containerd", 30),
+                exit_code=ExitCode.SYSTEMCTL_START_FAIL,
+                needs=("configure-containerd",),
+            )
+        )
+    return steps
+
+
+def _fabric_manager_step(*, is_needed: bool) -> Step:
+    """Return the step that starts the fabric manager, or stops one that came with the image."""
+    event = f"AKS.CSE.{FABRIC_MANAGER}"
+    needs = ("start-modprobe-unit",)
+    if is_needed:
+        return Step(
+            name="start-fabric-manager",
+            actions=start(FABRIC_MANAGER, 30),
+            exit_code=ExitCode.GPU_DRIVERS_START_FAIL,
+            needs=needs,
+            event=event,
+        )
+    return Step(
+        name="stop-fabric-manager",
+        actions=(
+            where_loaded(FABRIC_MANAGER, *stop(FABRIC_MANAGER), reset_failed(FABRIC_MANAGER)),
+        ),
+        exit_code=None,
+        needs=needs,
+        event=event,
+    )

@@ -1,0 +1,225 @@
+"""What the node was asked to be: a JSON file, overridden by the environment, validated."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from .nvidia import CANONICAL_REGISTRY, DriverImage
+from .prebake import DEFAULT_RECORD_PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+PREBAKE_FLAG = "NVIDIA_CUDA_PREBAKE"
+DEFAULT_RETRY_BUDGET_S = 780.0
+WHOLE_LIMIT_MARGIN_S = 120.0
+"""From the last retry to the end of the whole run: 780 s and 15 minutes in AKS."""
+
+
+class ConfigurationError(Exception):
+    """A field of the configuration is wrong; the message names it and where it was set."""
+
+
+class _UnfitError(Exception):
+    """A value that its field cannot have; the message is what it must be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """The fields as they were asked for; what the machine's tags add is not in here."""
+
+    gpu_node: bool = False
+    gpu_driver_type: str | None = None
+    gpu_driver_version: str | None = None
+    gpu_image_sha: str | None = None
+    config_gpu_driver_if_needed: bool = False
+    gpu_needs_fabric_manager: bool = False
+    gpu_instance_profile: str | None = None
+    mig_node: bool = False
+    nvidia_mig_strategy: str | None = None
+    nvidia_mig_profile_layout: str | None = None
+    enable_managed_gpu: bool = False
+    enable_managed_gpu_dra: bool = False
+    mcr_repository_base: str = CANONICAL_REGISTRY
+    feature_flags: tuple[str, ...] = ()
+    gpu_dkms_marker_file: str = DEFAULT_RECORD_PATH
+    retry_budget_s: float = DEFAULT_RETRY_BUDGET_S
+
+    @property
+    def has_prebake_flag(self) -> bool:
+        return PREBAKE_FLAG in self.feature_flags
+
+    @property
+    def whole_limit_s(self) -> float:
+        return self.retry_budget_s + WHOLE_LIMIT_MARGIN_S
+
+    def image(self, driver_type: str) -> DriverImage:
+        """Return the driver image for a type.
+
+        Raises ConfigurationError where the fields that name it are not set.
+        """
+        if self.gpu_driver_version is None:
+            raise ConfigurationError(_missing("gpu_driver_version"))
+        if self.gpu_image_sha is None:
+            raise ConfigurationError(_missing("gpu_image_sha"))
+        return DriverImage(
+            driver_type=driver_type,
+            version=self.gpu_driver_version,
+            sha=self.gpu_image_sha,
+            registry=self.mcr_repository_base,
+        )
+
+
+def _missing(key: str) -> str:
+    return f"The field '{key}' is not set, and a node that gets a driver needs it."
+
+
+def load_configuration(path: Path | None, environment: Mapping[str, str]) -> Configuration:
+    """Read the file, let the environment's upper-case names override it, and validate.
+
+    Raises ConfigurationError that names the field, or the file where it is no JSON object.
+    """
+    if path is None:
+        return parse_configuration({}, environment)
+    try:
+        document = json.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise ConfigurationError(
+            f"The configuration '{path}' cannot be read: {error.strerror}."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"The configuration '{path}' is not JSON: {error}.") from error
+    if not isinstance(document, dict):
+        raise ConfigurationError(
+            f"The configuration '{path}' is a JSON {type(document).__name__}, expected an object."
+        )
+    return parse_configuration(document, environment)
+
+
+def parse_configuration(
+    document: Mapping[str, object], environment: Mapping[str, str]
+) -> Configuration:
+    """Validate the fields of a document and of the environment.
+
+    Raises ConfigurationError that names the field.
+    """
+    for key in document:
+        if key not in _PARSERS:
+            raise ConfigurationError(
+                f"The field '{key}' is unknown; known are: {', '.join(sorted(_PARSERS))}."
+            )
+    values: dict[str, object] = {}
+    for key, parse in _PARSERS.items():
+        name = key.upper()
+        if name in environment:
+            values[key] = _parse(parse, environment[name], f"environment variable '{name}'")
+        elif key in document:
+            values[key] = _parse(parse, document[key], f"field '{key}'")
+    given = {key: value for key, value in values.items() if value is not None}
+    profile = given.get("gpu_instance_profile")
+    if given.setdefault("mig_node", profile is not None) != (profile is not None):
+        raise ConfigurationError(
+            "The field 'mig_node' contradicts 'gpu_instance_profile': it is true exactly where a "
+            "profile is set."
+        )
+    return Configuration(**given)  # type: ignore[arg-type]  # each parser gives its field's type
+
+
+def _parse(parse: Callable[[object], object], value: object, where: str) -> object:
+    if value is None or value == "":
+        return None
+    try:
+        return parse(value)
+    except _UnfitError as error:
+        raise ConfigurationError(f"The {where} must be {error}, but is {value!r:.80}.") from error
+
+
+def _switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return value == "true"
+    raise _UnfitError("either true or false")
+
+
+def _literal_true(value: object) -> bool:
+    """Read a field that AKS compares with the word `true` and nothing else."""
+    if not isinstance(value, (bool, str)):
+        raise _UnfitError("the word true or another word")
+    return value in (True, "true")
+
+
+def _matching(pattern: str, words: str) -> Callable[[object], str]:
+    compiled = re.compile(pattern)
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not compiled.fullmatch(value):
+            raise _UnfitError(words)
+        return value
+
+    return parse
+
+
+_parse_registry = _matching(
+    r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*/*",
+    "a registry such as mcr.microsoft.com or localhost:5000, without a scheme",
+)
+
+
+def _registry(value: object) -> str:
+    return _parse_registry(value).rstrip("/")
+
+
+def _flags(value: object) -> tuple[str, ...]:
+    if not isinstance(value, str):
+        raise _UnfitError("names with commas between them")
+    return tuple(flag.strip() for flag in value.split(",") if flag.strip())
+
+
+_parse_path = _matching(r"/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]", "an absolute path of a file")
+
+
+def _file_path(value: object) -> str:
+    path = _parse_path(value)
+    if ".." in path.split("/"):
+        raise _UnfitError("an absolute path without '..'")
+    return path
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise _UnfitError("a number of seconds")
+    try:
+        seconds = float(value)
+    except (ValueError, OverflowError):
+        raise _UnfitError("a number of seconds") from None
+    if not (math.isfinite(seconds) and 0 < seconds <= 86400):
+        raise _UnfitError("a number of seconds above 0 and at most 86400")
+    return seconds
+
+
+_WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_PARSERS: dict[str, Callable[[object], object]] = {
+    "gpu_node": _switch,
+    "gpu_driver_type": _matching(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", "a type such as cuda-lts"),
+    "gpu_driver_version": _matching(r"[0-9]+(\.[0-9]+){1,3}", "a version such as 580.126.09"),
+    "gpu_image_sha": _matching(_WORD, "the second half of an image tag"),
+    "config_gpu_driver_if_needed": _literal_true,
+    "gpu_needs_fabric_manager": _switch,
+    "gpu_instance_profile": _matching(_WORD, "a profile such as MIG1g"),
+    "mig_node": _switch,
+    "nvidia_mig_strategy": _matching(r"[A-Za-z]+", "None, Single or Mixed"),
+    "nvidia_mig_profile_layout": _matching(r"[A-Za-z0-9.,:;+_-]+", "a layout without spaces"),
+    "enable_managed_gpu": _switch,
+    "enable_managed_gpu_dra": _switch,
+    "mcr_repository_base": _registry,
+    "feature_flags": _flags,
+    "gpu_dkms_marker_file": _file_path,
+    "retry_budget_s": _seconds,
+}
+assert set(_PARSERS) == {field.name for field in fields(Configuration)}  # noqa: S101  # at import

@@ -1,0 +1,215 @@
+"""Kernel modules of the driver: what DKMS, modinfo and the running kernel say about them."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .nvidia import KERNELS_DIRECTORY
+
+if TYPE_CHECKING:
+    from .command import Runner
+    from .root import Root
+
+MODULE = "nvidia"
+UNLOAD_ORDER = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", MODULE)
+"""Dependents before what they depend on; exact names, so that `nvidia_wmi_ec_backlight`, a
+laptop's backlight that comes with the kernel, is never taken for a part of the driver."""
+
+QUERY_TIMEOUT_S = 60.0
+_DKMS_LINE = re.compile(
+    r"(?P<module>[^\s,/:]+)(?:/|, ?)(?P<version>[^\s,:]+)"
+    r"(?:, ?(?P<kernel>[^\s,:]+), ?(?P<arch>[^\s,:]+))?"
+    r": ?(?P<state>added|built|installed)\b"
+)
+_RESIDENT_VERSION = re.compile(r"NVRM version:.*?\s(\d+(?:\.\d+)+)\s")
+
+
+class DkmsState(enum.Enum):
+    """How far DKMS has brought a module for one kernel."""
+
+    ADDED = "added"
+    BUILT = "built"
+    INSTALLED = "installed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DkmsEntry:
+    """One line of `dkms status`; kernel and arch are None for a module that is only added."""
+
+    module: str
+    version: str
+    kernel: str | None
+    arch: str | None
+    state: DkmsState
+
+
+def parse_dkms_status(text: str) -> tuple[DkmsEntry, ...]:
+    """Read `dkms status` of DKMS 2 (`nvidia, 1.2, …`) and of DKMS 3 (`nvidia/1.2, …`).
+
+    Lines of another form, such as the warnings that DKMS mixes in, are left out.
+    """
+    entries = []
+    for line in text.splitlines():
+        match = _DKMS_LINE.match(line.strip())
+        if match:
+            entries.append(
+                DkmsEntry(
+                    module=match["module"],
+                    version=match["version"],
+                    kernel=match["kernel"],
+                    arch=match["arch"],
+                    state=DkmsState(match["state"]),
+                )
+            )
+    return tuple(entries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleFile:
+    """What `modinfo` says about a module on disk; None for what it does not say."""
+
+    version: str | None
+    vermagic: str | None
+
+    @property
+    def kernel(self) -> str | None:
+        """Return the kernel that the module was built for."""
+        words = (self.vermagic or "").split()
+        return words[0] if words else None
+
+
+def parse_modinfo(text: str) -> ModuleFile:
+    """Read the fields of `modinfo` that tell a module's version and kernel."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, separator, value = line.partition(":")
+        if separator:
+            fields.setdefault(key.strip(), value.strip())
+    return ModuleFile(
+        version=fields.get("version") or None, vermagic=fields.get("vermagic") or None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleProof:
+    """The state of the driver's module for one kernel, as the node's own tools see it."""
+
+    is_linker_ready: bool
+    file: ModuleFile | None
+    dkms: tuple[DkmsEntry, ...]
+
+    def is_installed(self, *, version: str, kernel: str, arch: str) -> bool:
+        """Tell whether DKMS has this module installed, not merely added or built.
+
+        `dkms status` exits 0 whatever it lists, so its exit code proves nothing.
+        """
+        return any(
+            entry.module == MODULE
+            and (entry.version, entry.kernel, entry.arch) == (version, kernel, arch)
+            and entry.state is DkmsState.INSTALLED
+            for entry in self.dkms
+        )
+
+
+def prove_module(runner: Runner, kernel: str, *, is_read_only: bool) -> ModuleProof:
+    """Ask the node's tools about the module for `kernel`.
+
+    With `is_read_only` the linker's cache is read through but not rewritten. A tool that fails
+    or is missing leaves its part unproven; nothing is raised.
+    """
+    linker = ("ldconfig", "-N", "-X") if is_read_only else ("ldconfig",)
+    linker_result = runner.run(linker, timeout_s=QUERY_TIMEOUT_S)
+    dkms = runner.run(("dkms", "status"), timeout_s=QUERY_TIMEOUT_S)
+    modinfo = runner.run(("modinfo", "-k", kernel, MODULE), timeout_s=QUERY_TIMEOUT_S)
+    return ModuleProof(
+        is_linker_ready=linker_result.ok,
+        file=parse_modinfo(modinfo.stdout) if modinfo.ok else None,
+        dkms=parse_dkms_status(dkms.stdout) if dkms.ok else (),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModule:
+    """One line of /proc/modules."""
+
+    name: str
+    references: int
+    holders: tuple[str, ...]
+
+
+def parse_proc_modules(text: str) -> tuple[LoadedModule, ...]:
+    """Read /proc/modules: name, size, references and the modules that hold one."""
+    modules = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 4 or not words[2].isdigit():
+            continue
+        holders = () if words[3] == "-" else tuple(h for h in words[3].split(",") if h)
+        modules.append(LoadedModule(name=words[0], references=int(words[2]), holders=holders))
+    return tuple(modules)
+
+
+def driver_modules(modules: tuple[LoadedModule, ...]) -> tuple[LoadedModule, ...]:
+    """Return the driver's modules among those loaded, in the order in which they unload."""
+    by_name = {module.name: module for module in modules}
+    return tuple(by_name[name] for name in UNLOAD_ORDER if name in by_name)
+
+
+def is_busy(modules: tuple[LoadedModule, ...]) -> bool:
+    """Tell whether something besides the driver's own modules holds one of them.
+
+    The dependents keep `nvidia` at one to three references, and idle modules have their device
+    nodes too, so neither a count above zero nor `/dev/nvidia0` means that anyone uses the GPU
+    (AgentBaker 8955).
+    """
+    ours = {module.name for module in modules}
+    return any(
+        not ours.issuperset(module.holders) or module.references > len(module.holders)
+        for module in modules
+    )
+
+
+def read_loaded(root: Root) -> tuple[LoadedModule, ...]:
+    """Return the driver's modules that are loaded now, in unload order."""
+    return driver_modules(parse_proc_modules(root.read("/proc/modules") or ""))
+
+
+def read_resident_version(root: Root) -> str | None:
+    """Return the version of the loaded driver, or None where none is loaded or it does not say."""
+    version = (root.read("/sys/module/nvidia/version") or "").strip()
+    if version:
+        return version
+    match = _RESIDENT_VERSION.search(root.read("/proc/driver/nvidia/version") or "")
+    return match[1] if match else None
+
+
+def module_directory(kernel: str) -> str:
+    """Return the folder where DKMS installs modules for a kernel."""
+    return f"{KERNELS_DIRECTORY}/{kernel}/updates/dkms"
+
+
+def installed_files(root: Root, kernel: str) -> tuple[str, ...]:
+    """Return the paths of the driver's modules that DKMS installed for a kernel."""
+    return root.matching(module_directory(kernel), "nvidia*.ko*")
+
+
+def kernels(root: Root) -> tuple[str, ...]:
+    """Return the kernels that have a module folder."""
+    return root.names(KERNELS_DIRECTORY)
+
+
+def newest_kernel_with_headers(root: Root) -> str | None:
+    """Return the newest kernel, by version sort, that a module can be built for."""
+    buildable = [k for k in kernels(root) if root.exists(f"{KERNELS_DIRECTORY}/{k}/build")]
+    return max(buildable, key=version_key, default=None)
+
+
+def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a key that sorts versions as `sort -V` does: runs of digits count as numbers."""
+    return tuple(
+        (1, int(part), "") if part.isdigit() else (0, 0, part)
+        for part in re.findall(r"[0-9]+|[^0-9]+", version)
+    )

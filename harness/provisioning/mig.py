@@ -1,0 +1,138 @@
+"""Partitioning of a GPU into instances (MIG): the unit, its profile, and what the unit runs."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from .exit_codes import ExitCode
+from .plan import Retry, Run, Step, When, Write
+from .systemd import ENABLE, UNIT_DIRECTORY, drop_in, reload_units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .command import CommandResult, Runner
+    from .configuration import Configuration
+
+UNIT = "mig-partition"
+PROFILE_VARIABLE = "GPU_INSTANCE_PROFILE"
+START_LIMIT_S = 300.0
+PARTITION_LIMIT_S = 120.0
+
+INSTANCES = {
+    "MIG1g": "19,19,19,19,19,19,19",
+    "MIG2g": "14,14,14",
+    "MIG3g": "9,9",
+    "MIG4g": "5",
+    "MIG7g": "0",
+}
+"""GPU instance profile ids by the profile that a node pool asks for."""
+
+
+class UnknownProfileError(ValueError):
+    """A profile that no GPU instances belong to."""
+
+
+def partition_commands(profile: str) -> tuple[tuple[str, ...], ...]:
+    """Return the commands that partition the GPU.
+
+    Raises UnknownProfileError.
+    """
+    if profile not in INSTANCES:
+        raise UnknownProfileError(f"'{profile}' is not a valid GPU instance profile")
+    return (
+        ("nvidia-smi", "-mig", "1"),
+        ("nvidia-smi", "mig", "-cgi", INSTANCES[profile]),
+        ("nvidia-smi", "mig", "-cci"),
+    )
+
+
+def partition(runner: Runner, profile: str) -> None:
+    """Do the unit's work.
+
+    Raises UnknownProfileError, and CommandError where the GPU refuses, as it does between
+    switching MIG on and the next reboot.
+    """
+    for argv in partition_commands(profile):
+        runner.run(argv, timeout_s=PARTITION_LIMIT_S).check("Partitioning the GPU")
+
+
+def render_unit(program: Sequence[str]) -> str:
+    """Render the unit; it is done before the device plugin counts the devices."""
+    return (
+        "[Unit]\n"
+        "Description=Partition the GPU into instances\n"
+        "After=nvidia-modprobe.service\n"
+        "Before=nvidia-device-plugin.service\n"
+        "\n"
+        "[Service]\n"
+        "Type=oneshot\n"
+        "RemainAfterExit=yes\n"
+        f"ExecStart={shlex.join([*program, 'mig-partition'])}\n"
+        "\n"
+        "[Install]\n"
+        "WantedBy=multi-user.target\n"
+    )
+
+
+def render_profile(configuration: Configuration) -> str:
+    """Render the drop-in that tells the unit its profile; the layout is passed on unused."""
+    layout = configuration.nvidia_mig_profile_layout or ""
+    return (
+        "[Service]\n"
+        f'Environment="{PROFILE_VARIABLE}={configuration.gpu_instance_profile}"\n'
+        f'Environment="NVIDIA_MIG_PROFILE_LAYOUT={layout}"\n'
+    )
+
+
+def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step]:
+    """Return the steps of a node that partitions its GPU.
+
+    The unit is started once: until the reboot that switches MIG on it is expected to fail, and
+    no further try could help.
+    """
+    restart = Run(
+        argv=("systemctl", "restart", UNIT),
+        retry=Retry(timeout_s=START_LIMIT_S),
+        is_optional=True,
+        warning=f"{UNIT} did not partition the GPU yet; it will after the reboot.",
+    )
+    partition_gpu = Step(
+        name="partition-gpu",
+        actions=(
+            Write(path=f"{UNIT_DIRECTORY}/{UNIT}.service", text=render_unit(program)),
+            drop_in(UNIT, "10-mig-profile.conf", render_profile(configuration)),
+            reload_units(),
+            restart,
+            Run(argv=("systemctl", "enable", UNIT), retry=ENABLE),
+        ),
+        exit_code=None,
+        needs=("start-fabric-manager", "stop-fabric-manager"),
+        event="AKS.CSE.ensureMigPartition",
+    )
+    return [partition_gpu]
+
+
+def reboot_step() -> Step:
+    """Return the step that reboots a node whose GPU does not run in MIG mode yet."""
+    return Step(
+        name="schedule-reboot",
+        actions=(
+            When(
+                query=("nvidia-smi", "--query-gpu=mig.mode.current", "--format=csv,noheader"),
+                timeout_s=30,
+                condition="a GPU is not in MIG mode yet",
+                otherwise="All GPUs are in MIG mode.",
+                is_met=_has_gpu_without_mig,
+                then=(Run(argv=("shutdown", "-r", "1"), retry=Retry(timeout_s=30)),),
+            ),
+        ),
+        exit_code=ExitCode.GPU_DRIVERS_START_FAIL,
+        needs=("start-kubelet", "start-dra-driver"),
+    )
+
+
+def _has_gpu_without_mig(result: CommandResult) -> bool:
+    modes = {line.strip() for line in result.stdout.splitlines() if line.strip()}
+    return not result.ok or modes != {"Enabled"}

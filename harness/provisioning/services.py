@@ -1,0 +1,291 @@
+"""The services of the managed GPU experience: packages, drop-ins, start and switch-off."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from .exit_codes import ExitCode, ProvisioningError
+from .nvidia import PAYLOAD_DIRECTORY
+from .plan import Do, Remove, Retry, Run, Step, Write
+from .systemd import (
+    drop_in,
+    enqueue,
+    is_loaded_query,
+    says_loaded,
+    start,
+    stop,
+    where_loaded,
+)
+from .tries import StepFailedError, try_command
+
+if TYPE_CHECKING:
+    from .configuration import Configuration
+    from .node import Node
+
+DEVICE_PLUGIN = "nvidia-device-plugin"
+DRA_DRIVER = "dra-driver-nvidia-gpu"
+DCGM = "nvidia-dcgm"
+DCGM_EXPORTER = "nvidia-dcgm-exporter"
+UNITS = (DEVICE_PLUGIN, DRA_DRIVER, DCGM, DCGM_EXPORTER)
+
+MARKER_PATH = "/opt/azure/containers/managed-gpu-experience.enabled"
+KUBELET_DEFAULTS = "/etc/default/kubelet"
+EXPORTER_LABEL = "kubernetes.azure.com/dcgm-exporter=enabled"
+MONITORING_PACKAGES = (
+    "datacenter-gpu-manager-4-core",
+    "datacenter-gpu-manager-4-proprietary",
+    "dcgm-exporter",
+)
+APT = Retry(attempts=10, pause_s=2, timeout_s=300)
+APT_ENVIRONMENT = (("DEBIAN_FRONTEND", "noninteractive"),)
+START_LIMIT_S = 30.0
+
+_GROUP = "AKS.CSE.configureManagedGPUExperience"
+_START_GROUPS = (_GROUP, "AKS.CSE.startNvidiaManagedExpServices")
+
+
+class Mode(enum.Enum):
+    """How pods get GPUs on a managed node: by the device plugin, or by dynamic allocation."""
+
+    DEVICE_PLUGIN = DEVICE_PLUGIN
+    DRA = DRA_DRIVER
+
+    @property
+    def unit(self) -> str:
+        return self.value
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return (*MONITORING_PACKAGES, self.value)
+
+
+CACHE_DIRECTORIES = tuple(
+    f"/opt/{package}" for package in (*MONITORING_PACKAGES, DEVICE_PLUGIN, DRA_DRIVER)
+)
+assert PAYLOAD_DIRECTORY not in CACHE_DIRECTORIES  # noqa: S101  # removed on another condition
+
+
+def choose_mode(configuration: Configuration, *, is_tagged: bool) -> Mode | None:
+    """Choose the mode from the configuration and the machine's tag; None for off.
+
+    Raises ProvisioningError where both are on: two owners of one GPU would hand it out twice.
+    """
+    is_managed = is_tagged or configuration.enable_managed_gpu
+    if is_managed and configuration.enable_managed_gpu_dra:
+        raise ProvisioningError(
+            ExitCode.ENABLE_MANAGED_GPU_EXPERIENCE,
+            "The managed GPU experience and its DRA mode are both on; a node has one or the other.",
+        )
+    if configuration.enable_managed_gpu_dra:
+        return Mode.DRA
+    return Mode.DEVICE_PLUGIN if is_managed else None
+
+
+def render_device_plugin(configuration: Configuration) -> str:
+    """Render the drop-in that starts the device plugin with this node's MIG strategy."""
+    strategy = ""
+    if configuration.mig_node:
+        is_mixed = configuration.nvidia_mig_strategy == "Mixed"
+        strategy = f" --mig-strategy {'mixed' if is_mixed else 'single'}"
+    return (
+        "[Service]\n"
+        "ExecStart=\n"
+        f"ExecStart=/usr/bin/nvidia-device-plugin{strategy} --pass-device-specs\n"
+    )
+
+
+def render_dra_driver(node_name: str) -> str:
+    """Render the drop-in that starts the DRA driver beside this node's kubelet."""
+    return (
+        "[Unit]\n"
+        "Requires=kubelet.service\n"
+        "After=kubelet.service\n"
+        "\n"
+        "[Service]\n"
+        "ExecStart=\n"
+        "ExecStart=/usr/bin/gpu-kubelet-plugin --kubeconfig /var/lib/kubelet/kubeconfig"
+        f' --container-driver-root / --image-name "" --node-name={node_name}\n'
+    )
+
+
+def render_exporter() -> str:
+    """Render the drop-in that moves the exporter to 19400: port 9400 is left to users."""
+    return (
+        "[Service]\n"
+        "StandardOutput=journal\n"
+        "StandardError=journal\n"
+        "ExecStart=\n"
+        "ExecStart=/usr/bin/dcgm-exporter -f /etc/dcgm-exporter/default-counters.csv"
+        ' --address ":19400"\n'
+    )
+
+
+def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[Step]:
+    """Return the steps that bring the managed services up.
+
+    The plugin blocks, since without it no pod gets a GPU. Monitoring is only enqueued: a slow
+    start of it must not delay the node.
+    """
+    return [
+        Step(
+            name="install-managed-packages",
+            actions=(_install_packages(mode),),
+            exit_code=ExitCode.NVIDIA_DCGM_INSTALL,
+            event="AKS.CSE.installNvidiaManagedExpPkgFromCache",
+            groups=(_GROUP,),
+        ),
+        Step(
+            name="configure-managed-services",
+            actions=(
+                _mode_drop_in(configuration, mode, node_name),
+                drop_in(DCGM_EXPORTER, "10-aks-override.conf", render_exporter()),
+                Do(words=(f"label the node {EXPORTER_LABEL}",), function=_label_node),
+                Write(path=MARKER_PATH, text=""),
+            ),
+            exit_code=ExitCode.NVIDIA_DCGM_EXPORTER_FAIL,
+            needs=("install-managed-packages",),
+            groups=(_GROUP,),
+        ),
+        _start_owner(mode),
+        Step(
+            name="start-dcgm",
+            actions=enqueue(
+                DCGM,
+                START_LIMIT_S,
+                f"warning: {DCGM} could not be enqueued; GPU monitoring will start asynchronously",
+            ),
+            exit_code=None,
+            needs=("configure-managed-services", "start-device-plugin"),
+            event=f"AKS.CSE.start.{DCGM}",
+            groups=_START_GROUPS,
+        ),
+        Step(
+            name="start-dcgm-exporter",
+            actions=enqueue(
+                DCGM_EXPORTER,
+                START_LIMIT_S,
+                f"warning: {DCGM_EXPORTER} could not be enqueued;"
+                " GPU metrics will start asynchronously",
+            ),
+            exit_code=None,
+            needs=("start-dcgm",),
+            event=f"AKS.CSE.start.{DCGM_EXPORTER}",
+            groups=_START_GROUPS,
+        ),
+    ]
+
+
+def _mode_drop_in(configuration: Configuration, mode: Mode, node_name: str) -> Write:
+    if mode is Mode.DEVICE_PLUGIN:
+        text = render_device_plugin(configuration)
+        return drop_in(DEVICE_PLUGIN, "10-device-plugin-config.conf", text)
+    return drop_in(DRA_DRIVER, "10-dra-driver-nvidia-gpu.conf", render_dra_driver(node_name))
+
+
+def _start_owner(mode: Mode) -> Step:
+    """Return the step that starts whatever hands out GPUs; DRA needs a healthy kubelet first."""
+    event = f"AKS.CSE.start.{mode.unit}"
+    if mode is Mode.DEVICE_PLUGIN:
+        return Step(
+            name="start-device-plugin",
+            actions=start(DEVICE_PLUGIN, START_LIMIT_S),
+            exit_code=ExitCode.GPU_DEVICE_PLUGIN_START_FAIL,
+            needs=("configure-managed-services",),
+            event=event,
+            groups=_START_GROUPS,
+        )
+    healthy = Run(
+        argv=("systemctl", "is-active", "--quiet", "kubelet"),
+        retry=Retry(attempts=60, pause_s=1, timeout_s=5),
+    )
+    return Step(
+        name="start-dra-driver",
+        actions=(healthy, *start(DRA_DRIVER, START_LIMIT_S)),
+        exit_code=ExitCode.DRA_DRIVER_START_FAIL,
+        needs=("configure-managed-services", "start-kubelet"),
+        event=event,
+    )
+
+
+def steps_off() -> list[Step]:
+    """Return the steps that take the managed services off a node that has their units."""
+    stops = [
+        Step(
+            name=f"stop-{unit}",
+            actions=(where_loaded(unit, *stop(unit)),),
+            exit_code=None,
+            event=f"AKS.CSE.stop.{unit}",
+            groups=(_GROUP,),
+        )
+        for unit in UNITS
+    ]
+    marker = Step(
+        name="unmark-managed-services",
+        actions=(Remove(path=MARKER_PATH),),
+        exit_code=None,
+        groups=(_GROUP,),
+    )
+    return [*stops, marker]
+
+
+def _install_packages(mode: Mode) -> Do:
+    words = tuple(f"apt-get install {package} from /opt/{package}" for package in mode.packages)
+    return Do(
+        words=("where a unit of the services is missing:", *(f"  {word}" for word in words)),
+        function=lambda node: _install_from_cache(node, mode),
+    )
+
+
+def _install_from_cache(node: Node, mode: Mode) -> str | None:
+    units = (mode.unit, DCGM, DCGM_EXPORTER)
+    if all(says_loaded(node.runner.run(is_loaded_query(u), timeout_s=30)) for u in units):
+        return "All units are there."
+    archives = []
+    for package in mode.packages:
+        cached = [
+            path
+            for directory in (f"/opt/{package}", f"/opt/{package}/downloads")
+            for path in node.root.matching(directory, f"{package}_*.deb")
+        ]
+        if not cached:
+            raise ProvisioningError(
+                ExitCode.MANAGED_NVIDIA_EXP_INSTALL_FAIL,
+                f"The package '{package}' is not in the image's cache '/opt/{package}'.",
+            )
+        archives.append(str(node.root.at(cached[-1])))
+    try:
+        return try_command(node, apt_install(*archives))
+    except StepFailedError as error:
+        raise ProvisioningError(ExitCode.APT_INSTALL_TIMEOUT, str(error)) from error
+
+
+def apt_install(*packages: str) -> Run:
+    """Install packages, by name or from archives at a path."""
+    return Run(
+        argv=("apt-get", "install", "-y", "--no-install-recommends", *packages),
+        retry=APT,
+        env=APT_ENVIRONMENT,
+    )
+
+
+def _label_node(node: Node) -> None:
+    """Add the exporter's label to those that kubelet registers the node with."""
+    text = node.root.read(KUBELET_DEFAULTS) or ""
+    labelled = add_node_label(text, EXPORTER_LABEL)
+    if labelled != text:
+        node.root.write(KUBELET_DEFAULTS, labelled)
+
+
+def add_node_label(text: str, label: str) -> str:
+    """Return kubelet's defaults with one more node label; unchanged where it is there."""
+    name = "KUBELET_NODE_LABELS="
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith(name):
+            labels = [part for part in line[len(name) :].strip("\"'").split(",") if part]
+            if label in labels:
+                return text
+            lines[number] = name + ",".join([*labels, label])
+            return "\n".join(lines) + "\n"
+    return "\n".join([*lines, f"{name}{label}"]) + "\n"

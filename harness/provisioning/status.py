@@ -1,0 +1,76 @@
+"""What is installed on the node, for which kernel, and what a boot would decide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .configuration import ConfigurationError
+from .exit_codes import ProvisioningError
+from .facts import look
+from .kernel_modules import (
+    installed_files,
+    kernels,
+    prove_module,
+    read_loaded,
+    read_resident_version,
+)
+from .nvidia import DKMS_TREE
+from .prebake import read_record
+from .toolkit import has_spec
+
+if TYPE_CHECKING:
+    from .configuration import Configuration
+    from .node import Node
+
+
+def status(node: Node, configuration: Configuration) -> dict[str, object]:
+    """Look at the node and return a document for JSON; change nothing, raise nothing."""
+    kernel = node.answer("uname", "-r") or ""
+    proof = prove_module(node.runner, kernel, is_read_only=True)
+    record = read_record(node.root, configuration.gpu_dkms_marker_file)
+    return {
+        "kernel": kernel,
+        "arch": node.answer("uname", "-m"),
+        "record": None if record is None else record.to_json(),
+        "dkms": [
+            {
+                "module": entry.module,
+                "version": entry.version,
+                "kernel": entry.kernel,
+                "arch": entry.arch,
+                "state": entry.state.value,
+            }
+            for entry in proof.dkms
+        ],
+        "has_dkms_tree": node.root.exists(DKMS_TREE),
+        "module": (
+            None
+            if proof.file is None
+            else {"version": proof.file.version, "vermagic": proof.file.vermagic}
+        ),
+        "module_files": {
+            name: list(files)
+            for name in kernels(node.root)
+            if (files := installed_files(node.root, name))
+        },
+        "loaded": {module.name: module.references for module in read_loaded(node.root)},
+        "resident_version": read_resident_version(node.root),
+        "has_cdi_spec": has_spec(node),
+        "boot": _boot(node, configuration),
+    }
+
+
+def _boot(node: Node, configuration: Configuration) -> dict[str, object]:
+    try:
+        facts = look(node, configuration, is_read_only=True)
+    except ProvisioningError as error:
+        return {"decision": None, "exit_code": int(error.exit_code), "error": str(error)}
+    except ConfigurationError as error:
+        return {"decision": None, "error": str(error)}
+    return {
+        "decision": None if facts.decision is None else facts.decision.to_json(),
+        "driver_type": facts.driver_type,
+        "is_opted_out": facts.is_opted_out,
+        "managed_services": None if facts.mode is None else facts.mode.unit,
+        "cdi": None if facts.runtime is None else facts.runtime.cdi.value,
+    }

@@ -1,0 +1,255 @@
+"""Removal of a baked driver that this node will not use."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .kernel_modules import (
+    MODULE,
+    QUERY_TIMEOUT_S,
+    LoadedModule,
+    installed_files,
+    is_busy,
+    kernels,
+    parse_modinfo,
+    read_loaded,
+    read_resident_version,
+)
+from .nvidia import (
+    DKMS_TREE,
+    DRIVER_PROGRAMS,
+    GPU_DEST,
+    LINKER_CONFIGURATION,
+    PAYLOAD_DIRECTORY,
+    PROBE_PROGRAM,
+    STAGED_LIBRARIES,
+    driver_kind,
+)
+from .prebake import read_record
+
+if TYPE_CHECKING:
+    from .node import Node
+    from .prebake import Record
+
+COMMAND_TIMEOUT_S = 25.0
+
+
+class TeardownStatus(enum.Enum):
+    """How a teardown ended."""
+
+    NOTHING = "nothing"
+    """There was no record, so there is nothing of ours."""
+    CLEANED = "cleaned"
+    INCOMPLETE = "incomplete"
+    """Something stayed; the record is kept, and the next run tries again."""
+    PRESERVED = "preserved_customer_driver"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """Why the driver goes: `is_opted_out` for a node that is to have none.
+
+    Only such a node may hold a customer's own driver, which is then left alone, and only there
+    the payload and the package caches go too.
+    """
+
+    is_opted_out: bool
+    is_gpu_node: bool
+    record_path: str
+    caches: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residue:
+    """What of a driver is on the node."""
+
+    record: Record | None
+    loaded: tuple[LoadedModule, ...]
+    resident_version: str | None
+    dkms_versions: tuple[str, ...]
+    dkms_links: tuple[tuple[str, str], ...]
+    module_files: tuple[str, ...]
+    present: tuple[str, ...]
+    """The artefacts of the full list, DKMS tree and module files included, that are there."""
+    installed_version: str | None = None
+    """What `modinfo` says of the running kernel's module; asked on opted-out nodes only."""
+    record_version_files: tuple[str, ...] = ()
+    """The module files of the record's version; asked only beside a customer's driver."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removal:
+    """What a teardown takes away: modules out of the kernel, paths off the disk."""
+
+    unload: tuple[str, ...]
+    paths: tuple[str, ...]
+    depmod_kernels: tuple[str, ...] = ()
+    customer_version: str | None = None
+
+    def describe(self) -> tuple[str, ...]:
+        return (
+            *(f"rmmod {name}" for name in self.unload),
+            *(f"rm -rf {path}" for path in self.paths),
+            *(f"depmod -a {kernel}" for kernel in self.depmod_kernels),
+            "ldconfig",
+        )
+
+
+def observe(node: Node, scope: Scope) -> Residue:
+    """Look at everything of a driver that is on the node; change nothing."""
+    residue = _look(node, scope)
+    if not scope.is_opted_out or residue.record is None:
+        return residue
+    installed = node.answer("modinfo", "-F", "version", MODULE) or None
+    residue = replace(residue, installed_version=installed)
+    if customer_version(residue) is None:
+        return residue
+    ours = residue.record.driver_version if residue.record else None
+    of_record = tuple(p for p in residue.module_files if _module_version(node, p) == ours)
+    return replace(residue, record_version_files=of_record)
+
+
+def _look(node: Node, scope: Scope) -> Residue:
+    """Look at what files tell, which needs no command."""
+    root = node.root
+    files = tuple(path for kernel in kernels(root) for path in installed_files(root, kernel))
+    listed: tuple[str, ...] = (DKMS_TREE, STAGED_LIBRARIES, LINKER_CONFIGURATION, *DRIVER_PROGRAMS)
+    if scope.is_opted_out:
+        listed += (GPU_DEST, PAYLOAD_DIRECTORY, *scope.caches)
+    entries = {name: f"{DKMS_TREE}/{name}" for name in root.names(DKMS_TREE)}
+    return Residue(
+        record=read_record(root, scope.record_path),
+        loaded=read_loaded(root),
+        resident_version=read_resident_version(root),
+        # DKMS keeps links `kernel-<kernel>-<arch>` and a folder of originals beside versions.
+        dkms_versions=tuple(
+            name
+            for name, path in entries.items()
+            if name != "original_module" and root.is_directory(path)
+        ),
+        dkms_links=tuple(
+            (path, target)
+            for path in entries.values()
+            if (target := root.link_target(path)) is not None
+        ),
+        module_files=files,
+        present=(*(path for path in listed if root.exists(path)), *files),
+    )
+
+
+def _module_version(node: Node, path: str) -> str | None:
+    result = node.runner.run(("modinfo", str(node.root.at(path))), timeout_s=QUERY_TIMEOUT_S)
+    return parse_modinfo(result.stdout).version if result.ok else None
+
+
+def customer_version(residue: Residue) -> str | None:
+    """Return the version of a driver that somebody else installed, or None.
+
+    Any of three signals that differs from the record will do, also beside our own version. A
+    record without a version cannot tell ours from another's, and the driver goes whole.
+    """
+    if residue.record is None or residue.record.driver_version is None:
+        return None
+    ours = residue.record.driver_version
+    signals = (residue.resident_version, residue.installed_version, *residue.dkms_versions)
+    return next((v for v in signals if v is not None and v != ours), None)
+
+
+def choose_removal(scope: Scope, residue: Residue) -> Removal:
+    """Choose what goes; a pure function, so that `plan` can say it without doing it."""
+    idle = () if is_busy(residue.loaded) else tuple(m.name for m in residue.loaded)
+    version = customer_version(residue) if scope.is_opted_out else None
+    if version is None:
+        return Removal(unload=idle, paths=residue.present)
+    ours = residue.record.driver_version if residue.record else None
+    folders = tuple(f"{DKMS_TREE}/{v}" for v in residue.dkms_versions if v == ours)
+    links = tuple(path for path, target in residue.dkms_links if ours in target.split("/"))
+    staged = tuple(path for path in residue.present if path == STAGED_LIBRARIES)
+    return Removal(
+        unload=idle if residue.resident_version == ours else (),
+        paths=(*folders, *links, *staged, *residue.record_version_files),
+        depmod_kernels=tuple(sorted({p.split("/")[3] for p in residue.record_version_files})),
+        customer_version=version,
+    )
+
+
+def tear_down(node: Node, scope: Scope) -> TeardownStatus:
+    """Remove the baked driver, say so in one line, and drop the record when all of it is gone.
+
+    Never raises for something that cannot be removed: that is `INCOMPLETE`, and the record that
+    is kept makes the next run try again. DKMS is not asked to deregister the module: deleting
+    its tree takes half a second, `dkms remove --all` half a minute.
+    """
+    before = observe(node, scope)
+    if before.record is None:
+        return TeardownStatus.NOTHING
+    removal = choose_removal(scope, before)
+    _carry_out(node, removal)
+    after = _look(node, scope)
+    is_clean = _has_nothing_left(node, after, removal) and _is_removed(node, scope.record_path)
+    if removal.customer_version is not None and is_clean:
+        node.journal.line(
+            f"AKS_GPU_PREBAKE event=teardown gpu_node={_word(scope.is_gpu_node)}"
+            f" status={TeardownStatus.PRESERVED.value}"
+            f" marker_version={before.record.driver_version}"
+            f" installed_version={removal.customer_version}"
+        )
+        return TeardownStatus.PRESERVED
+    status = TeardownStatus.CLEANED if is_clean else TeardownStatus.INCOMPLETE
+    node.journal.line(
+        f"AKS_GPU_PREBAKE event=teardown gpu_node={_word(scope.is_gpu_node)}"
+        f" status={status.value}"
+        f" dkms_before={_word(DKMS_TREE in before.present)}"
+        f" module_before={_word(bool(before.loaded))}"
+        f" module_after={_word(bool(after.loaded))}"
+        f" marker_after={_word(node.root.exists(scope.record_path))}"
+        f" dkms_after={_word(DKMS_TREE in after.present)}"
+        f" modprobe_after={_word(PROBE_PROGRAM in after.present)}"
+    )
+    return status
+
+
+def _carry_out(node: Node, removal: Removal) -> None:
+    for name in removal.unload:
+        if not node.runner.run(("rmmod", name), timeout_s=COMMAND_TIMEOUT_S).ok:
+            break
+    for path in removal.paths:
+        _is_removed(node, path)
+    for kernel in removal.depmod_kernels:
+        node.runner.run(("depmod", "-a", kernel), timeout_s=COMMAND_TIMEOUT_S)
+    node.runner.run(("ldconfig",), timeout_s=COMMAND_TIMEOUT_S)
+
+
+def _is_removed(node: Node, path: str) -> bool:
+    try:
+        node.root.remove(path)
+    except OSError as error:
+        node.journal.line(f"'{path}' could not be removed: {error}.")
+        return False
+    return True
+
+
+def _has_nothing_left(node: Node, after: Residue, removal: Removal) -> bool:
+    if removal.customer_version is None:
+        return not after.loaded and not after.present
+    is_ours_loaded = (
+        bool(after.loaded)
+        and after.record is not None
+        and after.resident_version == after.record.driver_version
+    )
+    return not is_ours_loaded and not any(node.root.exists(path) for path in removal.paths)
+
+
+def render_grid_line(driver_type: str, record: Record | None) -> str:
+    """Render the line that says why a GRID node removes a CUDA driver."""
+    kind = None if record is None else record.driver_kind
+    return (
+        f"AKS_GPU_PREBAKE event=grid_cuda_prebake_teardown driver_type={driver_type}"
+        f" marker_kind={kind or 'none'} node_kind={driver_kind(driver_type)} action=teardown"
+    )
+
+
+def _word(value: bool) -> str:  # a predicate's answer as text
+    return "true" if value else "false"

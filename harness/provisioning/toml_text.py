@@ -1,0 +1,224 @@
+"""Reads and edits TOML as text, so that a person's comments, order and spacing stay theirs.
+
+Python 3.10 has no TOML parser and no Python has a writer. This one knows tables, keys and where
+a value ends; what a value means is left to the reader of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+Key = tuple[str, ...]
+
+_PART = re.compile(
+    r"""\s*(?:(?P<bare>[A-Za-z0-9_-]+)|"(?P<basic>(?:[^"\\]|\\.)*)"|'(?P<literal>[^']*)')\s*"""
+)
+
+
+class TomlTextError(ValueError):
+    """The text is no TOML that can be edited here; the message names the line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A table's header, or a key with its value; `first` and `last` are its lines."""
+
+    path: Key
+    value: str | None
+    first: int
+    last: int
+    table: Key
+
+    @property
+    def is_header(self) -> bool:
+        return self.value is None
+
+
+def read_entries(text: str) -> tuple[Entry, ...]:
+    """Return the headers and pairs of a text, each with the whole path of its key."""
+    lines = text.split("\n")
+    entries: list[Entry] = []
+    table: Key = ()
+    number = 0
+    while number < len(lines):
+        line = lines[number].strip()
+        if not line or line.startswith("#"):
+            number += 1
+            continue
+        if line.startswith("["):
+            width = 2 if line.startswith("[[") else 1
+            table, end = _read_key(line, width, number)
+            if not line.startswith("]" * width, end):
+                raise TomlTextError(f"line {number + 1}: a table's header without its end")
+            entries.append(Entry(path=table, value=None, first=number, last=number, table=table))
+            number += 1
+            continue
+        key, end = _read_key(line, 0, number)
+        if not line.startswith("=", end):
+            raise TomlTextError(f"line {number + 1}: neither a table nor a key with a value")
+        value, last = _read_value(lines, number, line[end + 1 :])
+        entries.append(
+            Entry(path=(*table, *key), value=value, first=number, last=last, table=table)
+        )
+        number = last + 1
+    return tuple(entries)
+
+
+def _read_key(line: str, start: int, number: int) -> tuple[Key, int]:
+    parts: list[str] = []
+    position = start
+    while True:
+        match = _PART.match(line, position)
+        if match is None:
+            raise TomlTextError(f"line {number + 1}: expected a key at column {position + 1}")
+        basic = match["basic"]
+        parts.append(
+            next(
+                part
+                for part in (
+                    match["bare"],
+                    None if basic is None else re.sub(r"\\(.)", r"\1", basic),
+                    match["literal"],
+                )
+                if part is not None
+            )
+        )
+        position = match.end()
+        if not line.startswith(".", position):
+            return tuple(parts), position
+        position += 1
+
+
+def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int]:
+    """Return a value's text without its comment, and the line on which it ends."""
+    depth = 0
+    quote: str | None = None
+    value: list[str] = []
+    number, rest = first, start
+    while True:
+        position = 0
+        while position < len(rest):
+            char = rest[position]
+            if quote is not None:
+                if quote[0] == '"' and char == "\\":
+                    value.append(rest[position : position + 2])
+                    position += 2
+                elif rest.startswith(quote, position):
+                    value.append(quote)
+                    position += len(quote)
+                    quote = None
+                else:
+                    value.append(char)
+                    position += 1
+                continue
+            if char == "#":
+                break
+            if char in "\"'":
+                quote = char * 3 if rest.startswith(char * 3, position) else char
+                value.append(quote)
+                position += len(quote)
+                continue
+            depth += (char in "[{") - (char in "]}")
+            value.append(char)
+            position += 1
+        if depth <= 0 and (quote is None or len(quote) == 1):
+            return "".join(value).strip(), number
+        number += 1
+        if number >= len(lines):
+            raise TomlTextError(f"line {first + 1}: a value that does not end")
+        value.append("\n")
+        rest = lines[number]
+
+
+def get_value(text: str, path: Key) -> str | None:
+    """Return the text of the value at `path`, or None where there is none."""
+    return next((e.value for e in read_entries(text) if not e.is_header and e.path == path), None)
+
+
+def values_below(text: str, table: Key) -> dict[str, str]:
+    """Return the keys directly in a table, with the text of their values."""
+    return {
+        entry.path[-1]: entry.value
+        for entry in read_entries(text)
+        if entry.value is not None and entry.path[:-1] == table
+    }
+
+
+def set_value(text: str, path: Key, value: str) -> str:
+    """Return the text with one key set, everything else left as it is.
+
+    Raises TomlTextError where the table is written inline, which cannot be added to by lines.
+    """
+    entries = read_entries(text)
+    lines = text.split("\n")
+    table = path[:-1]
+    for entry in entries:
+        if not entry.is_header and entry.path == path:
+            name = lines[entry.first].partition("=")[0].rstrip()
+            lines[entry.first : entry.last + 1] = [f"{name} = {value}"]
+            return "\n".join(lines)
+        if not entry.is_header and entry.path == path[: len(entry.path)]:
+            raise TomlTextError(
+                f"line {entry.first + 1}: '{render_key(entry.path)}' is a value, expected a table"
+            )
+    header = next((e for e in entries if e.is_header and e.path == table), None)
+    if header is not None:
+        indent = lines[header.first][
+            : len(lines[header.first]) - len(lines[header.first].lstrip())
+        ]
+        lines.insert(header.last + 1, f"{indent}{render_key(path[-1:])} = {value}")
+        return "\n".join(lines)
+    dotted = next(
+        (
+            e
+            for e in entries
+            if not e.is_header
+            and len(e.table) < len(table) < len(e.path)
+            and e.path[: len(table)] == table
+        ),
+        None,
+    )
+    if dotted is not None:
+        # A table made by dotted keys may not be opened again by a header.
+        lines.insert(dotted.last + 1, f"{render_key(path[len(dotted.table) :])} = {value}")
+        return "\n".join(lines)
+    if not table:
+        return f"{render_key(path)} = {value}\n{text}"
+    before = text if not text or text.endswith("\n") else f"{text}\n"
+    return f"{before}\n[{render_key(table)}]\n{render_key(path[-1:])} = {value}\n"
+
+
+def remove_tables(text: str, table: Key) -> str:
+    """Return the text without a table, those below it, and dotted keys that lead into it."""
+    lines = text.split("\n")
+    for entry in reversed(read_entries(text)):
+        if entry.path[: len(table)] == table:
+            del lines[entry.first : entry.last + 1]
+    return "\n".join(lines)
+
+
+def render_key(path: Key) -> str:
+    """Render a key, quoting the parts that need it."""
+    return ".".join(
+        part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else '"' + _escape(part) + '"'
+        for part in path
+    )
+
+
+def render_string(value: str) -> str:
+    """Render a string value."""
+    return f'"{_escape(value)}"'
+
+
+def read_string(value: str) -> str:
+    """Return what a one-line string value says; any other value's text as it is."""
+    if len(value) >= 2 and value[0] == value[-1] == '"':
+        return re.sub(r"\\(.)", r"\1", value[1:-1])
+    if len(value) >= 2 and value[0] == value[-1] == "'":
+        return value[1:-1]
+    return value
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,324 @@
+"""A simulated node: enough of its tools, over real files, to boot, bake and tear down on.
+
+It is a fake of `Runner`, not a script: properties that hold for every order of events need
+something that answers whatever is asked. A command it does not know is refused.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.provisioning.command import CommandResult
+from harness.provisioning.kernel_modules import UNLOAD_ORDER, newest_kernel_with_headers
+from harness.provisioning.nvidia import DRIVER_PROGRAMS
+from harness.provisioning.root import Root
+from harness.shell.mocks import ScriptViolationError
+
+from .fakes import IMAGE, KERNEL, OTHER_KERNEL, RECORD_PATH, VERSION, write_tags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+DKMS = "/var/lib/dkms/nvidia"
+
+
+class KilledError(BaseException):
+    """The simulated node lost power, or the run was killed by a signal nobody catches."""
+
+
+def module_text(version: str, kernel: str) -> str:
+    """Return what stands for a module file: the part of it that modinfo prints."""
+    return (
+        f"filename:       nvidia.ko\nversion:        {version}\n"
+        f"vermagic:       {kernel} SMP preempt mod_unload modversions \n"
+    )
+
+
+def module_path(kernel: str, name: str = "nvidia") -> str:
+    return f"/lib/modules/{kernel}/updates/dkms/{name.replace('_', '-')}.ko"
+
+
+@dataclass
+class SimulatedNode:
+    """A Debian node with a GPU, two kernels, containerd and a driver image."""
+
+    top: Path
+    kernel: str = KERNEL
+    arch: str = "x86_64"
+    has_gpu: bool = True
+    images: set[str] = field(default_factory=lambda: {IMAGE})
+    registry: set[str] = field(default_factory=set)
+    units: set[str] = field(default_factory=lambda: {"containerd", "kubelet", "nvidia-modprobe"})
+    active: set[str] = field(default_factory=set)
+    enabled: set[str] = field(default_factory=set)
+    kind: str = "cuda"
+    image_version: str = VERSION
+    image_actions: tuple[str, ...] = ("build-only", "install", "install-skip-build")
+    failing: dict[str, CommandResult] = field(default_factory=dict)
+    """Answers instead of the simulation's, by the start of the command line."""
+    fuse: int | None = None
+    """How many more things may happen before the node loses power."""
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.root = Root(self.top)
+        self.root.write("/etc/os-release", "ID=debian\nVERSION_ID=12\n")
+        for kernel in (KERNEL, OTHER_KERNEL):
+            self.root.write(f"/lib/modules/{kernel}/build", "")
+        write_tags(self.root)
+
+    # -- what happens -------------------------------------------------------------------------
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        assert timeout_s >= 0
+        assert stdin is None
+        assert env is None or set(env) == {"DEBIAN_FRONTEND"}
+        self._tick()
+        call = tuple(argv)
+        self.calls.append(call)
+        line = " ".join(call)
+        for start, result in self.failing.items():
+            if line.startswith(start):
+                return result
+        for words, answer in self._tools():
+            if call[: len(words)] == words:
+                return answer(call)
+        raise ScriptViolationError(f"The simulated node does not know '{line}'.")
+
+    def _tick(self) -> None:
+        if self.fuse is not None:
+            if self.fuse == 0:
+                raise KilledError
+            self.fuse -= 1
+
+    def _tools(
+        self,
+    ) -> Iterator[tuple[tuple[str, ...], Callable[[tuple[str, ...]], CommandResult]]]:
+        yield ("uname", "-r"), lambda c: self._say(c, self.kernel)
+        yield ("uname", "-m"), lambda c: self._say(c, self.arch)
+        yield ("uname", "-n"), lambda c: self._say(c, "Node-0")
+        yield ("ldconfig",), self._say
+        yield ("depmod", "-a"), self._say
+        yield ("apt-get", "install"), self._say
+        yield ("shutdown", "-r"), self._say
+        yield ("dkms", "status"), lambda c: self._say(c, self._dkms_status())
+        yield ("modinfo",), self._modinfo
+        yield ("rmmod",), self._rmmod
+        yield ("containerd", "config", "dump"), lambda c: self._say(c, "version = 2\n")
+        yield ("containerd", "--version"), lambda c: self._say(c, "containerd x 1.6.20~ds1")
+        yield ("ctr", "version"), self._say
+        yield ("ctr", "-n", "k8s.io"), self._ctr
+        yield ("systemctl",), self._systemctl
+        yield ("nvidia-modprobe",), self._modprobe
+        yield ("nvidia-smi",), self._smi
+
+    @staticmethod
+    def _say(call: tuple[str, ...], text: str = "") -> CommandResult:
+        return CommandResult(argv=call, exit_code=0, stdout=text, stderr="")
+
+    @staticmethod
+    def _fail(call: tuple[str, ...], why: str, exit_code: int = 1) -> CommandResult:
+        return CommandResult(argv=call, exit_code=exit_code, stdout="", stderr=why)
+
+    # -- kernel modules -----------------------------------------------------------------------
+
+    def loaded(self) -> tuple[str, ...]:
+        lines = (self.root.read("/proc/modules") or "").splitlines()
+        return tuple(line.split()[0] for line in lines)
+
+    def load(self, version: str, *names: str, users: int = 0) -> None:
+        """Put modules into the kernel; each besides nvidia holds nvidia, `users` hold it too."""
+        names = names or ("nvidia",)
+        holders = [name for name in names if name != "nvidia"]
+        lines = [f"{name} 16384 0 - Live 0x0" for name in holders]
+        held_by = ",".join(holders) + "," if holders else "-"
+        lines.append(f"nvidia 16384 {len(holders) + users} {held_by} Live 0x0")
+        self.root.write("/proc/modules", "\n".join(lines) + "\n")
+        self.root.write("/sys/module/nvidia/version", f"{version}\n")
+
+    def _rmmod(self, call: tuple[str, ...]) -> CommandResult:
+        kept = []
+        for line in (self.root.read("/proc/modules") or "").splitlines():
+            name, size, references, holders, *rest = line.split()
+            if name == call[1]:
+                if int(references):
+                    return self._fail(call, f"rmmod: ERROR: Module {name} is in use")
+                continue
+            names = [holder for holder in holders.strip("-").split(",") if holder]
+            if call[1] in names:
+                names.remove(call[1])
+                references, holders = (
+                    str(int(references) - 1),
+                    ",".join(names) + "," if names else "-",
+                )
+            kept.append(" ".join((name, size, references, holders, *rest)))
+        if call[1] not in UNLOAD_ORDER:
+            return self._fail(call, f"rmmod: ERROR: not ours: {call[1]}")
+        self.root.write("/proc/modules", "".join(f"{line}\n" for line in kept))
+        if call[1] == "nvidia":
+            self.root.remove("/sys/module/nvidia")
+        return self._say(call)
+
+    def _modinfo(self, call: tuple[str, ...]) -> CommandResult:
+        match call[1:]:
+            case ("-k", kernel, "nvidia"):
+                text = self.root.read(module_path(kernel))
+            case ("-F", "version", "nvidia"):
+                text = self.root.read(module_path(self.kernel))
+                if text is not None:
+                    return self._say(call, text.split("version:")[1].split()[0] + "\n")
+            case (path,):
+                text = self.root.read(path.removeprefix(str(self.top)))
+            case _:
+                raise ScriptViolationError(f"modinfo is not asked like this: {call}.")
+        if text is None:
+            return self._fail(call, "modinfo: ERROR: Module nvidia not found.")
+        return self._say(call, text)
+
+    def _dkms_status(self) -> str:
+        lines = []
+        for version in self.root.names(DKMS):
+            for kernel in self.root.names(f"{DKMS}/{version}"):
+                if self.root.exists(f"{DKMS}/{version}/{kernel}/{self.arch}"):
+                    text = self.root.read(module_path(kernel)) or ""
+                    state = "installed" if version in text else "built"
+                    lines.append(f"nvidia/{version}, {kernel}, {self.arch}: {state}\n")
+        return "".join(lines)
+
+    def _modprobe(self, call: tuple[str, ...]) -> CommandResult:
+        text = self.root.read(module_path(self.kernel))
+        if not self.root.exists("/usr/bin/nvidia-modprobe"):
+            return self._fail(call, "nvidia-modprobe: not found", 127)
+        if not self.has_gpu or text is None or f"vermagic:       {self.kernel} " not in text:
+            return self._fail(call, "no device")
+        if "nvidia" not in self.loaded():
+            self.load(text.split("version:")[1].split()[0])
+        return self._say(call)
+
+    def _smi(self, call: tuple[str, ...]) -> CommandResult:
+        if not self.root.exists("/usr/bin/nvidia-smi"):
+            return self._fail(call, "nvidia-smi: not found", 127)
+        resident = (self.root.read("/sys/module/nvidia/version") or "").strip()
+        staged = self.root.names("/usr/bin/lib64/lib64")
+        if "nvidia" not in self.loaded() or staged != (f"libcuda.so.{resident}",):
+            return self._fail(call, "Failed to initialize NVML: Driver/library version mismatch")
+        return self._say(call, f"Driver Version: {resident}\n")
+
+    # -- the driver image ---------------------------------------------------------------------
+
+    def _ctr(self, call: tuple[str, ...]) -> CommandResult:
+        match call[3:]:
+            case ("images", "ls", "-q", query):
+                name = query.removeprefix("name==")
+                return self._say(call, f"{name}\n" if name in self.images else "")
+            case ("image", "pull", name):
+                if name not in self.registry:
+                    return self._fail(call, f"{name}: not found")
+                self.images.add(name)
+            case ("image", "tag", name, new):
+                if name not in self.images or new in self.images:
+                    return self._fail(call, "cannot tag")
+                self.images.add(new)
+            case ("image" | "images", "rm", name):
+                self.images.discard(name)
+            case ("task" | "container", *_):
+                pass
+            case ("run", *_, name, _, "/entrypoint.sh", action):
+                return self._entry_point(call, name, action)
+            case _:
+                raise ScriptViolationError(f"ctr is not called like this: {call}.")
+        return self._say(call)
+
+    def _entry_point(self, call: tuple[str, ...], name: str, action: str) -> CommandResult:
+        if name not in self.images:
+            return self._fail(call, f"image {name}: not found")
+        if action not in self.image_actions:
+            return self._fail(call, "/opt/gpu/config.sh: No such file or directory")
+        if action == "install-skip-build" and not self.root.exists(module_path(self.kernel)):
+            return self._fail(call, "there is no module for this kernel")
+        is_build = action == "build-only"
+        target = (newest_kernel_with_headers(self.root) or "") if is_build else self.kernel
+        if action != "install-skip-build":
+            with self.unbroken() if self.fuse is None else self.stepwise():
+                self.build(self.image_version, target)
+        if action != "build-only":
+            self._modprobe(call)
+            if not self._smi(call).ok:
+                return self._fail(call, "the driver does not come up")
+        return self._say(call)
+
+    @contextmanager
+    def unbroken(self) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def stepwise(self) -> Iterator[None]:
+        """Let the power fail between any two files of a build."""
+        write = self.root.write
+
+        def tick_and_write(path: str, text: str, *, mode: int = 0o644) -> None:
+            self._tick()
+            write(path, text, mode=mode)
+
+        self.root.write = tick_and_write  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            self.root.write = write  # type: ignore[method-assign]
+
+    def build(self, version: str, kernel: str) -> None:
+        """Do what the driver image does to the host's files, the record last."""
+        root = self.root
+        root.write(f"{DKMS}/{version}/source/dkms.conf", "")
+        root.write(f"{DKMS}/{version}/{kernel}/{self.arch}/log/make.log", "CC nvidia.o\n")
+        for name in ("nvidia", "nvidia_uvm"):
+            root.write(module_path(kernel, name), module_text(version, kernel))
+        root.write(f"/usr/bin/lib64/lib64/libcuda.so.{version}", "")
+        root.write("/etc/ld.so.conf.d/nvidia.conf", "/usr/bin/lib64/lib64\n")
+        for program in DRIVER_PROGRAMS:
+            root.write(program, "", mode=0o4755 if "modprobe" in program else 0o755)
+        root.write(
+            RECORD_PATH,
+            f"kernel={kernel}\ndriver_version={version}\ndriver_kind={self.kind}\n"
+            f"arch={self.arch}\n",
+        )
+
+    # -- units --------------------------------------------------------------------------------
+
+    def _systemctl(self, call: tuple[str, ...]) -> CommandResult:
+        words = [word for word in call[1:] if not word.startswith("--")]
+        units = [word.removesuffix(".service") for word in words[1:]]
+        match words[0]:
+            case "daemon-reload" | "reset-failed":
+                return self._say(call)
+            case "show":
+                return self._say(call, "loaded\n" if units[0] in self.units else "not-found\n")
+            case "is-active":
+                is_active = units[0] in self.active
+                return self._say(call) if is_active else self._fail(call, "inactive", 3)
+            case _:
+                pass
+        if units[0] not in self.units:
+            return self._fail(call, f"Unit {units[0]}.service not found.", 5)
+        match words[0]:
+            case "start" | "restart":
+                self.active.add(units[0])
+            case "enable":
+                self.enabled.add(units[0])
+            case "stop":
+                self.active.discard(units[0])
+            case "disable":
+                self.enabled.discard(units[0])
+            case _:
+                raise ScriptViolationError(f"systemctl is not called like this: {call}.")
+        return self._say(call)
