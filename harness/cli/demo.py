@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
+    from harness.cli.options import Commands
     from harness.evidence import Evidence
     from harness.image import Image
     from harness.lab import Lab
-
-    Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _MODEL = "h100-sxm5-80gb"
 

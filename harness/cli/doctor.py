@@ -22,7 +22,7 @@ from harness.provisioning.command import LocalRunner
 if TYPE_CHECKING:
     import argparse
 
-    from harness.cli.demo import Commands
+    from harness.cli.options import Commands
     from harness.machine.spec import Accelerator
     from harness.provisioning.command import Runner
     from harness.settings import Settings

@@ -14,7 +14,7 @@ from harness.provisioning.wait import Deadline
 if TYPE_CHECKING:
     import argparse
 
-    from harness.cli.demo import Commands
+    from harness.cli.options import Commands
     from harness.image import ImageEvent
 
 _BUILD_S = 1800.0
@@ -34,8 +34,8 @@ def add_parser(commands: Commands) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     catalogue = load_catalogue(settings_of(arguments).images_folder)
     recipes = [
-        {"name": name, "description": catalogue.get(name).file.description}
-        for name in catalogue.names
+        {"name": name, "description": recipe.file.description}
+        for name, recipe in catalogue.recipes.items()
     ]
     if arguments.json:
         print(json.dumps(recipes, indent=2))
@@ -56,15 +56,17 @@ def _build(arguments: argparse.Namespace) -> int:
     image = ImageStore(settings.image_store).ensure(
         recipe, deadline=Deadline.after(_BUILD_S), listener=show_event
     )
-    facts = {
-        "name": image.name,
-        "key": image.key,
-        "disk": str(image.disk),
-        "kernels": [kernel.version for kernel in image.kernels],
-        "size_mib": image.disk.stat().st_size >> 20,
-    }
+    kernels = [kernel.version for kernel in image.kernels]
+    size_mib = image.disk.stat().st_size >> 20
     if arguments.json:
+        facts = {
+            "name": image.name,
+            "key": image.key,
+            "disk": str(image.disk),
+            "kernels": kernels,
+            "size_mib": size_mib,
+        }
         print(json.dumps(facts, indent=2))
     else:
-        print(f"{facts['disk']} ({facts['size_mib']} MiB), kernels {', '.join(facts['kernels'])}")
+        print(f"{image.disk} ({size_mib} MiB), kernels {', '.join(kernels)}")
     return 0

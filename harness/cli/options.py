@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from harness.machine.accelerator import CHOICES
 from harness.settings import Settings, is_ci
 
 if TYPE_CHECKING:
     import argparse
+
+
+class Commands(Protocol):
+    """What argparse's `add_subparsers` returns; its class has no public name."""
+
+    def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser:  # noqa: A002
+        ...
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +31,7 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     """Add what says which image, and where recipes lie."""
     defaults = Settings()
     parser.add_argument("--image", default=defaults.image, metavar="NAME")
-    parser.add_argument(
-        "--images-dir", type=Path, default=defaults.images_folder, metavar="DIR"
-    )
+    parser.add_argument("--images-dir", type=Path, default=defaults.images_folder, metavar="DIR")
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:

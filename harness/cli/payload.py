@@ -10,7 +10,7 @@ from harness.settings import Settings
 if TYPE_CHECKING:
     import argparse
 
-    from harness.cli.demo import Commands
+    from harness.cli.options import Commands
 
 
 def add_parser(commands: Commands) -> None:

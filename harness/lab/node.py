@@ -169,21 +169,23 @@ class Node:
             self.folder / "seed.iso",
         )
         attachments = [
-            self._serve(f"gpu{index}", model).attachment
+            self._serve(f"gpu{index}", model).attachment()
             for index, model in enumerate(request.gpus)
         ]
         self.machine = QemuMachine(self._spec, self.folder, attachments)
         self._resources.enter_context(self.machine)
 
     def _serve(self, device_id: str, model: GpuModel) -> MpqemuServer:
-        server = MpqemuServer(EmulatedGpu(model), device_id=device_id)
+        server = MpqemuServer(
+            EmulatedGpu(model, bars_mib=model.bars_mib.mpqemu), device_id=device_id
+        )
         self._servers[device_id] = self._resources.enter_context(server)
         return server
 
     def hot_plug(self, model: GpuModel) -> str:
         """Plug a GPU into the running node, and return its device id."""
         device_id = f"gpu{len(self._servers)}"
-        self.machine.plug(self._serve(device_id, model).attachment)
+        self.machine.plug(self._serve(device_id, model).attachment())
         return device_id
 
     def hot_unplug(self, device_id: str) -> None:

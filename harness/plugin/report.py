@@ -119,4 +119,6 @@ def attach(folder: Path, prefix: str) -> None:
             if path.is_file() and path.stat().st_size:
                 kind = AttachmentType.JSON if path.suffix == ".json" else AttachmentType.TEXT
                 name = f"{prefix}: {path.relative_to(folder)}"
-                allure.attach.file(str(path), name=name, attachment_type=kind)
+                allure.attach.file(  # type: ignore[no-untyped-call]
+                    str(path), name=name, attachment_type=kind
+                )
