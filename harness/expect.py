@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 from harness.errors import ExpectationError
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence, ProvisioningOutcome, Step
@@ -233,6 +234,65 @@ def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:
         for path, state in evidence.paths.items()
         if fnmatch(path, f"/lib/modules/{kernel}/updates/dkms/nvidia*.ko*")
     }
+
+
+def gpus_on_bus(evidence: Evidence, *devices: str) -> None:
+    """Expect exactly these NVIDIA device ids on the PCI bus."""
+    seen = sorted(
+        function.device for function in evidence.pci_functions if function.vendor == NVIDIA_VENDOR
+    )
+    _expect(
+        seen == sorted(devices),
+        f"The GPUs {sorted(devices)} were expected on the PCI bus, but there were {seen}.",
+        evidence,
+    )
+
+
+def no_module_loaded(evidence: Evidence) -> None:
+    """Expect no module of the driver in the kernel, and no device node of it."""
+    loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
+    nodes = [path for path in evidence.paths if path.startswith("/dev/nvidia")]
+    _expect(
+        not loaded and not nodes,
+        f"No driver module and device node was expected, but there were {loaded} and {nodes}.",
+        evidence,
+    )
+
+
+def log_line(evidence: Evidence, text: str) -> None:
+    """Expect provisioning to have logged a line that contains `text`."""
+    log = evidence.file(CLOUD_INIT_OUTPUT_PATH) or ""
+    _expect(text in log, f"A log line with '{text}' was expected, but there was none.", evidence)
+
+
+def step_failed(evidence: Evidence, name: str) -> None:
+    """Expect the step `name` to have failed."""
+    step = step_of(evidence, name)
+    _expect(
+        step.status == "failed",
+        f"The step '{name}' was expected to have failed, but it is '{step.status}'.",
+        evidence,
+    )
+
+
+def cloud_init_reports_failure(evidence: Evidence) -> None:
+    """Expect cloud-init to have passed on that provisioning failed."""
+    result = evidence.cloud_init
+    _expect(
+        result is not None and bool(result.errors),
+        "cloud-init was expected to report an error, but reported none.",
+        evidence,
+    )
+
+
+def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
+    """Expect a systemd unit in the active state `active`."""
+    seen = evidence.unit_states.get(unit)
+    _expect(
+        seen == active,
+        f"The unit '{unit}' was expected to be '{active}', but is '{seen}'.",
+        evidence,
+    )
 
 
 def gpu_bound(evidence: Evidence, *, device: str) -> None:

@@ -197,6 +197,12 @@ class Evidence:
         return [line.split()[0] for line in self.output_of("failed-units").splitlines() if line]
 
     @property
+    def unit_states(self) -> Mapping[str, str]:
+        """Return the active state of every unit that systemd has loaded."""
+        rows = (line.split() for line in self.output_of("units").splitlines())
+        return {row[0]: row[2] for row in rows if len(row) > 2}
+
+    @property
     def paths(self) -> Mapping[str, PathState]:
         """Return every path that was looked for and found."""
         return nodestate.parse_stat((self.folder / "stat.txt").read_text(errors="replace"))

@@ -84,6 +84,19 @@ class Guest:
             )
         return CloudInitResult.from_json(result.stdout)
 
+    def wait_for_pci(self, ids: str, *, timeout_s: float = _RUN_S) -> None:
+        """Wait until the guest lists a PCI function with `ids`, as in '10de:2330'.
+
+        Raises HarnessError with what it lists instead.
+        """
+        script = 'until [ -n "$(lspci -n -d "$1")" ]; do sleep 0.1; done'
+        result = self.run("sh", "-c", script, "wait", ids, timeout_s=timeout_s)
+        if not result.ok:
+            raise HarnessError(
+                f"Machine '{self.name}' was expected to list a PCI function '{ids}' within "
+                f"{timeout_s:.0f} s, but lists:\n{self.output_of('lspci', '-nn')}"
+            )
+
     def power_off(self) -> None:
         """Ask systemd to power the guest off; returns at once."""
         self.run("systemctl", "--no-block", "poweroff")

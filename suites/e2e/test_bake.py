@@ -1,0 +1,39 @@
+"""A bake builds the driver for the kernel that nodes will boot, on a machine without a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness import expect
+
+if TYPE_CHECKING:
+    from harness.image import Image
+    from harness.lab import Lab
+
+
+def test_bake_targets_newest_kernel_and_keeps_image(lab: Lab, baked_image: Image) -> None:
+    """A bake on the older kernel records, and builds for, the newest one that has headers."""
+    evidence = lab.bake_evidence(baked_image)
+    newest, builder = baked_image.newest_kernel.version, baked_image.other_kernel.version
+    driver = baked_image.driver
+    assert driver is not None
+
+    expect.cloud_init_clean(evidence)
+    expect.provisioned(evidence)
+    expect.kernel_running(evidence, builder)
+    expect.record_names(
+        evidence, kernel=newest, driver_version=driver.version, driver_kind="cuda", arch="x86_64"
+    )
+    expect.module_built_for(evidence, newest, version=driver.version)
+    expect.no_module_for(evidence, builder)
+    expect.driver_installed(evidence)
+    expect.image_present(evidence, driver.reference)
+    expect.log_line(evidence, f"nvidia-cuda-driver-prebaked={driver.tag} (kernel {newest})")
+
+
+def test_bake_touches_no_device(lab: Lab, baked_image: Image) -> None:
+    """A bake loads no module and makes no device node: its machine has no GPU."""
+    evidence = lab.bake_evidence(baked_image)
+
+    expect.no_gpu(evidence)
+    expect.no_module_loaded(evidence)

@@ -1,0 +1,140 @@
+"""A node's boot decides between the baked module, a full build, and no driver at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness import expect
+from harness.cloudinit import GuestFile
+from harness.evidence import RECORD_PATH
+from harness.lab.node import NodeRequest
+
+if TYPE_CHECKING:
+    from fixtures.machines import BootNode
+    from harness.gpu import GpuModel
+    from harness.image import Image
+
+ENSURE_EVENTS = (
+    "AKS.CSE.ensureGPUDrivers",
+    "AKS.CSE.ensureGPUDrivers.configGPUDrivers",
+    "AKS.CSE.configGPUDrivers.installGPUDriverImage",
+    "AKS.CSE.configGPUDrivers.waitForNvidiaModprobe",
+    "AKS.CSE.configGPUDrivers.waitForNvidiaSmi",
+)
+
+
+def test_baked_kernel_takes_fast_path(
+    boot_node: BootNode, baked_image: Image, h100: GpuModel
+) -> None:
+    """On the kernel of the bake nothing is compiled, and the module drives the GPU."""
+    kernel = baked_image.newest_kernel.version
+    node = boot_node(NodeRequest(name="fast-path", image=baked_image, gpus=[h100]))
+
+    evidence = node.evidence()
+
+    assert baked_image.driver is not None
+    expect.cloud_init_clean(evidence)
+    expect.provisioned(evidence)
+    expect.decided(evidence, action="install-skip-build", reason="ok")
+    expect.kernel_running(evidence, kernel)
+    expect.module_built_before_boot(evidence, kernel)
+    expect.module_built_for(evidence, kernel, version=baked_image.driver.version)
+    expect.gpu_bound(evidence, device="2330")
+    expect.driver_installed(evidence)
+    expect.image_absent(evidence, baked_image.driver.reference)
+    expect.prebake_line(
+        evidence, event="managed_gpu", marker_present="true", driver_kind_match="true"
+    )
+    expect.events_recorded(evidence, *ENSURE_EVENTS)
+    assert node.gpu().trace.bar_accesses(0), "The module never read the GPU's registers."
+
+
+def test_other_kernel_gets_full_build(
+    boot_node: BootNode, baked_image: Image, a100: GpuModel
+) -> None:
+    """A node whose kernel differs from the baked one builds the module itself."""
+    other = baked_image.other_kernel
+    node = boot_node(NodeRequest(name="full-build", image=baked_image, kernel=other, gpus=[a100]))
+
+    evidence = node.evidence()
+
+    assert baked_image.driver is not None
+    expect.cloud_init_clean(evidence)
+    expect.provisioned(evidence)
+    expect.decided(evidence, action="install", reason="kernel")
+    expect.kernel_running(evidence, other.version)
+    expect.module_built_since_boot(evidence, other.version)
+    expect.module_built_for(evidence, other.version, version=baked_image.driver.version)
+    expect.gpu_bound(evidence, device="20b0")
+    expect.events_recorded(evidence, *ENSURE_EVENTS)
+
+
+def test_node_without_gpu_is_stripped(boot_node: BootNode, baked_image: Image) -> None:
+    """A node without a GPU keeps nothing of the driver that its image was baked with."""
+    node = boot_node(NodeRequest(name="no-gpu", image=baked_image))
+
+    evidence = node.evidence()
+
+    expect.cloud_init_clean(evidence)
+    expect.provisioned(evidence)
+    expect.decided(evidence, action="teardown", reason="opted_out")
+    expect.no_gpu(evidence)
+    expect.no_driver_artefact(evidence)
+    expect.no_record(evidence)
+    expect.prebake_line(
+        evidence,
+        event="teardown",
+        gpu_node="false",
+        status="cleaned",
+        marker_after="false",
+        dkms_after="false",
+        modprobe_after="false",
+    )
+    expect.events_recorded(evidence, "AKS.CSE.cleanUpGPUDrivers")
+
+
+def test_corrupt_record_falls_back_to_full_build(
+    boot_node: BootNode, baked_image: Image, h100: GpuModel
+) -> None:
+    """A record that is no text is no reason to fail: the baked driver goes, a new one is built."""
+    garbage = GuestFile(path=RECORD_PATH, content=b"kernel=\x00\xff\n'\"; rm -rf /\ndriver")
+    node = boot_node(
+        NodeRequest(name="corrupt-record", image=baked_image, gpus=[h100], files=[garbage])
+    )
+
+    evidence = node.evidence()
+
+    assert baked_image.driver is not None
+    expect.provisioned(evidence)
+    expect.decided(evidence, action="teardown-install", reason="corrupt")
+    expect.module_built_since_boot(evidence, baked_image.newest_kernel.version)
+    expect.gpu_bound(evidence, device="2330")
+
+
+def test_absent_image_is_pulled_from_own_registry_and_renamed(
+    boot_node: BootNode, baked_image: Image, h100: GpuModel
+) -> None:
+    """Where containerd lacks the driver image, the registry of this cloud has it."""
+    assert baked_image.driver is not None
+    reference = baked_image.driver.reference
+    node = boot_node(
+        NodeRequest(
+            name="pull",
+            image=baked_image,
+            gpus=[h100],
+            config={"mcr_repository_base": "localhost:5000/"},
+            before=[
+                ["systemctl", "start", "docker-registry"],
+                ["ctr", "-n", "k8s.io", "images", "rm", reference],
+            ],
+        )
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, action="install-skip-build", reason="ok")
+    expect.events_recorded(evidence, "AKS.CSE.configGPUDrivers.pullGPUDriverImage")
+    expect.gpu_bound(evidence, device="2330")
+    expect.image_absent(evidence, reference)
+    expect.image_absent(evidence, reference.replace("mcr.microsoft.com", "localhost:5000"))
