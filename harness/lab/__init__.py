@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, RequirementError
 from harness.evidence import Evidence
 from harness.image.catalogue import load_catalogue
 from harness.image.store import ImageStore
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _IMAGE_S = 1500.0
 _BAKE_KVM_S = 120.0
+#: What a full driver build writes, with room to spare.
+_OVERLAY_MIB = 1024
 
 
 @dataclass(kw_only=True)
@@ -100,6 +103,7 @@ class Lab:
     @contextlib.contextmanager
     def boot(self, request: NodeRequest, *, disk: Path | None = None) -> Iterator[Node]:
         """Boot a node on an overlay of its own, or on `disk`, and end it afterwards."""
+        self._require_space()
         folder = make_private_folder(self.folder / f"{request.name}-{secrets.token_hex(3)}")
         if disk is None:
             disk = folder / "disk.qcow2"
@@ -115,6 +119,15 @@ class Lab:
         )
         with node:
             yield node
+
+    def _require_space(self) -> None:
+        """Refuse to start a machine whose overlay would run out of space half-way."""
+        free_mib = shutil.disk_usage(self.folder).free >> 20
+        if free_mib < _OVERLAY_MIB:
+            raise RequirementError(
+                f"A node's overlay may take {_OVERLAY_MIB} MiB, but '{self.folder}' has only "
+                f"{free_mib} MiB left; free some, or set XDG_CACHE_HOME to a larger disk."
+            )
 
     def keep(self, evidence: Evidence, name: str) -> Path:
         """Copy an evidence folder to where people look for it, and return its new path."""

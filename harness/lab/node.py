@@ -23,7 +23,7 @@ from harness.machine.guest import Guest
 from harness.machine.qemu import QemuMachine
 from harness.machine.spec import DirectKernel, MachineSpec
 from harness.machine.ssh import SshRunner
-from harness.provisioning.wait import Deadline
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 _PROVISION_KVM_S = 60.0
 _CONNECT_KVM_S = 10.0
 _POWER_OFF_KVM_S = 15.0
+#: Seconds after which a guest blocked on its GPU is called stuck.
+_STALL_S = 60.0
 
+METADATA_CACHE = "/opt/azure/containers/imds_instance_metadata_cache.json"
 STAND_INS = "/etc/gpu-node/stand-ins"
 
 
@@ -54,7 +57,7 @@ class NodeRequest:
     `command` is the provisioning command that cloud-init runs, or None for none. `config` is
     added to what follows from the image (the driver's version) and from `gpus` (whether it is a
     GPU node). `stand_ins` sets variables of a stand-in unit: {"nvidia-dcgm": {"START_DELAY_S":
-    "30"}}. Empty slots for GPUs that come later are `spare_slots`.
+    "30"}}. `tags` and `vm_size` go into the instance-metadata cache. Empty slots for GPUs that come later are `spare_slots`.
     """
 
     name: str
@@ -67,11 +70,19 @@ class NodeRequest:
     stand_ins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     files: Sequence[GuestFile] = ()
     before: Sequence[Sequence[str]] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    vm_size: str = "Standard_ND96isr_H100_v5"
     memory_mib: int = 1536
 
     @property
     def booted_kernel(self) -> Kernel:
         return self.kernel or self.image.newest_kernel
+
+    def metadata_cache(self) -> GuestFile:
+        """Return the instance-metadata cache that AKS leaves on a node: its VM tags and size."""
+        tags = [{"name": name, "value": value} for name, value in self.tags.items()]
+        document = {"compute": {"tagsList": tags, "vmSize": self.vm_size}}
+        return GuestFile(path=METADATA_CACHE, content=json.dumps(document).encode())
 
     def node_config(self) -> dict[str, object]:
         """Return the configuration that provisioning reads."""
@@ -160,7 +171,7 @@ class Node:
             files=provisioning_files(
                 self._payload,
                 request.node_config(),
-                (*stand_in_files(request.stand_ins), *request.files),
+                (request.metadata_cache(), *stand_in_files(request.stand_ins), *request.files),
             ),
             commands=commands,
         )
@@ -202,8 +213,19 @@ class Node:
         Raises HarnessError when it has not in time, or at once when the guest can't any more.
         """
         deadline = self._deadline(_PROVISION_KVM_S)
-        self.machine.console.wait_for(FINISHED, deadline, what="that cloud-init has finished")
+        self.machine.console.wait_for(
+            FINISHED, deadline, what="that cloud-init has finished", trouble=self._trouble
+        )
         self.guest.wait_for_cloud_init_result(deadline)
+
+    def _trouble(self) -> str | None:
+        """Say why nothing good can come of this node any more, or None."""
+        now_s = SYSTEM_CLOCK.monotonic()
+        for device_id, server in self._servers.items():
+            state = server.state
+            if state.pending_since_s is not None and now_s - state.pending_since_s > _STALL_S:
+                return f"its emulated GPU '{device_id}' is stuck: {state.describe(now_s)}"
+        return self.machine.trouble()
 
     @property
     def guest(self) -> Guest:

@@ -17,7 +17,7 @@ from typing_extensions import override
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from harness.provisioning.wait import Deadline
 
@@ -25,6 +25,10 @@ _CHUNK = 65536
 _BACKLOG_CHUNKS = 4096
 #: Characters looked back over for a pattern that came in two reads.
 _WINDOW = 4096
+#: Seconds between two looks at what else may be wrong with a silent machine.
+_LOOK_ROUND_S = 1.0
+#: Places in the list of what is waited for; dead ends follow.
+_EOF, _TIMEOUT, _FIRST_DEAD_END = 1, 2, 3
 
 #: States of a guest from which no boot recovers, as the console shows them.
 DEAD_ENDS: Mapping[str, str] = {
@@ -102,11 +106,19 @@ class Console:
         self._spawn = _SocketSpawn(sock, name)
         self._seen = ""
 
-    def wait_for(self, pattern: str, deadline: Deadline, *, what: str) -> str:
+    def wait_for(
+        self,
+        pattern: str,
+        deadline: Deadline,
+        *,
+        what: str,
+        trouble: Callable[[], str | None] = lambda: None,
+    ) -> str:
         """Wait until the guest prints something that matches the regex `pattern`.
 
-        Ends early when the guest shows a dead end or QEMU closes the console. Returns what
-        matched; raises HarnessError with the console's last lines.
+        Ends early when the guest shows a dead end, QEMU closes the console, or `trouble`, asked
+        now and then, says why nothing good can come any more. Returns what matched; raises
+        HarnessError with the console's last lines.
         """
         dead_ends = list(DEAD_ENDS)
         choices: list[re.Pattern[str] | type[pexpect.EOF | pexpect.TIMEOUT]] = [
@@ -115,24 +127,31 @@ class Console:
             pexpect.TIMEOUT,
             *(re.compile(dead_end) for dead_end in dead_ends),
         ]
-        index = self._spawn.expect_list(
-            choices, timeout=deadline.remaining_s(), searchwindowsize=_WINDOW
-        )
+        said: str | None = None
+        while True:
+            index = self._spawn.expect_list(
+                choices, timeout=deadline.cap(_LOOK_ROUND_S), searchwindowsize=_WINDOW
+            )
+            said = trouble()
+            if index != _TIMEOUT or said is not None or deadline.has_passed():
+                break
         before = self._spawn.before
         self._seen = (self._seen + (before if isinstance(before, str) else ""))[-8000:]
         if index == 0:
             matched = self._spawn.after
             assert isinstance(matched, str)  # noqa: S101 - pexpect's contract for a regex match
             return matched
-        if index == 1:
-            trouble = "the machine ended"
-        elif index == 2:
-            trouble = "the time was up"
+        if said is not None:
+            reason = said
+        elif index == _EOF:
+            reason = "the machine ended"
+        elif index == _TIMEOUT:
+            reason = "the time was up"
         else:
             self._seen += str(self._spawn.after)
-            trouble = DEAD_ENDS[dead_ends[index - 3]]
+            reason = DEAD_ENDS[dead_ends[index - _FIRST_DEAD_END]]
         raise HarnessError(
-            f"Machine '{self._name}' was expected to print {what} on its console, but {trouble}. "
+            f"Machine '{self._name}' was expected to print {what} on its console, but {reason}. "
             f"Its last lines:\n{self.tail()}"
         )
 

@@ -219,6 +219,17 @@ class QemuMachine:
         """Return QEMU's events so far, oldest first."""
         return self._qmp.events
 
+    def trouble(self) -> str | None:
+        """Say why this machine will not go on, or None."""
+        for event in self.events:
+            if event.name == "BLOCK_IO_ERROR":
+                reason = event.data.get("reason", "no reason given")
+                return (
+                    f"QEMU could not write its disk ({reason}); free space on the file system of "
+                    f"'{self.folder}'"
+                )
+        return None
+
     def ssh_port(self) -> int:
         """Return the loopback port that leads to the guest's SSH server."""
         text = self._execute("human-monitor-command", {"command-line": "info usernet"})
