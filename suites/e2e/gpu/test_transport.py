@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from harness.errors import RequirementError
 from harness.gpu import GpuModel, load_catalogue
 from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.mpqemu import EndKind, MpqemuServer
+from harness.gpu.trace import AccessKind
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
 from harness.provisioning.command import LocalRunner, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
@@ -18,7 +20,6 @@ from suites.e2e.gpu.pausedqemu import BAR_0, PausedQemu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _QEMU = "qemu-system-x86_64"
 _END_S = 20.0
@@ -28,24 +29,26 @@ _FIRMWARE_S = 60.0
 @pytest.fixture(scope="module", autouse=True)
 def _stock_qemu() -> None:
     """Skip where this host's QEMU cannot take the device, except under CI."""
-    runner = LocalRunner()
-    version = runner.run([_QEMU, "--version"], timeout_s=_END_S)
-    devices = runner.run([_QEMU, "-device", "help"], timeout_s=_END_S)
     try:
-        if not version.ok:
-            raise RequirementError(
-                "There is no QEMU on this host; install it with `apt-get install qemu-system-x86`."
-            )
-        transport = choose_transport(
-            device_help=devices.stdout,
-            version=parse_qemu_version(version.stdout),
-            accelerator="tcg",
-        )
+        assert _transport() is Transport.MPQEMU
     except RequirementError as refusal:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(str(refusal))
-    assert transport is Transport.MPQEMU
+
+
+def _transport() -> Transport:
+    runner = LocalRunner()
+    version = runner.run([_QEMU, "--version"], timeout_s=_END_S)
+    if not version.ok:
+        raise RequirementError(
+            "There is no QEMU on this host; install it with `apt-get install qemu-system-x86`."
+        )
+    return choose_transport(
+        device_help=runner.run([_QEMU, "-device", "help"], timeout_s=_END_S).stdout,
+        version=parse_qemu_version(version.stdout),
+        accelerator="tcg",
+    )
 
 
 @pytest.fixture(params=["h100-sxm5-80gb", "a100-sxm4-40gb"])
@@ -97,6 +100,16 @@ def test_gpu_that_falls_off_the_bus_reads_all_ones(server: MpqemuServer, tmp_pat
 
         server.gpu.return_to_bus()
         assert qemu.memory_read(BAR_0) == 0x180000A1
+
+
+def test_guest_memory_is_not_held_on_to(server: MpqemuServer, tmp_path: Path) -> None:
+    """QEMU hands over its memory's descriptors again and again; in a clone they are precious."""
+    with PausedQemu(tmp_path, server.attachment()) as qemu:
+        qemu.place_gpu()
+        assert "Bad file descriptor" not in qemu.stderr()
+
+        held = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+        assert not [file for file in held if str(file).startswith("/memfd:")]
 
 
 def test_qemu_outlives_the_gpus_server(server: MpqemuServer, tmp_path: Path) -> None:
@@ -157,9 +170,7 @@ def test_firmware_gives_every_bar_an_address(server: MpqemuServer, tmp_path: Pat
         written = {
             one.offset: one.value
             for one in trace.config_accesses()
-            if trace.resets()
-            and one.sequence > trace.resets()[-1].sequence
-            and "write" in str(one)
+            if one.kind is AccessKind.CONFIG_WRITE
         }
         decodes = written.get(0x04, 0) & 0x0002
         return Observation(written if decodes else None, trace.render()[-500:])
