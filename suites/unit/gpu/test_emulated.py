@@ -150,6 +150,7 @@ def test_gpu_that_returns_is_as_it_was() -> None:
     gpu = configure(a_gpu())
     gpu.fall_off_bus()
     gpu.memory_write(BAR_0 + 0x100, 1, 4)
+    gpu.config_write(0x10, BAR_1, 4)
 
     gpu.return_to_bus()
     gpu.return_to_bus()

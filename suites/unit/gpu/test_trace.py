@@ -23,6 +23,7 @@ def test_accesses_are_told_apart_by_place() -> None:
     trace = recorder.snapshot()
 
     assert [access.offset for access in trace.bar_accesses(0)] == [0xA00]
+    assert [access.bar for access in trace.bar_accesses(1)] == [1]
     assert [access.bar for access in trace.bar_accesses()] == [0, 1, NO_BAR]
     assert [access.value for access in trace.bar_accesses(NO_BAR)] == [0xFFFFFFFF]
     assert [access.value for access in trace.config_accesses()] == [0x233010DE]
