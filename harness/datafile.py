@@ -47,8 +47,8 @@ def listed(names: Iterable[str]) -> str:
 
 
 def _parse(text: str, file: Path) -> tuple[yaml.Node, object]:
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         # The composed tree keeps the lines that the loaded data has lost.
         tree = loader.get_single_node()
         if not isinstance(tree, yaml.MappingNode):
@@ -65,14 +65,12 @@ def _parse(text: str, file: Path) -> tuple[yaml.Node, object]:
         raise BadInputError(
             f"This is not YAML: {str(error) or type(error).__name__}.", source=str(file)
         ) from error
-    finally:
-        loader.dispose()
 
 
 def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
     if id(node) in seen:
         raise BadInputError(
-            "An alias ('*name') is used here; write the value out.",
+            "An alias ('*name') repeats this value; write it out instead.",
             source=str(file),
             line=node.start_mark.line + 1,
         )
@@ -126,7 +124,7 @@ def _known_keys(schema: Mapping[str, object], location: Location) -> list[str]:
         if isinstance(properties, dict) and part in properties:
             step = properties[part]
         else:
-            step = node.get("items" if isinstance(part, int) else "additionalProperties")
+            step = node.get("items") or node.get("additionalProperties")
         if not isinstance(step, dict):
             return []
         node = _resolved(step, schema)

@@ -139,8 +139,7 @@ class EmulatedGpu:
             mask >>= 32
 
     def _write_register(self, register: tuple[int, int], value: int, mask: int) -> None:
-        if register in self._hardwired:
-            return
+        # What is written to a hard-wired register is kept but never shows: reads look there last.
         after = self._written.get(register, 0) & ~mask | value & mask
         if after == 0:
             self._written.pop(register, None)

@@ -252,7 +252,9 @@ class MpqemuServer:
 
         Raises HarnessError when the GPU was plugged before, or the server is not running.
         """
-        if self._qemus is None or self._qemus.fileno() < 0:
+        # Asked once, since the server's thread may close it at any time.
+        fd = -1 if self._qemus is None else self._qemus.fileno()
+        if fd < 0:
             raise HarnessError(
                 f"GPU '{self.device_id}' has no socket to hand to QEMU, since it was plugged before "
                 "or its server does not run; start a new server for each time a GPU is plugged."
@@ -260,7 +262,7 @@ class MpqemuServer:
         return GpuAttachment(
             id=self.device_id,
             driver=DRIVER,
-            fd=self._qemus.fileno(),
+            fd=fd,
             root_port_window_mib=root_port_window_mib(self.gpu.bars_mib),
         )
 

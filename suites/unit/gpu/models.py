@@ -1,0 +1,52 @@
+"""GPUs as tests want them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.gpu import GpuModel, PciIdentity, TransportBars
+from harness.gpu.emulated import EmulatedGpu
+from harness.gpu.trace import DEFAULT_CAPACITY
+from harness.provisioning.wait import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from harness.provisioning.wait import Clock
+
+MIB = 1 << 20
+BAR_0 = 0xE0000000
+BAR_1 = 0xE1000000
+
+
+def a_model() -> GpuModel:
+    """Return an H100 with two BARs."""
+    return GpuModel(
+        name="h100",
+        title="NVIDIA H100 80GB HBM3",
+        architecture="Hopper",
+        pci=PciIdentity(
+            vendor=0x10DE,
+            device=0x2330,
+            subsystem_vendor=0x10DE,
+            subsystem=0x16C1,
+            class_code=0x030200,
+            revision=0xA1,
+        ),
+        chip=0x180,
+        bars_mib=TransportBars(mpqemu={0: 16, 1: 16}),
+    )
+
+
+def a_gpu(*, clock: Clock = SYSTEM_CLOCK, trace_capacity: int = DEFAULT_CAPACITY) -> EmulatedGpu:
+    """Return a GPU as it is after power-on."""
+    model = a_model()
+    return EmulatedGpu(
+        model, bars_mib=model.bars_mib.mpqemu, clock=clock, trace_capacity=trace_capacity
+    )
+
+
+def configure(gpu: EmulatedGpu) -> EmulatedGpu:
+    """Do what firmware does: place both BARs and let them be decoded."""
+    gpu.config_write(0x10, BAR_0, 4)
+    gpu.config_write(0x14, BAR_1, 4)
+    gpu.config_write(0x04, 0x0002, 2)
+    return gpu

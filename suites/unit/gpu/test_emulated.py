@@ -1,0 +1,268 @@
+"""The emulated GPU as a guest sees it, and as a test scripts it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.gpu import emulated
+from harness.gpu.trace import NO_BAR, IncidentKind
+from suites.unit.gpu.models import BAR_0, BAR_1, MIB, a_gpu, configure
+from suites.unit.gpu.ticking import TickingClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.gpu.emulated import EmulatedGpu
+
+
+def test_guest_reads_the_boot_registers() -> None:
+    gpu = configure(a_gpu())
+
+    assert gpu.memory_read(BAR_0, 4) == 0x180000A1
+    assert gpu.memory_read(BAR_0 + 0xA00, 4) == 0x180A1000
+
+
+def test_boot_registers_cannot_be_written() -> None:
+    gpu = configure(a_gpu())
+
+    gpu.memory_write(BAR_0, 0xDEADBEEF, 4)
+
+    assert gpu.memory_read(BAR_0, 4) == 0x180000A1
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "value"),
+    [
+        (0x100, 4, 0x33221100),
+        (0x101, 1, 0x11),
+        (0x102, 2, 0x3322),
+        (0x100, 8, 0x7766554433221100),
+        (0x103, 4, 0x66554433),
+        (0x107, 1, 0x77),
+    ],
+)
+def test_registers_can_be_read_in_any_width(offset: int, size: int, value: int) -> None:
+    gpu = configure(a_gpu())
+    gpu.memory_write(BAR_0 + 0x100, 0x7766554433221100, 8)
+
+    assert gpu.memory_read(BAR_0 + offset, size) == value
+
+
+def test_narrow_write_leaves_its_neighbours() -> None:
+    gpu = configure(a_gpu())
+    gpu.memory_write(BAR_0 + 0x100, 0x33221100, 4)
+
+    gpu.memory_write(BAR_0 + 0x102, 0xAB, 1)
+
+    assert gpu.memory_read(BAR_0 + 0x100, 4) == 0x33AB1100
+
+
+def test_bars_have_registers_of_their_own() -> None:
+    gpu = configure(a_gpu())
+
+    gpu.memory_write(BAR_1, 0x12345678, 4)
+
+    assert gpu.memory_read(BAR_1, 4) == 0x12345678
+    assert gpu.memory_read(BAR_0, 4) == 0x180000A1
+
+
+def test_address_that_no_bar_claims_reads_all_ones() -> None:
+    gpu = configure(a_gpu())
+    outside = BAR_1 + 16 * MIB
+
+    gpu.memory_write(outside, 1, 4)
+
+    assert gpu.memory_read(outside, 4) == 0xFFFFFFFF
+    assert [access.offset for access in gpu.trace.bar_accesses(NO_BAR)] == [outside, outside]
+
+
+def test_untouched_bar_leaves_no_access() -> None:
+    gpu = configure(a_gpu())
+    gpu.memory_read(BAR_1, 4)
+
+    assert gpu.trace.bar_accesses(0) == ()
+    assert len(gpu.trace.bar_accesses(1)) == 1
+
+
+def test_reset_forgets_what_the_guest_wrote_but_not_what_the_test_scripted() -> None:
+    gpu = configure(a_gpu())
+    gpu.memory_write(BAR_0 + 0x100, 1, 4)
+    gpu.answer(0x200, 0x55)
+
+    gpu.reset()
+
+    assert gpu.memory_read(BAR_0 + 0x100, 4) == 0xFFFFFFFF
+    configure(gpu)
+    assert gpu.memory_read(BAR_0 + 0x100, 4) == 0
+    assert gpu.memory_read(BAR_0 + 0x200, 4) == 0x55
+    assert len(gpu.trace.resets()) == 1
+
+
+def test_register_answers_as_scripted_until_told_otherwise() -> None:
+    gpu = configure(a_gpu())
+
+    gpu.answer(0xA00, 0)
+    gpu.memory_write(BAR_0 + 0xA00, 7, 4)
+    assert gpu.memory_read(BAR_0 + 0xA00, 4) == 0
+
+    gpu.answer_truly(0xA00)
+    assert gpu.memory_read(BAR_0 + 0xA00, 4) == 0x180A1000
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        lambda gpu: gpu.answer(2, 0),
+        lambda gpu: gpu.answer(16 * MIB, 0),
+        lambda gpu: gpu.answer(-4, 0),
+        lambda gpu: gpu.answer(0, 0, bar=2),
+        lambda gpu: gpu.answer(0, 1 << 32),
+        lambda gpu: gpu.answer_truly(0, bar=5),
+    ],
+)
+def test_register_that_is_not_there_cannot_be_scripted(
+    script: Callable[[EmulatedGpu], None],
+) -> None:
+    with pytest.raises(ValueError, match="register"):
+        script(a_gpu())
+
+
+def test_gpu_off_the_bus_reads_all_ones_everywhere() -> None:
+    gpu = configure(a_gpu())
+
+    gpu.fall_off_bus()
+    gpu.config_write(0x10, 0, 4)
+    gpu.memory_write(BAR_0 + 0x100, 1, 4)
+
+    assert gpu.config_read(0, 4) == 0xFFFFFFFF
+    assert gpu.config_read(0, 2) == 0xFFFF
+    assert gpu.memory_read(BAR_0, 8) == 0xFFFFFFFFFFFFFFFF
+    assert not gpu.is_on_bus
+    assert len(gpu.trace.incidents_of(IncidentKind.FELL_OFF_BUS)) == 1
+
+
+def test_gpu_that_returns_is_as_it_was() -> None:
+    gpu = configure(a_gpu())
+    gpu.fall_off_bus()
+    gpu.memory_write(BAR_0 + 0x100, 1, 4)
+    gpu.config_write(0x10, BAR_1, 4)
+
+    gpu.return_to_bus()
+    gpu.return_to_bus()
+
+    assert gpu.config_read(0, 4) == 0x233010DE
+    assert gpu.memory_read(BAR_0 + 0x100, 4) == 0
+    assert len(gpu.trace.incidents_of(IncidentKind.RETURNED_TO_BUS)) == 1
+
+
+def test_stall_ends_with_its_time() -> None:
+    gpu = a_gpu(clock=TickingClock())
+    gpu.stall(10.0)
+
+    left = [gpu.stalled_for_s() for _ in range(12)]
+
+    assert left[0] > left[1] > 0
+    assert left[-1] == 0
+    assert [incident.kind for incident in gpu.trace.incidents] == [
+        IncidentKind.STALL_BEGAN,
+        IncidentKind.STALL_ENDED,
+    ]
+
+
+def test_stall_can_be_ended_early() -> None:
+    gpu = a_gpu()
+    gpu.stall(3600.0)
+
+    gpu.end_stall()
+    gpu.end_stall()
+
+    assert gpu.wait_out_stall(threading.Event())
+    assert len(gpu.trace.incidents_of(IncidentKind.STALL_ENDED)) == 1
+
+
+def test_waiting_for_a_stalled_gpu_can_be_cancelled() -> None:
+    gpu = a_gpu()
+    gpu.stall(3600.0)
+    cancelled = threading.Event()
+    cancelled.set()
+
+    assert not gpu.wait_out_stall(cancelled)
+
+
+def test_guest_cannot_make_the_device_remember_without_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emulated, "REGISTER_LIMIT", 3)
+    gpu = configure(a_gpu())
+
+    for offset in range(0x100, 0x200, 4):
+        gpu.memory_write(BAR_0 + offset, 1, 4)
+    gpu.memory_write(BAR_0 + 0x100, 2, 4)
+
+    read = [gpu.memory_read(BAR_0 + offset, 4) for offset in range(0x100, 0x200, 4)]
+    assert read == [2, 1, 1] + [0] * 61
+
+
+def test_threads_touch_one_gpu_without_losing_an_access() -> None:
+    gpu = configure(a_gpu(trace_capacity=10_000))
+
+    def touch() -> None:
+        for offset in range(500):
+            gpu.memory_write(BAR_0 + 0x1000 + offset, 0xFF, 1)
+
+    threads = [threading.Thread(target=touch) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    trace = gpu.trace
+    assert len(trace.bar_accesses(0)) == 2000
+    assert [access.sequence for access in trace.accesses] == list(range(2003))
+
+
+_ADDRESSES = st.one_of(
+    st.integers(0, 2**64 - 1),
+    st.integers(BAR_0 - 16, BAR_0 + 0x20),
+    st.integers(BAR_1 - 16, BAR_1 + 16),
+    st.integers(BAR_1 + 16 * MIB - 16, BAR_1 + 16 * MIB + 16),
+)
+_OFFSETS = st.one_of(st.integers(0, 255), st.integers(0, 2**32 - 1))
+_GUEST_ACCESSES = st.one_of(
+    st.tuples(st.just("config_read"), st.tuples(_OFFSETS, st.integers(1, 4))),
+    st.tuples(
+        st.just("config_write"),
+        st.tuples(_OFFSETS, st.integers(0, 2**32 - 1), st.integers(1, 4)),
+    ),
+    st.tuples(st.just("memory_read"), st.tuples(_ADDRESSES, st.integers(1, 8))),
+    st.tuples(
+        st.just("memory_write"),
+        st.tuples(_ADDRESSES, st.integers(0, 2**64 - 1), st.integers(1, 8)),
+    ),
+    st.tuples(st.sampled_from(["reset", "fall_off_bus", "return_to_bus"]), st.just(())),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(accesses=st.lists(_GUEST_ACCESSES, max_size=60))
+def test_any_guest_access_is_answered_within_its_size(
+    accesses: list[tuple[str, tuple[int, ...]]],
+) -> None:
+    gpu = configure(a_gpu(trace_capacity=4))
+
+    for name, arguments in accesses:
+        answer = getattr(gpu, name)(*arguments)
+        if answer is not None:
+            assert 0 <= answer < 1 << 8 * arguments[-1]
+
+    gpu.return_to_bus()
+    assert gpu.config_read(0, 4) == 0x233010DE
+    assert gpu.config_read(0x3D, 1) == 0
+    assert len(gpu.trace.accesses) <= 4 * 4
+    configure(gpu)
+    assert gpu.memory_read(BAR_0, 4) == 0x180000A1

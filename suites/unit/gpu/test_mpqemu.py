@@ -1,0 +1,408 @@
+"""The server's side of the conversation with QEMU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import HarnessError
+from harness.gpu.mpqemu import (
+    UNANSWERED,
+    Command,
+    EndKind,
+    MessageReader,
+    MpqemuServer,
+    ProtocolViolationError,
+)
+from harness.provisioning.wait import Deadline, Observation, wait_for
+from suites.unit.gpu.models import BAR_0, BAR_1, a_gpu
+from suites.unit.gpu.qemuside import QemuSide, bar_message, config_message, message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_END_S = 10.0
+_SYSMEM = message(Command.SYNC_SYSMEM, bytes(192))
+
+
+@pytest.fixture
+def server() -> Iterator[MpqemuServer]:
+    with MpqemuServer(a_gpu()) as running:
+        yield running
+
+
+@pytest.fixture
+def qemu(server: MpqemuServer) -> Iterator[QemuSide]:
+    with contextlib.closing(QemuSide(server.attachment())) as side:
+        yield side
+
+
+def test_device_is_realized_as_qemu_does_it(server: MpqemuServer, qemu: QemuSide) -> None:
+    """Plays what QEMU 7.2 was seen to send for `-device x-pci-proxy-dev`."""
+    qemu.post(message(Command.SET_IRQFD))
+    assert [qemu.config_read(offset, 2) for offset in (0x00, 0x02, 0x0A, 0x2E)] == [
+        0x10DE,
+        0x2330,
+        0x0302,
+        0x16C1,
+    ]
+    sizes = []
+    for offset in range(0x10, 0x2C, 4):
+        before = qemu.config_read(offset)
+        qemu.config_write(offset, 0xFFFFFFFF)
+        sizes.append((~(qemu.config_read(offset) & 0xFFFFFFF0) + 1) & 0xFFFFFFFF)
+        qemu.config_write(offset, before)
+    qemu.post(_SYSMEM)
+    assert qemu.ask(message(Command.DEVICE_RESET)) == 0
+
+    assert sizes == [16 << 20, 16 << 20, 0, 0, 0, 0, 0]
+    assert len(server.gpu.trace.resets()) == 1
+    assert server.gpu.trace.bar_accesses() == ()
+
+
+def _place_bars(qemu: QemuSide) -> None:
+    qemu.config_write(0x10, BAR_0)
+    qemu.config_write(0x14, BAR_1)
+    qemu.config_write(0x04, 0x0002, 2)
+
+
+def test_guest_address_leads_to_the_register(server: MpqemuServer, qemu: QemuSide) -> None:
+    _place_bars(qemu)
+
+    qemu.bar_write(BAR_1 + 8, 0x1122334455667788, 8)
+
+    assert qemu.bar_read(BAR_0) == 0x180000A1
+    assert qemu.bar_read(BAR_1 + 8, 8) == 0x1122334455667788
+    assert qemu.bar_read(BAR_1 + 0xFFFFFF, 1) == 0
+    assert qemu.bar_read(0x1000) == 0xFFFFFFFF
+    assert [access.offset for access in server.gpu.trace.bar_accesses(0)] == [0]
+
+
+def test_what_qemu_does_not_wait_for_gets_no_answer(qemu: QemuSide) -> None:
+    qemu.post(message(Command.SET_IRQFD) + _SYSMEM * 27)
+
+    # An answer to one of those would come first, and be taken for this one's.
+    assert qemu.config_read(0x00) == 0x233010DE
+
+
+def test_messages_in_pieces_are_put_together(qemu: QemuSide) -> None:
+    for byte in _SYSMEM + config_message(Command.PCI_CFGREAD, 0, size=2):
+        qemu.post(bytes([byte]))
+
+    assert qemu.answer() == 0x10DE
+
+
+def test_messages_in_one_piece_are_answered_in_order(qemu: QemuSide) -> None:
+    offsets = list(range(0, 64, 4)) * 20
+    qemu.post(b"".join(config_message(Command.PCI_CFGREAD, offset) for offset in offsets))
+
+    answers = [qemu.answer() for _ in offsets]
+
+    assert answers == [qemu.config_read(offset) for offset in offsets]
+
+
+def test_every_descriptor_is_closed_and_nothing_written(qemu: QemuSide) -> None:
+    ours, theirs = os.pipe()
+
+    qemu.post(_SYSMEM, [theirs] * 8)
+    qemu.post(message(Command.SET_IRQFD), [theirs, theirs])
+    os.close(theirs)
+    qemu.config_read(0)
+
+    # The end of the pipe shows that no writer is left, and none has written.
+    with os.fdopen(ours, "rb", buffering=0) as pipe:
+        os.set_blocking(ours, False)
+        assert pipe.read(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (message(8), "unknown command 8"),
+        (message(-1), "unknown command -1"),
+        (message(Command.RET, bytes(8)), "unknown command 1"),
+        (message(Command.PCI_CFGREAD, bytes(8)), "8 bytes of payload instead of 12"),
+        (message(Command.BAR_READ, length=2**64 - 1), "18446744073709551615 bytes"),
+        (config_message(Command.PCI_CFGREAD, 0, size=0), "PCI_CFGREAD for 0 bytes"),
+        (config_message(Command.PCI_CFGWRITE, 0, size=-1), "PCI_CFGWRITE for -1 bytes"),
+        (config_message(Command.PCI_CFGREAD, 0, size=5), "PCI_CFGREAD for 5 bytes"),
+        (bar_message(Command.BAR_WRITE, 0, size=9), "BAR_WRITE for 9 bytes"),
+        (bar_message(Command.BAR_READ, 0, size=2**32 - 1), "BAR_READ for 4294967295 bytes"),
+    ],
+)
+def test_broken_protocol_ends_the_conversation_with_its_reason(
+    server: MpqemuServer, qemu: QemuSide, wrong: bytes, words: str
+) -> None:
+    assert qemu.config_read(0) == 0x233010DE
+
+    qemu.post(wrong)
+
+    ending = server.wait_for_end(_END_S)
+    assert ending.kind is EndKind.VIOLATION
+    assert words in ending.detail
+    assert qemu.has_been_hung_up_on()
+    assert words in server.state.describe(0)
+
+
+def test_stream_that_breaks_off_is_told_from_one_that_ends(
+    server: MpqemuServer, qemu: QemuSide
+) -> None:
+    qemu.post(_SYSMEM[:40])
+    # Only once the server has begun to read does it let go of its copy of QEMU's end.
+    wait_for_descriptor_to_be_let_go(server)
+    qemu.close()
+
+    ending = server.wait_for_end(_END_S)
+
+    assert ending.kind is EndKind.VIOLATION
+    assert "middle of a message, after 40 bytes" in ending.detail
+
+
+def wait_for_descriptor_to_be_let_go(server: MpqemuServer) -> None:
+    def look() -> Observation[bool]:
+        try:
+            server.attachment()
+        except HarnessError:
+            return Observation(True, "let go")
+        return Observation(None, "still held")
+
+    wait_for("QEMU's end to be let go", look, Deadline.after(_END_S), interval_s=0.01)
+
+
+def test_server_ends_when_qemu_goes(server: MpqemuServer, qemu: QemuSide) -> None:
+    qemu.config_read(0)
+
+    qemu.close()
+
+    assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED
+
+
+def test_qemu_that_stays_is_told(server: MpqemuServer, qemu: QemuSide) -> None:
+    qemu.config_read(0)
+
+    with pytest.raises(HarnessError, match="let go of GPU 'gpu0'"):
+        server.wait_for_end(0.0)
+
+
+def test_close_leaves_neither_thread_nor_descriptor() -> None:
+    before = _open_descriptors()
+    server = MpqemuServer(a_gpu())
+    server.start()
+    qemu = QemuSide(server.attachment())
+    qemu.config_read(0)
+
+    server.close()
+
+    assert qemu.has_been_hung_up_on()
+    qemu.close()
+    assert server.wait_for_end(0.0).kind is EndKind.CLOSED
+    assert _open_descriptors() == before
+
+
+def test_server_that_nobody_plugged_or_started_can_be_closed_twice() -> None:
+    before = _open_descriptors()
+    MpqemuServer(a_gpu()).close()
+    server = MpqemuServer(a_gpu())
+    server.start()
+
+    server.close()
+    server.close()
+
+    assert _open_descriptors() == before
+
+
+def _open_descriptors() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}
+
+
+def test_stalled_gpu_does_not_keep_the_server_from_closing() -> None:
+    gpu = a_gpu()
+    with MpqemuServer(gpu) as server, contextlib.closing(QemuSide(server.attachment())) as qemu:
+        gpu.stall(3600.0)
+        qemu.post(config_message(Command.PCI_CFGREAD, 0))
+        _wait_until_pending(server)
+
+        server.close()
+
+        assert server.wait_for_end(0.0).kind is EndKind.CLOSED
+        assert gpu.trace.accesses == ()
+
+
+def test_client_that_never_reads_does_not_keep_the_server_from_closing(
+    server: MpqemuServer, qemu: QemuSide
+) -> None:
+    qemu.sock.settimeout(0.2)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            qemu.post(config_message(Command.PCI_CFGREAD, 0) * 100)
+
+    server.close()
+
+    assert server.wait_for_end(0.0).kind is EndKind.CLOSED
+
+
+def _wait_until_pending(server: MpqemuServer) -> None:
+    def look() -> Observation[bool]:
+        pending = server.state.pending_since_s is not None
+        return Observation(True if pending else None, str(server.state))
+
+    wait_for("the request to be pending", look, Deadline.after(_END_S), interval_s=0.01)
+
+
+def test_watchdog_names_the_request_that_a_stalled_gpu_owes(
+    server: MpqemuServer, qemu: QemuSide
+) -> None:
+    assert server.state.describe(0) == "QEMU has not asked anything yet."
+    server.gpu.stall(3600.0)
+    qemu.post(config_message(Command.PCI_CFGREAD, 0x0E, size=1))
+    _wait_until_pending(server)
+
+    state = server.state
+    assert state.pending_since_s is not None
+    assert state.describe(state.pending_since_s + 3.21) == (
+        "The device has owed QEMU an answer to PCI_CFGREAD of 1 bytes at 0xe for 3.2 s; "
+        "a vCPU stands still."
+    )
+    server.gpu.end_stall()
+    assert qemu.answer() == 0
+
+
+def test_watchdog_tells_a_qemu_that_asks_nothing(server: MpqemuServer, qemu: QemuSide) -> None:
+    assert qemu.ask(message(Command.DEVICE_RESET)) == 0
+    # The server notes that it is done after its answer has gone; the next request follows that.
+    qemu.post(message(Command.SET_IRQFD))
+    qemu.close()
+    server.wait_for_end(_END_S)
+
+    state = server.state
+    assert (state.requests, state.pending_since_s) == (2, None)
+    assert state.last_request is not None
+    assert state.last_request.command is Command.SET_IRQFD
+
+
+def test_gpu_is_plugged_only_once(server: MpqemuServer, qemu: QemuSide) -> None:
+    qemu.config_read(0)
+
+    with pytest.raises(HarnessError, match="plugged before"):
+        server.attachment()
+
+
+def test_server_that_does_not_run_has_nothing_to_plug() -> None:
+    with pytest.raises(HarnessError, match="does not run"):
+        MpqemuServer(a_gpu()).attachment()
+
+
+def test_attachment_says_how_to_plug(server: MpqemuServer) -> None:
+    attachment = server.attachment()
+
+    assert (attachment.driver, attachment.id) == ("x-pci-proxy-dev", "gpu0")
+    assert attachment.root_port_window_mib == 64
+    assert not os.get_inheritable(attachment.fd)
+
+
+def test_bug_in_the_device_is_an_ending_with_its_name(
+    server: MpqemuServer, qemu: QemuSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_offset: int, _size: int) -> int:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(server.gpu, "config_read", broken)
+
+    qemu.post(config_message(Command.PCI_CFGREAD, 0))
+
+    ending = server.wait_for_end(_END_S)
+    assert (ending.kind, ending.detail) == (EndKind.FAILED, "ZeroDivisionError: planted")
+    assert qemu.has_been_hung_up_on()
+
+
+_U32 = st.integers(0, 2**32 - 1)
+_U64 = st.integers(0, 2**64 - 1)
+_VALID = st.one_of(
+    st.builds(
+        config_message,
+        st.sampled_from([Command.PCI_CFGREAD, Command.PCI_CFGWRITE]),
+        st.one_of(st.integers(0, 256), _U32),
+        _U32,
+        st.integers(1, 4),
+    ),
+    st.builds(
+        bar_message,
+        st.sampled_from([Command.BAR_READ, Command.BAR_WRITE]),
+        st.one_of(st.integers(BAR_0 - 8, BAR_0 + 64), _U64),
+        _U64,
+        st.integers(1, 8),
+    ),
+    st.just(message(Command.DEVICE_RESET)),
+    st.just(message(Command.SET_IRQFD)),
+    st.binary(min_size=192, max_size=192).map(lambda data: message(Command.SYNC_SYSMEM, data)),
+)
+_ANY = st.one_of(
+    st.binary(max_size=100),
+    st.builds(
+        lambda command, length, data: message(command, data, length=length),
+        st.integers(-2, 9),
+        st.one_of(st.sampled_from([0, 8, 12, 24, 192]), _U64),
+        st.binary(max_size=200),
+    ),
+)
+
+
+def _is_answered(data: bytes) -> bool:
+    return struct.unpack_from("<i", data)[0] not in UNANSWERED
+
+
+@settings(max_examples=60, deadline=None)
+@given(messages=st.lists(_VALID, max_size=40))
+def test_any_sequence_of_messages_gets_one_answer_for_each_request(messages: list[bytes]) -> None:
+    with (
+        MpqemuServer(a_gpu(trace_capacity=4)) as server,
+        contextlib.closing(QemuSide(server.attachment())) as qemu,
+    ):
+        qemu.post(b"".join((*messages, config_message(Command.PCI_CFGREAD, 0))))
+
+        answers = [qemu.answer() for sent in messages if _is_answered(sent)]
+
+        assert all(0 <= answer < 2**64 for answer in answers)
+        assert qemu.answer() == 0x233010DE
+        qemu.close()
+        assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED
+
+
+@settings(max_examples=60, deadline=None)
+@given(messages=st.lists(_VALID, max_size=5), junk=_ANY, rest=st.lists(_VALID, max_size=5))
+def test_any_bytes_end_in_an_ending_and_leave_nothing(
+    messages: list[bytes], junk: bytes, rest: list[bytes]
+) -> None:
+    before = _open_descriptors()
+    with MpqemuServer(a_gpu(trace_capacity=4)) as server:
+        qemu = QemuSide(server.attachment())
+        with contextlib.suppress(BrokenPipeError):
+            for sent in (*messages, junk, *rest):
+                qemu.post(sent)
+        if messages or junk or rest:
+            wait_for_descriptor_to_be_let_go(server)
+        else:
+            server.close()
+        qemu.close()
+
+        ending = server.wait_for_end(_END_S)
+
+    assert ending.kind in {EndKind.PEER_CLOSED, EndKind.VIOLATION, EndKind.CLOSED}
+    assert _open_descriptors() == before
+
+
+@settings(max_examples=200, deadline=None)
+@given(chunks=st.lists(st.one_of(_VALID, _ANY), max_size=20))
+def test_reader_never_holds_more_than_a_message(chunks: list[bytes]) -> None:
+    reader = MessageReader()
+    with contextlib.suppress(ProtocolViolationError):
+        for chunk in chunks:
+            list(reader.feed(chunk))
+            assert reader.pending_bytes < 16 + 192

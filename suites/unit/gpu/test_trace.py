@@ -1,0 +1,98 @@
+"""The trace is bounded, and what is asserted on it stays true."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.gpu.trace import NO_BAR, AccessKind, IncidentKind, TraceRecorder
+from suites.unit.gpu.ticking import TickingClock
+
+
+def _recorder(capacity: int = 4) -> TraceRecorder:
+    return TraceRecorder(TickingClock(), capacity)
+
+
+def test_accesses_are_told_apart_by_place() -> None:
+    recorder = _recorder()
+    recorder.access(AccessKind.CONFIG_READ, None, 0, 4, 0x233010DE)
+    recorder.access(AccessKind.BAR_READ, 0, 0xA00, 4, 0x180A1000)
+    recorder.access(AccessKind.BAR_WRITE, 1, 0, 4, 1)
+    recorder.access(AccessKind.BAR_READ, NO_BAR, 0x1000, 4, 0xFFFFFFFF)
+
+    trace = recorder.snapshot()
+
+    assert [access.offset for access in trace.bar_accesses(0)] == [0xA00]
+    assert [access.bar for access in trace.bar_accesses(1)] == [1]
+    assert [access.bar for access in trace.bar_accesses()] == [0, 1, NO_BAR]
+    assert [access.value for access in trace.bar_accesses(NO_BAR)] == [0xFFFFFFFF]
+    assert [access.value for access in trace.config_accesses()] == [0x233010DE]
+    assert trace.bar_accesses(3) == ()
+
+
+def test_times_and_order_are_kept() -> None:
+    recorder = _recorder()
+    recorder.access(AccessKind.BAR_READ, 0, 0, 4, 0)
+    recorder.incident(IncidentKind.RESET)
+    recorder.access(AccessKind.CONFIG_READ, None, 0, 4, 0)
+
+    trace = recorder.snapshot()
+
+    assert [access.at_s for access in trace.accesses] == [1.0, 3.0]
+    assert [(reset.sequence, reset.at_s) for reset in trace.resets()] == [(1, 2.0)]
+    assert trace.incidents_of(IncidentKind.FELL_OFF_BUS) == ()
+    assert [entry.at_s for entry in trace.between(2.0, 3.0).incidents] == [2.0]
+    assert trace.between(2.0, 3.0).accesses == ()
+
+
+def test_chatter_in_configuration_space_hides_no_bar_access() -> None:
+    recorder = _recorder(capacity=4)
+    for offset in range(100):
+        recorder.access(AccessKind.CONFIG_READ, None, offset, 1, 0)
+        if offset == 50:
+            recorder.access(AccessKind.BAR_READ, 0, 0, 4, 0)
+
+    trace = recorder.snapshot()
+
+    assert len(trace.bar_accesses(0)) == 1
+    assert [access.offset for access in trace.config_accesses()] == [0, 1, 98, 99]
+    assert trace.dropped == 96
+
+
+def test_rendering_shows_what_is_missing() -> None:
+    recorder = _recorder(capacity=2)
+    recorder.access(AccessKind.CONFIG_READ, None, 0, 2, 0x10DE)
+    recorder.access(AccessKind.CONFIG_READ, None, 4, 2, 0)
+    recorder.incident(IncidentKind.FELL_OFF_BUS)
+    recorder.access(AccessKind.BAR_WRITE, 0, 0x140, 4, 1)
+    recorder.access(AccessKind.CONFIG_READ, None, 0, 2, 0xFFFF)
+
+    assert recorder.snapshot().render().splitlines() == [
+        "      0.0 ms config read 0x0 -> 0x10de",
+        "             (1 entries not shown)",
+        "   2000.0 ms fell off the bus",
+        "   3000.0 ms BAR write 0 0x140 <- 0x00000001",
+        "   4000.0 ms config read 0x0 -> 0xffff",
+    ]
+
+
+def test_empty_trace_renders_as_nothing() -> None:
+    assert _recorder().snapshot().render() == ""
+
+
+@settings(max_examples=100, deadline=None)
+@given(bars=st.lists(st.sampled_from([None, 0, 1, 5, NO_BAR]), max_size=200))
+def test_first_and_last_access_of_each_place_are_exact(bars: list[int | None]) -> None:
+    recorder = _recorder(capacity=4)
+    for bar in bars:
+        kind = AccessKind.CONFIG_READ if bar is None else AccessKind.BAR_READ
+        recorder.access(kind, bar, 0, 4, 0)
+
+    trace = recorder.snapshot()
+
+    for place in set(bars):
+        kept = [access for access in trace.accesses if access.bar == place]
+        when = [index for index, bar in enumerate(bars) if bar == place]
+        assert len(kept) <= 4
+        assert (kept[0].sequence, kept[-1].sequence) == (when[0], when[-1])
+    assert len(trace.accesses) + trace.dropped == len(bars)

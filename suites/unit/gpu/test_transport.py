@@ -1,0 +1,93 @@
+"""The transport follows from what QEMU offers, and is refused where QEMU would crash."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.gpu.transport import (
+    AcceleratorName,
+    QemuVersion,
+    Transport,
+    choose_transport,
+    parse_device_names,
+    parse_qemu_version,
+)
+
+_HEAD = """\
+Controller/Bridge/Hub devices:
+name "pcie-root-port", bus PCI, desc "PCI Express Root Port"
+
+Misc devices:
+name "vfio-pci", bus PCI, desc "VFIO-based PCI device assignment"
+"""
+_MPQEMU = 'name "x-pci-proxy-dev", bus PCI\n'
+_VFIO_USER = 'name "vfio-user-pci", bus PCI, desc "VFIO over socket PCI device assignment"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)", (7, 2, 22)),
+        ("QEMU emulator version 11.1.3", (11, 1, 3)),
+        ("QEMU emulator version 9.0", (9, 0, 0)),
+    ],
+)
+def test_version_is_read(text: str, version: tuple[int, int, int]) -> None:
+    assert parse_qemu_version(text) == QemuVersion(*version)
+
+
+def test_output_without_a_version_is_told() -> None:
+    with pytest.raises(HarnessError, match="segmentation fault"):
+        parse_qemu_version("segmentation fault")
+
+
+def test_devices_are_read_by_name() -> None:
+    assert parse_device_names(_HEAD + _MPQEMU) == {"pcie-root-port", "vfio-pci", "x-pci-proxy-dev"}
+
+
+@pytest.mark.parametrize(
+    ("version", "accelerator"),
+    [
+        ((6, 0, 0), "tcg"),
+        ((7, 2, 22), "tcg"),
+        ((7, 2, 22), "kvm"),
+        ((8, 1, 5), "tcg"),
+        ((8, 2, 2), "kvm"),
+        ((10, 0, 13), "kvm"),
+    ],
+)
+def test_mpqemu_serves_where_it_is_safe(
+    version: tuple[int, int, int], accelerator: AcceleratorName
+) -> None:
+    chosen = choose_transport(
+        device_help=_HEAD + _MPQEMU, version=QemuVersion(*version), accelerator=accelerator
+    )
+
+    assert chosen is Transport.MPQEMU
+
+
+@pytest.mark.parametrize(
+    ("devices", "version", "accelerator", "reason"),
+    [
+        (_MPQEMU, (8, 2, 0), "tcg", "crashes QEMU under TCG"),
+        (_MPQEMU, (10, 0, 13), "tcg", "crashes QEMU under TCG"),
+        (_MPQEMU, (11, 1, 3), "tcg", "crashes"),
+        (_MPQEMU + _VFIO_USER, (11, 1, 3), "tcg", "'vfio-user-pci' is not supported .* yet"),
+        (_MPQEMU + _VFIO_USER, (10, 1, 1), "kvm", "'vfio-user-pci' is not supported .* yet"),
+        (_MPQEMU, (10, 1, 0), "kvm", "never tried"),
+        ("", (7, 2, 22), "tcg", "no device 'x-pci-proxy-dev'"),
+        (_MPQEMU, (5, 2, 0), "kvm", "never tried"),
+    ],
+)
+def test_qemu_that_cannot_take_a_gpu_is_refused_in_one_sentence(
+    devices: str, version: tuple[int, int, int], accelerator: AcceleratorName, reason: str
+) -> None:
+    qemu = QemuVersion(*version)
+
+    with pytest.raises(RequirementError, match=reason) as refusal:
+        choose_transport(device_help=_HEAD + devices, version=qemu, accelerator=accelerator)
+
+    assert str(refusal.value).startswith(f"QEMU {qemu} under {accelerator.upper()} ")
+    assert "use QEMU 6.0 to 8.1" in str(refusal.value)
+    assert str(refusal.value).count(". ") == 0

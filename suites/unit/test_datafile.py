@@ -1,0 +1,125 @@
+"""Data files are read strictly, and a slip is told with file, line, key and what is known."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import pydantic
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.datafile import read_data_file
+from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FORBID = pydantic.ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wheel:
+    __pydantic_config__ = _FORBID
+
+    inches: Annotated[int, pydantic.Field(gt=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bicycle:
+    __pydantic_config__ = _FORBID
+
+    name: str
+    wheels: tuple[_Wheel, ...] = ()
+    by_gear: dict[int, _Wheel] | None = None
+
+
+def _file(folder: Path, text: str) -> Path:
+    file = folder / "bicycle.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_right_file_becomes_the_shape(tmp_path: Path) -> None:
+    file = _file(tmp_path, "name: racer\nwheels: [{inches: 28}, {inches: 0x1c}]\n")
+
+    assert read_data_file(file, _Bicycle) == _Bicycle(
+        name="racer", wheels=(_Wheel(inches=28), _Wheel(inches=28))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "words"),
+    [
+        ("name: a\nwheles: []\n", 2, "wheles", "known are 'name', 'wheels', 'by_gear'"),
+        ("\nwheels: []\n", 2, "name", "missing"),
+        ("nam: a\n", 1, "nam", "not known"),
+        (
+            "name: a\nwheels:\n- inches: 28\n- inch: 28\n",
+            4,
+            "wheels.1.inch",
+            "known are 'inches'",
+        ),
+        ("name: a\nwheels:\n- inches: 0\n", 3, "wheels.0.inches", "the file says 0"),
+        ("name: a\nby_gear:\n  0x1: {size: 2}\n", 3, "by_gear.1.size", "known are 'inches'"),
+        ("name: a\nname: b\n", 2, "name", "already given"),
+        ("name: a\nby_gear: {1: {inches: 1},\n 0x1: {inches: 2}}\n", 3, "1", "already given"),
+        ("name: &n a\nwheels: [*n]\n", 1, None, "An alias"),
+        ("name: *n\n", 1, None, "undefined alias"),
+        ("name: [\n", 2, None, "not YAML"),
+        ("", None, None, "mapping of keys"),
+        ("- name\n", None, None, "mapping of keys"),
+        ("name: \x01\n", None, None, "not YAML"),
+        ("name: 2020-13-45\n", None, None, "not YAML"),
+    ],
+)
+def test_slip_is_told_with_its_place(
+    tmp_path: Path, text: str, line: int | None, key: str | None, words: str
+) -> None:
+    file = _file(tmp_path, text)
+
+    with pytest.raises(BadInputError, match=words) as slip:
+        read_data_file(file, _Bicycle)
+
+    assert (slip.value.source, slip.value.line, slip.value.key) == (str(file), line, key)
+
+
+def test_endless_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="alias"):
+        read_data_file(_file(tmp_path, "name: &loop [*loop]\n"), _Bicycle)
+
+
+def test_thousands_of_brackets_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="not YAML"):
+        read_data_file(_file(tmp_path, "name: " + "[" * 20_000), _Bicycle)
+
+
+def test_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="cannot be read"):
+        read_data_file(tmp_path / "none.yaml", _Bicycle)
+
+
+def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bicycle.yaml"
+    file.write_bytes(b"name: \xff\xfe\n")
+
+    with pytest.raises(BadInputError, match="cannot be read"):
+        read_data_file(file, _Bicycle)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    text=st.one_of(
+        st.text(alphabet="name: whels[]{}-&*!?|>'\"#,\n\t0x1", max_size=60), st.text(max_size=30)
+    )
+)
+def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "bicycle.yaml"
+    file.write_text(text, encoding="utf-8", errors="replace")
+
+    with contextlib.suppress(BadInputError):
+        read_data_file(file, _Bicycle)
