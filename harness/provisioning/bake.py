@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from . import containerd
 from .exit_codes import ExitCode, ProvisioningError
-from .facts import ARM64, is_debian_family, teardown_scope
+from .facts import ARM64, teardown_scope
+from .families import OS_RELEASE, Family, family_of
 from .kernel_modules import installed_files, newest_kernel_with_headers
 from .nvidia import DEFAULT_DRIVER_TYPE, DKMS_TREE, STAGED_LIBRARIES, is_same_kind
-from .plan import Do, Plan, Remove, Step, Write
+from .plan import Do, Plan, Remove, Step, Write, say
 from .prebake import PROVISIONAL_RECORD, read_record
 from .root import UnreadableFileError
 from .services import apt_install
@@ -74,7 +75,7 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
     Raises what `choose_image` raises.
     """
     arch = node.answer("uname", "-m") or ""
-    if arch in ARM64 or not is_debian_family(node.root.read("/etc/os-release") or ""):
+    if arch in ARM64 or family_of(node.root.read_or_none(OS_RELEASE) or "") is not Family.DEBIAN:
         return Plan()
     image = choose_image(node, configuration)
     steps = [
@@ -85,7 +86,7 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
         ),
         Step(
             name="list-driver-image",
-            actions=(_say(f"  - nvidia-cuda-driver={image.tag}"),),
+            actions=(say(f"  - nvidia-cuda-driver={image.tag}"),),
             exit_code=ExitCode.BAKE_FAIL,
             needs=("fetch-driver-image",),
         ),
@@ -129,7 +130,7 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
                 actions=(
                     Do(
                         words=(f"expect a record for kernel {target} in {record_path}",),
-                        function=lambda node: _verify(node, configuration, image, target),
+                        function=lambda node: _verify(node, configuration, image, target, arch),
                     ),
                 ),
                 exit_code=ExitCode.BAKE_FAIL,
@@ -139,14 +140,9 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
     )
 
 
-def _say(line: str) -> Do:
-    def say(node: Node) -> None:
-        node.journal.line(line)
-
-    return Do(words=(f"log {line}",), function=say)
-
-
-def _verify(node: Node, configuration: Configuration, image: DriverImage, target: str) -> None:
+def _verify(
+    node: Node, configuration: Configuration, image: DriverImage, target: str, arch: str
+) -> None:
     """Expect a record that a node's boot will believe, and say what was baked."""
     path = configuration.gpu_dkms_marker_file
     record = read_record(node.root, path)
@@ -158,6 +154,8 @@ def _verify(node: Node, configuration: Configuration, image: DriverImage, target
         problem = f"built for kernel {record.kernel}, expected {target}"
     elif record.driver_version != image.version:
         problem = f"built version {record.driver_version}, expected {image.version}"
+    elif record.arch != arch:
+        problem = f"built for {record.arch}, expected {arch}"
     elif not is_same_kind(record.driver_kind or "", image.driver_type):
         problem = f"built a driver of kind {record.driver_kind}, expected {image.driver_type}"
     elif not installed_files(node.root, target):

@@ -93,6 +93,13 @@ class Root:
             except OSError as error:
                 raise UnreadableFileError(f"'{path}' cannot be read: {error.strerror}.") from error
 
+    def read_or_none(self, path: str) -> str | None:
+        """Return a file's text, or None where it is missing or cannot be read."""
+        try:
+            return self.read(path)
+        except UnreadableFileError:
+            return None
+
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         """Write a whole file beside its target and rename it, so that nobody reads half of it.
 
