@@ -42,12 +42,13 @@ def choose_image(node: Node, configuration: Configuration) -> DriverImage:
         tags = None if text is None else listed_tags(json.loads(text), driver_type)
     except (UnreadableFileError, ValueError, RecursionError) as error:
         raise ProvisioningError(
-            ExitCode.BAKE_FAIL, f"The component list '{COMPONENTS_PATH}' cannot be read: {error}."
+            ExitCode.COMMAND_FAILED,
+            f"The component list '{COMPONENTS_PATH}' cannot be read: {error}.",
         ) from error
     image = configuration.image(driver_type)
     if tags is not None and image.tag not in tags:
         raise ProvisioningError(
-            ExitCode.BAKE_FAIL,
+            ExitCode.COMMAND_FAILED,
             f"The image 'aks-gpu-{driver_type}:{image.tag}' is not on the component list "
             f"'{COMPONENTS_PATH}', which has {', '.join(tags) or 'no tag of it'}.",
         )
@@ -82,12 +83,12 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
         Step(
             name="fetch-driver-image",
             actions=(*containerd.wait_until_ready(), containerd.fetch(image)),
-            exit_code=ExitCode.BAKE_FAIL,
+            exit_code=ExitCode.COMMAND_FAILED,
         ),
         Step(
             name="list-driver-image",
             actions=(say(f"  - nvidia-cuda-driver={image.tag}"),),
-            exit_code=ExitCode.BAKE_FAIL,
+            exit_code=ExitCode.COMMAND_FAILED,
             needs=("fetch-driver-image",),
         ),
     ]
@@ -107,7 +108,7 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
             Step(
                 name="install-build-tools",
                 actions=(apt_install(*BUILD_TOOLS),),
-                exit_code=ExitCode.BAKE_FAIL,
+                exit_code=ExitCode.COMMAND_FAILED,
                 needs=("list-driver-image",),
             ),
             Step(
@@ -116,13 +117,13 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
                     Write(path=record_path, text=PROVISIONAL_RECORD),
                     Remove(path=f"{STAGED_LIBRARIES}/lib64"),
                 ),
-                exit_code=ExitCode.BAKE_FAIL,
+                exit_code=ExitCode.COMMAND_FAILED,
                 needs=("install-build-tools",),
             ),
             Step(
                 name="build-driver",
                 actions=(build,),
-                exit_code=ExitCode.BAKE_FAIL,
+                exit_code=ExitCode.COMMAND_FAILED,
                 needs=("prepare-build",),
             ),
             Step(
@@ -133,7 +134,7 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
                         function=lambda node: _verify(node, configuration, image, target, arch),
                     ),
                 ),
-                exit_code=ExitCode.BAKE_FAIL,
+                exit_code=ExitCode.COMMAND_FAILED,
                 needs=("build-driver",),
             ),
         ]
@@ -163,7 +164,7 @@ def _verify(
     else:
         node.journal.line(f"  - nvidia-cuda-driver-prebaked={image.tag} (kernel {record.kernel})")
         return
-    raise ProvisioningError(ExitCode.BAKE_FAIL, f"The driver image {problem}.")
+    raise ProvisioningError(ExitCode.COMMAND_FAILED, f"The driver image {problem}.")
 
 
 def withdraw(node: Node, configuration: Configuration) -> None:
