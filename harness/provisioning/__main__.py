@@ -104,10 +104,8 @@ class Session:
         """Do the work of the unit mig-partition."""
         try:
             partition(self.node.runner, self.environment.get(PROFILE_VARIABLE, ""))
-        except UnknownProfileError as error:
-            raise ProvisioningError(ExitCode.BAKE_FAIL, str(error)) from error
-        except CommandError as error:
-            raise ProvisioningError(ExitCode.BAKE_FAIL, str(error)) from error
+        except (UnknownProfileError, CommandError) as error:
+            raise ProvisioningError(ExitCode.COMMAND_FAILED, str(error)) from error
 
 
 COMMANDS: dict[str, tuple[str, Callable[[Session], None]]] = {

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from . import containerd
 from .exit_codes import ExitCode, ProvisioningError
-from .facts import ARM64, is_debian_family, teardown_scope
+from .facts import ARM64, teardown_scope
+from .families import OS_RELEASE, Family, family_of
 from .kernel_modules import installed_files, newest_kernel_with_headers
 from .nvidia import DEFAULT_DRIVER_TYPE, DKMS_TREE, STAGED_LIBRARIES, is_same_kind
-from .plan import Do, Plan, Remove, Step, Write
+from .plan import Do, Plan, Remove, Step, Write, say
 from .prebake import PROVISIONAL_RECORD, read_record
 from .root import UnreadableFileError
 from .services import apt_install
@@ -41,12 +42,13 @@ def choose_image(node: Node, configuration: Configuration) -> DriverImage:
         tags = None if text is None else listed_tags(json.loads(text), driver_type)
     except (UnreadableFileError, ValueError, RecursionError) as error:
         raise ProvisioningError(
-            ExitCode.BAKE_FAIL, f"The component list '{COMPONENTS_PATH}' cannot be read: {error}."
+            ExitCode.COMMAND_FAILED,
+            f"The component list '{COMPONENTS_PATH}' cannot be read: {error}.",
         ) from error
     image = configuration.image(driver_type)
     if tags is not None and image.tag not in tags:
         raise ProvisioningError(
-            ExitCode.BAKE_FAIL,
+            ExitCode.COMMAND_FAILED,
             f"The image 'aks-gpu-{driver_type}:{image.tag}' is not on the component list "
             f"'{COMPONENTS_PATH}', which has {', '.join(tags) or 'no tag of it'}.",
         )
@@ -74,19 +76,19 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
     Raises what `choose_image` raises.
     """
     arch = node.answer("uname", "-m") or ""
-    if arch in ARM64 or not is_debian_family(node.root.read("/etc/os-release") or ""):
+    if arch in ARM64 or family_of(node.root.read_or_none(OS_RELEASE) or "") is not Family.DEBIAN:
         return Plan()
     image = choose_image(node, configuration)
     steps = [
         Step(
             name="fetch-driver-image",
             actions=(*containerd.wait_until_ready(), containerd.fetch(image)),
-            exit_code=ExitCode.BAKE_FAIL,
+            exit_code=ExitCode.COMMAND_FAILED,
         ),
         Step(
             name="list-driver-image",
-            actions=(_say(f"  - nvidia-cuda-driver={image.tag}"),),
-            exit_code=ExitCode.BAKE_FAIL,
+            actions=(say(f"  - nvidia-cuda-driver={image.tag}"),),
+            exit_code=ExitCode.COMMAND_FAILED,
             needs=("fetch-driver-image",),
         ),
     ]
@@ -106,7 +108,7 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
             Step(
                 name="install-build-tools",
                 actions=(apt_install(*BUILD_TOOLS),),
-                exit_code=ExitCode.BAKE_FAIL,
+                exit_code=ExitCode.COMMAND_FAILED,
                 needs=("list-driver-image",),
             ),
             Step(
@@ -115,13 +117,13 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
                     Write(path=record_path, text=PROVISIONAL_RECORD),
                     Remove(path=f"{STAGED_LIBRARIES}/lib64"),
                 ),
-                exit_code=ExitCode.BAKE_FAIL,
+                exit_code=ExitCode.COMMAND_FAILED,
                 needs=("install-build-tools",),
             ),
             Step(
                 name="build-driver",
                 actions=(build,),
-                exit_code=ExitCode.BAKE_FAIL,
+                exit_code=ExitCode.COMMAND_FAILED,
                 needs=("prepare-build",),
             ),
             Step(
@@ -129,24 +131,19 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
                 actions=(
                     Do(
                         words=(f"expect a record for kernel {target} in {record_path}",),
-                        function=lambda node: _verify(node, configuration, image, target),
+                        function=lambda node: _verify(node, configuration, image, target, arch),
                     ),
                 ),
-                exit_code=ExitCode.BAKE_FAIL,
+                exit_code=ExitCode.COMMAND_FAILED,
                 needs=("build-driver",),
             ),
         ]
     )
 
 
-def _say(line: str) -> Do:
-    def say(node: Node) -> None:
-        node.journal.line(line)
-
-    return Do(words=(f"log {line}",), function=say)
-
-
-def _verify(node: Node, configuration: Configuration, image: DriverImage, target: str) -> None:
+def _verify(
+    node: Node, configuration: Configuration, image: DriverImage, target: str, arch: str
+) -> None:
     """Expect a record that a node's boot will believe, and say what was baked."""
     path = configuration.gpu_dkms_marker_file
     record = read_record(node.root, path)
@@ -158,6 +155,8 @@ def _verify(node: Node, configuration: Configuration, image: DriverImage, target
         problem = f"built for kernel {record.kernel}, expected {target}"
     elif record.driver_version != image.version:
         problem = f"built version {record.driver_version}, expected {image.version}"
+    elif record.arch != arch:
+        problem = f"built for {record.arch}, expected {arch}"
     elif not is_same_kind(record.driver_kind or "", image.driver_type):
         problem = f"built a driver of kind {record.driver_kind}, expected {image.driver_type}"
     elif not installed_files(node.root, target):
@@ -165,7 +164,7 @@ def _verify(node: Node, configuration: Configuration, image: DriverImage, target
     else:
         node.journal.line(f"  - nvidia-cuda-driver-prebaked={image.tag} (kernel {record.kernel})")
         return
-    raise ProvisioningError(ExitCode.BAKE_FAIL, f"The driver image {problem}.")
+    raise ProvisioningError(ExitCode.COMMAND_FAILED, f"The driver image {problem}.")
 
 
 def withdraw(node: Node, configuration: Configuration) -> None:

@@ -8,6 +8,7 @@ from . import services, toolkit
 from .driver import driver_steps, is_configured, teardown_action
 from .exit_codes import ExitCode, ProvisioningError
 from .facts import teardown_scope
+from .families import OS_RELEASE, Family
 from .mig import mig_steps, reboot_step
 from .plan import Plan, Step, Write
 from .prebake import Action
@@ -32,11 +33,10 @@ def make_plan(configuration: Configuration, facts: Facts, program: Sequence[str]
     steps = [*_runtime_steps(configuration, facts)]
     if not facts.is_opted_out:
         if facts.decision is not None:
-            if not facts.is_debian_family:
+            if facts.family is not Family.DEBIAN:
                 raise ProvisioningError(
                     ExitCode.UNSUPPORTED_OS,
-                    "A GPU driver is wanted, but '/etc/os-release' names neither Debian nor "
-                    "Ubuntu.",
+                    f"A GPU driver is wanted, but '{OS_RELEASE}' names neither Debian nor Ubuntu.",
                 )
             steps += driver_steps(configuration, facts, facts.decision)
         steps.append(_fabric_manager_step(is_needed=configuration.gpu_needs_fabric_manager))

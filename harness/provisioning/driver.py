@@ -11,7 +11,7 @@ from .exit_codes import ExitCode
 from .facts import teardown_scope
 from .kernel_modules import read_resident_version
 from .nvidia import GPU_DEST, driver_kind
-from .plan import Do, Plan, Retry, Run, Step, Verdict
+from .plan import Do, Plan, Retry, Run, Step, Verdict, say
 from .prebake import Action
 from .systemd import start
 from .teardown import render_grid_line, tear_down
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .nvidia import DriverImage
     from .prebake import Decision
     from .teardown import Scope
+    from .toolkit import RuntimeFacts
 
 CORRUPT_INFOROM = "infoROM is corrupted"
 PROBE = ("nvidia-modprobe", "-u", "-c0")
@@ -68,18 +69,11 @@ def driver_steps(configuration: Configuration, facts: Facts, decision: Decision)
         ),
         Step(
             name="report-readiness",
-            actions=(_say(facts.render_readiness()),),
+            actions=(say(facts.render_readiness()),),
             exit_code=None,
             needs=("start-modprobe-unit",),
         ),
     ]
-
-
-def _say(line: str) -> Do:
-    def say(node: Node) -> None:
-        node.journal.line(line)
-
-    return Do(words=(f"log {line}",), function=say)
 
 
 def _teardown_step(configuration: Configuration, facts: Facts) -> Step:
@@ -93,7 +87,7 @@ def _teardown_step(configuration: Configuration, facts: Facts) -> Step:
     kind = None if facts.record is None else driver_kind(facts.record.driver_kind or "")
     is_grid_over_other = driver_kind(facts.driver_type) == "grid" and kind != "grid"
     if is_grid_over_other:
-        actions.insert(0, _say(render_grid_line(facts.driver_type, facts.record)))
+        actions.insert(0, say(render_grid_line(facts.driver_type, facts.record)))
     return Step(
         name="tear-down-driver",
         actions=tuple(actions),
@@ -202,11 +196,12 @@ def _configure_steps(configuration: Configuration, facts: Facts, decision: Decis
             needs=("refresh-libraries",),
             groups=groups,
         ),
+        *_toolkit_steps(facts.runtime),
         Step(
             name="start-containerd",
             actions=start("containerd", 30),
             exit_code=ExitCode.GPU_DRIVERS_INSTALL_TIMEOUT,
-            needs=("regenerate-cdi-spec",),
+            needs=("configure-toolkit",),
             groups=groups,
         ),
         Step(
@@ -221,6 +216,21 @@ def _configure_steps(configuration: Configuration, facts: Facts, decision: Decis
             needs=("start-containerd",),
             groups=groups,
         ),
+    ]
+
+
+def _toolkit_steps(runtime: RuntimeFacts | None) -> list[Step]:
+    """Return the step that sets the nvidia runtime's mode; only after the driver works."""
+    if runtime is None:
+        return []
+    return [
+        Step(
+            name="configure-toolkit",
+            actions=(toolkit.configure_toolkit(runtime.choice),),
+            exit_code=_FAILED,
+            needs=("regenerate-cdi-spec",),
+            groups=(_ENSURE, _CONFIGURE),
+        )
     ]
 
 
@@ -272,6 +282,13 @@ def validate_plan() -> Plan:
                 actions=toolkit.validate_spec(),
                 exit_code=_FAILED,
                 needs=("validate-query",),
+                groups=(_VALIDATE,),
+            ),
+            Step(
+                name="validate-runtime-handler",
+                actions=(toolkit.validate_handler(),),
+                exit_code=_FAILED,
+                needs=("validate-cdi-spec",),
                 groups=(_VALIDATE,),
             ),
         ]

@@ -13,8 +13,8 @@ class ExitCode(enum.IntEnum):
     """
 
     OK = 0
-    BAKE_FAIL = 1
-    """The bake could not leave a valid prebaked driver."""
+    COMMAND_FAILED = 1
+    """`bake`, or the unit mig-partition, failed: neither has numbers for its causes."""
     INVALID_CONFIGURATION = 2
     """The configuration or the command line is wrong; as argparse says it."""
     UNSUPPORTED_OS = 3

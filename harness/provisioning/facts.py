@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import services, toolkit
+from .cdi import Engine, detect_support
 from .exit_codes import ExitCode, ProvisioningError
+from .families import OS_RELEASE, Family, family_of
 from .kernel_modules import prove_module
 from .nvidia import DEFAULT_DRIVER_TYPE, driver_type_for, is_same_kind
 from .prebake import Decision, Wanted, decide, read_record
+from .root import UnreadableFileError
 from .tags import MANAGED_TAG, SKIP_DRIVER_TAG, Metadata, TagLookupError, read_metadata
 from .teardown import Scope, choose_removal, observe
 
@@ -31,7 +34,7 @@ class Facts:
     kernel: str
     arch: str
     node_name: str
-    is_debian_family: bool
+    family: Family
     is_opted_out: bool
     mode: services.Mode | None
     driver_type: str
@@ -86,7 +89,7 @@ def look(node: Node, configuration: Configuration, *, is_read_only: bool) -> Fac
         kernel=kernel,
         arch=arch,
         node_name=(node.answer("uname", "-n") or "").lower(),
-        is_debian_family=is_debian_family(node.root.read("/etc/os-release") or ""),
+        family=family_of(node.root.read_or_none(OS_RELEASE) or ""),
         is_opted_out=is_opted_out,
         mode=mode,
         driver_type=driver_type,
@@ -130,11 +133,18 @@ def _wanted(configuration: Configuration, driver_type: str, kernel: str, arch: s
 
 
 def _look_at_runtime(node: Node) -> toolkit.RuntimeFacts:
+    try:
+        text = node.root.read(toolkit.CONTAINERD_CONFIG)
+    except UnreadableFileError as error:
+        raise ProvisioningError(
+            ExitCode.FILE_WATCH_TIMEOUT, f"containerd's configuration is not usable: {error}"
+        ) from error
     return toolkit.RuntimeFacts(
-        text=node.root.read(toolkit.CONTAINERD_CONFIG),
-        cdi=toolkit.detect_cdi(
-            node.answer("containerd", "config", "dump"),
-            node.answer("containerd", "--version") or "",
+        text=text,
+        cdi=detect_support(
+            Engine.CONTAINERD,
+            dump=node.answer("containerd", "config", "dump"),
+            version=node.answer("containerd", "--version") or "",
         ),
     )
 
@@ -147,17 +157,6 @@ def teardown_scope(configuration: Configuration, *, is_opted_out: bool) -> Scope
         record_path=configuration.gpu_dkms_marker_file,
         caches=services.CACHE_DIRECTORIES,
     )
-
-
-def is_debian_family(os_release: str) -> bool:
-    """Tell whether an os-release file is Debian's, Ubuntu's or that of one made of them."""
-    fields = {
-        key: value.strip("\"'")
-        for key, separator, value in (line.partition("=") for line in os_release.splitlines())
-        if separator
-    }
-    names = {fields.get("ID", ""), *fields.get("ID_LIKE", "").split()}
-    return not names.isdisjoint({"debian", "ubuntu"})
 
 
 def word(value: bool) -> str:  # a predicate's answer as text

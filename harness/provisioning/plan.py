@@ -131,6 +131,15 @@ class Do:
         return self.words
 
 
+def say(line: str) -> Do:
+    """Return the action that leaves a line in the log."""
+
+    def act(node: Node) -> None:
+        node.journal.line(line)
+
+    return Do(words=(f"log {line}",), function=act)
+
+
 Action = Run | Write | MakeDirectory | Remove | When | Do
 
 
@@ -164,6 +173,8 @@ class Step:
         """Return the lines that `plan` prints for this step."""
         failure = "ignored" if self.exit_code is None else f"exit {int(self.exit_code)}"
         title = f"{self.name}  # failure: {failure}"
+        if self.needs:
+            title += f"; after {', '.join(self.needs)}"
         if self.only_after_failure_of is not None:
             title += f"; only after failure of {self.only_after_failure_of}"
         lines = (line for action in self.actions for line in action.describe())

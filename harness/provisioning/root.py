@@ -85,13 +85,22 @@ class Root:
             return None
         except OSError as error:
             raise UnreadableFileError(f"'{path}' cannot be read: {error.strerror}.") from error
-        with os.fdopen(descriptor, "rb") as file:
+        try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UnreadableFileError(f"'{path}' is not a regular file.")
-            try:
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
                 return file.read(READ_LIMIT_BYTES).decode(errors="replace")
-            except OSError as error:
-                raise UnreadableFileError(f"'{path}' cannot be read: {error.strerror}.") from error
+        except OSError as error:
+            raise UnreadableFileError(f"'{path}' cannot be read: {error.strerror}.") from error
+        finally:
+            os.close(descriptor)
+
+    def read_or_none(self, path: str) -> str | None:
+        """Return a file's text, or None where it is missing or cannot be read."""
+        try:
+            return self.read(path)
+        except UnreadableFileError:
+            return None
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         """Write a whole file beside its target and rename it, so that nobody reads half of it.

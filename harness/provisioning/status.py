@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .cdi import plugin_environment, toolkit_environment
 from .configuration import ConfigurationError
 from .exit_codes import ProvisioningError
 from .facts import look
@@ -21,6 +22,7 @@ from .toolkit import has_spec
 if TYPE_CHECKING:
     from .configuration import Configuration
     from .node import Node
+    from .toolkit import RuntimeFacts
 
 
 def status(node: Node, configuration: Configuration) -> dict[str, object]:
@@ -72,5 +74,13 @@ def _boot(node: Node, configuration: Configuration) -> dict[str, object]:
         "driver_type": facts.driver_type,
         "is_opted_out": facts.is_opted_out,
         "managed_services": None if facts.mode is None else facts.mode.unit,
-        "cdi": None if facts.runtime is None else facts.runtime.cdi.value,
+        "cdi": None if facts.runtime is None else _cdi(facts.runtime),
+    }
+
+
+def _cdi(runtime: RuntimeFacts) -> dict[str, object]:
+    return {
+        "support": runtime.cdi.value,
+        "toolkit_environment": toolkit_environment(runtime.choice),
+        "plugin_environment": plugin_environment(runtime.choice),
     }

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import enum
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .cdi import CRI_PLUGINS, LEGACY_PREFIX, CdiSupport, Engine, RuntimeChoice, choose_runtime
 from .exit_codes import ExitCode, ProvisioningError
 from .nvidia import CONTAINER_RUNTIME
 from .plan import Action, Do, Remove, Retry, Run
 from .systemd import drop_in, reload_units, reset_failed, where_loaded
 from .toml_text import (
     Key,
+    TomlTextError,
     get_value,
     read_string,
     remove_tables,
@@ -25,54 +25,11 @@ if TYPE_CHECKING:
     from .node import Node
 
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 CDI_SPEC = "/var/run/cdi/nvidia.yaml"
 CDI_DEVICE_KIND = "nvidia.com/gpu"
 REFRESH_UNIT = "nvidia-cdi-refresh"
 RUNTIME_NAME = "nvidia"
-
-_CRI_PLUGINS: dict[int, Key] = {
-    1: ("plugins", "cri"),
-    2: ("plugins", "io.containerd.grpc.v1.cri"),
-    3: ("plugins", "io.containerd.cri.v1.runtime"),
-}
-_VERSION = re.compile(r"\bv?(\d+)\.(\d+)(?:\.(\d+))?")
-
-
-class CdiSupport(enum.Enum):
-    """What a container runtime makes of a CDI device that a pod asks for."""
-
-    NATIVE = "native"
-    CAPABLE = "capable"
-    """It can, and is told not to: enabling it and a restart make it native."""
-    ABSENT = "absent"
-
-
-def parse_version(text: str) -> tuple[int, int, int] | None:
-    """Read the version out of `containerd --version`, forks such as `1.7.34-2` included."""
-    match = _VERSION.search(text)
-    if match is None:
-        return None
-    return int(match[1]), int(match[2]), int(match[3] or 0)
-
-
-def detect_cdi(dump: str | None, version: str) -> CdiSupport:
-    """Tell containerd's support by what it says of itself; its version is a fallback only.
-
-    `dump` is `containerd config dump`, None where that failed. containerd 2.4 dropped the key
-    `enable_cdi` since CDI is always on there (containerd 14166), so a missing key means opposite
-    things in old and new releases.
-    """
-    number = parse_version(version) or (0, 0, 0)
-    if dump is None:
-        return CdiSupport.CAPABLE if number >= (1, 7, 0) else CdiSupport.ABSENT
-    keys: dict[str, str] = {}
-    for plugin in _CRI_PLUGINS.values():
-        keys.update(values_below(dump, plugin))
-    if "enable_cdi" in keys:
-        return CdiSupport.NATIVE if keys["enable_cdi"] == "true" else CdiSupport.CAPABLE
-    if "cdi_spec_dirs" in keys or number >= (2, 4, 0):
-        return CdiSupport.NATIVE
-    return CdiSupport.ABSENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +38,12 @@ class RuntimeFacts:
 
     text: str | None
     cdi: CdiSupport
+
+    @property
+    def choice(self) -> RuntimeChoice:
+        """Return how this node's containers get devices, CDI being on."""
+        is_native = self.cdi is not CdiSupport.ABSENT
+        return choose_runtime(Engine.CONTAINERD, is_cdi_enabled=True, is_native=is_native)
 
 
 def gpu_configuration(facts: RuntimeFacts) -> str | None:
@@ -97,7 +60,7 @@ def gpu_configuration(facts: RuntimeFacts) -> str | None:
     if facts.cdi is CdiSupport.CAPABLE:
         text = set_value(text, (*cri, "enable_cdi"), "true")
     if CONTAINER_RUNTIME not in text:
-        text = _add_runtime(text, cri, is_default=facts.cdi is CdiSupport.ABSENT)
+        text = _add_runtime(text, cri, is_default=facts.choice.is_default)
     return None if text == facts.text else text
 
 
@@ -135,7 +98,43 @@ def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
 
 def _cri_table(text: str) -> Key:
     version = get_value(text, ("version",)) or "1"
-    return _CRI_PLUGINS.get(int(version) if version.isdigit() else 2, _CRI_PLUGINS[2])
+    return CRI_PLUGINS.get(int(version) if version.isdigit() else 2, CRI_PLUGINS[2])
+
+
+def toolkit_configuration(text: str, choice: RuntimeChoice) -> str:
+    """Return the nvidia runtime's own configuration with the chosen mode.
+
+    The annotation prefix is set only where it is not the runtime's default.
+
+    Raises TomlTextError where the file cannot be understood.
+    """
+    table = ("nvidia-container-runtime",)
+    if choice.mode is not None:
+        text = set_value(text, (*table, "mode"), render_string(choice.mode))
+    if choice.annotation_prefix == LEGACY_PREFIX:
+        key = (*table, "modes", "cdi", "annotation-prefixes")
+        text = set_value(text, key, f"[{render_string(LEGACY_PREFIX)}]")
+    return text
+
+
+def configure_toolkit(choice: RuntimeChoice) -> Do:
+    """Give the nvidia runtime its mode, on a node whose driver image brought one."""
+
+    def configure(node: Node) -> str | None:
+        text = node.root.read(TOOLKIT_CONFIG)
+        if text is None:
+            return f"There is no '{TOOLKIT_CONFIG}'."
+        try:
+            edited = toolkit_configuration(text, choice)
+        except TomlTextError as error:
+            raise ProvisioningError(
+                ExitCode.GPU_DRIVERS_START_FAIL, f"'{TOOLKIT_CONFIG}' cannot be edited: {error}."
+            ) from error
+        if edited != text:
+            node.root.write(TOOLKIT_CONFIG, edited)
+        return None
+
+    return Do(words=(f"set mode {choice.mode} in {TOOLKIT_CONFIG}",), function=configure)
 
 
 def tolerate_early_refresh() -> tuple[Action, ...]:
@@ -172,7 +171,33 @@ def regenerate_spec() -> tuple[Action, ...]:
 
 def validate_spec() -> tuple[Action, ...]:
     """Look whether the CDI spec is there, on a node that has what writes it."""
-    return (where_loaded(f"{REFRESH_UNIT}.service", _expect_spec_action()),)
+    service = f"{REFRESH_UNIT}.service"
+    not_failed = Do(words=(f"expect that {service} has not failed",), function=_expect_not_failed)
+    return (where_loaded(service, not_failed, _expect_spec_action()),)
+
+
+def validate_handler() -> Do:
+    """Look whether containerd, as it runs, knows the nvidia runtime."""
+    return Do(
+        words=(f"expect {CONTAINER_RUNTIME} in containerd config dump",), function=_expect_handler
+    )
+
+
+def _expect_not_failed(node: Node) -> None:
+    service = f"{REFRESH_UNIT}.service"
+    if node.answer("systemctl", "is-failed", service) == "failed":
+        raise ProvisioningError(
+            ExitCode.GPU_DRIVERS_START_FAIL, f"The unit {service} has failed; read its journal."
+        )
+
+
+def _expect_handler(node: Node) -> None:
+    if CONTAINER_RUNTIME not in (node.answer("containerd", "config", "dump") or ""):
+        raise ProvisioningError(
+            ExitCode.GPU_DRIVERS_START_FAIL,
+            f"containerd's configuration does not name '{CONTAINER_RUNTIME}'; see "
+            f"'{CONTAINERD_CONFIG}'.",
+        )
 
 
 def _expect_spec_action() -> Do:
@@ -182,7 +207,7 @@ def _expect_spec_action() -> Do:
 
 def has_spec(node: Node) -> bool:
     """Tell whether the CDI spec is there and names a GPU."""
-    return CDI_DEVICE_KIND in (node.root.read(CDI_SPEC) or "")
+    return CDI_DEVICE_KIND in (node.root.read_or_none(CDI_SPEC) or "")
 
 
 def expect_spec(node: Node) -> None:

@@ -1,0 +1,67 @@
+"""Families of Linux distributions, and how each gets its driver."""
+
+from __future__ import annotations
+
+import enum
+
+from .nvidia import driver_kind
+
+OS_RELEASE = "/etc/os-release"
+GRIDD = "nvidia-gridd"
+
+
+class Family(enum.Enum):
+    """Distributions that are provisioned alike."""
+
+    DEBIAN = "debian"
+    AZURE_LINUX = "azure-linux"
+    OTHER = "other"
+
+
+_MEMBERS = {
+    "debian": Family.DEBIAN,
+    "ubuntu": Family.DEBIAN,
+    "azurelinux": Family.AZURE_LINUX,
+    "mariner": Family.AZURE_LINUX,
+}
+
+
+class DriverSource(enum.Enum):
+    """Where a node's driver comes from."""
+
+    CONTAINER_IMAGE = "container-image"
+    PACKAGES = "packages"
+    NONE = "none"
+
+
+def os_release_fields(text: str) -> dict[str, str]:
+    """Read an os-release file."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key: value.strip("\"'") for key, separator, value in pairs if separator}
+
+
+def family_of(os_release: str) -> Family:
+    """Return the family by an os-release file: its own name first, then those it is like."""
+    fields = os_release_fields(os_release)
+    names = (fields.get("ID", ""), *fields.get("ID_LIKE", "").split())
+    return next((_MEMBERS[name] for name in names if name in _MEMBERS), Family.OTHER)
+
+
+def driver_source(family: Family) -> DriverSource:
+    """Return where the driver comes from: an image that builds it, or built packages."""
+    return {
+        Family.DEBIAN: DriverSource.CONTAINER_IMAGE,
+        Family.AZURE_LINUX: DriverSource.PACKAGES,
+        Family.OTHER: DriverSource.NONE,
+    }[family]
+
+
+def units_after_install(family: Family, driver_type: str) -> tuple[str, ...]:
+    """Return the units that a driver needs besides those of every family.
+
+    Azure Linux starts the licence daemon itself, and only for GRID drivers: on any other driver
+    it fails and takes the boot with it.
+    """
+    if family is Family.AZURE_LINUX and driver_kind(driver_type) == "grid":
+        return (GRIDD,)
+    return ()

@@ -1,0 +1,163 @@
+"""Precompiled driver containers: one image, and one DaemonSet, for each kernel in a cluster.
+
+Pure decisions on what nodes and the registry say.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .families import os_release_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+KERNEL_LABEL = "feature.node.kubernetes.io/kernel-version.full"
+_ARCHITECTURE = re.compile(r"[.-]?(?:x86_64|amd64|aarch64|arm64)")
+
+
+class PrecompiledError(ValueError):
+    """The nodes do not tell which precompiled driver they need; the message names one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecompiledImage:
+    """A driver that was compiled for one kernel of one system."""
+
+    repository: str
+    image: str
+    version: str
+    kernel: str
+    os_tag: str
+
+    @property
+    def reference(self) -> str:
+        return f"{self.repository}/{self.image}:{self.version}-{self.kernel}-{self.os_tag}"
+
+
+def os_tag(os_release: str) -> str:
+    """Return the tag of a system, such as `ubuntu22.04`, by its os-release file.
+
+    Raises PrecompiledError where the file has no name or version.
+    """
+    fields = os_release_fields(os_release)
+    name, version = fields.get("ID", ""), fields.get("VERSION_ID", "")
+    if not name or not version:
+        raise PrecompiledError("The os-release file has no ID or no VERSION_ID.")
+    return name + version
+
+
+def kernel_suffix(kernel: str) -> str:
+    """Return what a DaemonSet's name ends with: the kernel, as a DNS name may have it."""
+    return _ARCHITECTURE.sub("", kernel).replace("_", ".").lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterNode:
+    """A node as the cluster describes it."""
+
+    name: str
+    os_tag: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelGroup:
+    """The nodes of one kernel, and the selector that finds them."""
+
+    kernel: str
+    os_tag: str
+    nodes: tuple[str, ...]
+
+    @property
+    def selector(self) -> dict[str, str]:
+        return {KERNEL_LABEL: self.kernel}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """The groups of a cluster, and a warning for each node that is in none."""
+
+    groups: tuple[KernelGroup, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def group_by_kernel(nodes: Iterable[ClusterNode], *, is_label_required: bool) -> Grouping:
+    """Group nodes by their kernel's label, in the order in which the kernels first appear.
+
+    A node without the label is an error under a ClusterPolicy (`is_label_required`) and is left
+    out with a warning under an NVIDIADriver.
+
+    Raises PrecompiledError, also for one kernel on two systems, whose drivers one DaemonSet
+    cannot both carry.
+    """
+    members: dict[str, list[ClusterNode]] = {}
+    warnings = []
+    for node in nodes:
+        kernel = node.labels.get(KERNEL_LABEL)
+        if not kernel:
+            message = f"The node '{node.name}' has no label '{KERNEL_LABEL}'."
+            if is_label_required:
+                raise PrecompiledError(message)
+            warnings.append(f"{message} It is left out.")
+            continue
+        members.setdefault(kernel, []).append(node)
+    groups = []
+    for kernel, group in members.items():
+        systems = sorted({node.os_tag for node in group})
+        if len(systems) > 1:
+            raise PrecompiledError(
+                f"The kernel '{kernel}' runs on several systems: {', '.join(systems)}."
+            )
+        names = tuple(node.name for node in group)
+        groups.append(KernelGroup(kernel=kernel, os_tag=systems[0], nodes=names))
+    return Grouping(groups=tuple(groups), warnings=tuple(warnings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverChoice:
+    """How one group gets its driver: `image` is None where it is compiled on the node."""
+
+    group: KernelGroup
+    image: PrecompiledImage | None
+    message: str
+
+
+def choose_driver(
+    group: KernelGroup,
+    *,
+    repository: str,
+    image: str,
+    version: str,
+    is_available: Callable[[str], bool],
+) -> DriverChoice:
+    """Choose the precompiled image, or the conventional build where the registry has none.
+
+    Upstream has no fallback: the group's pods would wait for an image that nobody pushed.
+    """
+    precompiled = PrecompiledImage(
+        repository=repository,
+        image=image,
+        version=version,
+        kernel=group.kernel,
+        os_tag=group.os_tag,
+    )
+    if is_available(precompiled.reference):
+        return DriverChoice(
+            group=group,
+            image=precompiled,
+            message=f"'{precompiled.reference}' was compiled for the kernel '{group.kernel}'.",
+        )
+    return DriverChoice(
+        group=group,
+        image=None,
+        message=f"The registry has no '{precompiled.reference}': the driver is built on the "
+        f"{len(group.nodes)} node(s) of the kernel '{group.kernel}'.",
+    )
+
+
+def may_delete(*, desired: int, misscheduled: int) -> bool:
+    """Tell whether a DaemonSet may go: it has no node to serve and runs on none it should not."""
+    return desired == 0 and misscheduled == 0

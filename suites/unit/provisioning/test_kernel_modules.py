@@ -1,0 +1,286 @@
+"""What DKMS, modinfo and the kernel say, and what is made of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.kernel_modules import (
+    DkmsEntry,
+    DkmsState,
+    LoadedModule,
+    ModuleFile,
+    ModuleProof,
+    driver_modules,
+    installed_files,
+    is_busy,
+    kernels,
+    newest_kernel_with_headers,
+    parse_dkms_status,
+    parse_modinfo,
+    parse_proc_modules,
+    prove_module,
+    read_loaded,
+    read_resident_version,
+    version_key,
+)
+from harness.provisioning.root import Root
+from harness.shell.mocks import ScriptedRunner
+
+from .fakes import KERNEL, VERSION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INSTALLED = DkmsEntry(
+    module="nvidia", version=VERSION, kernel=KERNEL, arch="x86_64", state=DkmsState.INSTALLED
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"nvidia/{VERSION}, {KERNEL}, x86_64: installed",
+        f"nvidia, {VERSION}, {KERNEL}, x86_64: installed",
+        f"  nvidia/{VERSION},{KERNEL},x86_64:installed",
+        f"nvidia/{VERSION}, {KERNEL}, x86_64: installed (original_module exists)",
+        f"nvidia/{VERSION}, {KERNEL}, x86_64: installed (WARNING! Diff between modules!)",
+    ],
+)
+def test_dkms_line_of_either_release_is_read(line: str) -> None:
+    assert parse_dkms_status(line) == (INSTALLED,)
+
+
+def test_dkms_states_are_told_apart() -> None:
+    text = (
+        f"nvidia/{VERSION}: added\n"
+        f"nvidia/{VERSION}, {KERNEL}, x86_64: built\n"
+        "Deprecated feature: REMAKE_INITRD (/var/lib/dkms/nvidia/1/source/dkms.conf)\n"
+        "Error! Could not locate dkms.conf file.\n"
+        "wireguard/1.0, 6.1, aarch64: installed\n"
+        "nvidia/1.0, 6.1, x86_64: installedish\n"
+        "nvidia/1.0, 6.1, x86_64: broken\n"
+    )
+
+    entries = parse_dkms_status(text)
+
+    assert [(e.module, e.version, e.kernel, e.arch, e.state) for e in entries] == [
+        ("nvidia", VERSION, None, None, DkmsState.ADDED),
+        ("nvidia", VERSION, KERNEL, "x86_64", DkmsState.BUILT),
+        ("wireguard", "1.0", "6.1", "aarch64", DkmsState.INSTALLED),
+    ]
+
+
+def test_modinfo_tells_version_and_kernel() -> None:
+    file = parse_modinfo(
+        "filename:       /lib/modules/x/nvidia.ko\n"
+        "version:        580.126.09\n"
+        "srcversion:     ABC:DEF\n"
+        f"vermagic:       {KERNEL} SMP preempt mod_unload modversions \n"
+        "version:        later\n"
+        "not a field\n"
+    )
+
+    assert file == ModuleFile(
+        version="580.126.09", vermagic=f"{KERNEL} SMP preempt mod_unload modversions"
+    )
+    assert file.kernel == KERNEL
+
+
+def test_module_that_says_nothing_has_no_kernel() -> None:
+    file = parse_modinfo("version:\nvermagic:\n")
+
+    assert file == ModuleFile(version=None, vermagic=None)
+    assert file.kernel is None
+    assert ModuleFile(version=None, vermagic=" ").kernel is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_installed"),
+    [
+        ({}, True),
+        ({"module": "nvidia-fs"}, False),
+        ({"version": "1.2"}, False),
+        ({"kernel": "6.1"}, False),
+        ({"arch": "aarch64"}, False),
+        ({"state": DkmsState.BUILT}, False),
+        ({"state": DkmsState.ADDED, "kernel": None, "arch": None}, False),
+    ],
+)
+def test_module_is_installed_only_as_a_whole(
+    entry: dict[str, object], *, is_installed: bool
+) -> None:
+    values = {
+        "module": "nvidia",
+        "version": VERSION,
+        "kernel": KERNEL,
+        "arch": "x86_64",
+        "state": DkmsState.INSTALLED,
+        **entry,
+    }
+    proof = ModuleProof(is_linker_ready=True, file=None, dkms=(DkmsEntry(**values),))  # type: ignore[arg-type]
+
+    assert proof.is_installed(version=VERSION, kernel=KERNEL, arch="x86_64") is is_installed
+
+
+def test_proof_asks_each_tool_once() -> None:
+    with (
+        ScriptedRunner()
+        .expect("ldconfig", timeout_s=60)
+        .expect(
+            "dkms status", timeout_s=60, stdout=f"nvidia/{VERSION}, {KERNEL}, x86_64: installed"
+        )
+        .expect(
+            f"modinfo -k {KERNEL} nvidia",
+            timeout_s=60,
+            stdout=f"version: {VERSION}\nvermagic: {KERNEL} SMP\n",
+        ) as runner
+    ):
+        proof = prove_module(runner, KERNEL, is_read_only=False)
+
+    assert proof == ModuleProof(
+        is_linker_ready=True,
+        file=ModuleFile(version=VERSION, vermagic=f"{KERNEL} SMP"),
+        dkms=(INSTALLED,),
+    )
+
+
+def test_proof_for_a_plan_does_not_write_the_linker_cache() -> None:
+    with (
+        ScriptedRunner()
+        .expect("ldconfig -N -X", timeout_s=60, exit_code=1)
+        .expect("dkms status", exit_code=127, stdout=f"nvidia/{VERSION}, {KERNEL}, x86_64: built")
+        .expect(f"modinfo -k {KERNEL} nvidia", exit_code=1, stdout="version: 1") as runner
+    ):
+        proof = prove_module(runner, KERNEL, is_read_only=True)
+
+    assert proof == ModuleProof(is_linker_ready=False, file=None, dkms=())
+
+
+PROC_MODULES = (
+    "nvidia_uvm 1540096 0 - Live 0x0000000000000000 (POE)\n"
+    "nvidia_drm 77824 0 - Live 0x0000000000000000 (POE)\n"
+    "nvidia_modeset 1306624 1 nvidia_drm, Live 0x0000000000000000 (POE)\n"
+    "nvidia 56717312 2 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (POE)\n"
+    "nvidia_wmi_ec_backlight 16384 0 - Live 0x0000000000000000\n"
+)
+
+
+def test_loaded_modules_are_read_with_their_holders() -> None:
+    modules = parse_proc_modules(PROC_MODULES + "garbage\nx 1 - -\nx 1 2\n")
+
+    assert modules[3] == LoadedModule(
+        name="nvidia", references=2, holders=("nvidia_uvm", "nvidia_modeset")
+    )
+    assert modules[0] == LoadedModule(name="nvidia_uvm", references=0, holders=())
+    assert len(modules) == 5
+
+
+def test_modules_unload_dependents_first() -> None:
+    modules = (
+        *reversed(parse_proc_modules(PROC_MODULES)),
+        LoadedModule(name="nvidia_peermem", references=0, holders=()),
+    )
+
+    assert [module.name for module in driver_modules(modules)] == [
+        "nvidia_uvm",
+        "nvidia_drm",
+        "nvidia_modeset",
+        "nvidia_peermem",
+        "nvidia",
+    ]
+
+
+def _nvidia(references: int, *holders: str) -> tuple[LoadedModule, ...]:
+    others = [name for name in holders if name.startswith("nvidia")]
+    return (
+        *(LoadedModule(name=name, references=0, holders=()) for name in others),
+        LoadedModule(name="nvidia", references=references, holders=holders),
+    )
+
+
+@pytest.mark.parametrize(
+    ("modules", "busy"),
+    [
+        ((), False),
+        (_nvidia(0), False),
+        (_nvidia(1), True),
+        (_nvidia(2, "nvidia_uvm", "nvidia_modeset"), False),
+        (_nvidia(3, "nvidia_uvm", "nvidia_modeset"), True),
+        (_nvidia(1, "gdrdrv"), True),
+        (_nvidia(2, "nvidia_uvm", "gdrdrv"), True),
+    ],
+)
+def test_module_is_busy_when_others_hold_it(
+    modules: tuple[LoadedModule, ...], *, busy: bool
+) -> None:
+    assert is_busy(modules) is busy
+
+
+def test_loaded_driver_is_read_from_the_node(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    assert read_loaded(root) == ()
+
+    root.write("/proc/modules", PROC_MODULES)
+
+    assert [module.name for module in read_loaded(root)] == [
+        "nvidia_uvm",
+        "nvidia_drm",
+        "nvidia_modeset",
+        "nvidia",
+    ]
+
+
+def test_resident_version_comes_from_sys_before_proc(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    assert read_resident_version(root) is None
+
+    root.write("/proc/driver/nvidia/version", "GCC version: 12.2.0\n")
+    assert read_resident_version(root) is None
+
+    root.write(
+        "/proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan  7 2025\n"
+        "GCC version:  gcc version 12.2.0\n",
+    )
+    assert read_resident_version(root) == "570.86.15"
+
+    root.write("/sys/module/nvidia/version", "580.126.09\n")
+    assert read_resident_version(root) == "580.126.09"
+
+
+def test_installed_files_are_those_of_the_driver(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    for name in ("nvidia.ko", "nvidia-uvm.ko.zst", "zfs.ko"):
+        root.write(f"/lib/modules/{KERNEL}/updates/dkms/{name}", "")
+
+    assert installed_files(root, KERNEL) == (
+        f"/lib/modules/{KERNEL}/updates/dkms/nvidia-uvm.ko.zst",
+        f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko",
+    )
+    assert kernels(root) == (KERNEL,)
+
+
+def test_newest_kernel_is_chosen_by_number_among_those_with_headers(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    assert newest_kernel_with_headers(root) is None
+
+    for kernel in ("6.1.0-9-amd64", "6.1.0-56-amd64"):
+        root.write(f"/lib/modules/{kernel}/build/Makefile", "")
+    root.make_directory("/lib/modules/6.1.0-99-amd64")
+
+    assert newest_kernel_with_headers(root) == "6.1.0-56-amd64"
+
+
+def test_versions_sort_by_their_numbers() -> None:
+    versions = ["6.1.0-56", "5.15.0-1041-azure", "6.1.0-9", "6.1.0", "6.10.0-1"]
+
+    assert sorted(versions, key=version_key) == [
+        "5.15.0-1041-azure",
+        "6.1.0",
+        "6.1.0-9",
+        "6.1.0-56",
+        "6.10.0-1",
+    ]
+    assert version_key("6.x") == ((1, 6, ""), (0, 0, ".x"))

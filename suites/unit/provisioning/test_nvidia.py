@@ -1,0 +1,92 @@
+"""Driver kinds, types by VM size, and image references."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.provisioning.nvidia import (
+    DRIVER_PROGRAMS,
+    DriverImage,
+    driver_kind,
+    driver_type_for,
+    is_same_kind,
+)
+
+
+@pytest.mark.parametrize(
+    ("driver_type", "kind"),
+    [
+        ("cuda", "cuda"),
+        ("cuda-lts", "cuda"),
+        ("grid", "grid"),
+        ("grid-v20", "grid"),
+        ("other", "other"),
+        ("my-cuda", "my-cuda"),
+        ("", None),
+    ],
+)
+def test_types_map_to_kinds(driver_type: str, kind: str | None) -> None:
+    assert driver_kind(driver_type) == kind
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("cuda", "cuda-lts", True),
+        ("grid", "grid-v20", True),
+        ("cuda", "grid", False),
+        ("other", "other", True),
+        ("other", "another", False),
+        ("", "", False),
+        ("", "cuda", False),
+        ("cuda", "", False),
+    ],
+)
+def test_kinds_are_compared_mapped(one: str, other: str, *, is_same: bool) -> None:
+    assert is_same_kind(one, other) is is_same
+
+
+@pytest.mark.parametrize(
+    ("size", "driver_type"),
+    [
+        ("Standard_NC128ds_xl_RTXPRO6000BSE_v6", "grid-v20"),
+        ("standard_nc320lds_xl_rtxpro6000bse_v6", "grid-v20"),
+        ("Standard_NC128ds_xl_RTXPRO6000BSE_v7", "cuda-lts"),
+        ("Standard_NV36ads_A10_v5", "grid"),
+        ("Standard_NC8ads_A10_v4", "grid"),
+        ("Standard_NV4ads_A10_v5", "cuda-lts"),
+        ("Standard_NC6", "cuda"),
+        ("Standard_NC24r", "cuda"),
+        ("Standard_NC24s_v2", "cuda-lts"),
+        ("Standard_ND96isr_H100_v5", "cuda-lts"),
+        ("Standard_NV6", "cuda-lts"),
+    ],
+)
+def test_vm_size_gives_the_driver_type(size: str, driver_type: str) -> None:
+    assert driver_type_for(size) == driver_type
+
+
+def test_image_has_one_name_in_every_cloud() -> None:
+    image = DriverImage(
+        driver_type="grid", version="570.86.15", sha="20260101", registry="registry.example:5000/"
+    )
+
+    assert image.tag == "570.86.15-20260101"
+    assert image.name == "mcr.microsoft.com/aks/aks-gpu-grid:570.86.15-20260101"
+    assert image.pull_reference == "registry.example:5000/aks/aks-gpu-grid:570.86.15-20260101"
+
+
+def test_default_registry_needs_no_second_name() -> None:
+    image = DriverImage(driver_type="cuda", version="1.2", sha="3")
+
+    assert image.pull_reference == image.name
+
+
+def test_programs_of_the_driver_are_those_that_a_teardown_looks_for() -> None:
+    names = (
+        "nvidia-smi nvidia-debugdump nvidia-persistenced nvidia-cuda-mps-control"
+        " nvidia-cuda-mps-server nvidia-modprobe nvidia-bug-report.sh nvidia-powerd"
+        " nvidia-ngx-updater nvidia-sleep.sh"
+    )
+
+    assert set(DRIVER_PROGRAMS) == {f"/usr/bin/{name}" for name in names.split()}

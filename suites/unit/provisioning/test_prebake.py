@@ -1,0 +1,189 @@
+"""The prebake record and the decision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.kernel_modules import (
+    DkmsEntry,
+    DkmsState,
+    ModuleFile,
+    ModuleProof,
+)
+from harness.provisioning.prebake import (
+    PROVISIONAL_RECORD,
+    Action,
+    Decision,
+    Reason,
+    Record,
+    Wanted,
+    decide,
+    parse_record,
+    read_record,
+    write_record,
+)
+from harness.provisioning.root import Root
+
+from .fakes import KERNEL, OTHER_KERNEL, OTHER_VERSION, VERSION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECORD = Record(kernel=KERNEL, driver_version=VERSION, driver_kind="cuda", arch="x86_64")
+WANTED = Wanted(driver_type="cuda-lts", driver_version=VERSION, kernel=KERNEL, arch="x86_64")
+ENTRY = DkmsEntry(
+    module="nvidia", version=VERSION, kernel=KERNEL, arch="x86_64", state=DkmsState.INSTALLED
+)
+FILE = ModuleFile(version=VERSION, vermagic=f"{KERNEL} SMP preempt")
+PROOF = ModuleProof(is_linker_ready=True, file=FILE, dkms=(ENTRY,))
+
+
+def nobody_asks() -> ModuleProof:
+    raise AssertionError("the record alone decides here")
+
+
+def test_record_is_read_by_key() -> None:
+    text = (
+        f"future=1\nkernel={KERNEL}\n# comment\ndriver_version={VERSION}\n"
+        "driver_kind=cuda\narch=x86_64\nkernel=second\n"
+    )
+
+    assert parse_record(text) == RECORD
+    assert not RECORD.is_corrupt
+
+
+@pytest.mark.parametrize("field", ["kernel", "driver_version", "driver_kind", "arch"])
+@pytest.mark.parametrize(
+    "line", ["", "{}=\n", "{}=a b\n", "{}=a\tb\n", "{}=a\r\n", "{}=\x1b[2J\n", " {}=a\n", "{}\n"]
+)
+def test_field_without_a_good_value_is_corrupt(field: str, line: str) -> None:
+    others = "".join(f"{key}={value}\n" for key, value in RECORD.to_json().items() if key != field)
+
+    record = parse_record(line.format(field) + others)
+
+    assert record == replace(RECORD, **{field: None})
+    assert record.is_corrupt
+
+
+def test_first_occurrence_wins_even_when_it_is_empty() -> None:
+    record = parse_record(f"kernel=\nkernel={KERNEL}\n")
+
+    assert record.kernel is None
+
+
+def test_value_may_hold_an_equals_sign() -> None:
+    assert parse_record("kernel=a=b\n").kernel == "a=b"
+
+
+def test_written_record_is_read_back(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+
+    write_record(root, "/opt/record", RECORD)
+
+    assert read_record(root, "/opt/record") == RECORD
+    assert root.read("/opt/record") == (
+        f"kernel={KERNEL}\ndriver_version={VERSION}\ndriver_kind=cuda\narch=x86_64\n"
+    )
+
+
+def test_missing_record_is_none_and_a_folder_is_corrupt(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.make_directory("/opt/folder")
+
+    assert read_record(root, "/opt/record") is None
+    assert read_record(root, "/opt/folder") == Record()
+
+
+def test_record_of_a_bake_that_goes_on_is_corrupt() -> None:
+    assert parse_record(PROVISIONAL_RECORD) == Record()
+
+
+@pytest.mark.parametrize("record", [RECORD, Record()])
+def test_node_without_a_driver_tears_down_what_is_there(record: Record) -> None:
+    assert decide(None, record, nobody_asks) == Decision(
+        action=Action.TEARDOWN, reason=Reason.OPTED_OUT
+    )
+
+
+def test_node_without_a_driver_and_record_does_nothing() -> None:
+    assert decide(None, None, nobody_asks) == Decision(action=Action.NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("record", "action", "reason"),
+    [
+        (None, Action.INSTALL, Reason.NO_RECORD),
+        (Record(), Action.TEARDOWN_INSTALL, Reason.CORRUPT),
+        (replace(RECORD, driver_kind=None), Action.TEARDOWN_INSTALL, Reason.CORRUPT),
+        (replace(RECORD, driver_version=None), Action.TEARDOWN_INSTALL, Reason.CORRUPT),
+        (
+            replace(RECORD, driver_kind="grid", driver_version=OTHER_VERSION),
+            Action.TEARDOWN_INSTALL,
+            Reason.KIND,
+        ),
+        (
+            replace(RECORD, driver_version=OTHER_VERSION, kernel=OTHER_KERNEL),
+            Action.TEARDOWN_INSTALL,
+            Reason.VERSION,
+        ),
+        (replace(RECORD, kernel=OTHER_KERNEL, arch=None), Action.INSTALL, Reason.KERNEL),
+        (replace(RECORD, kernel=None), Action.INSTALL, Reason.KERNEL),
+        (replace(RECORD, arch=None), Action.INSTALL, Reason.ARCH),
+        (replace(RECORD, arch="aarch64"), Action.INSTALL, Reason.ARCH),
+    ],
+)
+def test_record_that_does_not_fit_decides_alone(
+    record: Record | None, action: Action, reason: Reason
+) -> None:
+    assert decide(WANTED, record, nobody_asks) == Decision(action=action, reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("proof", "reason"),
+    [
+        (replace(PROOF, is_linker_ready=False), Reason.MODULE),
+        (replace(PROOF, file=None), Reason.MODULE),
+        (replace(PROOF, file=replace(FILE, version=OTHER_VERSION)), Reason.MODULE),
+        (replace(PROOF, file=replace(FILE, version=None)), Reason.MODULE),
+        (replace(PROOF, file=replace(FILE, vermagic=f"{OTHER_KERNEL} SMP")), Reason.VERMAGIC),
+        (replace(PROOF, file=replace(FILE, vermagic=f"{KERNEL}x SMP")), Reason.VERMAGIC),
+        (replace(PROOF, dkms=(replace(ENTRY, state=DkmsState.BUILT),)), Reason.DKMS),
+        (replace(PROOF, dkms=()), Reason.DKMS),
+        (
+            replace(PROOF, file=replace(FILE, vermagic="x"), dkms=()),
+            Reason.VERMAGIC,
+        ),
+    ],
+)
+def test_module_that_does_not_prove_itself_is_built_anew(
+    proof: ModuleProof, reason: Reason
+) -> None:
+    assert decide(WANTED, RECORD, lambda: proof) == Decision(action=Action.INSTALL, reason=reason)
+
+
+def test_all_good_skips_the_build() -> None:
+    assert decide(WANTED, RECORD, lambda: PROOF) == Decision(
+        action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK
+    )
+
+
+def test_decision_is_one_line_and_one_object() -> None:
+    nothing = Decision(action=Action.NOTHING)
+    teardown = Decision(action=Action.TEARDOWN_INSTALL, reason=Reason.KIND)
+
+    assert nothing.render_line() == "AKS_GPU_PREBAKE event=decision action=nothing reason=-"
+    assert teardown.render_line() == (
+        "AKS_GPU_PREBAKE event=decision action=teardown-install reason=kind"
+    )
+    assert nothing.to_json() == {"action": "nothing", "reason": None}
+    assert teardown.to_json() == {"action": "teardown-install", "reason": "kind"}
+
+
+def test_two_actions_tear_down() -> None:
+    assert {action for action in Action if action.has_teardown} == {
+        Action.TEARDOWN,
+        Action.TEARDOWN_INSTALL,
+    }
