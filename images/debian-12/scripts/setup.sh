@@ -12,5 +12,12 @@ systemctl mask \
     e2scrub_all.timer e2scrub_reap.service fstrim.timer \
     systemd-pstore.service getty@tty1.service
 
+# Mounts that nothing here uses, and the modules that they and the console's login would load.
+systemctl mask \
+    dev-hugepages.mount sys-kernel-debug.mount sys-kernel-tracing.mount \
+    sys-kernel-config.mount sys-fs-fuse-connections.mount proc-sys-fs-binfmt_misc.automount \
+    modprobe@configfs.service modprobe@dm_mod.service modprobe@drm.service \
+    modprobe@fuse.service modprobe@loop.service
+
 # Kept across boots, so that what a dead node said can be read from its disk.
 mkdir --parents /var/log/journal

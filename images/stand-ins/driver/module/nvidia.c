@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A stand-in for NVIDIA's kernel module: it does what provisioning and its tests can see of the
+ * real one, and nothing for CUDA. It binds to NVIDIA's display controllers, reads the first boot
+ * register through BAR 0, and shows device nodes and /proc/driver/nvidia in the real one's form.
+ *
+ * Kernels 6.1 to 6.12.
+ */
+#define pr_fmt(fmt) "NVRM: " fmt
+
+#include <linux/cdev.h>
+#include <linux/device.h>
+#include <linux/fs.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/proc_fs.h>
+#include <linux/seq_file.h>
+#include <linux/version.h>
+
+#include "nv-version.h"
+#include "nv-stand-in.h"
+
+/* The character devices' numbers are the real driver's (Documentation/admin-guide/devices.txt). */
+#define NV_MAJOR 195
+#define NV_CONTROL_MINOR 255
+#define NV_MAX_GPUS 32
+
+#define NV_PMC_BOOT_0 0x0
+/* What a read returns when no device answers any more. */
+#define NV_NO_ANSWER 0xffffffff
+
+struct nv_gpu {
+	struct pci_dev *pdev;
+	void __iomem *registers;
+	struct proc_dir_entry *proc;
+	u32 boot_0;
+	unsigned int minor;
+};
+
+static const struct {
+	u16 device;
+	const char *name;
+} nv_models[] = {
+	{ 0x1db4, "Tesla V100-PCIE-16GB" },
+	{ 0x1eb8, "Tesla T4" },
+	{ 0x20b0, "NVIDIA A100-SXM4-40GB" },
+	{ 0x20b2, "NVIDIA A100-SXM4-80GB" },
+	{ 0x2236, "NVIDIA A10" },
+	{ 0x26b9, "NVIDIA L40S" },
+	{ 0x27b8, "NVIDIA L4" },
+	{ 0x2330, "NVIDIA H100 80GB HBM3" },
+	{ 0x2335, "NVIDIA H200" },
+};
+
+static DEFINE_MUTEX(nv_lock);
+static struct nv_gpu *nv_gpus[NV_MAX_GPUS];
+static struct class *nv_class;
+static struct cdev nv_cdev;
+static struct proc_dir_entry *nv_proc;
+static struct proc_dir_entry *nv_proc_gpus;
+
+unsigned int nvidia_stand_in_gpus(void)
+{
+	unsigned int minor, count = 0;
+
+	mutex_lock(&nv_lock);
+	for (minor = 0; minor < NV_MAX_GPUS; minor++)
+		count += nv_gpus[minor] != NULL;
+	mutex_unlock(&nv_lock);
+	return count;
+}
+EXPORT_SYMBOL_GPL(nvidia_stand_in_gpus);
+
+static const char *nv_model(u16 device)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(nv_models); i++)
+		if (nv_models[i].device == device)
+			return nv_models[i].name;
+	return "Unknown";
+}
+
+static int nv_open(struct inode *inode, struct file *file)
+{
+	unsigned int minor = iminor(inode);
+	struct nv_gpu *gpu;
+	int rc = 0;
+
+	if (minor == NV_CONTROL_MINOR)
+		return 0;
+	mutex_lock(&nv_lock);
+	gpu = minor < NV_MAX_GPUS ? nv_gpus[minor] : NULL;
+	if (!gpu) {
+		rc = -ENODEV;
+	} else if (ioread32(gpu->registers + NV_PMC_BOOT_0) == NV_NO_ANSWER) {
+		pr_err("GPU %s has fallen off the bus.\n", pci_name(gpu->pdev));
+		rc = -EIO;
+	}
+	mutex_unlock(&nv_lock);
+	return rc;
+}
+
+/* The owner makes every open file hold a reference to the module. */
+static const struct file_operations nv_fops = {
+	.owner = THIS_MODULE,
+	.open = nv_open,
+};
+
+static int nv_show_version(struct seq_file *out, void *unused)
+{
+	seq_printf(out, "NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  %s\n",
+		   NV_VERSION_STRING, NV_BUILD_DATE);
+	seq_printf(out, "GCC version:  %s\n", NV_COMPILER);
+	return 0;
+}
+
+static int nv_show_information(struct seq_file *out, void *unused)
+{
+	struct nv_gpu *gpu = out->private;
+	struct pci_dev *pdev = gpu->pdev;
+
+	seq_printf(out, "Model: \t\t %s\n", nv_model(pdev->device));
+	seq_printf(out, "IRQ:   \t\t %u\n", pdev->irq);
+	seq_printf(out, "GPU UUID: \t GPU-%08x-%04x-%04x-%04x-%012x\n", gpu->boot_0, pdev->device,
+		   pdev->subsystem_device, pci_domain_nr(pdev->bus),
+		   pdev->bus->number << 8 | pdev->devfn);
+	seq_puts(out, "Video BIOS: \t ??.??.??.??.??\n");
+	seq_puts(out, "Bus Type: \t PCIe\n");
+	seq_puts(out, "DMA Size: \t 52 bits\n");
+	seq_puts(out, "DMA Mask: \t 0xfffffffffffff\n");
+	seq_printf(out, "Bus Location: \t %s\n", pci_name(pdev));
+	seq_printf(out, "Device Minor: \t %u\n", gpu->minor);
+	seq_printf(out, "GPU Firmware: \t N/A\n");
+	seq_printf(out, "GPU Excluded:\t No\n");
+	return 0;
+}
+
+static int nv_claim_minor(struct nv_gpu *gpu)
+{
+	unsigned int minor;
+	int rc = -ENOSPC;
+
+	mutex_lock(&nv_lock);
+	for (minor = 0; minor < NV_MAX_GPUS; minor++) {
+		if (nv_gpus[minor])
+			continue;
+		nv_gpus[minor] = gpu;
+		gpu->minor = minor;
+		rc = 0;
+		break;
+	}
+	mutex_unlock(&nv_lock);
+	return rc;
+}
+
+static void nv_yield_minor(struct nv_gpu *gpu)
+{
+	mutex_lock(&nv_lock);
+	nv_gpus[gpu->minor] = NULL;
+	mutex_unlock(&nv_lock);
+}
+
+static int nv_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct proc_dir_entry *folder;
+	struct device *node;
+	struct nv_gpu *gpu;
+	int rc;
+
+	rc = pcim_enable_device(pdev);
+	if (rc)
+		return rc;
+	gpu = devm_kzalloc(&pdev->dev, sizeof(*gpu), GFP_KERNEL);
+	if (!gpu)
+		return -ENOMEM;
+	gpu->pdev = pdev;
+	gpu->registers = pcim_iomap(pdev, 0, 0);
+	if (!gpu->registers) {
+		dev_err(&pdev->dev, "BAR0 could not be mapped\n");
+		return -ENOMEM;
+	}
+	gpu->boot_0 = ioread32(gpu->registers + NV_PMC_BOOT_0);
+	dev_info(&pdev->dev, "PMC_BOOT_0 = 0x%08x\n", gpu->boot_0);
+	if (gpu->boot_0 == NV_NO_ANSWER) {
+		pr_err("GPU %s has fallen off the bus.\n", pci_name(pdev));
+		return -ENODEV;
+	}
+	rc = nv_claim_minor(gpu);
+	if (rc)
+		return rc;
+	node = device_create(nv_class, &pdev->dev, MKDEV(NV_MAJOR, gpu->minor), NULL, "nvidia%u",
+			     gpu->minor);
+	if (IS_ERR(node)) {
+		nv_yield_minor(gpu);
+		return PTR_ERR(node);
+	}
+	gpu->proc = proc_mkdir(pci_name(pdev), nv_proc_gpus);
+	folder = gpu->proc;
+	if (folder)
+		proc_create_single_data("information", 0444, folder, nv_show_information, gpu);
+	pci_set_drvdata(pdev, gpu);
+	return 0;
+}
+
+static void nv_remove(struct pci_dev *pdev)
+{
+	struct nv_gpu *gpu = pci_get_drvdata(pdev);
+
+	proc_remove(gpu->proc);
+	device_destroy(nv_class, MKDEV(NV_MAJOR, gpu->minor));
+	nv_yield_minor(gpu);
+}
+
+static const struct pci_device_id nv_ids[] = {
+	{ PCI_DEVICE(PCI_VENDOR_ID_NVIDIA, PCI_ANY_ID),
+	  .class = PCI_CLASS_DISPLAY_VGA << 8, .class_mask = ~0 },
+	{ PCI_DEVICE(PCI_VENDOR_ID_NVIDIA, PCI_ANY_ID),
+	  .class = PCI_CLASS_DISPLAY_3D << 8, .class_mask = ~0 },
+	{}
+};
+MODULE_DEVICE_TABLE(pci, nv_ids);
+
+static struct pci_driver nv_driver = {
+	.name = "nvidia",
+	.id_table = nv_ids,
+	.probe = nv_probe,
+	.remove = nv_remove,
+};
+
+static int nv_make_proc(void)
+{
+	nv_proc = proc_mkdir("driver/nvidia", NULL);
+	if (!nv_proc)
+		return -ENOMEM;
+	nv_proc_gpus = proc_mkdir("gpus", nv_proc);
+	if (!nv_proc_gpus || !proc_create_single("version", 0444, nv_proc, nv_show_version)) {
+		proc_remove(nv_proc);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static int nv_make_class(void)
+{
+	struct device *control;
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+	nv_class = class_create("nvidia");
+#else
+	nv_class = class_create(THIS_MODULE, "nvidia");
+#endif
+	if (IS_ERR(nv_class))
+		return PTR_ERR(nv_class);
+	control = device_create(nv_class, NULL, MKDEV(NV_MAJOR, NV_CONTROL_MINOR), NULL,
+				"nvidiactl");
+	if (IS_ERR(control)) {
+		class_destroy(nv_class);
+		return PTR_ERR(control);
+	}
+	return 0;
+}
+
+static int __init nv_init(void)
+{
+	const dev_t first = MKDEV(NV_MAJOR, 0);
+	int rc;
+
+	rc = register_chrdev_region(first, NV_CONTROL_MINOR + 1, "nvidia");
+	if (rc)
+		return rc;
+	cdev_init(&nv_cdev, &nv_fops);
+	nv_cdev.owner = THIS_MODULE;
+	rc = cdev_add(&nv_cdev, first, NV_CONTROL_MINOR + 1);
+	if (rc)
+		goto no_cdev;
+	rc = nv_make_class();
+	if (rc)
+		goto no_class;
+	rc = nv_make_proc();
+	if (rc)
+		goto no_proc;
+	rc = pci_register_driver(&nv_driver);
+	if (rc)
+		goto no_driver;
+	if (!nvidia_stand_in_gpus()) {
+		/* As the real one: without a GPU it does not stay. */
+		pr_err("No NVIDIA GPU found.\n");
+		rc = -ENODEV;
+		goto no_gpu;
+	}
+	pr_info("loading NVIDIA UNIX x86_64 Kernel Module  %s  %s\n", NV_VERSION_STRING,
+		NV_BUILD_DATE);
+	return 0;
+
+no_gpu:
+	pci_unregister_driver(&nv_driver);
+no_driver:
+	proc_remove(nv_proc);
+no_proc:
+	device_destroy(nv_class, MKDEV(NV_MAJOR, NV_CONTROL_MINOR));
+	class_destroy(nv_class);
+no_class:
+	cdev_del(&nv_cdev);
+no_cdev:
+	unregister_chrdev_region(first, NV_CONTROL_MINOR + 1);
+	return rc;
+}
+
+static void __exit nv_exit(void)
+{
+	pci_unregister_driver(&nv_driver);
+	proc_remove(nv_proc);
+	device_destroy(nv_class, MKDEV(NV_MAJOR, NV_CONTROL_MINOR));
+	class_destroy(nv_class);
+	cdev_del(&nv_cdev);
+	unregister_chrdev_region(MKDEV(NV_MAJOR, 0), NV_CONTROL_MINOR + 1);
+}
+
+module_init(nv_init);
+module_exit(nv_exit);
+
+MODULE_DESCRIPTION("Stand-in for NVIDIA's kernel module, for tests of provisioning");
+MODULE_LICENSE("GPL");
+MODULE_VERSION(NV_VERSION_STRING);
