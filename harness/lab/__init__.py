@@ -117,8 +117,12 @@ class Lab:
             accelerator=self.accelerator.accelerator,
             qemu=self.settings.qemu,
         )
-        with node:
-            yield node
+        try:
+            with node:
+                yield node
+        finally:
+            # An overlay holds hundreds of megabytes, and a run may boot many nodes.
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _require_space(self) -> None:
         """Refuse to start a machine whose overlay would run out of space half-way."""
