@@ -41,6 +41,12 @@ def read_data_file(file: Path, shape: type[T]) -> T:
         raise _as_bad_input(error, file, tree, adapter.json_schema()) from error
 
 
+def line_of(file: Path, location: Location) -> int:
+    """Return the line of what a file that was read says at `location`, for a check of one's own."""
+    tree, _data = _parse(file.read_text(encoding="utf-8"), file)
+    return _line_of(tree, location)
+
+
 def listed(names: Iterable[str]) -> str:
     """Return the names in quotes, as messages list what is known."""
     return ", ".join(f"'{name}'" for name in names) or "none"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import pydantic
 
 from harness.errors import HarnessError
 
@@ -24,9 +26,13 @@ class ImageBuildError(HarnessError):
 class DriverImage:
     """The GPU driver's container image that a node image carries."""
 
-    repository: str
-    version: str
-    sha: str
+    __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
+
+    repository: Annotated[
+        str, pydantic.Field(pattern=r"^[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-][a-z0-9]+)*)+$")
+    ]
+    version: Annotated[str, pydantic.Field(pattern=r"^[0-9]+(\.[0-9]+)+$")]
+    sha: Annotated[str, pydantic.Field(pattern=r"^[0-9a-z]+$")]
 
     @property
     def tag(self) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
 import re
 import shlex
 import shutil
-import tempfile
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -45,7 +43,13 @@ TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "qemu-img": "qemu-ut
 
 LOG_TAIL_LINES = 25
 
-USER_SCRATCH = "/var/tmp"  # noqa: S108 - the folder made there has a name nobody guesses
+NOISE = re.compile(
+    r"running (special hook|--\S+-hook)|is now a symlink to|equal to the host's|signed-by"
+)
+"""Information that tells a person nothing about how far the build is."""
+
+SCRATCH = "scratch"
+"""Folder of the work in which the namespace's users own files."""
 
 CLEAN_S = 60.0
 
@@ -60,22 +64,21 @@ class Privilege(Enum):
     def current(cls) -> Privilege:
         return cls.ROOT if os.geteuid() == 0 else cls.USER
 
-    def mmdebstrap(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Wrap mmdebstrap so that its end takes every process and mount with it.
+    def contain(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Wrap a command so that its end takes each of its processes and mounts with it.
 
-        As root a PID and a mount namespace do it: whoever kills `unshare` kills the namespace's
-        first process, and the kernel the rest. mmdebstrap makes its own namespaces as a user.
+        Whoever kills `unshare` kills the namespace's first process (`--kill-child`), and the
+        kernel then kills the rest. A user is root in there, so that both see the same owners.
+        `--map-auto` came with util-linux 2.38.
         """
-        return tuple(argv) if self is Privilege.USER else (*NAMESPACES, *argv)
-
-    def inside(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Wrap a command that has to see the files as the image's owners do."""
-        if self is Privilege.USER:
-            return ("mmdebstrap", "--unshare-helper", *argv)
-        return (*NAMESPACES, *argv)
-
-
-NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+        user = ("--user", "--map-root-user", "--map-auto") if self is Privilege.USER else ()
+        return (
+            "unshare",
+            *user,
+            *("--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
+            "--",
+            *argv,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +153,9 @@ class MmdebstrapBuilder:
     ) -> BuiltDisk:
         """Build; raises RequirementError or ImageBuildError."""
         self.require(work)
-        scratch = self._make_scratch(work)
+        self._require_namespace(recipe, log, deadline)
+        scratch = work / SCRATCH
+        scratch.mkdir()
         build = _Build(
             recipe=recipe,
             into=into,
@@ -169,31 +174,17 @@ class MmdebstrapBuilder:
             raise
 
     def clean(self, work: Path) -> None:
-        link = work / "scratch"
-        if link.is_symlink():
-            scratch = link.readlink()
-            argv = self._privilege.inside(("rm", "-rf", str(scratch)))
-            deadline = Deadline.after(CLEAN_S)
-            self._run(argv, log=work / "clean.log", deadline=deadline, on_line=lambda _line: None)
-            with contextlib.suppress(OSError):
-                scratch.parent.rmdir()
+        if self._privilege is Privilege.USER and work.exists():
+            # Most of it belongs to subordinate ids, whom only the namespace may touch.
+            self._run(
+                self._privilege.contain(
+                    ("find", str(work / SCRATCH), "-mindepth", "1", "-delete")
+                ),
+                log=work / "clean.log",
+                deadline=Deadline.after(CLEAN_S),
+                on_line=lambda _line: None,
+            )
         shutil.rmtree(work, ignore_errors=True)
-
-    def _make_scratch(self, work: Path) -> Path:
-        """Make the folder in which a build may leave what the namespace's root owns.
-
-        A user's cache lies below folders that this root may not enter; hence /var/tmp, under a
-        name nobody guesses, with a link to it from `work` for the one who cleans up.
-        """
-        scratch = work / "scratch"
-        if self._privilege is Privilege.ROOT:
-            scratch.mkdir()
-            return scratch
-        outer = Path(tempfile.mkdtemp(prefix="gpu-node-image-", dir=USER_SCRATCH))
-        outer.chmod(0o711)
-        scratch.symlink_to(outer / "scratch")
-        (outer / "scratch").mkdir()
-        return outer / "scratch"
 
     def require(self, folder: Path) -> None:
         """Raise RequirementError where a program or room in `folder` is lacking."""
@@ -209,6 +200,18 @@ class MmdebstrapBuilder:
         free = self._free_bytes(folder)
         if free < SPACE_BYTES:
             raise _no_space(folder, free)
+
+    def _require_namespace(self, recipe: Recipe, log: Path, deadline: Deadline) -> None:
+        code = self._run(
+            self._privilege.contain(("true",)), log=log, deadline=deadline, on_line=lambda _: None
+        )
+        if code != 0:
+            raise RequirementError(
+                f"The image '{recipe.name}' cannot be built by this user, who may not make "
+                f"namespaces: '{log_tail(log).strip()}'. Build it as root, or give the user "
+                "subordinate ids (package 'uidmap', a line in /etc/subuid and /etc/subgid, "
+                "util-linux 2.38 or newer)."
+            )
 
 
 def _no_space(folder: Path, free: int) -> RequirementError:
@@ -241,14 +244,10 @@ class _Build:
         inputs = self.scratch / "inputs.tar"
         inputs.write_bytes(oci.tar_of(input_entries(self.recipe)))
         root.mkdir()
-        if self.privilege is Privilege.USER:
-            # Both are written by the namespace's root, who is nobody we know out here.
-            self.scratch.chmod(0o777)
-            root.chmod(0o777)
         self._tell(f"building from '{self.recipe.file.archives[0].url}', log in '{self.log}'")
         self._do(
             "installing its packages",
-            self.privilege.mmdebstrap(
+            self.privilege.contain(
                 (
                     "env",
                     f"TMPDIR={self.scratch}",
@@ -261,15 +260,15 @@ class _Build:
         self._tell(f"{len(packages)} packages, kernels {', '.join(kernels)}; writing the disk")
         self._do(
             "making its file system",
-            self.privilege.inside(mke2fs_argv(root, raw, size_gib=self.recipe.file.disk_gib)),
+            self.privilege.contain(mke2fs_argv(root, raw, size_gib=self.recipe.file.disk_gib)),
         )
-        self._do("removing its root folder", self.privilege.inside(("rm", "-rf", str(root))))
+        self._do("removing its root folder", self.privilege.contain(("rm", "-rf", str(root))))
         disk = self.into / DISK
         self._do(
             "converting its disk",
             ("qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(disk)),
         )
-        self._do("removing its raw disk", self.privilege.inside(("rm", "-f", str(raw))))
+        self._do("removing its raw disk", self.privilege.contain(("rm", "-f", str(raw))))
         return BuiltDisk(kernels=kernels, packages=packages)
 
     def _take_kernels(self, boot: Path) -> tuple[str, ...]:
@@ -312,7 +311,7 @@ class _Build:
 
     def _on_line(self, line: str) -> None:
         """Pass on what mmdebstrap and our scripts mark as information."""
-        if line.startswith("I: "):
+        if line.startswith("I: ") and not NOISE.search(line):
             self._tell(line.removeprefix("I: "))
 
     def _tell(self, message: str) -> None:

@@ -6,15 +6,16 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import pydantic
-import yaml
+from pydantic import AfterValidator
 
+from harness.datafile import line_of, listed, read_data_file
 from harness.errors import BadInputError
-from harness.image import DriverImage
+from harness.image import DriverImage  # noqa: TC001 - pydantic evaluates the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +23,26 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
 """An image's name is part of file names and test ids."""
 
-FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid", strict=False)
+FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
+
+
+def _inside(value: str) -> str:
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError("A path is relative to the catalogue and stays below it")
+    return value
+
+
+def _expression(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"This is not a regular expression ({error})") from error
+    return value
+
 
 NonEmpty = Annotated[str, pydantic.Field(min_length=1)]
+Input = Annotated[NonEmpty, AfterValidator(_inside)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +72,9 @@ class KernelChoice:
 
     __pydantic_config__ = FORBID
 
-    pattern: Annotated[str, pydantic.Field(pattern=r"^linux-image-\S+$")]
+    pattern: Annotated[
+        str, pydantic.Field(pattern=r"^linux-image-\S+$"), AfterValidator(_expression)
+    ]
     newest: Annotated[int, pydantic.Field(ge=1, le=5)] = 2
 
 
@@ -73,8 +93,8 @@ class RecipeFile:
     packages: Annotated[tuple[NonEmpty, ...], pydantic.Field(min_length=1)]
     exclude: tuple[NonEmpty, ...] = ()
     disk_gib: Annotated[int, pydantic.Field(ge=4, le=1024)] = 10
-    trees: tuple[NonEmpty, ...] = ()
-    scripts: tuple[NonEmpty, ...] = ()
+    trees: tuple[Input, ...] = ()
+    scripts: tuple[Input, ...] = ()
     driver: DriverImage | None = None
 
 
@@ -133,7 +153,7 @@ class Catalogue:
             return self.recipes[name]
         except KeyError:
             raise BadInputError(
-                f"There is no image called '{name}'; known are {_listed(self.recipes)}.",
+                f"There is no image called '{name}'; known are {listed(self.recipes)}.",
                 source=str(self.folder),
             ) from None
 
@@ -160,114 +180,24 @@ def read_recipe(file: Path) -> Recipe:
             f"'{file.stem}' cannot name an image; use lower-case letters, digits, '-' and '.'.",
             source=str(file),
         )
-    try:
-        text = file.read_text(encoding="utf-8")
-        # The composed tree keeps the lines that the loaded data has lost.
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(f"The recipe cannot be read: {error}.", source=str(file)) from error
-    except yaml.MarkedYAMLError as error:
-        line = None if error.problem_mark is None else error.problem_mark.line + 1
-        raise BadInputError(
-            f"This is not YAML: {error.problem}.", source=str(file), line=line
-        ) from error
-    if not isinstance(data, dict) or tree is None:
-        raise BadInputError("A recipe is a mapping of keys to values.", source=str(file))
-    try:
-        content = pydantic.TypeAdapter(RecipeFile).validate_python(data)
-    except pydantic.ValidationError as error:
-        raise _as_bad_input(error, file, tree) from error
-    recipe = Recipe(name=file.stem, folder=file.parent, file=content)
-    _refuse_missing_inputs(recipe, file, tree)
-    _refuse_bad_pattern(recipe, file, tree)
+    recipe = Recipe(name=file.stem, folder=file.parent, file=read_data_file(file, RecipeFile))
+    _refuse_missing_inputs(recipe, file)
     return recipe
 
 
-def _refuse_missing_inputs(recipe: Recipe, file: Path, tree: yaml.Node) -> None:
-    for key, names, is_right in (
-        ("trees", recipe.file.trees, Path.is_dir),
-        ("scripts", recipe.file.scripts, Path.is_file),
+def _refuse_missing_inputs(recipe: Recipe, file: Path) -> None:
+    for key, kind, names, is_right in (
+        ("trees", "folder", recipe.file.trees, Path.is_dir),
+        ("scripts", "file", recipe.file.scripts, Path.is_file),
     ):
         for index, name in enumerate(names):
-            inside = not Path(name).is_absolute() and ".." not in Path(name).parts
-            if not inside or not is_right(recipe.folder / name):
+            if not is_right(recipe.folder / name):
                 raise BadInputError(
-                    f"'{name}' is not a {'folder' if key == 'trees' else 'file'} below "
-                    f"'{recipe.folder}'.",
+                    f"There is no {kind} '{name}' in '{recipe.folder}'.",
                     source=str(file),
-                    line=_line_of(tree, (key, index)),
+                    line=line_of(file, (key, index)),
                     key=f"{key}.{index}",
                 )
-
-
-def _refuse_bad_pattern(recipe: Recipe, file: Path, tree: yaml.Node) -> None:
-    try:
-        re.compile(recipe.file.kernels.pattern)
-    except re.error as error:
-        raise BadInputError(
-            f"'{recipe.file.kernels.pattern}' is not a regular expression: {error}.",
-            source=str(file),
-            line=_line_of(tree, ("kernels", "pattern")),
-            key="kernels.pattern",
-        ) from error
-
-
-def _as_bad_input(error: pydantic.ValidationError, file: Path, tree: yaml.Node) -> BadInputError:
-    """Tell of the first slip; the rest often follows from it."""
-    slips = error.errors(include_url=False)
-    # A misspelt key yields two slips, 'missing' and 'forbidden': the second one tells more.
-    slip = min(slips, key=lambda one: one["type"] != "unexpected_keyword_argument")
-    location = slip["loc"]
-    known = _known_keys(location[:-1])
-    match slip["type"]:
-        case "unexpected_keyword_argument":
-            message = f"This key is not known here; known are {_listed(known)}."
-        case "missing" | "missing_argument" | "missing_keyword_only_argument":
-            message = f"This key is missing; known here are {_listed(known)}."
-        case _:
-            message = f"{slip['msg']}, but the recipe says {slip['input']!r}."
-    return BadInputError(
-        message,
-        source=str(file),
-        line=_line_of(tree, location),
-        key=".".join(str(part) for part in location),
-    )
-
-
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    owners: dict[str, type] = {
-        "archives": Archive,
-        "kernels": KernelChoice,
-        "driver": DriverImage,
-    }
-    owner: type = owners.get(str(location[0]), RecipeFile) if location else RecipeFile
-    return [field.name for field in fields(owner)]
-
-
-def _line_of(tree: yaml.Node, location: tuple[int | str, ...]) -> int:
-    """Return the line of the deepest node on the way to `location` that the file has."""
-    node = tree
-    line = tree.start_mark.line
-    for part in location:
-        if isinstance(node, yaml.MappingNode):
-            found = [(key, value) for key, value in node.value if key.value == str(part)]
-            if not found:
-                break
-            key_node, node = found[0]
-            line = key_node.start_mark.line
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            if part >= len(node.value):
-                break
-            node = node.value[part]
-            line = node.start_mark.line
-        else:
-            break
-    return line + 1
-
-
-def _listed(names: Mapping[str, object] | list[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import errno
 import hashlib
 import json
 import os
@@ -162,8 +161,9 @@ class ImageStore:
         manifest = read_manifest(image.folder)
         check_sizes(image.folder, manifest)
         check_digests(image.folder, manifest)
-        if image.parent is not None:
+        if image.parent is not None and manifest.parent is not None:
             self.verify(image.parent)
+            _check_pin(image.folder, image.parent.folder, manifest.parent)
 
     def create_overlay(self, backing: Path, at: Path) -> None:
         """Make an empty qcow2 at `at` over the qcow2 `backing`, which must not change any more.
@@ -265,11 +265,7 @@ class ImageStore:
     def _open_parent(self, folder: Path, pin: ParentPin) -> Image:
         there = self._folder / pin.folder
         parent = self._open(there, pin.key)
-        if read_manifest(there).files[DISK].sha256 != pin.disk_sha256:
-            raise ImageDamagedError(
-                f"The image in '{folder}' lies on a disk that '{there}' no longer holds: that "
-                "image was built again."
-            )
+        _check_pin(folder, there, pin)
         return parent
 
     def _publish(self, content: Path, folder: Path, manifest: Manifest) -> None:
@@ -298,10 +294,9 @@ class ImageStore:
     def _private(self, name: str) -> Path:
         folder = self._folder / f".{name}"
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            if error.errno not in {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOSPC}:
-                raise
             raise RequirementError(
                 f"The image cache '{self._folder}' cannot be written ({error.strerror}); "
                 "choose a folder of your own with enough space."
@@ -359,6 +354,14 @@ class _Workplace:
         self.content.mkdir()
         log.unlink(missing_ok=True)
         log.touch()
+
+
+def _check_pin(folder: Path, parent: Path, pin: ParentPin) -> None:
+    if read_manifest(parent).files[DISK].sha256 != pin.disk_sha256:
+        raise ImageDamagedError(
+            f"The image in '{folder}' lies on a disk that '{parent}' no longer holds: that image "
+            "was built again."
+        )
 
 
 def _holder_of(path: Path) -> str:

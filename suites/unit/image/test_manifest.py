@@ -1,0 +1,129 @@
+"""Published images: what is refused."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.image import ImageDamagedError
+from harness.image.manifest import (
+    Manifest,
+    check_digests,
+    check_sizes,
+    facts_of,
+    is_stamped,
+    read_manifest,
+    write_manifest,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DISK = b"QFI\xfb the rest of a disk"
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    """Return the manifest of the image published in `tmp_path`."""
+    (tmp_path / "kernels/6.1").mkdir(parents=True)
+    (tmp_path / "disk.qcow2").write_bytes(DISK)
+    (tmp_path / "kernels/6.1/vmlinuz").write_bytes(b"kernel")
+    published = Manifest(
+        name="node",
+        key="k" * 64,
+        builder="builder-1",
+        built="2026-08-21T12:00:00+00:00",
+        kernels=("6.1",),
+        packages={"systemd": "252.1"},
+        driver=None,
+        files=facts_of(tmp_path, ["disk.qcow2", "kernels/6.1/vmlinuz"]),
+    )
+    write_manifest(tmp_path, published)
+    return published
+
+
+def test_manifest_is_read_as_it_was_written(tmp_path: Path, manifest: Manifest) -> None:
+    assert read_manifest(tmp_path) == manifest
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "has no readable manifest"),
+        ("", "is not sound"),
+        ('{"schema": 1, "name": "node"', "is not sound"),
+        ('{"schema": 2}', "is not sound"),
+    ],
+)
+def test_manifest_that_is_not_sound_is_refused(
+    tmp_path: Path, manifest: Manifest, content: str | None, message: str
+) -> None:
+    assert manifest.name == "node"
+    (tmp_path / "manifest.json").unlink()
+    if content is not None:
+        (tmp_path / "manifest.json").write_text(content)
+
+    with pytest.raises(ImageDamagedError, match=message):
+        read_manifest(tmp_path)
+
+
+def test_whole_image_is_accepted(tmp_path: Path, manifest: Manifest) -> None:
+    check_sizes(tmp_path, manifest)
+    check_digests(tmp_path, manifest)
+
+
+def test_truncated_disk_is_refused(tmp_path: Path, manifest: Manifest) -> None:
+    os.truncate(tmp_path / "disk.qcow2", 10)
+
+    with pytest.raises(ImageDamagedError) as refusal:
+        check_sizes(tmp_path, manifest)
+
+    assert str(refusal.value) == (
+        f"The image's file '{tmp_path / 'disk.qcow2'}' has 10 bytes, but {len(DISK)} were "
+        "published."
+    )
+
+
+def test_missing_kernel_is_refused(tmp_path: Path, manifest: Manifest) -> None:
+    (tmp_path / "kernels/6.1/vmlinuz").unlink()
+
+    with pytest.raises(ImageDamagedError, match="vmlinuz' is missing"):
+        check_sizes(tmp_path, manifest)
+
+
+def test_disk_that_is_no_qcow2_is_refused(tmp_path: Path, manifest: Manifest) -> None:
+    (tmp_path / "disk.qcow2").write_bytes(bytes(len(DISK)))
+
+    with pytest.raises(ImageDamagedError, match="does not begin as qcow2 does"):
+        check_sizes(tmp_path, manifest)
+
+
+def test_single_changed_byte_is_refused(tmp_path: Path, manifest: Manifest) -> None:
+    (tmp_path / "disk.qcow2").write_bytes(DISK[:-1] + b"!")
+
+    with pytest.raises(ImageDamagedError, match=r"has the digest \w{16}…, but \w{16}… was"):
+        check_digests(tmp_path, manifest)
+
+
+def test_digests_are_trusted_only_while_the_files_look_the_same(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    disk = tmp_path / "disk.qcow2"
+    before = disk.stat()
+    assert not is_stamped(tmp_path, manifest)
+
+    check_digests(tmp_path, manifest)
+    assert is_stamped(tmp_path, manifest)
+
+    disk.write_bytes(DISK[:-1] + b"!")
+    os.utime(disk, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not is_stamped(tmp_path, manifest)
+
+
+@pytest.mark.parametrize("stamp", ["", "[]", "{}"])
+def test_broken_stamp_counts_as_none(tmp_path: Path, manifest: Manifest, stamp: str) -> None:
+    (tmp_path / "verified.json").write_text(stamp)
+
+    assert not is_stamped(tmp_path, manifest)
