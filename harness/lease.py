@@ -8,13 +8,15 @@ or swept away.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import secrets
 import shutil
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, RequirementError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +28,22 @@ _GATE_TIMEOUT_S = 60.0
 
 
 def make_private_folder(folder: Path) -> Path:
-    """Create `folder` with its parents, open to this user alone, and return it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.chmod(0o700)
+    """Create `folder` and the parents it lacks, open to this user alone, and return it.
+
+    Folders that are there already keep their mode: they may be the user's own, such as '/tmp'.
+    Raises RequirementError where it can't be made.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        for each in reversed(missing):
+            each.mkdir(mode=0o700, exist_ok=True)
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except OSError as error:
+        raise RequirementError(
+            f"The folder '{folder}' can't be made ({error.strerror}); choose one that you may "
+            "write, by XDG_CACHE_HOME for the cache or by --evidence-dir for evidence."
+        ) from error
     return folder
 
 
@@ -80,16 +95,18 @@ def sweep(parent: Path) -> list[Path]:
     swept: list[Path] = []
     with _gate(parent):
         for folder in sorted(parent.iterdir()):
-            if not folder.is_dir():
+            if folder.is_symlink() or not folder.is_dir():
                 continue
             lease = FileLock(folder / _LEASE_NAME)
             try:
                 lease.acquire(timeout=0)
-            except Timeout:
+            except (Timeout, OSError):
+                # In use, or another user's.
                 continue
             shutil.rmtree(folder, ignore_errors=True)
             lease.release()
-            swept.append(folder)
+            if not folder.exists():
+                swept.append(folder)
     return swept
 
 

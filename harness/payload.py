@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import secrets
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,8 @@ def write_payload(payload: Payload, folder: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = folder / payload.name
     if not target.is_file() or target.read_bytes() != payload.content:
-        beside = target.with_suffix(".part")
+        # A name of its own: another process may be writing the same payload.
+        beside = target.with_suffix(f".{secrets.token_hex(4)}.part")
         beside.write_bytes(payload.content)
         beside.chmod(0o755)
         beside.replace(target)

@@ -19,7 +19,8 @@ EVIDENCE_CHOICES = ("on-failure", "always")
 
 
 def _cache() -> Path:
-    return Path(platformdirs.user_cache_dir(APPLICATION))
+    # QEMU and ssh run in folders of their own, where a relative path would lead astray.
+    return Path(platformdirs.user_cache_dir(APPLICATION)).absolute()
 
 
 @dataclass(frozen=True, kw_only=True)

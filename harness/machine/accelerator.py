@@ -7,8 +7,10 @@ model that machines get, and takes its exit code as the proof.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ _PROOF_S = 2.0
 #: `isa-debug-exit` turns the byte v written to its port into the exit code (v << 1) | 1.
 _PROOF_BYTE = 0x2A
 _PROOF_EXIT_CODE = (_PROOF_BYTE << 1) | 1
+#: What a shell says of a program that is missing, or is none. It tells nothing of KVM.
+_NOT_STARTED = frozenset({126, 127})
 _ROM_SIZE = 0x10000
 _RESET_VECTOR = 0xFFF0
 
@@ -71,6 +75,8 @@ def run_proof(qemu: str, accelerator: Accelerator, runner: Runner) -> CommandRes
         rom.write_bytes(proof_rom())
         return runner.run(
             [
+                # A guest that hangs would outlive a harness that is killed meanwhile.
+                *("setpriv", "--pdeathsig", "KILL", "--"),
                 qemu,
                 *("-accel", accelerator.to_qemu()),
                 *("-cpu", accelerator.cpu_model),
@@ -149,8 +155,18 @@ def _kvm_trouble(qemu: str, runner: Runner, cache: Path, device: Path) -> str | 
     if key not in known:
         result = run_proof(qemu, Accelerator.KVM, runner)
         known[key] = "" if is_proven(result) else explain_proof(result)
-        _write_verdicts(verdicts, {key: known[key]})
-    return f"'{device}' is there but does not work: {known[key]}" if known[key] else None
+        if result.exit_code in _NOT_STARTED:
+            return f"KVM could not be proved: {known[key]}"
+        boot = key.partition(" ")[0]
+        _write_verdicts(
+            verdicts, {each: known[each] for each in known if each.startswith(f"{boot} ")}
+        )
+    if not known[key]:
+        return None
+    return (
+        f"'{device}' is there but does not work: {known[key]} (to try again before the next boot, "
+        f"remove '{verdicts}')"
+    )
 
 
 def _verdict_key(qemu: str) -> str:
@@ -175,7 +191,12 @@ def _read_verdicts(path: Path) -> dict[str, str]:
 
 
 def _write_verdicts(path: Path, verdicts: dict[str, str]) -> None:
+    """Keep verdicts where that is possible; one that is lost is only found again."""
     make_private_folder(path.parent)
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(verdicts))
-    beside.replace(path)
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        beside.write_text(json.dumps(verdicts))
+        beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import queue
 import re
 import socket
 import threading
@@ -21,10 +20,13 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Deadline
 
-_CHUNK = 65536
-_BACKLOG_CHUNKS = 4096
-#: Characters looked back over for a pattern that came in two reads.
-_WINDOW = 4096
+_RECEIVE_BYTES = 65536
+_BACKLOG_BYTES = 64 << 20
+_TAIL_BYTES = 16384
+#: pexpect searches no further back than the window, so a read must be shorter: else what lies
+#: at the beginning of a long read is never looked at.
+_READ_BYTES = 8192
+_WINDOW = 2 * _READ_BYTES
 #: Seconds between two looks at what else may be wrong with a silent machine.
 _LOOK_ROUND_S = 1.0
 #: Places in the list of what is waited for; dead ends follow.
@@ -50,45 +52,58 @@ class _SocketSpawn(_TextSpawn):
     """A pexpect spawn over a socket that a thread keeps reading.
 
     An undrained serial socket stalls the guest's console and with it the boot, so reading can't
-    wait for somebody to expect something. QEMU keeps the full log; what nobody expected within
-    some 256 MB is dropped here, oldest first.
+    wait for somebody to expect something. QEMU keeps the full log; of what nobody has expected
+    yet, the last 64 MiB are kept here.
     """
 
     def __init__(self, sock: socket.socket, name: str) -> None:
-        super().__init__(timeout=None, maxread=_CHUNK, encoding="utf-8", codec_errors="replace")
+        super().__init__(
+            timeout=None, maxread=_READ_BYTES, encoding="utf-8", codec_errors="replace"
+        )
         self.name = f"console of '{name}'"
         self._sock = sock
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
-        self._chunks: queue.Queue[bytes] = queue.Queue()
+        self._changed = threading.Condition()
+        self._unread = bytearray()
+        self._tail = bytearray()
+        self._has_ended = False
         self._thread = threading.Thread(target=self._drain, name=f"console-{name}", daemon=True)
         self._thread.start()
 
     def _drain(self) -> None:
         while True:
             try:
-                chunk = self._sock.recv(_CHUNK)
+                chunk = self._sock.recv(_RECEIVE_BYTES)
             except OSError:
                 chunk = b""
-            self._chunks.put(chunk)
+            with self._changed:
+                self._unread += chunk
+                del self._unread[:-_BACKLOG_BYTES]
+                self._tail += chunk
+                del self._tail[:-_TAIL_BYTES]
+                self._has_ended = not chunk
+                self._changed.notify_all()
             if not chunk:
                 return
-            while self._chunks.qsize() > _BACKLOG_CHUNKS:
-                self._chunks.get()
 
     @override
     def read_nonblocking(self, size: int = 1, timeout: float | None = None) -> str:
-        del size
-        if self.flag_eof:
-            raise pexpect.EOF("The console is closed.")
-        try:
-            chunk = self._chunks.get(timeout=None if timeout is None else max(timeout, 0.0))
-        except queue.Empty as error:
-            raise pexpect.TIMEOUT("The console said nothing more.") from error
+        limit = None if timeout is None else max(timeout, 0.0)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._unread or self._has_ended, limit):
+                raise pexpect.TIMEOUT("The console said nothing more.")
+            chunk = bytes(self._unread[:size])
+            del self._unread[:size]
         if not chunk:
             self.flag_eof = True
             raise pexpect.EOF("The console is closed.")
         text: str = self._text.decode(chunk)
         return text
+
+    def tail(self) -> str:
+        """Return the last of what came, whether somebody waited over it or not."""
+        with self._changed:
+            return self._tail.decode(errors="replace")
 
     def type(self, text: str) -> None:
         self._sock.sendall(text.encode())
@@ -104,7 +119,6 @@ class Console:
         self._name = name
         self._sock = sock
         self._spawn = _SocketSpawn(sock, name)
-        self._seen = ""
 
     def wait_for(
         self,
@@ -135,8 +149,6 @@ class Console:
             said = trouble()
             if index != _TIMEOUT or said is not None or deadline.has_passed():
                 break
-        before = self._spawn.before
-        self._seen = (self._seen + (before if isinstance(before, str) else ""))[-8000:]
         if index == 0:
             matched = self._spawn.after
             assert isinstance(matched, str)  # noqa: S101 - pexpect's contract for a regex match
@@ -148,7 +160,6 @@ class Console:
         elif index == _TIMEOUT:
             reason = "the time was up"
         else:
-            self._seen += str(self._spawn.after)
             reason = DEAD_ENDS[dead_ends[index - _FIRST_DEAD_END]]
         raise HarnessError(
             f"Machine '{self._name}' was expected to print {what} on its console, but {reason}. "
@@ -160,8 +171,8 @@ class Console:
         self._spawn.type(text + "\n")
 
     def tail(self, lines: int = 20) -> str:
-        """Return the last lines that were waited over."""
-        return "\n".join(self._seen.replace("\r", "").splitlines()[-lines:]) or "(nothing)"
+        """Return the last lines that the guest printed."""
+        return "\n".join(self._spawn.tail().replace("\r", "").splitlines()[-lines:]) or "(nothing)"
 
     def close(self) -> None:
         """Close the socket and end the reader."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import CloudInitResult
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 _RUN_S = 60.0
+#: An exit code that neither `sh` nor `cat` has a use for.
+_ABSENT = 44
 
 
 class Guest:
@@ -47,15 +48,24 @@ class Guest:
             raise HarnessError(str(error)) from error
 
     def read_text(self, path: str) -> str | None:
-        """Return a file's text, or None where there is none."""
-        result = self.run("cat", "--", path)
-        return result.stdout if result.ok else None
+        """Return a file's text, or None where there is none.
+
+        Raises HarnessError where the guest could not tell.
+        """
+        script = f'[ -e "$1" ] || exit {_ABSENT}; exec cat -- "$1"'
+        result = self.run("sh", "-c", script, "read", path)
+        if result.exit_code == _ABSENT:
+            return None
+        if not result.ok:
+            raise HarnessError(
+                f"The file '{path}' could not be read in machine '{self.name}'.\n{result.render()}"
+            )
+        return result.stdout
 
     def write_text(self, path: str, text: str) -> None:
         """Write a file beside its target and rename it into place."""
-        target, beside = shlex.quote(path), shlex.quote(path + ".part")
-        script = f"mkdir -p -- $(dirname -- {target}) && cat > {beside} && mv -- {beside} {target}"
-        result = self.run("sh", "-c", script, stdin=text)
+        script = 'mkdir -p -- "$(dirname -- "$1")" && cat >"$1.part" && mv -- "$1.part" "$1"'
+        result = self.run("sh", "-c", script, "write", path, stdin=text)
         if not result.ok:
             raise HarnessError(
                 f"The file '{path}' could not be written in machine '{self.name}'.\n"
@@ -98,5 +108,14 @@ class Guest:
             )
 
     def power_off(self) -> None:
-        """Ask systemd to power the guest off; returns at once."""
-        self.run("systemctl", "--no-block", "poweroff")
+        """Ask systemd to power the guest off; returns at once.
+
+        Whether it goes down, the machine tells. Raises HarnessError where systemd refuses.
+        """
+        try:
+            result = self.run("systemctl", "--no-block", "poweroff")
+        except HarnessError:
+            # The guest went so fast that it took the connection with it.
+            return
+        if not result.ok:
+            raise HarnessError(f"Machine '{self.name}' refused to power off.\n{result.render()}")

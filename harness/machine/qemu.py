@@ -116,6 +116,20 @@ def _quoted(path: Path) -> str:
     return str(path).replace(",", ",,")
 
 
+def require_qemu(qemu: str) -> None:
+    """Raise RequirementError where this host lacks the program `qemu`, or what starts it."""
+    if shutil.which(qemu) is None:
+        raise RequirementError(
+            f"There is no QEMU '{qemu}' on this host; install it with "
+            "`apt-get install qemu-system-x86 qemu-utils`, or run `./dev setup`."
+        )
+    if shutil.which("setpriv") is None:
+        raise RequirementError(
+            "There is no 'setpriv' on this host, by which QEMU dies with the harness; install it "
+            "with `apt-get install util-linux`, or run `./dev setup`."
+        )
+
+
 class QemuMachine:
     """A running QEMU process; ends with its `with` block, or with this process.
 
@@ -164,11 +178,7 @@ class QemuMachine:
         Raises RequirementError where there is no such binary, HarnessError with QEMU's own
         words where it refuses.
         """
-        if shutil.which(self.spec.qemu) is None:
-            raise RequirementError(
-                f"There is no QEMU '{self.spec.qemu}' on this host; install it with "
-                "`apt-get install qemu-system-x86 qemu-utils`, or run `./dev setup`."
-            )
+        require_qemu(self.spec.qemu)
         try:
             self._start()
         except BaseException:
@@ -178,6 +188,9 @@ class QemuMachine:
     def _start(self) -> None:
         qmp_ours, qmp_theirs = socket.socketpair()
         serial_ours, serial_theirs = socket.socketpair()
+        # Closed at the end in any case; console and session close them before.
+        self._resources.callback(qmp_ours.close)
+        self._resources.callback(serial_ours.close)
         with qmp_theirs, serial_theirs:
             argv = render_argv(
                 self.spec,
@@ -185,7 +198,8 @@ class QemuMachine:
                 serial_log=self.serial_log,
                 attachments=self._attachments,
             )
-            (self.folder / "argv.txt").write_text(shlex.join(argv) + "\n")
+            command_line = shlex.join(argv)
+            (self.folder / "argv.txt").write_text(command_line + "\n")
             with self.stderr_log.open("wb") as stderr:
                 self._process = spawn(
                     argv,
@@ -204,15 +218,11 @@ class QemuMachine:
         try:
             self._qmp.connect(Deadline.after(_START_S))
         except HarnessError as error:
-            raise HarnessError(self._explain_refusal()) from error
-
-    def _explain_refusal(self) -> str:
-        words = self.stderr_log.read_text(errors="replace").strip() or "nothing"
-        hint = " Its disk has no space left." if "No space left" in words else ""
-        return (
-            f"QEMU refused to start machine '{self.spec.name}'; its stderr says: {words}.{hint} "
-            f"Its command line is in '{self.folder / 'argv.txt'}'."
-        )
+            words = self.stderr_log.read_text(errors="replace").strip() or "nothing"
+            raise HarnessError(
+                f"QEMU did not start machine '{self.spec.name}'; its stderr says: {words}. {error} "
+                f"Its command line was:\n{command_line}"
+            ) from error
 
     @property
     def events(self) -> tuple[QmpEvent, ...]:
@@ -239,8 +249,17 @@ class QemuMachine:
         return int(found.group(1))
 
     def plug(self, attachment: GpuAttachment) -> None:
-        """Hot-plug a device into the first free root port."""
+        """Hot-plug a device into the first free root port.
+
+        Raises HarnessError where no port is free, or the ports' windows are too small for it.
+        """
         port = self._free_port()
+        if attachment.root_port_window_mib > self.spec.root_port_window_mib:
+            raise HarnessError(
+                f"The root ports of machine '{self.spec.name}' reserve "
+                f"{self.spec.root_port_window_mib} MiB, but device '{attachment.id}' needs "
+                f"{attachment.root_port_window_mib}; raise 'root_port_window_mib'."
+            )
         fdname = f"fd-{attachment.id}"
         self._qmp.hand_over(attachment.fd, fdname, Deadline.after(_QMP_S))
         self._execute("device_add", attachment.to_device_add(port, fdname))
@@ -304,6 +323,6 @@ class QemuMachine:
         try:
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-                process.wait(_QUIT_S)
+                self._wait_for_exit(Deadline.after(_QUIT_S))
         finally:
             self._resources.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
-from qemu.qmp import ConnectError, Message, QMPClient, QMPError
+from qemu.qmp import Message, QMPClient, QMPError
 
 from harness.errors import HarnessError
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from harness.provisioning.wait import Deadline
+
+
+_CLOSE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,32 +124,47 @@ class QmpSession:
 
     def close(self) -> None:
         """Disconnect, and end the loop and its thread."""
-        if self._thread.is_alive():
-            stopping = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
-            try:
-                stopping.result(timeout=5.0)
-            except (concurrent.futures.TimeoutError, QMPError, OSError, EOFError):
-                stopping.cancel()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout=5.0)
-        if not self._loop.is_running():
-            self._loop.close()
-        self._sock.close()
+        try:
+            if self._thread.is_alive():
+                stopping = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
+                try:
+                    stopping.result(timeout=_CLOSE_S)
+                except (concurrent.futures.TimeoutError, QMPError, OSError, EOFError):
+                    stopping.cancel()
+        finally:
+            if self._thread.is_alive():
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join(timeout=_CLOSE_S)
+            if not self._loop.is_running():
+                self._loop.close()
+            self._sock.close()
 
     async def _stop(self) -> None:
-        if self._pump is not None:
-            self._pump.cancel()
-        await self._client.disconnect()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await self._client.disconnect()
+        finally:
+            # It raises what ended the connection; no task may outlive the loop all the same.
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _record_events(self) -> None:
+        """Record events until the connection ends, which the listener by itself never tells."""
+        listener = self._client.events
+        end = asyncio.ensure_future(self._client.runstate_changed())
         try:
-            async for message in self._client.events:
-                self._record(message)
+            while not end.done():
+                message = asyncio.ensure_future(listener.get())
+                await asyncio.wait({message, end}, return_when=asyncio.FIRST_COMPLETED)
+                if message.done():
+                    self._record(message.result())
+                else:
+                    message.cancel()
+            for last in listener.clear():
+                self._record(last)
         finally:
+            end.cancel()
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
@@ -167,16 +185,23 @@ class QmpSession:
     def _call(
         self, coroutine: Coroutine[Any, Any, object], deadline: Deadline, what: str
     ) -> object:
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        if self._loop.is_closed():
+            coroutine.close()  # Else Python warns that it was never awaited.
+            raise HarnessError(
+                f"QEMU of machine '{self._name}' can't be asked for {what}: the machine has ended."
+            )
+        # The loop keeps the time, and so has rolled back what it cut short when this returns.
+        timed = asyncio.wait_for(coroutine, deadline.remaining_s())
+        future = asyncio.run_coroutine_threadsafe(timed, self._loop)
         try:
-            return future.result(timeout=deadline.remaining_s())
-        except concurrent.futures.TimeoutError as error:
+            return future.result(timeout=deadline.remaining_s() + _CLOSE_S)
+        except (asyncio.TimeoutError, concurrent.futures.TimeoutError) as error:
             future.cancel()
             raise HarnessError(
                 f"QEMU of machine '{self._name}' did not answer {what} in time; its main loop "
                 "may be blocked by a device server that stopped answering."
             ) from error
-        except (QMPError, ConnectError, OSError, EOFError, asyncio.CancelledError) as error:
+        except (QMPError, OSError, EOFError, concurrent.futures.CancelledError) as error:
             raise HarnessError(
                 f"QEMU of machine '{self._name}' failed {what}: {str(error) or type(error).__name__}."
             ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import select
 import shlex
@@ -25,8 +26,8 @@ _READY = "connected"
 _KEYGEN_S = 20.0
 #: What a guest's `timeout` and the way back may take beyond a command's own limit.
 _GRACE_S = 20.0
-#: sun_path holds 108 bytes, and ssh appends 17 of its own while it binds.
-_SOCKET_PATH_MAX = 90
+#: Under which the identity lies in a machine's folder.
+_KEYS = "keys"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +47,11 @@ class SshIdentity:
         for name in ("user", "host"):
             if not (folder / name).exists():
                 argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"harness-{name}"]
-                (runner or LocalRunner()).run(
+                made = (runner or LocalRunner()).run(
                     [*argv, "-f", str(folder / name)], timeout_s=_KEYGEN_S
-                ).check("Making an SSH key")
+                )
+                if not made.ok:
+                    raise HarnessError(f"An SSH key could not be made.\n{made.render()}")
         known = (folder / "host.pub").read_text()
         (folder / "known_hosts").write_text(f"guest {known}")
         return cls(folder=folder)
@@ -62,29 +65,69 @@ class SshIdentity:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a command in the guest ended, and its stderr without the line that told so."""
+
+    exit_code: int
+    stderr: str
+
+
+def render_remote(
+    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str], nonce: str
+) -> str:
+    """Render the line for the guest's shell that runs `argv` and tells its exit status."""
+    settings = ["env", *(f"{key}={value}" for key, value in env.items())] if env else []
+    # `timeout 0` would mean no limit at all.
+    limit = f"{max(timeout_s, 0.001):.3f}"
+    command = shlex.join(["timeout", "--kill-after=5", limit, *settings, *argv])
+    return f"{command}; printf '\\n%s %s\\n' {nonce} $? >&2"
+
+
+def find_ending(stderr: str, nonce: str) -> Ending | None:
+    """Find the line that tells the exit status; None where it is missing or cut off.
+
+    What a background process says after that line belongs to stderr as well.
+    """
+    found = re.search(rf"\n{re.escape(nonce)} (\d+)\n", stderr)
+    if found is None:
+        return None
+    return Ending(exit_code=int(found[1]), stderr=stderr[: found.start()] + stderr[found.end() :])
+
+
 class SshRunner:
     """Runs commands in a guest as root.
 
     Every command's exit status comes back by a line of its own, so that a lost connection is
-    never taken for an answer.
+    never taken for an answer. `runner` starts ssh on this host.
     """
 
-    def __init__(self, *, name: str, port: int, identity: SshIdentity, folder: Path) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        port: int,
+        identity: SshIdentity,
+        folder: Path,
+        runner: Runner | None = None,
+    ) -> None:
         self._name = name
+        self._folder = folder
         self._socket = folder / "ssh"
-        if len(str(self._socket)) > _SOCKET_PATH_MAX:
-            raise RequirementError(
-                f"The path '{self._socket}' is too long for a socket; choose a shorter cache "
-                "folder by XDG_CACHE_HOME."
-            )
+        self._runner = runner or LocalRunner()
+        # ssh is run in `folder` and told of names in it alone: it splits paths at blanks, expands
+        # '%' and '${' in them, and a socket's path has room for 108 bytes.
+        keys = folder / _KEYS
+        keys.unlink(missing_ok=True)
+        keys.symlink_to(identity.folder.absolute())
         self._options = [
             *("-F", "none"),
             *("-p", str(port)),
-            *("-i", str(identity.folder / "user")),
-            *("-o", f"ControlPath={self._socket}"),
+            *("-i", f"{_KEYS}/user"),
+            *("-o", f"ControlPath={self._socket.name}"),
             *("-o", "BatchMode=yes"),
             *("-o", "IdentitiesOnly=yes"),
-            *("-o", f"UserKnownHostsFile={identity.folder / 'known_hosts'}"),
+            *("-o", f"UserKnownHostsFile={_KEYS}/known_hosts"),
             *("-o", "GlobalKnownHostsFile=none"),
             *("-o", "HostKeyAlias=guest"),
             *("-o", "StrictHostKeyChecking=yes"),
@@ -128,6 +171,7 @@ class SshRunner:
             ],
             stdout=PIPE,
             stderr=PIPE,
+            cwd=self._folder,
         )
 
     @staticmethod
@@ -155,29 +199,37 @@ class SshRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
+        """Run `argv` in the guest, by no shell but the one that quotes every word of it.
+
+        Raises HarnessError where the guest did not say how the command ended.
+        """
         nonce = secrets.token_hex(8)
-        settings = [f"{key}={value}" for key, value in (env or {}).items()]
-        command = shlex.join(
-            ["timeout", "--kill-after=5", f"{timeout_s:.3f}", "env", *settings, *argv]
-        )
-        remote = f"{command}; printf '\\n%s %s\\n' {nonce} $? >&2"
-        answer = LocalRunner().run(
-            ["ssh", *self._options, "root@127.0.0.1", remote],
+        answer = self._runner.run(
+            [
+                *("env", f"--chdir={self._folder}"),
+                "ssh",
+                *self._options,
+                "root@127.0.0.1",
+                render_remote(argv, timeout_s=timeout_s, env=env or {}, nonce=nonce),
+            ],
             timeout_s=timeout_s + _GRACE_S,
             stdin=stdin,
         )
-        errors, marker, status = answer.stderr.rpartition(f"\n{nonce} ")
-        if not marker:
+        ending = find_ending(answer.stderr, nonce)
+        # ssh passes on the 0 of the line that tells the status. Anything else is its own trouble,
+        # and output may be missing then, whatever the guest said.
+        if ending is None or not (answer.ok or answer.timed_out):
             raise HarnessError(
                 f"Machine '{self._name}' did not say how {shlex.join(argv)!r} ended: the "
                 f"connection broke or the guest hangs.\n{answer.render()}"
             )
-        exit_code = int(status)
+        # At the time limit something still held the command's output open, as a daemon does.
+        exit_code = 124 if answer.timed_out else ending.exit_code
         return CommandResult(
             argv=tuple(argv),
             exit_code=exit_code,
             stdout=answer.stdout,
-            stderr=errors,
+            stderr=ending.stderr,
             duration_s=answer.duration_s,
             timed_out=exit_code in {124, 137} and answer.duration_s >= timeout_s,
         )

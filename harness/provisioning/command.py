@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import functools
 import os
 import shlex
 import signal
@@ -154,10 +156,13 @@ def spawn(
     """Start a long-lived process that is killed when this one dies, however it dies.
 
     `setpriv --pdeathsig` (util-linux 2.33) sets the death signal, so no Python code runs between
-    fork and exec. The signal follows the *thread* that called: call from a thread that lives as
-    long as the process should.
+    fork and exec. The signal follows the *thread* that forked, so one thread, which lives as long
+    as this process, starts them all: a caller's own thread may end at any time.
+
+    Raises OSError where there is no `setpriv`.
     """
-    return subprocess.Popen(
+    starting = _starter(os.getpid()).submit(
+        subprocess.Popen,
         ["setpriv", "--pdeathsig", "KILL", "--", *argv],
         stdin=stdin,
         stdout=stdout,
@@ -167,3 +172,20 @@ def spawn(
         cwd=cwd,
         start_new_session=True,
     )
+    try:
+        return starting.result()
+    except BaseException:
+        # Interrupted while the other thread was at it: nobody would ever end that process.
+        starting.add_done_callback(_kill_started)
+        raise
+
+
+@functools.lru_cache(maxsize=1)
+def _starter(pid: int) -> concurrent.futures.Executor:
+    """Return the one thread of process `pid` that starts processes; a fork inherits no thread."""
+    return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=f"starter-of-{pid}")
+
+
+def _kill_started(starting: concurrent.futures.Future[ChildProcess]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().kill()

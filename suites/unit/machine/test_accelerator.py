@@ -1,0 +1,256 @@
+"""KVM is believed only after it has run something."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError, RequirementError
+from harness.machine.accelerator import (
+    AcceleratorChoice,
+    choose_accelerator,
+    explain_proof,
+    proof_rom,
+    run_proof,
+)
+from harness.machine.spec import Accelerator
+from harness.provisioning.command import CommandResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+PROVED = CommandResult(argv=(), exit_code=0x55, stdout="", stderr="")
+HANGS = CommandResult(argv=(), exit_code=124, stdout="", stderr="", timed_out=True)
+ABORTS = CommandResult(
+    argv=(),
+    exit_code=-6,
+    stdout="",
+    stderr="error: failed to set MSR 0x10a to 0x0\nqemu: kvm_buf_set_msrs: Assertion failed\n",
+)
+REFUSES = CommandResult(
+    argv=(), exit_code=1, stdout="", stderr="Could not access KVM kernel module: EBUSY\n"
+)
+
+
+@dataclass
+class FakeQemu:
+    """A Runner that answers every proof alike, and counts them."""
+
+    answer: CommandResult
+    calls: list[Sequence[str]] = field(default_factory=list)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        del stdin, env
+        assert timeout_s <= 2
+        self.calls.append(argv)
+        return self.answer
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Path:
+    node = tmp_path / "kvm"
+    node.touch()
+    return node
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def choose(
+    qemu: FakeQemu, cache: Path, device: Path, *, request: str = "auto", program: str = "qemu-x"
+) -> AcceleratorChoice:
+    return choose_accelerator(request, qemu=program, runner=qemu, cache=cache, device=device)
+
+
+def test_kvm_that_runs_something_is_chosen(cache: Path, device: Path) -> None:
+    choice = choose(FakeQemu(PROVED), cache, device)
+
+    assert choice.accelerator is Accelerator.KVM
+    assert "a program run by it in long mode gave the right answer" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (HANGS, "a guest started by it did nothing within 2 s"),
+        (ABORTS, "QEMU ended with -6 ('error: failed to set MSR 0x10a to 0x0')"),
+        (REFUSES, "QEMU ended with 1 ('Could not access KVM kernel module: EBUSY')"),
+    ],
+)
+def test_kvm_that_lies_gives_way_to_tcg_with_the_reason(
+    cache: Path, device: Path, answer: CommandResult, words: str
+) -> None:
+    choice = choose(FakeQemu(answer), cache, device)
+
+    assert choice.accelerator is Accelerator.TCG
+    assert words in choice.reason
+    assert str(device) in choice.reason
+
+
+@pytest.mark.parametrize("answer", [HANGS, ABORTS, REFUSES])
+def test_broken_kvm_that_was_asked_for_is_refused(
+    cache: Path, device: Path, answer: CommandResult
+) -> None:
+    with pytest.raises(RequirementError, match=r"KVM was asked for, but .*--accelerator=tcg"):
+        choose(FakeQemu(answer), cache, device, request="kvm")
+
+
+def test_host_without_the_device_runs_nothing(cache: Path, tmp_path: Path) -> None:
+    qemu = FakeQemu(PROVED)
+
+    choice = choose(qemu, cache, tmp_path / "absent")
+
+    assert (choice.accelerator, qemu.calls) == (Accelerator.TCG, [])
+    assert "there is no" in choice.reason
+
+
+def test_absent_kvm_that_was_asked_for_is_refused(cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(RequirementError, match="KVM was asked for, but there is no"):
+        choose(FakeQemu(PROVED), cache, tmp_path / "absent", request="kvm")
+
+
+def test_closed_device_is_told_apart_from_a_broken_one(
+    cache: Path, device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+
+    assert "usermod -aG kvm" in choose(FakeQemu(PROVED), cache, device).reason
+
+
+def test_tcg_is_taken_at_its_word(cache: Path, device: Path) -> None:
+    qemu = FakeQemu(PROVED)
+
+    assert choose(qemu, cache, device, request="tcg").accelerator is Accelerator.TCG
+    assert qemu.calls == []
+
+
+def test_unknown_accelerator_names_the_known_ones(cache: Path, device: Path) -> None:
+    with pytest.raises(BadInputError, match=r"--accelerator: 'xen'.*auto, kvm, tcg"):
+        choose(FakeQemu(PROVED), cache, device, request="xen")
+
+
+@pytest.mark.parametrize("answer", [PROVED, HANGS])
+def test_verdict_is_remembered(cache: Path, device: Path, answer: CommandResult) -> None:
+    qemu = FakeQemu(answer)
+
+    first, second = choose(qemu, cache, device), choose(qemu, cache, device)
+
+    assert first == second
+    assert len(qemu.calls) == 1
+
+
+def test_verdicts_of_two_qemus_are_remembered_side_by_side(cache: Path, device: Path) -> None:
+    qemu = FakeQemu(PROVED)
+
+    for program in ("qemu-x", "qemu-y", "qemu-x", "qemu-y"):
+        choose(qemu, cache, device, program=program)
+
+    assert len(qemu.calls) == 2
+
+
+def test_verdict_of_an_earlier_boot_is_neither_believed_nor_kept(
+    cache: Path, device: Path
+) -> None:
+    qemu = FakeQemu(HANGS)
+    choose(qemu, cache, device)
+    (kept,) = json.loads((cache / "accelerator.json").read_text())
+    (cache / "accelerator.json").write_text(json.dumps({f"earlier-{kept}": "did nothing"}))
+    qemu.answer = PROVED
+
+    choice = choose(qemu, cache, device)
+
+    assert choice.accelerator is Accelerator.KVM
+    assert list(json.loads((cache / "accelerator.json").read_text())) == [kept]
+
+
+def test_replaced_qemu_is_proved_again(cache: Path, device: Path, tmp_path: Path) -> None:
+    program = tmp_path / "qemu"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    qemu = FakeQemu(HANGS)
+    choose(qemu, cache, device, program=str(program))
+
+    program.write_text("#!/bin/sh\n# upgraded\n")
+    choose(qemu, cache, device, program=str(program))
+
+    assert len(qemu.calls) == 2
+
+
+def test_remembered_trouble_says_how_to_try_again(cache: Path, device: Path) -> None:
+    choose(FakeQemu(HANGS), cache, device)
+
+    assert (
+        f"remove '{cache / 'accelerator.json'}'" in choose(FakeQemu(PROVED), cache, device).reason
+    )
+
+
+@pytest.mark.parametrize("exit_code", [126, 127])
+def test_proof_that_never_started_is_not_remembered(
+    cache: Path, device: Path, exit_code: int
+) -> None:
+    missing = CommandResult(argv=(), exit_code=exit_code, stdout="", stderr="No such file")
+
+    assert choose(FakeQemu(missing), cache, device).accelerator is Accelerator.TCG
+
+    assert choose(FakeQemu(PROVED), cache, device).accelerator is Accelerator.KVM
+
+
+@pytest.mark.parametrize("content", ["", "{half", "[]", '"text"', "\x00"])
+def test_damaged_memory_is_as_good_as_none(cache: Path, device: Path, content: str) -> None:
+    cache.mkdir()
+    (cache / "accelerator.json").write_text(content)
+
+    assert choose(FakeQemu(PROVED), cache, device).accelerator is Accelerator.KVM
+
+
+def test_memory_that_cannot_be_written_does_no_harm(cache: Path, device: Path) -> None:
+    (cache / "accelerator.json").mkdir(parents=True)
+
+    assert choose(FakeQemu(PROVED), cache, device).accelerator is Accelerator.KVM
+    assert [path.name for path in cache.iterdir()] == ["accelerator.json"]
+
+
+def test_proof_dies_with_the_harness() -> None:
+    """A guest that hangs would outlive a harness killed within these two seconds."""
+    qemu = FakeQemu(PROVED)
+
+    run_proof("qemu-x", Accelerator.KVM, qemu)
+
+    assert list(qemu.calls[0][:5]) == ["setpriv", "--pdeathsig", "KILL", "--", "qemu-x"]
+
+
+def test_proof_runs_on_the_processor_that_machines_get() -> None:
+    qemu = FakeQemu(PROVED)
+
+    run_proof("qemu-x", Accelerator.KVM, qemu)
+
+    assert " -accel kvm -cpu host " in " ".join(qemu.calls[0])
+
+
+def test_rom_jumps_from_the_reset_vector_to_its_start() -> None:
+    rom = proof_rom()
+
+    displacement = int.from_bytes(rom[0xFFF1:0xFFF3], "little")
+    assert (len(rom), rom[0xFFF0]) == (0x10000, 0xE9)
+    assert (0xFFF3 + displacement) & 0xFFFF == 0
+    assert rom[0] == 0xFA  # cli
+
+
+def test_exit_code_zero_proves_nothing() -> None:
+    """QEMU ends with 0 when a guest shuts down, and the proof never does."""
+    quiet = CommandResult(argv=(), exit_code=0, stdout="", stderr="")
+
+    assert explain_proof(quiet) == "QEMU ended with 0 ('no message')"

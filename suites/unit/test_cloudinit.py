@@ -1,0 +1,294 @@
+"""What cloud-init is given, and what it says of its own run."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pycdlib
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.cloudinit import (
+    CONFIG_PATH,
+    EXIT_CODE_PATH,
+    FINISHED,
+    CloudInitResult,
+    GuestFile,
+    SeedFiles,
+    SshAccess,
+    UserData,
+    provisioning_command,
+    provisioning_files,
+    render_meta_data,
+    render_network_config,
+    render_seed,
+    render_user_data,
+    write_seed,
+)
+from harness.errors import HarnessError
+from harness.payload import Payload
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ACCESS = SshAccess(
+    authorized_key="ssh-ed25519 AAAA harness-user",
+    host_private_key="-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----\n",
+    host_public_key="ssh-ed25519 BBBB harness-host",
+)
+NODE = UserData(hostname="node", access=ACCESS)
+PAYLOAD = Payload(content=b"#!/usr/bin/env python3\nPK", digest="ab" * 32)
+
+#: Text that means something to YAML, to a shell, or to nobody.
+HOSTILE = (
+    "yes",
+    "null",
+    "0x10",
+    "1e3",
+    "~",
+    "- item",
+    "key: value",
+    "# comment",
+    "{flow: [map]}",
+    "&anchor *alias",
+    "!!python/object/apply:os.system [reboot]",
+    "%YAML 1.2",
+    "--- \n...",
+    "|\n  block",
+    'it\'s "quoted"',
+    "back\\slash \\n",
+    "tab\there",
+    "line\nbreak\n\n",
+    "\r\n",
+    "trailing blank ",
+    "é \u2028 \U0001f600 \ufeff",
+    "$(reboot) `reboot` ;",
+    "",
+)
+
+
+def document_of(user_data: UserData) -> dict[str, Any]:
+    text = render_user_data(user_data)
+    assert text.startswith("#cloud-config\n")
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document
+
+
+def read_volume(path: Path) -> dict[str, bytes]:
+    """Read a volume back by its Rock Ridge names, as Linux does."""
+    iso = pycdlib.PyCdlib()
+    iso.open(str(path))
+    try:
+        contents = {}
+        for child in iso.list_children(rr_path="/"):
+            if child.is_file():
+                name = child.rock_ridge.name().decode()
+                buffer = io.BytesIO()
+                iso.get_file_from_iso_fp(buffer, rr_path=f"/{name}")
+                contents[name] = buffer.getvalue()
+        return contents
+    finally:
+        iso.close()
+
+
+def test_plain_node_gets_its_keys_and_no_empty_list() -> None:
+    """Schemas of cloud-init 22 refuse empty lists."""
+    document = document_of(NODE)
+
+    assert document["users"] == [
+        {"name": "root", "ssh_authorized_keys": ["ssh-ed25519 AAAA harness-user"]}
+    ]
+    assert document["ssh_keys"] == {
+        "ed25519_private": ACCESS.host_private_key,
+        "ed25519_public": ACCESS.host_public_key,
+    }
+    assert document["final_message"] == FINISHED
+    assert not {"write_files", "runcmd"} & document.keys()
+
+
+def test_nobody_logs_in_by_password() -> None:
+    assert document_of(NODE)["ssh_pwauth"] is False
+
+
+def test_private_key_is_not_in_the_log() -> None:
+    assert "PRIVATE" not in repr(NODE)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_words_of_a_command_arrive_as_they_are(text: str) -> None:
+    """Lists are run without a shell, so words need no quoting but YAML's."""
+    document = document_of(replace(NODE, commands=[["printf", "%s", text]]))
+
+    assert document["runcmd"] == [["printf", "%s", text]]
+
+
+@given(st.binary())
+def test_any_content_of_a_file_arrives_byte_for_byte(content: bytes) -> None:
+    file = GuestFile(path="/x", content=content)
+
+    (written,) = document_of(replace(NODE, files=[file]))["write_files"]
+
+    assert written["encoding"] == "b64"
+    assert base64.b64decode(written["content"], validate=True) == content
+
+
+@pytest.mark.parametrize(("mode", "permissions"), [(0o644, "0644"), (0o4755, "4755"), (0, "0000")])
+def test_mode_stays_text(mode: int, permissions: str) -> None:
+    """As a YAML number it would be read as octal by one parser and as decimal by another."""
+    file = GuestFile(path="/x", content=b"", mode=mode)
+
+    (written,) = document_of(replace(NODE, files=[file]))["write_files"]
+
+    assert written["permissions"] == permissions
+
+
+@pytest.mark.parametrize("text", [text for text in HOSTILE if text])
+def test_hostile_instance_id_arrives_as_it_is(text: str) -> None:
+    meta_data = yaml.safe_load(render_meta_data(instance_id=text, hostname="node"))
+
+    assert meta_data == {"instance-id": text, "local-hostname": "node"}
+
+
+def test_network_config_names_the_card_by_its_address() -> None:
+    assert yaml.safe_load(render_network_config()) == {
+        "version": 2,
+        "ethernets": {
+            "eth0": {
+                "match": {"macaddress": "52:54:00:67:70:75"},
+                "set-name": "eth0",
+                "dhcp4": True,
+                "dhcp6": False,
+            }
+        },
+    }
+
+
+def test_volume_holds_the_three_documents(tmp_path: Path) -> None:
+    seed = render_seed(NODE, instance_id="node-1")
+
+    path = write_seed(seed, tmp_path / "seed.iso")
+
+    assert read_volume(path) == {
+        "user-data": seed.user_data.encode(),
+        "meta-data": seed.meta_data.encode(),
+        "network-config": seed.network_config.encode(),
+    }
+
+
+def test_volume_has_the_label_that_cloud_init_looks_for(tmp_path: Path) -> None:
+    path = write_seed(render_seed(NODE, instance_id="node-1"), tmp_path / "seed.iso")
+
+    assert path.read_bytes()[0x8028:0x8048].decode().rstrip() == "CIDATA"
+
+
+def test_hostile_node_survives_the_volume(tmp_path: Path) -> None:
+    file = GuestFile(path='/a b/it\'s, "x"\n', content=b"\0\xff'\"\n\r\\${x}")
+    user_data = replace(NODE, files=[file], commands=[HOSTILE])
+
+    path = write_seed(render_seed(user_data, instance_id="x"), tmp_path / "a b, 100%.iso")
+
+    document = yaml.safe_load(read_volume(path)["user-data"])
+    (written,) = document["write_files"]
+    assert (written["path"], base64.b64decode(written["content"])) == (file.path, file.content)
+    assert document["runcmd"] == [list(HOSTILE)]
+
+
+def test_user_data_larger_than_a_block_is_whole(tmp_path: Path) -> None:
+    large = replace(NODE, files=[GuestFile(path="/x", content=bytes(range(256)) * 4096)])
+    seed = render_seed(large, instance_id="x")
+
+    path = write_seed(seed, tmp_path / "seed.iso")
+
+    assert read_volume(path)["user-data"] == seed.user_data.encode()
+
+
+def test_volume_with_the_private_key_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = write_seed(render_seed(NODE, instance_id="x"), tmp_path / "seed.iso")
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_volume_replaces_an_older_one(tmp_path: Path) -> None:
+    path = tmp_path / "seed.iso"
+    path.write_bytes(b"half")
+
+    write_seed(SeedFiles(user_data="a", meta_data="b", network_config="c"), path)
+
+    assert read_volume(path) == {"user-data": b"a", "meta-data": b"b", "network-config": b"c"}
+
+
+def test_provisioning_travels_with_its_configuration() -> None:
+    extra = GuestFile(path="/etc/x", content=b"")
+
+    program, config, last = provisioning_files(PAYLOAD, {"gpu_node": True}, [extra])
+
+    assert (program.path, program.content, program.mode) == (
+        "/opt/gpu-node/provisioning-abababababab.pyz",
+        PAYLOAD.content,
+        0o755,
+    )
+    assert (config.path, json.loads(config.content)) == (CONFIG_PATH, {"gpu_node": True})
+    assert config.mode == 0o600
+    assert last is extra
+
+
+def test_provisioning_runs_isolated_with_its_files_named() -> None:
+    shell, option, script = provisioning_command(PAYLOAD, "boot")
+
+    program, _, rest = script.partition("; ")
+    assert (shell, option) == ("sh", "-c")
+    assert shlex.split(program) == [
+        *("python3", "-I", "-S", "/opt/gpu-node/provisioning-abababababab.pyz", "boot"),
+        *("--config", "/etc/gpu-node/config.json"),
+        *("--outcome", "/var/lib/gpu-node/outcome.json"),
+    ]
+    assert rest == f"code=$?; echo $code > {EXIT_CODE_PATH}; exit $code"
+
+
+def test_command_of_provisioning_is_one_word_to_the_shell() -> None:
+    _, _, script = provisioning_command(PAYLOAD, "boot; reboot")
+
+    assert " 'boot; reboot' " in script
+
+
+@pytest.mark.starts_process
+def test_exit_code_reaches_both_the_file_and_cloud_init(tmp_path: Path) -> None:
+    script = provisioning_command(PAYLOAD, "boot")[2].replace(
+        EXIT_CODE_PATH, shlex.quote(str(tmp_path / "code"))
+    )
+    script = "python3() { return 86; }\n" + script
+
+    result = LocalRunner().run(["sh", "-c", script], timeout_s=20)
+
+    assert (result.exit_code, (tmp_path / "code").read_text()) == (86, "86\n")
+
+
+def test_result_of_a_clean_run_has_no_errors() -> None:
+    text = json.dumps({"v1": {"datasource": "DataSourceNoCloud [seed=/dev/vdb]", "errors": []}})
+
+    result = CloudInitResult.from_json(text)
+
+    assert result == CloudInitResult(datasource="DataSourceNoCloud [seed=/dev/vdb]", errors=())
+
+
+def test_result_without_a_data_source_is_read() -> None:
+    text = json.dumps({"v1": {"datasource": None, "errors": ["no datasource"]}})
+
+    assert CloudInitResult.from_json(text) == CloudInitResult(
+        datasource="", errors=("no datasource",)
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"v1": null}', '{"v1": {"errors": 1}}'])
+def test_result_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(HarnessError, match="cloud-init's result file has an unknown form"):
+        CloudInitResult.from_json(text)

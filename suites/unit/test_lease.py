@@ -1,0 +1,173 @@
+"""Claims that are void when their holder dies."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import HarnessError, RequirementError
+from harness.lease import hold, leased_folder, make_private_folder, sweep
+from harness.provisioning.command import PIPE, spawn
+
+_HOLDER = """\
+import pathlib, sys
+from harness.lease import leased_folder
+with leased_folder(pathlib.Path(sys.argv[1]), prefix="run") as folder:
+    (folder / "disk").write_text("x")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_private_folder_and_the_parents_it_lacked_are_closed_to_others(tmp_path: Path) -> None:
+    folder = make_private_folder(tmp_path / "a" / "b")
+
+    assert [_mode(each) for each in (folder, folder.parent)] == [0o700, 0o700]
+
+
+def test_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+    """A person may name any folder for evidence, and '/tmp' must stay what it is."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o1777)
+
+    make_private_folder(theirs)
+    make_private_folder(theirs / "ours")
+
+    assert _mode(theirs) == 0o1777
+
+
+@pytest.mark.parametrize("path", ["file", "file/below"])
+def test_folder_that_cannot_be_made_names_the_remedy(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(RequirementError, match=r"can't be made \(.*XDG_CACHE_HOME"):
+        make_private_folder(tmp_path / path)
+
+
+def test_leased_folder_is_private_and_gone_afterwards(tmp_path: Path) -> None:
+    with leased_folder(tmp_path / "runs", prefix="run") as folder:
+        (folder / "disk").write_text("x")
+        mode = _mode(folder)
+
+    assert mode == 0o700
+    assert not folder.exists()
+
+
+def test_leased_folder_is_gone_after_an_error(tmp_path: Path) -> None:
+    kept: list[Path] = []
+
+    def fail() -> None:
+        with leased_folder(tmp_path, prefix="run") as folder:
+            kept.append(folder)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert not kept[0].exists()
+
+
+def test_kept_folder_stays_until_the_next_sweep(tmp_path: Path) -> None:
+    with leased_folder(tmp_path, prefix="run", keep=True) as folder:
+        pass
+    existed = folder.is_dir()
+
+    assert sweep(tmp_path) == [folder]
+    assert (existed, folder.exists()) == (True, False)
+
+
+def test_two_leases_never_share_a_folder(tmp_path: Path) -> None:
+    with (
+        leased_folder(tmp_path, prefix="run") as first,
+        leased_folder(tmp_path, prefix="run") as second,
+    ):
+        assert first != second
+
+
+def test_sweep_of_what_is_not_there_finds_nothing(tmp_path: Path) -> None:
+    assert sweep(tmp_path / "absent") == []
+
+
+def test_sweep_leaves_files_and_links_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "file").touch()
+    (runs / "link").symlink_to(precious)
+
+    assert sweep(runs) == []
+    assert list(precious.iterdir()) == []
+
+
+def test_sweep_goes_on_past_a_folder_that_it_may_not_touch(tmp_path: Path) -> None:
+    # A folder in the lock's place is refused by the kernel to root, too.
+    (tmp_path / "a" / "lease").mkdir(parents=True)
+    (tmp_path / "b").mkdir()
+
+    assert sweep(tmp_path) == [tmp_path / "b"]
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from(["held", "abandoned", "released"]), max_size=6))
+def test_sweep_removes_what_nobody_holds_and_nothing_else(states: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as leases:
+        parent = Path(name)
+        held, free = set(), set()
+        for state in states:
+            if state == "held":
+                held.add(leases.enter_context(leased_folder(parent, prefix="run")))
+            else:
+                with leased_folder(parent, prefix="run", keep=state == "abandoned") as folder:
+                    pass
+                free |= {folder} if state == "abandoned" else set()
+
+        assert set(sweep(parent)) == free
+        assert all(folder.is_dir() for folder in held)
+
+
+@pytest.mark.starts_process
+def test_folder_of_a_killed_process_is_swept(tmp_path: Path) -> None:
+    process = spawn([sys.executable, "-c", _HOLDER, str(tmp_path)], stdin=PIPE, stdout=PIPE)
+    assert process.stdout is not None
+    folder = Path(process.stdout.readline().decode().strip())
+
+    while_alive = sweep(tmp_path)
+    process.kill()
+    process.communicate()
+
+    assert while_alive == []
+    assert sweep(tmp_path) == [folder]
+    assert not folder.exists()
+
+
+def test_lock_held_elsewhere_ends_the_wait_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+
+    with (
+        hold(path, timeout_s=1, what="the template"),
+        pytest.raises(HarnessError, match=rf"Waited 0 s for the template.*'{path}'"),
+        hold(path, timeout_s=0.01, what="the template"),
+    ):
+        pass
+
+
+def test_lock_is_free_after_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+
+    with contextlib.suppress(ZeroDivisionError), hold(path, timeout_s=1, what="x"):
+        raise ZeroDivisionError
+
+    with hold(path, timeout_s=0.01, what="x"):
+        pass

@@ -1,0 +1,153 @@
+"""The zipapp that travels: reproducible, complete, and by the standard library alone."""
+
+from __future__ import annotations
+
+import ast
+import io
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from harness import provisioning
+from harness.payload import Payload, build_payload, write_payload
+from harness.provisioning.command import LocalRunner
+
+SOURCES = sorted(Path(provisioning.__file__).parent.rglob("*.py"))
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copy provisioning to where a test may change it, and let that be what is packed."""
+    folder = tmp_path / "anywhere" / "provisioning"
+    shutil.copytree(SOURCES[0].parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(provisioning, "__file__", str(folder / "__init__.py"))
+    return folder
+
+
+def members_of(payload: Payload) -> list[zipfile.ZipInfo]:
+    return zipfile.ZipFile(io.BytesIO(payload.content)).infolist()
+
+
+def test_every_source_is_packed_once_and_nothing_else() -> None:
+    names = [member.filename for member in members_of(build_payload())]
+
+    root = SOURCES[0].parent
+    assert names == sorted(
+        ["__main__.py", *(f"provisioning/{path.relative_to(root)}" for path in SOURCES)]
+    )
+
+
+def test_payload_is_reproducible() -> None:
+    assert build_payload() == build_payload()
+
+
+def test_payload_depends_on_neither_place_nor_time_nor_mode(sources: Path) -> None:
+    here = build_payload()
+    for path in sources.rglob("*.py"):
+        path.chmod(0o600)
+        path.touch()
+    (sources / "__pycache__").mkdir()
+    (sources / "__pycache__" / "plan.cpython-311.pyc").write_bytes(b"compiled")
+    (sources / "notes.txt").write_text("no source")
+
+    assert build_payload() == here
+
+
+def test_payload_of_another_place_is_the_same(sources: Path) -> None:
+    elsewhere = build_payload()
+    shutil.rmtree(sources)
+    shutil.copytree(
+        SOURCES[0].parent,
+        sources,
+        ignore=shutil.ignore_patterns("__pycache__"),
+        copy_function=shutil.copyfile,
+    )
+
+    assert build_payload() == elsewhere
+
+
+def test_payload_depends_on_every_source(sources: Path) -> None:
+    before = build_payload().digest
+    with (sources / "plan.py").open("a") as file:
+        file.write("# one more line\n")
+
+    assert build_payload().digest != before
+
+
+def test_name_tells_the_digest() -> None:
+    payload = Payload(content=b"", digest="0123456789abcdef" * 4)
+
+    assert payload.name == "provisioning-0123456789ab.pyz"
+
+
+def test_provisioning_imports_the_standard_library_alone() -> None:
+    """The node has no other; `-S` would find none either."""
+    foreign = [
+        f"{path.name}: {name}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported_by(node)
+        if name.partition(".")[0] not in sys.stdlib_module_names
+    ]
+
+    assert foreign == []
+
+
+def imported_by(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.level == 0:
+        return [node.module or ""]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import yaml.nodes", ["yaml.nodes"]),
+        ("from pydantic import BaseModel", ["pydantic"]),
+        ("from harness.errors import HarnessError", ["harness.errors"]),
+        ("from .wait import Deadline", []),
+    ],
+)
+def test_walk_sees_every_form_of_import(source: str, names: list[str]) -> None:
+    (node,) = ast.parse(source).body
+
+    assert imported_by(node) == names
+
+
+@pytest.mark.starts_process
+def test_packed_provisioning_runs_by_itself(tmp_path: Path) -> None:
+    path = write_payload(build_payload(), tmp_path)
+
+    result = LocalRunner().run([sys.executable, "-I", "-S", str(path), "--help"], timeout_s=30)
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "usage:" in result.stdout
+
+
+def test_written_payload_is_whole_and_alone(tmp_path: Path) -> None:
+    payload = build_payload()
+
+    path = write_payload(payload, tmp_path / "payloads")
+
+    assert path.read_bytes() == payload.content
+    assert path.stat().st_mode & 0o777 == 0o755
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_half_written_payload_is_written_again(tmp_path: Path) -> None:
+    payload = build_payload()
+    (tmp_path / payload.name).write_bytes(payload.content[:100])
+
+    assert write_payload(payload, tmp_path).read_bytes() == payload.content
+
+
+def test_payload_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    payload = build_payload()
+    first = write_payload(payload, tmp_path).stat()
+
+    assert write_payload(payload, tmp_path).stat().st_ino == first.st_ino

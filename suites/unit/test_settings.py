@@ -1,0 +1,50 @@
+"""What a run was asked to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.settings import Settings, is_ci
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("value", ["true", "1", "yes", "TRUE", "on"])
+def test_ci_is_strict(value: str) -> None:
+    assert is_ci({"CI": value})
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {"CI": ""}, {"CI": "0"}, {"CI": "False"}, {"CI": "no"}]
+)
+def test_a_laptop_is_not(environment: dict[str, str]) -> None:
+    assert not is_ci(environment)
+
+
+def test_unknown_evidence_choice_names_the_known_ones() -> None:
+    with pytest.raises(BadInputError, match=r"--evidence: 'never' is none of on-failure, always"):
+        Settings(evidence="never")
+
+
+def test_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "my cache, 100%"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+    settings = Settings()
+
+    assert settings.cache == cache / "gpu-node-harness"
+    assert settings.runs_folder.parent == settings.image_store.parent == settings.cache
+
+
+def test_relative_cache_is_never_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QEMU runs in the machine's folder, from where a relative path leads elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+
+    assert Settings().cache.is_absolute()
