@@ -34,16 +34,6 @@ from .simulation import SimulatedNode
 PACKAGE = Path(harness.provisioning.__file__).parent
 
 
-@pytest.fixture
-def simulated(tmp_path: Path) -> SimulatedNode:
-    return SimulatedNode(tmp_path)
-
-
-@pytest.fixture
-def invocation(simulated: SimulatedNode) -> Invocation:
-    return Invocation(simulated.top, simulated)
-
-
 def failing(exit_code: int = 1, stdout: str = "") -> CommandResult:
     return CommandResult(argv=(), exit_code=exit_code, stdout=stdout, stderr="no")
 
@@ -407,7 +397,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
     out = capsys.readouterr().out
     assert end.value.code == 0
-    assert all(re.search(rf"^ +{name} +\w", out, re.MULTILINE) for name in COMMANDS)
+    assert all(re.search(rf"^ +{name}\s+\w", out, re.MULTILINE) for name in COMMANDS)
     assert out.startswith("usage: provisioning [-h] [--version] COMMAND ...\n\nProvision a GPU")
 
 
