@@ -116,7 +116,7 @@ def _runtime_steps(configuration: Configuration, facts: Facts) -> list[Step]:
 def _fabric_manager_step(*, is_needed: bool) -> Step:
     """Return the step that starts the fabric manager, or stops one that came with the image."""
     event = f"AKS.CSE.{FABRIC_MANAGER}"
-    needs = ("start-modprobe-unit",)
+    needs = ("report-readiness",)
     if is_needed:
         return Step(
             name="start-fabric-manager",

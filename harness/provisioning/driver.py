@@ -92,6 +92,7 @@ def _teardown_step(configuration: Configuration, facts: Facts) -> Step:
         name="tear-down-driver",
         actions=tuple(actions),
         exit_code=_FAILED,
+        needs=("configure-containerd",),
         event=f"{_ENSURE}.cleanUpGridNodeCudaPrebake" if is_grid_over_other else None,
         groups=(_ENSURE,),
     )
@@ -113,6 +114,7 @@ def _validate_steps(configuration: Configuration, facts: Facts, decision: Decisi
             name=VALIDATE_PROBE,
             actions=(_validate_probe(),),
             exit_code=None,
+            needs=("restart-containerd",),
             groups=groups,
         ),
         *(

@@ -132,6 +132,7 @@ def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[S
             name="install-managed-packages",
             actions=(_install_packages(mode),),
             exit_code=ExitCode.NVIDIA_DCGM_INSTALL,
+            needs=("start-fabric-manager", "stop-fabric-manager", "partition-gpu"),
             event="AKS.CSE.installNvidiaManagedExpPkgFromCache",
             groups=(_GROUP,),
         ),
@@ -215,6 +216,7 @@ def steps_off() -> list[Step]:
             name=f"stop-{unit}",
             actions=(where_loaded(unit, *stop(unit)),),
             exit_code=None,
+            needs=("start-fabric-manager", "stop-fabric-manager", "partition-gpu"),
             event=f"AKS.CSE.stop.{unit}",
             groups=(_GROUP,),
         )
@@ -224,6 +226,7 @@ def steps_off() -> list[Step]:
         name="unmark-managed-services",
         actions=(Remove(path=MARKER_PATH),),
         exit_code=None,
+        needs=tuple(stop.name for stop in stops),
         groups=(_GROUP,),
     )
     return [*stops, marker]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .cdi import plugin_environment, toolkit_environment
 from .configuration import ConfigurationError
-from .exit_codes import ProvisioningError
+from .exit_codes import ExitCode, ProvisioningError
 from .facts import look
 from .kernel_modules import (
     installed_files,
@@ -68,7 +68,8 @@ def _boot(node: Node, configuration: Configuration) -> dict[str, object]:
     except ProvisioningError as error:
         return {"decision": None, "exit_code": int(error.exit_code), "error": str(error)}
     except ConfigurationError as error:
-        return {"decision": None, "error": str(error)}
+        code = ExitCode.INVALID_CONFIGURATION
+        return {"decision": None, "exit_code": int(code), "error": str(error)}
     return {
         "decision": None if facts.decision is None else facts.decision.to_json(),
         "driver_type": facts.driver_type,

@@ -190,11 +190,15 @@ def set_value(text: str, path: Key, value: str) -> str:
 
 
 def remove_tables(text: str, table: Key) -> str:
-    """Return the text without a table, those below it, and dotted keys that lead into it."""
+    """Return the text without a table, those below it, and dotted keys that lead into it.
+
+    The empty line before a header goes with it, so that adding and removing are opposites.
+    """
     lines = text.split("\n")
     for entry in reversed(read_entries(text)):
         if entry.path[: len(table)] == table:
-            del lines[entry.first : entry.last + 1]
+            is_spaced = entry.is_header and entry.first > 0 and not lines[entry.first - 1].strip()
+            del lines[entry.first - is_spaced : entry.last + 1]
     return "\n".join(lines)
 
 

@@ -106,6 +106,12 @@ def write_record(
     )
 
 
+def read_events(root: Root) -> list[dict[str, str]]:
+    """Return the event files, in the order of their names."""
+    names = sorted(root.names(EVENTS_DIRECTORY), key=lambda name: int(name.removesuffix(".json")))
+    return [json.loads(root.read(f"{EVENTS_DIRECTORY}/{name}") or "") for name in names]
+
+
 @dataclass
 class Invocation:
     """The program run once from its command line, and what it left."""
@@ -160,8 +166,4 @@ class Invocation:
 
     def events(self) -> list[str]:
         """Return the names of the events, in the order of their files' names."""
-        names = sorted(self.root.names(EVENTS_DIRECTORY), key=lambda name: int(name[:-5]))
-        return [
-            json.loads(self.root.read(f"{EVENTS_DIRECTORY}/{name}") or "")["TaskName"]
-            for name in names
-        ]
+        return [event["TaskName"] for event in read_events(self.root)]

@@ -6,7 +6,6 @@ something that answers whatever is asked. A command it does not know is refused.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -249,49 +248,36 @@ class SimulatedNode:
         is_build = action == "build-only"
         target = (newest_kernel_with_headers(self.root) or "") if is_build else self.kernel
         if action != "install-skip-build":
-            with self.unbroken() if self.fuse is None else self.stepwise():
-                self.build(self.image_version, target)
+            self.build(self.image_version, target)
         if action != "build-only":
             self._modprobe(call)
             if not self._smi(call).ok:
                 return self._fail(call, "the driver does not come up")
         return self._say(call)
 
-    @contextmanager
-    def unbroken(self) -> Iterator[None]:
-        yield
-
-    @contextmanager
-    def stepwise(self) -> Iterator[None]:
-        """Let the power fail between any two files of a build."""
-        write = self.root.write
-
-        def tick_and_write(path: str, text: str, *, mode: int = 0o644) -> None:
-            self._tick()
-            write(path, text, mode=mode)
-
-        self.root.write = tick_and_write  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            self.root.write = write  # type: ignore[method-assign]
-
     def build(self, version: str, kernel: str) -> None:
         """Do what the driver image does to the host's files, the record last."""
-        root = self.root
-        root.write(f"{DKMS}/{version}/source/dkms.conf", "")
-        root.write(f"{DKMS}/{version}/{kernel}/{self.arch}/log/make.log", "CC nvidia.o\n")
+        self._put(f"{DKMS}/{version}/source/dkms.conf")
+        self._put(f"{DKMS}/{version}/{kernel}/{self.arch}/log/make.log", "CC nvidia.o\n")
         for name in ("nvidia", "nvidia_uvm"):
-            root.write(module_path(kernel, name), module_text(version, kernel))
-        root.write(f"/usr/bin/lib64/lib64/libcuda.so.{version}", "")
-        root.write("/etc/ld.so.conf.d/nvidia.conf", "/usr/bin/lib64/lib64\n")
+            self._put(module_path(kernel, name), module_text(version, kernel))
+        self._put(f"/usr/bin/lib64/lib64/libcuda.so.{version}")
+        self._put("/etc/ld.so.conf.d/nvidia.conf", "/usr/bin/lib64/lib64\n")
         for program in DRIVER_PROGRAMS:
-            root.write(program, "", mode=0o4755 if "modprobe" in program else 0o755)
-        root.write(
+            self._put(program, mode=0o4755 if "modprobe" in program else 0o755)
+        self._put(
             RECORD_PATH,
             f"kernel={kernel}\ndriver_version={version}\ndriver_kind={self.kind}\n"
             f"arch={self.arch}\n",
         )
+
+    def _put(self, path: str, text: str = "", *, mode: int = 0o644) -> None:
+        """Write a file as the driver image does: each is a moment at which power may fail."""
+        self._tick()
+        place = self.root.at(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+        place.chmod(mode)
 
     # -- units --------------------------------------------------------------------------------
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
-
 from harness.provisioning.command import CommandResult
 from harness.provisioning.nvidia import DRIVER_PROGRAMS
 from harness.provisioning.services import MARKER_PATH
@@ -22,20 +18,7 @@ from .fakes import (
 )
 from .simulation import SimulatedNode, module_path
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 RUN_IMAGE = "ctr -n k8s.io run"
-
-
-@pytest.fixture
-def simulated(tmp_path: Path) -> SimulatedNode:
-    return SimulatedNode(tmp_path)
-
-
-@pytest.fixture
-def invocation(simulated: SimulatedNode) -> Invocation:
-    return Invocation(simulated.top, simulated)
 
 
 def actions_run(simulated: SimulatedNode) -> list[str]:

@@ -1,0 +1,168 @@
+"""Boots that failed where they should not have, or the other way about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.cdi import CdiSupport, Engine, detect_support
+from harness.provisioning.journal import EVENTS_DIRECTORY
+from harness.provisioning.toolkit import CDI_SPEC
+from suites.unit.provisioning.fakes import (
+    EPOCH,
+    GPU_NODE,
+    IMAGE,
+    OTHER_VERSION,
+    SHA,
+    VERSION,
+    FakeClock,
+    Invocation,
+    make_node,
+)
+
+if TYPE_CHECKING:
+    from suites.unit.provisioning.simulation import SimulatedNode
+
+
+def test_15_agentbaker_8615_image_whose_name_differs_at_a_dot_is_pulled(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.images = {IMAGE.replace("580.126.09", "580x126.09")}
+    simulated.registry = {IMAGE}
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    assert ("ctr", "-n", "k8s.io", "image", "pull", IMAGE) in simulated.calls
+    query = next(call[-1] for call in simulated.calls if call[3:5] == ("images", "ls"))
+    assert query == f"name=={IMAGE}", "'=~' would take the dots for any character"
+
+
+def test_16_agentbaker_9113_grid_node_in_a_sovereign_cloud_pulls_from_its_registry(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    name = IMAGE.replace("cuda-lts", "grid")
+    pulled = name.replace("mcr.microsoft.com", "mcr.azk8s.cn")
+    simulated.images = set()
+    simulated.registry = {pulled}
+    simulated.kind = "grid"
+    asked = {
+        **GPU_NODE,
+        "gpu_driver_type": "grid",
+        "mcr_repository_base": "mcr.azk8s.cn/",
+    }
+
+    assert invocation.run("boot", asked) == 0
+
+    used = [call[3:5] for call in simulated.calls if call[3:4] == ("image",)]
+    assert used == [("image", "pull"), ("image", "tag"), ("image", "rm")]
+    assert next(call for call in simulated.calls if call[3:4] == ("run",))[-4] == name
+    assert simulated.images == set()
+
+
+def _refreshing(simulated: SimulatedNode, *, works: bool) -> None:
+    """Give the node the CDI refresh units, which write the spec once the driver is loaded."""
+    simulated.units |= {"nvidia-cdi-refresh", "nvidia-cdi-refresh.path"}
+    systemctl = simulated._systemctl
+
+    def refresh(call: tuple[str, ...]) -> object:
+        if call == ("systemctl", "start", "nvidia-cdi-refresh.service") and works:
+            assert "nvidia" in simulated.loaded()
+            simulated.root.write(CDI_SPEC, "kind: nvidia.com/gpu\n")
+        return systemctl(call)
+
+    simulated._systemctl = refresh  # type: ignore[method-assign,assignment]
+
+
+def test_17_agentbaker_9150_early_cdi_failures_do_not_end_the_boot(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    _refreshing(simulated, works=True)
+    simulated.failing["systemctl daemon-reload"] = simulated._fail(("systemctl",), "busy")
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    steps = list(invocation.steps())
+    assert steps.index("tolerate-early-cdi-refresh") < steps.index("install-driver")
+    assert "SuccessExitStatus=1 2 127" in (
+        simulated.root.read(
+            "/etc/systemd/system/nvidia-cdi-refresh.service.d"
+            "/10-aks-tolerate-generate-failure.conf"
+        )
+        or ""
+    )
+    reset = ("nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path")
+    assert ("systemctl", "reset-failed", *reset) in simulated.calls
+
+
+def test_18_kaito_2326_lasting_cdi_failure_is_no_healthy_node(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    _refreshing(simulated, works=False)
+    simulated.root.write(CDI_SPEC, "kind: nvidia.com/gpu  # of an earlier boot\n")
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    assert "kubelet" not in simulated.active
+    assert invocation.steps()["regenerate-cdi-spec"] == "failed"
+
+
+def test_19_aks_gpu_175_toolkit_comes_after_a_working_nvidia_smi(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    steps = list(invocation.steps())
+    toolkit = ("regenerate-cdi-spec", "configure-toolkit", "start-containerd")
+    assert all(steps.index("query-device") < steps.index(name) for name in toolkit)
+
+    simulated.images = {IMAGE}
+    simulated.failing["nvidia-smi"] = simulated._fail(("nvidia-smi",), "no device")
+    assert invocation.run("boot", {**GPU_NODE, "retry_budget_s": 60}) == 84
+    assert invocation.steps()["query-device"] == "failed"
+    assert {invocation.steps()[name] for name in toolkit} == {"skipped"}
+
+
+def test_21_aks_gpu_old_staged_libraries_leave_one_version(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.root.write(f"/usr/bin/lib64/lib64/libcuda.so.{OTHER_VERSION}", "")
+    asked = {
+        "gpu_driver_version": VERSION,
+        "gpu_image_sha": SHA,
+        "feature_flags": "NVIDIA_CUDA_PREBAKE",
+    }
+
+    assert invocation.run("bake", asked) == 0
+
+    assert simulated.root.names("/usr/bin/lib64/lib64") == (f"libcuda.so.{VERSION}",)
+
+
+def test_27_latent_readiness_of_an_unbaked_node_is_sampled_before_the_install(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    assert simulated.root.exists("/opt/azure/aks-gpu/dkms-marker"), "the install wrote a record"
+    assert invocation.prebake_lines()[-1] == (
+        "AKS_GPU_PREBAKE event=managed_gpu driver_type=cuda-lts marker_present=false"
+        " driver_kind_match=false"
+    )
+
+
+def test_28_latent_two_events_of_one_millisecond_both_survive(simulated: SimulatedNode) -> None:
+    node = make_node(simulated, simulated.top, FakeClock())
+
+    node.journal.event("outer", "x", EPOCH)
+    node.journal.event("inner", "y", EPOCH)
+
+    assert len(node.root.names(EVENTS_DIRECTORY)) == 2
+
+
+@pytest.mark.parametrize("version", ["2.4.0", "2.4.0-1", "3.0.0"])
+def test_30_containerd_2_4_without_the_key_is_native(version: str) -> None:
+    dump = "version = 4\n[plugins.'io.containerd.cri.v1.runtime']\nmax_concurrent_downloads = 3\n"
+
+    support = detect_support(Engine.CONTAINERD, dump=dump, version=f"containerd v2 {version}")
+
+    assert support is CdiSupport.NATIVE

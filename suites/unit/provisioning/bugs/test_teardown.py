@@ -1,0 +1,245 @@
+"""Drivers that stayed, and drivers that should have."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.root import Root
+from suites.unit.provisioning.fakes import (
+    GPU_NODE,
+    IMAGE,
+    KERNEL,
+    OTHER_KERNEL,
+    OTHER_VERSION,
+    RECORD_PATH,
+    VERSION,
+    Invocation,
+    write_tags,
+)
+from suites.unit.provisioning.simulation import DKMS, module_path, module_text
+from suites.unit.provisioning.test_teardown import make_immovable
+
+if TYPE_CHECKING:
+    from suites.unit.provisioning.simulation import SimulatedNode
+
+STACK = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
+SUITES = Path(__file__).parents[3]
+
+
+def opt_out(simulated: SimulatedNode) -> None:
+    write_tags(simulated.root, ("SkipGpuDriverInstall", "true"))
+
+
+def status(invocation: Invocation) -> str:
+    (line,) = (line for line in invocation.prebake_lines() if "event=teardown" in line)
+    match = re.search(r"status=(\w+)", line)
+    assert match is not None
+    return match[1]
+
+
+def test_03_agentbaker_8933_module_that_was_loaded_at_boot_is_unloaded(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.load(VERSION)
+    opt_out(simulated)
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    assert simulated.loaded() == ()
+    assert status(invocation) == "cleaned"
+
+
+def test_04_agentbaker_8955_idle_stack_that_holds_nvidia_is_unloaded(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.load(VERSION, *STACK)
+
+    assert invocation.run("boot") == 0
+
+    assert simulated.loaded() == ()
+    assert status(invocation) == "cleaned"
+
+
+def test_05_agentbaker_8955_idle_modules_with_device_nodes_are_unloaded(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.load(VERSION, *STACK)
+    simulated.root.write("/dev/nvidia0", "")
+
+    assert invocation.run("boot") == 0
+
+    assert simulated.loaded() == ()
+
+
+def test_06_process_that_holds_the_device_keeps_everything_loaded(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.load(VERSION, *STACK, users=1)
+
+    assert invocation.run("boot") == 0
+
+    assert simulated.loaded() == STACK
+    assert [call for call in simulated.calls if call[0] == "rmmod"] == []
+    assert status(invocation) == "incomplete"
+    assert simulated.root.exists(RECORD_PATH)
+
+
+@pytest.mark.parametrize("is_beside_ours", [True, False])
+@pytest.mark.parametrize("signal", ["loaded", "modinfo", "dkms"])
+def test_07_agentbaker_9257_another_version_in_any_signal_is_preserved(
+    simulated: SimulatedNode, invocation: Invocation, signal: str, *, is_beside_ours: bool
+) -> None:
+    root = simulated.root
+    simulated.build(VERSION, OTHER_KERNEL)
+    if not is_beside_ours:
+        root.remove(f"{DKMS}/{VERSION}")
+        root.remove(f"/lib/modules/{OTHER_KERNEL}/updates")
+    if signal == "loaded":
+        simulated.load(OTHER_VERSION)
+    elif signal == "modinfo":
+        root.write(module_path(KERNEL), module_text(OTHER_VERSION, KERNEL))
+    else:
+        root.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
+
+    assert invocation.run("boot") == 0
+
+    assert status(invocation) == "preserved_customer_driver"
+    assert root.exists("/usr/bin/nvidia-smi")
+    assert not root.exists(f"{DKMS}/{VERSION}")
+    assert not root.exists(RECORD_PATH)
+    if signal == "loaded":
+        assert simulated.loaded() == ("nvidia",)
+    elif signal == "modinfo":
+        assert root.exists(module_path(KERNEL))
+    else:
+        assert root.exists(f"{DKMS}/{OTHER_VERSION}")
+
+
+def test_08_agentbaker_9257_our_busy_module_beside_a_customers_is_incomplete(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.load(VERSION, *STACK, users=1)
+    simulated.root.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
+
+    assert invocation.run("boot") == 0
+
+    assert status(invocation) == "incomplete"
+    assert simulated.root.exists(RECORD_PATH)
+
+
+def test_09_agentbaker_9257_our_module_under_an_older_kernel_is_removed(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, OTHER_KERNEL)
+    simulated.root.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
+
+    assert invocation.run("boot") == 0
+
+    assert not simulated.root.exists(module_path(OTHER_KERNEL))
+    assert ("depmod", "-a", OTHER_KERNEL) in simulated.calls
+
+
+def test_10_agentbaker_9544_incomplete_grid_teardown_does_not_validate_the_old_driver(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(OTHER_VERSION, KERNEL)
+    simulated.load(OTHER_VERSION, *STACK, users=1)
+    simulated.images = {IMAGE.replace("cuda-lts", "grid")}
+    asked = {**GPU_NODE, "gpu_driver_type": "grid", "config_gpu_driver_if_needed": False}
+
+    assert invocation.run("boot", asked) == 84
+
+    assert status(invocation) == "incomplete"
+    steps = invocation.steps()
+    assert steps["install-driver"] == "failed"
+    assert "validate-probe" not in steps
+    installs = [call for call in simulated.calls if call[-1] == "install"]
+    assert len(installs) == 1, "no further install can replace a driver that is in use"
+    assert "The kernel holds the driver 570.86.15" in str(invocation.outcome()["error"])
+
+
+def test_13_agentbaker_8786_undeletable_probe_is_incomplete_and_keeps_the_record(
+    simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    make_immovable(monkeypatch, "/usr/bin/nvidia-modprobe")
+
+    assert invocation.run("boot") == 0
+
+    assert status(invocation) == "incomplete"
+    assert "modprobe_after=true" in invocation.prebake_lines()[-1]
+    assert simulated.root.exists(RECORD_PATH)
+
+
+def test_14_agentbaker_8786_no_test_uses_a_predictable_temporary_name() -> None:
+    """A fixed name in /tmp is another user's to take, and two workers' to share."""
+    offenders = []
+    for path in SUITES.glob("**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                is_fixed = re.match(r"/(var/)?tmp/\w|/dev/shm/\w", node.value)
+                if is_fixed:
+                    offenders.append(f"{path.name}:{node.lineno}: {node.value}")
+
+    assert offenders == []
+
+
+def test_14_agentbaker_8786_files_beside_their_target_have_names_nobody_can_predict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    rename = Path.rename
+
+    def see(self: Path, target: Path) -> Path:
+        names.append(self.name)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", see)
+    for _ in range(2):
+        Root(tmp_path).write("/etc/x", "")
+
+    assert names[0] != names[1]
+    assert all(re.fullmatch(r"\.x\.\w{8}", name) for name in names)
+
+
+def test_23_agentbaker_9545_rebuild_for_a_new_kernel_is_found_after_a_failed_cleanup(
+    simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated.build(VERSION, OTHER_KERNEL)
+    with monkeypatch.context() as patch:
+        make_immovable(patch, DKMS)
+        assert invocation.run("boot") == 0
+    assert status(invocation) == "incomplete"
+
+    # DKMS builds for the kernel that arrives, from the tree that stayed.
+    simulated.root.write(module_path(KERNEL), module_text(VERSION, KERNEL))
+    assert invocation.run("boot") == 0
+
+    assert "status=cleaned" in invocation.prebake_lines()[-1]
+    assert not simulated.root.exists(module_path(KERNEL))
+
+
+def test_29_latent_backlight_of_a_laptop_is_no_resident_driver(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.root.write(
+        "/proc/modules", "nvidia_wmi_ec_backlight 16384 0 - Live 0x0000000000000000\n"
+    )
+
+    assert invocation.run("boot") == 0
+
+    line = invocation.prebake_lines()[-1]
+    assert "status=cleaned" in line
+    assert "module_before=false module_after=false" in line
+    assert simulated.loaded() == ("nvidia_wmi_ec_backlight",)

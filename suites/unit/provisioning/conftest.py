@@ -1,0 +1,33 @@
+"""Fixtures of this room: a simulated node and a way to run commands on it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .fakes import Invocation
+from .simulation import SimulatedNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_disk() -> Iterator[None]:
+    """Leave out the wait for the disk: no test here could see a file that power failure ate."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> SimulatedNode:
+    return SimulatedNode(tmp_path)
+
+
+@pytest.fixture
+def invocation(simulated: SimulatedNode) -> Invocation:
+    return Invocation(simulated.top, simulated)

@@ -1,0 +1,21 @@
+"""Long expected texts, kept in files beside the tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "goldens"
+
+
+def expect_golden(name: str, text: str) -> None:
+    """Expect `text` to be that of the golden file.
+
+    `UPDATE_GOLDENS=1` in the environment writes the files instead; read the difference before
+    you commit it.
+    """
+    path = FOLDER / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDENS") == "1":
+        FOLDER.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()

@@ -1,0 +1,147 @@
+"""How containers get their GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.provisioning.cdi import (
+    CdiSupport,
+    Engine,
+    RuntimeChoice,
+    choose_runtime,
+    detect_support,
+    parse_version,
+    plugin_environment,
+    toolkit_environment,
+)
+
+V2 = '[plugins."io.containerd.grpc.v1.cri"]\n'
+V3 = "[plugins.'io.containerd.cri.v1.runtime']\n"
+CONTAINERD = Engine.CONTAINERD
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (
+            "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u1",
+            (1, 6, 20),
+        ),
+        ("containerd github.com/containerd/containerd/v2 v2.1.3 c787fb98", (2, 1, 3)),
+        ("1.7.34-2", (1, 7, 34)),
+        ("containerd 2.4", (2, 4, 0)),
+        ("containerd github.com/containerd/containerd", None),
+        ("", None),
+    ],
+)
+def test_version_is_read_out_of_what_containerd_prints(
+    text: str, version: tuple[int, int, int] | None
+) -> None:
+    assert parse_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("dump", "version", "support"),
+    [
+        (V2 + "  enable_cdi = true\n", "1.7.24", CdiSupport.NATIVE),
+        (V2 + "  enable_cdi = false\n", "2.4.0", CdiSupport.CAPABLE),
+        (V3 + "  enable_cdi = true\n", "2.0.0", CdiSupport.NATIVE),
+        ("[plugins.cri]\nenable_cdi = true\n", "1.7.0", CdiSupport.NATIVE),
+        (V3 + "  cdi_spec_dirs = ['/etc/cdi']\n", "2.1.0", CdiSupport.NATIVE),
+        (V2 + "  sandbox_image = 'x'\n", "1.6.20", CdiSupport.ABSENT),
+        (V2, "2.3.9", CdiSupport.ABSENT),
+        (V2, "2.4.0", CdiSupport.NATIVE),
+        (V2, "", CdiSupport.ABSENT),
+        ("[other]\nenable_cdi = true\n", "1.6.0", CdiSupport.ABSENT),
+        (None, "1.6.99", CdiSupport.ABSENT),
+        (None, "1.7.0", CdiSupport.CAPABLE),
+        (None, "1.7.34-2", CdiSupport.CAPABLE),
+        (None, "", CdiSupport.ABSENT),
+    ],
+)
+def test_containerd_tells_its_support(dump: str | None, version: str, support: CdiSupport) -> None:
+    assert detect_support(CONTAINERD, dump=dump, version=version) is support
+
+
+def test_cri_o_is_native() -> None:
+    assert detect_support(Engine.CRI_O) is CdiSupport.NATIVE
+
+
+def test_native_runtime_hands_out_cdi_devices_itself() -> None:
+    choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=True)
+
+    assert choice == choose_runtime(Engine.CRI_O, is_cdi_enabled=True, is_native=True)
+    assert choice.runtime_class == "nvidia"
+    assert toolkit_environment(choice) == {
+        "CDI_ENABLED": "true",
+        "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false",
+        "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
+        "CRIO_CONFIG_MODE": "config",
+    }
+    assert plugin_environment(choice) == {
+        "CDI_ENABLED": "true",
+        "DEVICE_LIST_STRATEGY": "cdi-annotations,cdi-cri",
+        "CDI_ANNOTATION_PREFIX": "cdi.k8s.io/",
+    }
+
+
+def test_older_runtime_gets_devices_through_the_default_nvidia_runtime() -> None:
+    choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=False)
+
+    assert choice.runtime_class == "nvidia"
+    assert toolkit_environment(choice) == {
+        "CDI_ENABLED": "true",
+        "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true",
+        "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
+        "CRIO_CONFIG_MODE": "config",
+        "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES": "nvidia.cdi.k8s.io/",
+    }
+    assert plugin_environment(choice) == {
+        "CDI_ENABLED": "true",
+        "DEVICE_LIST_STRATEGY": "envvar,cdi-annotations",
+        "CDI_ANNOTATION_PREFIX": "nvidia.cdi.k8s.io/",
+    }
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+def test_containerd_without_cdi_uses_the_automatic_mode(*, is_native: bool) -> None:
+    choice = choose_runtime(CONTAINERD, is_cdi_enabled=False, is_native=is_native)
+
+    assert choice == RuntimeChoice(
+        mode="auto", is_default=True, runtime_class="nvidia", device_list=("envvar",)
+    )
+    assert toolkit_environment(choice) == {
+        "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true",
+        "NVIDIA_CONTAINER_RUNTIME_MODE": "auto",
+        "CRIO_CONFIG_MODE": "config",
+    }
+    assert plugin_environment(choice, toolkit_directory="/usr/local/nvidia") == {
+        "DEVICE_LIST_STRATEGY": "envvar"
+    }
+
+
+def test_cri_o_without_cdi_uses_a_hook_and_no_runtime() -> None:
+    choice = choose_runtime(Engine.CRI_O, is_cdi_enabled=False, is_native=True)
+
+    assert choice == RuntimeChoice(
+        mode=None, is_default=False, runtime_class=None, device_list=("envvar",)
+    )
+    assert toolkit_environment(choice) == {"CRIO_CONFIG_MODE": "hook"}
+
+
+def test_plugin_beside_a_toolkit_is_told_its_hook() -> None:
+    choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=True)
+
+    environment = plugin_environment(choice, toolkit_directory="/usr/local/nvidia")
+
+    assert environment["NVIDIA_CDI_HOOK_PATH"] == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+
+
+def test_what_the_user_sets_applies_last() -> None:
+    choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=True)
+    user = {"CDI_ENABLED": "false", "MINE": "1"}
+
+    assert toolkit_environment(choice, user)["CDI_ENABLED"] == "false"
+    assert toolkit_environment(choice, user)["MINE"] == "1"
+    assert plugin_environment(choice, user=user)["CDI_ENABLED"] == "false"
+    assert plugin_environment(choice, user=user)["MINE"] == "1"

@@ -1,0 +1,125 @@
+"""Commands that really run: the one module of this room that starts processes."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.command import CommandError, CommandResult, LocalRunner, spawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUNNER = LocalRunner()
+
+
+def test_output_and_exit_code_are_returned() -> None:
+    result = RUNNER.run(("sh", "-c", "echo out; echo err >&2; exit 3"), timeout_s=30)
+
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "out\n", "err\n")
+    assert (result.ok, result.timed_out) == (False, False)
+    assert result.argv == ("sh", "-c", "echo out; echo err >&2; exit 3")
+    assert 0 <= result.duration_s < 30
+
+
+def test_success_is_ok() -> None:
+    assert RUNNER.run(("true",), timeout_s=30).ok
+
+
+def test_input_is_handed_over_and_none_is_empty() -> None:
+    assert RUNNER.run(("cat",), timeout_s=30, stdin="zwölf").stdout == "zwölf"
+    assert RUNNER.run(("cat",), timeout_s=30).stdout == ""
+
+
+def test_environment_is_added_to_the_processes_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "1")
+    line = 'echo "$MINE$YOURS"'
+
+    assert RUNNER.run(("sh", "-c", line), timeout_s=30, env={"YOURS": "2"}).stdout == "12\n"
+    assert RUNNER.run(("sh", "-c", line), timeout_s=30).stdout == "1\n"
+
+
+def test_output_that_is_no_text_is_replaced() -> None:
+    script = r"printf 'a\377b'; printf 'c\377d' >&2"
+
+    result = RUNNER.run(("sh", "-c", script), timeout_s=30)
+
+    assert (result.stdout, result.stderr) == ("a\ufffdb", "c\ufffdd")
+
+
+def test_missing_program_is_a_result() -> None:
+    result = RUNNER.run(("/nonexistent/program",), timeout_s=30)
+
+    assert (result.exit_code, result.stdout, result.timed_out) == (127, "", False)
+    assert result.stderr == "[Errno 2] No such file or directory: '/nonexistent/program'"
+
+
+def test_file_that_is_no_program_is_a_result(tmp_path: Path) -> None:
+    assert RUNNER.run((str(tmp_path),), timeout_s=30).exit_code == 126
+
+
+def test_command_past_its_limit_is_killed_with_its_children() -> None:
+    # A child that lived on would keep the output open until it has said so.
+    script = "(sleep 3; echo survived) & echo started; wait"
+
+    result = RUNNER.run(("sh", "-c", script), timeout_s=0.3)
+
+    assert (result.exit_code, result.timed_out, result.ok) == (124, True, False)
+    assert result.stdout == "started\n"
+
+
+def test_death_by_signal_is_negative() -> None:
+    assert RUNNER.run(("sh", "-c", "kill -TERM $$"), timeout_s=30).exit_code == -15
+
+
+def test_report_of_a_command_shows_all_of_it() -> None:
+    result = CommandResult(
+        argv=("a", "b c"),
+        exit_code=124,
+        stdout=" out\n",
+        stderr="",
+        duration_s=1.26,
+        timed_out=True,
+    )
+
+    assert result.render() == (
+        "command: a 'b c'\nexit code: 124 (time limit), after 1.3 s\nstdout: out\nstderr: -"
+    )
+
+
+def test_check_returns_success_and_raises_failure() -> None:
+    good = CommandResult(argv=("a",), exit_code=0, stdout="", stderr="")
+    bad = CommandResult(argv=("a",), exit_code=1, stdout="", stderr="no")
+
+    assert good.check("Doing it") is good
+    with pytest.raises(CommandError) as error:
+        bad.check("Doing it")
+
+    assert str(error.value) == (
+        "Doing it failed.\ncommand: a\nexit code: 1, after 0.0 s\nstdout: -\nstderr: no"
+    )
+    assert error.value.purpose == "Doing it"
+    assert error.value.result is bad
+
+
+def test_spawned_process_has_its_folder_environment_and_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINE", "1")
+    out = tmp_path / "out"
+    script = (
+        "import os; print(os.getcwd(), os.environ['MINE'] + os.environ['YOURS'],"
+        " os.getsid(0) == os.getpid())"
+    )
+    with out.open("wb") as file:
+        process = spawn(
+            (sys.executable, "-I", "-S", "-c", script),
+            stdout=file,
+            env={"YOURS": "2"},
+            cwd=tmp_path,
+        )
+        assert process.wait(timeout=30) == 0
+
+    assert out.read_text() == f"{tmp_path} 12 True\n"

@@ -1,0 +1,280 @@
+"""The configuration of a node."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.configuration import (
+    Configuration,
+    ConfigurationError,
+    load_configuration,
+    parse_configuration,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def refusal(document: dict[str, object], environment: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigurationError) as error:
+        parse_configuration(document, environment or {})
+    return str(error.value)
+
+
+def test_nothing_asked_for_is_a_node_without_gpu() -> None:
+    assert parse_configuration({}, {}) == Configuration()
+    defaults = Configuration()
+    assert not defaults.gpu_node
+    assert defaults.mcr_repository_base == "mcr.microsoft.com"
+    assert defaults.gpu_dkms_marker_file == "/opt/azure/aks-gpu/dkms-marker"
+    assert (defaults.retry_budget_s, defaults.whole_limit_s) == (780, 900)
+
+
+def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
+    document = {
+        "gpu_node": True,
+        "gpu_driver_type": "grid-v20",
+        "gpu_driver_version": "580.126.09",
+        "gpu_image_sha": "20260801000000",
+        "config_gpu_driver_if_needed": "true",
+        "gpu_needs_fabric_manager": "true",
+        "gpu_instance_profile": "MIG1g",
+        "mig_node": True,
+        "nvidia_mig_strategy": "Mixed",
+        "nvidia_mig_profile_layout": "1g.10gb:7",
+        "enable_managed_gpu": True,
+        "enable_managed_gpu_dra": False,
+        "mcr_repository_base": "localhost:5000/a/b//",
+        "feature_flags": " A, NVIDIA_CUDA_PREBAKE,,",
+        "gpu_dkms_marker_file": "/opt/marker",
+        "retry_budget_s": "60.5",
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(document))
+
+    assert load_configuration(path, {}) == Configuration(
+        gpu_node=True,
+        gpu_driver_type="grid-v20",
+        gpu_driver_version="580.126.09",
+        gpu_image_sha="20260801000000",
+        config_gpu_driver_if_needed=True,
+        gpu_needs_fabric_manager=True,
+        gpu_instance_profile="MIG1g",
+        mig_node=True,
+        nvidia_mig_strategy="Mixed",
+        nvidia_mig_profile_layout="1g.10gb:7",
+        enable_managed_gpu=True,
+        enable_managed_gpu_dra=False,
+        mcr_repository_base="localhost:5000/a/b",
+        feature_flags=("A", "NVIDIA_CUDA_PREBAKE"),
+        gpu_dkms_marker_file="/opt/marker",
+        retry_budget_s=60.5,
+    )
+    assert set(document) == {field.name for field in fields(Configuration)}
+
+
+def test_environment_overrides_the_file() -> None:
+    configuration = parse_configuration(
+        {"gpu_node": True, "gpu_driver_version": "1.2", "gpu_image_sha": "x"},
+        {"GPU_NODE": "false", "GPU_IMAGE_SHA": "", "GPU_INSTANCE_PROFILE": "MIG7g", "HOME": "/"},
+    )
+
+    assert not configuration.gpu_node
+    assert configuration.gpu_driver_version == "1.2"
+    assert configuration.gpu_image_sha is None
+    assert configuration.mig_node
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+def test_empty_value_is_not_set(empty: object) -> None:
+    assert (
+        parse_configuration({"gpu_driver_type": empty, "gpu_node": empty}, {}) == Configuration()
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "is_configured"),
+    [
+        (True, True),
+        ("true", True),
+        ("True", False),
+        ("yes", False),
+        ("false", False),
+        (False, False),
+    ],
+)
+def test_driver_is_configured_for_the_word_true_alone(
+    value: object, *, is_configured: bool
+) -> None:
+    configuration = parse_configuration({"config_gpu_driver_if_needed": value}, {})
+
+    assert configuration.config_gpu_driver_if_needed is is_configured
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_flag"),
+    [
+        ("NVIDIA_CUDA_PREBAKE", True),
+        ("a,NVIDIA_CUDA_PREBAKE,b", True),
+        ("NVIDIA_CUDA_PREBAKE_NOT", False),
+        ("nvidia_cuda_prebake", False),
+        ("NVIDIA_CUDA_PREBAKE;b", False),
+    ],
+)
+def test_prebake_flag_is_a_whole_word(flags: str, *, has_flag: bool) -> None:
+    assert parse_configuration({"feature_flags": flags}, {}).has_prebake_flag is has_flag
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "must_be"),
+    [
+        ("gpu_node", "True", "either true or false"),
+        ("gpu_node", 1, "either true or false"),
+        ("config_gpu_driver_if_needed", 1, "the word true or another word"),
+        ("gpu_driver_type", "cuda lts", "a type such as cuda-lts"),
+        ("gpu_driver_type", "-cuda", "a type such as cuda-lts"),
+        ("gpu_driver_type", "CUDA", "a type such as cuda-lts"),
+        ("gpu_driver_version", "580", "a version such as 580.126.09"),
+        ("gpu_driver_version", "580.126.09-1", "a version such as 580.126.09"),
+        ("gpu_driver_version", 580.126, "a version such as 580.126.09"),
+        ("gpu_image_sha", "a b", "the second half of an image tag"),
+        ("gpu_image_sha", "a\n", "the second half of an image tag"),
+        ("gpu_instance_profile", 'MIG1g"', "a profile such as MIG1g"),
+        ("nvidia_mig_strategy", "a b", "None, Single or Mixed"),
+        ("nvidia_mig_profile_layout", "a b", "a layout without spaces"),
+        (
+            "mcr_repository_base",
+            "https://mcr.microsoft.com",
+            "a registry such as mcr.microsoft.com or localhost:5000, without a scheme",
+        ),
+        (
+            "mcr_repository_base",
+            "mcr.microsoft.com:5000:1",
+            "a registry such as mcr.microsoft.com or localhost:5000, without a scheme",
+        ),
+        ("feature_flags", ["A"], "names with commas between them"),
+        ("gpu_dkms_marker_file", "marker", "an absolute path of a file"),
+        ("gpu_dkms_marker_file", "/", "an absolute path of a file"),
+        ("gpu_dkms_marker_file", "/a/", "an absolute path of a file"),
+        ("gpu_dkms_marker_file", "/a\nb", "an absolute path of a file"),
+        ("gpu_dkms_marker_file", "/a/../b", "an absolute path without '..'"),
+        ("retry_budget_s", "soon", "a number of seconds"),
+        ("retry_budget_s", True, "a number of seconds"),
+        ("retry_budget_s", [], "a number of seconds"),
+        ("retry_budget_s", 10**400, "a number of seconds"),
+        ("retry_budget_s", 0, "a number of seconds above 0 and at most 86400"),
+        ("retry_budget_s", "nan", "a number of seconds above 0 and at most 86400"),
+        ("retry_budget_s", 86401, "a number of seconds above 0 and at most 86400"),
+    ],
+)
+def test_bad_value_names_its_field(key: str, value: object, must_be: str) -> None:
+    assert refusal({key: value}) == f"The field '{key}' must be {must_be}, but is {value!r:.80}."
+
+
+@pytest.mark.parametrize("value", [1, 86400, 0.5])
+def test_budget_has_bounds(value: float) -> None:
+    assert parse_configuration({"retry_budget_s": value}, {}).retry_budget_s == value
+
+
+def test_bad_variable_names_itself() -> None:
+    assert refusal({}, {"GPU_NODE": "yes"}) == (
+        "The environment variable 'GPU_NODE' must be either true or false, but is 'yes'."
+    )
+
+
+def test_long_value_is_shown_in_part() -> None:
+    message = refusal({"gpu_driver_type": "X" * 1000})
+
+    assert message.endswith("but is '" + "X" * 79 + ".")
+
+
+def test_unknown_field_is_named_beside_the_known_ones() -> None:
+    message = refusal({"gpu_nodes": True})
+
+    assert message.startswith(
+        "The field 'gpu_nodes' is unknown; known are: config_gpu_driver_if_needed, enable_managed"
+    )
+    assert message.endswith("retry_budget_s.")
+    assert message.count(", ") == len(fields(Configuration)) - 1
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"mig_node": True},
+        {"mig_node": False, "gpu_instance_profile": "MIG1g"},
+    ],
+)
+def test_node_partitions_exactly_when_it_has_a_profile(document: dict[str, object]) -> None:
+    assert refusal(document) == (
+        "The field 'mig_node' contradicts 'gpu_instance_profile': it is true exactly where a "
+        "profile is set."
+    )
+
+
+def test_no_file_is_only_the_environment() -> None:
+    assert load_configuration(None, {"GPU_NODE": "true"}) == Configuration(gpu_node=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "is not JSON: Expecting property name enclosed in double quotes"),
+        (b"\xff", "is not JSON: 'utf-8' codec can't decode byte 0xff"),
+        (b"[" * 100000, "is not JSON: "),
+        (b"[]", "is a JSON list, expected an object."),
+        (b"null", "is a JSON NoneType, expected an object."),
+    ],
+)
+def test_file_that_is_no_object_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+
+    with pytest.raises(ConfigurationError) as error:
+        load_configuration(path, {})
+
+    assert str(error.value).startswith(f"The configuration '{path}' {message}")
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+
+    with pytest.raises(ConfigurationError) as error:
+        load_configuration(path, {})
+
+    assert str(error.value) == (
+        f"The configuration '{path}' cannot be read: No such file or directory."
+    )
+
+
+def test_image_is_named_by_version_and_sha() -> None:
+    configuration = parse_configuration(
+        {
+            "gpu_driver_version": "1.2",
+            "gpu_image_sha": "x",
+            "mcr_repository_base": "registry.example",
+        },
+        {},
+    )
+
+    image = configuration.image("grid")
+
+    assert image.name == "mcr.microsoft.com/aks/aks-gpu-grid:1.2-x"
+    assert image.pull_reference == "registry.example/aks/aks-gpu-grid:1.2-x"
+
+
+@pytest.mark.parametrize("missing", ["gpu_driver_version", "gpu_image_sha"])
+def test_image_without_a_name_names_the_missing_field(missing: str) -> None:
+    document = {"gpu_driver_version": "1.2", "gpu_image_sha": "x"}
+    del document[missing]
+
+    with pytest.raises(ConfigurationError) as error:
+        parse_configuration(document, {}).image("grid")
+
+    assert str(error.value) == (
+        f"The field '{missing}' is not set, and a node that gets a driver needs it."
+    )

@@ -1,0 +1,119 @@
+"""The driver brought up, and what is seen while it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.command import CommandResult
+from harness.provisioning.configuration import Configuration
+from harness.provisioning.driver import (
+    is_configured,
+    judge_inforom,
+    judge_resident_version,
+    query_device,
+    validate_plan,
+)
+from harness.provisioning.exit_codes import ExitCode
+from harness.provisioning.plan import Retry
+from harness.provisioning.prebake import Action, Decision
+from harness.provisioning.root import Root
+from harness.shell.mocks import ScriptedRunner
+
+from .fakes import OTHER_VERSION, VERSION, make_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def printed(stdout: str, exit_code: int = 0) -> CommandResult:
+    return CommandResult(argv=("nvidia-smi",), exit_code=exit_code, stdout=stdout, stderr="")
+
+
+@pytest.mark.parametrize("exit_code", [0, 14])
+def test_corrupted_inforom_is_seen_whatever_the_tool_returns(
+    tmp_path: Path, exit_code: int
+) -> None:
+    result = printed("WARNING: infoROM is corrupted at gpu 0000:00:1E.0\n", exit_code)
+
+    verdict = judge_inforom(make_node(ScriptedRunner(), tmp_path), result)
+
+    assert verdict is not None
+    assert verdict.exit_code is ExitCode.GPU_INFO_ROM_CORRUPTED
+    assert verdict.message == "The GPU's infoROM is corrupted; the machine needs repair."
+
+
+@pytest.mark.parametrize("exit_code", [0, 9])
+def test_other_answers_are_no_verdict(tmp_path: Path, exit_code: int) -> None:
+    result = printed("No devices were found\n", exit_code)
+
+    assert judge_inforom(make_node(ScriptedRunner(), tmp_path), result) is None
+
+
+@pytest.mark.parametrize(
+    ("resident", "is_seen"), [(None, False), (VERSION, False), (OTHER_VERSION, True)]
+)
+def test_another_resident_version_is_seen(
+    tmp_path: Path, resident: str | None, *, is_seen: bool
+) -> None:
+    if resident is not None:
+        Root(tmp_path).write("/sys/module/nvidia/version", resident)
+
+    node = make_node(ScriptedRunner(), tmp_path)
+    verdict = judge_resident_version(node, printed(""), version=VERSION)
+
+    assert (verdict is not None) is is_seen
+    if verdict is not None:
+        assert verdict.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
+        assert verdict.message == (
+            f"The kernel holds the driver {OTHER_VERSION} and cannot take {VERSION}; what uses it "
+            "must end, or the node reboot."
+        )
+
+
+def test_device_is_queried_on_path_or_in_the_drivers_folder() -> None:
+    run = query_device(Retry(attempts=2, pause_s=1, timeout_s=3))
+
+    assert run.argv == ("nvidia-smi",)
+    assert run.elsewhere == "/usr/local/nvidia/bin/nvidia-smi"
+    assert run.judge is judge_inforom
+    assert run.retry == Retry(attempts=2, pause_s=1, timeout_s=3)
+
+
+@pytest.mark.parametrize(
+    ("is_asked", "action", "is_configured_"),
+    [
+        (True, Action.INSTALL, True),
+        (True, Action.INSTALL_SKIP_BUILD, True),
+        (False, Action.INSTALL, False),
+        (False, Action.INSTALL_SKIP_BUILD, False),
+        (False, Action.TEARDOWN_INSTALL, True),
+    ],
+)
+def test_driver_is_configured_when_asked_or_after_a_teardown(
+    action: Action, *, is_asked: bool, is_configured_: bool
+) -> None:
+    configuration = Configuration(config_gpu_driver_if_needed=is_asked)
+
+    assert is_configured(configuration, Decision(action=action)) is is_configured_
+
+
+def test_plan_of_validation_installs_and_mends_nothing() -> None:
+    assert validate_plan().describe() == (
+        "validate-probe  # failure: exit 84\n"
+        "    nvidia-modprobe -u -c0  # 24 tries, 5 s apart, limit 25 s each\n"
+        "validate-query  # failure: exit 84; after validate-probe\n"
+        "    nvidia-smi  # 24 tries, 5 s apart, limit 30 s each\n"
+        "validate-cdi-spec  # failure: exit 84; after validate-query\n"
+        "    systemctl show --property=LoadState --value nvidia-cdi-refresh.service"
+        "  # limit 30 s\n"
+        "    where the unit nvidia-cdi-refresh.service exists:\n"
+        "      expect that nvidia-cdi-refresh.service has not failed\n"
+        "      expect a device of nvidia.com/gpu in /var/run/cdi/nvidia.yaml\n"
+        "validate-runtime-handler  # failure: exit 84; after validate-cdi-spec\n"
+        "    expect /usr/bin/nvidia-container-runtime in containerd config dump\n"
+    )
+    assert {step.groups for step in validate_plan().steps} == {
+        ("AKS.CSE.ensureGPUDrivers.validateGPUDrivers",)
+    }

@@ -1,0 +1,341 @@
+"""Steps taken on a node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.executor import Executor
+from harness.provisioning.exit_codes import ExitCode, ProvisioningError
+from harness.provisioning.outcome import StepStatus
+from harness.provisioning.plan import (
+    Action,
+    Do,
+    MakeDirectory,
+    Plan,
+    Remove,
+    Retry,
+    Run,
+    Step,
+    When,
+    Write,
+)
+from harness.provisioning.root import Root
+from harness.provisioning.tries import StepFailedError
+from harness.shell.mocks import ScriptedRunner
+
+from .fakes import EPOCH, FakeClock, make_node, read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.provisioning.node import Node
+    from harness.provisioning.outcome import StepReport
+
+FATAL = ExitCode.GPU_DRIVERS_START_FAIL
+
+
+def run(line: str) -> Run:
+    return Run(argv=tuple(line.split()), retry=Retry(timeout_s=30))
+
+
+def step(
+    name: str, *actions: Action, exit_code: ExitCode | None = FATAL, **changes: object
+) -> Step:
+    return Step(name=name, actions=actions, exit_code=exit_code, **changes)  # type: ignore[arg-type]
+
+
+def raising(error: Exception) -> Do:
+    def function(_: Node) -> None:
+        raise error
+
+    return Do(words=(), function=function)
+
+
+def statuses(executor: Executor) -> dict[str, str]:
+    return {report.name: report.status.value for report in executor.reports}
+
+
+def only(executor: Executor) -> StepReport:
+    (report,) = executor.reports
+    return report
+
+
+def test_step_is_reported_with_its_time(tmp_path: Path) -> None:
+    clock = FakeClock()
+    console: list[str] = []
+    clock.advance(1.5)
+    with ScriptedRunner().expect("a", effect=lambda: clock.advance(2.25)) as runner:
+        executor = Executor(make_node(runner, tmp_path, clock, console=console))
+        executor.carry_out(Plan((step("one", run("a")),)))
+
+    report = only(executor)
+    assert report.status is StepStatus.DONE
+    assert (report.started - EPOCH).total_seconds() == 1.5
+    assert report.duration_s == 2.25
+    assert report.detail is None
+    assert console == ["2026-08-21T12:00:01.500+00:00 step one done after 2.2 s"]
+
+
+def test_files_are_written_made_and_removed(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.write("/old", "")
+    executor = Executor(make_node(ScriptedRunner(), tmp_path))
+
+    executor.carry_out(
+        Plan(
+            (
+                step(
+                    "files",
+                    Write(path="/etc/x", text="text", mode=0o600),
+                    MakeDirectory(path="/opt/a/b"),
+                    Remove(path="/old"),
+                ),
+            )
+        )
+    )
+
+    assert root.read("/etc/x") == "text"
+    assert root.at("/etc/x").stat().st_mode & 0o777 == 0o600
+    assert root.is_directory("/opt/a/b")
+    assert not root.exists("/old")
+    assert only(executor).status is StepStatus.DONE
+
+
+def test_details_of_actions_are_joined(tmp_path: Path) -> None:
+    executor = Executor(make_node(ScriptedRunner(), tmp_path))
+    one = Do(words=(), function=lambda _: "One.")
+    silent = Do(words=(), function=lambda _: None)
+    two = Do(words=(), function=lambda _: "Two.")
+
+    executor.carry_out(Plan((step("talk", one, silent, two),)))
+
+    assert only(executor).detail == "One. Two."
+
+
+def test_fatal_failure_ends_the_run_with_the_steps_code(tmp_path: Path) -> None:
+    console: list[str] = []
+    with ScriptedRunner().expect("a", exit_code=1, stderr="no") as runner:
+        executor = Executor(make_node(runner, tmp_path, console=console))
+        with pytest.raises(ProvisioningError) as failure:
+            executor.carry_out(Plan((step("one", run("a")), step("two", run("b")))))
+
+    block = "command: a\nexit code: 1, after 0.0 s\nstdout: -\nstderr: no"
+    assert failure.value.exit_code is FATAL
+    assert str(failure.value) == f"Step 'one' failed. {block}"
+    assert statuses(executor) == {"one": "failed", "two": "skipped"}
+    assert executor.reports[0].detail == block
+    assert executor.reports[1].detail == "An earlier step failed."
+    assert executor.reports[1].duration_s == 0
+    assert console[0] == (f"2026-08-21T12:00:00.000+00:00 step one failed after 0.0 s: {block}")
+
+
+def test_failure_that_is_ignored_lets_the_next_step_run(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("a", exit_code=1).expect("b") as runner:
+        executor = Executor(make_node(runner, tmp_path))
+        executor.carry_out(Plan((step("one", run("a"), exit_code=None), step("two", run("b")))))
+
+    assert statuses(executor) == {"one": "failed", "two": "done"}
+
+
+def test_rest_of_a_failed_step_is_left_out(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("a", exit_code=1) as runner:
+        executor = Executor(make_node(runner, tmp_path))
+        executor.carry_out(Plan((step("one", run("a"), run("b"), exit_code=None),)))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ProvisioningError(ExitCode.APT_INSTALL_TIMEOUT, "No."),
+        StepFailedError("No.", ExitCode.APT_INSTALL_TIMEOUT),
+    ],
+)
+def test_cause_with_its_own_code_wins_over_the_steps(tmp_path: Path, error: Exception) -> None:
+    executor = Executor(make_node(ScriptedRunner(), tmp_path))
+
+    with pytest.raises(ProvisioningError) as failure:
+        executor.carry_out(Plan((step("one", raising(error)),)))
+
+    assert failure.value.exit_code is ExitCode.APT_INSTALL_TIMEOUT
+    assert str(failure.value) == "Step 'one' failed. No."
+
+
+def test_ignored_step_ignores_a_cause_with_its_own_code(tmp_path: Path) -> None:
+    executor = Executor(make_node(ScriptedRunner(), tmp_path))
+    error = ProvisioningError(ExitCode.APT_INSTALL_TIMEOUT, "No.")
+
+    executor.carry_out(Plan((step("one", raising(error), exit_code=None),)))
+
+    assert only(executor).detail == "No."
+
+
+@pytest.mark.parametrize("path", ["/", "/file/below"])
+def test_file_that_cannot_be_written_fails_the_step(tmp_path: Path, path: str) -> None:
+    Root(tmp_path).write("/file", "")
+    executor = Executor(make_node(ScriptedRunner(), tmp_path))
+
+    with pytest.raises(ProvisioningError) as failure:
+        executor.carry_out(Plan((step("one", Write(path=path, text="")),)))
+
+    assert failure.value.exit_code is FATAL
+
+
+def test_file_that_cannot_be_read_fails_the_step(tmp_path: Path) -> None:
+    Root(tmp_path).make_directory("/folder")
+    executor = Executor(make_node(ScriptedRunner(), tmp_path))
+    read = Do(words=(), function=lambda node: node.root.read("/folder"))
+
+    with pytest.raises(ProvisioningError, match=r"'/folder' is not a regular file\.$"):
+        executor.carry_out(Plan((step("one", read),)))
+
+
+def test_fallback_is_left_out_when_it_is_not_needed(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("quick") as runner:
+        executor = Executor(make_node(runner, tmp_path))
+        executor.carry_out(
+            Plan(
+                (
+                    step("quick", run("quick"), exit_code=None),
+                    step("full", run("full"), only_after_failure_of="quick"),
+                )
+            )
+        )
+
+    assert statuses(executor) == {"quick": "done", "full": "skipped"}
+    assert executor.reports[1].detail == "Only needed after failure of 'quick'."
+
+
+def test_fallback_runs_after_the_failure_and_not_after_a_skip(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("quick", exit_code=1).expect("full") as runner:
+        executor = Executor(make_node(runner, tmp_path))
+        executor.carry_out(
+            Plan(
+                (
+                    step("quick", run("quick"), exit_code=None),
+                    step("full", run("full"), only_after_failure_of="quick"),
+                    step("fuller", run("fuller"), only_after_failure_of="full"),
+                )
+            )
+        )
+
+    assert statuses(executor) == {"quick": "failed", "full": "done", "fuller": "skipped"}
+
+
+def _when(*then: Action) -> When:
+    return When(
+        query=("ask",),
+        timeout_s=10,
+        condition="it says yes",
+        otherwise="It says no.",
+        is_met=lambda result: result.stdout == "yes",
+        then=then,
+    )
+
+
+def test_condition_that_is_not_met_skips_the_step_and_its_event(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("ask", timeout_s=10, stdout="no") as runner:
+        executor = Executor(make_node(runner, tmp_path))
+        executor.carry_out(Plan((step("one", _when(run("a")), event="E"),)))
+
+    assert only(executor).status is StepStatus.SKIPPED
+    assert only(executor).detail == "It says no."
+    assert read_events(Root(tmp_path)) == []
+
+
+def test_condition_that_is_met_takes_the_actions(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("ask", stdout="yes").expect("a").expect("b") as runner:
+        executor = Executor(make_node(runner, tmp_path))
+        talk = Do(words=(), function=lambda _: "Said.")
+        executor.carry_out(Plan((step("one", _when(run("a"), talk, run("b"))),)))
+
+    assert only(executor).status is StepStatus.DONE
+    assert only(executor).detail == "Said."
+
+
+def test_condition_that_is_not_met_leaves_the_other_actions(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("ask").expect("a") as runner:
+        executor = Executor(make_node(runner, tmp_path))
+        executor.carry_out(Plan((step("one", _when(), run("a")),)))
+
+    assert only(executor).status is StepStatus.DONE
+    assert only(executor).detail == "It says no."
+
+
+def test_step_without_actions_says_that_there_was_nothing_to_do(tmp_path: Path) -> None:
+    executor = Executor(make_node(ScriptedRunner(), tmp_path))
+
+    executor.carry_out(Plan((step("one"),)))
+
+    assert only(executor).status is StepStatus.SKIPPED
+    assert only(executor).detail == "There was nothing to do."
+
+
+def test_question_is_cut_to_the_budget(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("ask", timeout_s=4) as runner:
+        executor = Executor(make_node(runner, tmp_path, budget_s=4))
+        executor.carry_out(Plan((step("one", _when()),)))
+
+
+def _pass(clock: FakeClock, seconds: float) -> Callable[[], None]:
+    return lambda: clock.advance(seconds)
+
+
+def test_events_span_steps_and_groups(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedRunner()
+        .expect("a", effect=_pass(clock, 1))
+        .expect("b", effect=_pass(clock, 2), exit_code=1)
+        .expect("c", effect=_pass(clock, 4))
+        .expect("d", effect=_pass(clock, 8)) as runner
+    ):
+        executor = Executor(make_node(runner, tmp_path, clock))
+        executor.carry_out(
+            Plan(
+                (
+                    step("a", run("a"), event="E.a", groups=("G.all", "G.all.first")),
+                    step("b", run("b"), exit_code=None, event="E.b", groups=("G.all",)),
+                    step("x", run("x"), groups=("G.x",), only_after_failure_of="a"),
+                    step("c", run("c"), groups=("G.all", "G.all.last")),
+                    step("d", run("d"), event="E.d"),
+                )
+            )
+        )
+
+    assert [
+        (event["TaskName"], event["Timestamp"][-6:], event["OperationId"][-6:], event["Message"])
+        for event in read_events(Root(tmp_path))
+    ] == [
+        ("E.a", "00.000", "01.000", "Completed: a"),
+        ("G.all.first", "00.000", "01.000", "Completed: first"),
+        ("G.all", "00.000", "07.000", "Completed: all"),
+        ("E.b", "01.000", "03.000", "Completed: b"),
+        ("G.all.last", "03.000", "07.000", "Completed: last"),
+        ("E.d", "07.000", "15.000", "Completed: d"),
+    ]
+
+
+def test_groups_are_closed_after_a_failure(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("a", exit_code=1) as runner:
+        executor = Executor(make_node(runner, tmp_path))
+        with pytest.raises(ProvisioningError):
+            executor.carry_out(
+                Plan((step("a", run("a"), event="E.a", groups=("G",)), step("b", run("b"))))
+            )
+
+    assert [event["TaskName"] for event in read_events(Root(tmp_path))] == ["E.a", "G"]
+
+
+def test_groups_are_closed_when_the_run_is_broken_off(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with ScriptedRunner().expect("a", effect=interrupt) as runner:
+        executor = Executor(make_node(runner, tmp_path))
+        with pytest.raises(KeyboardInterrupt):
+            executor.carry_out(Plan((step("a", run("a"), groups=("G",)),)))
+
+    assert [event["TaskName"] for event in read_events(Root(tmp_path))] == ["G"]

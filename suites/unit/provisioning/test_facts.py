@@ -1,0 +1,261 @@
+"""What a boot looks at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.cdi import CdiSupport
+from harness.provisioning.configuration import ConfigurationError, parse_configuration
+from harness.provisioning.exit_codes import ProvisioningError
+from harness.provisioning.facts import Facts, look
+from harness.provisioning.families import Family
+from harness.provisioning.prebake import Action, Decision, Reason, Record
+from harness.provisioning.root import Root
+from harness.provisioning.services import Mode
+from harness.provisioning.tags import CACHE_PATH
+from harness.provisioning.toolkit import CONTAINERD_CONFIG, RuntimeFacts
+from harness.shell.mocks import ScriptedRunner
+
+from .fakes import (
+    GPU_NODE,
+    KERNEL,
+    RECORD_PATH,
+    VERSION,
+    make_node,
+    write_record,
+    write_tags,
+)
+from .simulation import DKMS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def script(*, arch: str = "x86_64") -> ScriptedRunner:
+    return (
+        ScriptedRunner()
+        .expect("uname -r", stdout=f"{KERNEL}\n", timeout_s=30)
+        .expect("uname -m", stdout=f"{arch}\n")
+    )
+
+
+def see(
+    runner: ScriptedRunner,
+    tmp_path: Path,
+    fields: Mapping[str, object] | None = None,
+    *,
+    is_read_only: bool = True,
+) -> Facts:
+    configuration = parse_configuration(fields or {}, {})
+    with runner:
+        return look(make_node(runner, tmp_path), configuration, is_read_only=is_read_only)
+
+
+def script_runtime(runner: ScriptedRunner) -> ScriptedRunner:
+    return runner.expect("containerd config dump", stdout="version = 2\n").expect(
+        "containerd --version", stdout="containerd x 1.6.20~ds1"
+    )
+
+
+def test_node_without_gpu_is_asked_little(tmp_path: Path) -> None:
+    Root(tmp_path).write("/etc/os-release", "ID=debian\n")
+
+    facts = see(script().expect("uname -n", stdout="Node-A\n"), tmp_path)
+
+    assert facts == Facts(
+        kernel=KERNEL,
+        arch="x86_64",
+        node_name="node-a",
+        family=Family.DEBIAN,
+        is_opted_out=True,
+        mode=None,
+        driver_type="cuda-lts",
+        record=None,
+        decision=Decision(action=Action.NOTHING),
+        runtime=None,
+        removal=(),
+    )
+
+
+def test_managed_node_with_a_fitting_record_proves_its_module(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    write_tags(root, ("EnableManagedGPUExperience", "True"), vm_size="Standard_NC6")
+    write_record(root)
+    root.write(CONTAINERD_CONFIG, "version = 2\n")
+    runner = (
+        script()
+        .expect("ldconfig")
+        .expect("dkms status", stdout=f"nvidia/{VERSION}, {KERNEL}, x86_64: installed\n")
+        .expect(
+            f"modinfo -k {KERNEL} nvidia", stdout=f"version: {VERSION}\nvermagic: {KERNEL} SMP\n"
+        )
+        .expect("uname -n", exit_code=1)
+    )
+
+    facts = see(script_runtime(runner), tmp_path, GPU_NODE, is_read_only=False)
+
+    assert facts == Facts(
+        kernel=KERNEL,
+        arch="x86_64",
+        node_name="",
+        family=Family.OTHER,
+        is_opted_out=False,
+        mode=Mode.DEVICE_PLUGIN,
+        driver_type="cuda",
+        record=Record(kernel=KERNEL, driver_version=VERSION, driver_kind="cuda", arch="x86_64"),
+        decision=Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK),
+        runtime=RuntimeFacts(text="version = 2\n", cdi=CdiSupport.ABSENT),
+        removal=(),
+    )
+
+
+def test_plan_proves_the_module_without_writing(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    write_tags(root)
+    write_record(root)
+    runner = (
+        script()
+        .expect("ldconfig -N -X")
+        .expect("dkms status")
+        .expect(f"modinfo -k {KERNEL} nvidia", exit_code=1)
+        .expect("uname -n")
+        .expect("containerd config dump", exit_code=1)
+        .expect("containerd --version", stdout="containerd x 1.7.24")
+    )
+
+    facts = see(runner, tmp_path, GPU_NODE)
+
+    assert facts.decision == Decision(action=Action.INSTALL, reason=Reason.MODULE)
+    assert facts.runtime == RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE)
+
+
+def test_type_that_was_asked_for_wins_over_the_sizes(tmp_path: Path) -> None:
+    write_tags(Root(tmp_path), vm_size="Standard_NC6")
+
+    runner = script_runtime(script().expect("uname -n"))
+    facts = see(runner, tmp_path, {**GPU_NODE, "gpu_driver_type": "grid"})
+
+    assert facts.driver_type == "grid"
+
+
+def test_opted_out_gpu_node_is_asked_about_its_runtime_and_residue(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    write_tags(root, ("skipgpudriverinstall", "true"), ("EnableManagedGPUExperience", "true"))
+    write_record(root)
+    root.write(f"{DKMS}/{VERSION}/x", "")
+    runner = script().expect("uname -n")
+    script_runtime(runner).expect("modinfo -F version nvidia", exit_code=1)
+
+    facts = see(runner, tmp_path, {"gpu_node": True, "enable_managed_gpu_dra": True})
+
+    assert facts.is_opted_out
+    assert facts.mode is None
+    assert facts.decision == Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT)
+    assert facts.removal == (f"rm -rf {DKMS}", "ldconfig")
+
+
+@pytest.mark.parametrize("arch", ["aarch64", "arm64"])
+def test_arm64_has_no_driver_to_decide_on(tmp_path: Path, arch: str) -> None:
+    write_tags(Root(tmp_path))
+
+    runner = script_runtime(script(arch=arch).expect("uname -n"))
+    facts = see(runner, tmp_path, {"gpu_node": True})
+
+    assert facts.decision is None
+    assert facts.removal == ()
+
+
+def test_arm64_without_gpu_still_cleans_up(tmp_path: Path) -> None:
+    write_record(Root(tmp_path))
+    runner = script(arch="aarch64").expect("uname -n").expect("modinfo -F version nvidia")
+
+    facts = see(runner, tmp_path)
+
+    assert facts.decision == Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT)
+
+
+def test_record_is_looked_for_where_the_configuration_says(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    write_record(root)
+    root.write("/opt/other", root.read(RECORD_PATH) or "")
+    root.remove(RECORD_PATH)
+    runner = script().expect("uname -n").expect("modinfo -F version nvidia")
+
+    facts = see(runner, tmp_path, {"gpu_dkms_marker_file": "/opt/other"})
+
+    assert facts.record is not None
+
+
+@pytest.mark.parametrize(
+    ("tags", "exit_code"),
+    [
+        ('[{"name": "SkipGpuDriverInstall", "value": 1}]', 224),
+        ('[{"name": "EnableManagedGPUExperience", "value": 1}]', 230),
+        ("{}", 224),
+    ],
+)
+def test_tag_that_cannot_be_looked_up_has_its_own_code(
+    tmp_path: Path, tags: str, exit_code: int
+) -> None:
+    Root(tmp_path).write(CACHE_PATH, f'{{"compute": {{"tagsList": {tags}}}}}')
+    runner = script()
+
+    with pytest.raises(ProvisioningError) as error:
+        see(runner, tmp_path, GPU_NODE)
+
+    assert error.value.exit_code == exit_code
+    assert str(error.value).startswith("The machine's tags cannot be looked up. ")
+    assert CACHE_PATH in str(error.value)
+
+
+def test_both_modes_have_their_own_code(tmp_path: Path) -> None:
+    write_tags(Root(tmp_path), ("EnableManagedGPUExperience", "true"))
+    runner = script()
+
+    with pytest.raises(ProvisioningError) as error:
+        see(runner, tmp_path, {**GPU_NODE, "enable_managed_gpu_dra": True})
+
+    assert error.value.exit_code == 123
+
+
+def test_managed_node_without_a_version_names_the_field(tmp_path: Path) -> None:
+    write_tags(Root(tmp_path))
+    runner = script()
+
+    with pytest.raises(ConfigurationError, match="'gpu_driver_version' is not set"):
+        see(runner, tmp_path, {"gpu_node": True})
+
+
+def test_containerd_configuration_that_cannot_be_read_has_its_own_code(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    write_tags(root)
+    root.make_directory(CONTAINERD_CONFIG)
+    runner = script().expect("uname -n")
+
+    with pytest.raises(ProvisioningError) as error:
+        see(runner, tmp_path, GPU_NODE)
+
+    assert error.value.exit_code == 6
+    assert str(error.value) == (
+        "containerd's configuration is not usable: "
+        "'/etc/containerd/config.toml' is not a regular file."
+    )
+
+
+def test_teardown_without_a_kernel_name_still_decides(tmp_path: Path) -> None:
+    write_tags(Root(tmp_path))
+    write_record(Root(tmp_path))
+    runner = (
+        ScriptedRunner()
+        .expect("uname -r", exit_code=1)
+        .expect("uname -m", exit_code=1)
+        .expect("uname -n")
+    )
+
+    facts = see(script_runtime(runner), tmp_path, GPU_NODE)
+
+    assert (facts.kernel, facts.arch) == ("", "")
+    assert facts.decision == Decision(action=Action.INSTALL, reason=Reason.KERNEL)

@@ -1,0 +1,57 @@
+"""Families of distributions."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.provisioning.families import (
+    DriverSource,
+    Family,
+    driver_source,
+    family_of,
+    units_after_install,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "family"),
+    [
+        ("ID=debian\n", Family.DEBIAN),
+        ("NAME=x\nID=ubuntu\nID_LIKE=debian\n", Family.DEBIAN),
+        ("ID=linuxmint\nID_LIKE='ubuntu debian'\n", Family.DEBIAN),
+        ('ID="azurelinux"\n', Family.AZURE_LINUX),
+        ("ID=mariner\n", Family.AZURE_LINUX),
+        ("ID=mariner\nID_LIKE=debian\n", Family.AZURE_LINUX),
+        ("ID=rhel\nID_LIKE=fedora\n", Family.OTHER),
+        ("ID=\nXID=debian\n", Family.OTHER),
+        ("debian\n", Family.OTHER),
+        ("", Family.OTHER),
+    ],
+)
+def test_system_belongs_to_a_family(text: str, family: Family) -> None:
+    assert family_of(text) is family
+
+
+def test_each_family_has_one_source_of_drivers() -> None:
+    assert {family: driver_source(family) for family in Family} == {
+        Family.DEBIAN: DriverSource.CONTAINER_IMAGE,
+        Family.AZURE_LINUX: DriverSource.PACKAGES,
+        Family.OTHER: DriverSource.NONE,
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "driver_type", "units"),
+    [
+        (Family.AZURE_LINUX, "grid", ("nvidia-gridd",)),
+        (Family.AZURE_LINUX, "grid-v20", ("nvidia-gridd",)),
+        (Family.AZURE_LINUX, "cuda-lts", ()),
+        (Family.AZURE_LINUX, "", ()),
+        (Family.DEBIAN, "grid", ()),
+        (Family.OTHER, "grid", ()),
+    ],
+)
+def test_licence_daemon_is_for_grid_on_azure_linux(
+    family: Family, driver_type: str, units: tuple[str, ...]
+) -> None:
+    assert units_after_install(family, driver_type) == units

@@ -1,0 +1,484 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import harness.provisioning
+from harness.provisioning.__main__ import COMMANDS, main, run
+from harness.provisioning.command import CommandResult
+from harness.provisioning.exit_codes import ExitCode
+from harness.provisioning.journal import LOG_PATH
+from harness.shell.mocks import ScriptedRunner
+
+from .fakes import (
+    GPU_NODE,
+    KERNEL,
+    PROGRAM,
+    RECORD_PATH,
+    SHA,
+    VERSION,
+    FakeClock,
+    Invocation,
+    write_tags,
+)
+from .simulation import SimulatedNode
+
+PACKAGE = Path(harness.provisioning.__file__).parent
+
+
+def failing(exit_code: int = 1, stdout: str = "") -> CommandResult:
+    return CommandResult(argv=(), exit_code=exit_code, stdout=stdout, stderr="no")
+
+
+def test_outcome_of_a_boot_is_whole(simulated: SimulatedNode, invocation: Invocation) -> None:
+    simulated.build(VERSION, KERNEL)
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    outcome = invocation.outcome()
+    steps = outcome.pop("steps")
+    assert isinstance(steps, list)
+    assert steps[0] == {
+        "name": "configure-containerd",
+        "status": "done",
+        "started": "2026-08-21T12:00:00.000+00:00",
+        "duration_s": 0.0,
+        "detail": None,
+    }
+    assert outcome == {
+        "schema": 1,
+        "command": "boot",
+        "exit_code": 0,
+        "exit_name": "OK",
+        "error": None,
+        "decision": {"action": "install-skip-build", "reason": "ok"},
+        "record": {
+            "kernel": KERNEL,
+            "driver_version": VERSION,
+            "driver_kind": "cuda",
+            "arch": "x86_64",
+        },
+        "kernel": KERNEL,
+        "version": harness.provisioning.__version__,
+    }
+
+
+def test_plan_prints_the_steps_that_boot_then_takes(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    assert invocation.run("plan", GPU_NODE) == 0
+    printed = "\n".join(invocation.console).splitlines()
+    planned = [line.split()[0] for line in printed[1:] if not line.startswith(" ")]
+    assert printed[0] == "# AKS_GPU_PREBAKE event=decision action=install-skip-build reason=ok"
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    assert list(invocation.steps()) == planned
+
+
+def test_plan_changes_nothing_and_logs_nothing(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    before = sorted(simulated.root.top.rglob("*"))
+
+    assert invocation.run("plan", GPU_NODE) == 0
+
+    added = set(simulated.root.top.rglob("*")) - set(before)
+    assert {path.name for path in added} == {"config.json", "outcome.json"}
+    assert [call for call in simulated.calls if call[0] in {"ctr", "systemctl"}] == []
+    assert invocation.outcome()["decision"] == {"action": "install-skip-build", "reason": "ok"}
+    assert invocation.outcome()["kernel"] == KERNEL
+
+
+def test_plan_without_a_decision_prints_steps_alone(invocation: Invocation) -> None:
+    assert isinstance(invocation.runner, SimulatedNode)
+    invocation.runner.arch = "aarch64"
+
+    assert invocation.run("plan", GPU_NODE) == 0
+
+    assert invocation.console[0].startswith("configure-containerd")
+
+
+def test_status_prints_json(invocation: Invocation) -> None:
+    assert invocation.run("status") == 0
+
+    (text,) = invocation.console
+    assert json.loads(text)["kernel"] == KERNEL
+    assert text.startswith('{\n  "kernel"')
+    assert not invocation.root.exists(LOG_PATH)
+
+
+def test_status_needs_no_configuration(simulated: SimulatedNode) -> None:
+    console: list[str] = []
+
+    code = run(
+        ["status", f"--root={simulated.top}"],
+        runner=simulated,
+        clock=FakeClock(),
+        environment={"GPU_DKMS_MARKER_FILE": "/opt/other"},
+        say=console.append,
+        program=PROGRAM,
+    )
+
+    assert code == 0
+    assert json.loads(console[0])["record"] is None
+
+
+@pytest.mark.parametrize("command", ["boot", "bake", "teardown", "validate"])
+def test_bad_configuration_names_the_field(invocation: Invocation, command: str) -> None:
+    assert invocation.run(command, {"gpu_nodes": True}) == ExitCode.INVALID_CONFIGURATION
+
+    outcome = invocation.outcome()
+    assert str(outcome["error"]).startswith("The field 'gpu_nodes' is unknown; known are: ")
+    assert invocation.console == [outcome["error"]]
+    assert invocation.log() == [outcome["error"]]
+    assert outcome["exit_name"] == "INVALID_CONFIGURATION"
+    assert (outcome["steps"], outcome["record"], outcome["kernel"]) == ([], None, None)
+    assert outcome["decision"] is None
+
+
+def test_bad_configuration_of_a_plan_goes_to_standard_error(
+    invocation: Invocation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invocation.run("plan", {"gpu_node": 1}) == ExitCode.INVALID_CONFIGURATION
+
+    assert invocation.console == []
+    assert not invocation.root.exists(LOG_PATH)
+    assert capsys.readouterr().err == (
+        "The field 'gpu_node' must be either true or false, but is 1.\n"
+    )
+
+
+def test_environment_overrides_the_file(simulated: SimulatedNode, invocation: Invocation) -> None:
+    simulated.build(VERSION, KERNEL)
+    invocation.environment["GPU_NODE"] = "false"
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    assert invocation.outcome()["decision"] == {"action": "teardown", "reason": "opted_out"}
+
+
+def test_failure_is_said_logged_and_written(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.units.clear()
+    simulated.failing["systemctl restart kubelet"] = failing()
+
+    assert invocation.run("boot", {"retry_budget_s": 12}) == 4
+
+    error = invocation.outcome()["error"]
+    assert str(error).startswith("Step 'start-kubelet' failed. The node's time budget is spent.")
+    assert "\n".join(invocation.console).endswith(str(error))
+    assert invocation.clock.elapsed_s == 12
+
+
+def test_whole_run_ends_two_minutes_after_the_last_retry(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    limits: list[float] = []
+    original = simulated.run
+
+    def slow(argv: object, *, timeout_s: float, **rest: object) -> CommandResult:
+        limits.append(timeout_s)
+        invocation.clock.advance(timeout_s)
+        return original(argv, timeout_s=timeout_s, **rest)  # type: ignore[arg-type]
+
+    simulated.run = slow  # type: ignore[method-assign]
+    simulated.build(VERSION, KERNEL)
+
+    invocation.run("boot", {"retry_budget_s": 10})
+
+    assert sum(limits) <= 130
+    assert invocation.clock.elapsed_s <= 130
+
+
+def test_run_that_is_ended_from_outside_leaves_an_outcome(
+    simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: tuple[str, ...]) -> CommandResult:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(simulated, "_modprobe", interrupt)
+    simulated.build(VERSION, KERNEL)
+
+    assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 143
+
+    assert invocation.outcome()["exit_name"] == "TERMINATED"
+    assert invocation.outcome()["error"] == "The run was ended from outside."
+    assert invocation.outcome()["kernel"] == KERNEL
+
+
+def test_defect_leaves_an_outcome_with_its_traceback(
+    simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_down(_: tuple[str, ...]) -> CommandResult:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(simulated, "_systemctl", break_down)
+
+    assert invocation.run("boot") == ExitCode.INTERNAL_ERROR
+
+    error = str(invocation.outcome()["error"])
+    assert error.startswith("Traceback (most recent call last):")
+    assert error.endswith("ZeroDivisionError: a defect\n")
+
+
+def test_outcome_is_only_written_where_it_is_asked_for(simulated: SimulatedNode) -> None:
+    code = run(
+        ["teardown", f"--root={simulated.top}"],
+        runner=simulated,
+        clock=FakeClock(),
+        environment={},
+        say=lambda _: None,
+        program=PROGRAM,
+    )
+
+    assert code == 0
+    assert not (simulated.top / "outcome.json").exists()
+
+
+# -- teardown and validate ----------------------------------------------------------------------
+
+
+def test_teardown_of_an_opted_out_node_never_fails(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.load(VERSION, users=1)
+    write_tags(simulated.root, ("SkipGpuDriverInstall", "true"))
+
+    assert invocation.run("teardown", GPU_NODE) == 0
+
+    assert "status=incomplete" in invocation.prebake_lines()[0]
+    assert invocation.outcome()["kernel"] == KERNEL
+    assert invocation.outcome()["decision"] is None
+
+
+def test_teardown_of_a_managed_node_fails_when_it_is_incomplete(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.load(VERSION, users=1)
+
+    assert invocation.run("teardown", GPU_NODE) == 84
+
+    assert invocation.outcome()["error"] == (
+        "The driver is not wholly removed; the log names what stayed."
+    )
+    assert "gpu_node=true status=incomplete" in invocation.prebake_lines()[0]
+
+
+def test_teardown_of_a_managed_node_succeeds_when_it_is_whole(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+
+    assert invocation.run("teardown", GPU_NODE) == 0
+
+    assert not simulated.root.exists(RECORD_PATH)
+
+
+def test_teardown_needs_to_know_whether_the_node_opted_out(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.root.remove("/opt/azure/containers")
+
+    assert invocation.run("teardown", GPU_NODE) == 224
+
+
+def test_working_driver_is_valid(simulated: SimulatedNode, invocation: Invocation) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.failing["containerd config dump"] = failing(
+        0, "BinaryName = '/usr/bin/nvidia-container-runtime'"
+    )
+
+    assert invocation.run("validate", GPU_NODE) == 0
+
+    assert invocation.steps() == {
+        "validate-probe": "done",
+        "validate-query": "done",
+        "validate-cdi-spec": "skipped",
+        "validate-runtime-handler": "done",
+    }
+    assert invocation.outcome()["kernel"] == KERNEL
+
+
+def test_missing_driver_is_not_valid_and_not_mended(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    assert invocation.run("validate", GPU_NODE) == 84
+
+    assert invocation.steps()["validate-query"] == "skipped"
+    assert [call for call in simulated.calls if call[0] == "ctr"] == []
+    assert len(invocation.clock.sleeps) == 23
+
+
+# -- the unit mig-partition ---------------------------------------------------------------------
+
+
+def test_unit_partitions_by_the_profile_in_its_environment(tmp_path: Path) -> None:
+    with (
+        ScriptedRunner()
+        .expect("nvidia-smi -mig 1")
+        .expect("nvidia-smi mig -cgi 9,9")
+        .expect("nvidia-smi mig -cci") as runner
+    ):
+        invocation = Invocation(tmp_path, runner)
+        invocation.environment["GPU_INSTANCE_PROFILE"] = "MIG3g"
+
+        assert invocation.run("mig-partition") == 0
+
+
+def test_unit_with_another_profile_exits_1(tmp_path: Path) -> None:
+    invocation = Invocation(tmp_path, ScriptedRunner())
+    invocation.environment["GPU_INSTANCE_PROFILE"] = "MIG9g"
+
+    assert invocation.run("mig-partition") == 1
+
+    assert invocation.console == ["'MIG9g' is not a valid GPU instance profile"]
+
+
+def test_unit_without_a_profile_exits_1(tmp_path: Path) -> None:
+    invocation = Invocation(tmp_path, ScriptedRunner())
+
+    assert invocation.run("mig-partition") == 1
+
+    assert invocation.console == ["'' is not a valid GPU instance profile"]
+
+
+def test_unit_whose_gpu_refuses_exits_1(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("nvidia-smi -mig 1", exit_code=3) as runner:
+        invocation = Invocation(tmp_path, runner)
+        invocation.environment["GPU_INSTANCE_PROFILE"] = "MIG3g"
+
+        assert invocation.run("mig-partition") == 1
+
+
+# -- as a program -------------------------------------------------------------------------------
+
+
+def parse(*argv: str) -> int:
+    """Run a command line that must not get as far as doing anything."""
+    return run(
+        argv,
+        runner=ScriptedRunner(),
+        clock=FakeClock(),
+        environment={},
+        say=print,
+        program=PROGRAM,
+    )
+
+
+def test_commands_are_those_that_users_know() -> None:
+    assert set(COMMANDS) == {
+        "bake",
+        "boot",
+        "teardown",
+        "status",
+        "plan",
+        "validate",
+        "mig-partition",
+    }
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse("--help")
+
+    out = capsys.readouterr().out
+    assert end.value.code == 0
+    assert all(re.search(rf"^ +{name}\s+\w", out, re.MULTILINE) for name in COMMANDS)
+    assert out.startswith("usage: provisioning [-h] [--version] COMMAND ...\n\nProvision a GPU")
+
+
+def test_help_of_a_command_explains_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("boot", "--help")
+
+    assert " ".join(capsys.readouterr().out.split()) == (
+        "usage: provisioning boot [-h] [--config CONFIG] [--outcome OUTCOME] [--root ROOT] "
+        "bring this node up "
+        "options: -h, --help show this help message and exit "
+        "--config CONFIG JSON file; the environment overrides it "
+        "--outcome OUTCOME file to leave what was done in "
+        "--root ROOT stands for / on disk"
+    )
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--version")
+
+    project = (PACKAGE.parents[1] / "pyproject.toml").read_text()
+    assert f'\nversion = "{capsys.readouterr().out.strip()}"\n' in project
+
+
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["boot", "--nonsense"]])
+def test_bad_command_line_is_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse(*argv)
+
+    assert end.value.code == ExitCode.INVALID_CONFIGURATION
+    assert capsys.readouterr().err.startswith("usage: provisioning")
+
+
+def test_program_runs_on_this_machine_and_is_ended_like_by_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    handlers: list[object] = []
+    given: dict[str, object] = {}
+
+    def fake_run(argv: list[str], **rest: object) -> int:
+        given.update(rest, argv=argv)
+        return 7
+
+    module = sys.modules[main.__module__]
+    monkeypatch.setattr(signal, "signal", lambda number, do: handlers.append((number, do)))
+    monkeypatch.setattr(module, "run", fake_run)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "x.pyz"), "boot"])
+
+    assert main() == 7
+
+    assert handlers == [(signal.SIGTERM, signal.default_int_handler)]
+    assert given["argv"] == ["boot"]
+    assert given["program"] == (sys.executable, "-I", "-S", str(tmp_path / "x.pyz"))
+    assert type(given["runner"]).__name__ == "LocalRunner"
+    assert type(given["clock"]).__name__ == "SystemClock"
+
+
+def test_package_imports_only_itself_and_the_standard_library() -> None:
+    foreign = set()
+    for path in PACKAGE.glob("**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                foreign |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                foreign.add(str(node.module).partition(".")[0])
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 1, f"{path.name} imports from above the package"
+
+    assert foreign <= sys.stdlib_module_names
+    assert "tomllib" not in foreign
+
+
+def test_steps_of_a_bake_are_planned_for_amd64_debian_alone(tmp_path: Path) -> None:
+    asked = {
+        "gpu_driver_version": VERSION,
+        "gpu_image_sha": SHA,
+        "feature_flags": "NVIDIA_CUDA_PREBAKE",
+    }
+    simulated = SimulatedNode(tmp_path, arch="aarch64")
+
+    assert Invocation(tmp_path, simulated).run("bake", asked) == 0
+
+    assert Invocation(tmp_path, simulated).steps() == {}

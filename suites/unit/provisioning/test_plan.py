@@ -1,0 +1,149 @@
+"""Plans as data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.exit_codes import ExitCode
+from harness.provisioning.plan import (
+    Do,
+    MakeDirectory,
+    Plan,
+    PlanError,
+    Remove,
+    Retry,
+    Run,
+    Step,
+    When,
+    Write,
+    say,
+)
+from harness.shell.mocks import ScriptedRunner
+
+from .fakes import make_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def step(name: str, *needs: str, fallback_of: str | None = None) -> Step:
+    return Step(
+        name=name, actions=(), exit_code=None, needs=needs, only_after_failure_of=fallback_of
+    )
+
+
+def names(plan: Plan) -> list[str]:
+    return [step.name for step in plan.steps]
+
+
+def test_steps_come_after_their_needs() -> None:
+    plan = Plan.order([step("c", "a", "b"), step("b", "a"), step("a"), step("d")])
+
+    assert names(plan) == ["a", "b", "c", "d"]
+
+
+def test_free_steps_keep_the_given_order() -> None:
+    assert names(Plan.order([step("b"), step("a"), step("c", "a")])) == ["b", "a", "c"]
+
+
+def test_fallback_comes_after_what_it_replaces() -> None:
+    plan = Plan.order([step("full", fallback_of="quick"), step("quick")])
+
+    assert names(plan) == ["quick", "full"]
+
+
+def test_need_that_the_plan_does_not_have_is_no_obstacle() -> None:
+    assert names(Plan.order([step("a", "absent")])) == ["a"]
+
+
+def test_circle_of_needs_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"^The needs of \['a', 'b'\] go round in a circle\.$"):
+        Plan.order([step("b", "a"), step("a", "b"), step("c")])
+
+
+def test_two_steps_of_one_name_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"^Two steps have the name 'b'\.$"):
+        Plan.order([step("b"), step("a"), step("b")])
+
+
+def test_empty_plan_has_no_steps_and_no_words() -> None:
+    assert Plan().steps == ()
+    assert Plan().describe() == ""
+
+
+def test_plan_says_every_action() -> None:
+    plan = Plan.order(
+        [
+            Step(
+                name="first",
+                actions=(
+                    Run(argv=("echo", "a b"), retry=Retry(timeout_s=1.5)),
+                    Run(
+                        argv=("apt", "x"),
+                        retry=Retry(attempts=3, pause_s=0.1, timeout_s=30),
+                        env=(("A", "b c"),),
+                        is_optional=True,
+                    ),
+                    Write(path="/etc/x", text="one\ntwo\n"),
+                    MakeDirectory(path="/a b"),
+                    Remove(path="/gone"),
+                    Do(words=("think", "again"), function=lambda _: None),
+                ),
+                exit_code=ExitCode.GPU_DRIVERS_START_FAIL,
+            ),
+            Step(
+                name="second",
+                actions=(
+                    When(
+                        query=("ask", "it"),
+                        timeout_s=30,
+                        condition="it says yes",
+                        otherwise="It says no.",
+                        is_met=lambda result: result.ok,
+                        then=(Remove(path="/old"), MakeDirectory(path="/new")),
+                    ),
+                ),
+                exit_code=None,
+                needs=("zeroth", "half"),
+                only_after_failure_of="first",
+            ),
+        ]
+    )
+
+    assert plan.describe() == (
+        "first  # failure: exit 84\n"
+        "    echo 'a b'  # limit 1.5 s\n"
+        "    A='b c' apt x  # 3 tries, 0.1 s apart, limit 30 s each; failure ignored\n"
+        "    write /etc/x\n"
+        "      | one\n"
+        "      | two\n"
+        "    mkdir -p '/a b'\n"
+        "    rm -rf /gone\n"
+        "    think\n"
+        "    again\n"
+        "second  # failure: ignored; after zeroth, half; only after failure of first\n"
+        "    ask it  # limit 30 s\n"
+        "    where it says yes:\n"
+        "      rm -rf /old\n"
+        "      mkdir -p /new\n"
+    )
+
+
+def test_step_is_named_in_events_by_its_first_command() -> None:
+    run = Run(argv=("a", "b c"), retry=Retry(timeout_s=1))
+    other = Run(argv=("d",), retry=Retry(timeout_s=1))
+    with_run = Step(name="n", actions=(Remove(path="/x"), run, other), exit_code=None)
+
+    assert with_run.command == "a 'b c'"
+    assert step("only-a-name").command == "only-a-name"
+
+
+def test_saying_leaves_the_line_in_the_log(tmp_path: Path) -> None:
+    console: list[str] = []
+    action = say("  - a=b")
+
+    assert action.words == ("log   - a=b",)
+    assert action.function(make_node(ScriptedRunner(), tmp_path, console=console)) is None
+    assert console == ["  - a=b"]

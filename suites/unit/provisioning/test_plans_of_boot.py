@@ -1,0 +1,239 @@
+"""The whole plans of some boots, word by word.
+
+`plan` prints what `boot` takes, from the same steps; so these texts are the contract's section
+on node boot as this package carries it out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning import bake
+from harness.provisioning.boot import make_plan
+from harness.provisioning.cdi import CdiSupport
+from harness.provisioning.configuration import Configuration, parse_configuration
+from harness.provisioning.exit_codes import ExitCode, ProvisioningError
+from harness.provisioning.facts import Facts
+from harness.provisioning.families import Family
+from harness.provisioning.plan import Plan
+from harness.provisioning.prebake import Action, Decision, Reason, Record
+from harness.provisioning.services import Mode
+from harness.provisioning.toolkit import RuntimeFacts
+
+from .fakes import GPU_NODE, KERNEL, PROGRAM, SHA, VERSION, make_node
+from .goldens import expect_golden
+from .simulation import SimulatedNode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECORD = Record(kernel=KERNEL, driver_version=VERSION, driver_kind="cuda", arch="x86_64")
+CONTAINERD = RuntimeFacts(text="version = 2\n", cdi=CdiSupport.ABSENT)
+
+
+def configuration(**fields: object) -> Configuration:
+    return parse_configuration({**GPU_NODE, **fields}, {})
+
+
+def facts(**fields: object) -> Facts:
+    values: dict[str, object] = {
+        "kernel": KERNEL,
+        "arch": "x86_64",
+        "node_name": "node-0",
+        "family": Family.DEBIAN,
+        "is_opted_out": False,
+        "mode": None,
+        "driver_type": "cuda-lts",
+        "record": None,
+        "decision": Decision(action=Action.INSTALL, reason=Reason.NO_RECORD),
+        "runtime": CONTAINERD,
+        "removal": (),
+        **fields,
+    }
+    return Facts(**values)  # type: ignore[arg-type]
+
+
+FULL_BUILD = make_plan(configuration(), facts(), PROGRAM)
+FAST_PATH = make_plan(
+    configuration(enable_managed_gpu=True),
+    facts(
+        mode=Mode.DEVICE_PLUGIN,
+        record=RECORD,
+        decision=Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK),
+    ),
+    PROGRAM,
+)
+VALIDATION = make_plan(
+    configuration(config_gpu_driver_if_needed=False, gpu_needs_fabric_manager=True),
+    facts(record=RECORD, decision=Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK)),
+    PROGRAM,
+)
+EVERYTHING = make_plan(
+    configuration(
+        config_gpu_driver_if_needed=False,
+        gpu_driver_type="grid",
+        gpu_needs_fabric_manager=True,
+        gpu_instance_profile="MIG1g",
+        enable_managed_gpu_dra=True,
+        mcr_repository_base="registry.example",
+    ),
+    facts(
+        mode=Mode.DRA,
+        driver_type="grid",
+        record=RECORD,
+        decision=Decision(action=Action.TEARDOWN_INSTALL, reason=Reason.KIND),
+        removal=("rm -rf /var/lib/dkms/nvidia", "ldconfig"),
+    ),
+    PROGRAM,
+)
+OPTED_OUT = make_plan(
+    configuration(),
+    facts(
+        is_opted_out=True,
+        record=RECORD,
+        decision=Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT),
+        runtime=RuntimeFacts(
+            text="version = 2\n"
+            '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
+            'BinaryName = "/usr/bin/nvidia-container-runtime"\n',
+            cdi=CdiSupport.ABSENT,
+        ),
+        removal=("rm -rf /var/lib/dkms/nvidia", "ldconfig"),
+    ),
+    PROGRAM,
+)
+ARM64 = make_plan(
+    configuration(), facts(arch="aarch64", decision=None, family=Family.OTHER), PROGRAM
+)
+NO_GPU = make_plan(
+    Configuration(),
+    facts(is_opted_out=True, runtime=None, decision=Decision(action=Action.NOTHING)),
+    PROGRAM,
+)
+PLANS = {
+    "full-build": FULL_BUILD,
+    "fast-path": FAST_PATH,
+    "validation": VALIDATION,
+    "everything": EVERYTHING,
+    "opted-out": OPTED_OUT,
+    "arm64": ARM64,
+    "no-gpu": NO_GPU,
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plan_of_boot_is_the_contracts(name: str) -> None:
+    expect_golden(f"plan-{name}", PLANS[name].describe())
+
+
+def test_plan_of_bake_is_the_contracts(tmp_path: Path) -> None:
+    simulated = SimulatedNode(tmp_path)
+    asked = parse_configuration(
+        {
+            "gpu_driver_version": VERSION,
+            "gpu_image_sha": SHA,
+            "feature_flags": "NVIDIA_CUDA_PREBAKE",
+        },
+        {},
+    )
+
+    plan = bake.make_plan(make_node(simulated, tmp_path), asked)
+
+    expect_golden("plan-bake", plan.describe())
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_needs_alone_put_the_milestones_in_order(name: str) -> None:
+    """However the steps are listed, each comes after all that it needs, and theirs."""
+    steps = PLANS[name].steps
+    shuffled = Plan.order(sorted(steps, key=lambda step: step.name, reverse=True)).steps
+    place = {step.name: number for number, step in enumerate(shuffled)}
+    milestones = (
+        "configure-containerd",
+        "tear-down-driver",
+        "validate-probe",
+        "wait-for-containerd",
+        "tolerate-early-cdi-refresh",
+        "pull-driver-image",
+        "install-prebuilt-driver",
+        "install-driver",
+        "remove-driver-image",
+        "probe-device",
+        "query-device",
+        "refresh-libraries",
+        "regenerate-cdi-spec",
+        "configure-toolkit",
+        "start-containerd",
+        "restart-node-problem-detector",
+        "validate-query",
+        "start-modprobe-unit",
+        "report-readiness",
+        "start-fabric-manager",
+        "partition-gpu",
+        "install-managed-packages",
+        "configure-managed-services",
+        "start-device-plugin",
+        "start-dcgm",
+        "start-dcgm-exporter",
+        "start-kubelet",
+        "start-dra-driver",
+        "clean-up-driver",
+        "schedule-reboot",
+    )
+    there = [name for name in milestones if name in place]
+
+    assert sorted(there, key=place.__getitem__) == there
+
+
+def test_every_need_is_a_step_of_some_plan() -> None:
+    known = {step.name for plan in PLANS.values() for step in plan.steps}
+    needed = {need for plan in PLANS.values() for step in plan.steps for need in step.needs}
+
+    assert needed <= known
+
+
+@pytest.mark.parametrize("family", [Family.AZURE_LINUX, Family.OTHER])
+def test_driver_on_another_family_is_refused(family: Family) -> None:
+    asked, seen = configuration(), facts(family=family)
+
+    with pytest.raises(ProvisioningError) as error:
+        make_plan(asked, seen, PROGRAM)
+
+    assert error.value.exit_code is ExitCode.UNSUPPORTED_OS
+    assert str(error.value) == (
+        "A GPU driver is wanted, but '/etc/os-release' names neither Debian nor Ubuntu."
+    )
+
+
+def test_containerd_configuration_that_is_no_toml_has_its_own_code() -> None:
+    asked = configuration()
+    seen = facts(runtime=RuntimeFacts(text="[broken", cdi=CdiSupport.ABSENT))
+
+    with pytest.raises(ProvisioningError) as error:
+        make_plan(asked, seen, PROGRAM)
+
+    assert error.value.exit_code is ExitCode.FILE_WATCH_TIMEOUT
+    assert str(error.value) == (
+        "containerd's configuration '/etc/containerd/config.toml' cannot be edited: "
+        "line 1: a table's header without its end."
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "driver_type", "present", "match"),
+    [
+        (None, "cuda-lts", "false", "false"),
+        (RECORD, "cuda-lts", "true", "true"),
+        (RECORD, "grid", "true", "false"),
+        (Record(), "cuda-lts", "true", "false"),
+    ],
+)
+def test_readiness_tells_the_sample(
+    record: Record | None, driver_type: str, present: str, match: str
+) -> None:
+    assert facts(record=record, driver_type=driver_type).render_readiness() == (
+        f"AKS_GPU_PREBAKE event=managed_gpu driver_type={driver_type}"
+        f" marker_present={present} driver_kind_match={match}"
+    )

@@ -1,0 +1,138 @@
+"""Precompiled driver containers."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.provisioning.precompiled import (
+    KERNEL_LABEL,
+    ClusterNode,
+    Grouping,
+    KernelGroup,
+    PrecompiledError,
+    choose_driver,
+    group_by_kernel,
+    kernel_suffix,
+    may_delete,
+    os_tag,
+)
+
+JAMMY = "5.15.0-1041-azure"
+GROUP = KernelGroup(kernel=JAMMY, os_tag="ubuntu22.04", nodes=("a", "b"))
+
+
+def node(name: str, kernel: str | None, tag: str = "ubuntu22.04") -> ClusterNode:
+    labels = {} if kernel is None else {KERNEL_LABEL: kernel}
+    return ClusterNode(name=name, os_tag=tag, labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("text", "tag"),
+    [
+        ('ID=ubuntu\nVERSION_ID="22.04"\n', "ubuntu22.04"),
+        ("NAME='x'\nID='rhcos'\nVERSION_ID='4.13'\n", "rhcos4.13"),
+    ],
+)
+def test_system_gives_its_tag(text: str, tag: str) -> None:
+    assert os_tag(text) == tag
+
+
+@pytest.mark.parametrize("text", ["", "ID=debian\n", "VERSION_ID=12\n"])
+def test_system_without_name_or_version_is_refused(text: str) -> None:
+    with pytest.raises(PrecompiledError) as error:
+        os_tag(text)
+
+    assert str(error.value) == "The os-release file has no ID or no VERSION_ID."
+
+
+@pytest.mark.parametrize(
+    ("kernel", "suffix"),
+    [
+        ("5.14.0-284.43.1.el9_2.x86_64", "5.14.0-284.43.1.el9.2"),
+        ("5.14.0-284.EL9_2.aarch64", "5.14.0-284.el9.2"),
+        ("5.15.0-1041-azure", "5.15.0-1041-azure"),
+        ("6.1.0-56-cloud-amd64", "6.1.0-56-cloud"),
+    ],
+)
+def test_kernel_ends_a_daemonsets_name(kernel: str, suffix: str) -> None:
+    assert kernel_suffix(kernel) == suffix
+
+
+def test_nodes_are_grouped_by_kernel() -> None:
+    grouping = group_by_kernel(
+        [node("a", JAMMY), node("c", "6.1", "debian12"), node("b", JAMMY)], is_label_required=True
+    )
+
+    assert grouping == Grouping(
+        groups=(GROUP, KernelGroup(kernel="6.1", os_tag="debian12", nodes=("c",)))
+    )
+    assert grouping.groups[0].selector == {"feature.node.kubernetes.io/kernel-version.full": JAMMY}
+
+
+def test_missing_label_is_an_error_under_a_cluster_policy() -> None:
+    with pytest.raises(PrecompiledError) as error:
+        group_by_kernel([node("a", JAMMY), node("b", None)], is_label_required=True)
+
+    assert str(error.value) == f"The node 'b' has no label '{KERNEL_LABEL}'."
+
+
+@pytest.mark.parametrize("kernel", [None, ""])
+def test_missing_label_is_a_warning_under_an_nvidia_driver(kernel: str | None) -> None:
+    grouping = group_by_kernel([node("b", kernel), node("a", "6.1")], is_label_required=False)
+
+    assert [group.nodes for group in grouping.groups] == [("a",)]
+    assert grouping.warnings == (f"The node 'b' has no label '{KERNEL_LABEL}'. It is left out.",)
+
+
+def test_one_kernel_on_two_systems_is_an_error() -> None:
+    nodes = [node("a", "6.1", "ubuntu24.04"), node("b", "6.1", "debian12")]
+
+    with pytest.raises(PrecompiledError) as error:
+        group_by_kernel(nodes, is_label_required=False)
+
+    assert str(error.value) == ("The kernel '6.1' runs on several systems: debian12, ubuntu24.04.")
+
+
+def test_image_for_the_kernel_is_taken_from_the_registry() -> None:
+    asked: list[str] = []
+
+    def is_available(reference: str) -> bool:
+        asked.append(reference)
+        return True
+
+    choice = choose_driver(
+        GROUP,
+        repository="nvcr.io/nvidia",
+        image="driver",
+        version="535.104.05",
+        is_available=is_available,
+    )
+
+    reference = f"nvcr.io/nvidia/driver:535.104.05-{JAMMY}-ubuntu22.04"
+    assert asked == [reference]
+    assert choice.image is not None
+    assert choice.image.reference == reference
+    assert choice.group is GROUP
+    assert choice.message == f"'{reference}' was compiled for the kernel '{JAMMY}'."
+
+
+def test_registry_without_the_image_leads_to_a_conventional_build_and_says_so() -> None:
+    choice = choose_driver(
+        GROUP, repository="r", image="i", version="1", is_available=lambda _: False
+    )
+
+    assert choice.image is None
+    assert choice.group is GROUP
+    assert choice.message == (
+        f"The registry has no 'r/i:1-{JAMMY}-ubuntu22.04': the driver is built on the 2 node(s) "
+        f"of the kernel '{JAMMY}'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("desired", "misscheduled", "may"), [(0, 0, True), (1, 0, False), (0, 1, False), (1, 1, False)]
+)
+def test_daemonset_goes_only_when_nobody_needs_it(
+    desired: int, misscheduled: int, *, may: bool
+) -> None:
+    assert may_delete(desired=desired, misscheduled=misscheduled) is may

@@ -1,0 +1,278 @@
+"""The managed services."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.configuration import Configuration
+from harness.provisioning.exit_codes import ExitCode, ProvisioningError
+from harness.provisioning.root import Root
+from harness.provisioning.services import (
+    CACHE_DIRECTORIES,
+    KUBELET_DEFAULTS,
+    MARKER_PATH,
+    Mode,
+    add_node_label,
+    apt_install,
+    choose_mode,
+    render_device_plugin,
+    render_dra_driver,
+    render_exporter,
+    steps_off,
+    steps_on,
+)
+from harness.shell.mocks import ScriptedRunner
+
+from .fakes import make_node
+from .test_systemd import words
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.provisioning.node import Node
+    from harness.provisioning.plan import Do
+
+LABEL = "kubernetes.azure.com/dcgm-exporter=enabled"
+SHOW = "systemctl show --property=LoadState --value"
+PLUGIN_PACKAGES = (
+    "datacenter-gpu-manager-4-core",
+    "datacenter-gpu-manager-4-proprietary",
+    "dcgm-exporter",
+    "nvidia-device-plugin",
+)
+
+
+def action(name: str, index: int = 0) -> Do:
+    (step,) = (s for s in steps_on(Configuration(), Mode.DEVICE_PLUGIN, "n") if s.name == name)
+    return step.actions[index]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("is_tagged", "is_on", "is_dra", "mode"),
+    [
+        (False, False, False, None),
+        (True, False, False, Mode.DEVICE_PLUGIN),
+        (False, True, False, Mode.DEVICE_PLUGIN),
+        (True, True, False, Mode.DEVICE_PLUGIN),
+        (False, False, True, Mode.DRA),
+    ],
+)
+def test_mode_is_what_was_asked_for(
+    mode: Mode | None, *, is_tagged: bool, is_on: bool, is_dra: bool
+) -> None:
+    configuration = Configuration(enable_managed_gpu=is_on, enable_managed_gpu_dra=is_dra)
+
+    assert choose_mode(configuration, is_tagged=is_tagged) is mode
+
+
+@pytest.mark.parametrize(("is_tagged", "is_on"), [(True, False), (False, True), (True, True)])
+def test_both_modes_are_refused(*, is_tagged: bool, is_on: bool) -> None:
+    configuration = Configuration(enable_managed_gpu=is_on, enable_managed_gpu_dra=True)
+
+    with pytest.raises(ProvisioningError) as error:
+        choose_mode(configuration, is_tagged=is_tagged)
+
+    assert error.value.exit_code == 123
+    assert str(error.value) == (
+        "The managed GPU experience and its DRA mode are both on; a node has one or the other."
+    )
+
+
+@pytest.mark.parametrize(
+    ("is_mig", "strategy", "arguments"),
+    [
+        (False, "Mixed", "--pass-device-specs"),
+        (True, "Mixed", "--mig-strategy mixed --pass-device-specs"),
+        (True, "mixed", "--mig-strategy single --pass-device-specs"),
+        (True, "Single", "--mig-strategy single --pass-device-specs"),
+        (True, None, "--mig-strategy single --pass-device-specs"),
+    ],
+)
+def test_plugin_gets_the_mig_strategy_of_a_partitioned_node(
+    strategy: str | None, arguments: str, *, is_mig: bool
+) -> None:
+    configuration = Configuration(mig_node=is_mig, nvidia_mig_strategy=strategy)
+
+    assert render_device_plugin(configuration) == (
+        f"[Service]\nExecStart=\nExecStart=/usr/bin/nvidia-device-plugin {arguments}\n"
+    )
+
+
+def test_dra_driver_runs_beside_this_nodes_kubelet() -> None:
+    assert render_dra_driver("node-7") == (
+        "[Unit]\nRequires=kubelet.service\nAfter=kubelet.service\n\n"
+        "[Service]\nExecStart=\n"
+        "ExecStart=/usr/bin/gpu-kubelet-plugin --kubeconfig /var/lib/kubelet/kubeconfig"
+        ' --container-driver-root / --image-name "" --node-name=node-7\n'
+    )
+
+
+def test_exporter_leaves_port_9400_to_users() -> None:
+    assert render_exporter() == (
+        "[Service]\nStandardOutput=journal\nStandardError=journal\nExecStart=\n"
+        "ExecStart=/usr/bin/dcgm-exporter -f /etc/dcgm-exporter/default-counters.csv"
+        ' --address ":19400"\n'
+    )
+
+
+def test_missing_units_are_installed_from_the_cache(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    for package in PLUGIN_PACKAGES[:3]:
+        root.write(f"/opt/{package}/downloads/{package}_4.2_amd64.deb", "")
+    root.write("/opt/nvidia-device-plugin/nvidia-device-plugin_0.17_amd64.deb", "")
+    root.write("/opt/nvidia-device-plugin/nvidia-device-plugin_0.18_amd64.deb", "")
+    debs = [f"{tmp_path}/opt/{p}/downloads/{p}_4.2_amd64.deb" for p in PLUGIN_PACKAGES[:3]]
+    plugin = f"{tmp_path}/opt/nvidia-device-plugin/nvidia-device-plugin_0.18_amd64.deb"
+    with (
+        ScriptedRunner()
+        .expect(f"{SHOW} nvidia-device-plugin", stdout="loaded\n", timeout_s=30)
+        .expect(f"{SHOW} nvidia-dcgm", stdout="not-found\n")
+        .expect(
+            ["apt-get", "install", "-y", "--no-install-recommends", *debs, plugin],
+            env={"DEBIAN_FRONTEND": "noninteractive"},
+            timeout_s=300,
+        ) as runner
+    ):
+        assert action("install-managed-packages").function(make_node(runner, tmp_path)) is None
+
+
+def test_node_that_has_the_units_needs_no_packages(tmp_path: Path) -> None:
+    with (
+        ScriptedRunner()
+        .expect(f"{SHOW} nvidia-device-plugin", stdout="loaded\n")
+        .expect(f"{SHOW} nvidia-dcgm", stdout="loaded\n")
+        .expect(f"{SHOW} nvidia-dcgm-exporter", stdout="loaded\n") as runner
+    ):
+        detail = action("install-managed-packages").function(make_node(runner, tmp_path))
+
+    assert detail == "All units are there."
+
+
+def _node_without_units(tmp_path: Path, runner: ScriptedRunner) -> Node:
+    runner.expect(f"{SHOW} nvidia-device-plugin", stdout="not-found\n")
+    return make_node(runner, tmp_path)
+
+
+def test_package_that_is_not_cached_has_its_own_code(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.write("/opt/datacenter-gpu-manager-4-core/datacenter-gpu-manager-4-core_1_amd64.deb", "")
+    root.write("/opt/datacenter-gpu-manager-4-proprietary/other_1_amd64.deb", "")
+
+    with pytest.raises(ProvisioningError) as error:
+        action("install-managed-packages").function(
+            _node_without_units(tmp_path, ScriptedRunner())
+        )
+
+    assert error.value.exit_code == 227
+    assert str(error.value) == (
+        "The package 'datacenter-gpu-manager-4-proprietary' is not in the image's cache "
+        "'/opt/datacenter-gpu-manager-4-proprietary'."
+    )
+
+
+def test_package_that_does_not_install_has_its_own_code(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    for package in PLUGIN_PACKAGES:
+        root.write(f"/opt/{package}/{package}_1_amd64.deb", "")
+    debs = [f"{tmp_path}/opt/{p}/{p}_1_amd64.deb" for p in PLUGIN_PACKAGES]
+    runner = ScriptedRunner()
+    node = _node_without_units(tmp_path, runner)
+    runner.expect(
+        ["apt-get", "install", "-y", "--no-install-recommends", *debs],
+        exit_code=100,
+        stderr="E: held",
+        times=10,
+    )
+
+    with pytest.raises(ProvisioningError) as error:
+        action("install-managed-packages").function(node)
+
+    runner.verify()
+    assert error.value.exit_code == 9
+    assert str(error.value).endswith("stderr: E: held")
+
+
+def test_packages_are_installed_without_questions() -> None:
+    (line,) = words(apt_install("gcc", "make"))
+    assert line == (
+        "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc make"
+        "  # 10 tries, 2 s apart, limit 300 s each"
+    )
+
+
+def test_each_mode_has_its_unit_and_packages() -> None:
+    assert Mode.DEVICE_PLUGIN.packages == PLUGIN_PACKAGES
+    assert Mode.DRA.packages == (*PLUGIN_PACKAGES[:3], "dra-driver-nvidia-gpu")
+    assert Mode.DRA.unit == "dra-driver-nvidia-gpu"
+    assert set(CACHE_DIRECTORIES) == {
+        f"/opt/{name}" for name in (*PLUGIN_PACKAGES, "dra-driver-nvidia-gpu")
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "labelled"),
+    [
+        ("", f"KUBELET_NODE_LABELS={LABEL}\n"),
+        ("A=b", f"A=b\nKUBELET_NODE_LABELS={LABEL}\n"),
+        ("KUBELET_NODE_LABELS=\nA=b\n", f"KUBELET_NODE_LABELS={LABEL}\nA=b\n"),
+        (
+            'X=1\nKUBELET_NODE_LABELS="a=b,c=d"\nA=b\n',
+            f"X=1\nKUBELET_NODE_LABELS=a=b,c=d,{LABEL}\nA=b\n",
+        ),
+        (f"KUBELET_NODE_LABELS='{LABEL}'", f"KUBELET_NODE_LABELS='{LABEL}'"),
+    ],
+)
+def test_label_is_added_once_to_those_of_the_kubelet(text: str, labelled: str) -> None:
+    assert add_node_label(text, LABEL) == labelled
+
+
+def test_kubelet_defaults_are_written_only_for_a_new_label(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    label = action("configure-managed-services", 2)
+    node = make_node(ScriptedRunner(), tmp_path)
+
+    assert label.function(node) is None
+    assert root.read(KUBELET_DEFAULTS) == f"KUBELET_NODE_LABELS={LABEL}\n"
+    before = root.at(KUBELET_DEFAULTS).stat().st_ino
+    label.function(node)
+
+    assert root.at(KUBELET_DEFAULTS).stat().st_ino == before
+    assert KUBELET_DEFAULTS == "/etc/default/kubelet"
+    assert MARKER_PATH == "/opt/azure/containers/managed-gpu-experience.enabled"
+
+
+def test_off_stops_what_is_there_and_is_never_fatal() -> None:
+    steps = steps_off()
+
+    assert [step.name for step in steps] == [
+        "stop-nvidia-device-plugin",
+        "stop-dra-driver-nvidia-gpu",
+        "stop-nvidia-dcgm",
+        "stop-nvidia-dcgm-exporter",
+        "unmark-managed-services",
+    ]
+    assert {step.exit_code for step in steps} == {None}
+    assert [step.event for step in steps[:4]] == [
+        "AKS.CSE.stop.nvidia-device-plugin",
+        "AKS.CSE.stop.dra-driver-nvidia-gpu",
+        "AKS.CSE.stop.nvidia-dcgm",
+        "AKS.CSE.stop.nvidia-dcgm-exporter",
+    ]
+    assert steps[4].describe()[1:] == (f"    rm -rf {MARKER_PATH}",)
+
+
+def test_inner_codes_are_those_of_the_contract() -> None:
+    plugin = {s.name: s.exit_code for s in steps_on(Configuration(), Mode.DEVICE_PLUGIN, "n")}
+    dra = {s.name: s.exit_code for s in steps_on(Configuration(), Mode.DRA, "n")}
+
+    assert plugin == {
+        "install-managed-packages": ExitCode.NVIDIA_DCGM_INSTALL,
+        "configure-managed-services": ExitCode.NVIDIA_DCGM_EXPORTER_FAIL,
+        "start-device-plugin": ExitCode.GPU_DEVICE_PLUGIN_START_FAIL,
+        "start-dcgm": None,
+        "start-dcgm-exporter": None,
+    }
+    assert dra["start-dra-driver"] is ExitCode.DRA_DRIVER_START_FAIL
+    assert "start-device-plugin" not in dra

@@ -1,0 +1,173 @@
+"""What a node says of itself."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.configuration import parse_configuration
+from harness.provisioning.kernel_modules import DkmsState
+from harness.provisioning.root import Root
+from harness.provisioning.status import status
+from harness.provisioning.toolkit import CDI_SPEC
+
+from .fakes import GPU_NODE, KERNEL, OTHER_KERNEL, RECORD_PATH, VERSION, make_node, write_tags
+from .simulation import DKMS, SimulatedNode, module_path, module_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def see(simulated: SimulatedNode, fields: Mapping[str, object]) -> dict[str, object]:
+    before = sorted(simulated.top.rglob("*"))
+    document = status(make_node(simulated, simulated.top), parse_configuration(fields, {}))
+    assert sorted(simulated.top.rglob("*")) == before
+    assert json.loads(json.dumps(document)) == document
+    return document
+
+
+def test_baked_gpu_node_tells_all_of_its_driver(tmp_path: Path) -> None:
+    simulated = SimulatedNode(tmp_path)
+    simulated.build(VERSION, KERNEL)
+    simulated.load(VERSION, "nvidia_uvm", "nvidia")
+    simulated.root.write(CDI_SPEC, "nvidia.com/gpu")
+
+    document = see(simulated, {**GPU_NODE, "enable_managed_gpu": True})
+
+    assert document == {
+        "kernel": KERNEL,
+        "arch": "x86_64",
+        "record": {
+            "kernel": KERNEL,
+            "driver_version": VERSION,
+            "driver_kind": "cuda",
+            "arch": "x86_64",
+        },
+        "dkms": [
+            {
+                "module": "nvidia",
+                "version": VERSION,
+                "kernel": KERNEL,
+                "arch": "x86_64",
+                "state": DkmsState.INSTALLED.value,
+            }
+        ],
+        "has_dkms_tree": True,
+        "module": {
+            "version": VERSION,
+            "vermagic": f"{KERNEL} SMP preempt mod_unload modversions",
+        },
+        "module_files": {KERNEL: [module_path(KERNEL, "nvidia_uvm"), module_path(KERNEL)]},
+        "loaded": {"nvidia_uvm": 0, "nvidia": 1},
+        "resident_version": VERSION,
+        "has_cdi_spec": True,
+        "boot": {
+            "decision": {"action": "install-skip-build", "reason": "ok"},
+            "driver_type": "cuda-lts",
+            "is_opted_out": False,
+            "managed_services": "nvidia-device-plugin",
+            "cdi": {
+                "support": "absent",
+                "toolkit_environment": {
+                    "CDI_ENABLED": "true",
+                    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true",
+                    "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
+                    "CRIO_CONFIG_MODE": "config",
+                    "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES": (
+                        "nvidia.cdi.k8s.io/"
+                    ),
+                },
+                "plugin_environment": {
+                    "DEVICE_LIST_STRATEGY": "envvar,cdi-annotations",
+                    "CDI_ENABLED": "true",
+                    "CDI_ANNOTATION_PREFIX": "nvidia.cdi.k8s.io/",
+                },
+            },
+        },
+    }
+
+
+def test_bare_machine_has_nothing_to_tell(tmp_path: Path) -> None:
+    simulated = SimulatedNode(tmp_path, kernel="6.6")
+
+    document = see(simulated, {})
+
+    assert document == {
+        "kernel": "6.6",
+        "arch": "x86_64",
+        "record": None,
+        "dkms": [],
+        "has_dkms_tree": False,
+        "module": None,
+        "module_files": {},
+        "loaded": {},
+        "resident_version": None,
+        "has_cdi_spec": False,
+        "boot": {
+            "decision": {"action": "nothing", "reason": None},
+            "driver_type": "cuda-lts",
+            "is_opted_out": True,
+            "managed_services": None,
+            "cdi": None,
+        },
+    }
+
+
+def test_modules_of_every_kernel_are_told(tmp_path: Path) -> None:
+    simulated = SimulatedNode(tmp_path)
+    simulated.root.write(module_path(OTHER_KERNEL), module_text(VERSION, OTHER_KERNEL))
+
+    document = see(simulated, {})
+
+    assert document["module_files"] == {OTHER_KERNEL: [module_path(OTHER_KERNEL)]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "tags", "exit_code", "words"),
+    [
+        (GPU_NODE, None, 224, "The machine's tags cannot be looked up."),
+        ({"gpu_node": True}, (), 2, "The field 'gpu_driver_version' is not set"),
+    ],
+)
+def test_boot_that_would_fail_is_told_why(
+    tmp_path: Path,
+    fields: Mapping[str, object],
+    tags: tuple[tuple[str, str], ...] | None,
+    exit_code: int,
+    words: str,
+) -> None:
+    simulated = SimulatedNode(tmp_path)
+    if tags is None:
+        simulated.root.remove("/opt/azure/containers")
+    else:
+        write_tags(simulated.root, *tags)
+
+    boot = see(simulated, fields)["boot"]
+
+    assert isinstance(boot, dict)
+    assert boot.pop("error").startswith(words)
+    assert boot == {"decision": None, "exit_code": exit_code}
+
+
+def test_arm64_boot_has_no_decision(tmp_path: Path) -> None:
+    boot = see(SimulatedNode(tmp_path, arch="aarch64"), GPU_NODE)["boot"]
+
+    assert isinstance(boot, dict)
+    assert boot["decision"] is None
+
+
+def test_record_is_looked_for_where_the_configuration_says(tmp_path: Path) -> None:
+    simulated = SimulatedNode(tmp_path)
+    simulated.build(VERSION, KERNEL)
+    root = Root(tmp_path)
+    root.write("/opt/other", root.read(RECORD_PATH) or "")
+    root.remove(RECORD_PATH)
+
+    document = see(simulated, {"gpu_dkms_marker_file": "/opt/other"})
+
+    assert document["record"] is not None
+    assert document["has_dkms_tree"] is True
+    assert DKMS == "/var/lib/dkms/nvidia"

@@ -1,0 +1,87 @@
+"""Units started, enqueued and stopped."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.provisioning.command import CommandResult
+from harness.provisioning.plan import Plan, Step, Write
+from harness.provisioning.systemd import (
+    drop_in,
+    enqueue,
+    reset_failed,
+    says_loaded,
+    start,
+    stop,
+    where_loaded,
+)
+
+
+def words(*actions: object) -> list[str]:
+    step = Step(name="s", actions=actions, exit_code=None)  # type: ignore[arg-type]
+    return Plan((step,)).describe().replace("    ", "", 9).splitlines()[1:]
+
+
+def test_start_waits_for_the_unit_and_enables_it() -> None:
+    assert words(*start("kubelet", 240)) == [
+        "systemctl daemon-reload  # limit 25 s; failure ignored",
+        "systemctl restart kubelet  # 100 tries, 5 s apart, limit 240 s each",
+        "systemctl enable kubelet  # 120 tries, 5 s apart, limit 25 s each",
+    ]
+
+
+def test_enqueue_neither_waits_nor_fails() -> None:
+    actions = enqueue("nvidia-dcgm", 30, "warning: no")
+
+    assert words(*actions) == [
+        "systemctl daemon-reload  # limit 25 s; failure ignored",
+        "systemctl restart --no-block nvidia-dcgm  # limit 30 s; failure ignored",
+        "systemctl enable nvidia-dcgm  # limit 25 s; failure ignored",
+    ]
+    assert [action.warning for action in actions] == [None, "warning: no", None]
+
+
+def test_stop_keeps_the_unit_stopped_and_never_fails() -> None:
+    assert words(*stop("kubelet")) == [
+        "systemctl stop kubelet  # 20 tries, 5 s apart, limit 25 s each; failure ignored",
+        "systemctl disable kubelet  # 20 tries, 5 s apart, limit 25 s each; failure ignored",
+    ]
+
+
+def test_reset_takes_several_units_at_once() -> None:
+    assert words(reset_failed("a.service", "a.path")) == [
+        "systemctl reset-failed a.service a.path  # limit 25 s; failure ignored"
+    ]
+
+
+def test_unit_is_asked_for_before_it_is_touched() -> None:
+    when = where_loaded("a", *stop("a"))
+
+    assert words(when)[:2] == [
+        "systemctl show --property=LoadState --value a  # limit 30 s",
+        "where the unit a exists:",
+    ]
+    assert when.otherwise == "There is no unit a."
+    assert when.then == stop("a")
+
+
+@pytest.mark.parametrize(
+    ("stdout", "exit_code", "is_loaded"),
+    [
+        ("loaded\n", 0, True),
+        ("not-found\n", 0, False),
+        ("masked\n", 0, False),
+        ("loaded", 1, False),
+    ],
+)
+def test_only_a_loaded_unit_counts(stdout: str, exit_code: int, *, is_loaded: bool) -> None:
+    result = CommandResult(argv=(), exit_code=exit_code, stdout=stdout, stderr="")
+
+    assert says_loaded(result) is is_loaded
+    assert where_loaded("a").is_met(result) is is_loaded
+
+
+def test_drop_in_lies_beside_the_unit() -> None:
+    assert drop_in("kubelet", "10-x.conf", "[Service]\n") == Write(
+        path="/etc/systemd/system/kubelet.service.d/10-x.conf", text="[Service]\n"
+    )

@@ -1,0 +1,113 @@
+"""The machine's tags."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.root import Root
+from harness.provisioning.tags import CACHE_PATH, Metadata, TagLookupError, read_metadata
+
+from .fakes import write_tags
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(tmp_path)
+
+
+def test_tags_and_size_are_read(root: Root) -> None:
+    write_tags(root, ("a", "1"), ("b", ""), vm_size="Standard_NC6")
+
+    assert read_metadata(root) == Metadata(tags=(("a", "1"), ("b", "")), vm_size="Standard_NC6")
+
+
+@pytest.mark.parametrize("size", ["", 7, None])
+def test_size_that_is_no_text_is_not_known(root: Root, size: object) -> None:
+    root.write(CACHE_PATH, json.dumps({"compute": {"tagsList": [], "vmSize": size}}))
+
+    assert read_metadata(root) == Metadata()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_on"),
+    [
+        ("SkipGpuDriverInstall", "true", True),
+        ("skipgpudriverinstall", "TRUE", True),
+        ("SkipGpuDriverInstall", "false", False),
+        ("SkipGpuDriverInstall", "untrue", False),
+        ("SkipGpuDriverInstall", "true ", False),
+        ("SkipGpuDriverInstall", "1", False),
+        ("xSkipGpuDriverInstallY", "true", False),
+        ("SkipGpuDriverInstal", "true", False),
+    ],
+)
+def test_tag_is_on_by_its_whole_name_and_value(name: str, value: str, *, is_on: bool) -> None:
+    metadata = Metadata(tags=(("other", None), (name, value)))
+
+    assert metadata.is_on("SkipGpuDriverInstall") is is_on
+
+
+def test_one_of_two_tags_of_a_name_is_enough() -> None:
+    assert Metadata(tags=(("A", "false"), ("a", "true"))).is_on("A")
+
+
+def test_tag_with_a_value_that_is_no_text_cannot_be_looked_up() -> None:
+    metadata = Metadata(tags=(("A", None), ("b", "true")))
+
+    with pytest.raises(TagLookupError) as failure:
+        metadata.is_on("a")
+
+    assert str(failure.value) == f"The tag 'a' in '{CACHE_PATH}' has a value that is no text."
+    assert metadata.is_on("B")
+
+
+def test_value_that_is_no_text_is_kept_as_unknown(root: Root) -> None:
+    root.write(
+        CACHE_PATH, '{"compute": {"tagsList": [{"name": "a", "value": true}, {"name": "b"}]}}'
+    )
+
+    assert read_metadata(root).tags == (("a", None), ("b", None))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON: Expecting property name"),
+        ("[" * 100000, "is not JSON: "),
+        ("[]", "has no list '.compute.tagsList'."),
+        ("{}", "has no list '.compute.tagsList'."),
+        ('{"compute": 1}', "has no list '.compute.tagsList'."),
+        ('{"compute": {}}', "has no list '.compute.tagsList'."),
+        ('{"compute": {"tagsList": {}}}', "has no list '.compute.tagsList'."),
+        ('{"compute": {"tagsList": [1]}}', "has a tag without a name: 1."),
+        ('{"compute": {"tagsList": [{"name": 1}]}}', "has a tag without a name: {'name': 1}."),
+    ],
+)
+def test_cache_of_another_form_is_refused(root: Root, text: str, message: str) -> None:
+    root.write(CACHE_PATH, text)
+
+    with pytest.raises(TagLookupError) as failure:
+        read_metadata(root)
+
+    assert str(failure.value).startswith(f"'{CACHE_PATH}' {message}")
+
+
+def test_missing_cache_is_refused(root: Root) -> None:
+    with pytest.raises(TagLookupError) as failure:
+        read_metadata(root)
+
+    assert str(failure.value) == f"The instance metadata cache '{CACHE_PATH}' is missing."
+    assert CACHE_PATH == "/opt/azure/containers/imds_instance_metadata_cache.json"
+
+
+def test_cache_that_cannot_be_read_is_refused(root: Root) -> None:
+    root.make_directory(CACHE_PATH)
+
+    with pytest.raises(TagLookupError, match=r"is not a regular file\.$"):
+        read_metadata(root)

@@ -1,0 +1,505 @@
+"""Removal of a baked driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.command import CommandResult
+from harness.provisioning.configuration import Configuration
+from harness.provisioning.facts import teardown_scope
+from harness.provisioning.nvidia import DRIVER_PROGRAMS
+from harness.provisioning.prebake import Record
+from harness.provisioning.root import Root
+from harness.provisioning.teardown import (
+    Residue,
+    Scope,
+    TeardownStatus,
+    choose_removal,
+    customer_version,
+    observe,
+    render_grid_line,
+    tear_down,
+)
+from harness.shell.mocks import ScriptedRunner
+
+from .fakes import (
+    KERNEL,
+    OTHER_KERNEL,
+    OTHER_VERSION,
+    RECORD_PATH,
+    VERSION,
+    make_node,
+    write_record,
+)
+from .simulation import DKMS, SimulatedNode, module_path, module_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OPTED_OUT = teardown_scope(Configuration(), is_opted_out=True)
+MANAGED = teardown_scope(Configuration(gpu_node=True), is_opted_out=False)
+STACK = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
+
+LISTED = (
+    "/var/lib/dkms/nvidia",
+    "/usr/bin/lib64",
+    "/etc/ld.so.conf.d/nvidia.conf",
+    *DRIVER_PROGRAMS,
+    module_path(KERNEL),
+    module_path(KERNEL, "nvidia_uvm"),
+)
+
+
+class Teardown:
+    """A teardown on a simulated node, and what it left."""
+
+    def __init__(self, top: Path) -> None:
+        self.node = SimulatedNode(top)
+        self.root = self.node.root
+        self.console: list[str] = []
+
+    def run(self, scope: Scope = OPTED_OUT) -> TeardownStatus:
+        return tear_down(make_node(self.node, self.node.top, console=self.console), scope)
+
+    def commands(self) -> list[str]:
+        return [" ".join(call) for call in self.node.calls]
+
+
+@pytest.fixture
+def teardown(tmp_path: Path) -> Teardown:
+    return Teardown(tmp_path)
+
+
+def make_immovable(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """Have one path refuse its removal, as a file with the immutable flag does."""
+    remove = Root.remove
+
+    def refuse(self: Root, path: str) -> None:
+        if path == refused:
+            raise PermissionError(1, "Operation not permitted")
+        remove(self, path)
+
+    monkeypatch.setattr(Root, "remove", refuse)
+
+
+def line(
+    status: str,
+    *,
+    gpu_node: str = "false",
+    dkms: tuple[str, str] = ("true", "false"),
+    module: tuple[str, str] = ("false", "false"),
+    marker: str = "false",
+    modprobe: str = "false",
+) -> str:
+    return (
+        f"AKS_GPU_PREBAKE event=teardown gpu_node={gpu_node} status={status}"
+        f" dkms_before={dkms[0]} module_before={module[0]} module_after={module[1]}"
+        f" marker_after={marker} dkms_after={dkms[1]} modprobe_after={modprobe}"
+    )
+
+
+def test_every_listed_artefact_goes(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    present = [path for path in (*LISTED, RECORD_PATH) if teardown.root.exists(path)]
+    assert present == [*LISTED, RECORD_PATH]
+
+    assert teardown.run() is TeardownStatus.CLEANED
+
+    assert [path for path in (*LISTED, RECORD_PATH) if teardown.root.exists(path)] == []
+    assert teardown.console == [line("cleaned")]
+
+
+def test_linker_cache_is_renewed_after_the_files_went(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    teardown.node.load(VERSION, *STACK)
+
+    teardown.run()
+
+    assert teardown.commands() == [
+        "modinfo -F version nvidia",
+        "rmmod nvidia_uvm",
+        "rmmod nvidia_drm",
+        "rmmod nvidia_modeset",
+        "rmmod nvidia",
+        "ldconfig",
+    ]
+
+
+def test_what_is_not_the_drivers_stays(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    others = ("/usr/bin/nvidia-container-runtime", "/var/lib/dkms/zfs/2.1/x", "/opt/cni/bin/x")
+    for path in others:
+        teardown.root.write(path, "")
+
+    teardown.run()
+
+    assert all(teardown.root.exists(path) for path in others)
+
+
+def test_no_record_is_silent_success(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    teardown.root.remove(RECORD_PATH)
+
+    assert teardown.run() is TeardownStatus.NOTHING
+
+    assert teardown.console == []
+    assert teardown.commands() == []
+    assert teardown.root.exists("/usr/bin/nvidia-smi")
+
+
+def test_second_run_has_nothing_to_do(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+
+    assert teardown.run() is TeardownStatus.CLEANED
+    assert teardown.run() is TeardownStatus.NOTHING
+
+
+def test_opted_out_node_loses_payload_and_caches_too(teardown: Teardown) -> None:
+    extras = (
+        "/usr/local/nvidia/x",
+        "/opt/gpu/config.sh",
+        "/opt/datacenter-gpu-manager-4-core/x",
+        "/opt/datacenter-gpu-manager-4-proprietary/x",
+        "/opt/dcgm-exporter/x",
+        "/opt/nvidia-device-plugin/x",
+        "/opt/dra-driver-nvidia-gpu/x",
+    )
+    teardown.node.build(VERSION, KERNEL)
+    for path in extras:
+        teardown.root.write(path, "")
+
+    assert teardown.run(MANAGED) is TeardownStatus.CLEANED
+    assert all(teardown.root.exists(path) for path in extras)
+
+    teardown.node.build(VERSION, KERNEL)
+    assert teardown.run(OPTED_OUT) is TeardownStatus.CLEANED
+    assert not any(teardown.root.exists(path.rpartition("/")[0]) for path in extras)
+
+
+def test_managed_node_says_so_and_asks_nothing_of_a_customers_driver(teardown: Teardown) -> None:
+    teardown.node.build(OTHER_VERSION, KERNEL)
+    write_record(teardown.root)
+
+    assert teardown.run(MANAGED) is TeardownStatus.CLEANED
+
+    assert teardown.console == [line("cleaned", gpu_node="true")]
+    assert teardown.commands() == ["ldconfig"]
+
+
+@pytest.mark.parametrize("path", LISTED)
+def test_anything_that_stays_makes_it_incomplete(
+    teardown: Teardown, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    make_immovable(monkeypatch, path)
+
+    assert teardown.run() is TeardownStatus.INCOMPLETE
+
+    assert teardown.root.exists(RECORD_PATH)
+    assert teardown.console == [
+        f"'{path}' could not be removed: [Errno 1] Operation not permitted.",
+        line(
+            "incomplete",
+            marker="true",
+            dkms=("true", "true" if path == DKMS else "false"),
+            modprobe="true" if path == "/usr/bin/nvidia-modprobe" else "false",
+        ),
+    ]
+
+
+def test_record_that_stays_makes_it_incomplete(
+    teardown: Teardown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    make_immovable(monkeypatch, RECORD_PATH)
+
+    assert teardown.run() is TeardownStatus.INCOMPLETE
+
+    assert teardown.console[1] == line("incomplete", marker="true")
+
+
+def test_next_run_finishes_what_was_left(
+    teardown: Teardown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    with monkeypatch.context() as patch:
+        make_immovable(patch, DKMS)
+        teardown.run()
+
+    assert teardown.run() is TeardownStatus.CLEANED
+
+
+def test_loaded_stack_is_unloaded(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    teardown.node.load(VERSION, *STACK)
+
+    assert teardown.run() is TeardownStatus.CLEANED
+
+    assert teardown.node.loaded() == ()
+    assert teardown.console == [line("cleaned", module=("true", "false"))]
+
+
+def test_busy_driver_is_not_unloaded_at_all(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    teardown.node.load(VERSION, *STACK, users=1)
+
+    assert teardown.run() is TeardownStatus.INCOMPLETE
+
+    assert teardown.node.loaded() == STACK
+    assert "rmmod nvidia_uvm" not in teardown.commands()
+    assert teardown.console == [line("incomplete", module=("true", "true"), marker="true")]
+
+
+def test_unloading_stops_at_the_first_module_that_stays(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    teardown.node.load(VERSION, *STACK)
+    teardown.node.failing["rmmod nvidia_drm"] = CommandResult(
+        argv=(), exit_code=1, stdout="", stderr="in use"
+    )
+
+    assert teardown.run() is TeardownStatus.INCOMPLETE
+
+    assert "rmmod nvidia" not in teardown.commands()
+    assert teardown.node.loaded() == STACK[1:]
+
+
+def test_plan_of_a_teardown_says_what_it_would_remove(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    teardown.node.load(VERSION, "nvidia_uvm", "nvidia")
+    node = make_node(teardown.node, teardown.node.top)
+
+    words = choose_removal(OPTED_OUT, observe(node, OPTED_OUT)).describe()
+
+    assert words == (
+        "rmmod nvidia_uvm",
+        "rmmod nvidia",
+        *(f"rm -rf {path}" for path in LISTED[:-2]),
+        f"rm -rf {module_path(KERNEL, 'nvidia_uvm')}",
+        f"rm -rf {module_path(KERNEL)}",
+        "ldconfig",
+    )
+    assert teardown.root.exists(RECORD_PATH)
+
+
+# -- a customer's own driver ------------------------------------------------------------------
+
+
+def residue(**changes: object) -> Residue:
+    values: dict[str, object] = {
+        "record": Record(kernel=KERNEL, driver_version=VERSION, driver_kind="cuda", arch="x"),
+        "loaded": (),
+        "resident_version": None,
+        "dkms_versions": (),
+        "dkms_links": (),
+        "module_files": (),
+        "present": (),
+        **changes,
+    }
+    return Residue(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "version"),
+    [
+        ({}, None),
+        ({"resident_version": VERSION, "dkms_versions": (VERSION,)}, None),
+        ({"resident_version": OTHER_VERSION}, OTHER_VERSION),
+        ({"installed_version": OTHER_VERSION, "resident_version": VERSION}, OTHER_VERSION),
+        ({"dkms_versions": (OTHER_VERSION, VERSION)}, OTHER_VERSION),
+        ({"dkms_versions": (VERSION, OTHER_VERSION)}, OTHER_VERSION),
+        ({"resident_version": "1", "installed_version": "2", "dkms_versions": ("3",)}, "1"),
+        ({"installed_version": "2", "dkms_versions": ("3",)}, "2"),
+        ({"record": Record(), "resident_version": OTHER_VERSION}, None),
+        ({"record": None, "resident_version": OTHER_VERSION}, None),
+    ],
+)
+def test_customers_driver_shows_in_any_of_three_signals(
+    changes: dict[str, object], version: str | None
+) -> None:
+    assert customer_version(residue(**changes)) == version
+
+
+def install_customers(teardown: Teardown) -> None:
+    """Put our driver on the node, then a customer's over it for the running kernel."""
+    teardown.node.build(VERSION, OTHER_KERNEL)
+    teardown.root.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
+    teardown.root.write(module_path(KERNEL), module_text(OTHER_VERSION, KERNEL))
+    teardown.root.write(f"{DKMS}/original_module/x", "")
+    links = teardown.root.at(DKMS)
+    (links / f"kernel-{OTHER_KERNEL}-x86_64").symlink_to(f"{VERSION}/{OTHER_KERNEL}/x86_64")
+    (links / f"kernel-{KERNEL}-x86_64").symlink_to(f"{OTHER_VERSION}/{KERNEL}/x86_64")
+
+
+def test_customers_driver_is_preserved_and_only_our_residue_goes(teardown: Teardown) -> None:
+    install_customers(teardown)
+
+    assert teardown.run() is TeardownStatus.PRESERVED
+
+    root = teardown.root
+    gone = (
+        f"{DKMS}/{VERSION}",
+        f"{DKMS}/kernel-{OTHER_KERNEL}-x86_64",
+        "/usr/bin/lib64",
+        module_path(OTHER_KERNEL),
+        module_path(OTHER_KERNEL, "nvidia_uvm"),
+        RECORD_PATH,
+    )
+    assert [path for path in gone if root.exists(path)] == []
+    assert root.names(DKMS) == (OTHER_VERSION, f"kernel-{KERNEL}-x86_64", "original_module")
+    assert root.exists(module_path(KERNEL))
+    assert all(root.exists(path) for path in (*DRIVER_PROGRAMS, "/etc/ld.so.conf.d/nvidia.conf"))
+    (said,) = teardown.console
+    assert said == (
+        "AKS_GPU_PREBAKE event=teardown gpu_node=false status=preserved_customer_driver"
+        f" marker_version={VERSION} installed_version={OTHER_VERSION}"
+    )
+    assert teardown.commands()[-2:] == [f"depmod -a {OTHER_KERNEL}", "ldconfig"]
+
+
+def test_module_of_ours_is_told_by_asking_each_file(teardown: Teardown) -> None:
+    install_customers(teardown)
+
+    teardown.run()
+
+    assert teardown.commands()[:4] == [
+        "modinfo -F version nvidia",
+        *(
+            f"modinfo {teardown.node.top}{path}"
+            for path in (
+                module_path(OTHER_KERNEL, "nvidia_uvm"),
+                module_path(OTHER_KERNEL),
+                module_path(KERNEL),
+            )
+        ),
+    ]
+
+
+def test_module_that_does_not_tell_its_version_is_left_to_the_customer(
+    teardown: Teardown,
+) -> None:
+    install_customers(teardown)
+    path = module_path(OTHER_KERNEL)
+    teardown.node.failing[f"modinfo {teardown.node.top}{path}"] = CommandResult(
+        argv=(), exit_code=1, stdout=module_text(VERSION, KERNEL), stderr=""
+    )
+
+    assert teardown.run() is TeardownStatus.PRESERVED
+
+    assert teardown.root.exists(path)
+
+
+def test_customers_loaded_module_stays(teardown: Teardown) -> None:
+    install_customers(teardown)
+    teardown.node.load(OTHER_VERSION, *STACK)
+
+    assert teardown.run() is TeardownStatus.PRESERVED
+
+    assert teardown.node.loaded() == STACK
+
+
+def test_our_idle_module_beside_a_customers_driver_is_unloaded(teardown: Teardown) -> None:
+    install_customers(teardown)
+    teardown.node.load(VERSION, *STACK)
+
+    assert teardown.run() is TeardownStatus.PRESERVED
+
+    assert teardown.node.loaded() == ()
+
+
+def test_our_busy_module_beside_a_customers_driver_is_incomplete(teardown: Teardown) -> None:
+    install_customers(teardown)
+    teardown.node.load(VERSION, *STACK, users=1)
+
+    assert teardown.run() is TeardownStatus.INCOMPLETE
+
+    assert teardown.root.exists(RECORD_PATH)
+    assert teardown.console == [
+        line(
+            "incomplete",
+            module=("true", "true"),
+            marker="true",
+            dkms=("true", "true"),
+            modprobe="true",
+        )
+    ]
+
+
+def test_residue_of_ours_that_stays_beside_a_customers_driver_is_incomplete(
+    teardown: Teardown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_customers(teardown)
+    make_immovable(monkeypatch, "/usr/bin/lib64")
+
+    assert teardown.run() is TeardownStatus.INCOMPLETE
+    assert teardown.root.exists(RECORD_PATH)
+
+
+def test_customers_driver_found_by_modinfo_alone_is_preserved(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    write_record(root)
+    root.write("/usr/bin/nvidia-smi", "")
+    with (
+        ScriptedRunner()
+        .expect("modinfo -F version nvidia", stdout=f"{OTHER_VERSION}\n", timeout_s=30)
+        .expect("ldconfig", timeout_s=25) as runner
+    ):
+        status = tear_down(make_node(runner, tmp_path), OPTED_OUT)
+
+    assert status is TeardownStatus.PRESERVED
+    assert root.exists("/usr/bin/nvidia-smi")
+
+
+def test_commands_of_a_teardown_have_limits(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    write_record(root)
+    root.write("/proc/modules", "nvidia 1 0 - Live 0x0\n")
+    root.write("/sys/module/nvidia/version", VERSION)
+    root.write(f"{DKMS}/{OTHER_VERSION}/x", "")
+    root.write(module_path(OTHER_KERNEL), "")
+    with (
+        ScriptedRunner()
+        .expect("modinfo -F version nvidia", exit_code=1, stdout=OTHER_VERSION)
+        .expect(
+            f"modinfo {tmp_path}{module_path(OTHER_KERNEL)}",
+            timeout_s=60,
+            stdout=module_text(VERSION, OTHER_KERNEL),
+        )
+        .expect("rmmod nvidia", timeout_s=25, effect=lambda: root.remove("/proc/modules"))
+        .expect(f"depmod -a {OTHER_KERNEL}", timeout_s=25)
+        .expect("ldconfig", timeout_s=25) as runner
+    ):
+        assert tear_down(make_node(runner, tmp_path), OPTED_OUT) is TeardownStatus.PRESERVED
+
+
+def test_plan_beside_a_customers_driver_spares_it(teardown: Teardown) -> None:
+    install_customers(teardown)
+    node = make_node(teardown.node, teardown.node.top)
+
+    words = choose_removal(OPTED_OUT, observe(node, OPTED_OUT)).describe()
+
+    assert words == (
+        f"rm -rf {DKMS}/{VERSION}",
+        f"rm -rf {DKMS}/kernel-{OTHER_KERNEL}-x86_64",
+        "rm -rf /usr/bin/lib64",
+        f"rm -rf {module_path(OTHER_KERNEL, 'nvidia_uvm')}",
+        f"rm -rf {module_path(OTHER_KERNEL)}",
+        f"depmod -a {OTHER_KERNEL}",
+        "ldconfig",
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "kind"),
+    [
+        (Record(driver_kind="cuda"), "cuda"),
+        (Record(), "none"),
+        (None, "none"),
+    ],
+)
+def test_grid_node_says_what_it_removes(record: Record | None, kind: str) -> None:
+    assert render_grid_line("grid-v20", record) == (
+        "AKS_GPU_PREBAKE event=grid_cuda_prebake_teardown driver_type=grid-v20"
+        f" marker_kind={kind} node_kind=grid action=teardown"
+    )

@@ -1,0 +1,198 @@
+"""TOML edited as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.provisioning.toml_text import (
+    Entry,
+    TomlTextError,
+    get_value,
+    read_entries,
+    read_string,
+    remove_tables,
+    render_key,
+    render_string,
+    set_value,
+    values_below,
+)
+
+TEXT = """\
+# containerd
+version = 2  # of the format
+disabled_plugins = [
+  "a", # with a comment ]
+  'b]',
+]
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "/usr/lib/cni"
+  text = \"\"\"
+[not a table]
+"\"\"
+  literal = '''
+key = "in a string"
+'''
+[plugins.'io.containerd.grpc.v1.cri']
+  containerd.snapshotter = "over#lay"
+  empty = { a = 1, b = [2] }
+
+[[streams]]
+x = "\\"]"
+"""
+CRI = ("plugins", "io.containerd.grpc.v1.cri")
+
+
+def test_entries_have_whole_paths_and_their_lines() -> None:
+    entries = read_entries(TEXT)
+
+    assert [(entry.path, entry.first, entry.last, entry.is_header) for entry in entries] == [
+        (("version",), 1, 1, False),
+        (("disabled_plugins",), 2, 5, False),
+        ((*CRI, "cni"), 7, 7, True),
+        ((*CRI, "cni", "bin_dir"), 8, 8, False),
+        ((*CRI, "cni", "text"), 9, 11, False),
+        ((*CRI, "cni", "literal"), 12, 14, False),
+        (CRI, 15, 15, True),
+        ((*CRI, "containerd", "snapshotter"), 16, 16, False),
+        ((*CRI, "empty"), 17, 17, False),
+        (("streams",), 19, 19, True),
+        (("streams", "x"), 20, 20, False),
+    ]
+    assert entries[7] == Entry(
+        path=(*CRI, "containerd", "snapshotter"),
+        value='"over#lay"',
+        first=16,
+        last=16,
+        table=CRI,
+    )
+
+
+def test_values_are_read_without_comments() -> None:
+    assert get_value(TEXT, ("version",)) == "2"
+    assert get_value(TEXT, ("disabled_plugins",)) == "[\n  \"a\", \n  'b]',\n]"
+    assert get_value(TEXT, (*CRI, "cni", "literal")) == "'''\nkey = \"in a string\"\n'''"
+    assert get_value(TEXT, (*CRI, "empty")) == "{ a = 1, b = [2] }"
+    assert get_value(TEXT, ("streams", "x")) == r'"\"]"'
+    assert get_value(TEXT, (*CRI, "cni")) is None
+    assert get_value(TEXT, ("nothing",)) is None
+
+
+def test_values_of_one_table_are_read_by_key() -> None:
+    assert values_below("x = 1\n[a]\ny = 2\nb.z = 3\n[a.b]\nw = 4\n", ("a",)) == {"y": "2"}
+    assert values_below("x = 1\n[a]\ny = 2\nb.z = 3\n[a.b]\nw = 4\n", ("a", "b")) == {
+        "z": "3",
+        "w": "4",
+    }
+    assert values_below("", ()) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = 1\n[b\n", "line 2: a table's header without its end"),
+        ("[[b]\n", "line 1: a table's header without its end"),
+        ("a = 1\nb\n", "line 2: neither a table nor a key with a value"),
+        ("\n= 1\n", "line 2: expected a key at column 1"),
+        ("a. = 1\n", "line 1: expected a key at column 3"),
+        ("a = [1,\n2\n", "line 1: a value that does not end"),
+        ('\na = """\n', "line 2: a value that does not end"),
+    ],
+)
+def test_text_that_is_no_toml_names_its_line(text: str, message: str) -> None:
+    with pytest.raises(TomlTextError) as error:
+        read_entries(text)
+
+    assert str(error.value) == message
+
+
+def test_quoted_keys_are_unescaped() -> None:
+    (entry,) = read_entries(r'"a\"b" . ' + "'c\\d' . e = 1")
+
+    assert entry.path == ('a"b', "c\\d", "e")
+
+
+def test_existing_value_is_replaced_in_its_place() -> None:
+    text = set_value(TEXT, ("disabled_plugins",), "[]")
+
+    assert text.splitlines()[:4] == [
+        "# containerd",
+        "version = 2  # of the format",
+        "disabled_plugins = []",
+        "",
+    ]
+    assert set_value("  a = 1\nb = 2\n", ("a",), "3") == "  a = 3\nb = 2\n"
+
+
+def test_new_key_goes_into_the_table_that_is_there() -> None:
+    text = set_value("[a]\n  x = 1\n\n[b]\n", ("a", "y z"), "2")
+
+    assert text == '[a]\n"y z" = 2\n  x = 1\n\n[b]\n'
+    assert set_value("  [a]\n  x = 1", ("a", "y"), "2") == "  [a]\n  y = 2\n  x = 1"
+
+
+def test_new_table_goes_to_the_end() -> None:
+    assert set_value("x = 1", ("a b", "c"), "2") == 'x = 1\n\n["a b"]\nc = 2\n'
+    assert set_value("x = 1\n", ("a", "c"), "2") == "x = 1\n\n[a]\nc = 2\n"
+    assert set_value("", ("a", "c"), "2") == "\n[a]\nc = 2\n"
+
+
+def test_new_key_without_a_table_goes_to_the_start() -> None:
+    assert set_value("[a]\nx = 1\n", ("version",), "2") == "version = 2\n[a]\nx = 1\n"
+
+
+def test_table_of_dotted_keys_is_not_opened_again() -> None:
+    text = '[p]\nc.runtime = "runc"\nd = 1\n'
+
+    assert set_value(text, ("p", "c", "default"), "2") == (
+        '[p]\nc.runtime = "runc"\nc.default = 2\nd = 1\n'
+    )
+
+
+def test_key_after_a_table_below_it_gets_a_header_of_its_own() -> None:
+    assert set_value("[a.b]\nx = 1\n", ("a", "y"), "2") == "[a.b]\nx = 1\n\n[a]\ny = 2\n"
+
+
+def test_inline_table_cannot_be_added_to() -> None:
+    with pytest.raises(TomlTextError) as error:
+        set_value("x = 1\na.b = { c = 1 }\n", ("a", "b", "d"), "2")
+
+    assert str(error.value) == "line 2: 'a.b' is a value, expected a table"
+
+
+def test_table_is_removed_with_those_below_it_and_nothing_else() -> None:
+    text = (
+        "[a]\nx = 1\n# kept\n \n[a.b]\ny = [\n1]\n[a.b.c]\nz = 2\n[a.bc]\nw = 3\n[d]\na.b = 1\n"
+        "[a]\nb.q = 4\n"
+    )
+
+    assert remove_tables(text, ("a", "b")) == (
+        "[a]\nx = 1\n# kept\n[a.bc]\nw = 3\n[d]\na.b = 1\n[a]\n"
+    )
+
+
+def test_keys_and_strings_are_quoted_where_they_must_be() -> None:
+    assert render_key(("a-b_1", "io.containerd", 'q"\\')) == 'a-b_1."io.containerd"."q\\"\\\\"'
+    assert render_string('a"\\') == r'"a\"\\"'
+
+
+@pytest.mark.parametrize(
+    ("value", "string"),
+    [('"a\\"b"', 'a"b'), ("'a\\b'", "a\\b"), ("true", "true"), ('"', '"'), ("'", "'"), ('""', "")],
+)
+def test_string_value_is_read(value: str, string: str) -> None:
+    assert read_string(value) == string
+
+
+def test_rendered_string_is_read_back() -> None:
+    assert read_string(render_string('a"\\b')) == 'a"\\b'
+
+
+def test_removing_a_first_table_takes_no_line_before_it() -> None:
+    assert remove_tables("[a]\nx = 1\n[b]\n", ("a",)) == "[b]\n"
+
+
+def test_adding_and_removing_a_table_are_opposites() -> None:
+    text = "version = 2\n\n[b]\nx = 1\n"
+
+    assert remove_tables(set_value(text, ("a", "y"), "1"), ("a",)) == text

@@ -1,0 +1,341 @@
+"""The container runtime's configuration and the CDI spec."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.cdi import CdiSupport, Engine, choose_runtime
+from harness.provisioning.executor import Executor
+from harness.provisioning.exit_codes import ExitCode, ProvisioningError
+from harness.provisioning.plan import Plan, Step
+from harness.provisioning.root import Root
+from harness.provisioning.toml_text import TomlTextError
+from harness.provisioning.toolkit import (
+    CDI_SPEC,
+    TOOLKIT_CONFIG,
+    RuntimeFacts,
+    configure_toolkit,
+    expect_spec,
+    gpu_configuration,
+    has_spec,
+    non_gpu_configuration,
+    regenerate_spec,
+    tolerate_early_refresh,
+    toolkit_configuration,
+    validate_handler,
+    validate_spec,
+)
+from harness.shell.mocks import ScriptedRunner
+
+from .fakes import make_node
+from .test_systemd import words
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.provisioning.plan import Action
+
+NATIVE = choose_runtime(Engine.CONTAINERD, is_cdi_enabled=True, is_native=True)
+OLDER = choose_runtime(Engine.CONTAINERD, is_cdi_enabled=True, is_native=False)
+
+USERS = """\
+version = 2
+# mine
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  SystemdCgroup = true
+  BinaryName = "/usr/bin/runc"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "registry.example/pause:3.9"
+"""
+RUNTIME = """
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+BinaryName = "/usr/bin/nvidia-container-runtime"
+SystemdCgroup = true
+"""
+DEFAULT = """
+[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "nvidia"
+"""
+
+
+def facts(text: str | None, cdi: CdiSupport = CdiSupport.NATIVE) -> RuntimeFacts:
+    return RuntimeFacts(text=text, cdi=cdi)
+
+
+def take(tmp_path: Path, runner: ScriptedRunner, *actions: Action) -> Executor:
+    executor = Executor(make_node(runner, tmp_path))
+    step = Step(name="s", actions=actions, exit_code=ExitCode.INTERNAL_ERROR)
+    executor.carry_out(Plan((step,)))
+    return executor
+
+
+def test_users_settings_stay_beside_the_new_runtime() -> None:
+    assert gpu_configuration(facts(USERS)) == USERS + RUNTIME
+
+
+def test_runtime_without_native_cdi_gets_the_nvidia_runtime_by_default() -> None:
+    assert gpu_configuration(facts(USERS, CdiSupport.ABSENT)) == USERS + RUNTIME + DEFAULT
+
+
+def test_cdi_that_is_switched_off_is_switched_on() -> None:
+    text = gpu_configuration(facts(USERS, CdiSupport.CAPABLE))
+
+    assert text is not None
+    assert '[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = true\n' in text
+    assert "default_runtime_name" not in text
+
+
+def test_configuration_that_names_the_runtime_is_kept() -> None:
+    assert gpu_configuration(facts(USERS + RUNTIME)) is None
+    assert gpu_configuration(facts(USERS + RUNTIME, CdiSupport.ABSENT)) is None
+
+
+def test_configuration_that_names_the_runtime_still_gets_cdi() -> None:
+    text = gpu_configuration(facts(USERS + RUNTIME, CdiSupport.CAPABLE))
+
+    assert text == (USERS + RUNTIME).replace('.cri"]\n', '.cri"]\nenable_cdi = true\n')
+
+
+def test_node_without_a_configuration_gets_one() -> None:
+    text = gpu_configuration(facts(None))
+
+    assert text == "version = 2\n" + RUNTIME.replace("SystemdCgroup = true\n", "")
+
+
+@pytest.mark.parametrize(
+    ("version", "table"),
+    [
+        ("version = 3\n", '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]'),
+        ("version = 1\n", "[plugins.cri.containerd.runtimes.nvidia]"),
+        ("", "[plugins.cri.containerd.runtimes.nvidia]"),
+        ("version = 9\n", '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
+        ('version = "x"\n', '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
+    ],
+)
+def test_runtime_lies_where_the_files_version_has_it(version: str, table: str) -> None:
+    text = gpu_configuration(facts(version + "root = '/x'\n"))
+
+    assert text is not None
+    assert table in text.splitlines()
+
+
+def test_opted_out_node_loses_the_runtime_and_nothing_else() -> None:
+    text = USERS + DEFAULT + RUNTIME
+
+    assert non_gpu_configuration(facts(text)) == USERS + DEFAULT.replace('"nvidia"', '"runc"')
+
+
+def test_opted_out_node_keeps_another_default() -> None:
+    text = USERS + DEFAULT.replace("nvidia", "kata") + RUNTIME
+
+    assert non_gpu_configuration(facts(text)) == USERS + DEFAULT.replace("nvidia", "kata")
+
+
+@pytest.mark.parametrize("text", [None, USERS])
+def test_opted_out_node_without_the_runtime_keeps_its_configuration(text: str | None) -> None:
+    assert non_gpu_configuration(facts(text)) is None
+
+
+def test_configuration_that_is_no_toml_is_refused() -> None:
+    with pytest.raises(TomlTextError):
+        gpu_configuration(facts("[broken"))
+    with pytest.raises(TomlTextError):
+        non_gpu_configuration(facts("[broken /usr/bin/nvidia-container-runtime"))
+
+
+def test_nvidia_runtimes_mode_is_set_among_the_users_settings() -> None:
+    text = '#mine\n[nvidia-container-runtime]\nmode = "auto"\nlog-level = "info"\n'
+
+    assert toolkit_configuration(text, NATIVE) == text.replace('"auto"', '"cdi"')
+    assert toolkit_configuration(text, OLDER) == (
+        text.replace('"auto"', '"cdi"')
+        + "\n[nvidia-container-runtime.modes.cdi]\n"
+        + 'annotation-prefixes = ["nvidia.cdi.k8s.io/"]\n'
+    )
+
+
+def test_node_without_the_nvidia_runtime_has_no_mode_to_set() -> None:
+    hook = choose_runtime(Engine.CRI_O, is_cdi_enabled=False, is_native=True)
+
+    assert toolkit_configuration("a = 1\n", hook) == "a = 1\n"
+
+
+def test_toolkit_is_configured_where_the_image_brought_one(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.write(TOOLKIT_CONFIG, "[nvidia-container-runtime]\n")
+
+    executor = take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
+
+    assert root.read(TOOLKIT_CONFIG) == '[nvidia-container-runtime]\nmode = "cdi"\n'
+    assert executor.reports[0].detail is None
+    assert words(configure_toolkit(NATIVE)) == [f"set mode cdi in {TOOLKIT_CONFIG}"]
+    assert TOOLKIT_CONFIG == "/etc/nvidia-container-runtime/config.toml"
+
+
+def test_node_without_a_toolkit_is_left_alone(tmp_path: Path) -> None:
+    executor = take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
+
+    assert executor.reports[0].detail == f"There is no '{TOOLKIT_CONFIG}'."
+
+
+def test_configured_toolkit_is_not_written_again(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.write(TOOLKIT_CONFIG, '[nvidia-container-runtime]\nmode = "cdi"\n')
+    before = root.at(TOOLKIT_CONFIG).stat()
+
+    take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
+
+    assert root.at(TOOLKIT_CONFIG).stat().st_ino == before.st_ino
+
+
+def test_toolkit_configuration_that_is_no_toml_fails(tmp_path: Path) -> None:
+    Root(tmp_path).write(TOOLKIT_CONFIG, "[broken")
+
+    with pytest.raises(ProvisioningError) as error:
+        configure_toolkit(NATIVE).function(make_node(ScriptedRunner(), tmp_path))
+
+    assert error.value.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
+    assert str(error.value) == (
+        f"'{TOOLKIT_CONFIG}' cannot be edited: line 1: a table's header without its end."
+    )
+
+
+def test_early_failures_of_the_refresh_unit_are_tolerated(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("systemctl daemon-reload", exit_code=1) as runner:
+        take(tmp_path, runner, *tolerate_early_refresh())
+
+    assert Root(tmp_path).read(
+        "/etc/systemd/system/nvidia-cdi-refresh.service.d/10-aks-tolerate-generate-failure.conf"
+    ) == ("[Service]\nSuccessExitStatus=1 2 127\n")
+
+
+ASK = "systemctl show --property=LoadState --value nvidia-cdi-refresh.service"
+
+
+def test_spec_is_written_anew_once_the_driver_works(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.write(CDI_SPEC, "old nvidia.com/gpu")
+
+    def generate() -> None:
+        assert not root.exists(CDI_SPEC)
+        root.write(CDI_SPEC, "kind: nvidia.com/gpu\n")
+
+    with (
+        ScriptedRunner()
+        .expect(ASK, stdout="loaded\n")
+        .expect("systemctl reset-failed nvidia-cdi-refresh.service nvidia-cdi-refresh.path")
+        .expect("systemctl start nvidia-cdi-refresh.service", timeout_s=60, effect=generate)
+        .expect("systemctl restart nvidia-cdi-refresh.path", timeout_s=25) as runner
+    ):
+        take(tmp_path, runner, *regenerate_spec())
+
+    assert has_spec(make_node(ScriptedRunner(), tmp_path))
+
+
+def test_refresh_units_that_do_not_start_are_forgiven_when_the_spec_is_there(
+    tmp_path: Path,
+) -> None:
+    with (
+        ScriptedRunner()
+        .expect(ASK, stdout="loaded\n")
+        .expect("systemctl reset-failed nvidia-cdi-refresh.service nvidia-cdi-refresh.path")
+        .expect(
+            "systemctl start nvidia-cdi-refresh.service",
+            exit_code=1,
+            effect=lambda: Root(tmp_path).write(CDI_SPEC, "nvidia.com/gpu"),
+        )
+        .expect("systemctl restart nvidia-cdi-refresh.path", exit_code=1) as runner
+    ):
+        take(tmp_path, runner, *regenerate_spec())
+
+
+def test_node_without_the_refresh_unit_needs_no_spec(tmp_path: Path) -> None:
+    with ScriptedRunner().expect(ASK, stdout="not-found\n", times=2) as runner:
+        take(tmp_path, runner, *regenerate_spec())
+        take(tmp_path, runner, *validate_spec())
+
+
+@pytest.mark.parametrize("text", [None, "", "devices: []\n"])
+def test_spec_without_a_gpu_is_no_healthy_node(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        Root(tmp_path).write(CDI_SPEC, text)
+
+    with pytest.raises(ProvisioningError) as error:
+        expect_spec(make_node(ScriptedRunner(), tmp_path))
+
+    assert error.value.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
+    assert str(error.value) == (
+        "The driver works, but nvidia-cdi-refresh.service left no device of nvidia.com/gpu in "
+        "'/var/run/cdi/nvidia.yaml'; read its journal."
+    )
+
+
+def test_spec_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    Root(tmp_path).make_directory(CDI_SPEC)
+
+    assert not has_spec(make_node(ScriptedRunner(), tmp_path))
+
+
+def test_validation_looks_at_unit_and_spec(tmp_path: Path) -> None:
+    Root(tmp_path).write(CDI_SPEC, "nvidia.com/gpu")
+    with (
+        ScriptedRunner()
+        .expect(ASK, stdout="loaded\n")
+        .expect(
+            "systemctl is-failed nvidia-cdi-refresh.service", exit_code=1, stdout="inactive"
+        ) as runner
+    ):
+        take(tmp_path, runner, *validate_spec())
+
+    assert words(*validate_spec())[2:] == [
+        "  expect that nvidia-cdi-refresh.service has not failed",
+        "  expect a device of nvidia.com/gpu in /var/run/cdi/nvidia.yaml",
+    ]
+
+
+def test_failed_refresh_unit_is_no_healthy_node(tmp_path: Path) -> None:
+    Root(tmp_path).write(CDI_SPEC, "nvidia.com/gpu")
+    with (
+        pytest.raises(ProvisioningError) as error,
+        ScriptedRunner()
+        .expect(ASK, stdout="loaded\n")
+        .expect("systemctl is-failed nvidia-cdi-refresh.service", stdout="failed\n") as runner,
+    ):
+        take(tmp_path, runner, *validate_spec())
+
+    assert error.value.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
+    assert str(error.value) == (
+        "Step 's' failed. The unit nvidia-cdi-refresh.service has failed; read its journal."
+    )
+
+
+def test_validation_expects_the_handler_in_containerd(tmp_path: Path) -> None:
+    dump = 'BinaryName = "/usr/bin/nvidia-container-runtime"\n'
+    with ScriptedRunner().expect("containerd config dump", stdout=dump) as runner:
+        take(tmp_path, runner, validate_handler())
+
+    assert words(validate_handler()) == [
+        "expect /usr/bin/nvidia-container-runtime in containerd config dump"
+    ]
+
+
+@pytest.mark.parametrize(("stdout", "exit_code"), [("", 0), ("nvidia-container-runtime", 1)])
+def test_containerd_without_the_handler_is_no_healthy_node(
+    tmp_path: Path, stdout: str, exit_code: int
+) -> None:
+    runner = ScriptedRunner()
+    runner.expect("containerd config dump", stdout=stdout, exit_code=exit_code)
+
+    with pytest.raises(ProvisioningError) as error:
+        validate_handler().function(make_node(runner, tmp_path))
+
+    assert error.value.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
+    assert str(error.value) == (
+        "containerd's configuration does not name '/usr/bin/nvidia-container-runtime'; see "
+        "'/etc/containerd/config.toml'."
+    )

@@ -1,0 +1,84 @@
+"""Deadlines and waits."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from harness.provisioning.wait import (
+    SYSTEM_CLOCK,
+    Deadline,
+    Observation,
+    SystemClock,
+    WaitTimeoutError,
+    wait_for,
+)
+
+from .fakes import FakeClock
+
+
+def test_deadline_counts_down_to_nothing() -> None:
+    clock = FakeClock()
+    clock.advance(100)
+    deadline = Deadline.after(10, clock)
+
+    assert deadline.remaining_s() == 10
+    assert not deadline.has_passed()
+    assert deadline.cap(3) == 3
+    assert deadline.cap(30) == 10
+    clock.advance(10)
+    assert deadline.has_passed()
+    clock.advance(5)
+    assert deadline.remaining_s() == 0
+    assert deadline.cap(3) == 0
+
+
+def test_sooner_of_two_deadlines_holds() -> None:
+    clock = FakeClock()
+    deadline = Deadline.after(10, clock)
+
+    assert deadline.sooner(3).remaining_s() == 3
+    assert deadline.sooner(30).remaining_s() == 10
+    assert deadline.sooner(3).clock is clock
+
+
+def test_wait_returns_what_it_was_for() -> None:
+    clock = FakeClock()
+    looks = iter([Observation(None, "nothing"), Observation("found", "it")])
+
+    assert wait_for("a thing", lambda: next(looks), Deadline.after(1, clock)) == "found"
+    assert clock.sleeps == [0.1]
+
+
+def test_wait_looks_once_more_at_its_deadline_and_tells_what_it_saw() -> None:
+    clock = FakeClock()
+    clock.advance(7)
+    looks: list[float] = []
+
+    def look() -> Observation[str]:
+        looks.append(clock.monotonic())
+        return Observation(None, f"look {len(looks)}")
+
+    with pytest.raises(WaitTimeoutError) as timeout:
+        wait_for("a thing", look, Deadline.after(1, clock), interval_s=0.75)
+
+    assert looks == [7, 7.75, 8]
+    assert str(timeout.value) == "Waited 1.0 s for a thing; last seen: look 3."
+
+
+def test_false_is_a_value_to_wait_for() -> None:
+    clock = FakeClock()
+
+    assert wait_for("no", lambda: Observation(False, "no"), Deadline.after(1, clock)) is False
+
+
+def test_system_clock_tells_the_machines_time() -> None:
+    clock = SystemClock()
+
+    assert clock.now().tzinfo is dt.timezone.utc
+    before = clock.monotonic()
+    clock.sleep(0)
+    clock.sleep(-1)
+    assert clock.monotonic() >= before
+    assert Deadline.after(1000).clock is SYSTEM_CLOCK
