@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+
 def main() -> None:
     answers: list[tuple[int, str]] = []
     for arguments in json.load(sys.stdin):

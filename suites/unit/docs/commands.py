@@ -127,8 +127,10 @@ def dev_commands(script: str) -> dict[str, frozenset[str] | None]:
     _, found, cases = script.partition('case "$command" in\n')
     assert found, "The script './dev' has no 'case' over its command."
     commands: dict[str, frozenset[str] | None] = {}
-    for name, body in re.findall(r"^([a-z-]+)\)\n(.*?)^ +;;$\n(?=\S)", cases, re.S | re.M):
-        inner = re.findall(r"^ +([^\s()\"*]+)\)$", body, re.M)
+    for name, body in re.findall(
+        r"^([a-z-]+)\)\n(.*?)^ +;;$\n(?=\S)", cases, re.DOTALL | re.MULTILINE
+    ):
+        inner = re.findall(r"^ +([^\s()\"*]+)\)$", body, re.MULTILINE)
         commands[name] = None if '"$@"' in body else frozenset(inner)
     return {**commands, "help": frozenset()}
 

@@ -30,11 +30,23 @@ if TYPE_CHECKING:
 _FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|yaml))\n")
 _PYTEST_S = 60.0
 
+NO_CACHE = ("-p", "no:cacheprovider")
+
 #: Fixtures are looked up and not made, tests are not run, and no worker is started.
-PLAN_ONLY = ("--setup-plan", "-q", "-n0", "-p", "no:cacheprovider")
+PLAN_ONLY = ("--setup-plan", "-q", "-n0", *NO_CACHE)
 
 #: What of the repository an example may meet.
 _COPIED = ("suites", "fixtures", "images", "conftest.py", "pyproject.toml")
+
+
+def _left_out(folder: str, names: Sequence[str]) -> list[str]:
+    """Leave out what is not source, and the unit suites' own tests: planning them takes time."""
+    is_unit = "unit" in Path(folder).parts
+    return [
+        name
+        for name in names
+        if name == "__pycache__" or (is_unit and name.startswith(("test_", "conftest")))
+    ]
 
 
 def file_name(block: Block) -> str | None:
@@ -52,6 +64,30 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Request:
+    """Something in a page that pytest has to end well on."""
+
+    place: Place
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def to_plan(cls, place: Place, arguments: Sequence[str]) -> Request:
+        """Have the options taken, tests found, and their fixtures too; nothing runs."""
+        return cls(place=place, arguments=(*arguments, *PLAN_ONLY))
+
+    @classmethod
+    def to_run(cls, block: Block) -> Request:
+        """Have a test that is shown run, and pass."""
+        return cls(place=block.place, arguments=(str(file_name(block)), *NO_CACHE))
+
+    def check(self, answer: Answer) -> None:
+        if answer.exit_code != 0:
+            raise self.place.refuse(
+                f"pytest ends with {answer.exit_code} on this:\n{answer.output}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sandbox:
     """A copy of the repository, into which the examples' files are put."""
 
@@ -63,8 +99,7 @@ class Sandbox:
         for name in _COPIED:
             source = self.repository / name
             if source.is_dir():
-                unwanted = shutil.ignore_patterns("__pycache__", ".*_cache")
-                shutil.copytree(source, self.folder / name, ignore=unwanted)
+                shutil.copytree(source, self.folder / name, ignore=_left_out)
             else:
                 shutil.copyfile(source, self.folder / name)
 
@@ -91,21 +126,11 @@ class Sandbox:
         answers = json.loads(result.check("Running pytest").stdout)
         return [Answer(exit_code=code, output=output) for code, output in answers]
 
-    def check_pytest(self, lines: Sequence[tuple[Place, Sequence[str]]]) -> None:
-        """Refuse a command line of pytest that is wrong, finds no test, or no fixture."""
-        planned = self.pytest(*([*arguments, *PLAN_ONLY] for _, arguments in lines))
-        _refuse_failures([place for place, _ in lines], planned)
-
-    def run_tests(self, blocks: Sequence[Block]) -> None:
-        """Run unit tests that pages show; refuse one that fails."""
-        ran = self.pytest(*([str(file_name(block)), "-p", "no:cacheprovider"] for block in blocks))
-        _refuse_failures([block.place for block in blocks], ran)
-
-
-def _refuse_failures(places: Sequence[Place], answers: Sequence[Answer]) -> None:
-    for place, answer in zip(places, answers, strict=True):
-        if answer.exit_code != 0:
-            raise place.refuse(f"pytest ends with {answer.exit_code} on this:\n{answer.output}")
+    def check(self, requests: Sequence[Request]) -> None:
+        """Refuse what pytest does not end well on."""
+        answers = self.pytest(*(request.arguments for request in requests))
+        for request, answer in zip(requests, answers, strict=True):
+            request.check(answer)
 
 
 def run(block: Block) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,9 @@ class Page:
 def read_pages(repository: Path = REPOSITORY) -> list[Page]:
     """Read the README and every page of `docs`."""
     files = [repository / "README.md", *sorted((repository / "docs").glob("**/*.md"))]
-    return [parse_page(file.relative_to(repository).as_posix(), file.read_text()) for file in files]
+    return [
+        parse_page(file.relative_to(repository).as_posix(), file.read_text()) for file in files
+    ]
 
 
 def parse_page(name: str, text: str) -> Page:
@@ -114,13 +117,13 @@ def _blocks(name: str, tokens: Sequence[Token]) -> Iterator[Block]:
 def _tables(name: str, tokens: Sequence[Token]) -> Iterator[Table]:
     place = Place(page=name, line=0)
     rows: list[list[str]] = []
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+    for number, token in enumerate(tokens):
         if token.type == "table_open":
             place, rows = _place(name, token), []
         elif token.type == "tr_open":
             rows.append([])
-        elif token.type in {"th_open", "td_open"} and following is not None:
-            rows[-1].append(following.content.replace("`", "").strip())
+        elif token.type in {"th_open", "td_open"}:
+            rows[-1].append(tokens[number + 1].content.replace("`", "").strip())
         elif token.type == "table_close":
             header, *body = (tuple(row) for row in rows)
             yield Table(place=place, header=header, rows=tuple(body))
@@ -134,7 +137,7 @@ def _inlines(name: str, tokens: Sequence[Token]) -> Iterator[tuple[Place, list[T
 
 def _anchors(tokens: Sequence[Token]) -> Iterator[str]:
     """Yield the anchors that GitHub gives to headings."""
-    for token, following in zip(tokens, tokens[1:], strict=False):
+    for token, following in itertools.pairwise(tokens):
         if token.type == "heading_open":
             words = following.content.replace("`", "").strip().lower()
             yield _NOT_IN_ANCHORS.sub("", words).replace(" ", "-")

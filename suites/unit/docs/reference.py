@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import re
 from fnmatch import fnmatch
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from harness import expect
@@ -29,15 +30,16 @@ from harness.provisioning.boot import make_plan
 from harness.provisioning.command import CommandResult
 from harness.provisioning.configuration import Configuration, parse_configuration
 from harness.provisioning.facts import look
+from harness.provisioning.kernel_modules import DkmsEntry, DkmsState, ModuleFile, ModuleProof
 from harness.provisioning.outcome import Outcome
-from harness.provisioning.prebake import Reason
+from harness.provisioning.prebake import Decision, Reason, Record, Wanted, decide
 from harness.settings import Settings
 from suites.unit.docs.pages import REPOSITORY
 from suites.unit.provisioning import fakes
 from suites.unit.provisioning.simulation import SimulatedNode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from suites.unit.docs.pages import Table
@@ -53,7 +55,10 @@ def check_table(table: Table, expected: Sequence[Row]) -> None:
     seen = {row[0]: row for row in table.rows}
     wanted = {row[0]: row for row in expected}
     troubles = [
-        *(f"'{name}' is not listed; write {_render(wanted[name])}" for name in wanted.keys() - seen),
+        *(
+            f"'{name}' is not listed; write {_render(wanted[name])}"
+            for name in wanted.keys() - seen
+        ),
         *(f"'{name}' is listed, but the code has none" for name in seen.keys() - wanted),
         *(
             f"'{name}' is listed as {_render(seen[name])}, but the code says {_render(row)}"
@@ -103,7 +108,9 @@ def fixtures() -> list[Row]:
 
 def _scope(decorator: ast.expr) -> str:
     words = decorator.keywords if isinstance(decorator, ast.Call) else []
-    return next((ast.literal_eval(word.value) for word in words if word.arg == "scope"), "function")
+    return next(
+        (ast.literal_eval(word.value) for word in words if word.arg == "scope"), "function"
+    )
 
 
 def request_fields() -> list[Row]:
@@ -119,6 +126,8 @@ def _default(field: dataclasses.Field[object]) -> str:
 def _value(value: object) -> str:
     if value is None or value in ((), {}):
         return "none"
+    if isinstance(value, tuple):
+        return ", ".join(value)
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -177,7 +186,37 @@ def exit_code_rows() -> list[Row]:
 
 
 def reasons() -> list[Row]:
-    return [(reason.value, None, None) for reason in Reason]
+    """Return every reason with the action that `decide` chooses for it."""
+    fits = Record(kernel="6.1", driver_version="580.1", driver_kind="cuda", arch="x86_64")
+    wanted = Wanted(driver_type="cuda-lts", driver_version="580.1", kernel="6.1", arch="x86_64")
+    built = DkmsEntry(
+        module="nvidia", version="580.1", kernel="6.1", arch="x86_64", state=DkmsState.BUILT
+    )
+    installed = dataclasses.replace(built, state=DkmsState.INSTALLED)
+    right = ModuleFile(version="580.1", vermagic="6.1 SMP")
+    proof = ModuleProof(is_linker_ready=True, file=right, dkms=(installed,))
+    cases: Sequence[tuple[Wanted | None, Record | None, ModuleProof]] = (
+        (None, fits, proof),
+        (wanted, None, proof),
+        (wanted, Record(), proof),
+        (wanted, dataclasses.replace(fits, driver_kind="grid"), proof),
+        (wanted, dataclasses.replace(fits, driver_version="570.1"), proof),
+        (wanted, dataclasses.replace(fits, kernel="6.2"), proof),
+        (wanted, dataclasses.replace(fits, arch="aarch64"), proof),
+        (wanted, fits, dataclasses.replace(proof, file=None)),
+        (wanted, fits, dataclasses.replace(proof, file=ModuleFile(version="580.1", vermagic="6"))),
+        (wanted, fits, dataclasses.replace(proof, dkms=(built,))),
+        (wanted, fits, proof),
+    )
+    decisions = [_decide(*case) for case in cases]
+    actions = {decision.reason: decision.action.value for decision in decisions}
+    return [
+        (reason.value, actions.get(reason, "no case here leads to it"), None) for reason in Reason
+    ]
+
+
+def _decide(wanted: Wanted | None, record: Record | None, proof: ModuleProof) -> Decision:
+    return decide(wanted, record, lambda: proof)
 
 
 def outcome_keys() -> list[Row]:
@@ -256,9 +295,7 @@ def _shape_within(shape: type, annotation: str) -> type | None:
 
 
 def models() -> list[Row]:
-    return [
-        (name, model.title, str(model.pci)) for name, model in load_catalogue().models.items()
-    ]
+    return [(name, model.title, str(model.pci)) for name, model in load_catalogue().models.items()]
 
 
 def qemu_versions() -> list[Row]:
@@ -284,18 +321,22 @@ def _takes_gpu(version: str, accelerator: str) -> str:
 def evidence_paths() -> list[Row]:
     """Return what is gathered of a node, by its path in the folder, and whether it is attached."""
     request = node_request(["KERNEL"])
-    paths = [
+    gathered = [
         *(f"commands/{name}" for name in request.commands),
         *(f"files{path}" for path in request.files),
+        "stat.txt",
     ]
-    return [(path, "yes" if _is_attached(path) else "no") for path in paths]
+    rows: list[Row] = [
+        (path, "yes" if any(map(partial(_covers, path), _ATTACHED)) else "no", None)
+        for path in gathered
+    ]
+    others = [name for name in _ATTACHED if not any(_covers(path, name) for path in gathered)]
+    return [*rows, *((name, "yes", None) for name in others)]
 
 
-def _is_attached(path: str) -> bool:
-    return any(
-        fnmatch(path, pattern.replace("**", "*")) or fnmatch(pattern, path)
-        for pattern in _ATTACHED
-    )
+def _covers(path: str, pattern: str) -> bool:
+    """Tell whether files of `path`, itself a pattern, are what `pattern` attaches."""
+    return fnmatch(path, pattern.replace("**", "*"))
 
 
 class _NothingInstalled:
@@ -323,7 +364,27 @@ def _first_line(function: object) -> str:
     return (inspect.getdoc(function) or "").splitlines()[0].replace("`", "")
 
 
-def duplicates(names: Iterable[str]) -> list[str]:
-    """Return the names that occur more than once."""
-    listed = list(names)
-    return sorted({name for name in listed if listed.count(name) > 1})
+#: What is listed, by the first cell of the table's header; a folder is for what has to be made.
+TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
+    "Command": lambda _: harness_commands(),
+    "Option": lambda _: pytest_options(),
+    "Fixture": lambda _: fixtures(),
+    "Field": lambda _: request_fields(),
+    "Expectation": lambda _: expectations(),
+    "Path in the folder": lambda _: evidence_paths(),
+    "Recipe key": lambda _: recipe_keys(),
+    "Model": lambda _: models(),
+    "Model key": lambda _: model_keys(),
+    "QEMU": lambda _: qemu_versions(),
+    "Provisioning command": lambda _: provisioning_commands(),
+    "Configuration key": lambda _: configuration_keys(),
+    "Reason": lambda _: reasons(),
+    "Exit code": lambda _: exit_code_rows(),
+    "Outcome key": lambda _: outcome_keys(),
+    "Line's event": lambda _: prebake_lines(),
+    "Event": events,
+    "Requirement": requirements,
+}
+
+#: Tables of which nothing but their paths and names can be checked.
+PROSE = frozenset({"Path"})
