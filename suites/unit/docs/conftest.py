@@ -31,29 +31,20 @@ def blocks(pages: list[Page]) -> Callable[[str], list[Block]]:
 
 
 @pytest.fixture(scope="session")
-def make_sandbox(
-    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
-) -> Callable[[], Sandbox]:
-    """Return a function that makes a copy of the repository."""
+def sandbox(
+    tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
+    blocks: Callable[[str], list[Block]],
+) -> Sandbox:
+    """Return a copy of the repository, with all files that the pages show."""
     # Where the project is not installed, pytest was told of the plugin on its command line.
     by_module = pytestconfig.pluginmanager.has_plugin("harness.plugin")
-
-    def make() -> Sandbox:
-        sandbox = Sandbox(
-            folder=tmp_path_factory.mktemp("repository"),
-            repository=REPOSITORY,
-            plugin_arguments=("-p", "harness.plugin") if by_module else (),
-        )
-        sandbox.prepare()
-        return sandbox
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def sandbox(make_sandbox: Callable[[], Sandbox], blocks: Callable[[str], list[Block]]) -> Sandbox:
-    """Return a copy with all files that the pages show."""
-    made = make_sandbox()
+    made = Sandbox(
+        folder=tmp_path_factory.mktemp("repository"),
+        repository=REPOSITORY,
+        plugin_arguments=("-p", "harness.plugin") if by_module else (),
+    )
+    made.prepare()
     for block in [*blocks("python"), *blocks("yaml")]:
         if file_name(block) is not None:
             made.put(block)

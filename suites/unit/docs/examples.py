@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 _FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|yaml))\n")
 _PYTEST_S = 60.0
 
-NO_CACHE = ("-p", "no:cacheprovider")
+#: Nothing is left in the copy, and no garbage is looked through after a run that made none.
+LIGHT = ("-p", "no:cacheprovider", "-p", "no:unraisableexception")
 
 #: Fixtures are looked up and not made, tests are not run, and no worker is started.
-PLAN_ONLY = ("--setup-plan", "-q", "-n0", *NO_CACHE)
+PLAN_ONLY = ("--setup-plan", "-q", "-n0", *LIGHT)
 
 #: What of the repository an example may meet.
 _COPIED = ("suites", "fixtures", "images", "conftest.py", "pyproject.toml")
@@ -78,7 +79,7 @@ class Request:
     @classmethod
     def to_run(cls, block: Block) -> Request:
         """Have a test that is shown run, and pass."""
-        return cls(place=block.place, arguments=(str(file_name(block)), *NO_CACHE))
+        return cls(place=block.place, arguments=(str(file_name(block)), *LIGHT))
 
     def check(self, answer: Answer) -> None:
         if answer.exit_code != 0:
@@ -113,9 +114,9 @@ class Sandbox:
         target.write_text(block.text)
         return target
 
-    def pytest(self, *argument_lists: Sequence[str]) -> list[Answer]:
-        """Run pytest in the copy, once for each argument list."""
-        given = [[*arguments, *self.plugin_arguments] for arguments in argument_lists]
+    def pytest(self, requests: Sequence[Request]) -> dict[Request, Answer]:
+        """Run pytest in the copy, once for each request."""
+        given = [[*request.arguments, *self.plugin_arguments] for request in requests]
         path = os.pathsep.join((str(self.folder), str(self.repository)))
         result = LocalRunner().run(
             ["env", "-C", str(self.folder), sys.executable, collect.__file__],
@@ -124,13 +125,10 @@ class Sandbox:
             env={"PYTHONPATH": path},
         )
         answers = json.loads(result.check("Running pytest").stdout)
-        return [Answer(exit_code=code, output=output) for code, output in answers]
-
-    def check(self, requests: Sequence[Request]) -> None:
-        """Refuse what pytest does not end well on."""
-        answers = self.pytest(*(request.arguments for request in requests))
-        for request, answer in zip(requests, answers, strict=True):
-            request.check(answer)
+        return {
+            request: Answer(exit_code=code, output=output)
+            for request, (code, output) in zip(requests, answers, strict=True)
+        }
 
 
 def run(block: Block) -> None:
