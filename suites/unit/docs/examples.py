@@ -40,16 +40,6 @@ PLAN_ONLY = ("--setup-plan", "-q", "-n0", *LIGHT)
 _COPIED = ("suites", "fixtures", "images", "conftest.py", "pyproject.toml")
 
 
-def _left_out(folder: str, names: Sequence[str]) -> list[str]:
-    """Leave out what is not source, and the unit suites' own tests: planning them takes time."""
-    is_unit = "unit" in Path(folder).parts
-    return [
-        name
-        for name in names
-        if name == "__pycache__" or (is_unit and name.startswith(("test_", "conftest")))
-    ]
-
-
 def file_name(block: Block) -> str | None:
     """Return the path that a block names in its first line, where the reader is to put it."""
     found = _FILE_COMMENT.match(block.text)
@@ -100,9 +90,18 @@ class Sandbox:
         for name in _COPIED:
             source = self.repository / name
             if source.is_dir():
-                shutil.copytree(source, self.folder / name, ignore=_left_out)
+                shutil.copytree(source, self.folder / name, ignore=self._left_out)
             else:
                 shutil.copyfile(source, self.folder / name)
+
+    def _left_out(self, folder: str, names: Sequence[str]) -> list[str]:
+        """Leave out what is no source, and the unit suites' own tests: planning takes time."""
+        is_unit = Path(folder).is_relative_to(self.repository / "suites" / "unit")
+        return [
+            name
+            for name in names
+            if name == "__pycache__" or (is_unit and name.startswith(("test_", "conftest")))
+        ]
 
     def put(self, block: Block) -> Path:
         """Write a block that names its file to that place; refuse to write over another."""
