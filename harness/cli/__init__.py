@@ -13,19 +13,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line, and return its exit code.
-
-    1 means that a node is not what was expected, 2 that the harness could not tell (bad input
-    and missing requirements among it), 130 that a person interrupted it.
-    """
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="harness", description="Test harness for GPU-node provisioning."
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in (demo, doctor, images, payload):
         module.add_parser(commands)
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, and return its exit code.
+
+    1 means that a node is not what was expected, 2 that the harness could not tell (bad input
+    and missing requirements among it), 130 that a person interrupted it.
+    """
+    arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
     except ExpectationError as error:

@@ -1,0 +1,232 @@
+"""Blocks of Python, YAML and JSON, run or read as a reader would, in a copy of the repository."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import os
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.evidence import ProvisioningOutcome
+from harness.gpu import read_model
+from harness.image.catalogue import read_recipe
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.configuration import ConfigurationError, parse_configuration
+from suites.unit.docs import collect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from suites.unit.docs.pages import Block, Place
+
+_FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|yaml))\n")
+_PYTEST_S = 60.0
+
+#: Nothing is left in the copy, and no garbage is looked through after a run that made none.
+LIGHT = ("-p", "no:cacheprovider", "-p", "no:unraisableexception")
+
+#: Fixtures are looked up and not made, tests are not run, and no worker is started.
+PLAN_ONLY = ("--setup-plan", "-q", "-n0", *LIGHT)
+
+#: What of the repository an example may meet.
+_COPIED = ("suites", "fixtures", "images", "conftest.py", "pyproject.toml")
+
+
+def file_name(block: Block) -> str | None:
+    """Return the path that a block names in its first line, where the reader is to put it."""
+    found = _FILE_COMMENT.match(block.text)
+    return None if found is None else found[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """How pytest answered to one argument list."""
+
+    exit_code: int
+    output: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Something in a page that pytest has to end well on."""
+
+    place: Place
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def to_plan(cls, place: Place, arguments: Sequence[str]) -> Request:
+        """Have the options taken, tests found, and their fixtures too; nothing runs."""
+        return cls(place=place, arguments=(*arguments, *PLAN_ONLY))
+
+    @classmethod
+    def to_run(cls, block: Block) -> Request:
+        """Have a test that is shown run, and pass."""
+        return cls(place=block.place, arguments=(str(file_name(block)), *LIGHT))
+
+    def check(self, answer: Answer) -> None:
+        if answer.exit_code != 0:
+            raise self.place.refuse(
+                f"pytest ends with {answer.exit_code} on this:\n{answer.output}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sandbox:
+    """A copy of the repository, into which the examples' files are put."""
+
+    folder: Path
+    repository: Path
+    plugin_arguments: tuple[str, ...]
+
+    def prepare(self) -> None:
+        for name in _COPIED:
+            source = self.repository / name
+            if source.is_dir():
+                shutil.copytree(source, self.folder / name, ignore=self._left_out)
+            else:
+                shutil.copyfile(source, self.folder / name)
+
+    def _left_out(self, folder: str, names: Sequence[str]) -> list[str]:
+        """Leave out what is no source, and the unit suites' own tests: planning takes time."""
+        is_unit = Path(folder).is_relative_to(self.repository / "suites" / "unit")
+        return [
+            name
+            for name in names
+            if name == "__pycache__" or (is_unit and name.startswith(("test_", "conftest")))
+        ]
+
+    def put(self, block: Block) -> Path:
+        """Write a block that names its file to that place; refuse to write over another."""
+        name = str(file_name(block))
+        target = self.folder / name
+        if target.exists() and target.read_text() != block.text:
+            raise block.place.refuse(f"The file '{name}' is there already, with another text.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(block.text)
+        return target
+
+    def pytest(self, requests: Sequence[Request]) -> dict[Request, Answer]:
+        """Run pytest in the copy, once for each request."""
+        given = [[*request.arguments, *self.plugin_arguments] for request in requests]
+        path = os.pathsep.join((str(self.folder), str(self.repository)))
+        result = LocalRunner().run(
+            ["env", "-C", str(self.folder), sys.executable, collect.__file__],
+            timeout_s=_PYTEST_S,
+            stdin=json.dumps(given),
+            env={"PYTHONPATH": path},
+        )
+        answers = json.loads(result.check("Running pytest").stdout)
+        return {
+            request: Answer(exit_code=code, output=output)
+            for request, (code, output) in zip(requests, answers, strict=True)
+        }
+
+
+def run(block: Block) -> None:
+    """Run a block of Python in the current folder; refuse what raises."""
+    check_names(block)
+    try:
+        exec(compile(block.text, str(block.place), "exec"), {})  # noqa: S102 - our own pages
+    except Exception as error:
+        raise block.place.refuse(f"The code raises {error!r}.") from error
+
+
+def check_names(block: Block) -> None:
+    """Refuse Python that imports what is not there, or calls it as it can't be called.
+
+    What a block imports is followed by name, so that a body which nobody runs here is checked
+    too: `expect.gpu_bound(evidence, device=…)` needs that function with that argument.
+    """
+    try:
+        tree = ast.parse(block.text)
+    except SyntaxError as error:
+        raise block.place.refuse(f"This is not Python: {error}.") from error
+    imported = dict(_imported(block.place, tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            _resolve(block.place, node, imported)
+        elif isinstance(node, ast.Call):
+            _check_call(block.place, node, imported)
+
+
+def _imported(place: Place, tree: ast.Module) -> Iterator[tuple[str, object]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.asname or alias.name, _module(place, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name, _member(place, str(node.module), alias.name)
+
+
+def _module(place: Place, name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise place.refuse(f"There is no module '{name}'.") from error
+
+
+def _member(place: Place, module: str, name: str) -> object:
+    owner = _module(place, module)
+    if not hasattr(owner, name):
+        return _module(place, f"{module}.{name}")
+    return getattr(owner, name)
+
+
+def _resolve(place: Place, node: ast.expr, imported: Mapping[str, object]) -> object | None:
+    """Return what a dotted name stands for, or None where it does not begin with an import."""
+    if isinstance(node, ast.Name):
+        return imported.get(node.id)
+    if not isinstance(node, ast.Attribute):
+        return None
+    owner = _resolve(place, node.value, imported)
+    if owner is None:
+        return None
+    if not hasattr(owner, node.attr):
+        name = getattr(owner, "__name__", repr(owner))
+        raise place.refuse(f"'{name}' has no '{node.attr}'.")
+    found: object = getattr(owner, node.attr)
+    return found
+
+
+def _check_call(place: Place, node: ast.Call, imported: Mapping[str, object]) -> None:
+    function = _resolve(place, node.func, imported)
+    has_stars = any(isinstance(argument, ast.Starred) for argument in node.args)
+    if not callable(function) or has_stars or any(word.arg is None for word in node.keywords):
+        return
+    try:
+        inspect.signature(function).bind(*node.args, **{str(w.arg): w for w in node.keywords})
+    except TypeError as error:
+        raise place.refuse(f"'{ast.unparse(node)}' is no call of it: {error}.") from error
+    except ValueError:  # built in, without a signature
+        return
+
+
+def check_yaml(block: Block, file: Path) -> None:
+    """Refuse a data file that its reader refuses; its folder tells which reader."""
+    read = read_recipe if file.parent.name == "images" else read_model
+    try:
+        read(file)
+    except HarnessError as error:
+        raise block.place.refuse(str(error)) from error
+
+
+def check_json(block: Block) -> None:
+    """Refuse a document that its reader refuses; the word after `json` tells which reader."""
+    try:
+        if block.kind == "configuration":
+            parse_configuration(json.loads(block.text), {})
+        elif block.kind == "outcome":
+            ProvisioningOutcome.from_json(block.text)
+        else:
+            raise block.place.refuse("Write 'json configuration' or 'json outcome' at the fence.")
+    except (ValueError, HarnessError, ConfigurationError) as error:
+        raise block.place.refuse(str(error)) from error

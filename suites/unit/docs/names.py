@@ -1,0 +1,56 @@
+"""Names in prose: what stands in a code span and looks like ours has to be ours."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import TYPE_CHECKING
+
+from harness import expect
+from harness.lab import Lab
+from harness.lab.node import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from suites.unit.docs.pages import Span
+
+_DOTTED = re.compile(r"harness(?:\.\w+)+")
+_MEMBER = re.compile(r"(expect|lab|node)\.(\w+)")
+_PATH = re.compile(r"(?:changelog|docs|fixtures|harness|images|suites)/[\w./*-]*")
+_OPTION = re.compile(r"--[\w-]+")
+
+#: What pages call things that the fixtures and `harness.expect` give.
+_OWNERS: dict[str, object] = {"expect": expect, "lab": Lab, "node": Node}
+
+
+def check_name(span: Span, *, repository: Path, options: Collection[str]) -> None:
+    """Refuse a module, a member, a path or an option that is not there."""
+    if _DOTTED.fullmatch(span.text):
+        _check_dotted(span)
+    elif found := _MEMBER.match(span.text):
+        owner, name = found.groups()
+        if not hasattr(_OWNERS[owner], name):
+            raise span.place.refuse(f"'{owner}' has no '{name}'.")
+    elif _PATH.fullmatch(span.text):
+        if not any(repository.glob(span.text.rstrip("/"))):
+            raise span.place.refuse(f"There is nothing at '{span.text}'.")
+    elif (found := _OPTION.match(span.text)) and found[0] not in options:
+        raise span.place.refuse(f"Neither our programs nor a checked command know '{found[0]}'.")
+
+
+def _check_dotted(span: Span) -> None:
+    """Import as far as there are modules, then look for members."""
+    package, *rest = span.text.split(".")
+    found: object = importlib.import_module(package)
+    path = package
+    for name in rest:
+        path = f"{path}.{name}"
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            try:
+                found = importlib.import_module(path)
+            except ImportError as error:
+                raise span.place.refuse(f"There is no '{path}'.") from error

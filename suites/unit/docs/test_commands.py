@@ -1,0 +1,68 @@
+"""Command lines that pages show are taken by the programs that they name."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.unit.docs.commands import Programs, command_lines
+from suites.unit.docs.pages import REPOSITORY, Block, Place, StaleDocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture(scope="module")
+def programs() -> Programs:
+    return Programs.of(REPOSITORY)
+
+
+def shell(text: str) -> Block:
+    return Block(place=Place(page="page.md", line=1), language="sh", kind="", text=text)
+
+
+def test_programs_take_what_pages_show(
+    programs: Programs, blocks: Callable[[str], list[Block]]
+) -> None:
+    for block in blocks("sh"):
+        for line in command_lines(block):
+            programs.check(line)
+
+
+def test_every_command_of_dev_is_in_its_own_help(programs: Programs) -> None:
+    described = re.findall(r"^#   \./dev ([a-z]+)", (REPOSITORY / "dev").read_text(), re.MULTILINE)
+
+    assert set(programs.dev) == {*described, "help"}
+
+
+@pytest.mark.parametrize(
+    ("line", "trouble"),
+    [
+        ("./dev demonstrate", "'./dev demonstrate' is not known; known are demo, help, run"),
+        ("./dev test --slow", "'./dev test' does not know '--slow'"),
+        ("./dev demo --fast", "unrecognized arguments: --fast"),
+        ("./dev run harness doctors", "invalid choice: 'doctors'"),
+        ("harness image build --imag", "--imag"),
+        ("harness doctor --accelerator=xen", "invalid choice: 'xen'"),
+        ("python3 -I provisioning.pyz boots", "invalid choice: 'boots'"),
+        ("python3 script.py", "Nothing here can check the command 'python3'"),
+        ("tox -e passthru", "tox has no such environment"),
+        ("apt-get install qemu-system-arm", "does not install 'qemu-system-arm'"),
+        ("curl example.org", "Nothing here can check the command 'curl'"),
+    ],
+)
+def test_command_that_its_program_would_refuse_is_refused(
+    programs: Programs, line: str, trouble: str
+) -> None:
+    (command,) = command_lines(shell(f"{line}\n"))
+
+    with pytest.raises(StaleDocumentError, match=rf"page.md:2: .*{re.escape(trouble)}"):
+        programs.check(command)
+
+
+def test_lines_lose_comments_and_variables_and_are_joined() -> None:
+    lines = list(command_lines(shell("# first\nCI=true pytest suites/e2e \\\n  -n 2  # two\n")))
+
+    assert [line.words for line in lines] == [("pytest", "suites/e2e", "-n", "2")]

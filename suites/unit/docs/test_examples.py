@@ -1,0 +1,148 @@
+"""Examples do what the pages say."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.plugin.report import folder_name
+from harness.provisioning.exit_codes import ExitCode
+from harness.provisioning.outcome import Outcome
+from harness.provisioning.prebake import Action, Decision, Reason
+from suites.unit.docs import examples
+from suites.unit.docs.examples import file_name
+from suites.unit.docs.pages import Block, Page, Place, StaleDocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from suites.unit.docs.examples import Sandbox
+
+LANGUAGES = frozenset({"json", "python", "sh", "yaml"})
+
+
+def python(text: str) -> Block:
+    return Block(place=Place(page="page.md", line=1), language="python", kind="", text=text)
+
+
+def leave_evidence(repository: Path) -> None:
+    """Leave what the README's test leaves of its node, as far as the examples look at it."""
+    decision = Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK)
+    outcome = Outcome(
+        command="boot",
+        exit_code=ExitCode.OK,
+        error=None,
+        decision=decision,
+        steps=(),
+        record=None,
+        kernel="6.1.0-56-cloud-amd64",
+        version="0.1.0",
+    )
+    test = "suites/e2e/test_first.py::test_baked_node_compiles_nothing"
+    files = repository / "evidence" / folder_name(test) / "first" / "files"
+    for path, text in (
+        ("var/lib/gpu-node/outcome.json", outcome.to_json()),
+        ("var/log/cloud-init-output.log", f"{decision.render_line()}\n"),
+    ):
+        (files / path).parent.mkdir(parents=True, exist_ok=True)
+        (files / path).write_text(text)
+
+
+def test_every_block_is_of_a_language_that_is_checked(pages: list[Page]) -> None:
+    assert {block.language for page in pages for block in page.blocks} <= LANGUAGES
+
+
+def test_python_runs(
+    sandbox: Sandbox,
+    blocks: Callable[[str], list[Block]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    leave_evidence(sandbox.folder)
+    monkeypatch.chdir(sandbox.folder)
+
+    for block in blocks("python"):
+        if file_name(block) is None:
+            examples.run(block)
+
+    assert "NVIDIA H100 80GB HBM3 10de:2330" in capsys.readouterr().out
+
+
+def test_tests_that_pages_show_name_what_is_there(blocks: Callable[[str], list[Block]]) -> None:
+    for block in blocks("python"):
+        examples.check_names(block)
+
+
+def test_data_files_are_read(sandbox: Sandbox, blocks: Callable[[str], list[Block]]) -> None:
+    for block in blocks("yaml"):
+        examples.check_yaml(block, sandbox.folder / str(file_name(block)))
+
+
+def test_documents_are_read(blocks: Callable[[str], list[Block]]) -> None:
+    for block in blocks("json"):
+        examples.check_json(block)
+
+
+@pytest.mark.parametrize(
+    ("text", "trouble"),
+    [
+        ("assert 1 == 2\n", "AssertionError"),
+        ("def f(:\n", "This is not Python"),
+        ("import harness.exspect\n", "There is no module 'harness.exspect'"),
+        ("from harness.lab.node import Nodes\n", "There is no module 'harness.lab.node.Nodes'"),
+        ("from harness import expect\ndef f(e):\n    expect.bound(e)\n", "has no 'bound'"),
+        (
+            "from harness import expect\ndef f(e):\n    expect.decided(e, decision='ok')\n",
+            "is no call of it: missing a required",
+        ),
+        (
+            "from harness.lab.node import NodeRequest\ndef f():\n    NodeRequest(nmae='x')\n",
+            "is no call of it",
+        ),
+    ],
+)
+def test_python_that_does_not_work_is_refused(text: str, trouble: str) -> None:
+    with pytest.raises(StaleDocumentError, match=rf"page.md:1: .*{re.escape(trouble)}"):
+        examples.run(python(text))
+
+
+def test_example_never_replaces_a_file_of_the_repository(sandbox: Sandbox) -> None:
+    with pytest.raises(StaleDocumentError, match=r"'suites/e2e/test_bake.py' is there already"):
+        sandbox.put(python("# suites/e2e/test_bake.py\n"))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "trouble"),
+    [
+        ("images/mine.yaml", "schema: 1\nkinds: build\n", "key 'kinds': This key is not known"),
+        ("gpus/mine.yaml", "titel: Mine\n", "key 'titel': This key is not known"),
+    ],
+)
+def test_data_file_that_its_reader_refuses_is_refused(
+    tmp_path: Path, file: str, text: str, trouble: str
+) -> None:
+    target = tmp_path / file
+    target.parent.mkdir()
+    target.write_text(text)
+
+    with pytest.raises(StaleDocumentError, match=re.escape(trouble)):
+        examples.check_yaml(python(text), target)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "trouble"),
+    [
+        ("configuration", '{"gpu_nodes": true}', "The field 'gpu_nodes' is unknown"),
+        ("configuration", "{", "Expecting property name"),
+        ("outcome", '{"command": "boot"}', "unknown form"),
+        ("", "{}", "Write 'json configuration' or 'json outcome'"),
+    ],
+)
+def test_document_that_its_reader_refuses_is_refused(kind: str, text: str, trouble: str) -> None:
+    block = Block(place=Place(page="page.md", line=1), language="json", kind=kind, text=text)
+
+    with pytest.raises(StaleDocumentError, match=re.escape(trouble)):
+        examples.check_json(block)

@@ -1,0 +1,83 @@
+"""What pages tell a reader to have pytest do, pytest does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.unit.docs.commands import Programs, command_lines
+from suites.unit.docs.examples import Request, file_name
+from suites.unit.docs.pages import REPOSITORY, Block, Place, StaleDocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from suites.unit.docs.examples import Answer, Sandbox
+
+PLACE = Place(page="page.md", line=1)
+FAILING = Block(
+    place=PLACE,
+    language="python",
+    kind="",
+    text="# shown/test_failing.py\ndef test_it() -> None:\n    assert not 1\n",
+)
+LOST = Block(
+    place=PLACE,
+    language="python",
+    kind="",
+    text="# shown/test_lost.py\ndef test_it(boot_nodes: object) -> None: ...\n",
+)
+WRONG: Mapping[str, Request] = {
+    "file or directory not found": Request.to_plan(PLACE, ["suites/e2e/test_missing.py"]),
+    "2 deselected": Request.to_plan(PLACE, ["suites/e2e/test_bake.py", "-k", "no_such_test"]),
+    "invalid choice: 'sometimes'": Request.to_plan(PLACE, ["--evidence=sometimes"]),
+    "assert not 1": Request.to_run(FAILING),
+    "fixture 'boot_nodes' not found": Request.to_plan(PLACE, [str(file_name(LOST))]),
+}
+
+
+@pytest.fixture(scope="module")
+def shown(blocks: Callable[[str], list[Block]]) -> list[Request]:
+    """Return what the pages show: command lines, e2e tests to plan, unit tests to run."""
+    programs = Programs.of(REPOSITORY)
+    lines = [line for block in blocks("sh") for line in command_lines(block)]
+    given = [(line.place, programs.check(line)) for line in lines]
+    tests = {str(file_name(block)): block for block in blocks("python") if file_name(block)}
+    return [
+        *(
+            Request.to_plan(place, arguments)
+            for place, arguments in given
+            if arguments is not None
+        ),
+        *(
+            Request.to_run(block)
+            if name.startswith("suites/unit/")
+            else Request.to_plan(block.place, [name])
+            for name, block in tests.items()
+        ),
+    ]
+
+
+@pytest.fixture(scope="module")
+def answers(sandbox: Sandbox, shown: list[Request]) -> dict[Request, Answer]:
+    """Ask pytest everything at once: its start takes longer than an answer."""
+    for block in (FAILING, LOST):
+        sandbox.put(block)
+    return sandbox.pytest([*shown, *WRONG.values()])
+
+
+def test_pytest_does_what_pages_show(shown: list[Request], answers: dict[Request, Answer]) -> None:
+    assert len(shown) > 2
+    for request in shown:
+        request.check(answers[request])
+
+
+@pytest.mark.parametrize("trouble", WRONG)
+def test_what_pytest_does_not_end_well_on_is_refused(
+    answers: dict[Request, Answer], trouble: str
+) -> None:
+    request = WRONG[trouble]
+
+    with pytest.raises(StaleDocumentError, match=f"(?s)page.md:1: pytest ends with .*{trouble}"):
+        request.check(answers[request])
