@@ -206,7 +206,7 @@ def test_all_that_touches_the_root_folder_is_contained(
 
 def test_packages_come_with_hooks_in_order(recipe: Recipe) -> None:
     argv = mmdebstrap_argv(
-        recipe, Privilege.ROOT, root=Path("/work/root"), inputs=Path("/wo rk/inputs.tar")
+        recipe, Privilege.ROOT, root=Path("/build/root"), inputs=Path("/bui ld/inputs.tar")
     )
 
     hooks = [word.partition("=")[2] for word in argv if word.startswith("--customize-hook=")]
@@ -215,7 +215,7 @@ def test_packages_come_with_hooks_in_order(recipe: Recipe) -> None:
     driver = "GPU_DRIVER_REPOSITORY=mcr.microsoft.com/aks/aks-gpu-cuda-lts"
     version = "GPU_DRIVER_VERSION=580.126.09 GPU_IMAGE_SHA=20260801000000"
     assert hooks == [
-        "tar-in '/wo rk/inputs.tar' /",
+        "tar-in '/bui ld/inputs.tar' /",
         f"chroot \"$1\" env sh {workshop}/install-kernels.sh '{pattern}' 2",
         f'chroot "$1" env {driver} {version} sh {workshop}/node/scripts/setup.sh',
         f'chroot "$1" env sh {workshop}/finish.sh',
@@ -224,7 +224,7 @@ def test_packages_come_with_hooks_in_order(recipe: Recipe) -> None:
     assert "--dpkgopt=path-exclude=/usr/share/man/*" in argv
     assert argv[-4:] == (
         "bookworm",
-        "/work/root",
+        "/build/root",
         "deb http://deb.debian.org/debian bookworm main",
         "deb http://deb.debian.org/debian bookworm-updates main",
     )
