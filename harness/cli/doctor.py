@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,8 @@ def examine(settings: Settings, runner: Runner) -> list[Finding]:
         _transport(settings, chosen, runner),
         _program("qemu-img", "qemu-img", "qemu-utils", runner),
         _program("mmdebstrap", "mmdebstrap", "mmdebstrap", runner),
+        _program("mke2fs", "mke2fs", "e2fsprogs", runner, version="-V"),
+        *_user_namespaces(runner),
         _program("OpenSSH client", "ssh", "openssh-client", runner, version="-V"),
         _program("setpriv", "setpriv", "util-linux", runner),
         _disk(settings),
@@ -85,7 +88,8 @@ def examine(settings: Settings, runner: Runner) -> list[Finding]:
 def _program(
     requirement: str, name: str, package: str, runner: Runner, *, version: str = "--version"
 ) -> Finding:
-    path = shutil.which(name)
+    # mke2fs lies in /usr/sbin, which a user's PATH lacks on Debian.
+    path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if path is None:
         return Finding(
             requirement=requirement,
@@ -98,6 +102,13 @@ def _program(
     return Finding(
         requirement=requirement, is_met=True, found=f"{path}: {lines[0] if lines else '?'}"
     )
+
+
+def _user_namespaces(runner: Runner) -> list[Finding]:
+    """Look for what building an image takes where the user is not root."""
+    if os.geteuid() == 0:
+        return []
+    return [_program("newuidmap", "newuidmap", "uidmap", runner, version="--help")]
 
 
 def _accelerator(settings: Settings, runner: Runner) -> tuple[Finding, Accelerator | None]:

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, RequirementError
 from harness.evidence import Evidence
+from harness.gpu.transport import choose_transport, parse_qemu_version
 from harness.image.catalogue import load_catalogue
 from harness.image.store import ImageStore
 from harness.lab.node import Node, NodeRequest
 from harness.lease import leased_folder, make_private_folder, sweep
 from harness.machine.accelerator import choose_accelerator
+from harness.machine.spec import Accelerator
 from harness.machine.ssh import SshIdentity
 from harness.payload import build_payload
 from harness.provisioning.command import LocalRunner
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _IMAGE_S = 1500.0
 _BAKE_KVM_S = 120.0
+_QUERY_S = 20.0
 #: What a full driver build writes, with room to spare.
 _OVERLAY_MIB = 1024
 
@@ -50,6 +53,7 @@ class Lab:
     identity: SshIdentity
     listener: ImageListener
     store: ImageStore = field(init=False)
+    _has_transport: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.store = ImageStore(self.settings.image_store)
@@ -116,6 +120,7 @@ class Lab:
             identity=self.identity,
             accelerator=self.accelerator.accelerator,
             qemu=self.settings.qemu,
+            require_transport=self.require_transport,
         )
         try:
             with node:
@@ -123,6 +128,24 @@ class Lab:
         finally:
             # An overlay holds hundreds of megabytes, and a run may boot many nodes.
             shutil.rmtree(folder, ignore_errors=True)
+
+    def require_transport(self) -> None:
+        """Expect this QEMU to take an emulated GPU without harm.
+
+        Some versions have the device and crash on it, so nothing is started to find out. Raises
+        RequirementError with what would do.
+        """
+        if self._has_transport:
+            return
+        qemu, runner = self.settings.qemu, LocalRunner()
+        devices = runner.run([qemu, "-device", "help"], timeout_s=_QUERY_S)
+        version = runner.run([qemu, "--version"], timeout_s=_QUERY_S)
+        choose_transport(
+            device_help=devices.stdout + devices.stderr,
+            version=parse_qemu_version(version.stdout),
+            accelerator="kvm" if self.accelerator.accelerator is Accelerator.KVM else "tcg",
+        )
+        self._has_transport = True
 
     def _require_space(self) -> None:
         """Refuse to start a machine whose overlay would run out of space half-way."""

@@ -26,7 +26,7 @@ from harness.machine.ssh import SshRunner
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -57,7 +57,8 @@ class NodeRequest:
     `command` is the provisioning command that cloud-init runs, or None for none. `config` is
     added to what follows from the image (the driver's version) and from `gpus` (whether it is a
     GPU node). `stand_ins` sets variables of a stand-in unit: {"nvidia-dcgm": {"START_DELAY_S":
-    "30"}}. `tags` and `vm_size` go into the instance-metadata cache. Empty slots for GPUs that come later are `spare_slots`.
+    "30"}}. `tags` and `vm_size` go into the instance-metadata cache. `spare_slots` are empty, for
+    GPUs that come later.
     """
 
     name: str
@@ -121,8 +122,10 @@ class Node:
         identity: SshIdentity,
         accelerator: Accelerator,
         qemu: str,
+        require_transport: Callable[[], None],
     ) -> None:
         self.request = request
+        self._require_transport = require_transport
         self.folder = folder
         self._identity = identity
         self._payload = payload
@@ -187,6 +190,7 @@ class Node:
         self._resources.enter_context(self.machine)
 
     def _serve(self, device_id: str, model: GpuModel) -> MpqemuServer:
+        self._require_transport()
         server = MpqemuServer(
             EmulatedGpu(model, bars_mib=model.bars_mib.mpqemu), device_id=device_id
         )

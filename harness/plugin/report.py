@@ -75,6 +75,8 @@ class Reporter:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         made = yield
         if call.excinfo is not None and call.excinfo.errisinstance(HarnessError):
+            # JUnit takes its properties from the teardown's report, which copies the item's.
+            item.user_properties.append((_BROKEN, "true"))
             made.user_properties.append((_BROKEN, "true"))
         wanted = made.failed or (self._settings.evidence == "always" and made.when == "call")
         if wanted and made.when != "teardown":

@@ -289,7 +289,9 @@ def _shape_within(shape: type, annotation: str) -> type | None:
     namespace = vars(inspect.getmodule(shape))
     for word in re.findall(r"\w+", annotation):
         found = namespace.get(word)
-        if inspect.isclass(found) and dataclasses.is_dataclass(found):
+        # A validator of pydantic's is a dataclass too, but no shape.
+        is_ours = inspect.isclass(found) and found.__module__.startswith("harness.")
+        if is_ours and dataclasses.is_dataclass(found):
             return found
     return None
 

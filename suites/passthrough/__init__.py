@@ -1,0 +1,1 @@
+"""Suites for real GPUs; there are none yet, since passthrough is not built."""
