@@ -290,8 +290,9 @@ def _shape_within(shape: type, annotation: str) -> type | None:
     for word in re.findall(r"\w+", annotation):
         found = namespace.get(word)
         # A validator of pydantic's is a dataclass too, but no shape.
-        is_ours = inspect.isclass(found) and found.__module__.startswith("harness.")
-        if is_ours and dataclasses.is_dataclass(found):
+        if not inspect.isclass(found) or not found.__module__.startswith("harness."):
+            continue
+        if dataclasses.is_dataclass(found):
             return found
     return None
 
