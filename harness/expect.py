@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 from harness.errors import ExpectationError
-from harness.evidence import CLOUD_INIT_OUTPUT_PATH
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH, RECORD_PATH
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence, ProvisioningOutcome, Step
@@ -147,6 +147,12 @@ def no_record(evidence: Evidence) -> None:
         f"No prebake record was expected, but there is one: {evidence.record}.",
         evidence,
     )
+    # A record that could not be gathered is there all the same.
+    _expect(
+        RECORD_PATH not in evidence.paths,
+        f"No prebake record was expected, but '{RECORD_PATH}' is there.",
+        evidence,
+    )
 
 
 def image_present(evidence: Evidence, reference: str) -> None:
@@ -185,7 +191,7 @@ def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
     )
     vermagic = evidence.vermagic_of(kernel)
     _expect(
-        vermagic is not None and vermagic.split()[0] == kernel,
+        (vermagic or "").split()[:1] == [kernel],
         f"The nvidia module for '{kernel}' was expected to have its vermagic, but has "
         f"{vermagic!r}.",
         evidence,
@@ -353,6 +359,10 @@ def no_driver_artefact(evidence: Evidence) -> None:
 
 def events_recorded(evidence: Evidence, *tasks: str) -> None:
     """Expect an event file for each task name."""
-    text = "\n".join(evidence.event_files.values())
-    missing = [task for task in tasks if f'"{task}"' not in text]
-    _expect(not missing, f"Event files for {missing} were expected, but are missing.", evidence)
+    recorded = evidence.event_tasks
+    missing = [task for task in tasks if task not in recorded]
+    _expect(
+        not missing,
+        f"Event files for {missing} were expected, but there are those for {recorded}.",
+        evidence,
+    )

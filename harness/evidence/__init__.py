@@ -12,6 +12,7 @@ Nothing here touches a machine, so a failure is judged again from its folder alo
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,6 +32,9 @@ EVENTS_FOLDER = "/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events"
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
 CLOUD_INIT_RESULT_PATH = "/run/cloud-init/result.json"
 CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
+
+#: modinfo's exit code for a module that is not there; others mean that it could not tell.
+_NO_SUCH_MODULE = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +98,22 @@ class Evidence:
         self.folder = folder
 
     def copy_to(self, folder: Path) -> Path:
-        """Copy everything to `folder`, in place of what lay there, and return it."""
+        """Copy everything to `folder`, in place of what lay there, and return it.
+
+        Raises HarnessError where the copy can't be written; `folder` is then as it was.
+        """
         make_private_folder(folder.parent)
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self.folder, folder)
+        beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+        try:
+            shutil.copytree(self.folder, beside)
+            shutil.rmtree(folder, ignore_errors=True)
+            beside.rename(folder)
+        except (OSError, shutil.Error) as error:
+            raise HarnessError(
+                f"The evidence in '{self.folder}' can't be copied to '{folder}': {error}."
+            ) from error
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
         return folder
 
     def file(self, path: str) -> str | None:
@@ -130,8 +146,33 @@ class Evidence:
         return kept.read_text(errors="replace")
 
     def exit_code_of(self, name: str) -> int:
-        """Return the exit code of the gathered command `name`."""
-        return int((self.folder / "commands" / f"{name}.exit-code").read_text())
+        """Return the exit code of the gathered command `name`.
+
+        Raises HarnessError where it is not known.
+        """
+        return _number(self.output_of(f"{name}.exit-code"), f"exit code of '{name}'")
+
+    def answer_of(self, name: str) -> str:
+        """Return the output of the gathered command `name`, which has to have succeeded.
+
+        Raises HarnessError otherwise: what a failed command does not show may be there all the
+        same, so nothing can be judged by its absence.
+        """
+        output = self.output_of(name)
+        exit_code = self.exit_code_of(name)
+        if exit_code != 0:
+            raise HarnessError(
+                f"The command behind '{name}' ended with {exit_code} on the node, so the evidence "
+                f"in '{self.folder}' does not tell. It said: {output.strip()[-500:] or 'nothing'}"
+            )
+        return output
+
+    def _kernel_file(self, path: str) -> str:
+        """Return a file that every running kernel has."""
+        text = self.file(path)
+        if text is None:
+            raise HarnessError(f"The evidence in '{self.folder}' lacks '{path}'.")
+        return text
 
     @property
     def outcome(self) -> ProvisioningOutcome | None:
@@ -142,7 +183,9 @@ class Evidence:
     def exit_code(self) -> int | None:
         """Return provisioning's exit code as the shell saw it; None where it never ended."""
         text = self.file(EXIT_CODE_PATH)
-        return None if text is None or not text.strip() else int(text)
+        if text is None or not text.strip():
+            return None
+        return _number(text, f"exit code in '{EXIT_CODE_PATH}'")
 
     @property
     def cloud_init(self) -> CloudInitResult | None:
@@ -151,12 +194,12 @@ class Evidence:
 
     @property
     def running_kernel(self) -> str:
-        return self.output_of("uname-r").strip()
+        return self.answer_of("uname-r").strip()
 
     @property
     def booted_at_s(self) -> float:
         """Return the guest's boot time in seconds since the epoch, by its own clock."""
-        return nodestate.parse_boot_time(self.file("/proc/stat") or "")
+        return nodestate.parse_boot_time(self._kernel_file("/proc/stat"))
 
     @property
     def record(self) -> Mapping[str, str] | None:
@@ -177,38 +220,63 @@ class Evidence:
         return self.files(EVENTS_FOLDER)
 
     @property
+    def event_tasks(self) -> list[str]:
+        """Return the task name of every event file, oldest first.
+
+        Raises HarnessError that names a file which is no event.
+        """
+        return [nodestate.parse_event_task(text, name) for name, text in self.event_files.items()]
+
+    @property
     def loaded_modules(self) -> Mapping[str, LoadedModule]:
-        return nodestate.parse_modules(self.file("/proc/modules") or "")
+        return nodestate.parse_modules(self._kernel_file("/proc/modules"))
 
     @property
     def dkms_builds(self) -> list[DkmsBuild]:
-        return nodestate.parse_dkms_status(self.output_of("dkms-status"))
+        return nodestate.parse_dkms_status(self.answer_of("dkms-status"))
 
     @property
     def pci_functions(self) -> list[PciFunction]:
-        return nodestate.parse_lspci(self.output_of("lspci"))
+        return nodestate.parse_lspci(self.answer_of("lspci"))
 
     @property
     def container_images(self) -> list[str]:
-        return self.output_of("container-images").split()
+        return self.answer_of("container-images").split()
 
     @property
     def failed_units(self) -> list[str]:
-        return [line.split()[0] for line in self.output_of("failed-units").splitlines() if line]
+        rows = (line.split() for line in self.answer_of("failed-units").splitlines())
+        return [row[0] for row in rows if row]
 
     @property
     def unit_states(self) -> Mapping[str, str]:
         """Return the active state of every unit that systemd has loaded."""
-        rows = (line.split() for line in self.output_of("units").splitlines())
+        rows = (line.split() for line in self.answer_of("units").splitlines())
         return {row[0]: row[2] for row in rows if len(row) > 2}
 
     @property
     def paths(self) -> Mapping[str, PathState]:
-        """Return every path that was looked for and found."""
-        return nodestate.parse_stat((self.folder / "stat.txt").read_text(errors="replace"))
+        """Return every path that was looked for and found.
+
+        Raises HarnessError where nobody looked.
+        """
+        kept = self.folder / "stat.txt"
+        if not kept.is_file():
+            raise HarnessError(f"The evidence in '{self.folder}' does not say which paths exist.")
+        return nodestate.parse_stat(kept.read_text(errors="replace"))
 
     def vermagic_of(self, kernel: str) -> str | None:
-        """Return the vermagic of the `nvidia` module that `kernel` would load, if any."""
-        if self.exit_code_of(f"modinfo-{kernel}") != 0:
+        """Return the vermagic of the `nvidia` module that `kernel` would load, if any.
+
+        Raises HarnessError where modinfo could not tell.
+        """
+        if self.exit_code_of(f"modinfo-{kernel}") == _NO_SUCH_MODULE:
             return None
-        return nodestate.parse_modinfo_field(self.output_of(f"modinfo-{kernel}"), "vermagic")
+        return nodestate.parse_modinfo_field(self.answer_of(f"modinfo-{kernel}"), "vermagic")
+
+
+def _number(text: str, what: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise HarnessError(f"A number was expected as the {what}, but it is {text!r}.") from None

@@ -9,6 +9,7 @@ import json
 import shlex
 import shutil
 import tarfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 _FILE_LIMIT_KIB = 4096
+_ARCHIVE_LIMIT_BYTES = 256 << 20
 _SCRIPT_S = 180.0
 
 
@@ -163,7 +165,7 @@ def collect_guest(runner: Runner, request: Request, folder: Path) -> Evidence:
         archive = base64.b64decode(result.stdout, validate=False)
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
             _unpack(tar, folder)
-    except (tarfile.TarError, binascii.Error, EOFError, OSError) as error:
+    except (tarfile.TarError, binascii.Error, zlib.error, EOFError, OSError) as error:
         sentence = f"The guest did not deliver its evidence ({error}).\n{result.render()}"
         (folder / "not-collected.txt").write_text(sentence)
         raise HarnessError(sentence) from error
@@ -172,12 +174,16 @@ def collect_guest(runner: Runner, request: Request, folder: Path) -> Evidence:
 
 def _unpack(tar: tarfile.TarFile, folder: Path) -> None:
     """Unpack regular files alone, below `folder` alone: the archive comes from a guest."""
+    room = _ARCHIVE_LIMIT_BYTES
     for member in tar:
         path = PurePosixPath(member.name)
         if not member.isreg() or path.is_absolute() or ".." in path.parts:
             continue
+        room -= member.size
+        if room < 0:
+            raise tarfile.TarError(f"it unpacks to more than {_ARCHIVE_LIMIT_BYTES >> 20} MiB")
         target = folder / path
-        make_private_folder(target.parent)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         content = tar.extractfile(member)
         if content is not None:
             target.write_bytes(content.read())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ _DKMS = re.compile(
 _PCI = re.compile(
     r"(?P<slot>\S+) .*\[(?P<class_code>[0-9a-f]{4})\]: .*"
     r"\[(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})\]"
+)
+_MODULE = re.compile(r"(\S+) \d+ (\d+|-) (\S+)")
+_STAT = re.compile(
+    r"(?P<kind>\S) (?P<mode>[0-7]+) (?P<size>\d+) (?P<modified>-?[0-9.]+) (?P<path>/.*)"
 )
 _PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")
 
@@ -72,13 +77,20 @@ class PathState:
 
 
 def parse_modules(text: str) -> dict[str, LoadedModule]:
-    """Parse `/proc/modules`."""
+    """Parse `/proc/modules`.
+
+    Raises HarnessError at a line of another form.
+    """
     modules: dict[str, LoadedModule] = {}
     for line in text.splitlines():
-        name, _size, references, holders, *_ = line.split()
+        found = _MODULE.match(line)
+        if found is None:
+            raise HarnessError(f"'/proc/modules' has a line of an unknown form: {line!r}.")
+        name, references, holders = found.groups()
         modules[name] = LoadedModule(
             name=name,
-            references=int(references),
+            # A kernel that can't unload modules counts no references.
+            references=0 if references == "-" else int(references),
             holders=tuple(holder for holder in holders.split(",") if holder not in {"", "-"}),
         )
     return modules
@@ -121,16 +133,21 @@ def parse_lspci(text: str) -> list[PciFunction]:
 
 
 def parse_stat(text: str) -> dict[str, PathState]:
-    """Parse lines of STAT_FORMAT."""
+    """Parse lines of STAT_FORMAT.
+
+    Raises HarnessError at a line of another form, as a path with a line break makes.
+    """
     states: dict[str, PathState] = {}
     for line in text.splitlines():
-        kind, mode, size, modified, path = line.split(" ", 4)
-        states[path] = PathState(
-            path=path,
-            kind=kind,
-            mode=int(mode, 8),
-            size=int(size),
-            modified_at_s=float(modified),
+        found = _STAT.fullmatch(line)
+        if found is None:
+            raise HarnessError(f"The list of paths has a line of an unknown form: {line!r}.")
+        states[found["path"]] = PathState(
+            path=found["path"],
+            kind=found["kind"],
+            mode=int(found["mode"], 8),
+            size=int(found["size"]),
+            modified_at_s=float(found["modified"]),
         )
     return states
 
@@ -158,6 +175,25 @@ def parse_prebake_lines(text: str) -> list[Mapping[str, str]]:
     for line in text.splitlines():
         found = _PREBAKE.search(line)
         if found is not None:
-            pairs = (part.partition("=") for part in shlex.split(found["fields"]))
+            pairs = (part.partition("=") for part in _words(found["fields"]))
             lines.append({key: value for key, _, value in pairs})
     return lines
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        # A log may quote or cut the line off, and then its quotes do not match.
+        return text.split()
+
+
+def parse_event_task(text: str, name: str) -> str:
+    """Return the task name in the event file `name`.
+
+    Raises HarnessError where it is no event.
+    """
+    try:
+        return str(json.loads(text)["TaskName"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise HarnessError(f"The event file '{name}' has an unknown form: {text!r}.") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -145,7 +146,7 @@ class Node:
         self._resources = contextlib.ExitStack()
         self._servers: dict[str, MpqemuServer] = {}
         self._evidence: Evidence | None = None
-        self.evidence_folder = folder / "evidence"
+        self._gatherings = itertools.count(1)
 
     def __enter__(self) -> Self:
         try:
@@ -252,8 +253,12 @@ class Node:
     _ssh: SshRunner | None = None
 
     def evidence(self) -> Evidence:
-        """Return the evidence of this node as it is now; gathered again at each call."""
-        self._evidence = self.collect(self.evidence_folder)
+        """Return the evidence of this node as it is now.
+
+        It is gathered again at each call, into a folder of its own: what was gathered before
+        stays as it is, and nothing of it is taken for new.
+        """
+        self._evidence = self.collect(self.folder / f"evidence-{next(self._gatherings)}")
         return self._evidence
 
     @property

@@ -1,0 +1,152 @@
+"""Evidence folders of nodes that never were, laid out as gathering lays them out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH
+from harness.evidence import (
+    CLOUD_INIT_OUTPUT_PATH,
+    CLOUD_INIT_RESULT_PATH,
+    EVENTS_FOLDER,
+    RECORD_PATH,
+    Evidence,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+KERNEL = "6.1.0-56-cloud-amd64"
+OTHER_KERNEL = "6.1.0-55-cloud-amd64"
+VERSION = "580.126.09"
+IMAGE = "mcr.microsoft.com/aks/aks-gpu-cuda-lts:580.126.09-20260801000000"
+BOOTED_AT_S = 1_700_000_000
+MODULE = f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko"
+
+
+@dataclass(frozen=True)
+class EvidenceFolder:
+    """A folder being filled; every method replaces what was there."""
+
+    root: Path
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence(self.root)
+
+    def command(self, name: str, output: str, exit_code: int = 0) -> Self:
+        self._write(f"commands/{name}", output)
+        return self._write(f"commands/{name}.exit-code", f"{exit_code}\n")
+
+    def file(self, path: str, text: str) -> Self:
+        return self._write(f"files{path}", text)
+
+    def without(self, name: str) -> Self:
+        """Take away one kept file, by its name in the folder."""
+        (self.root / name).unlink()
+        return self
+
+    def outcome(self, **fields: object) -> Self:
+        """Write an outcome that differs in `fields` from one that went well."""
+        document = {
+            "command": "boot",
+            "exit_code": 0,
+            "exit_name": "success",
+            "error": None,
+            "decision": {"action": "install-skip-build", "reason": "ok"},
+            "steps": [
+                {"name": "install-driver", "status": "done", "duration_s": 1.5, "detail": None},
+                {"name": "restart-dcgm", "status": "failed", "duration_s": 0.1, "detail": "slow"},
+            ],
+        }
+        return self.file(OUTCOME_PATH, json.dumps({**document, **fields}))
+
+    def cloud_init(
+        self, *errors: str, datasource: str = "DataSourceNoCloud [seed=/dev/vdb]"
+    ) -> Self:
+        run = {"datasource": datasource, "errors": list(errors)}
+        return self.file(CLOUD_INIT_RESULT_PATH, json.dumps({"v1": run}))
+
+    def modules(self, *names: str) -> Self:
+        return self.file(
+            "/proc/modules",
+            "".join(f"{name} 16384 0 - Live 0x0000000000000000\n" for name in names),
+        )
+
+    def paths(self, *lines: str) -> Self:
+        return self._write("stat.txt", "".join(f"{line}\n" for line in lines))
+
+    def more_paths(self, *lines: str) -> Self:
+        return self.paths(*(self.root / "stat.txt").read_text().splitlines(), *lines)
+
+    def event(self, name: str, task: str) -> Self:
+        return self.file(f"{EVENTS_FOLDER}/{name}.json", json.dumps({"TaskName": task}))
+
+    def _write(self, name: str, text: str) -> Self:
+        target = self.root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        return self
+
+
+def a_gpu_node(folder: Path) -> EvidenceFolder:
+    """Return the evidence of a prebaked GPU node on which everything went well."""
+    return (
+        EvidenceFolder(folder)
+        .outcome()
+        .cloud_init()
+        .file(EXIT_CODE_PATH, "0\n")
+        .file(
+            CLOUD_INIT_OUTPUT_PATH,
+            "Cloud-init v. 22.4.2 running\n"
+            "AKS_GPU_PREBAKE event=decision action=install-skip-build reason=ok\n",
+        )
+        .file(RECORD_PATH, f"DRIVER_VERSION={VERSION}\nKERNEL={KERNEL}\n")
+        .file("/proc/stat", f"cpu 1 2 3\nbtime {BOOTED_AT_S}\n")
+        .modules("nvidia", "virtio_blk")
+        .event("1700000001000", "AKS.CSE.ensureGPUDrivers")
+        .command("uname-r", f"{KERNEL}\n")
+        .command("dkms-status", f"nvidia/{VERSION}, {KERNEL}, x86_64: installed\n")
+        .command(
+            "lspci",
+            "00:00.0 Host bridge [0600]: Intel Corporation 82G33/G31 [8086:29c0]\n"
+            "01:00.0 3D controller [0302]: NVIDIA Corporation GH100 [H100 SXM5 80GB] [10de:2330] "
+            "(rev a1)\n\tSubsystem: NVIDIA Corporation Device [10de:16c1]\n"
+            "\tKernel driver in use: nvidia\n",
+        )
+        .command("container-images", f"{IMAGE}\nregistry.k8s.io/pause:3.9\n")
+        .command("failed-units", "")
+        .command("units", "nvidia-dcgm.service loaded active running NVIDIA DCGM service\n")
+        .command(
+            f"modinfo-{KERNEL}", f"filename: {MODULE}\nvermagic:       {KERNEL} SMP mod_unload\n"
+        )
+        .command(f"modinfo-{OTHER_KERNEL}", "modinfo: ERROR: Module nvidia not found.\n", 1)
+        .paths(
+            "c 666 0 1700000002.0000000000 /dev/nvidia0",
+            "c 666 0 1700000002.0000000000 /dev/nvidiactl",
+            f"f 644 4096 1699990000.5000000000 {MODULE}",
+            "f 755 100 1699990000.0000000000 /usr/bin/nvidia-smi",
+            "f 4755 100 1699990000.0000000000 /usr/bin/nvidia-modprobe",
+            "d 755 40 1699990000.0000000000 /usr/bin/lib64",
+            f"f 644 60 1699990000.0000000000 {RECORD_PATH}",
+        )
+    )
+
+
+def a_stripped_node(folder: Path) -> EvidenceFolder:
+    """Return the evidence of a node without GPU from which the driver was taken away."""
+    return (
+        a_gpu_node(folder)
+        .outcome(decision={"action": "teardown", "reason": "opted_out"})
+        .without(f"files{RECORD_PATH}")
+        .modules("virtio_blk")
+        .command("dkms-status", "")
+        .command("lspci", "00:00.0 Host bridge [0600]: Intel Corporation 82G33/G31 [8086:29c0]\n")
+        .command("container-images", "")
+        .command(f"modinfo-{KERNEL}", "modinfo: ERROR: Module nvidia not found.\n", 1)
+        .paths()
+    )

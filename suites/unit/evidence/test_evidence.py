@@ -1,0 +1,126 @@
+"""The typed view of an evidence folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH
+from harness.errors import HarnessError
+from harness.evidence import RECORD_PATH, ProvisioningOutcome
+from suites.unit.evidence.folders import KERNEL, EvidenceFolder, a_gpu_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_outcome_is_read_with_its_steps(tmp_path: Path) -> None:
+    outcome = a_gpu_node(tmp_path).evidence.outcome
+
+    assert outcome is not None
+    assert (outcome.exit_code, outcome.action, outcome.reason) == (0, "install-skip-build", "ok")
+    assert [step.name for step in outcome.steps] == ["install-driver", "restart-dcgm"]
+
+
+def test_outcome_without_a_decision_is_read(tmp_path: Path) -> None:
+    outcome = a_gpu_node(tmp_path).outcome(decision=None).evidence.outcome
+
+    assert outcome is not None
+    assert (outcome.action, outcome.reason) == (None, None)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"steps": 1}'])
+def test_outcome_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(HarnessError, match="outcome that provisioning left has an unknown form"):
+        ProvisioningOutcome.from_json(text)
+
+
+def test_node_that_never_ended_has_no_exit_code(tmp_path: Path) -> None:
+    assert a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "").evidence.exit_code is None
+
+
+def test_damaged_exit_code_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match=r"A number was expected .* it is 'zero'"):
+        _ = a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "zero").evidence.exit_code
+
+
+def test_record_is_read_by_field(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).file(RECORD_PATH, "A=1\n\nno field\nB=x=y\nA=2\nC=\n")
+
+    assert folder.evidence.record == {"A": "1", "B": "x=y", "C": ""}
+
+
+def test_files_of_a_folder_come_by_name(tmp_path: Path) -> None:
+    evidence = EvidenceFolder(tmp_path).file("/run/x/b", "2").file("/run/x/a", "1").evidence
+
+    assert list(evidence.files("/run/x").items()) == [("a", "1"), ("b", "2")]
+    assert evidence.files("/run/none") == {}
+
+
+def test_text_that_is_no_unicode_is_read_all_the_same(tmp_path: Path) -> None:
+    evidence = EvidenceFolder(tmp_path).file("/x", "").evidence
+    (tmp_path / "files/x").write_bytes(b"\xff!")
+
+    assert evidence.file("/x") == "\ufffd!"
+
+
+def test_command_that_was_not_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match="has no output of 'nvidia-smi'"):
+        a_gpu_node(tmp_path).evidence.output_of("nvidia-smi")
+
+
+def test_answer_of_a_failed_command_shows_what_it_said(tmp_path: Path) -> None:
+    evidence = a_gpu_node(tmp_path).command("lspci", "lspci: not found\n", 127).evidence
+
+    with pytest.raises(HarnessError, match=r"'lspci' ended with 127 .* It said: lspci: not found"):
+        evidence.answer_of("lspci")
+
+
+def test_output_of_a_failed_command_can_be_had(tmp_path: Path) -> None:
+    evidence = a_gpu_node(tmp_path).command("dmesg", "half", 124).evidence
+
+    assert (evidence.output_of("dmesg"), evidence.exit_code_of("dmesg")) == ("half", 124)
+
+
+def test_units_come_by_name_and_state(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path)
+    folder.command("failed-units", "a.service loaded failed failed A\n  \nb.service loaded failed")
+
+    assert folder.evidence.failed_units == ["a.service", "b.service"]
+    assert folder.evidence.unit_states == {"nvidia-dcgm.service": "active"}
+
+
+def test_vermagic_is_that_of_the_kernel_asked_for(tmp_path: Path) -> None:
+    assert a_gpu_node(tmp_path).evidence.vermagic_of(KERNEL) == f"{KERNEL} SMP mod_unload"
+
+
+def test_copy_is_complete_and_replaces_what_was_there(tmp_path: Path) -> None:
+    source = a_gpu_node(tmp_path / "source").evidence
+    target = tmp_path / "kept" / "node"
+    (target / "old").mkdir(parents=True)
+
+    assert source.copy_to(target) == target
+
+    files = {path.relative_to(target) for path in target.rglob("*") if path.is_file()}
+    assert files == {
+        path.relative_to(source.folder) for path in source.folder.rglob("*") if path.is_file()
+    }
+    assert [path.name for path in target.parent.iterdir()] == ["node"]
+
+
+def test_copy_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    target = tmp_path / "kept" / "node"
+    target.mkdir(parents=True)
+    (target / "old").touch()
+
+    with pytest.raises(HarnessError, match="can't be copied"):
+        EvidenceFolder(tmp_path / "absent").evidence.copy_to(target)
+
+    assert [path.name for path in target.parent.rglob("*")] == ["node", "old"]
+
+
+def test_missing_outcome_is_none(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).without(f"files{OUTCOME_PATH}")
+
+    assert folder.evidence.outcome is None

@@ -1,0 +1,191 @@
+"""What a node's own tools print, parsed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import HarnessError
+from harness.evidence.nodestate import (
+    DkmsBuild,
+    LoadedModule,
+    PciFunction,
+    parse_boot_time,
+    parse_dkms_status,
+    parse_event_task,
+    parse_lspci,
+    parse_modinfo_field,
+    parse_modules,
+    parse_prebake_lines,
+    parse_stat,
+)
+
+
+def test_modules_come_with_their_holders() -> None:
+    text = (
+        "nvidia_uvm 1536000 0 - Live 0x0000000000000000 (OE)\n"
+        "nvidia 56000000 2 nvidia_uvm,nvidia_modeset, Live 0xffffffffc0a00000 (POE)\n"
+    )
+
+    assert parse_modules(text) == {
+        "nvidia_uvm": LoadedModule(name="nvidia_uvm", references=0, holders=()),
+        "nvidia": LoadedModule(
+            name="nvidia", references=2, holders=("nvidia_uvm", "nvidia_modeset")
+        ),
+    }
+
+
+def test_modules_of_a_kernel_that_cannot_unload_them_are_read() -> None:
+    assert parse_modules("ext4 983040 - - Live 0x0\n")["ext4"].references == 0
+
+
+@pytest.mark.parametrize("line", ["nvidia", "nvidia x 0 - Live", "nvidia 1 two - Live", " "])
+def test_module_line_of_another_form_is_shown(line: str) -> None:
+    with pytest.raises(HarnessError, match="'/proc/modules' has a line of an unknown form"):
+        parse_modules(f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "build"),
+    [
+        ("nvidia/580.126.09: added", ("580.126.09", None, "added")),
+        (
+            "nvidia/580.126.09, 6.1.0-56-cloud-amd64, x86_64: built",
+            ("580.126.09", "6.1.0-56-cloud-amd64", "built"),
+        ),
+        (
+            "nvidia, 580.126.09, 5.15.0-1050-azure, x86_64: installed",
+            ("580.126.09", "5.15.0-1050-azure", "installed"),
+        ),
+        ("nvidia, 580.126.09: added", ("580.126.09", None, "added")),
+        (
+            "nvidia/580.126.09, 6.1.0-56-cloud-amd64, x86_64: installed (WARNING! Diff built)",
+            ("580.126.09", "6.1.0-56-cloud-amd64", "installed"),
+        ),
+    ],
+)
+def test_dkms_status_is_read_in_both_of_its_forms(
+    line: str, build: tuple[str, str | None, str]
+) -> None:
+    version, kernel, state = build
+
+    assert parse_dkms_status(f"{line}\n") == [
+        DkmsBuild(name="nvidia", version=version, kernel=kernel, state=state)
+    ]
+
+
+def test_dkms_chatter_is_no_module() -> None:
+    assert parse_dkms_status("\nDeprecated feature: REMAKE_INITRD (/var/lib/dkms)\n") == []
+
+
+def test_functions_of_the_bus_come_with_their_driver() -> None:
+    text = (
+        "00:02.0 PCI bridge [0604]: Red Hat, Inc. QEMU PCIe Root port [1b36:000c]\n"
+        "\tKernel driver in use: pcieport\n"
+        "0000:01:00.0 3D controller [0302]: NVIDIA Corporation GH100 [H100 SXM5 80GB] [10de:2330]"
+        " (rev a1)\n"
+        "\tSubsystem: NVIDIA Corporation Device [10de:16c1]\n"
+        "\tKernel modules: nvidia, nouveau\n"
+    )
+
+    assert parse_lspci(text) == [
+        PciFunction(
+            slot="00:02.0",
+            class_code="0604",
+            vendor="1b36",
+            device="000c",
+            driver_in_use="pcieport",
+        ),
+        PciFunction(
+            slot="0000:01:00.0",
+            class_code="0302",
+            vendor="10de",
+            device="2330",
+            driver_in_use=None,
+        ),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "pcilib: Cannot open /proc/bus/pci\n"])
+def test_bus_without_functions_is_empty(text: str) -> None:
+    assert parse_lspci(text) == []
+
+
+def test_paths_may_hold_blanks() -> None:
+    states = parse_stat("f 4755 12 1700000000.5000000000 /usr/bin/nvidia modprobe\n")
+
+    state = states["/usr/bin/nvidia modprobe"]
+    assert (state.kind, state.mode, state.size, state.modified_at_s, state.is_setuid) == (
+        "f",
+        0o4755,
+        12,
+        1700000000.5,
+        True,
+    )
+
+
+@pytest.mark.parametrize(("mode", "is_setuid"), [("755", False), ("2755", False), ("4755", True)])
+def test_setuid_is_told_from_setgid(mode: str, is_setuid: bool) -> None:
+    assert parse_stat(f"f {mode} 0 1.0 /x\n")["/x"].is_setuid is is_setuid
+
+
+@pytest.mark.parametrize("text", ["f 755 0 1.0 /a\nb\n", "f 999 0 1.0 /x\n", "find: error\n"])
+def test_path_line_of_another_form_is_shown(text: str) -> None:
+    with pytest.raises(HarnessError, match="The list of paths has a line of an unknown form"):
+        parse_stat(text)
+
+
+def test_boot_time_is_read_among_other_lines() -> None:
+    assert parse_boot_time("cpu 1\nbtime 1700000000\nprocesses 2\n") == 1_700_000_000
+
+
+def test_missing_boot_time_is_said() -> None:
+    with pytest.raises(HarnessError, match="no '/proc/stat' with a 'btime' line"):
+        parse_boot_time("cpu 1\nnot btime 12\n")
+
+
+def test_field_of_modinfo_is_read() -> None:
+    text = "filename:       /x.ko\nversion:        580\nsrcversion:     AB\n"
+
+    assert parse_modinfo_field(text, "version") == "580"
+    assert parse_modinfo_field(text, "vermagic") is None
+
+
+def test_prebake_lines_are_read_by_key_wherever_they_stand() -> None:
+    text = (
+        "AKS_GPU_PREBAKE event=decision reason=ok action=install-skip-build\n"
+        "noise\n"
+        "[   12.3] cloud-init: AKS_GPU_PREBAKE action=teardown event=teardown why='two words'\n"
+    )
+
+    assert parse_prebake_lines(text) == [
+        {"event": "decision", "reason": "ok", "action": "install-skip-build"},
+        {"action": "teardown", "event": "teardown", "why": "two words"},
+    ]
+
+
+def test_prebake_line_with_a_stray_quote_is_read_word_by_word() -> None:
+    """A shell's trace quotes the whole line, and a full disk cuts one off."""
+    (line,) = parse_prebake_lines("+ echo 'AKS_GPU_PREBAKE event=decision reason=ok'\n")
+
+    assert line["event"] == "decision"
+
+
+@given(st.text())
+def test_no_log_keeps_prebake_lines_from_being_read(noise: str) -> None:
+    line = "AKS_GPU_PREBAKE event=teardown status=cleaned"
+
+    lines = parse_prebake_lines(f"AKS_GPU_PREBAKE {noise}\n{line}\n")
+
+    assert {"event": "teardown", "status": "cleaned"} in lines
+
+
+def test_event_is_known_by_its_task() -> None:
+    assert parse_event_task('{"TaskName": "AKS.CSE.x"}', "1.json") == "AKS.CSE.x"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "1"])
+def test_file_that_is_no_event_is_named(text: str) -> None:
+    with pytest.raises(HarnessError, match=r"event file '1\.json' has an unknown form"):
+        parse_event_task(text, "1.json")

@@ -1,0 +1,452 @@
+"""Every expectation accepts what it should, and refuses what it should."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH
+from harness.errors import ExpectationError, HarnessError
+from harness.evidence import (
+    CLOUD_INIT_OUTPUT_PATH,
+    CLOUD_INIT_RESULT_PATH,
+    EVENTS_FOLDER,
+    RECORD_PATH,
+    Evidence,
+)
+from suites.unit.evidence.folders import (
+    BOOTED_AT_S,
+    IMAGE,
+    KERNEL,
+    MODULE,
+    OTHER_KERNEL,
+    VERSION,
+    EvidenceFolder,
+    a_gpu_node,
+    a_stripped_node,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Change = Callable[[EvidenceFolder], EvidenceFolder]
+    Expectation = Callable[[Evidence], object]
+
+OUTCOME_FILE = f"files{OUTCOME_PATH}"
+
+
+def as_it_is(folder: EvidenceFolder) -> EvidenceFolder:
+    return folder
+
+
+def with_file(path: str) -> Change:
+    return lambda folder: folder.paths(f"f 644 1 1.0 {path}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An expectation with what it judges; `trouble` is in the sentence of a refusal."""
+
+    expectation: Expectation
+    change: Change = as_it_is
+    node: Callable[[Path], EvidenceFolder] = a_gpu_node
+    trouble: str = ""
+
+    def judge(self, folder: Path) -> object:
+        return self.expectation(self.change(self.node(folder)).evidence)
+
+
+ACCEPTED = {
+    "provisioned": Case(expect.provisioned),
+    "provisioned with a failure that was expected": Case(
+        lambda e: expect.provisioned(e, exit_code=86),
+        lambda f: f.outcome(exit_code=86).file(EXIT_CODE_PATH, "86\n"),
+    ),
+    "cloud_init_clean": Case(expect.cloud_init_clean),
+    "cloud_init_reports_failure": Case(
+        expect.cloud_init_reports_failure, lambda f: f.cloud_init("('scripts-user', …)")
+    ),
+    "decided": Case(lambda e: expect.decided(e, action="install-skip-build", reason="ok")),
+    "prebake_line": Case(lambda e: expect.prebake_line(e, event="decision", reason="ok")),
+    "log_line": Case(lambda e: expect.log_line(e, "Cloud-init v. 22")),
+    "step_of": Case(lambda e: expect.step_of(e, "install-driver")),
+    "step_failed": Case(lambda e: expect.step_failed(e, "restart-dcgm")),
+    "kernel_running": Case(lambda e: expect.kernel_running(e, KERNEL)),
+    "record_names": Case(lambda e: expect.record_names(e, KERNEL=KERNEL)),
+    "no_record": Case(expect.no_record, node=a_stripped_node),
+    "image_present": Case(lambda e: expect.image_present(e, IMAGE)),
+    "image_absent": Case(lambda e: expect.image_absent(e, IMAGE), node=a_stripped_node),
+    "module_built_for": Case(lambda e: expect.module_built_for(e, KERNEL, version=VERSION)),
+    "no_module_for": Case(lambda e: expect.no_module_for(e, OTHER_KERNEL)),
+    "module_built_before_boot": Case(lambda e: expect.module_built_before_boot(e, KERNEL)),
+    "module_built_since_boot": Case(
+        lambda e: expect.module_built_since_boot(e, KERNEL),
+        lambda f: f.paths(f"f 644 1 {BOOTED_AT_S + 60}.0 {MODULE}"),
+    ),
+    "gpus_on_bus": Case(lambda e: expect.gpus_on_bus(e, "2330")),
+    "gpus_on_bus when there are none": Case(expect.gpus_on_bus, node=a_stripped_node),
+    "no_module_loaded": Case(expect.no_module_loaded, node=a_stripped_node),
+    "unit_state": Case(lambda e: expect.unit_state(e, "nvidia-dcgm.service", active="active")),
+    "gpu_bound": Case(lambda e: expect.gpu_bound(e, device="2330")),
+    "no_gpu": Case(expect.no_gpu, node=a_stripped_node),
+    "driver_installed": Case(expect.driver_installed),
+    "no_driver_artefact": Case(expect.no_driver_artefact, node=a_stripped_node),
+    "events_recorded": Case(lambda e: expect.events_recorded(e, "AKS.CSE.ensureGPUDrivers")),
+}
+
+REFUSED = {
+    "provisioned: another code": Case(
+        expect.provisioned,
+        lambda f: f.outcome(exit_code=84, exit_name="ERR_GPU_DRIVERS", error="no headers"),
+        trouble="expected to end with 0, but it ended with 84 (ERR_GPU_DRIVERS): no headers",
+    ),
+    "provisioned: no outcome": Case(
+        expect.provisioned, lambda f: f.without(OUTCOME_FILE), trouble="it left none"
+    ),
+    "provisioned: the shell saw another code": Case(
+        expect.provisioned,
+        lambda f: f.file(EXIT_CODE_PATH, "1\n"),
+        trouble="The shell was expected to see exit code 0, but saw 1",
+    ),
+    "provisioned: the shell saw none": Case(
+        expect.provisioned, lambda f: f.file(EXIT_CODE_PATH, "\n"), trouble="but saw None"
+    ),
+    "provisioned: success where a failure was expected": Case(
+        lambda e: expect.provisioned(e, exit_code=86), trouble="expected to end with 86"
+    ),
+    "cloud_init_clean: errors": Case(
+        expect.cloud_init_clean,
+        lambda f: f.cloud_init("runcmd failed"),
+        trouble="reported ['runcmd failed']",
+    ),
+    "cloud_init_clean: another source": Case(
+        expect.cloud_init_clean,
+        lambda f: f.cloud_init(datasource="DataSourceNone"),
+        trouble="but used 'DataSourceNone'",
+    ),
+    "cloud_init_clean: no result": Case(
+        expect.cloud_init_clean,
+        lambda f: f.without(f"files{CLOUD_INIT_RESULT_PATH}"),
+        trouble="expected to leave a result",
+    ),
+    "cloud_init_reports_failure: none": Case(
+        expect.cloud_init_reports_failure, trouble="reported none"
+    ),
+    "cloud_init_reports_failure: no result": Case(
+        expect.cloud_init_reports_failure,
+        lambda f: f.without(f"files{CLOUD_INIT_RESULT_PATH}"),
+        trouble="expected to report an error",
+    ),
+    "decided: another action": Case(
+        lambda e: expect.decided(e, action="install", reason="ok"),
+        trouble="expected to be 'install' for 'ok', but it was 'install-skip-build' for 'ok'",
+    ),
+    "decided: another reason": Case(
+        lambda e: expect.decided(e, action="install-skip-build", reason="kernel"),
+        trouble="but it was 'install-skip-build' for 'ok'",
+    ),
+    "decided: the log line says otherwise": Case(
+        lambda e: expect.decided(e, action="install-skip-build", reason="ok"),
+        lambda f: f.file(
+            CLOUD_INIT_OUTPUT_PATH, "AKS_GPU_PREBAKE event=decision action=install reason=kernel\n"
+        ),
+        trouble="An AKS_GPU_PREBAKE line with",
+    ),
+    "prebake_line: another value": Case(
+        lambda e: expect.prebake_line(e, event="teardown"), trouble="An AKS_GPU_PREBAKE line"
+    ),
+    "prebake_line: fields of two lines": Case(
+        lambda e: expect.prebake_line(e, event="decision", status="cleaned"),
+        lambda f: f.file(
+            CLOUD_INIT_OUTPUT_PATH,
+            "AKS_GPU_PREBAKE event=decision reason=ok\n"
+            "AKS_GPU_PREBAKE event=teardown status=cleaned\n",
+        ),
+        trouble="An AKS_GPU_PREBAKE line",
+    ),
+    "prebake_line: no log": Case(
+        lambda e: expect.prebake_line(e, event="decision"),
+        lambda f: f.without(f"files{CLOUD_INIT_OUTPUT_PATH}"),
+        trouble="but there were []",
+    ),
+    "log_line": Case(lambda e: expect.log_line(e, "no such line"), trouble="'no such line'"),
+    "step_of: not reached": Case(
+        lambda e: expect.step_of(e, "teardown"),
+        trouble="but the steps were ['install-driver', 'restart-dcgm']",
+    ),
+    "step_failed: done": Case(
+        lambda e: expect.step_failed(e, "install-driver"), trouble="but it is 'done'"
+    ),
+    "step_failed: not reached": Case(
+        lambda e: expect.step_failed(e, "teardown"), trouble="The step 'teardown' was expected"
+    ),
+    "kernel_running": Case(
+        lambda e: expect.kernel_running(e, OTHER_KERNEL), trouble=f"but runs '{KERNEL}'"
+    ),
+    "record_names: another value": Case(
+        lambda e: expect.record_names(e, KERNEL=OTHER_KERNEL), trouble=f"'KERNEL': '{KERNEL}'"
+    ),
+    "record_names: no such field": Case(
+        lambda e: expect.record_names(e, COLOUR="green"), trouble="{'COLOUR': None}"
+    ),
+    "record_names: no record": Case(
+        lambda e: expect.record_names(e, KERNEL=KERNEL),
+        node=a_stripped_node,
+        trouble="but there is none",
+    ),
+    "no_record: a record": Case(expect.no_record, trouble="but there is one"),
+    "no_record: a record that was not gathered": Case(
+        expect.no_record,
+        lambda f: f.paths(f"f 644 60 1699990000.0 {RECORD_PATH}"),
+        node=a_stripped_node,
+        trouble=f"'{RECORD_PATH}' is there",
+    ),
+    "image_present": Case(
+        lambda e: expect.image_present(e, IMAGE), node=a_stripped_node, trouble="but has []"
+    ),
+    "image_present: another tag": Case(
+        lambda e: expect.image_present(e, IMAGE[:-1]), trouble="expected to have"
+    ),
+    "image_absent": Case(lambda e: expect.image_absent(e, IMAGE), trouble="no longer, but has it"),
+    "module_built_for: built, not installed": Case(
+        lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
+        lambda f: f.command("dkms-status", f"nvidia/{VERSION}, {KERNEL}, x86_64: built\n"),
+        trouble="'built'",
+    ),
+    "module_built_for: another version": Case(
+        lambda e: expect.module_built_for(e, KERNEL, version="570.86.15"), trouble="says {}"
+    ),
+    "module_built_for: another kernel's vermagic": Case(
+        lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
+        lambda f: f.command(f"modinfo-{KERNEL}", f"vermagic: {OTHER_KERNEL} SMP\n"),
+        trouble=f"has '{OTHER_KERNEL} SMP'",
+    ),
+    "module_built_for: no vermagic": Case(
+        lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
+        lambda f: f.command(f"modinfo-{KERNEL}", "vermagic:\n"),
+        trouble="but has ''",
+    ),
+    "module_built_for: no module": Case(
+        lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
+        lambda f: f.command(f"modinfo-{KERNEL}", "", 1),
+        trouble="but has None",
+    ),
+    "no_module_for": Case(
+        lambda e: expect.no_module_for(e, KERNEL), trouble=f"there is one for '{KERNEL} SMP"
+    ),
+    "module_built_before_boot: compiled here": Case(
+        lambda e: expect.module_built_before_boot(e, KERNEL),
+        lambda f: f.paths(f"f 644 1 {BOOTED_AT_S + 60}.0 {MODULE}"),
+        trouble="is 60 s younger: it was compiled on this node",
+    ),
+    "module_built_before_boot: one of two compiled here": Case(
+        lambda e: expect.module_built_before_boot(e, KERNEL),
+        lambda f: f.more_paths(
+            f"f 644 1 {BOOTED_AT_S + 9}.0 {MODULE.replace('nvidia.ko', 'nvidia-uvm.ko')}"
+        ),
+        trouble="is 9 s younger",
+    ),
+    "module_built_before_boot: no module": Case(
+        lambda e: expect.module_built_before_boot(e, OTHER_KERNEL), trouble="none is there"
+    ),
+    "module_built_since_boot: older than the boot": Case(
+        lambda e: expect.module_built_since_boot(e, KERNEL), trouble="compiled on this node was"
+    ),
+    "module_built_since_boot: no module": Case(
+        lambda e: expect.module_built_since_boot(e, OTHER_KERNEL), trouble="there were {}"
+    ),
+    "gpus_on_bus: another": Case(
+        lambda e: expect.gpus_on_bus(e, "20b0"), trouble="but there were ['2330']"
+    ),
+    "gpus_on_bus: one of two": Case(
+        lambda e: expect.gpus_on_bus(e, "2330", "2330"), trouble="but there were ['2330']"
+    ),
+    "gpus_on_bus: one too many": Case(expect.gpus_on_bus, trouble="but there were ['2330']"),
+    "no_module_loaded: a module": Case(
+        expect.no_module_loaded,
+        lambda f: f.modules("nvidia_uvm"),
+        node=a_stripped_node,
+        trouble="['nvidia_uvm']",
+    ),
+    "no_module_loaded: a device node": Case(
+        expect.no_module_loaded,
+        lambda f: f.paths("c 666 0 1.0 /dev/nvidia-uvm"),
+        node=a_stripped_node,
+        trouble="['/dev/nvidia-uvm']",
+    ),
+    "unit_state: another": Case(
+        lambda e: expect.unit_state(e, "nvidia-dcgm.service", active="failed"),
+        trouble="but is 'active'",
+    ),
+    "unit_state: not loaded": Case(
+        lambda e: expect.unit_state(e, "kubelet.service", active="active"), trouble="but is 'None'"
+    ),
+    "gpu_bound: no GPU": Case(
+        lambda e: expect.gpu_bound(e, device="2330"),
+        node=a_stripped_node,
+        trouble="A GPU 10de:2330 was expected",
+    ),
+    "gpu_bound: another GPU": Case(
+        lambda e: expect.gpu_bound(e, device="20b0"), trouble="A GPU 10de:20b0 was expected"
+    ),
+    "gpu_bound: by another driver": Case(
+        lambda e: expect.gpu_bound(e, device="2330"),
+        lambda f: f.command(
+            "lspci",
+            "01:00.0 3D controller [0302]: NVIDIA H100 [10de:2330]\n"
+            "\tKernel driver in use: nouveau\n",
+        ),
+        trouble="bound to 01:00.0, but 'nouveau' is",
+    ),
+    "gpu_bound: by no driver": Case(
+        lambda e: expect.gpu_bound(e, device="2330"),
+        lambda f: f.command("lspci", "01:00.0 3D controller [0302]: NVIDIA H100 [10de:2330]\n"),
+        trouble="but 'None' is",
+    ),
+    "gpu_bound: no device node": Case(
+        lambda e: expect.gpu_bound(e, device="2330"),
+        lambda f: f.paths("c 666 0 1.0 /dev/nvidiactl"),
+        trouble="there are ['/dev/nvidiactl']",
+    ),
+    "no_gpu": Case(expect.no_gpu, trouble="No GPU was expected"),
+    "driver_installed: a file is missing": Case(
+        expect.driver_installed,
+        lambda f: f.paths("f 4755 1 1.0 /usr/bin/nvidia-modprobe", "d 755 1 1.0 /usr/bin/lib64"),
+        trouble="'/usr/bin/nvidia-smi' was expected",
+    ),
+    "driver_installed: nvidia-modprobe is not setuid": Case(
+        expect.driver_installed,
+        lambda f: f.more_paths("f 755 1 1.0 /usr/bin/nvidia-modprobe"),
+        trouble="expected to be setuid",
+    ),
+    "no_driver_artefact: DKMS knows it": Case(
+        expect.no_driver_artefact,
+        lambda f: f.command("dkms-status", f"nvidia/{VERSION}: added\n"),
+        node=a_stripped_node,
+        trouble="DKMS was expected to know no driver",
+    ),
+    "no_driver_artefact: a module is loaded": Case(
+        expect.no_driver_artefact,
+        lambda f: f.modules("nvidia_peermem"),
+        node=a_stripped_node,
+        trouble="these are loaded: ['nvidia_peermem']",
+    ),
+    **{
+        f"no_driver_artefact: {path} is left": Case(
+            expect.no_driver_artefact,
+            with_file(path),
+            node=a_stripped_node,
+            trouble=f"these were left: ['{path}']",
+        )
+        for path in (
+            "/var/lib/dkms/nvidia",
+            MODULE,
+            f"/lib/modules/{OTHER_KERNEL}/updates/dkms/nvidia-drm.ko.xz",
+            "/usr/bin/lib64",
+            "/etc/ld.so.conf.d/nvidia.conf",
+            "/usr/bin/nvidia-smi",
+            "/usr/bin/nvidia-modprobe",
+        )
+    },
+    "events_recorded: another": Case(
+        lambda e: expect.events_recorded(e, "AKS.CSE.cleanUpGPUDrivers"),
+        trouble="there are those for ['AKS.CSE.ensureGPUDrivers']",
+    ),
+    "events_recorded: named in another event's message": Case(
+        lambda e: expect.events_recorded(e, "AKS.CSE.x"),
+        lambda f: f.file(
+            f"{EVENTS_FOLDER}/1.json", '{"TaskName": "other", "Message": "\\"AKS.CSE.x\\""}'
+        ),
+        trouble="['AKS.CSE.x'] were expected",
+    ),
+}
+
+#: Where evidence is missing nobody can tell, least of all that something is absent.
+UNDECIDED = {
+    "provisioned: a damaged outcome": Case(
+        expect.provisioned, lambda f: f.file(OUTCOME_PATH, "{half")
+    ),
+    "cloud_init_clean: a damaged result": Case(
+        expect.cloud_init_clean, lambda f: f.file(CLOUD_INIT_RESULT_PATH, "[]")
+    ),
+    "no_record: nobody looked": Case(
+        expect.no_record, lambda f: f.without("stat.txt"), node=a_stripped_node
+    ),
+    "image_absent: containerd did not answer": Case(
+        lambda e: expect.image_absent(e, IMAGE),
+        lambda f: f.command("container-images", "ctr: cannot connect", 1),
+        node=a_stripped_node,
+    ),
+    "no_gpu: there is no lspci": Case(
+        expect.no_gpu,
+        lambda f: f.command("lspci", "sh: lspci: not found", 127),
+        node=a_stripped_node,
+    ),
+    "no_module_for: modinfo hung": Case(
+        lambda e: expect.no_module_for(e, OTHER_KERNEL),
+        lambda f: f.command(f"modinfo-{OTHER_KERNEL}", "", 124),
+    ),
+    "no_module_for: nobody asked": Case(lambda e: expect.no_module_for(e, "5.0-unknown")),
+    "no_module_loaded: no list of modules": Case(
+        expect.no_module_loaded, lambda f: f.without("files/proc/modules"), node=a_stripped_node
+    ),
+    "no_driver_artefact: nobody looked": Case(
+        expect.no_driver_artefact, lambda f: f.without("stat.txt"), node=a_stripped_node
+    ),
+    "no_driver_artefact: DKMS did not answer": Case(
+        expect.no_driver_artefact,
+        lambda f: f.command("dkms-status", "Terminated", 124),
+        node=a_stripped_node,
+    ),
+    "module_built_before_boot: no time of the boot": Case(
+        lambda e: expect.module_built_before_boot(e, KERNEL), lambda f: f.file("/proc/stat", "")
+    ),
+    "events_recorded: a damaged event": Case(
+        lambda e: expect.events_recorded(e, "x"), lambda f: f.file(f"{EVENTS_FOLDER}/1.json", "{")
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ACCEPTED.values(), ids=ACCEPTED)
+def test_what_is_as_expected_is_accepted(tmp_path: Path, case: Case) -> None:
+    case.judge(tmp_path)
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_is_not_as_expected_is_refused(tmp_path: Path, case: Case) -> None:
+    with pytest.raises(ExpectationError) as caught:
+        case.judge(tmp_path)
+
+    assert case.trouble
+    assert case.trouble in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("case", UNDECIDED.values(), ids=UNDECIDED)
+def test_what_the_evidence_does_not_tell_is_the_harness_trouble(
+    tmp_path: Path, case: Case
+) -> None:
+    with pytest.raises(HarnessError):
+        case.judge(tmp_path)
+
+
+@pytest.mark.parametrize("cases", [ACCEPTED, REFUSED], ids=["accepts", "refuses"])
+def test_no_expectation_is_left_out(cases: dict[str, Case]) -> None:
+    public = {
+        name
+        for name, value in inspect.getmembers(expect, inspect.isfunction)
+        if value.__module__ == expect.__name__ and not name.startswith("_")
+    }
+
+    assert {name.partition(":")[0].split()[0] for name in cases} == public
+
+
+def test_step_is_returned_with_what_is_known_of_it(tmp_path: Path) -> None:
+    step = expect.step_of(a_gpu_node(tmp_path).evidence, "install-driver")
+
+    assert (step.status, step.duration_s, step.detail) == ("done", 1.5, None)
