@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from harness.cli import demo, doctor, images, payload
 from harness.errors import ExpectationError, HarnessError
+from harness.provisioning.command import CommandError
+from harness.provisioning.wait import WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ExpectationError as error:
         print(f"harness: {error}", file=sys.stderr)
         return 1
-    except HarnessError as error:
+    except (HarnessError, CommandError, WaitTimeoutError, OSError) as error:
         print(f"harness: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

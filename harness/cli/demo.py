@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from harness import expect
 from harness.cli.images import show_event
 from harness.cli.options import add_machine_options, settings_of
-from harness.errors import ExpectationError
+from harness.errors import ExpectationError, HarnessError
 from harness.gpu import load_catalogue
 from harness.lab import open_lab
 from harness.lab.node import NodeRequest
@@ -156,12 +157,20 @@ def _run(arguments: argparse.Namespace) -> int:
         say(f"image '{node_image.name}' ready: {node_image.disk}")
         say("baking the driver on a machine without a GPU, unless that is cached")
         baked = lab.baked_image()
-        say(f"baked: the record names kernel {(lab.bake_evidence(baked).record or {})['kernel']}")
+        record = lab.bake_evidence(baked).record or {}
+        say(f"baked: the record names kernel {record.get('kernel', '(none)')}")
         planned = scenarios(baked)
         workers = min(len(planned), os.cpu_count() or 1)
         with concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="node") as pool:
             futures = [pool.submit(_boot, lab, scenario, say) for scenario in planned]
-            verdicts = [verdict for future in futures for verdict in future.result()]
+            try:
+                verdicts = [verdict for future in futures for verdict in future.result()]
+            except BaseException:
+                # The pool waits for its threads, and they for their machines, for minutes.
+                for future in futures:
+                    future.cancel()
+                lab.abandon()
+                raise
         say("all nodes are judged and gone")
     return _show(verdicts)
 
@@ -169,7 +178,12 @@ def _run(arguments: argparse.Namespace) -> int:
 def _boot(lab: Lab, scenario: Scenario, say: _Progress) -> list[Verdict]:
     with lab.boot(scenario.request) as node:
         say(f"{scenario.title}: booting kernel {scenario.request.booted_kernel.version}")
-        node.wait_until_provisioned()
+        try:
+            node.wait_until_provisioned()
+        except HarnessError:
+            kept = lab.keep_host_side(node, f"demo/{scenario.request.name}")
+            say(f"{scenario.title}: evidence kept in '{kept}'")
+            raise
         say(f"{scenario.title}: cloud-init has finished; gathering evidence")
         evidence = node.evidence()
         outcome = evidence.outcome
@@ -185,8 +199,9 @@ def _boot(lab: Lab, scenario: Scenario, say: _Progress) -> list[Verdict]:
 def _show(verdicts: Sequence[Verdict]) -> int:
     table = Table("node", "expected of it", "seen")
     for verdict in verdicts:
-        seen = "[green]so it is[/]" if verdict.trouble is None else f"[red]{verdict.trouble}[/]"
-        table.add_row(verdict.title, verdict.expectation, seen)
+        is_met = verdict.trouble is None
+        seen = "[green]so it is[/]" if is_met else f"[red]{escape(str(verdict.trouble))}[/]"
+        table.add_row(verdict.title, escape(verdict.expectation), seen)
     Console().print(table)
     unmet = sum(verdict.trouble is not None for verdict in verdicts)
     print(f"{len(verdicts) - unmet} of {len(verdicts)} expectations met")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from harness.cli.options import add_machine_options, settings_of
 from harness.errors import HarnessError
@@ -58,11 +59,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:
-        table = Table("requirement", "", "found, or what to do")
+        # Folded and not cut: the end of a path is what a person has to know.
+        table = Table("requirement", "", Column("found, or what to do", overflow="fold"))
         for finding in findings:
             state = "[green]ok[/]" if finding.is_met else "[red]missing[/]"
             remedy = f" {finding.remedy}" if finding.remedy else ""
-            table.add_row(finding.requirement, state, f"{finding.found}{remedy}")
+            table.add_row(finding.requirement, state, escape(f"{finding.found}{remedy}"))
         Console().print(table)
     return 0 if all(finding.is_met for finding in findings) else 2
 
@@ -98,6 +100,14 @@ def _program(
             remedy=f"Run `apt-get install --no-install-recommends {package}`, or `./dev setup`.",
         )
     answer = runner.run([path, version], timeout_s=_QUERY_S)
+    # Not every program has an exit code of 0 for this; these mean that it did not run at all.
+    if answer.timed_out or answer.exit_code < 0 or answer.exit_code in {126, 127}:
+        return Finding(
+            requirement=requirement,
+            is_met=False,
+            found=f"'{path} {version}' ended with {answer.exit_code}: {answer.stderr.strip()}",
+            remedy=f"Run `apt-get install --reinstall {package}`.",
+        )
     lines = (answer.stdout or answer.stderr).strip().splitlines()
     return Finding(
         requirement=requirement, is_met=True, found=f"{path}: {lines[0] if lines else '?'}"
@@ -157,9 +167,12 @@ def _transport(settings: Settings, accelerator: Accelerator | None, runner: Runn
 
 
 def _disk(settings: Settings) -> Finding:
-    folder = make_private_folder(settings.cache)
+    try:
+        folder = make_private_folder(settings.cache)
+    except HarnessError as error:
+        return Finding(requirement="disk", is_met=False, found=str(error))
     free_gib = shutil.disk_usage(folder).free / 2**30
-    found = f"{free_gib:.0f} GiB free for '{folder}'; {DISK_GIB:.0f} GiB are needed."
+    found = f"{free_gib:.1f} GiB free for '{folder}'; {DISK_GIB:.0f} GiB are needed."
     remedy = "Free some, or set XDG_CACHE_HOME to a folder on a larger disk."
     enough = free_gib >= DISK_GIB
     return Finding(

@@ -20,6 +20,7 @@ from harness.image.store import ImageStore
 from harness.lab.node import Node, NodeRequest
 from harness.lease import leased_folder, make_private_folder, sweep
 from harness.machine.accelerator import choose_accelerator
+from harness.machine.qemu import require_qemu
 from harness.machine.spec import Accelerator
 from harness.machine.ssh import SshIdentity
 from harness.payload import build_payload
@@ -54,6 +55,8 @@ class Lab:
     listener: ImageListener
     store: ImageStore = field(init=False)
     _has_transport: bool = field(init=False, default=False)
+    _nodes: set[Node] = field(init=False, default_factory=set)
+    _is_abandoned: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.store = ImageStore(self.settings.image_store)
@@ -77,7 +80,11 @@ class Lab:
 
         def make(disk: Path) -> None:
             with self.boot(request, disk=disk) as node:
-                node.wait_until_provisioned()
+                try:
+                    node.wait_until_provisioned()
+                except HarnessError as error:
+                    kept = self.keep_host_side(node, "bake")
+                    raise HarnessError(f"{error}\nIts evidence lies in '{kept}'.") from error
                 evidence = node.collect(disk.parent / "evidence")
                 if evidence.exit_code != 0:
                     kept = self.keep(evidence, "bake")
@@ -124,8 +131,12 @@ class Lab:
         )
         try:
             with node:
+                self._nodes.add(node)
+                if self._is_abandoned:
+                    raise HarnessError(f"Node '{request.name}' is not wanted any more.")
                 yield node
         finally:
+            self._nodes.discard(node)
             # An overlay holds hundreds of megabytes, and a run may boot many nodes.
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -147,6 +158,12 @@ class Lab:
         )
         self._has_transport = True
 
+    def abandon(self) -> None:
+        """End every machine at once, from any thread; those who wait for one learn of it."""
+        self._is_abandoned = True
+        for node in list(self._nodes):
+            node.machine.kill()
+
     def _require_space(self) -> None:
         """Refuse to start a machine whose overlay would run out of space half-way."""
         free_mib = shutil.disk_usage(self.folder).free >> 20
@@ -160,6 +177,12 @@ class Lab:
         """Copy an evidence folder to where people look for it, and return its new path."""
         return evidence.copy_to(self.settings.evidence_folder / name)
 
+    def keep_host_side(self, node: Node, name: str) -> Path:
+        """Keep what the host knows of a node beyond reach, and return its folder."""
+        kept = self.settings.evidence_folder / name
+        node.keep_host_side(kept)
+        return kept
+
 
 #: What a bake is asked for: section 4 of the contract, with prebaking switched on.
 BAKE = {"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"}
@@ -172,6 +195,7 @@ def open_lab(settings: Settings, listener: ImageListener) -> Iterator[Lab]:
     Raises RequirementError where the host cannot run machines.
     """
     runner = LocalRunner()
+    require_qemu(settings.qemu)
     sweep(settings.runs_folder)
     choice = choose_accelerator(
         settings.accelerator, qemu=settings.qemu, runner=runner, cache=settings.cache

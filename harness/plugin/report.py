@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING, Protocol
 
 import allure
 import pytest
 from allure_commons.types import AttachmentType
-
-from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -19,6 +18,14 @@ if TYPE_CHECKING:
 
 _XDIST_GROUP = re.compile(r"@[^@/\]]+$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
+#: Node ids that keep apart as folder names: `::`, `/` and brackets alone become '-'.
+_PLAIN = re.compile(
+    r"(?=.{1,150}$)[A-Za-z0-9_][A-Za-z0-9._=/-]*(::[A-Za-z0-9._=-]+)*(\[[A-Za-z0-9._=-]+\])?"
+)
+_NAME_LENGTH = 150
+#: What says that the node is wrong; anything else that a test raises says that nobody could
+#: tell. Allure draws the same line between failed and broken.
+_VERDICTS = (AssertionError, pytest.fail.Exception)
 _BROKEN = "harness_could_not_tell"
 
 #: What people look for first in a report; everything else is in the folder beside.
@@ -74,24 +81,32 @@ class Reporter:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         made = yield
-        if call.excinfo is not None and call.excinfo.errisinstance(HarnessError):
+        if made.failed and call.excinfo is not None and not call.excinfo.errisinstance(_VERDICTS):
             # JUnit takes its properties from the teardown's report, which copies the item's.
             item.user_properties.append((_BROKEN, "true"))
             made.user_properties.append((_BROKEN, "true"))
         wanted = made.failed or (self._settings.evidence == "always" and made.when == "call")
         if wanted and made.when != "teardown":
-            for folder in self._keep(item):
+            for folder, trouble in self._keep(item):
                 item.user_properties.append(("evidence", str(folder)))
                 made.user_properties.append(("evidence", str(folder)))
-                made.sections.append(("evidence", f"kept in '{folder}'"))
+                made.sections.append(("evidence", trouble or f"kept in '{folder}'"))
         return made
 
-    def _keep(self, item: pytest.Item) -> Iterator[Path]:
-        for source in self._sources:
-            folder = self._settings.evidence_folder / folder_name(item.nodeid) / source.name
-            source.gather(folder)
-            attach(folder, source.name)
-            yield folder
+    def _keep(self, item: pytest.Item) -> Iterator[tuple[Path, str | None]]:
+        """Yield each folder that was kept, with what kept it from being whole."""
+        parent = self._settings.evidence_folder / folder_name(item.nodeid)
+        for number, source in enumerate(self._sources):
+            namesakes = [each.name for each in self._sources[:number]].count(source.name)
+            name = f"{source.name}-{namesakes + 1}" if namesakes else source.name
+            trouble = None
+            try:
+                source.gather(parent / name)
+                attach(parent / name, name)
+            except Exception as error:
+                # A hook that raises would end the whole run, for want of some evidence.
+                trouble = f"could not be kept whole in '{parent / name}': {error!r}"
+            yield parent / name, trouble
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Count failures of the node and trouble of the harness apart."""
@@ -110,8 +125,17 @@ class Reporter:
 
 
 def folder_name(node_id: str) -> str:
-    """Turn a test's node id into a folder name, without the group that xdist appends."""
-    return _UNSAFE.sub("-", _XDIST_GROUP.sub("", node_id)).strip("-")[:150]
+    """Turn a test's node id into a folder name, without the group that xdist appends.
+
+    A digest follows where the name alone would not tell two tests apart: where it had to be cut,
+    or has characters that a path or a shell would take for something else.
+    """
+    test = _XDIST_GROUP.sub("", node_id)
+    name = _UNSAFE.sub("-", test).strip("-.")[:_NAME_LENGTH]
+    if name and _PLAIN.fullmatch(test):
+        return name
+    digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{name}-{digest}".lstrip("-")
 
 
 def attach(folder: Path, prefix: str) -> None:

@@ -1,0 +1,145 @@
+"""The command line: its exit codes, and what it prints where."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from harness.cli import demo, doctor, images, main
+from harness.cli.demo import Scenario, Verdict, judge
+from harness.errors import BadInputError, ExpectationError, HarnessError, RequirementError
+from harness.evidence import Evidence
+from harness.image import ImageEvent, Stage
+from harness.payload import build_payload
+from harness.provisioning.command import CommandError, CommandResult
+from harness.provisioning.wait import WaitTimeoutError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAILED = CommandResult(argv=("false",), exit_code=1, stdout="", stderr="no")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ExpectationError("wrong kernel"), 1),
+        (HarnessError("QEMU died"), 2),
+        (RequirementError("There is no QEMU; install it."), 2),
+        (BadInputError("unknown", source="images/x.yaml", line=3, key="suite"), 2),
+        (CommandError("Making it", FAILED), 2),
+        (WaitTimeoutError("Waited 3 s."), 2),
+        (OSError(28, "No space left on device"), 2),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_exit_code_tells_whose_fault_it_is(
+    error: BaseException,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(doctor, "examine", fail)
+
+    assert main(["doctor"]) == code
+
+    streams = capsys.readouterr()
+    assert streams.err.startswith("harness: ")
+    assert str(error) in streams.err
+    assert streams.out == ""
+
+
+@pytest.mark.parametrize("argv", [[], ["unknown"], ["image"], ["doctor", "--accelerator=xen"]])
+def test_wrong_command_line_ends_with_2(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+
+    assert caught.value.code == 2
+    assert "usage: harness" in capsys.readouterr().err
+
+
+def test_payload_is_packed_into_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    assert main(["payload", "build", "--print-path"]) == 0
+
+    path = tmp_path / "gpu-node-harness/payloads" / build_payload().name
+    assert capsys.readouterr().out == f"{path}\n"
+    assert path.read_bytes() == build_payload().content
+
+
+def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["image", "ls", "--json"]) == 0
+
+    assert "debian-12" in [recipe["name"] for recipe in json.loads(capsys.readouterr().out)]
+
+
+def test_unknown_image_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["image", "build", "--image=windows"]) == 2
+
+    error = capsys.readouterr().err
+    assert "windows" in error
+    assert "debian-12" in error
+
+
+def test_folder_without_recipes_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["image", "ls", f"--images-dir={tmp_path / 'absent'}"]) == 2
+
+    assert str(tmp_path / "absent") in capsys.readouterr().err
+
+
+def _refuse(_: Evidence) -> NoReturn:
+    raise ExpectationError("Expected [/x] but saw [bold].")
+
+
+def _accept(_: Evidence) -> None:
+    return
+
+
+def test_expectation_that_is_not_met_hides_no_other(tmp_path: Path) -> None:
+    scenario = Scenario(
+        title="other kernel",
+        request=None,  # type: ignore[arg-type]  # judging looks at evidence alone
+        expectations=[("first", _refuse), ("second", _accept)],
+    )
+
+    verdicts = judge(scenario, Evidence(tmp_path))
+
+    assert [(each.expectation, each.trouble) for each in verdicts] == [
+        ("first", "Expected [/x] but saw [bold]."),
+        ("second", None),
+    ]
+
+
+@pytest.mark.parametrize(("trouble", "code"), [(None, 0), ("Expected [/x] but saw [bold].", 1)])
+def test_table_counts_and_shows_words_in_brackets_as_they_are(
+    trouble: str | None, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdict = Verdict(title="node", expectation="compiles [nothing]", trouble=trouble)
+
+    assert demo._show([verdict]) == code
+
+    output = capsys.readouterr().out
+    assert "compiles [nothing]" in output
+    assert f"{1 - code} of 1 expectations met" in output
+    assert trouble is None or "[/x]" in output
+
+
+def test_image_events_go_to_people(capsys: pytest.CaptureFixture[str]) -> None:
+    event = ImageEvent(image="debian-12", stage=Stage.WAIT, message="waiting")
+
+    images.show_event(event)
+
+    assert capsys.readouterr() == ("", "[debian-12] wait: waiting\n")

@@ -1,0 +1,251 @@
+"""What the doctor finds, on hosts that lack this or that."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from harness.cli import doctor, main
+from harness.cli.doctor import Finding, examine
+from harness.errors import RequirementError
+from harness.provisioning.command import CommandResult
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+PROGRAMS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mke2fs", "ssh", "setpriv")
+GIB = 1 << 30
+
+
+@dataclass
+class Host:
+    """A host with these programs on PATH, and what they answer."""
+
+    folder: Path
+    qemu_version: str = "QEMU emulator version 7.2.22 (Debian 1:7.2)\n"
+    devices: str = 'name "x-pci-proxy-dev", bus PCI\n'
+    exit_codes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in PROGRAMS:
+            (self.folder / name).write_text("#!/bin/sh\nexit 99\n")
+            (self.folder / name).chmod(0o755)
+
+    def remove(self, name: str) -> None:
+        (self.folder / name).unlink()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        del timeout_s, stdin, env
+        name = argv[0].rpartition("/")[2]
+        answers = {"-device": self.devices, "--version": f"{name} 1.0\n", "-V": "OpenSSH_9.2\n"}
+        if name.startswith("qemu-system"):
+            answers["--version"] = self.qemu_version
+        return CommandResult(
+            argv=tuple(argv),
+            exit_code=self.exit_codes.get(name, 0),
+            stdout=answers[argv[1]],
+            stderr="cannot open shared object file" if self.exit_codes.get(name) else "",
+        )
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100 * GIB))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    memory = tmp_path / "meminfo"
+    memory.write_text(f"MemTotal: 1 kB\nMemAvailable: {8 << 20} kB\n")
+    monkeypatch.setattr(doctor, "_MEMORY_INFO", memory)
+    return Host(programs)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(accelerator="tcg", cache=tmp_path / "cache")
+
+
+def missing(findings: list[Finding]) -> dict[str, Finding]:
+    return {each.requirement: each for each in findings if not each.is_met}
+
+
+@pytest.mark.parametrize("exit_code", [0, 1, 2])
+def test_program_without_a_version_is_met(host: Host, settings: Settings, exit_code: int) -> None:
+    host.exit_codes["mke2fs"] = exit_code
+
+    assert missing(examine(settings, host)) == {}
+
+
+def test_host_with_everything_lacks_nothing(host: Host, settings: Settings) -> None:
+    findings = examine(settings, host)
+
+    assert missing(findings) == {}
+    assert [each.requirement for each in findings] == [
+        *("QEMU", "accelerator", "emulated-GPU transport", "qemu-img", "mmdebstrap"),
+        *("mke2fs", "OpenSSH client", "setpriv", "disk", "memory"),
+    ]
+    assert not [each for each in findings if each.remedy]
+
+
+@pytest.mark.parametrize(
+    ("program", "requirement", "package"),
+    [
+        ("qemu-img", "qemu-img", "qemu-utils"),
+        ("mmdebstrap", "mmdebstrap", "mmdebstrap"),
+        ("ssh", "OpenSSH client", "openssh-client"),
+        ("setpriv", "setpriv", "util-linux"),
+    ],
+)
+def test_missing_program_is_named_with_its_package(
+    host: Host, settings: Settings, program: str, requirement: str, package: str
+) -> None:
+    host.remove(program)
+
+    found = missing(examine(settings, host))
+
+    assert list(found) == [requirement]
+    assert f"apt-get install --no-install-recommends {package}" in str(found[requirement].remedy)
+
+
+def test_user_who_is_not_root_needs_user_namespaces(
+    host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("shutil.which", lambda name, **_: _which(name, host.folder))
+
+    found = missing(examine(settings, host))
+
+    assert list(found) == ["newuidmap"]
+    assert "apt-get install --no-install-recommends uidmap" in str(found["newuidmap"].remedy)
+
+
+def _which(name: str, folder: Path) -> str | None:
+    return str(folder / name) if (folder / name).exists() else None
+
+
+def test_missing_qemu_takes_what_depends_on_it_along(host: Host, settings: Settings) -> None:
+    host.remove("qemu-system-x86_64")
+
+    found = missing(examine(settings, host))
+
+    assert list(found) == ["QEMU", "accelerator", "emulated-GPU transport"]
+    assert all(each.remedy for each in found.values())
+
+
+def test_program_that_does_not_run_is_not_met(host: Host, settings: Settings) -> None:
+    host.exit_codes["mmdebstrap"] = 127
+
+    found = missing(examine(settings, host))
+
+    assert "ended with 127: cannot open shared object file" in found["mmdebstrap"].found
+
+
+def test_qemu_without_the_device_says_what_would_do(host: Host, settings: Settings) -> None:
+    host.devices = 'name "virtio-rng-pci", bus PCI\n'
+
+    found = missing(examine(settings, host))["emulated-GPU transport"]
+
+    assert "it has no device 'x-pci-proxy-dev'" in found.found
+    assert "use QEMU 6.0 to 8.1" in found.found
+
+
+@pytest.mark.parametrize(
+    "version", ["QEMU emulator version 9.2.0\n", "QEMU emulator version 5.2.0\n"]
+)
+def test_qemu_that_would_crash_is_refused(host: Host, settings: Settings, version: str) -> None:
+    host.qemu_version = version
+
+    assert "emulated-GPU transport" in missing(examine(settings, host))
+
+
+def test_qemu_that_tells_no_version_is_refused(host: Host, settings: Settings) -> None:
+    host.qemu_version = "something else\n"
+
+    found = missing(examine(settings, host))["emulated-GPU transport"]
+
+    assert "QEMU's version was expected, but it printed 'something else" in found.found
+
+
+def test_accelerator_that_was_asked_for_in_vain_is_told(
+    host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise RequirementError("KVM was asked for, but there is no '/dev/kvm'.")
+
+    monkeypatch.setattr(doctor, "choose_accelerator", refuse)
+
+    found = missing(examine(settings, host))
+
+    assert list(found) == ["accelerator", "emulated-GPU transport"]
+    assert found["accelerator"].found == "KVM was asked for, but there is no '/dev/kvm'."
+
+
+def test_little_disk_is_told_with_a_remedy(
+    host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=GIB // 2))
+
+    found = missing(examine(settings, host))["disk"]
+
+    assert found.found.startswith("0.5 GiB free for")
+    assert "XDG_CACHE_HOME" in str(found.remedy)
+
+
+def test_cache_that_cannot_be_made_hides_nothing_else(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    host.remove("mmdebstrap")
+
+    found = missing(examine(Settings(accelerator="tcg", cache=tmp_path / "file/cache"), host))
+
+    assert list(found) == ["mmdebstrap", "disk"]
+    assert "can't be made" in found["disk"].found
+
+
+def test_little_memory_is_told_with_a_remedy(host: Host, settings: Settings) -> None:
+    doctor._MEMORY_INFO.write_text(f"MemAvailable: {1 << 20} kB\n")
+
+    found = missing(examine(settings, host))["memory"]
+
+    assert found.found.startswith("1.0 GiB available")
+    assert "-n 1" in str(found.remedy)
+
+
+@pytest.mark.usefixtures("host")
+def test_json_is_for_programs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = [Finding(requirement="disk", is_met=False, found="0 GiB", remedy="Free some.")]
+    monkeypatch.setattr(doctor, "examine", lambda *_: findings)
+
+    code = main(["doctor", "--json"])
+
+    assert code == 2
+    assert json.loads(capsys.readouterr().out) == [
+        {"requirement": "disk", "is_met": False, "found": "0 GiB", "remedy": "Free some."}
+    ]
+
+
+def test_table_shows_words_in_brackets_as_they_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path may look like the table's own markup."""
+    findings = [Finding(requirement="disk", is_met=True, found="[/red] [bold]x")]
+    monkeypatch.setattr(doctor, "examine", lambda *_: findings)
+
+    assert main(["doctor"]) == 0
+
+    assert "[/red] [bold]x" in capsys.readouterr().out

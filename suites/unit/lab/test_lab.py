@@ -1,0 +1,117 @@
+"""A lab on hosts that lack something, and one that is abandoned."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.image.store import ImageStore
+from harness.lab import Lab, open_lab
+from harness.lab.node import Node
+from harness.machine.accelerator import AcceleratorChoice
+from harness.machine.spec import Accelerator
+from harness.machine.ssh import SshIdentity
+from harness.payload import Payload
+from harness.settings import Settings
+from suites.unit.evidence.folders import EvidenceFolder
+from suites.unit.lab.test_node import a_request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.image import ImageEvent
+
+
+def ignore(_: ImageEvent) -> None:
+    return
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    monkeypatch.setattr(ImageStore, "create_overlay", lambda _, __, at: at.touch())
+    return Lab(
+        settings=Settings(
+            cache=tmp_path, evidence_folder=tmp_path / "evidence", qemu="qemu-that-is-not-there"
+        ),
+        folder=folder,
+        accelerator=AcceleratorChoice(accelerator=Accelerator.TCG, reason=""),
+        payload=Payload(content=b"", digest="0" * 64),
+        identity=SshIdentity(folder=folder),
+        listener=ignore,
+    )
+
+
+def test_host_without_qemu_is_told_before_anything_is_built(tmp_path: Path) -> None:
+    settings = Settings(cache=tmp_path / "cache", qemu="qemu-that-is-not-there")
+
+    with pytest.raises(RequirementError, match="no QEMU"), open_lab(settings, ignore):
+        pass
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_host_without_space_boots_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1023 << 20))
+
+    with (
+        pytest.raises(RequirementError, match=r"may take 1024 MiB.*1023 MiB left.*XDG_CACHE"),
+        lab.boot(a_request()),
+    ):
+        pass
+
+    assert list(lab.folder.iterdir()) == []
+
+
+def test_node_that_does_not_start_leaves_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Node) -> NoReturn:
+        raise HarnessError("QEMU did not start")
+
+    monkeypatch.setattr(Node, "_start", fail)
+
+    with pytest.raises(HarnessError, match="QEMU did not start"), lab.boot(a_request()):
+        pass
+
+    assert list(lab.folder.iterdir()) == []
+
+
+def test_abandoned_lab_ends_its_machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[str] = []
+
+    def start(node: Node) -> None:
+        machine = SimpleNamespace(kill=lambda: killed.append(node.request.name))
+        monkeypatch.setattr(node, "machine", machine, raising=False)
+
+    monkeypatch.setattr(Node, "_start", start)
+    with lab.boot(a_request(name="gone")):
+        pass
+
+    with lab.boot(a_request(name="first")), lab.boot(a_request(name="second")):
+        lab.abandon()
+
+    assert sorted(killed) == ["first", "second"]
+
+
+def test_abandoned_lab_boots_nothing_more(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "_start", lambda _: None)
+    lab.abandon()
+
+    with pytest.raises(HarnessError, match="'node' is not wanted"), lab.boot(a_request()):
+        pass
+
+    assert list(lab.folder.iterdir()) == []
+
+
+def test_evidence_is_kept_where_people_look(lab: Lab, tmp_path: Path) -> None:
+    evidence = EvidenceFolder(tmp_path / "gathered").file("/x", "1").evidence
+
+    kept = lab.keep(evidence, "demo/fast-path")
+
+    assert kept == tmp_path / "evidence/demo/fast-path"
+    assert (kept / "files/x").read_text() == "1"

@@ -1,0 +1,330 @@
+"""The plugin in a pytest of its own, run inside this one."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest_plugins = ["pytester"]
+
+CONFTEST = """
+import pytest
+from harness.errors import ExpectationError, HarnessError, RequirementError
+from harness.plugin import SETTINGS
+from harness.plugin.select import requirements
+
+class Source:
+    def __init__(self, name, trouble=None):
+        self.name = name
+        self.trouble = trouble
+
+    def gather(self, folder):
+        (folder / "host").mkdir(parents=True)
+        (folder / "host" / "serial.log").write_text("Linux version 6.1\\n")
+        (folder / "host" / "argv.txt").write_text("")
+        (folder / "manifest.json").write_text("{}")
+        if self.trouble:
+            raise self.trouble
+
+@pytest.fixture
+def add(pytestconfig):
+    reporter = pytestconfig.pluginmanager.getplugin("harness-reporter")
+    added = []
+    def add(name, trouble=None):
+        added.append(Source(name, trouble))
+        reporter.add(added[-1])
+    yield add
+    for source in added:
+        reporter.discard(source)
+
+@pytest.fixture
+def node(add):
+    add("node")
+
+@pytest.fixture
+def settings(pytestconfig):
+    return pytestconfig.stash[SETTINGS]
+"""
+
+
+class Inner:
+    """A pytest run with the plugin, in a folder of its own."""
+
+    def __init__(self, pytester: pytest.Pytester, *, is_installed: bool) -> None:
+        self.folder: Path = pytester.path
+        self._pytester = pytester
+        self._plugin = [] if is_installed else ["-p", "harness.plugin"]
+        pytester.makeconftest(CONFTEST)
+
+    def run(self, source: str, *options: str) -> pytest.RunResult:
+        self._pytester.makepyfile(test_inner=source)
+        return self._pytester.runpytest_inprocess(
+            *self._plugin, "-p", "no:cacheprovider", *options
+        )
+
+    def kept(self) -> list[str]:
+        """Return the files of evidence, from the evidence folder on."""
+        folder = self.folder / "evidence"
+        return sorted(
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        )
+
+
+@pytest.fixture
+def inner(
+    pytester: pytest.Pytester, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> Inner:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    # An installed project is found by its entry point, and refuses to be loaded twice.
+    is_installed = pytestconfig.pluginmanager.hasplugin("gpu-node-harness")
+    return Inner(pytester, is_installed=is_installed)
+
+
+FAILS = "def test_kernel(node):\n    assert False, 'no'\n"
+PASSES = "def test_kernel(node):\n    pass\n"
+KEPT = [f"test_inner.py-test_kernel/node/{name}" for name in ("host/argv.txt", "host/serial.log")]
+
+
+def test_evidence_of_a_failed_test_is_kept(inner: Inner) -> None:
+    result = inner.run(FAILS)
+
+    assert inner.kept() == [*KEPT, "test_inner.py-test_kernel/node/manifest.json"]
+    result.stdout.fnmatch_lines([f"*kept in '{inner.folder}/evidence/test_inner.py-test_kernel/*"])
+
+
+def test_evidence_of_a_passed_test_is_not_kept(inner: Inner) -> None:
+    inner.run(PASSES).assert_outcomes(passed=1)
+
+    assert inner.kept() == []
+
+
+def test_evidence_is_kept_always_where_that_is_asked_for(inner: Inner) -> None:
+    inner.run(PASSES, "--evidence=always").assert_outcomes(passed=1)
+
+    assert KEPT[1] in inner.kept()
+
+
+def test_evidence_goes_where_it_is_asked_for(inner: Inner) -> None:
+    inner.run(FAILS, "--evidence-dir=a b/kept")
+
+    assert (inner.folder / "a b/kept" / KEPT[1]).is_file()
+
+
+def test_evidence_of_a_fixture_that_fails_is_kept(inner: Inner) -> None:
+    source = """
+        import pytest
+        @pytest.fixture
+        def broken(node):
+            raise RuntimeError("no boot")
+        def test_kernel(broken):
+            pass
+        """
+
+    inner.run(source).assert_outcomes(errors=1)
+
+    assert KEPT[1] in inner.kept()
+
+
+def test_skipped_test_keeps_nothing(inner: Inner) -> None:
+    inner.run("import pytest\ndef test_kernel(node):\n    pytest.skip('no')\n")
+
+    assert inner.kept() == []
+
+
+def test_nodes_of_one_name_do_not_overwrite_each_other(inner: Inner) -> None:
+    inner.run("def test_kernel(add):\n    add('node'); add('node'); add('other')\n    assert 0\n")
+
+    folders = sorted(path.name for path in (inner.folder / "evidence").glob("*/*"))
+    assert folders == ["node", "node-2", "other"]
+
+
+def test_evidence_that_cannot_be_kept_does_not_end_the_run(inner: Inner) -> None:
+    source = """
+        def test_kernel(add):
+            add("full", OSError("No space left on device"))
+            add("whole")
+            assert False
+        def test_next():
+            pass
+        """
+
+    result = inner.run(source)
+
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*could not be kept whole in*full*No space left on device*"])
+    assert "test_inner.py-test_kernel/whole/host/serial.log" in inner.kept()
+
+
+def test_junit_names_the_evidence_once(inner: Inner) -> None:
+    inner.run(FAILS, "--junitxml=junit.xml")
+
+    tree = ET.parse(inner.folder / "junit.xml")  # noqa: S314 - written by this very test
+    values = [
+        each.get("value") for each in tree.iter("property") if each.get("name") == "evidence"
+    ]
+    assert values == [str(inner.folder / "evidence/test_inner.py-test_kernel/node")]
+
+
+def test_allure_has_the_evidence_attached(inner: Inner) -> None:
+    pytest.importorskip("allure_pytest")
+
+    inner.run(FAILS, "--alluredir=results")
+
+    (result,) = (inner.folder / "results").glob("*-result.json")
+    attached = {each["name"]: each for each in json.loads(result.read_text())["attachments"]}
+    serial = inner.folder / "results" / attached["node: host/serial.log"]["source"]
+    assert serial.read_text() == "Linux version 6.1\n"
+    assert "node: manifest.json" in attached
+    # What is empty would only be in the way.
+    assert "node: host/argv.txt" not in attached
+
+
+def test_allure_says_failed_of_the_node_and_broken_of_the_harness(inner: Inner) -> None:
+    source = """
+        from harness.errors import ExpectationError, HarnessError
+        def test_failed():
+            raise ExpectationError("wrong kernel")
+        def test_broken():
+            raise HarnessError("QEMU died")
+        """
+
+    inner.run(source, "--alluredir=results")
+
+    results = [json.loads(p.read_text()) for p in (inner.folder / "results").glob("*-result.json")]
+    assert {each["name"]: each["status"] for each in results} == {
+        "test_failed": "failed",
+        "test_broken": "broken",
+    }
+
+
+MIXED = """
+    import pytest
+    from harness.errors import ExpectationError, HarnessError, RequirementError
+    def test_expectation():
+        raise ExpectationError("wrong kernel")
+    def test_assertion():
+        assert 1 == 2
+    def test_fail():
+        pytest.fail("said so")
+    def test_harness():
+        raise HarnessError("QEMU died")
+    def test_slip():
+        {}["key"]
+    @pytest.fixture
+    def broken():
+        raise RequirementError("There is no QEMU; install it.")
+    def test_set_up(broken):
+        pass
+    @pytest.mark.xfail(strict=True, raises=HarnessError)
+    def test_expected():
+        raise HarnessError("known")
+    """
+
+
+def test_the_nodes_fault_and_the_harness_trouble_are_counted_apart(inner: Inner) -> None:
+    result = inner.run(MIXED)
+
+    result.assert_outcomes(failed=5, errors=1, xfailed=1)
+    result.stdout.fnmatch_lines(["expectations not met: 3; the harness could not tell: 3"])
+
+
+@pytest.mark.starts_process
+def test_they_are_counted_apart_across_workers(inner: Inner) -> None:
+    pytest.importorskip("xdist")
+
+    result = inner.run(MIXED, "-n", "1")
+
+    result.stdout.fnmatch_lines(["expectations not met: 3; the harness could not tell: 3"])
+
+
+def test_run_without_trouble_does_not_count_any(inner: Inner) -> None:
+    result = inner.run(PASSES)
+
+    result.stdout.no_fnmatch_line("*expectations not met*")
+
+
+NEEDS = """
+    import pytest
+    from harness.errors import RequirementError
+    from harness.plugin.select import requirements
+    @pytest.fixture
+    def lab(settings):
+        with requirements(settings):
+            raise RequirementError("There is no QEMU; run `./dev setup`.")
+    def test_node(lab):
+        pass
+    """
+
+
+def test_missing_requirement_skips_with_its_reason(inner: Inner) -> None:
+    result = inner.run(NEEDS, "-rs")
+
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*There is no QEMU; run `./dev setup`."])
+
+
+def test_missing_requirement_fails_under_ci(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+
+    result = inner.run(NEEDS)
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*RequirementError: There is no QEMU; run `./dev setup`."])
+
+
+def test_other_trouble_is_never_a_skip(inner: Inner) -> None:
+    source = NEEDS.replace("RequirementError", "HarnessError")
+
+    inner.run(source).assert_outcomes(errors=1)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--accelerator=xen", r"--accelerator: invalid choice: 'xen' .*auto.*kvm.*tcg"),
+        ("--evidence=never", r"--evidence: invalid choice: 'never' .*on-failure.*always"),
+    ],
+)
+def test_bad_option_names_the_known_choices(inner: Inner, option: str, words: str) -> None:
+    result = inner.run(PASSES, option)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert re.search(words, result.stderr.str())
+
+
+def test_options_become_settings(inner: Inner) -> None:
+    source = """
+        def test_settings(settings, pytestconfig):
+            assert (settings.accelerator, settings.qemu) == ("tcg", "my-qemu")
+            assert (settings.image, settings.evidence) == ("noble", "always")
+            assert settings.images_folder == pytestconfig.rootpath / "images"
+            assert settings.evidence_folder == pytestconfig.rootpath / "kept"
+        """
+
+    inner.run(
+        source,
+        *("--accelerator=tcg", "--qemu=my-qemu", "--image=noble", "--evidence=always"),
+        "--evidence-dir=kept",
+    ).assert_outcomes(passed=1)
+
+
+def test_mistyped_marker_is_an_error(inner: Inner) -> None:
+    source = "import pytest\n@pytest.mark.slwo\ndef test_x():\n    pass\n"
+
+    inner.run(source, "--strict-markers").assert_outcomes(errors=1)
+
+
+def test_declared_markers_are_known(inner: Inner) -> None:
+    source = (
+        "import pytest\n@pytest.mark.slow\n@pytest.mark.real_driver\ndef test_x():\n    pass\n"
+    )
+
+    inner.run(source, "--strict-markers").assert_outcomes(passed=1)
