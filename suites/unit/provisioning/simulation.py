@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from harness.provisioning.command import CommandResult
 from harness.provisioning.kernel_modules import UNLOAD_ORDER, newest_kernel_with_headers
-from harness.provisioning.nvidia import DRIVER_PROGRAMS
 from harness.provisioning.root import Root
 from harness.shell.mocks import ScriptViolationError
 
@@ -22,6 +21,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DKMS = "/var/lib/dkms/nvidia"
+PROGRAMS = tuple(
+    f"/usr/bin/{name}"
+    for name in (
+        "nvidia-smi",
+        "nvidia-debugdump",
+        "nvidia-persistenced",
+        "nvidia-cuda-mps-control",
+        "nvidia-cuda-mps-server",
+        "nvidia-modprobe",
+        "nvidia-bug-report.sh",
+        "nvidia-powerd",
+        "nvidia-ngx-updater",
+        "nvidia-sleep.sh",
+    )
+)
+"""What a driver image installs; written down apart from the product, which has to know it too."""
 
 
 class KilledError(BaseException):
@@ -263,7 +278,7 @@ class SimulatedNode:
             self._put(module_path(kernel, name), module_text(version, kernel))
         self._put(f"/usr/bin/lib64/lib64/libcuda.so.{version}")
         self._put("/etc/ld.so.conf.d/nvidia.conf", "/usr/bin/lib64/lib64\n")
-        for program in DRIVER_PROGRAMS:
+        for program in PROGRAMS:
             self._put(program, mode=0o4755 if "modprobe" in program else 0o755)
         self._put(
             RECORD_PATH,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness.provisioning.command import CommandResult
-from harness.provisioning.nvidia import DRIVER_PROGRAMS
 from harness.provisioning.services import MARKER_PATH
+from harness.provisioning.toolkit import CONTAINERD_CONFIG
 
 from .fakes import (
     GPU_NODE,
+    IMAGE,
     KERNEL,
     OTHER_KERNEL,
     OTHER_VERSION,
@@ -16,7 +19,7 @@ from .fakes import (
     Invocation,
     write_tags,
 )
-from .simulation import SimulatedNode, module_path
+from .simulation import PROGRAMS, SimulatedNode, module_path
 
 RUN_IMAGE = "ctr -n k8s.io run"
 
@@ -59,7 +62,7 @@ def test_node_without_gpu_is_stripped(simulated: SimulatedNode, invocation: Invo
 
     assert invocation.run("boot", {}) == 0
 
-    left = [path for path in (*DRIVER_PROGRAMS, RECORD_PATH) if simulated.root.exists(path)]
+    left = [path for path in (*PROGRAMS, RECORD_PATH) if simulated.root.exists(path)]
     assert left == []
     decision, teardown = invocation.prebake_lines()
     assert decision == "AKS_GPU_PREBAKE event=decision action=teardown reason=opted_out"
@@ -119,3 +122,230 @@ def test_another_version_is_torn_down_before_the_install(
     assert invocation.outcome()["decision"] == {"action": "teardown-install", "reason": "version"}
     assert actions_run(simulated) == ["install"]
     assert simulated.root.names("/var/lib/dkms/nvidia") == (VERSION,)
+
+
+# -- what ends a boot, and with which number ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code", "step"),
+    [
+        ("ctr version", 84, "wait-for-containerd"),
+        ("ctr -n k8s.io image pull", 84, "pull-driver-image"),
+        ("ctr -n k8s.io run", 84, "install-driver"),
+        ("nvidia-modprobe", 84, "probe-device"),
+        ("nvidia-smi", 84, "query-device"),
+        ("systemctl restart containerd", 85, "start-containerd"),
+        ("systemctl enable containerd", 85, "start-containerd"),
+        ("systemctl restart nvidia-modprobe", 84, "start-modprobe-unit"),
+        ("systemctl restart nvidia-fabricmanager", 84, "start-fabric-manager"),
+        ("systemctl restart kubelet", 4, "start-kubelet"),
+    ],
+)
+def test_failing_command_ends_the_boot_with_its_number(
+    simulated: SimulatedNode, invocation: Invocation, command: str, exit_code: int, step: str
+) -> None:
+    simulated.images.clear()
+    simulated.registry = {IMAGE}
+    simulated.units.add("nvidia-fabricmanager")
+    simulated.failing[command] = failure()
+
+    assert invocation.run("boot", {**GPU_NODE, "gpu_needs_fabric_manager": True}) == exit_code
+
+    assert invocation.steps()[step] == "failed"
+    assert "kubelet" not in simulated.active
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "systemctl daemon-reload",
+        "ctr -n k8s.io images rm",
+        "systemctl restart node-problem-detector",
+        "systemctl stop nvidia-fabricmanager",
+        "systemctl reset-failed nvidia-fabricmanager",
+        "systemctl stop nvidia-dcgm",
+        "systemctl restart mig-partition",
+        "systemctl enable mig-partition",
+    ],
+)
+def test_command_that_may_fail_does_not_end_the_boot(
+    simulated: SimulatedNode, invocation: Invocation, command: str
+) -> None:
+    simulated.units |= {"nvidia-fabricmanager", "nvidia-dcgm", "mig-partition"}
+    simulated.failing[command] = failure()
+
+    assert invocation.run("boot", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
+
+    assert "kubelet" in simulated.active
+
+
+def test_managed_services_that_are_off_are_stopped_where_they_are(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.units |= {"nvidia-dcgm", "nvidia-device-plugin"}
+    simulated.active |= {"nvidia-dcgm", "nvidia-device-plugin"}
+    simulated.enabled |= {"nvidia-dcgm", "nvidia-device-plugin"}
+    simulated.root.write(MARKER_PATH, "")
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    assert simulated.active.isdisjoint({"nvidia-dcgm", "nvidia-device-plugin"})
+    assert simulated.enabled.isdisjoint({"nvidia-dcgm", "nvidia-device-plugin"})
+    assert not simulated.root.exists(MARKER_PATH)
+    assert invocation.steps()["stop-nvidia-dcgm"] == "done"
+    assert invocation.steps()["stop-nvidia-dcgm-exporter"] == "skipped"
+
+
+def test_dra_driver_starts_after_a_healthy_kubelet(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.units |= {"dra-driver-nvidia-gpu", "nvidia-dcgm", "nvidia-dcgm-exporter"}
+
+    assert invocation.run("boot", {**GPU_NODE, "enable_managed_gpu_dra": True}) == 0
+
+    lines = [" ".join(call) for call in simulated.calls]
+    order = [
+        "systemctl restart kubelet",
+        "systemctl is-active --quiet kubelet",
+        "systemctl restart dra-driver-nvidia-gpu",
+    ]
+    assert sorted(order, key=lines.index) == order
+
+
+def test_failing_dra_driver_ends_with_its_own_code(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.units |= {"dra-driver-nvidia-gpu", "nvidia-dcgm", "nvidia-dcgm-exporter"}
+    simulated.failing["systemctl restart dra-driver-nvidia-gpu"] = failure()
+
+    assert invocation.run("boot", {**GPU_NODE, "enable_managed_gpu_dra": True}) == 129
+
+
+def test_corrupted_inforom_ends_validation_at_once(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.failing["nvidia-smi"] = failure("WARNING: infoROM is corrupted at gpu 0000\n", 14)
+
+    code = invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False})
+
+    assert code == 87
+    assert invocation.outcome()["exit_name"] == "GPU_INFO_ROM_CORRUPTED"
+    assert invocation.clock.sleeps == []
+
+
+def test_validation_of_a_working_driver_installs_nothing(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+
+    assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 0
+
+    assert actions_run(simulated) == []
+    assert invocation.steps()["pull-driver-image"] == "skipped"
+
+
+def test_validation_without_a_driver_configures_one(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 0
+
+    assert actions_run(simulated) == ["install"]
+    assert invocation.steps()["validate-probe"] == "failed"
+    assert invocation.steps()["validate-query"] == "done"
+
+
+def test_node_that_partitions_reboots_at_the_end(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.units.add("mig-partition")
+
+    assert invocation.run("boot", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
+
+    assert simulated.calls[-1] == ("shutdown", "-r", "1")
+    assert simulated.root.exists("/etc/systemd/system/mig-partition.service")
+
+
+def test_install_that_hangs_leaves_no_container_to_trip_over(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.failing["ctr -n k8s.io run"] = failure(exit_code=124)
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    assert ("ctr", "-n", "k8s.io", "container", "rm", "gpuinstall") in simulated.calls
+    assert actions_run(simulated) == ["install-skip-build", *["install"] * 5]
+
+
+def test_events_of_a_boot_are_those_that_dashboards_know(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.images.clear()
+    simulated.registry = {IMAGE}
+    simulated.units |= {"nvidia-device-plugin", "nvidia-dcgm", "nvidia-dcgm-exporter"}
+    simulated.units |= {"nvidia-fabricmanager", "mig-partition"}
+    asked = {**GPU_NODE, "enable_managed_gpu": True, "gpu_instance_profile": "MIG1g"}
+
+    assert invocation.run("boot", asked) == 0
+
+    assert sorted(invocation.events()) == [
+        "AKS.CSE.configGPUDrivers.configureNvidiaCDIRefresh",
+        "AKS.CSE.configGPUDrivers.installGPUDriverImage",
+        "AKS.CSE.configGPUDrivers.pullGPUDriverImage",
+        "AKS.CSE.configGPUDrivers.waitForNvidiaModprobe",
+        "AKS.CSE.configGPUDrivers.waitForNvidiaSmi",
+        "AKS.CSE.configureManagedGPUExperience",
+        "AKS.CSE.ensureGPUDrivers",
+        "AKS.CSE.ensureGPUDrivers.configGPUDrivers",
+        "AKS.CSE.ensureGPUDrivers.nvidia-modprobe",
+        "AKS.CSE.ensureMigPartition",
+        "AKS.CSE.installNvidiaManagedExpPkgFromCache",
+        "AKS.CSE.nvidia-fabricmanager",
+        "AKS.CSE.start.nvidia-dcgm",
+        "AKS.CSE.start.nvidia-dcgm-exporter",
+        "AKS.CSE.start.nvidia-device-plugin",
+        "AKS.CSE.startNvidiaManagedExpServices",
+    ]
+
+
+def test_events_of_a_grid_node_in_validate_mode_tell_the_teardown(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.images = {IMAGE.replace("cuda-lts", "grid")}
+    asked = {**GPU_NODE, "gpu_driver_type": "grid", "config_gpu_driver_if_needed": False}
+
+    assert invocation.run("boot", asked) == 0
+
+    assert "AKS.CSE.ensureGPUDrivers.cleanUpGridNodeCudaPrebake" in invocation.events()
+
+
+def test_events_of_a_validation_and_of_a_cleanup(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+
+    assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 0
+    assert sorted(invocation.events()) == [
+        "AKS.CSE.configureManagedGPUExperience",
+        "AKS.CSE.ensureGPUDrivers",
+        "AKS.CSE.ensureGPUDrivers.nvidia-modprobe",
+        "AKS.CSE.ensureGPUDrivers.validateGPUDrivers",
+    ]
+    assert invocation.run("boot") == 0
+    assert "AKS.CSE.cleanUpGPUDrivers" in invocation.events()
+
+
+def test_opted_out_node_loses_the_nvidia_runtime(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    assert invocation.run("boot", GPU_NODE) == 0
+    assert "nvidia-container-runtime" in (simulated.root.read(CONTAINERD_CONFIG) or "")
+    write_tags(simulated.root, ("SkipGpuDriverInstall", "true"))
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    assert "nvidia" not in (simulated.root.read(CONTAINERD_CONFIG) or "")
+    assert invocation.steps()["restart-containerd"] == "done"

@@ -9,7 +9,6 @@ import pytest
 from harness.provisioning.command import CommandResult
 from harness.provisioning.configuration import Configuration
 from harness.provisioning.facts import teardown_scope
-from harness.provisioning.nvidia import DRIVER_PROGRAMS
 from harness.provisioning.prebake import Record
 from harness.provisioning.root import Root
 from harness.provisioning.teardown import (
@@ -33,7 +32,7 @@ from .fakes import (
     make_node,
     write_record,
 )
-from .simulation import DKMS, SimulatedNode, module_path, module_text
+from .simulation import DKMS, PROGRAMS, SimulatedNode, module_path, module_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +45,7 @@ LISTED = (
     "/var/lib/dkms/nvidia",
     "/usr/bin/lib64",
     "/etc/ld.so.conf.d/nvidia.conf",
-    *DRIVER_PROGRAMS,
+    *PROGRAMS,
     module_path(KERNEL),
     module_path(KERNEL, "nvidia_uvm"),
 )
@@ -349,7 +348,7 @@ def test_customers_driver_is_preserved_and_only_our_residue_goes(teardown: Teard
     assert [path for path in gone if root.exists(path)] == []
     assert root.names(DKMS) == (OTHER_VERSION, f"kernel-{KERNEL}-x86_64", "original_module")
     assert root.exists(module_path(KERNEL))
-    assert all(root.exists(path) for path in (*DRIVER_PROGRAMS, "/etc/ld.so.conf.d/nvidia.conf"))
+    assert all(root.exists(path) for path in (*PROGRAMS, "/etc/ld.so.conf.d/nvidia.conf"))
     (said,) = teardown.console
     assert said == (
         "AKS_GPU_PREBAKE event=teardown gpu_node=false status=preserved_customer_driver"

@@ -1,0 +1,68 @@
+"""Mutation tests of provisioning.
+
+python -m suites.mutation             the tool, over all of provisioning
+python -m suites.mutation --targets   the behaviours of the contract's list
+python -m suites.mutation --corpus    the defects of the regression corpus
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .nursery import Nursery, PlantError
+from .plants import CORPUS, TARGETS
+from .tool import run_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .plants import Plant
+
+REPOSITORY = Path(__file__).parents[2]
+SUITE = "suites/unit/provisioning"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Return 0 where the unit suite noticed what it has to."""
+    parser = argparse.ArgumentParser(prog="mutants", description="Plant bugs in provisioning.")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--targets", action="store_true", help="the contract's 32 behaviours")
+    which.add_argument("--corpus", action="store_true", help="the defects of the corpus")
+    arguments = parser.parse_args(argv)
+    if not (arguments.targets or arguments.corpus):
+        return run_tool(REPOSITORY)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        nursery = Nursery.copy(REPOSITORY, Path(folder))
+        healthy = nursery.try_suite(SUITE)
+        if healthy is not None:
+            raise PlantError(f"The unit suite fails without any bug: {healthy}. Mend it first.")
+        if arguments.targets:
+            return grow_all(nursery, ((plant, (SUITE,)) for plant in TARGETS), len(TARGETS))
+        return grow_all(
+            nursery,
+            (
+                (plant, (f"{SUITE}/bugs", "-k", f"test_{number:02d}_"))
+                for number, plant in CORPUS.items()
+            ),
+            len(CORPUS),
+        )
+
+
+def grow_all(nursery: Nursery, plants: Iterable[tuple[Plant, tuple[str, ...]]], total: int) -> int:
+    """Plant one bug after the other, and say of each which test killed it."""
+    killed = 0
+    for plant, selection in plants:
+        fate = nursery.grow(plant, *selection)
+        killed += fate.killer is not None
+        verdict = f"killed by {fate.killer}" if fate.killer else "SURVIVED"
+        print(f"{plant.name}  [{plant.file}]\n    {verdict}", flush=True)  # noqa: T201
+    print(f"{killed} of {total} killed", flush=True)  # noqa: T201
+    return 0 if killed == total else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,388 @@
+"""Bugs to plant: each a text of one file and what stands there instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PACKAGE = "harness/provisioning"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plant:
+    """A bug: in `file` of the package, the one occurrence of `old` becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+    @property
+    def path(self) -> str:
+        return f"{PACKAGE}/{self.file}"
+
+
+def _plant(name: str, file: str, old: str, new: str) -> Plant:
+    return Plant(name=name, file=file, old=old, new=new)
+
+
+TARGETS = (
+    # Install
+    _plant(
+        "driver image runs 'copy'",
+        "driver.py",
+        '"install-driver", "install"',
+        '"install-driver", "copy"',
+    ),
+    _plant(
+        "install tried once, for a minute",
+        "containerd.py",
+        "INSTALL = Retry(attempts=5, pause_s=10, timeout_s=600)",
+        "INSTALL = Retry(attempts=1, pause_s=10, timeout_s=60)",
+    ),
+    _plant(
+        "pull tried for ten hours",
+        "containerd.py",
+        "PULL = Retry(attempts=3, pause_s=5, timeout_s=120)",
+        "PULL = Retry(attempts=30, pause_s=5, timeout_s=1200)",
+    ),
+    _plant(
+        "pulled image keeps its name",
+        "containerd.py",
+        '            Run(argv=(*CTR, "image", "tag", image.pull_reference, image.name), retry=LOCAL),\n',
+        "",
+    ),
+    _plant(
+        "failed install ignored",
+        "driver.py",
+        "        replace(full, only_after_failure_of=INSTALL_PREBUILT),",
+        "        replace(full, exit_code=None, only_after_failure_of=INSTALL_PREBUILT),",
+    ),
+    _plant(
+        "image stays on the node",
+        "containerd.py",
+        'argv=(*CTR, "images", "rm", image.name)',
+        'argv=(*CTR, "images", "ls", image.name)',
+    ),
+    _plant(
+        "image removed synchronously",
+        "containerd.py",
+        '"images", "rm", image.name)',
+        '"images", "rm", "--sync", image.name)',
+    ),
+    _plant(
+        "driver image without privileges", "containerd.py", '            "--privileged",\n', ""
+    ),
+    _plant(
+        "tag with another separator",
+        "nvidia.py",
+        'f"{self.version}-{self.sha}"',
+        'f"{self.version}_{self.sha}"',
+    ),
+    # Checks
+    _plant(
+        "failing nvidia-smi ignored",
+        "driver.py",
+        "            actions=(query_device(replace(_UNTIL_READY, timeout_s=30)),),\n            exit_code=_FAILED,",
+        "            actions=(query_device(replace(_UNTIL_READY, timeout_s=30)),),\n            exit_code=None,",
+    ),
+    _plant(
+        "failing nvidia-modprobe ignored",
+        "driver.py",
+        "            actions=(Run(argv=PROBE, retry=_UNTIL_READY),),\n            exit_code=_FAILED,",
+        "            actions=(Run(argv=PROBE, retry=_UNTIL_READY),),\n            exit_code=None,",
+    ),
+    _plant(
+        "containerd not restarted",
+        "driver.py",
+        '            actions=start("containerd", 30),',
+        '            actions=start("containerd", 30)[:1],',
+    ),
+    _plant(
+        "licence daemon for every driver",
+        "families.py",
+        'if family is Family.AZURE_LINUX and driver_kind(driver_type) == "grid":',
+        "if family is Family.AZURE_LINUX and driver_kind(driver_type):",
+    ),
+    _plant(
+        "configure and validate swapped",
+        "driver.py",
+        "    if is_configured(configuration, decision):",
+        "    if not is_configured(configuration, decision):",
+    ),
+    _plant(
+        "GRID node keeps the CUDA bake",
+        "prebake.py",
+        "    if reason in {Reason.CORRUPT, Reason.KIND, Reason.VERSION}:",
+        "    if reason in {Reason.CORRUPT, Reason.VERSION}:",
+    ),
+    _plant(
+        "corrupted infoROM reported as 84",
+        "driver.py",
+        "exit_code=ExitCode.GPU_INFO_ROM_CORRUPTED",
+        "exit_code=ExitCode.GPU_DRIVERS_START_FAIL",
+    ),
+    _plant(
+        "driver failure reported as 94",
+        "exit_codes.py",
+        "GPU_DRIVERS_START_FAIL = 84",
+        "GPU_DRIVERS_START_FAIL = 94",
+    ),
+    _plant(
+        "record looked for elsewhere",
+        "prebake.py",
+        '"/opt/azure/aks-gpu/dkms-marker"',
+        '"/opt/azure/aks-gpu/marker"',
+    ),
+    # Services
+    _plant(
+        "MIG strategy mixed ignored",
+        "services.py",
+        "{'mixed' if is_mixed else 'single'}",
+        "{'single' if is_mixed else 'single'}",
+    ),
+    _plant(
+        "device specs not passed", "services.py", "{strategy} --pass-device-specs", "{strategy}"
+    ),
+    _plant(
+        "failing device plugin ignored",
+        "services.py",
+        "            exit_code=ExitCode.GPU_DEVICE_PLUGIN_START_FAIL,",
+        "            exit_code=None,",
+    ),
+    _plant("exporter takes the users' port", "services.py", ":19400", ":9400"),
+    _plant(
+        "both modes accepted",
+        "services.py",
+        "    if is_managed and configuration.enable_managed_gpu_dra:",
+        "    if False and configuration.enable_managed_gpu_dra:",
+    ),
+    # MIG
+    _plant("partitioning given 3 s", "mig.py", "START_LIMIT_S = 300.0", "START_LIMIT_S = 3.0"),
+    _plant(
+        "unit not told its profile",
+        "mig.py",
+        "        f'Environment=\"{PROFILE_VARIABLE}={configuration.gpu_instance_profile}\"\\n'\n",
+        "",
+    ),
+    _plant("one instance of MIG3g", "mig.py", '"MIG3g": "9,9"', '"MIG3g": "9"'),
+    # Teardown
+    _plant(
+        "setuid probe left behind",
+        "nvidia.py",
+        '    "/usr/bin/nvidia-cuda-mps-server",\n    PROBE_PROGRAM,\n',
+        '    "/usr/bin/nvidia-cuda-mps-server",\n',
+    ),
+    _plant(
+        "linker configuration left behind",
+        "teardown.py",
+        "(DKMS_TREE, STAGED_LIBRARIES, LINKER_CONFIGURATION, *DRIVER_PROGRAMS)",
+        "(DKMS_TREE, STAGED_LIBRARIES, *DRIVER_PROGRAMS)",
+    ),
+    _plant(
+        "DKMS tree looked for elsewhere",
+        "nvidia.py",
+        'DKMS_TREE = "/var/lib/dkms/nvidia"',
+        'DKMS_TREE = "/var/lib/dkm/nvidia"',
+    ),
+    _plant(
+        "modules unloaded the wrong way round",
+        "kernel_modules.py",
+        "for name in UNLOAD_ORDER if name in by_name",
+        "for name in reversed(UNLOAD_ORDER) if name in by_name",
+    ),
+    _plant(
+        "record dropped though incomplete",
+        "teardown.py",
+        "_has_nothing_left(node, after, removal) and _is_removed(node, scope.record_path)",
+        "_is_removed(node, scope.record_path) and _has_nothing_left(node, after, removal)",
+    ),
+    _plant(
+        "cleanup does not tear down",
+        "driver.py",
+        "        return f\"The teardown's status is '{tear_down(node, scope).value}'.\"",
+        "        return f\"The teardown's status is '{scope.record_path}'.\"",
+    ),
+)
+"""The behaviours that upstream's specs let break unseen: 32 of 40 mutants made by hand."""
+
+
+CORPUS = {
+    1: _plant(
+        "kinds not compared",
+        "prebake.py",
+        "is_same_kind(record.driver_kind, wanted.driver_type)",
+        "True",
+    ),
+    2: _plant(
+        "versions not compared",
+        "prebake.py",
+        "(Reason.VERSION, record.driver_version == wanted.driver_version)",
+        "(Reason.VERSION, True)",
+    ),
+    3: _plant(
+        "loaded modules never unloaded",
+        "teardown.py",
+        "tuple(m.name for m in residue.loaded)",
+        "()",
+    ),
+    4: _plant(
+        "any reference counts as use",
+        "kernel_modules.py",
+        "module.references > len(module.holders)",
+        "module.references > 0",
+    ),
+    5: _plant(
+        "a device node counts as use",
+        "teardown.py",
+        "    removal = choose_removal(scope, before)\n    _carry_out",
+        '    removal = choose_removal(scope, before)\n    if node.root.exists("/dev/nvidia0"):\n        removal = replace(removal, unload=())\n    _carry_out',
+    ),
+    6: _plant(
+        "a busy module unloaded all the same",
+        "teardown.py",
+        "() if is_busy(residue.loaded) else",
+        "() if not residue.loaded else",
+    ),
+    7: _plant(
+        "customers' drivers not looked for",
+        "teardown.py",
+        "    version = customer_version(residue) if scope.is_opted_out else None",
+        "    version = None",
+    ),
+    8: _plant(
+        "our busy module not seen beside a customer's",
+        "teardown.py",
+        "    return not is_ours_loaded and not any(",
+        "    return not any(",
+    ),
+    9: _plant(
+        "only the running kernel's modules are ours",
+        "teardown.py",
+        "*links, *staged, *residue.record_version_files)",
+        "*links, *staged)",
+    ),
+    10: _plant(
+        "validated after a teardown",
+        "driver.py",
+        "configuration.config_gpu_driver_if_needed or decision.action.has_teardown",
+        "configuration.config_gpu_driver_if_needed",
+    ),
+    11: _plant(
+        "kinds compared raw",
+        "nvidia.py",
+        "kind is not None and kind == driver_kind(other)",
+        "kind is not None and one == other",
+    ),
+    12: _plant(
+        "empty kinds match",
+        "nvidia.py",
+        "kind is not None and kind == driver_kind(other)",
+        "kind == driver_kind(other)",
+    ),
+    13: _plant(
+        "the probe is not looked for afterwards",
+        "teardown.py",
+        "        return not after.loaded and not after.present",
+        "        return not after.loaded and not set(after.present) - {PROBE_PROGRAM}",
+    ),
+    14: _plant(
+        "predictable names beside the target",
+        "root.py",
+        'tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)',
+        '(os.open(target.parent / f".{target.name}.tmp", os.O_CREAT | os.O_WRONLY), str(target.parent / f".{target.name}.tmp"))',
+    ),
+    15: _plant(
+        "names filtered by a regular expression",
+        "containerd.py",
+        'f"name=={image.name}"',
+        'f"name~={image.name}"',
+    ),
+    16: _plant(
+        "always pulled from the public registry",
+        "containerd.py",
+        '"pull", image.pull_reference)',
+        '"pull", image.name)',
+    ),
+    17: _plant(
+        "refresh units not reset", "toolkit.py", "            reset_failed(service, path),\n", ""
+    ),
+    18: _plant(
+        "the spec is not looked at",
+        "toolkit.py",
+        "            _expect_spec_action(),\n        ),",
+        "        ),",
+    ),
+    19: _plant(
+        "toolkit before the driver works",
+        "driver.py",
+        '            needs=("query-device",),\n            groups=groups,\n        ),\n        Step(\n            name="regenerate-cdi-spec"',
+        '            needs=("query-device",),\n            groups=groups,\n        ),\n        *_toolkit_steps(facts.runtime),\n        Step(\n            name="regenerate-cdi-spec"',
+    ),
+    20: _plant(
+        "an added module's line not understood",
+        "kernel_modules.py",
+        r'    r": ?(?P<state>added|built|installed)\b"',
+        r'    r": ?(?P<state>built|installed)\b"',
+    ),
+    21: _plant(
+        "old staged libraries stay",
+        "bake.py",
+        '                    Remove(path=f"{STAGED_LIBRARIES}/lib64"),\n',
+        "",
+    ),
+    22: _plant(
+        "no fallback from the fast path",
+        "driver.py",
+        "        replace(prebuilt, exit_code=None),",
+        "        prebuilt,",
+    ),
+    23: _plant(
+        "modules of one kernel only",
+        "teardown.py",
+        "for kernel in kernels(root) for path",
+        "for kernel in kernels(root)[:1] for path",
+    ),
+    24: _plant(
+        "the record's kernel not compared",
+        "bake.py",
+        "    elif record.kernel != target:",
+        "    elif record.kernel is None:",
+    ),
+    25: _plant(
+        "failed lookup swallowed",
+        "facts.py",
+        '        raise ProvisioningError(\n            code, f"The machine\'s tags cannot be looked up. {error}"\n        ) from error',
+        "        del error",
+    ),
+    26: _plant(
+        "tags matched in part",
+        "tags.py",
+        "if name.lower() == tag.lower()]",
+        "if tag.lower() in name.lower()]",
+    ),
+    27: _plant(
+        "readiness sampled after the install",
+        "driver.py",
+        "actions=(say(facts.render_readiness()),)",
+        'actions=(say(facts.render_readiness().replace("marker_present=false", "marker_present=true")),)',
+    ),
+    28: _plant(
+        "events overwrite one another",
+        "journal.py",
+        '            while not self._root.create(f"{EVENTS_DIRECTORY}/{milliseconds}.json", text):\n                milliseconds += 1',
+        '            self._root.write(f"{EVENTS_DIRECTORY}/{milliseconds}.json", text)',
+    ),
+    29: _plant(
+        "module names matched in part",
+        "kernel_modules.py",
+        "return tuple(by_name[name] for name in UNLOAD_ORDER if name in by_name)",
+        'return tuple(m for m in modules if m.name.startswith("nvidia"))',
+    ),
+    30: _plant(
+        "a missing key means no CDI",
+        "cdi.py",
+        '    if "cdi_spec_dirs" in keys or number >= (2, 4, 0):',
+        '    if "cdi_spec_dirs" in keys:',
+    ),
+}
+"""One bug for each number of the regression corpus, as it was there."""
