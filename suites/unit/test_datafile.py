@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.datafile import read_data_file
@@ -109,9 +109,6 @@ def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
         read_data_file(file, _Bicycle)
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(
     text=st.one_of(
         st.text(alphabet="name: whels[]{}-&*!?|>'\"#,\n\t0x1", max_size=60), st.text(max_size=30)

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError, RequirementError
@@ -119,7 +119,6 @@ def test_sweep_goes_on_past_a_folder_that_it_may_not_touch(tmp_path: Path) -> No
     assert sweep(tmp_path) == [tmp_path / "b"]
 
 
-@settings(max_examples=25)
 @given(st.lists(st.sampled_from(["held", "abandoned", "released"]), max_size=6))
 def test_sweep_removes_what_nobody_holds_and_nothing_else(states: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as leases:

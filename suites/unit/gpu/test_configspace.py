@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.gpu import PciIdentity
@@ -95,7 +95,6 @@ def test_bar_that_cannot_be_is_refused(bars: dict[int, int]) -> None:
         ConfigSpace(_IDENTITY, bars)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     writes=st.lists(
         st.tuples(

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.gpu import emulated
@@ -248,7 +248,6 @@ _GUEST_ACCESSES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(accesses=st.lists(_GUEST_ACCESSES, max_size=60))
 def test_any_guest_access_is_answered_within_its_size(
     accesses: list[tuple[str, tuple[int, ...]]],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError
@@ -358,7 +358,6 @@ def _is_answered(data: bytes) -> bool:
     return struct.unpack_from("<i", data)[0] not in UNANSWERED
 
 
-@settings(max_examples=60, deadline=None)
 @given(messages=st.lists(_VALID, max_size=40))
 def test_any_sequence_of_messages_gets_one_answer_for_each_request(messages: list[bytes]) -> None:
     with (
@@ -375,7 +374,6 @@ def test_any_sequence_of_messages_gets_one_answer_for_each_request(messages: lis
         assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED
 
 
-@settings(max_examples=60, deadline=None)
 @given(messages=st.lists(_VALID, max_size=5), junk=_ANY, rest=st.lists(_VALID, max_size=5))
 def test_any_bytes_end_in_an_ending_and_leave_nothing(
     messages: list[bytes], junk: bytes, rest: list[bytes]
@@ -398,7 +396,6 @@ def test_any_bytes_end_in_an_ending_and_leave_nothing(
     assert _open_descriptors() == before
 
 
-@settings(max_examples=200, deadline=None)
 @given(chunks=st.lists(st.one_of(_VALID, _ANY), max_size=20))
 def test_reader_never_holds_more_than_a_message(chunks: list[bytes]) -> None:
     reader = MessageReader()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.gpu.trace import NO_BAR, AccessKind, IncidentKind, TraceRecorder
@@ -80,7 +80,6 @@ def test_empty_trace_renders_as_nothing() -> None:
     assert _recorder().snapshot().render() == ""
 
 
-@settings(max_examples=100, deadline=None)
 @given(bars=st.lists(st.sampled_from([None, 0, 1, 5, NO_BAR]), max_size=200))
 def test_first_and_last_access_of_each_place_are_exact(bars: list[int | None]) -> None:
     recorder = _recorder(capacity=4)

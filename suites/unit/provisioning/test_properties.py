@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.provisioning.configuration import (
@@ -42,15 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FIELDS = tuple(Configuration.__dataclass_fields__)
-# Examples are chosen afresh each time, but never so many that nobody runs the suite.
-settings.register_profile(
-    "quick",
-    max_examples=40,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("quick")
 
 
 @contextmanager
@@ -223,7 +214,6 @@ def tree(root: Root) -> dict[str, str]:
     }
 
 
-@settings(max_examples=20)
 @given(
     baked=st.sampled_from([None, VERSION, OTHER_VERSION]),
     kernel=st.sampled_from([KERNEL, OTHER_KERNEL]),
@@ -314,7 +304,6 @@ def test_teardown_after_any_prefix_of_a_bake_leaves_nothing_or_keeps_the_record(
         assert left == untouched or RECORD_PATH in left
 
 
-@settings(max_examples=20)
 @given(moment=st.integers(0, 12))
 def test_teardown_that_was_killed_is_finished_by_the_next(moment: int) -> None:
     with simulated_node() as simulated:
