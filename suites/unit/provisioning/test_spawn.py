@@ -1,0 +1,64 @@
+"""Long-lived processes: they live as long as this one, and no longer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.provisioning.command import PIPE, spawn
+from harness.provisioning.wait import Deadline, Observation, wait_for
+
+pytestmark = pytest.mark.starts_process
+
+_STARTS_ANOTHER = """\
+import sys
+from harness.provisioning.command import spawn
+print(spawn(["sleep", "600"]).pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def _is_gone(pid: int) -> Observation[bool]:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return Observation(True, "gone")
+    return Observation(True if state == "Z" else None, f"process {pid} in state {state}")
+
+
+def test_process_dies_with_a_killed_parent() -> None:
+    parent = spawn([sys.executable, "-c", _STARTS_ANOTHER], stdin=PIPE, stdout=PIPE)
+    try:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        was_alive = _is_gone(child).value is None
+    finally:
+        parent.kill()
+        parent.communicate()
+
+    wait_for("the child's end", lambda: _is_gone(child), Deadline.after(20), interval_s=0.01)
+
+    assert was_alive
+
+
+def test_process_inherits_the_descriptors_that_were_named_and_no_other(tmp_path: Path) -> None:
+    with (tmp_path / "named").open("w") as named, (tmp_path / "other").open("w") as other:
+        process = spawn(
+            ["ls", "/proc/self/fd"], stdout=PIPE, pass_fds=[named.fileno()], cwd=tmp_path
+        )
+        output, _ = process.communicate(timeout=20)
+        seen = {int(word) for word in output.split()}
+
+        assert named.fileno() in seen
+        assert other.fileno() not in seen
+
+
+def test_missing_setpriv_is_an_error_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(FileNotFoundError, match="setpriv"):
+        spawn(["true"])
