@@ -55,6 +55,7 @@ def pytest_argv(lab: Lab, test: Path) -> list[str]:
         *("-p", "fixtures.machines"),
         *("-p", "no:cacheprovider"),
         "-s",
+        *("-n", "0"),
         f"--accelerator={lab.accelerator.accelerator.accel}",
         f"--image={lab.settings.image}",
     ]

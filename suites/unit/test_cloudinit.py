@@ -202,7 +202,7 @@ def test_hostile_node_survives_the_volume(tmp_path: Path) -> None:
 
 
 def test_user_data_larger_than_a_block_is_whole(tmp_path: Path) -> None:
-    large = replace(NODE, files=[GuestFile(path="/x", content=bytes(range(256)) * 4096)])
+    large = replace(NODE, files=[GuestFile(path="/x", content=bytes(range(256)) * 512)])
     seed = render_seed(large, instance_id="x")
 
     path = write_seed(seed, tmp_path / "seed.iso")
