@@ -94,7 +94,8 @@ def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
     cri = _cri_table(facts.text)
     text = remove_tables(facts.text, (*cri, "containerd", "runtimes", RUNTIME_NAME))
     default = (*cri, "containerd", "default_runtime_name")
-    if read_string(get_value(text, default) or "") == RUNTIME_NAME:
+    chosen = get_value(text, default)
+    if chosen is not None and read_string(chosen) == RUNTIME_NAME:
         text = set_value(text, default, render_string(FALLBACK_RUNTIME))
     return text
 
@@ -195,7 +196,8 @@ def _expect_not_failed(node: Node) -> None:
 
 
 def _expect_handler(node: Node) -> None:
-    if CONTAINER_RUNTIME not in (node.answer("containerd", "config", "dump") or ""):
+    dump = node.answer("containerd", "config", "dump")
+    if dump is None or CONTAINER_RUNTIME not in dump:
         raise ProvisioningError(
             ExitCode.GPU_DRIVERS_START_FAIL,
             f"containerd's configuration does not name '{CONTAINER_RUNTIME}'; see "
@@ -210,7 +212,8 @@ def _expect_spec_action() -> Do:
 
 def has_spec(node: Node) -> bool:
     """Tell whether the CDI spec is there and names a GPU."""
-    return CDI_DEVICE_KIND in (node.root.read_or_none(CDI_SPEC) or "")
+    text = node.root.read_or_none(CDI_SPEC)
+    return text is not None and CDI_DEVICE_KIND in text
 
 
 def expect_spec(node: Node) -> None:
