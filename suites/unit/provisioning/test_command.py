@@ -13,6 +13,8 @@ from harness.provisioning.command import CommandError, CommandResult, LocalRunne
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.starts_process
+
 RUNNER = LocalRunner()
 
 
