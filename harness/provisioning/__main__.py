@@ -55,7 +55,7 @@ class Session:
     kernel: str | None = field(default=None)
 
     def bake(self) -> None:
-        self.kernel = self.node.answer("uname", "-r")
+        self.kernel = self.node.kernel()
         try:
             self.executor.carry_out(bake.make_plan(self.node, self.configuration))
         except ProvisioningError:
@@ -83,7 +83,7 @@ class Session:
         self.say(boot.make_plan(self.configuration, facts, self.program).describe().rstrip("\n"))
 
     def teardown(self) -> None:
-        self.kernel = self.node.answer("uname", "-r")
+        self.kernel = self.node.kernel()
         _, is_opted_out = look_up_opt_out(self.node, self.configuration)
         scope = teardown_scope(self.configuration, is_opted_out=is_opted_out)
         if tear_down(self.node, scope) is TeardownStatus.INCOMPLETE and not is_opted_out:
@@ -93,7 +93,7 @@ class Session:
             )
 
     def validate(self) -> None:
-        self.kernel = self.node.answer("uname", "-r")
+        self.kernel = self.node.kernel()
         self.executor.carry_out(validate_plan())
 
     def status(self) -> None:

@@ -94,7 +94,7 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
     ]
     if not configuration.has_prebake_flag:
         return Plan.order(steps)
-    target = newest_kernel_with_headers(node.root) or node.answer("uname", "-r") or ""
+    target = newest_kernel_with_headers(node.root) or node.kernel()
     record_path = configuration.gpu_dkms_marker_file
     build = containerd.run_driver_image(
         image,
@@ -174,10 +174,10 @@ def withdraw(node: Node, configuration: Configuration) -> None:
     """
     for version in node.root.names(DKMS_TREE):
         source = f"{DKMS_TREE}/{version}/build/make.log"
-        if node.root.exists(source) and node.root.is_directory(f"{DKMS_TREE}/{version}"):
-            try:
-                text = node.root.read(source) or ""
+        text = node.root.read_or_none(source)
+        try:
+            if text is not None:
                 node.root.write(f"{BUILD_LOGS_DIRECTORY}/make-{version}.log", text)
-            except (OSError, UnreadableFileError) as error:
-                node.journal.line(f"'{source}' could not be kept: {error}.")
+        except OSError as error:
+            node.journal.line(f"'{source}' could not be kept: {error}.")
     tear_down(node, teardown_scope(configuration, is_opted_out=False))

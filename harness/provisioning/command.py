@@ -123,18 +123,19 @@ class LocalRunner:
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             return result(code, b"", str(error).encode(), timed_out=False)
-        try:
-            out, err = process.communicate(
-                None if stdin is None else stdin.encode(), timeout=timeout_s
-            )
-        except subprocess.TimeoutExpired:
-            _kill_group(process)
-            out, err = process.communicate()
-            return result(124, out, err, timed_out=True)
-        except BaseException:
-            _kill_group(process)
-            process.wait()
-            raise
+        with process:
+            try:
+                out, err = process.communicate(
+                    None if stdin is None else stdin.encode(), timeout=timeout_s
+                )
+            except subprocess.TimeoutExpired:
+                _kill_group(process)
+                out, err = process.communicate()
+                return result(124, out, err, timed_out=True)
+            except BaseException:
+                _kill_group(process)
+                process.wait()
+                raise
         return result(process.returncode, out, err, timed_out=False)
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .nvidia import CANONICAL_REGISTRY, DriverImage
@@ -154,25 +155,23 @@ def _literal_true(value: object) -> bool:
     return value in (True, "true")
 
 
-def _matching(pattern: str, words: str) -> Callable[[object], str]:
-    compiled = re.compile(pattern)
-
-    def parse(value: object) -> str:
-        if not isinstance(value, str) or not compiled.fullmatch(value):
-            raise _UnfitError(words)
-        return value
-
-    return parse
+def _text(value: object, *, pattern: str, must_be: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(pattern, value):
+        raise _UnfitError(must_be)
+    return value
 
 
-_parse_registry = _matching(
-    r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*/*",
-    "a registry such as mcr.microsoft.com or localhost:5000, without a scheme",
-)
+def _matching(pattern: str, must_be: str) -> Callable[[object], str]:
+    return partial(_text, pattern=pattern, must_be=must_be)
 
 
 def _registry(value: object) -> str:
-    return _parse_registry(value).rstrip("/")
+    name = _text(
+        value,
+        pattern=r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*/*",
+        must_be="a registry such as mcr.microsoft.com or localhost:5000, without a scheme",
+    )
+    return name.rstrip("/")
 
 
 def _flags(value: object) -> tuple[str, ...]:
@@ -181,11 +180,9 @@ def _flags(value: object) -> tuple[str, ...]:
     return tuple(flag.strip() for flag in value.split(",") if flag.strip())
 
 
-_parse_path = _matching(r"/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]", "an absolute path of a file")
-
-
 def _file_path(value: object) -> str:
-    path = _parse_path(value)
+    pattern = r"/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]"
+    path = _text(value, pattern=pattern, must_be="an absolute path of a file")
     if ".." in path.split("/"):
         raise _UnfitError("an absolute path without '..'")
     return path

@@ -67,7 +67,7 @@ def look(node: Node, configuration: Configuration, *, is_read_only: bool) -> Fac
     Raises ProvisioningError 224 or 230 where the machine's tags are not known, 123 for two
     managed modes, and ConfigurationError where the fields that name the driver are not set.
     """
-    kernel, arch = node.answer("uname", "-r") or "", node.answer("uname", "-m") or ""
+    kernel, arch = node.kernel(), node.answer("uname", "-m") or ""
     metadata, is_opted_out = look_up_opt_out(node, configuration)
     mode = None
     if not is_opted_out:

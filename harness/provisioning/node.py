@@ -32,6 +32,10 @@ class Node:
     journal: Journal
     retries: Deadline
 
+    def kernel(self) -> str:
+        """Return the running kernel's release; empty where the node does not say."""
+        return self.answer("uname", "-r") or ""
+
     def answer(self, *argv: str) -> str | None:
         """Return what a question's command prints, stripped; None where it fails."""
         result = self.runner.run(argv, timeout_s=ANSWER_TIMEOUT_S)

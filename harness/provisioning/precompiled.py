@@ -43,7 +43,7 @@ def os_tag(os_release: str) -> str:
     Raises PrecompiledError where the file has no name or version.
     """
     fields = os_release_fields(os_release)
-    name, version = fields.get("ID", ""), fields.get("VERSION_ID", "")
+    name, version = fields.get("ID"), fields.get("VERSION_ID")
     if not name or not version:
         raise PrecompiledError("The os-release file has no ID or no VERSION_ID.")
     return name + version

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def status(node: Node, configuration: Configuration) -> dict[str, object]:
     """Look at the node and return a document for JSON; change nothing, raise nothing."""
-    kernel = node.answer("uname", "-r") or ""
+    kernel = node.kernel()
     proof = prove_module(node.runner, kernel, is_read_only=True)
     record = read_record(node.root, configuration.gpu_dkms_marker_file)
     return {

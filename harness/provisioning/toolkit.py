@@ -30,6 +30,7 @@ CDI_SPEC = "/var/run/cdi/nvidia.yaml"
 CDI_DEVICE_KIND = "nvidia.com/gpu"
 REFRESH_UNIT = "nvidia-cdi-refresh"
 RUNTIME_NAME = "nvidia"
+FALLBACK_RUNTIME = "runc"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +68,14 @@ def gpu_configuration(facts: RuntimeFacts) -> str | None:
 def _add_runtime(text: str, cri: Key, *, is_default: bool) -> str:
     runtimes = (*cri, "containerd", "runtimes")
     options = {
-        **values_below(text, (*runtimes, "runc", "options")),
+        **values_below(text, (*runtimes, FALLBACK_RUNTIME, "options")),
         "BinaryName": render_string(CONTAINER_RUNTIME),
     }
-    text = set_value(
-        text, (*runtimes, RUNTIME_NAME, "runtime_type"), render_string("io.containerd.runc.v2")
-    )
+    # A table of runtimes replaces containerd's own, which has runc in it (seen with 1.6.20).
+    for name in (FALLBACK_RUNTIME, RUNTIME_NAME):
+        runtime_type = (*runtimes, name, "runtime_type")
+        if get_value(text, runtime_type) is None:
+            text = set_value(text, runtime_type, render_string("io.containerd.runc.v2"))
     for key, value in options.items():
         text = set_value(text, (*runtimes, RUNTIME_NAME, "options", key), value)
     if is_default:
@@ -91,8 +94,9 @@ def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
     cri = _cri_table(facts.text)
     text = remove_tables(facts.text, (*cri, "containerd", "runtimes", RUNTIME_NAME))
     default = (*cri, "containerd", "default_runtime_name")
-    if read_string(get_value(text, default) or "") == RUNTIME_NAME:
-        text = set_value(text, default, render_string("runc"))
+    chosen = get_value(text, default)
+    if chosen is not None and read_string(chosen) == RUNTIME_NAME:
+        text = set_value(text, default, render_string(FALLBACK_RUNTIME))
     return text
 
 
@@ -192,7 +196,8 @@ def _expect_not_failed(node: Node) -> None:
 
 
 def _expect_handler(node: Node) -> None:
-    if CONTAINER_RUNTIME not in (node.answer("containerd", "config", "dump") or ""):
+    dump = node.answer("containerd", "config", "dump")
+    if dump is None or CONTAINER_RUNTIME not in dump:
         raise ProvisioningError(
             ExitCode.GPU_DRIVERS_START_FAIL,
             f"containerd's configuration does not name '{CONTAINER_RUNTIME}'; see "
@@ -207,7 +212,8 @@ def _expect_spec_action() -> Do:
 
 def has_spec(node: Node) -> bool:
     """Tell whether the CDI spec is there and names a GPU."""
-    return CDI_DEVICE_KIND in (node.root.read_or_none(CDI_SPEC) or "")
+    text = node.root.read_or_none(CDI_SPEC)
+    return text is not None and CDI_DEVICE_KIND in text
 
 
 def expect_spec(node: Node) -> None:

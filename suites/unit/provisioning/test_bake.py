@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from .fakes import IMAGE, KERNEL, OTHER_KERNEL, RECORD_PATH, SHA, VERSION, Invocation
-from .simulation import SimulatedNode, module_path
+from harness.provisioning.bake import COMPONENTS_PATH
+
+from .fakes import (
+    IMAGE,
+    KERNEL,
+    OTHER_KERNEL,
+    OTHER_VERSION,
+    RECORD_PATH,
+    SHA,
+    VERSION,
+    Invocation,
+)
+from .simulation import DKMS, SimulatedNode, module_path
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from harness.provisioning.command import CommandResult
 
 BAKE = {
     "gpu_driver_version": VERSION,
@@ -62,3 +76,268 @@ def test_failed_build_leaves_no_record(simulated: SimulatedNode, invocation: Inv
     assert invocation.run("bake", BAKE) == 1
 
     assert not simulated.root.exists(RECORD_PATH)
+
+
+def components(*entries: object) -> str:
+    return json.dumps({"GPUContainerImages": list(entries)})
+
+
+def component(url: str, **versions: str) -> dict[str, object]:
+    return {"downloadURL": url, "gpuVersion": versions}
+
+
+CUDA_LTS = "mcr.microsoft.com/aks/aks-gpu-cuda-lts:*"
+TAG = f"{VERSION}-{SHA}"
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (component(CUDA_LTS, latestVersion=TAG),),
+        (component(CUDA_LTS, latestVersion="1-2", previousLatestVersion=TAG),),
+        (
+            component("mcr.microsoft.com/aks/aks-gpu-grid:*", latestVersion="1-2"),
+            component(CUDA_LTS, latestVersion=TAG),
+        ),
+        ({"downloadURL": 7}, "x", component(CUDA_LTS, latestVersion=TAG)),
+    ],
+)
+def test_image_on_the_component_list_is_baked(
+    simulated: SimulatedNode, invocation: Invocation, entries: tuple[object, ...]
+) -> None:
+    simulated.root.write(COMPONENTS_PATH, components(*entries))
+
+    assert invocation.run("bake", BAKE) == 0
+    assert COMPONENTS_PATH == "/opt/azure/components.json"
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [
+        (components(), "no tag of it"),
+        ("[]", "no tag of it"),
+        ('{"GPUContainerImages": 7}', "no tag of it"),
+        (components(component(CUDA_LTS, latestVersion="1-2")), "1-2"),
+        (
+            components(
+                component(CUDA_LTS, latestVersion="1-2", previousLatestVersion="3-4"),
+                component(CUDA_LTS, latestVersion=""),
+                {"downloadURL": CUDA_LTS, "gpuVersion": {"latestVersion": 7}},
+                {"downloadURL": CUDA_LTS, "gpuVersion": []},
+            ),
+            "1-2, 3-4",
+        ),
+        (
+            components(component(CUDA_LTS.replace("cuda-lts", "cuda"), latestVersion=TAG)),
+            "no tag of it",
+        ),
+        (
+            components(component("mcr.microsoft.com/x:aks-gpu-cuda-lts", latestVersion=TAG)),
+            "no tag of it",
+        ),
+    ],
+)
+def test_image_that_is_not_on_the_component_list_is_refused(
+    simulated: SimulatedNode, invocation: Invocation, text: str, has: str
+) -> None:
+    simulated.root.write(COMPONENTS_PATH, text)
+
+    assert invocation.run("bake", BAKE) == 1
+
+    assert invocation.outcome()["error"] == (
+        f"The image 'aks-gpu-cuda-lts:{TAG}' is not on the component list '{COMPONENTS_PATH}', "
+        f"which has {has}."
+    )
+    assert [call for call in simulated.calls if call[0] == "ctr"] == []
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100000])
+def test_component_list_that_is_no_json_is_refused(
+    simulated: SimulatedNode, invocation: Invocation, text: str
+) -> None:
+    simulated.root.write(COMPONENTS_PATH, text)
+
+    assert invocation.run("bake", BAKE) == 1
+
+    error = str(invocation.outcome()["error"])
+    assert error.startswith(f"The component list '{COMPONENTS_PATH}' cannot be read: ")
+
+
+def test_component_list_that_cannot_be_read_is_refused(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.root.make_directory(COMPONENTS_PATH)
+
+    assert invocation.run("bake", BAKE) == 1
+
+
+def test_bake_without_a_version_names_the_field(invocation: Invocation) -> None:
+    assert invocation.run("bake", {}) == 2
+
+    assert "'gpu_driver_version' is not set" in str(invocation.outcome()["error"])
+
+
+def test_other_type_is_baked_when_it_is_asked_for(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.images = {IMAGE.replace("cuda-lts", "cuda")}
+
+    assert invocation.run("bake", {**BAKE, "gpu_driver_type": "cuda"}) == 0
+
+
+def test_node_without_headers_is_baked_for_its_own_kernel(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.root.remove("/lib/modules")
+    original = simulated._entry_point
+
+    def build_for_the_running_kernel(
+        call: tuple[str, ...], name: str, action: str
+    ) -> CommandResult:
+        assert action == "build-only"
+        original(call, name, "install")
+        return simulated._say(call)
+
+    simulated._entry_point = build_for_the_running_kernel  # type: ignore[method-assign]
+
+    assert invocation.run("bake", BAKE) == 0
+
+    assert invocation.outcome()["kernel"] == OTHER_KERNEL
+    assert f"  - nvidia-cuda-driver-prebaked={TAG} (kernel {OTHER_KERNEL})" in invocation.log()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"driver_version": OTHER_VERSION}, f"built version {OTHER_VERSION}, expected {VERSION}"),
+        ({"arch": "aarch64"}, "built for aarch64, expected x86_64"),
+        ({"driver_kind": "grid"}, "built a driver of kind grid, expected cuda-lts"),
+        ({"kernel": OTHER_KERNEL}, f"built for kernel {OTHER_KERNEL}, expected {KERNEL}"),
+        ({"arch": ""}, f"left a record '{RECORD_PATH}' that lacks a field"),
+    ],
+)
+def test_record_that_does_not_fit_the_image_is_refused(
+    simulated: SimulatedNode, invocation: Invocation, changes: dict[str, str], problem: str
+) -> None:
+    build = simulated.build
+
+    def build_otherwise(version: str, kernel: str) -> None:
+        build(version, kernel)
+        fields = {
+            "kernel": kernel,
+            "driver_version": version,
+            "driver_kind": "cuda",
+            "arch": "x86_64",
+            **changes,
+        }
+        simulated.root.write(RECORD_PATH, "".join(f"{k}={v}\n" for k, v in fields.items()))
+
+    simulated.build = build_otherwise  # type: ignore[method-assign]
+
+    assert invocation.run("bake", BAKE) == 1
+
+    error = f"Step 'verify-record' failed. The driver image {problem}."
+    assert invocation.outcome()["error"] == error
+    assert not simulated.root.exists(RECORD_PATH)
+
+
+@pytest.mark.parametrize(
+    ("gone", "problem"),
+    [
+        (RECORD_PATH, f"left no record '{RECORD_PATH}'"),
+        (f"/lib/modules/{KERNEL}/updates", f"left no module for kernel {KERNEL}"),
+    ],
+)
+def test_build_that_leaves_less_than_it_should_is_refused(
+    simulated: SimulatedNode, invocation: Invocation, gone: str, problem: str
+) -> None:
+    build = simulated.build
+
+    def build_less(version: str, kernel: str) -> None:
+        build(version, kernel)
+        simulated.root.remove(gone)
+
+    simulated.build = build_less  # type: ignore[method-assign]
+
+    assert invocation.run("bake", BAKE) == 1
+
+    error = f"Step 'verify-record' failed. The driver image {problem}."
+    assert invocation.outcome()["error"] == error
+
+
+def fail_after_building_half(simulated: SimulatedNode) -> None:
+    """Have the driver image leave DKMS' tree behind and fail."""
+    log = f"{DKMS}/{VERSION}/build/make.log"
+
+    def build(call: tuple[str, ...], name: str, action: str) -> CommandResult:
+        assert (name, action) == (IMAGE, "build-only")
+        simulated.root.write(log, "CC nvidia.o\nnvidia.c:1: error\n")
+        simulated.root.write(f"{DKMS}/{VERSION}/source/dkms.conf", "")
+        return simulated._fail(call, "make: *** [nvidia.o] Error 1")
+
+    simulated._entry_point = build  # type: ignore[method-assign]
+
+
+def test_failed_build_is_taken_away_but_for_its_log(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    fail_after_building_half(simulated)
+
+    assert invocation.run("bake", BAKE) == 1
+
+    assert not simulated.root.exists(DKMS)
+    assert not simulated.root.exists(RECORD_PATH)
+    assert simulated.root.read(f"/var/log/gpu-node/failed-bake/make-{VERSION}.log") == (
+        "CC nvidia.o\nnvidia.c:1: error\n"
+    )
+    assert "status=cleaned" in invocation.prebake_lines()[-1]
+    assert len([call for call in simulated.calls if call[-1] == "build-only"]) == 3
+
+
+def test_failed_build_whose_log_cannot_be_kept_is_taken_away_all_the_same(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    fail_after_building_half(simulated)
+    simulated.root.write("/var/log/gpu-node", "a file where a folder should be")
+
+    assert invocation.run("bake", BAKE) == 1
+
+    assert not simulated.root.exists(DKMS)
+    source = f"{DKMS}/{VERSION}/build/make.log"
+    assert any(line.startswith(f"'{source}' could not be kept: ") for line in invocation.log())
+
+
+def test_bake_that_fails_before_it_builds_leaves_an_earlier_record(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.failing["apt-get install"] = simulated._fail((), "E: no network")
+
+    assert invocation.run("bake", BAKE) == 1
+
+    assert simulated.root.exists(RECORD_PATH)
+    assert simulated.root.exists(module_path(KERNEL))
+
+
+@pytest.mark.parametrize(
+    ("arch", "os_release"), [("aarch64", "ID=debian\n"), ("x86_64", "ID=azurelinux\n")]
+)
+def test_other_machines_are_not_baked(
+    simulated: SimulatedNode, invocation: Invocation, arch: str, os_release: str
+) -> None:
+    simulated.arch = arch
+    simulated.root.write("/etc/os-release", os_release)
+
+    assert invocation.run("bake", BAKE) == 0
+
+    assert invocation.steps() == {}
+
+
+def test_machine_that_names_no_system_is_not_baked(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.root.remove("/etc/os-release")
+
+    assert invocation.run("bake", BAKE) == 0
+
+    assert invocation.steps() == {}

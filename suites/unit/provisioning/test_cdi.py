@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fixtures.recordings import load_recording
 from harness.provisioning.cdi import (
     CdiSupport,
     Engine,
@@ -145,3 +146,12 @@ def test_what_the_user_sets_applies_last() -> None:
     assert toolkit_environment(choice, user)["MINE"] == "1"
     assert plugin_environment(choice, user=user)["CDI_ENABLED"] == "false"
     assert plugin_environment(choice, user=user)["MINE"] == "1"
+
+
+def test_recorded_containerd_of_debian_12_has_no_cdi() -> None:
+    dump = load_recording("containerd/1.6.20-config-dump").text
+    version = load_recording("containerd/1.6.20-version").text
+
+    assert parse_version(version) == (1, 6, 20)
+    assert detect_support(CONTAINERD, dump=dump, version=version) is CdiSupport.ABSENT
+    assert detect_support(CONTAINERD, version=version) is CdiSupport.ABSENT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess  # noqa: TID251  # what is replaced here
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from harness.provisioning.command import CommandError, CommandResult, LocalRunne
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.starts_process
+
 RUNNER = LocalRunner()
 
 
@@ -21,7 +24,7 @@ def test_output_and_exit_code_are_returned() -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (3, "out\n", "err\n")
     assert (result.ok, result.timed_out) == (False, False)
     assert result.argv == ("sh", "-c", "echo out; echo err >&2; exit 3")
-    assert 0 <= result.duration_s < 30
+    assert 0 < result.duration_s < 30
 
 
 def test_success_is_ok() -> None:
@@ -123,3 +126,43 @@ def test_spawned_process_has_its_folder_environment_and_session(
         assert process.wait(timeout=30) == 0
 
     assert out.read_text() == f"{tmp_path} 12 True\n"
+
+
+def test_command_is_killed_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupt(process: subprocess.Popen[bytes], *_: object, **__: object) -> None:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        RUNNER.run(("sleep", "60"), timeout_s=30)
+
+    (process,) = started
+    assert process.returncode == -9
+
+
+def test_spawned_process_dies_with_this_one_and_has_the_given_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, object] = {}
+
+    def see(argv: list[str], **rest: object) -> None:
+        given.update(rest, argv=argv)
+
+    monkeypatch.setattr(subprocess, "Popen", see)
+
+    spawn(("a", "b"), stdin=3, stdout=4, stderr=5, pass_fds=(6,))
+
+    assert given == {
+        "argv": ["setpriv", "--pdeathsig", "KILL", "--", "a", "b"],
+        "stdin": 3,
+        "stdout": 4,
+        "stderr": 5,
+        "pass_fds": (6,),
+        "env": None,
+        "cwd": None,
+        "start_new_session": True,
+    }

@@ -278,3 +278,7 @@ def test_image_without_a_name_names_the_missing_field(missing: str) -> None:
     assert str(error.value) == (
         f"The field '{missing}' is not set, and a node that gets a driver needs it."
     )
+
+
+def test_registry_loses_only_its_slashes() -> None:
+    assert parse_configuration({"mcr_repository_base": "REGX/"}, {}).mcr_repository_base == "REGX"

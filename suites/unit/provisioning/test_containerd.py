@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fixtures.recordings import load_recording
 from harness.provisioning.command import CommandResult
 from harness.provisioning.containerd import (
     INSTALL,
@@ -50,7 +51,8 @@ def test_image_of_another_registry_is_renamed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stdout", "is_absent"), [("", True), ("\n", True), (f"{IMAGE}\n", False)]
+    ("stdout", "is_absent"),
+    [("", True), ("\n", True), (load_recording("ctr/1.6.20-images-ls").text, False)],
 )
 def test_image_is_absent_when_its_name_is_not_listed(stdout: str, *, is_absent: bool) -> None:
     result = CommandResult(argv=(), exit_code=0, stdout=stdout, stderr="")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fixtures.recordings import load_recording
 from harness.provisioning.kernel_modules import (
     DkmsEntry,
     DkmsState,
@@ -28,7 +29,7 @@ from harness.provisioning.kernel_modules import (
 from harness.provisioning.root import Root
 from harness.shell.mocks import ScriptedRunner
 
-from .fakes import KERNEL, VERSION
+from .fakes import KERNEL, OTHER_KERNEL, VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -284,3 +285,41 @@ def test_versions_sort_by_their_numbers() -> None:
         "6.10.0-1",
     ]
     assert version_key("6.x") == ((1, 6, ""), (0, 0, ".x"))
+
+
+# -- as real tools print it ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("case", "states"),
+    [
+        ("added", [(None, DkmsState.ADDED)]),
+        ("built", [(KERNEL, DkmsState.BUILT)]),
+        ("installed", [(KERNEL, DkmsState.INSTALLED)]),
+        ("installed-and-built", [(OTHER_KERNEL, DkmsState.BUILT), (KERNEL, DkmsState.INSTALLED)]),
+    ],
+)
+def test_recorded_dkms_status_is_understood(
+    case: str, states: list[tuple[str | None, DkmsState]]
+) -> None:
+    entries = parse_dkms_status(load_recording(f"dkms/3.0.10-{case}").text)
+
+    assert [(entry.kernel, entry.state) for entry in entries] == states
+    assert {(entry.module, entry.version) for entry in entries} == {("nvidia", VERSION)}
+
+
+def test_recorded_tools_prove_a_module() -> None:
+    with (
+        ScriptedRunner()
+        .expect("ldconfig")
+        .expect("dkms status", stdout=load_recording("dkms/3.0.10-installed-and-built").text)
+        .expect(
+            f"modinfo -k {KERNEL} nvidia", stdout=load_recording("modinfo/30-module").text
+        ) as runner
+    ):
+        proof = prove_module(runner, KERNEL, is_read_only=False)
+
+    assert proof.file is not None
+    assert (proof.file.version, proof.file.kernel) == (VERSION, KERNEL)
+    assert proof.is_installed(version=VERSION, kernel=KERNEL, arch="x86_64")
+    assert not proof.is_installed(version=VERSION, kernel=OTHER_KERNEL, arch="x86_64")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
+import os
 import re
 import signal
 import sys
@@ -95,7 +97,15 @@ def test_plan_changes_nothing_and_logs_nothing(
 
     added = set(simulated.root.top.rglob("*")) - set(before)
     assert {path.name for path in added} == {"config.json", "outcome.json"}
-    assert [call for call in simulated.calls if call[0] in {"ctr", "systemctl"}] == []
+    assert {call[0] for call in simulated.calls} == {
+        "uname",
+        "ldconfig",
+        "dkms",
+        "modinfo",
+        "containerd",
+    }
+    assert ("ldconfig",) not in simulated.calls
+    assert not invocation.console[-1].endswith("\n")
     assert invocation.outcome()["decision"] == {"action": "install-skip-build", "reason": "ok"}
     assert invocation.outcome()["kernel"] == KERNEL
 
@@ -109,8 +119,15 @@ def test_plan_without_a_decision_prints_steps_alone(invocation: Invocation) -> N
     assert invocation.console[0].startswith("configure-containerd")
 
 
-def test_status_prints_json(invocation: Invocation) -> None:
+def test_plan_names_the_program_that_its_unit_runs(invocation: Invocation) -> None:
+    assert invocation.run("plan", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
+
+    assert f"ExecStart={' '.join(PROGRAM)} mig-partition" in invocation.console[-1]
+
+
+def test_status_prints_json(simulated: SimulatedNode, invocation: Invocation) -> None:
     assert invocation.run("status") == 0
+    assert ("ldconfig",) not in simulated.calls
 
     (text,) = invocation.console
     assert json.loads(text)["kernel"] == KERNEL
@@ -255,9 +272,12 @@ def test_teardown_of_an_opted_out_node_never_fails(
 ) -> None:
     simulated.build(VERSION, KERNEL)
     simulated.load(VERSION, users=1)
+    simulated.root.write("/opt/gpu/config.sh", "")
     write_tags(simulated.root, ("SkipGpuDriverInstall", "true"))
 
     assert invocation.run("teardown", GPU_NODE) == 0
+
+    assert not simulated.root.exists("/opt/gpu")
 
     assert "status=incomplete" in invocation.prebake_lines()[0]
     assert invocation.outcome()["kernel"] == KERNEL
@@ -282,9 +302,11 @@ def test_teardown_of_a_managed_node_succeeds_when_it_is_whole(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
+    simulated.root.write("/opt/gpu/config.sh", "")
 
     assert invocation.run("teardown", GPU_NODE) == 0
 
+    assert simulated.root.exists("/opt/gpu/config.sh")
     assert not simulated.root.exists(RECORD_PATH)
 
 
@@ -445,12 +467,22 @@ def test_program_runs_on_this_machine_and_is_ended_like_by_ctrl_c(
     module = sys.modules[main.__module__]
     monkeypatch.setattr(signal, "signal", lambda number, do: handlers.append((number, do)))
     monkeypatch.setattr(module, "run", fake_run)
-    monkeypatch.setattr(sys, "argv", [str(tmp_path / "x.pyz"), "boot"])
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "y" / ".." / "x.pyz"), "boot"])
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setenv("GPU_NODE", "true")
 
     assert main() == 7
 
     assert handlers == [(signal.SIGTERM, signal.default_int_handler)]
     assert given["argv"] == ["boot"]
+    assert given["environment"] is os.environ
+    say = given["say"]
+    assert callable(say)
+    say("zw\N{LATIN SMALL LETTER O WITH DIAERESIS}lf")
+    assert written.getvalue() == b"zw\\xf6lf\n", "as it is said, not when the process ends"
+    assert main(["status"]) == 7
+    assert given["argv"] == ["status"]
     assert given["program"] == (sys.executable, "-I", "-S", str(tmp_path / "x.pyz"))
     assert type(given["runner"]).__name__ == "LocalRunner"
     assert type(given["clock"]).__name__ == "SystemClock"

@@ -55,77 +55,100 @@ def facts(**fields: object) -> Facts:
     return Facts(**values)  # type: ignore[arg-type]
 
 
-FULL_BUILD = make_plan(configuration(), facts(), PROGRAM)
-FAST_PATH = make_plan(
-    configuration(enable_managed_gpu=True),
-    facts(
-        mode=Mode.DEVICE_PLUGIN,
-        record=RECORD,
-        decision=Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK),
-    ),
-    PROGRAM,
-)
-VALIDATION = make_plan(
-    configuration(config_gpu_driver_if_needed=False, gpu_needs_fabric_manager=True),
-    facts(record=RECORD, decision=Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK)),
-    PROGRAM,
-)
-EVERYTHING = make_plan(
-    configuration(
-        config_gpu_driver_if_needed=False,
-        gpu_driver_type="grid",
-        gpu_needs_fabric_manager=True,
-        gpu_instance_profile="MIG1g",
-        enable_managed_gpu_dra=True,
-        mcr_repository_base="registry.example",
-    ),
-    facts(
-        mode=Mode.DRA,
-        driver_type="grid",
-        record=RECORD,
-        decision=Decision(action=Action.TEARDOWN_INSTALL, reason=Reason.KIND),
-        removal=("rm -rf /var/lib/dkms/nvidia", "ldconfig"),
-    ),
-    PROGRAM,
-)
-OPTED_OUT = make_plan(
-    configuration(),
-    facts(
-        is_opted_out=True,
-        record=RECORD,
-        decision=Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT),
-        runtime=RuntimeFacts(
-            text="version = 2\n"
-            '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
-            'BinaryName = "/usr/bin/nvidia-container-runtime"\n',
-            cdi=CdiSupport.ABSENT,
+def full_build() -> Plan:
+    return make_plan(configuration(), facts(), PROGRAM)
+
+
+def fast_path() -> Plan:
+    return make_plan(
+        configuration(enable_managed_gpu=True),
+        facts(
+            mode=Mode.DEVICE_PLUGIN,
+            record=RECORD,
+            decision=Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK),
         ),
-        removal=("rm -rf /var/lib/dkms/nvidia", "ldconfig"),
-    ),
-    PROGRAM,
-)
-ARM64 = make_plan(
-    configuration(), facts(arch="aarch64", decision=None, family=Family.OTHER), PROGRAM
-)
-NO_GPU = make_plan(
-    Configuration(),
-    facts(is_opted_out=True, runtime=None, decision=Decision(action=Action.NOTHING)),
-    PROGRAM,
-)
+        PROGRAM,
+    )
+
+
+def validation() -> Plan:
+    return make_plan(
+        configuration(config_gpu_driver_if_needed=False, gpu_needs_fabric_manager=True),
+        facts(
+            record=RECORD, decision=Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK)
+        ),
+        PROGRAM,
+    )
+
+
+def everything() -> Plan:
+    return make_plan(
+        configuration(
+            config_gpu_driver_if_needed=False,
+            gpu_driver_type="grid",
+            gpu_needs_fabric_manager=True,
+            gpu_instance_profile="MIG1g",
+            enable_managed_gpu_dra=True,
+            mcr_repository_base="registry.example",
+        ),
+        facts(
+            mode=Mode.DRA,
+            driver_type="grid",
+            record=RECORD,
+            decision=Decision(action=Action.TEARDOWN_INSTALL, reason=Reason.KIND),
+            removal=("rm -rf /var/lib/dkms/nvidia", "ldconfig"),
+        ),
+        PROGRAM,
+    )
+
+
+def opted_out() -> Plan:
+    return make_plan(
+        configuration(),
+        facts(
+            is_opted_out=True,
+            record=RECORD,
+            decision=Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT),
+            runtime=RuntimeFacts(
+                text="version = 2\n"
+                '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
+                'BinaryName = "/usr/bin/nvidia-container-runtime"\n',
+                cdi=CdiSupport.ABSENT,
+            ),
+            removal=("rm -rf /var/lib/dkms/nvidia", "ldconfig"),
+        ),
+        PROGRAM,
+    )
+
+
+def arm64() -> Plan:
+    return make_plan(
+        configuration(), facts(arch="aarch64", decision=None, family=Family.OTHER), PROGRAM
+    )
+
+
+def no_gpu() -> Plan:
+    return make_plan(
+        Configuration(),
+        facts(is_opted_out=True, runtime=None, decision=Decision(action=Action.NOTHING)),
+        PROGRAM,
+    )
+
+
 PLANS = {
-    "full-build": FULL_BUILD,
-    "fast-path": FAST_PATH,
-    "validation": VALIDATION,
-    "everything": EVERYTHING,
-    "opted-out": OPTED_OUT,
-    "arm64": ARM64,
-    "no-gpu": NO_GPU,
+    "full-build": full_build,
+    "fast-path": fast_path,
+    "validation": validation,
+    "everything": everything,
+    "opted-out": opted_out,
+    "arm64": arm64,
+    "no-gpu": no_gpu,
 }
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_plan_of_boot_is_the_contracts(name: str) -> None:
-    expect_golden(f"plan-{name}", PLANS[name].describe())
+    expect_golden(f"plan-{name}", PLANS[name]().describe())
 
 
 def test_plan_of_bake_is_the_contracts(tmp_path: Path) -> None:
@@ -147,7 +170,7 @@ def test_plan_of_bake_is_the_contracts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PLANS)
 def test_needs_alone_put_the_milestones_in_order(name: str) -> None:
     """However the steps are listed, each comes after all that it needs, and theirs."""
-    steps = PLANS[name].steps
+    steps = PLANS[name]().steps
     shuffled = Plan.order(sorted(steps, key=lambda step: step.name, reverse=True)).steps
     place = {step.name: number for number, step in enumerate(shuffled)}
     milestones = (
@@ -188,8 +211,9 @@ def test_needs_alone_put_the_milestones_in_order(name: str) -> None:
 
 
 def test_every_need_is_a_step_of_some_plan() -> None:
-    known = {step.name for plan in PLANS.values() for step in plan.steps}
-    needed = {need for plan in PLANS.values() for step in plan.steps for need in step.needs}
+    plans = [make() for make in PLANS.values()]
+    known = {step.name for plan in plans for step in plan.steps}
+    needed = {need for plan in plans for step in plan.steps for need in step.needs}
 
     assert needed <= known
 

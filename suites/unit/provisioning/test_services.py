@@ -221,6 +221,7 @@ def test_each_mode_has_its_unit_and_packages() -> None:
             'X=1\nKUBELET_NODE_LABELS="a=b,c=d"\nA=b\n',
             f"X=1\nKUBELET_NODE_LABELS=a=b,c=d,{LABEL}\nA=b\n",
         ),
+        ("KUBELET_NODE_LABELS=X/y=X\n", f"KUBELET_NODE_LABELS=X/y=X,{LABEL}\n"),
         (f"KUBELET_NODE_LABELS='{LABEL}'", f"KUBELET_NODE_LABELS='{LABEL}'"),
     ],
 )

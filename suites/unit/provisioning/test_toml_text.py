@@ -178,7 +178,15 @@ def test_keys_and_strings_are_quoted_where_they_must_be() -> None:
 
 @pytest.mark.parametrize(
     ("value", "string"),
-    [('"a\\"b"', 'a"b'), ("'a\\b'", "a\\b"), ("true", "true"), ('"', '"'), ("'", "'"), ('""', "")],
+    [
+        ('"a\\"b"', 'a"b'),
+        ("'a\\b'", "a\\b"),
+        ("true", "true"),
+        ('"', '"'),
+        ("'", "'"),
+        ('""', ""),
+        ("''", ""),
+    ],
 )
 def test_string_value_is_read(value: str, string: str) -> None:
     assert read_string(value) == string

@@ -43,11 +43,18 @@ OLDER = choose_runtime(Engine.CONTAINERD, is_cdi_enabled=True, is_native=False)
 USERS = """\
 version = 2
 # mine
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+  privileged_without_host_devices = true
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
   SystemdCgroup = true
   BinaryName = "/usr/bin/runc"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "registry.example/pause:3.9"
+"""
+RUNC = """
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
 """
 RUNTIME = """
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
@@ -104,7 +111,16 @@ def test_configuration_that_names_the_runtime_still_gets_cdi() -> None:
 def test_node_without_a_configuration_gets_one() -> None:
     text = gpu_configuration(facts(None))
 
-    assert text == "version = 2\n" + RUNTIME.replace("SystemdCgroup = true\n", "")
+    assert text == "version = 2\n" + RUNC + RUNTIME.replace("SystemdCgroup = true\n", "")
+
+
+def test_runc_stays_a_runtime_where_the_user_has_not_named_it() -> None:
+    """A table of runtimes in the file replaces the one that containerd has by itself."""
+    for cdi in CdiSupport:
+        text = gpu_configuration(facts("version = 2\n", cdi))
+
+        assert text is not None
+        assert RUNC in text
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 
 import pytest
 
@@ -78,7 +79,15 @@ def test_system_clock_tells_the_machines_time() -> None:
 
     assert clock.now().tzinfo is dt.timezone.utc
     before = clock.monotonic()
-    clock.sleep(0)
-    clock.sleep(-1)
     assert clock.monotonic() >= before
     assert Deadline.after(1000).clock is SYSTEM_CLOCK
+
+
+def test_system_clock_sleeps_as_long_as_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+
+    for seconds in (0.25, 0, -1):
+        SystemClock().sleep(seconds)
+
+    assert slept == [0.25]
