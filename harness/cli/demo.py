@@ -179,7 +179,7 @@ def _boot(lab: Lab, scenario: Scenario, say: _Progress) -> list[Verdict]:
     with lab.boot(scenario.request) as node:
         say(f"{scenario.title}: booting kernel {scenario.request.booted_kernel.version}")
         try:
-            node.wait_until_provisioned()
+            node.wait_until_provisioned(lambda line: say(f"{scenario.title}: {line}"))
         except HarnessError:
             kept = lab.keep_host_side(node, f"demo/{scenario.request.name}")
             say(f"{scenario.title}: evidence kept in '{kept}'")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError, RequirementError
 from harness.evidence import Evidence
 from harness.gpu.transport import choose_transport, parse_qemu_version
+from harness.image import ImageEvent, Stage
 from harness.image.catalogue import load_catalogue
 from harness.image.store import ImageStore
 from harness.lab.node import Node, NodeRequest
@@ -78,10 +79,15 @@ class Lab:
             name="bake", image=parent, command="bake", kernel=parent.other_kernel, config=BAKE
         )
 
+        def say(line: str) -> None:
+            self.listener(
+                ImageEvent(image=parent.name, stage=Stage.BUILD, message=f"bake: {line}")
+            )
+
         def make(disk: Path) -> None:
             with self.boot(request, disk=disk) as node:
                 try:
-                    node.wait_until_provisioned()
+                    node.wait_until_provisioned(say)
                 except HarnessError as error:
                     kept = self.keep_host_side(node, "bake")
                     raise HarnessError(f"{error}\nIts evidence lies in '{kept}'.") from error

@@ -48,6 +48,9 @@ _POWER_OFF_KVM_S = 15.0
 _STALL_S = 60.0
 
 METADATA_CACHE = "/opt/azure/containers/imds_instance_metadata_cache.json"
+#: What the console shows on the way: cloud-init's stages, and provisioning's steps as they end.
+_MILESTONE = r"running '[a-z:-]+'|step [a-z-]+ (?:done|failed) after [0-9.]+ s"
+
 STAND_INS = "/etc/gpu-node/stand-ins"
 
 
@@ -97,6 +100,10 @@ class NodeRequest:
             config["gpu_driver_version"] = self.image.driver.version
             config["gpu_image_sha"] = self.image.driver.sha
         return {**config, **self.config}
+
+
+def _say_nothing(_line: str) -> None:
+    """Listen to no progress."""
 
 
 def stand_in_files(stand_ins: Mapping[str, Mapping[str, str]]) -> tuple[GuestFile, ...]:
@@ -212,15 +219,22 @@ class Node:
         """Return the device model behind a plugged GPU."""
         return self._servers[device_id].gpu
 
-    def wait_until_provisioned(self) -> None:
+    def wait_until_provisioned(self, progress: Callable[[str], None] = _say_nothing) -> None:
         """Wait until cloud-init has finished, well or badly.
 
+        `progress` hears of boot stages and of provisioning's steps as the console shows them.
         Raises HarnessError when it has not in time, or at once when the guest can't any more.
         """
         deadline = self._deadline(_PROVISION_KVM_S)
-        self.machine.console.wait_for(
-            FINISHED, deadline, what="that cloud-init has finished", trouble=self._trouble
-        )
+        seen = ""
+        while seen != FINISHED:
+            seen = self.machine.console.wait_for(
+                f"{FINISHED}|{_MILESTONE}",
+                deadline,
+                what="that cloud-init has finished",
+                trouble=self._trouble,
+            )
+            progress(seen)
         self.guest.wait_for_cloud_init_result(deadline)
 
     def _trouble(self) -> str | None:
