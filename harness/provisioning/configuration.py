@@ -177,8 +177,10 @@ def _flags(value: object) -> tuple[str, ...]:
 
 
 def _file_path(value: object) -> str:
-    pattern = r"/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]"
-    path = _text(value, pattern=pattern, must_be="an absolute path of a file")
+    must_be = "an absolute path of a file"
+    path = _text(value, pattern=r"/.*[^/]", must_be=must_be)
+    if not path.isprintable():
+        raise _UnfitError(must_be)
     if ".." in path.split("/"):
         raise _UnfitError("an absolute path without '..'")
     return path

@@ -83,7 +83,7 @@ def _differing(old: str, new: str) -> tuple[str, str]:
 
 def _common(one: list[str], other: list[str]) -> int:
     """Return how many words two lists have in common at their start."""
-    pairs = enumerate(zip(one, other))
+    pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
