@@ -80,7 +80,7 @@ class Session:
         self.kernel, self.decision = facts.kernel, facts.decision
         if facts.decision is not None:
             self.say(f"# {facts.decision.render_line()}")
-        self.say(boot.make_plan(self.configuration, facts, self.program).describe().rstrip("\n"))
+        self.say(boot.make_plan(self.configuration, facts, self.program).describe())
 
     def teardown(self) -> None:
         self.kernel = self.node.kernel()

@@ -161,10 +161,6 @@ def _text(value: object, *, pattern: str, must_be: str) -> str:
     return value
 
 
-def _matching(pattern: str, must_be: str) -> Callable[[object], str]:
-    return partial(_text, pattern=pattern, must_be=must_be)
-
-
 def _registry(value: object) -> str:
     name = _text(
         value,
@@ -181,8 +177,10 @@ def _flags(value: object) -> tuple[str, ...]:
 
 
 def _file_path(value: object) -> str:
-    pattern = r"/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]"
-    path = _text(value, pattern=pattern, must_be="an absolute path of a file")
+    must_be = "an absolute path of a file"
+    path = _text(value, pattern=r"/.*[^/]", must_be=must_be)
+    if not path.isprintable():
+        raise _UnfitError(must_be)
     if ".." in path.split("/"):
         raise _UnfitError("an absolute path without '..'")
     return path
@@ -203,15 +201,21 @@ def _seconds(value: object) -> float:
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _PARSERS: dict[str, Callable[[object], object]] = {
     "gpu_node": _switch,
-    "gpu_driver_type": _matching(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", "a type such as cuda-lts"),
-    "gpu_driver_version": _matching(r"[0-9]+(\.[0-9]+){1,3}", "a version such as 580.126.09"),
-    "gpu_image_sha": _matching(_WORD, "the second half of an image tag"),
+    "gpu_driver_type": partial(
+        _text, pattern=r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", must_be="a type such as cuda-lts"
+    ),
+    "gpu_driver_version": partial(
+        _text, pattern=r"[0-9]+(\.[0-9]+){1,3}", must_be="a version such as 580.126.09"
+    ),
+    "gpu_image_sha": partial(_text, pattern=_WORD, must_be="the second half of an image tag"),
     "config_gpu_driver_if_needed": _literal_true,
     "gpu_needs_fabric_manager": _switch,
-    "gpu_instance_profile": _matching(_WORD, "a profile such as MIG1g"),
+    "gpu_instance_profile": partial(_text, pattern=_WORD, must_be="a profile such as MIG1g"),
     "mig_node": _switch,
-    "nvidia_mig_strategy": _matching(r"[A-Za-z]+", "None, Single or Mixed"),
-    "nvidia_mig_profile_layout": _matching(r"[A-Za-z0-9.,:;+_-]+", "a layout without spaces"),
+    "nvidia_mig_strategy": partial(_text, pattern=r"[A-Za-z]+", must_be="None, Single or Mixed"),
+    "nvidia_mig_profile_layout": partial(
+        _text, pattern=r"[A-Za-z0-9.,:;+_-]+", must_be="a layout without spaces"
+    ),
     "enable_managed_gpu": _switch,
     "enable_managed_gpu_dra": _switch,
     "mcr_repository_base": _registry,

@@ -217,7 +217,7 @@ class Plan:
 
     def describe(self) -> str:
         """Return what `plan` prints."""
-        return "".join(f"{line}\n" for step in self.steps for line in step.describe())
+        return "\n".join(line for step in self.steps for line in step.describe())
 
 
 def _predecessors(step: Step) -> tuple[str, ...]:

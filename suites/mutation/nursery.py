@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 
 COPIED = ("harness", "suites", "fixtures", "pyproject.toml", "conftest.py")
 SUITE_LIMIT_S = 300.0
-_FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^FAILED (\S+?(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
+
+
+def copy_sources(repository: Path, top: Path) -> None:
+    """Copy what the unit suite of provisioning needs of a repository."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in COPIED:
+        source = repository / name
+        if source.is_dir():
+            shutil.copytree(source, top / name, ignore=ignore)
+        elif source.exists():
+            shutil.copy(source, top / name)
 
 
 class PlantError(HarnessError):
@@ -48,13 +59,7 @@ class Nursery:
     @classmethod
     def copy(cls, repository: Path, top: Path, runner: Runner | None = None) -> Nursery:
         """Copy what the unit suite needs of a repository."""
-        ignore = shutil.ignore_patterns("__pycache__")
-        for name in COPIED:
-            source = repository / name
-            if source.is_dir():
-                shutil.copytree(source, top / name, ignore=ignore)
-            elif source.exists():
-                shutil.copy(source, top / name)
+        copy_sources(repository, top)
         return cls(top, runner or LocalRunner())
 
     def try_suite(self, *selection: str) -> str | None:

@@ -17,5 +17,5 @@ def expect_golden(name: str, text: str) -> None:
     path = FOLDER / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDENS") == "1":
         FOLDER.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
+        path.write_text(f"{text}\n")
+    assert f"{text}\n" == path.read_text()

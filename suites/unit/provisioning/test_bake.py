@@ -95,6 +95,7 @@ TAG = f"{VERSION}-{SHA}"
     [
         (component(CUDA_LTS, latestVersion=TAG),),
         (component(CUDA_LTS, latestVersion="1-2", previousLatestVersion=TAG),),
+        (component("localhost:5000/aks/aks-gpu-cuda-lts:*", latestVersion=TAG),),
         (
             component("mcr.microsoft.com/aks/aks-gpu-grid:*", latestVersion="1-2"),
             component(CUDA_LTS, latestVersion=TAG),
@@ -282,11 +283,13 @@ def test_failed_build_is_taken_away_but_for_its_log(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     fail_after_building_half(simulated)
+    simulated.root.write("/opt/gpu/config.sh", "")
 
     assert invocation.run("bake", BAKE) == 1
 
     assert not simulated.root.exists(DKMS)
     assert not simulated.root.exists(RECORD_PATH)
+    assert simulated.root.exists("/opt/gpu/config.sh")
     assert simulated.root.read(f"/var/log/gpu-node/failed-bake/make-{VERSION}.log") == (
         "CC nvidia.o\nnvidia.c:1: error\n"
     )

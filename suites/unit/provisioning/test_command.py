@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess  # noqa: TID251  # what is replaced here
 import sys
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.provisioning import command
 from harness.provisioning.command import CommandError, CommandResult, LocalRunner, spawn
 
 if TYPE_CHECKING:
@@ -166,3 +168,40 @@ def test_spawned_process_dies_with_this_one_and_has_the_given_descriptors(
         "cwd": None,
         "start_new_session": True,
     }
+
+
+def test_group_that_is_gone_needs_no_killing() -> None:
+    process = spawn(("true",))
+    process.wait(timeout=30)
+
+    command._kill_group(process)
+
+
+class Killable:
+    """A process as far as killing it goes."""
+
+    def __init__(self) -> None:
+        self.is_killed = False
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+def test_process_that_starts_after_its_caller_gave_up_is_killed() -> None:
+    process = Killable()
+    started: Future[command.ChildProcess] = Future()
+    started.set_result(process)  # type: ignore[arg-type]
+
+    command._kill_started(started)
+
+    assert process.is_killed
+
+
+def test_process_that_never_started_is_not_killed() -> None:
+    cancelled: Future[command.ChildProcess] = Future()
+    cancelled.cancel()
+    failed: Future[command.ChildProcess] = Future()
+    failed.set_exception(FileNotFoundError())
+
+    command._kill_started(cancelled)
+    command._kill_started(failed)

@@ -112,7 +112,7 @@ def test_plan_of_validation_installs_and_mends_nothing() -> None:
         "      expect that nvidia-cdi-refresh.service has not failed\n"
         "      expect a device of nvidia.com/gpu in /var/run/cdi/nvidia.yaml\n"
         "validate-runtime-handler  # failure: exit 84; after validate-cdi-spec\n"
-        "    expect /usr/bin/nvidia-container-runtime in containerd config dump\n"
+        "    expect /usr/bin/nvidia-container-runtime in containerd config dump"
     )
     assert {step.groups for step in validate_plan().steps} == {
         ("AKS.CSE.ensureGPUDrivers.validateGPUDrivers",)

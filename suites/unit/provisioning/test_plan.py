@@ -127,7 +127,7 @@ def test_plan_says_every_action() -> None:
         "    ask it  # limit 30 s\n"
         "    where it says yes:\n"
         "      rm -rf /old\n"
-        "      mkdir -p /new\n"
+        "      mkdir -p /new"
     )
 
 

@@ -25,6 +25,7 @@ def see(simulated: SimulatedNode, fields: Mapping[str, object]) -> dict[str, obj
     before = sorted(simulated.top.rglob("*"))
     document = status(make_node(simulated, simulated.top), parse_configuration(fields, {}))
     assert sorted(simulated.top.rglob("*")) == before
+    assert ("ldconfig",) not in simulated.calls, "that would write the linker's cache"
     assert json.loads(json.dumps(document)) == document
     return document
 

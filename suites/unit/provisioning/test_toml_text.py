@@ -198,6 +198,7 @@ def test_rendered_string_is_read_back() -> None:
 
 def test_removing_a_first_table_takes_no_line_before_it() -> None:
     assert remove_tables("[a]\nx = 1\n[b]\n", ("a",)) == "[b]\n"
+    assert remove_tables("\n[a]\nx = 1\n[b]\n", ("a",)) == "[b]\n"
 
 
 def test_adding_and_removing_a_table_are_opposites() -> None:

@@ -35,11 +35,12 @@ def actions_run(simulated: SimulatedNode) -> list[str]:
     return [call[-1] for call in simulated.calls if call[3:4] == ("run",)]
 
 
+@pytest.mark.parametrize("baked", [VERSION, OTHER_VERSION])
 @pytest.mark.parametrize("is_configured", [True, False])
 def test_01_agentbaker_8919_grid_node_tears_a_cuda_bake_down_first(
-    simulated: SimulatedNode, invocation: Invocation, *, is_configured: bool
+    simulated: SimulatedNode, invocation: Invocation, baked: str, *, is_configured: bool
 ) -> None:
-    simulated.build(OTHER_VERSION, KERNEL)
+    simulated.build(baked, KERNEL)
     simulated.kind = "grid"
     simulated.images = {GRID_IMAGE}
 

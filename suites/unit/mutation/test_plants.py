@@ -1,0 +1,46 @@
+"""The planted bugs fit the sources as they are now."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from suites.mutation.plants import CORPUS, TARGETS, Plant
+
+REPOSITORY = Path(__file__).parents[3]
+BUGS = REPOSITORY / "suites/unit/provisioning/bugs"
+PLANTS = (*TARGETS, *CORPUS.values())
+
+
+def test_every_behaviour_of_the_contract_has_its_bug() -> None:
+    assert len(TARGETS) == 32
+    assert len({plant.name for plant in TARGETS}) == 32
+
+
+def test_every_defect_of_the_corpus_has_its_bug_and_its_tests() -> None:
+    names = [
+        node.name
+        for path in BUGS.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+
+    assert sorted(CORPUS) == list(range(1, 31))
+    untested = [
+        number
+        for number in CORPUS
+        if not any(name.startswith(f"test_{number:02d}_") for name in names)
+    ]
+    assert untested == []
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+def test_bug_can_be_planted_and_leaves_python(plant: Plant) -> None:
+    text = (REPOSITORY / plant.path).read_text()
+
+    assert text.count(plant.old) == 1
+    planted = text.replace(plant.old, plant.new)
+    assert planted != text
+    ast.parse(planted)
