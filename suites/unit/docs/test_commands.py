@@ -40,7 +40,10 @@ def test_every_command_of_dev_is_in_its_own_help(programs: Programs) -> None:
 @pytest.mark.parametrize(
     ("line", "trouble"),
     [
-        ("./dev demonstrate", "'./dev demonstrate' is not known; known are demo, help, mutants, run"),
+        (
+            "./dev demonstrate",
+            "'./dev demonstrate' is not known; known are demo, help, mutants, run",
+        ),
         ("./dev test --slow", "'./dev test' does not know '--slow'"),
         ("./dev demo --fast", "unrecognized arguments: --fast"),
         ("./dev run harness doctors", "invalid choice: 'doctors'"),
