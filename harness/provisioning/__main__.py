@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING
 
 from . import __version__, bake, boot
 from .command import CommandError, LocalRunner
-from .configuration import Configuration, ConfigurationError, load_configuration
+from .configuration import (
+    WHOLE_LIMIT_MARGIN_S,
+    Configuration,
+    ConfigurationError,
+    load_configuration,
+)
 from .driver import validate_plan
 from .executor import Executor
 from .exit_codes import ExitCode, ProvisioningError
@@ -157,12 +162,14 @@ def run(
     code, error = ExitCode.OK, None
     try:
         configuration = load_configuration(arguments.config, environment)
+        budget_s = configuration.budget_s(is_bake=command == "bake")
+        whole = Deadline.after(budget_s + WHOLE_LIMIT_MARGIN_S, clock)
         node = Node(
-            runner=LimitedRunner(runner, Deadline.after(configuration.whole_limit_s, clock)),
+            runner=LimitedRunner(runner, whole),
             clock=clock,
             root=root,
             journal=journal,
-            retries=Deadline.after(configuration.retry_budget_s, clock),
+            retries=Deadline.after(budget_s, clock),
         )
         session = Session(
             node=node,

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREBAKE_FLAG = "NVIDIA_CUDA_PREBAKE"
-DEFAULT_RETRY_BUDGET_S = 780.0
+BOOT_RETRY_BUDGET_S = 780.0
+BAKE_RETRY_BUDGET_S = 7200.0
+"""No node waits for a bake, whose tries alone may take an hour and a half."""
 WHOLE_LIMIT_MARGIN_S = 120.0
 """From the last retry to the end of the whole run: 780 s and 15 minutes in AKS."""
 
@@ -49,15 +51,18 @@ class Configuration:
     mcr_repository_base: str = CANONICAL_REGISTRY
     feature_flags: tuple[str, ...] = ()
     gpu_dkms_marker_file: str = DEFAULT_RECORD_PATH
-    retry_budget_s: float = DEFAULT_RETRY_BUDGET_S
+    retry_budget_s: float | None = None
+    """Seconds after the start when retries stop; None for the command's own budget."""
 
     @property
     def has_prebake_flag(self) -> bool:
         return PREBAKE_FLAG in self.feature_flags
 
-    @property
-    def whole_limit_s(self) -> float:
-        return self.retry_budget_s + WHOLE_LIMIT_MARGIN_S
+    def budget_s(self, *, is_bake: bool) -> float:
+        """Return the seconds after the start when retries stop."""
+        if self.retry_budget_s is not None:
+            return self.retry_budget_s
+        return BAKE_RETRY_BUDGET_S if is_bake else BOOT_RETRY_BUDGET_S
 
     def image(self, driver_type: str) -> DriverImage:
         """Return the driver image for a type.

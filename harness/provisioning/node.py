@@ -51,7 +51,7 @@ class LimitedRunner:
 
     def __init__(self, runner: Runner, deadline: Deadline) -> None:
         self._runner = runner
-        self._deadline = deadline
+        self.deadline = deadline
 
     def run(
         self,
@@ -61,7 +61,7 @@ class LimitedRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        if self._deadline.has_passed():
+        if self.deadline.has_passed():
             return CommandResult(
                 argv=tuple(argv),
                 exit_code=124,
@@ -69,5 +69,5 @@ class LimitedRunner:
                 stderr="Not started: the time limit of the whole run has passed.",
                 timed_out=True,
             )
-        limit = self._deadline.cap(timeout_s)
+        limit = self.deadline.cap(timeout_s)
         return self._runner.run(argv, timeout_s=limit, stdin=stdin, env=env)

@@ -31,7 +31,10 @@ def test_nothing_asked_for_is_a_node_without_gpu() -> None:
     assert not defaults.gpu_node
     assert defaults.mcr_repository_base == "mcr.microsoft.com"
     assert defaults.gpu_dkms_marker_file == "/opt/azure/aks-gpu/dkms-marker"
-    assert (defaults.retry_budget_s, defaults.whole_limit_s) == (780, 900)
+    assert defaults.budget_s(is_bake=False) == 780
+    assert defaults.budget_s(is_bake=True) == 7200
+    assert Configuration(retry_budget_s=5).budget_s(is_bake=True) == 5
+    assert Configuration(retry_budget_s=5).budget_s(is_bake=False) == 5
 
 
 def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 import harness.provisioning
-from harness.provisioning.__main__ import COMMANDS, main, run
+from harness.provisioning.__main__ import COMMANDS, Session, main, run
 from harness.provisioning.command import CommandResult
 from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.journal import LOG_PATH
+from harness.provisioning.node import LimitedRunner
 from harness.shell.mocks import ScriptedRunner
 
 from .fakes import (
@@ -217,6 +218,26 @@ def test_whole_run_ends_two_minutes_after_the_last_retry(
 
     assert sum(limits) <= 130
     assert invocation.clock.elapsed_s <= 130
+
+
+@pytest.mark.parametrize(
+    ("command", "budget_s"), [("boot", 780), ("teardown", 780), ("bake", 7200)]
+)
+def test_each_command_has_its_own_budget(
+    invocation: Invocation, monkeypatch: pytest.MonkeyPatch, command: str, budget_s: float
+) -> None:
+    seen: list[tuple[float, float]] = []
+
+    def see(session: Session) -> None:
+        runner = session.node.runner
+        assert isinstance(runner, LimitedRunner)
+        seen.append((session.node.retries.remaining_s(), runner.deadline.remaining_s()))
+
+    monkeypatch.setitem(COMMANDS, command, ("", see))
+
+    assert invocation.run(command) == 0
+
+    assert seen == [(budget_s, budget_s + 120)]
 
 
 def test_run_that_is_ended_from_outside_leaves_an_outcome(

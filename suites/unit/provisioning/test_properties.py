@@ -87,7 +87,7 @@ def test_any_configuration_validates_or_names_the_field(
         text = value if isinstance(value, str) else ""
         assert "\n" not in text
         assert '"' not in text
-    assert 0 < configuration.retry_budget_s <= 86400
+    assert 0 < configuration.budget_s(is_bake=False) <= 86400
 
 
 # -- record and decision ------------------------------------------------------------------------
