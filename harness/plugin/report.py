@@ -142,7 +142,8 @@ def attach(folder: Path, prefix: str) -> None:
     """Attach the files of an evidence folder to Allure's result of the running test."""
     for pattern in _ATTACHED:
         for path in sorted(folder.glob(pattern)):
-            if path.is_file() and path.stat().st_size:
+            # That QEMU said nothing is worth knowing; of other files only their content is.
+            if path.is_file() and (path.stat().st_size or path.name == "stderr.log"):
                 kind = AttachmentType.JSON if path.suffix == ".json" else AttachmentType.TEXT
                 name = f"{prefix}: {path.relative_to(folder)}"
                 allure.attach.file(  # type: ignore[no-untyped-call]

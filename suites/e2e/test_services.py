@@ -55,7 +55,7 @@ def test_failing_device_plugin_ends_with_its_own_code(
             name="failing-plugin",
             image=baked_image,
             gpus=[h100],
-            config={"enable_managed_gpu": True, "retry_budget_s": 90},
+            config={"enable_managed_gpu": True, "retry_budget_s": 180},
             stand_ins={"nvidia-device-plugin": {"START_RESULT": "fail"}},
         )
     )
