@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +14,11 @@ import pytest
 
 from harness.provisioning.command import LocalRunner, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
+from harness.settings import APPLICATION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from harness.image import Image
     from harness.lab import Lab
     from harness.provisioning.command import ChildProcess
@@ -46,6 +51,8 @@ REPOSITORY = Path(__file__).parents[2]
 def pytest_argv(lab: Lab, test: Path) -> list[str]:
     """Return the command that runs one test file as a user would, in this repository."""
     return [
+        # A shell's background job, as CI's may be, ignores SIGINT, and its children inherit that.
+        *("env", "--default-signal=INT"),
         sys.executable,
         "-m",
         "pytest",
@@ -77,6 +84,30 @@ def machines_of(pid: int) -> list[int]:
     return found
 
 
+@dataclass(frozen=True)
+class OwnCache:
+    """A cache for the runs of one test, with the images of this one: other runs sweep theirs."""
+
+    home: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"XDG_CACHE_HOME": str(self.home), "HARNESS_LEAK_TEST": str(os.getpid())}
+
+    def run_folders(self) -> set[Path]:
+        runs = self.home / APPLICATION / "runs"
+        return {path for path in runs.iterdir() if path.is_dir()}
+
+
+@pytest.fixture
+def own_cache(lab: Lab, node_image: Image, tmp_path: Path) -> OwnCache:
+    assert node_image.disk.exists()
+    folder = tmp_path / "cache" / APPLICATION
+    folder.mkdir(parents=True)
+    (folder / "images").symlink_to(lab.settings.image_store)
+    return OwnCache(tmp_path / "cache")
+
+
 @pytest.fixture
 def busy_test(tmp_path: Path) -> Path:
     test = tmp_path / "test_busy.py"
@@ -84,15 +115,16 @@ def busy_test(tmp_path: Path) -> Path:
     return test
 
 
-def start_busy_run(lab: Lab, test: Path) -> tuple[ChildProcess, int]:
-    """Start a run, wait until its machine runs, and return it with the machine's process."""
+@contextlib.contextmanager
+def busy_run(lab: Lab, cache: OwnCache, test: Path) -> Iterator[tuple[ChildProcess, int]]:
+    """Start a run, wait until its machine runs, and give it with the machine's process."""
     mark = os.getpid()
     with (test.parent / "output.txt").open("wb") as output:
         run = spawn(
             pytest_argv(lab, test),
             stdout=output,
             stderr=output,
-            env={"HARNESS_LEAK_TEST": str(mark)},
+            env=cache.environment,
             cwd=REPOSITORY,
         )
 
@@ -102,7 +134,11 @@ def start_busy_run(lab: Lab, test: Path) -> tuple[ChildProcess, int]:
         assert run.poll() is None, f"The run ended before its machine started: {said}"
         return Observation(machines[0] if machines else None, f"no machine; it said: {said}")
 
-    return run, wait_for("the run's machine", look, Deadline.after(START_S))
+    try:
+        yield run, wait_for("the run's machine", look, Deadline.after(START_S))
+    finally:
+        run.kill()
+        run.wait()
 
 
 def wait_until_gone(machine: int) -> None:
@@ -114,43 +150,35 @@ def wait_until_gone(machine: int) -> None:
     wait_for(f"the end of QEMU process {machine}", look, Deadline.after(END_S))
 
 
-def run_folders(lab: Lab) -> set[Path]:
-    return {path for path in lab.settings.runs_folder.iterdir() if path.is_dir()}
-
-
 def test_killed_run_leaves_no_machine_and_does_not_disturb_next(
-    lab: Lab, node_image: Image, busy_test: Path
+    lab: Lab, own_cache: OwnCache, busy_test: Path
 ) -> None:
     """Nobody gets to clean up after `kill -9`; the kernel ends QEMU, the next run the files."""
-    before = run_folders(lab)
-    run, machine = start_busy_run(lab, busy_test)
-    abandoned = run_folders(lab) - before
+    with busy_run(lab, own_cache, busy_test) as (run, machine):
+        abandoned = own_cache.run_folders()
 
-    run.send_signal(signal.SIGKILL)
-    run.wait()
+        run.send_signal(signal.SIGKILL)
 
-    wait_until_gone(machine)
-    assert abandoned & run_folders(lab), "The killed run was expected to leave its folder."
+        wait_until_gone(machine)
+    assert abandoned == own_cache.run_folders(), "The killed run was expected to leave its folder."
     short = busy_test.with_name("test_next.py")
     short.write_text(SHORT_RUN)
-    following = LocalRunner().run(pytest_argv(lab, short), timeout_s=START_S)
+    following = LocalRunner().run(
+        pytest_argv(lab, short), timeout_s=START_S, env=own_cache.environment
+    )
     assert following.ok, following.render()
-    assert not abandoned & run_folders(lab), "The next run was expected to sweep the folder."
-    assert node_image.disk.exists()
+    assert not own_cache.run_folders(), "The next run was expected to sweep the folder."
 
 
-def test_interrupted_run_leaves_nothing(lab: Lab, busy_test: Path) -> None:
+def test_interrupted_run_leaves_nothing(lab: Lab, own_cache: OwnCache, busy_test: Path) -> None:
     """Ctrl-C ends the machine and removes the run's folder, at once."""
-    before = run_folders(lab)
-    run, machine = start_busy_run(lab, busy_test)
-    folders = run_folders(lab) - before
+    with busy_run(lab, own_cache, busy_test) as (run, machine):
+        run.send_signal(signal.SIGINT)
 
-    run.send_signal(signal.SIGINT)
+        wait_until_gone(machine)
 
-    wait_until_gone(machine)
+        def look() -> Observation[int]:
+            return Observation(run.poll(), "the run has not ended")
 
-    def look() -> Observation[int]:
-        return Observation(run.poll(), "the run has not ended")
-
-    wait_for("the end of the interrupted run", look, Deadline.after(END_S))
-    assert not folders & run_folders(lab)
+        wait_for("the end of the interrupted run", look, Deadline.after(END_S))
+    assert not own_cache.run_folders()
