@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["fixtures.machines", "fixtures.properties", "fixtures.workers"]
+pytest_plugins = ["fixtures.layers", "fixtures.machines", "fixtures.properties", "fixtures.workers"]

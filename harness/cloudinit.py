@@ -32,7 +32,7 @@ FINISHED = "HARNESS: cloud-init has finished"
 MAC_ADDRESS = "52:54:00:67:70:75"
 
 #: The volume label by which the NoCloud data source finds its seed.
-_LABEL = "CIDATA"
+SEED_LABEL = "CIDATA"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,13 @@ class SshAccess:
 
 @dataclass(frozen=True, kw_only=True)
 class UserData:
-    """A node's first boot as asked for; `commands` are argv, run in order as root."""
+    """A node's first boot as asked for; `commands` are argv, run in order as root.
+
+    Without `access` nobody can log in by SSH.
+    """
 
     hostname: str
-    access: SshAccess
+    access: SshAccess | None = None
     files: Sequence[GuestFile] = ()
     commands: Sequence[Sequence[str]] = ()
 
@@ -108,14 +111,7 @@ def render_user_data(user_data: UserData) -> str:
         "locale": "C.UTF-8",
         "disable_root": False,
         "ssh_pwauth": False,
-        "users": [
-            {"name": "root", "ssh_authorized_keys": [user_data.access.authorized_key]},
-        ],
-        "ssh_deletekeys": True,
-        "ssh_keys": {
-            "ed25519_private": user_data.access.host_private_key,
-            "ed25519_public": user_data.access.host_public_key,
-        },
+        **_render_access(user_data.access),
         "ssh": {"emit_keys_to_console": False},
         "no_ssh_fingerprints": True,
         "write_files": [
@@ -133,6 +129,19 @@ def render_user_data(user_data: UserData) -> str:
     # Schemas of cloud-init 22 refuse an empty list.
     present = {key: value for key, value in document.items() if value != []}
     return "#cloud-config\n" + yaml.safe_dump(present, sort_keys=False)
+
+
+def _render_access(access: SshAccess | None) -> dict[str, object]:
+    if access is None:
+        return {"users": []}
+    return {
+        "users": [{"name": "root", "ssh_authorized_keys": [access.authorized_key]}],
+        "ssh_deletekeys": True,
+        "ssh_keys": {
+            "ed25519_private": access.host_private_key,
+            "ed25519_public": access.host_public_key,
+        },
+    }
 
 
 def render_meta_data(*, instance_id: str, hostname: str) -> str:
@@ -167,7 +176,7 @@ def render_seed(user_data: UserData, *, instance_id: str) -> SeedFiles:
 def write_seed(seed: SeedFiles, at: Path) -> Path:
     """Write the NoCloud volume (ISO 9660 with Rock Ridge and Joliet names), and return its path."""
     iso = pycdlib.PyCdlib()
-    iso.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=_LABEL)
+    iso.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=SEED_LABEL)
     for short, name, text in (
         ("USERDATA", "user-data", seed.user_data),
         ("METADATA", "meta-data", seed.meta_data),

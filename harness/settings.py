@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 APPLICATION = "gpu-node-harness"
+START_CHOICES = ("clone", "cold", "both")
 EVIDENCE_CHOICES = ("on-failure", "always")
 
 
@@ -36,16 +37,18 @@ class Settings:
     image: str = "debian-12"
     images_folder: Path = Path("images")
     cache: Path = field(default_factory=_cache)
+    machine_start: str = "clone"
     evidence: str = "on-failure"
     evidence_folder: Path = Path("evidence")
     ci: bool = False
 
     def __post_init__(self) -> None:
-        if self.evidence not in EVIDENCE_CHOICES:
-            raise BadInputError(
-                f"'{self.evidence}' is none of {', '.join(EVIDENCE_CHOICES)}.",
-                source="--evidence",
-            )
+        for value, choices, source in (
+            (self.evidence, EVIDENCE_CHOICES, "--evidence"),
+            (self.machine_start, START_CHOICES, "--machine-start"),
+        ):
+            if value not in choices:
+                raise BadInputError(f"'{value}' is none of {', '.join(choices)}.", source=source)
 
     @property
     def runs_folder(self) -> Path:

@@ -7,9 +7,12 @@ them joined, in the same way.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import secrets
 import shutil
-from dataclasses import dataclass, field
+import threading
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, RequirementError
@@ -18,28 +21,40 @@ from harness.gpu.transport import choose_transport, parse_qemu_version
 from harness.image import ImageEvent, Stage
 from harness.image.catalogue import load_catalogue
 from harness.image.store import ImageStore
+from harness.lab.layers import HELD_UNITS, booted, key_parts, node_spec
+from harness.lab.machine import NONCE_FACT, SEED, Equipment, LabMachine
 from harness.lab.node import Node, NodeRequest
 from harness.lease import leased_folder, make_private_folder, sweep
 from harness.machine.accelerator import choose_accelerator
-from harness.machine.qemu import require_qemu
-from harness.machine.spec import Accelerator
+from harness.machine.broker import Broker, host_folder
+from harness.machine.checkpoint import CheckpointStore
+from harness.machine.qemu import qemu_identity, require_qemu
+from harness.machine.spec import Accelerator, MemoryFile
 from harness.machine.ssh import SshIdentity
-from harness.payload import build_payload
+from harness.payload import build_agent, build_payload
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from harness.gpu import GpuModel
     from harness.image import Image, ImageListener
+    from harness.lab.layers import Layer
     from harness.machine.accelerator import AcceleratorChoice
+    from harness.machine.checkpoint import Checkpoint, CheckpointPlace
+    from harness.machine.spec import MachineSpec
     from harness.payload import Payload
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
 _BAKE_KVM_S = 120.0
+_LAYER_KVM_S = 120.0
+_COPY_S = 120.0
 _QUERY_S = 20.0
+_BOOT_KVM_S = 30.0
+_DISK = "disk.qcow2"
 #: What a full driver build writes, with room to spare.
 _OVERLAY_MIB = 1024
 
@@ -52,15 +67,29 @@ class Lab:
     folder: Path
     accelerator: AcceleratorChoice
     payload: Payload
+    agent_program: Payload
     identity: SshIdentity
     listener: ImageListener
+    broker: Broker
     store: ImageStore = field(init=False)
+    checkpoints: CheckpointStore = field(init=False)
     _has_transport: bool = field(init=False, default=False)
-    _nodes: set[Node] = field(init=False, default_factory=set)
+    _machines: set[LabMachine] = field(init=False, default_factory=set)
     _is_abandoned: bool = field(init=False, default=False)
+    _held: dict[Layer, Checkpoint] = field(init=False, default_factory=dict)
+    _holding: threading.RLock = field(init=False, default_factory=threading.RLock)
+    _resources: contextlib.ExitStack = field(init=False, default_factory=contextlib.ExitStack)
 
     def __post_init__(self) -> None:
         self.store = ImageStore(self.settings.image_store)
+        self.checkpoints = CheckpointStore(
+            self.settings.checkpoint_store, limit_mib=self.settings.checkpoint_limit_mib
+        )
+
+    def close(self) -> None:
+        """Let go of the checkpoints that this lab used."""
+        self._held.clear()
+        self._resources.close()
 
     def node_image(self) -> Image:
         """Return the image that the settings name, built where the cache has none."""
@@ -85,7 +114,7 @@ class Lab:
             )
 
         def make(disk: Path) -> None:
-            with self.boot(request, disk=disk) as node:
+            with self.boot(request, disk=disk, start="cold") as node:
                 try:
                     node.wait_until_provisioned(say)
                 except HarnessError as error:
@@ -118,33 +147,190 @@ class Lab:
         return Evidence(baked.folder / "evidence")
 
     @contextlib.contextmanager
-    def boot(self, request: NodeRequest, *, disk: Path | None = None) -> Iterator[Node]:
-        """Boot a node on an overlay of its own, or on `disk`, and end it afterwards."""
-        self._require_space()
-        folder = make_private_folder(self.folder / f"{request.name}-{secrets.token_hex(3)}")
-        if disk is None:
-            disk = folder / "disk.qcow2"
-            self.store.create_overlay(request.image.disk, disk)
-        node = Node(
-            request,
-            folder=folder,
-            disk=disk,
-            payload=self.payload,
-            identity=self.identity,
+    def boot(
+        self, request: NodeRequest, *, disk: Path | None = None, start: str | None = None
+    ) -> Iterator[Node]:
+        """Boot a node on an overlay of its own, or on `disk`, and end it afterwards.
+
+        `start` is "cold" or "clone", as the settings say where it is None. A clone goes on from
+        a checkpoint of its image and kernel, taken just before cloud-init; `disk` needs a cold
+        start.
+        """
+        checkpoint = None
+        if disk is None and (start or self.settings.machine_start) == "clone":
+            layer = booted(
+                request.image,
+                request.booted_kernel,
+                memory_mib=request.memory_mib,
+                slots=request.slots,
+            )
+            checkpoint = self.hold(layer)
+        with self._machine_folder(request.name) as folder:
+            if disk is None:
+                disk = folder / _DISK
+                backing = request.image.disk if checkpoint is None else checkpoint.disk
+                self.store.create_overlay(backing, disk)
+            if checkpoint is None:
+                spec = replace(
+                    node_spec(
+                        request.name,
+                        image=request.image,
+                        kernel=request.kernel,
+                        accelerator=self.accelerator.accelerator,
+                        qemu=self.settings.qemu,
+                        disk=disk,
+                        memory_mib=request.memory_mib,
+                        slots=request.slots,
+                    ),
+                    seed=folder / SEED,
+                )
+            else:
+                spec = self._spec_of(layer, request.name, disk)
+            machine = LabMachine(
+                spec, folder, self._equipment(), gpus=request.gpus, checkpoint=checkpoint
+            )
+            node = Node(request, machine, payload=self.payload, identity=self.identity)
+            with self._account_for(machine), node:
+                yield node
+
+    @contextlib.contextmanager
+    def clone(
+        self,
+        layer: Layer,
+        name: str = "clone",
+        *,
+        gpus: Sequence[GpuModel] = (),
+        hostname: str | None = None,
+    ) -> Iterator[LabMachine]:
+        """Begin a machine from a layer's checkpoint, and end it afterwards.
+
+        The checkpoint is made where the cache has none. Every clone has its own disk overlay and
+        maps the checkpoint's memory privately, so nothing that it does reaches another one.
+        """
+        checkpoint = self.hold(layer)
+        with self._machine_folder(name) as folder:
+            disk = folder / _DISK
+            self.store.create_overlay(checkpoint.disk, disk)
+            machine = LabMachine(
+                self._spec_of(layer, name, disk),
+                folder,
+                self._equipment(),
+                gpus=gpus,
+                checkpoint=checkpoint,
+                hostname=hostname,
+            )
+            with self._account_for(machine), machine:
+                yield machine
+
+    def hold(self, layer: Layer) -> Checkpoint:
+        """Return a layer's checkpoint, made where the cache has none, and in use until the end."""
+        with self._holding:
+            if layer not in self._held:
+                parent = None if layer.parent is None else self.hold(layer.parent)
+                spec = self._spec_of(layer, layer.name, self.folder / _DISK)
+                parts = {**key_parts(layer, spec), **self._host_parts}
+                self._held[layer] = self._resources.enter_context(
+                    self.checkpoints.use(
+                        layer.name,
+                        parts,
+                        functools.partial(self._make, layer, parent),
+                        memory_mib=layer.memory_mib,
+                        parent=parent,
+                        deadline=Deadline.after(
+                            _LAYER_KVM_S * self.accelerator.accelerator.patience
+                        ),
+                        listener=self.listener,
+                    )
+                )
+            return self._held[layer]
+
+    def _make(
+        self, layer: Layer, parent: Checkpoint | None, place: CheckpointPlace
+    ) -> Mapping[str, str]:
+        """Bring a machine to the layer's state, save it in `place`, and return its facts."""
+        backing = layer.image.disk if parent is None else parent.disk
+        self.store.create_overlay(backing, place.disk)
+        if parent is not None:
+            copied = LocalRunner().run(
+                ["cp", "--reflink=auto", "--sparse=always", str(parent.ram), str(place.ram)],
+                timeout_s=_COPY_S,
+            )
+            copied.check(f"Copying the memory of '{parent.folder}'")
+        place.reserve_memory(layer.memory_mib)
+        spec = replace(
+            self._spec_of(layer, layer.name, place.disk),
+            memory_file=MemoryFile(path=place.ram, is_private=False),
+        )
+        nonce = secrets.token_hex(16)
+        with self._machine_folder(layer.name) as folder:
+            machine = LabMachine(spec, folder, self._equipment(), checkpoint=parent)
+            try:
+                with self._account_for(machine), machine:
+                    if layer.make is None:
+                        for unit in HELD_UNITS:
+                            machine.agent.wait_for_unit(unit, machine.deadline(_BOOT_KVM_S))
+                    else:
+                        layer.make(machine)
+                    machine.save(place.state, nonce)
+            except HarnessError as error:
+                kept = make_private_folder(self.settings.evidence_folder / "layers" / layer.name)
+                for log in ("argv.txt", "stderr.log", "serial.log"):
+                    if (folder / log).is_file():
+                        shutil.copyfile(folder / log, kept / log)
+                raise HarnessError(
+                    f"The layer '{layer.name}' could not be made. {error}\nWhat its machine "
+                    f"printed lies in '{kept}'."
+                ) from error
+        return {NONCE_FACT: hashlib.sha256(nonce.encode()).hexdigest()}
+
+    def _spec_of(self, layer: Layer, name: str, disk: Path) -> MachineSpec:
+        return layer.spec(
+            name,
             accelerator=self.accelerator.accelerator,
             qemu=self.settings.qemu,
-            require_transport=self.require_transport,
+            disk=disk,
         )
+
+    @functools.cached_property
+    def _host_parts(self) -> Mapping[str, object]:
+        """Return what a saved state depends on beside the machine: it moves between no two."""
+        return {
+            "qemu": qemu_identity(self.settings.qemu, self.accelerator.accelerator),
+            "agent": self.agent_program.digest,
+        }
+
+    def _equipment(self) -> Equipment:
+        def tell(message: str) -> None:
+            self.listener(ImageEvent(image="machines", stage=Stage.WAIT, message=message))
+
+        return Equipment(
+            agent_program=self.agent_program.content,
+            identity=self.identity,
+            broker=self.broker,
+            require_transport=self.require_transport,
+            tell=tell,
+        )
+
+    @contextlib.contextmanager
+    def _machine_folder(self, name: str) -> Iterator[Path]:
+        self._require_space()
+        folder = make_private_folder(self.folder / f"{name}-{secrets.token_hex(3)}")
         try:
-            with node:
-                self._nodes.add(node)
-                if self._is_abandoned:
-                    raise HarnessError(f"Node '{request.name}' is not wanted any more.")
-                yield node
+            yield folder
         finally:
-            self._nodes.discard(node)
             # An overlay holds hundreds of megabytes, and a run may boot many nodes.
             shutil.rmtree(folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _account_for(self, machine: LabMachine) -> Iterator[None]:
+        """Let `abandon` end a machine, from before it starts."""
+        self._machines.add(machine)
+        try:
+            if self._is_abandoned:
+                raise HarnessError(f"Machine '{machine.name}' is not wanted any more.")
+            yield
+        finally:
+            self._machines.discard(machine)
 
     def require_transport(self) -> None:
         """Expect this QEMU to take an emulated GPU without harm.
@@ -167,8 +353,8 @@ class Lab:
     def abandon(self) -> None:
         """End every machine at once, from any thread; those who wait for one learn of it."""
         self._is_abandoned = True
-        for node in list(self._nodes):
-            node.machine.kill()
+        for machine in list(self._machines):
+            machine.kill()
 
     def _require_space(self) -> None:
         """Refuse to start a machine whose overlay would run out of space half-way."""
@@ -207,11 +393,15 @@ def open_lab(settings: Settings, listener: ImageListener) -> Iterator[Lab]:
         settings.accelerator, qemu=settings.qemu, runner=runner, cache=settings.cache
     )
     with leased_folder(settings.runs_folder, prefix="run") as folder:
-        yield Lab(
+        lab = Lab(
             settings=settings,
             folder=folder,
             accelerator=choice,
             payload=build_payload(),
+            agent_program=build_agent(),
             identity=SshIdentity.generate(make_private_folder(folder / "keys")),
             listener=listener,
+            broker=Broker(host_folder()),
         )
+        with contextlib.closing(lab):
+            yield lab

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import (
-    FINISHED,
     GuestFile,
     UserData,
     provisioning_command,
@@ -18,13 +17,7 @@ from harness.cloudinit import (
     write_seed,
 )
 from harness.evidence.collect import collect_guest, keep_host_files, node_request
-from harness.gpu.emulated import EmulatedGpu
-from harness.gpu.mpqemu import MpqemuServer
-from harness.machine.guest import Guest
-from harness.machine.qemu import QemuMachine
-from harness.machine.spec import DirectKernel, MachineSpec
-from harness.machine.ssh import SshRunner
-from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
+from harness.lab.machine import SEED, say_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,24 +26,21 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from harness.cloudinit import SeedFiles
     from harness.evidence import Evidence
     from harness.gpu import GpuModel
+    from harness.gpu.emulated import EmulatedGpu
     from harness.image import Image, Kernel
-    from harness.machine.spec import Accelerator
+    from harness.lab.machine import LabMachine
+    from harness.machine.guest import Guest
     from harness.machine.ssh import SshIdentity
     from harness.payload import Payload
 
 #: Seconds that KVM is given; TCG gets them times its patience.
 _PROVISION_KVM_S = 60.0
-_CONNECT_KVM_S = 10.0
 _POWER_OFF_KVM_S = 15.0
-#: Seconds after which a guest blocked on its GPU is called stuck.
-_STALL_S = 60.0
 
 METADATA_CACHE = "/opt/azure/containers/imds_instance_metadata_cache.json"
-#: What the console shows on the way: cloud-init's stages, and provisioning's steps as they end.
-_MILESTONE = r"running '[a-z:-]+'|step [a-z-]+ (?:done|failed) after [0-9.]+ s"
-
 STAND_INS = "/etc/gpu-node/stand-ins"
 
 
@@ -80,6 +70,11 @@ class NodeRequest:
     memory_mib: int = 1536
 
     @property
+    def slots(self) -> int:
+        """Return how many GPUs the node has room for."""
+        return len(self.gpus) + self.spare_slots
+
+    @property
     def booted_kernel(self) -> Kernel:
         return self.kernel or self.image.newest_kernel
 
@@ -102,10 +97,6 @@ class NodeRequest:
         return {**config, **self.config}
 
 
-def _say_nothing(_line: str) -> None:
-    """Listen to no progress."""
-
-
 def stand_in_files(stand_ins: Mapping[str, Mapping[str, str]]) -> tuple[GuestFile, ...]:
     """Return the environment files that make stand-in units slow, or fail."""
     return tuple(
@@ -118,49 +109,26 @@ def stand_in_files(stand_ins: Mapping[str, Mapping[str, str]]) -> tuple[GuestFil
 
 
 class Node:
-    """A booted node; ends with its `with` block."""
+    """A node on its machine; ends with its `with` block."""
 
     def __init__(
-        self,
-        request: NodeRequest,
-        *,
-        folder: Path,
-        disk: Path,
-        payload: Payload,
-        identity: SshIdentity,
-        accelerator: Accelerator,
-        qemu: str,
-        require_transport: Callable[[], None],
+        self, request: NodeRequest, machine: LabMachine, *, payload: Payload, identity: SshIdentity
     ) -> None:
         self.request = request
-        self._require_transport = require_transport
-        self.folder = folder
-        self._identity = identity
+        self.machine = machine
+        self.folder = machine.folder
         self._payload = payload
-        kernel = request.booted_kernel
-        self._spec = MachineSpec(
-            name=request.name,
-            accelerator=accelerator,
-            kernel=DirectKernel(
-                version=kernel.version, vmlinuz=kernel.vmlinuz, initrd=kernel.initrd
-            ),
-            disk=disk,
-            seed=folder / "seed.iso",
-            memory_mib=request.memory_mib,
-            root_ports=len(request.gpus) + request.spare_slots,
-            qemu=qemu,
-        )
-        self._resources = contextlib.ExitStack()
-        self._servers: dict[str, MpqemuServer] = {}
+        self._identity = identity
         self._evidence: Evidence | None = None
         self._gatherings = itertools.count(1)
 
     def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._resources.close()
-            raise
+        write_seed(self._render_seed(), self.folder / SEED)
+        with contextlib.ExitStack() as started:
+            started.enter_context(self.machine)
+            if self.machine.checkpoint is not None:
+                self._let_cloud_init_run()
+            self._resources = started.pop_all()
         return self
 
     def __exit__(
@@ -171,7 +139,7 @@ class Node:
     ) -> None:
         self._resources.close()
 
-    def _start(self) -> None:
+    def _render_seed(self) -> SeedFiles:
         request = self.request
         commands = [list(argv) for argv in request.before]
         if request.command is not None:
@@ -186,85 +154,42 @@ class Node:
             ),
             commands=commands,
         )
-        write_seed(
-            render_seed(user_data, instance_id=f"{request.name}-{self.folder.name}"),
-            self.folder / "seed.iso",
-        )
-        attachments = [
-            self._serve(f"gpu{index}", model).attachment()
-            for index, model in enumerate(request.gpus)
-        ]
-        self.machine = QemuMachine(self._spec, self.folder, attachments)
-        self._resources.enter_context(self.machine)
+        return render_seed(user_data, instance_id=f"{request.name}-{self.folder.name}")
 
-    def _serve(self, device_id: str, model: GpuModel) -> MpqemuServer:
-        self._require_transport()
-        server = MpqemuServer(
-            EmulatedGpu(model, bars_mib=model.bars_mib.mpqemu), device_id=device_id
-        )
-        self._servers[device_id] = self._resources.enter_context(server)
-        return server
+    def _let_cloud_init_run(self) -> None:
+        """Plug the seed into a machine held before cloud-init, and let it boot on."""
+        machine = self.machine
+        for model in self.request.gpus:
+            machine.wait_for_gpu(model)
+        machine.plug_seed(self.folder / SEED)
+        machine.let_cloud_init_run()
 
     def hot_plug(self, model: GpuModel) -> str:
         """Plug a GPU into the running node, and return its device id."""
-        device_id = f"gpu{len(self._servers)}"
-        self.machine.plug(self._serve(device_id, model).attachment())
-        return device_id
+        return self.machine.hot_plug(model)
 
     def hot_unplug(self, device_id: str) -> None:
         """Ask the guest to let go of a GPU, and wait until it has."""
-        self.machine.unplug(device_id, self._deadline(_CONNECT_KVM_S))
+        self.machine.hot_unplug(device_id)
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
         """Return the device model behind a plugged GPU."""
-        return self._servers[device_id].gpu
+        return self.machine.gpu(device_id)
 
-    def wait_until_provisioned(self, progress: Callable[[str], None] = _say_nothing) -> None:
+    def wait_until_provisioned(self, progress: Callable[[str], None] = say_nothing) -> None:
         """Wait until cloud-init has finished, well or badly.
 
         `progress` hears of boot stages and of provisioning's steps as the console shows them.
         Raises HarnessError when it has not in time, or at once when the guest can't any more.
         """
-        deadline = self._deadline(_PROVISION_KVM_S)
-        seen = ""
-        while seen != FINISHED:
-            seen = self.machine.console.wait_for(
-                f"{FINISHED}|{_MILESTONE}",
-                deadline,
-                what="that cloud-init has finished",
-                trouble=self._trouble,
-            )
-            progress(seen)
-        self.guest.wait_for_cloud_init_result(deadline)
-
-    def _trouble(self) -> str | None:
-        """Say why nothing good can come of this node any more, or None."""
-        now_s = SYSTEM_CLOCK.monotonic()
-        for device_id, server in self._servers.items():
-            state = server.state
-            if state.pending_since_s is not None and now_s - state.pending_since_s > _STALL_S:
-                return f"its emulated GPU '{device_id}' is stuck: {state.describe(now_s)}"
-        return self.machine.trouble()
+        self.machine.wait_until_cloud_init_finished(
+            self.machine.deadline(_PROVISION_KVM_S), progress
+        )
 
     @property
     def guest(self) -> Guest:
-        """Return the guest's verbs; the first use opens the SSH connection."""
-        return Guest(self.request.name, self._runner())
-
-    def _runner(self) -> SshRunner:
-        if self._ssh is None:
-            runner = SshRunner(
-                name=self.request.name,
-                port=self.machine.ssh_port(),
-                identity=self._identity,
-                folder=self.folder,
-            )
-            self._resources.callback(runner.close)
-            runner.connect(self._deadline(_CONNECT_KVM_S))
-            self._ssh = runner
-        return self._ssh
-
-    _ssh: SshRunner | None = None
+        """Return the guest's verbs."""
+        return self.machine.guest
 
     def evidence(self) -> Evidence:
         """Return the evidence of this node as it is now.
@@ -284,30 +209,31 @@ class Node:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""
         request = node_request([kernel.version for kernel in self.request.image.kernels])
         try:
-            return collect_guest(self._runner(), request, folder)
+            return collect_guest(self.machine.agent, request, folder)
         finally:
             self.keep_host_side(folder)
 
     def keep_host_side(self, folder: Path) -> None:
         """Copy what the host knows of this machine into `folder`."""
+        qemu = self.machine.qemu
         keep_host_files(
             folder,
             {
                 "argv.txt": self.folder / "argv.txt",
-                "stderr.log": self.machine.stderr_log,
-                "serial.log": self.machine.serial_log,
+                "stderr.log": qemu.stderr_log,
+                "serial.log": qemu.serial_log,
             },
             {
                 "qmp-events.json": json.dumps(
                     [
                         {"name": event.name, "at_s": event.at_s, "data": dict(event.data)}
-                        for event in self.machine.events
+                        for event in qemu.events
                     ],
                     indent=2,
                 ),
                 **{
-                    f"{device_id}-trace.txt": server.gpu.trace.render()
-                    for device_id, server in self._servers.items()
+                    f"{device_id}-trace.txt": trace
+                    for device_id, trace in self.machine.gpu_traces().items()
                 },
             },
         )
@@ -318,7 +244,4 @@ class Node:
         Raises HarnessError when it does not go down.
         """
         self.guest.power_off()
-        self.machine.wait_for_power_off(self._deadline(_POWER_OFF_KVM_S))
-
-    def _deadline(self, kvm_s: float) -> Deadline:
-        return Deadline.after(kvm_s * self._spec.accelerator.patience)
+        self.machine.qemu.wait_for_power_off(self.machine.deadline(_POWER_OFF_KVM_S))

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import os
 import re
 import shlex
 import shutil
 import signal
 import socket
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cloudinit import MAC_ADDRESS
 from harness.errors import HarnessError, RequirementError
+from harness.machine.agent import Agent
+from harness.machine.argv import SEED_PORT, Channels, render_argv, root_port_id
 from harness.machine.console import Console
 from harness.machine.qmp import QmpEvent, QmpSession, names
+from harness.machine.spec import Accelerator
 from harness.provisioning.command import spawn
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
@@ -32,88 +36,14 @@ if TYPE_CHECKING:
 _START_S = 30.0
 _QMP_S = 30.0
 _QUIT_S = 5.0
+_MIGRATE_S = 120.0
+#: What a checkpoint's device state is saved and loaded with: the memory stays in its file.
+_CAPABILITIES = [
+    {"capability": "x-ignore-shared", "state": True},
+    {"capability": "events", "state": True},
+]
+_ENDS = frozenset({"completed", "failed", "cancelled"})
 _SSH_FORWARD = re.compile(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Channels:
-    """Descriptors that QEMU inherits for its control channels."""
-
-    qmp_fd: int
-    serial_fd: int
-
-
-def root_port_id(index: int) -> str:
-    """Return the QEMU id of the PCIe root port number `index`, counted from 0."""
-    return f"rp{index}"
-
-
-def render_argv(
-    spec: MachineSpec,
-    channels: Channels,
-    *,
-    serial_log: Path,
-    attachments: Sequence[GpuAttachment] = (),
-) -> list[str]:
-    """Render QEMU's command line; pure.
-
-    The attachments take the root ports in order. The guest's network reaches nothing but the
-    one forward from the host's loopback to its SSH port; the kernel chooses the host's port, so
-    two machines never race for one. Raises HarnessError for more attachments than root ports.
-    """
-    if len(attachments) > spec.root_ports:
-        raise HarnessError(
-            f"Machine '{spec.name}' has {spec.root_ports} root ports for {len(attachments)} "
-            "devices; raise 'root_ports'."
-        )
-    argv = [
-        spec.qemu,
-        *("-name", f"guest={spec.name},debug-threads=on"),
-        *("-machine", "q35,memory-backend=ram,hpet=off"),
-        # Shared, since a device server may be handed the guest's memory.
-        *("-object", f"memory-backend-memfd,id=ram,size={spec.memory_mib}M,share=on"),
-        *("-accel", spec.accelerator.to_qemu()),
-        *("-cpu", spec.accelerator.cpu_model),
-        *("-smp", str(spec.cpus)),
-        *("-m", f"{spec.memory_mib}M"),
-        *("-display", "none"),
-        "-nodefaults",
-        "-no-user-config",
-        "-no-reboot",
-        *("-chardev", f"socket,id=qmp,fd={channels.qmp_fd}"),
-        *("-mon", "chardev=qmp,mode=control"),
-        *("-chardev", f"socket,id=serial,fd={channels.serial_fd},logfile={_quoted(serial_log)}"),
-        *("-serial", "chardev:serial"),
-        *("-device", "virtio-rng-pci"),
-        *("-drive", f"file={_quoted(spec.disk)},id=disk,if=none,format=qcow2,cache=unsafe"),
-        *("-device", "virtio-blk-pci,drive=disk,serial=root"),
-        *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
-        *("-device", f"virtio-net-pci,netdev=net,romfile=,mac={MAC_ADDRESS}"),
-        *("-kernel", str(spec.kernel.vmlinuz)),
-        *("-initrd", str(spec.kernel.initrd)),
-        *("-append", " ".join((*spec.kernel.append, *spec.extra_append))),
-    ]
-    if spec.seed is not None:
-        argv += [
-            *("-drive", f"file={_quoted(spec.seed)},id=seed,if=none,format=raw,readonly=on"),
-            *("-device", "virtio-blk-pci,drive=seed,serial=seed"),
-        ]
-    for index in range(spec.root_ports):
-        argv += [
-            "-device",
-            (
-                f"pcie-root-port,id={root_port_id(index)},chassis={index + 1},slot={index + 1},"
-                f"mem-reserve={spec.root_port_window_mib}M"
-            ),
-        ]
-    for index, attachment in enumerate(attachments):
-        argv += ["-device", attachment.to_device_argv(root_port_id(index))]
-    return argv
-
-
-def _quoted(path: Path) -> str:
-    """Return `path` as QEMU's option parser takes it: a comma is written twice."""
-    return str(path).replace(",", ",,")
 
 
 def require_qemu(qemu: str) -> None:
@@ -130,6 +60,24 @@ def require_qemu(qemu: str) -> None:
         )
 
 
+@functools.lru_cache
+def qemu_identity(qemu: str, accelerator: Accelerator) -> str:
+    """Name this host's QEMU `qemu`, and under KVM the processor that its guests see.
+
+    A guest's saved state can be loaded by no other. Raises RequirementError where there is none.
+    """
+    binary = shutil.which(qemu)
+    if binary is None:
+        require_qemu(qemu)
+    digest = hashlib.sha256(Path(binary or qemu).read_bytes())
+    if accelerator is Accelerator.KVM:
+        processor = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+        for line in processor.splitlines():
+            if line.startswith(("vendor_id", "model name", "microcode", "flags")):
+                digest.update(line.encode())
+    return digest.hexdigest()
+
+
 class QemuMachine:
     """A running QEMU process; ends with its `with` block, or with this process.
 
@@ -137,10 +85,17 @@ class QemuMachine:
     """
 
     def __init__(
-        self, spec: MachineSpec, folder: Path, attachments: Sequence[GpuAttachment] = ()
+        self,
+        spec: MachineSpec,
+        folder: Path,
+        attachments: Sequence[GpuAttachment] = (),
+        *,
+        agent_program: bytes = b"",
     ) -> None:
         self.spec = spec
         self.folder = folder
+        self._agent_program = agent_program
+        self._has_seed = spec.seed is not None
         self._attachments = tuple(attachments)
         self._process: ChildProcess | None = None
         self._resources = contextlib.ExitStack()
@@ -169,6 +124,13 @@ class QemuMachine:
         return self.folder / "stderr.log"
 
     @property
+    def pid(self) -> int:
+        """Return the id of QEMU's process; raises HarnessError before it has been started."""
+        if self._process is None:
+            raise HarnessError(f"Machine '{self.spec.name}' was never started.")
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -188,13 +150,19 @@ class QemuMachine:
     def _start(self) -> None:
         qmp_ours, qmp_theirs = socket.socketpair()
         serial_ours, serial_theirs = socket.socketpair()
+        agent_ours, agent_theirs = socket.socketpair()
         # Closed at the end in any case; console and session close them before.
         self._resources.callback(qmp_ours.close)
         self._resources.callback(serial_ours.close)
-        with qmp_theirs, serial_theirs:
+        self._resources.callback(agent_ours.close)
+        with qmp_theirs, serial_theirs, agent_theirs:
             argv = render_argv(
                 self.spec,
-                Channels(qmp_fd=qmp_theirs.fileno(), serial_fd=serial_theirs.fileno()),
+                Channels(
+                    qmp_fd=qmp_theirs.fileno(),
+                    serial_fd=serial_theirs.fileno(),
+                    agent_fd=agent_theirs.fileno(),
+                ),
                 serial_log=self.serial_log,
                 attachments=self._attachments,
             )
@@ -207,21 +175,23 @@ class QemuMachine:
                     pass_fds=[
                         qmp_theirs.fileno(),
                         serial_theirs.fileno(),
+                        agent_theirs.fileno(),
                         *(attachment.fd for attachment in self._attachments),
                     ],
                     cwd=self.folder,
                 )
         self.console = Console(self.spec.name, serial_ours)
         self._resources.callback(self.console.close)
+        self.agent = Agent(self.spec.name, agent_ours, self._agent_program)
+        self._resources.callback(self.agent.close)
         self._qmp = QmpSession(self.spec.name, qmp_ours)
         self._resources.callback(self._qmp.close)
         try:
             self._qmp.connect(Deadline.after(_START_S))
         except HarnessError as error:
-            words = self.stderr_log.read_text(errors="replace").strip() or "nothing"
             raise HarnessError(
-                f"QEMU did not start machine '{self.spec.name}'; its stderr says: {words}. {error} "
-                f"Its command line was:\n{command_line}"
+                f"QEMU did not start machine '{self.spec.name}'; its stderr says: "
+                f"{self._last_words()}. {error} Its command line was:\n{command_line}"
             ) from error
 
     @property
@@ -275,7 +245,90 @@ class QemuMachine:
             deadline,
             since=seen,
         )
-        del self._ports[device_id]
+        self._ports.pop(device_id, None)
+
+    def plug_seed(self, seed: Path) -> None:
+        """Hot-plug a seed volume, where the machine was started without one."""
+        self._execute(
+            "blockdev-add",
+            {
+                "node-name": "seed",
+                "driver": "raw",
+                "read-only": True,
+                "file": {"driver": "file", "filename": str(seed)},
+            },
+        )
+        self._execute(
+            "device_add",
+            {
+                "driver": "virtio-blk-pci",
+                "id": "seed-disk",
+                "drive": "seed",
+                "serial": "seed",
+                "bus": SEED_PORT,
+            },
+        )
+        self._has_seed = True
+
+    def unplug_seed(self, deadline: Deadline) -> None:
+        """Take the seed volume out again, where there is one."""
+        if not self._has_seed:
+            return
+        self.unplug("seed-disk", deadline)
+        self._execute("blockdev-del", {"node-name": "seed"})
+        self._has_seed = False
+
+    def save(self, state: Path) -> None:
+        """Stop the guest, save its devices' state to the new file `state`, and end QEMU.
+
+        The guest's memory stays in the file that the spec names; memory, state and disk together
+        are the checkpoint. Raises HarnessError where QEMU refuses, as with a device plugged in
+        that cannot be saved.
+        """
+        self._execute("stop")
+        self._execute("migrate-set-capabilities", {"capabilities": _CAPABILITIES})
+        self._migrate("migrate", state, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        self._execute("quit")
+        self._wait_for_exit(Deadline.after(_QMP_S))
+
+    def restore(self, state: Path) -> None:
+        """Load the devices' state from `state`, and let the guest go on.
+
+        Raises HarnessError where QEMU finds that the state is another machine's, or cut short.
+        """
+        self._execute("migrate-set-capabilities", {"capabilities": _CAPABILITIES})
+        self._migrate("migrate-incoming", state, os.O_RDONLY)
+        self._execute("cont")
+
+    def _migrate(self, command: str, state: Path, flags: int) -> None:
+        seen = len(self._qmp.events)
+        descriptor = os.open(state, flags | os.O_CLOEXEC, 0o600)
+        try:
+            self._qmp.hand_over(descriptor, "state", Deadline.after(_QMP_S))
+        finally:
+            os.close(descriptor)
+        try:
+            self._execute(command, {"uri": "fd:state"})
+            event = self._qmp.wait_for_event(
+                f"the end of '{command}'",
+                lambda event: event.name == "MIGRATION" and event.data.get("status") in _ENDS,
+                Deadline.after(_MIGRATE_S),
+                since=seen,
+            )
+        except HarnessError as error:
+            raise HarnessError(
+                f"The state '{state}' of machine '{self.spec.name}' could not be saved or loaded. "
+                f"{error} QEMU's stderr says: {self._last_words()}."
+            ) from error
+        if event.data.get("status") != "completed":
+            raise HarnessError(
+                f"QEMU of machine '{self.spec.name}' gave up '{command}' with the state "
+                f"'{state}': {self._execute('query-migrate')}. Its stderr says: "
+                f"{self._last_words()}."
+            )
+
+    def _last_words(self) -> str:
+        return self.stderr_log.read_text(errors="replace").strip()[-2000:] or "nothing"
 
     def _free_port(self) -> str:
         taken = set(self._ports.values())

@@ -58,12 +58,21 @@ class DirectKernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryFile:
+    """A file that is the guest's memory: written by a template, mapped privately by a clone."""
+
+    path: Path
+    is_private: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class MachineSpec:
-    """A machine as asked for; `harness.machine.qemu.render_argv` turns it into a command line.
+    """A machine as asked for; `harness.machine.argv.render_argv` turns it into a command line.
 
     `root_ports` are empty PCIe slots into which a GPU is plugged, at start or later; each
     reserves `root_port_window_mib` of address space, without which the guest finds no room for
-    a hot-plugged function's memory BARs.
+    a hot-plugged function's memory BARs. A machine that `is_restored` waits for the state that
+    `QemuMachine.restore` loads; everything else must be as it was when that was saved.
     """
 
     name: str
@@ -75,6 +84,8 @@ class MachineSpec:
     cpus: int = 1
     root_ports: int = 1
     root_port_window_mib: int = 64
+    memory_file: MemoryFile | None = None
+    is_restored: bool = False
     qemu: str = "qemu-system-x86_64"
     extra_append: tuple[str, ...] = field(default=())
 

@@ -9,7 +9,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.machine.accelerator import CHOICES
 from harness.plugin import report, select
-from harness.settings import EVIDENCE_CHOICES, Settings, is_ci
+from harness.settings import EVIDENCE_CHOICES, START_CHOICES, Settings, is_ci
 
 #: Where this run's settings lie; fixtures read them from there.
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
@@ -37,6 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the node image, one of images/*.yaml (default: %(default)s)",
     )
     group.addoption(
+        "--machine-start",
+        choices=START_CHOICES,
+        default=defaults.machine_start,
+        help="boot each machine, restore it from a checkpoint, or test both ways "
+        "(default: %(default)s)",
+    )
+    group.addoption(
         "--evidence",
         choices=EVIDENCE_CHOICES,
         default=defaults.evidence,
@@ -59,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
             qemu=config.getoption("--qemu"),
             image=config.getoption("--image"),
             images_folder=root / "images",
+            machine_start=config.getoption("--machine-start"),
             evidence=config.getoption("--evidence"),
             evidence_folder=root / Path(config.getoption("--evidence-dir")),
             ci=is_ci(),

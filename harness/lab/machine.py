@@ -1,0 +1,313 @@
+"""A machine of a lab: QEMU with its emulated GPUs, its guest's agent, and the way it began."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
+from harness.errors import HarnessError
+from harness.gpu.emulated import EmulatedGpu
+from harness.gpu.mpqemu import MpqemuServer
+from harness.machine.broker import Demand
+from harness.machine.guest import Guest
+from harness.machine.qemu import QemuMachine
+from harness.machine.spec import MemoryFile
+from harness.machine.ssh import SshRunner
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from harness.cloudinit import CloudInitResult, SeedFiles
+    from harness.gpu import GpuModel
+    from harness.machine.agent import Agent
+    from harness.machine.broker import Broker
+    from harness.machine.checkpoint import Checkpoint
+    from harness.machine.spec import MachineSpec
+    from harness.machine.ssh import SshIdentity
+
+#: What a checkpoint's facts say of its nonce, which lies in the guest's memory alone.
+NONCE_FACT = "nonce_sha256"
+
+#: Seconds that KVM is given; TCG gets them times its patience.
+_CONNECT_KVM_S = 10.0
+_READY_KVM_S = 30.0
+_HOT_PLUG_KVM_S = 10.0
+_CLOUD_INIT_KVM_S = 30.0
+#: What the console shows on the way: cloud-init's stages, and provisioning's steps as they end.
+_MILESTONE = r"running '[a-z:-]+'|step [a-z-]+ (?:done|failed) after [0-9.]+ s"
+#: The seed volume's name in a machine's folder.
+SEED = "seed.iso"
+#: Seconds after which a guest blocked on its GPU is called stuck.
+_STALL_S = 60.0
+#: What QEMU takes beside the guest's memory.
+_QEMU_MIB = 128
+_ROOM_S = 900.0
+
+_SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
+#: `ds-identify` keeps its answer in /run, and is asked again when systemd's generators run.
+_LET_GO = (
+    "cd /run/cloud-init 2>/dev/null && rm -f .ds-identify.result cloud.cfg disabled enabled; "
+    "systemctl daemon-reload && systemctl start --no-block default.target"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equipment:
+    """What a lab lends to each of its machines.
+
+    `require_transport` raises RequirementError where QEMU takes no emulated GPU; `tell` hears
+    why a machine has to wait for room.
+    """
+
+    agent_program: bytes = field(repr=False)
+    identity: SshIdentity
+    broker: Broker
+    require_transport: Callable[[], None]
+    tell: Callable[[str], None]
+
+
+def say_nothing(_line: str) -> None:
+    """Listen to no progress."""
+
+
+class LabMachine:
+    """A running machine; ends with its `with` block.
+
+    Without a checkpoint it boots, with the GPUs in their slots from the start; with one it goes
+    on from there, and the GPUs are plugged into it as soon as it runs.
+    """
+
+    def __init__(
+        self,
+        spec: MachineSpec,
+        folder: Path,
+        equipment: Equipment,
+        *,
+        gpus: Sequence[GpuModel] = (),
+        checkpoint: Checkpoint | None = None,
+        hostname: str | None = None,
+    ) -> None:
+        self.folder = folder
+        self.checkpoint = checkpoint
+        self._equipment = equipment
+        self._gpus = gpus
+        self._hostname = hostname
+        self._resources = contextlib.ExitStack()
+        self._servers: dict[str, MpqemuServer] = {}
+        self._ssh: SshRunner | None = None
+        self._is_agent_ready = False
+        self._is_killed = False
+        self._qemu: QemuMachine | None = None
+        if checkpoint is not None:
+            memory = spec.memory_file or MemoryFile(path=checkpoint.ram, is_private=True)
+            spec = replace(spec, is_restored=True, seed=None, memory_file=memory)
+        self.spec = spec
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._resources.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._resources.close()
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def qemu(self) -> QemuMachine:
+        """Return the machine's process; raises HarnessError before it has been started."""
+        if self._qemu is None:
+            raise HarnessError(f"Machine '{self.name}' has not been started.")
+        return self._qemu
+
+    def _start(self) -> None:
+        equipment = self._equipment
+        self._resources.enter_context(
+            equipment.broker.claim(
+                self.name,
+                Demand(memory_mib=self.spec.memory_mib + _QEMU_MIB, cpus=self.spec.cpus),
+                deadline=Deadline.after(_ROOM_S),
+                tell=equipment.tell,
+            )
+        )
+        at_start = () if self.checkpoint is not None else self._gpus
+        attachments = [
+            self._serve(f"gpu{index}", model).attachment() for index, model in enumerate(at_start)
+        ]
+        self._qemu = QemuMachine(
+            self.spec, self.folder, attachments, agent_program=equipment.agent_program
+        )
+        self._resources.enter_context(self._qemu)
+        if self._is_killed:
+            raise HarnessError(f"Machine '{self.name}' is not wanted any more.")
+        if self.checkpoint is not None:
+            self._restore(self.checkpoint)
+            for model in self._gpus:
+                self.hot_plug(model)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from the checkpoint, with the host's time and random numbers of its own."""
+        self.qemu.restore(checkpoint.state)
+        settled = self.qemu.agent.settle(self.deadline(_READY_KVM_S), hostname=self._hostname)
+        told = hashlib.sha256((settled.nonce or "").encode()).hexdigest()
+        if told != checkpoint.facts[NONCE_FACT]:
+            raise HarnessError(
+                f"Machine '{self.name}' was expected to go on from '{checkpoint.folder}', but "
+                "what it remembers is not what was told to that checkpoint's machine. Remove the "
+                "checkpoint (`harness checkpoints gc --all`), and run again."
+            )
+        self._is_agent_ready = True
+
+    def plug_seed(self, seed: Path) -> None:
+        """Plug a seed volume into the running machine, and wait until the guest sees its label."""
+        self.qemu.plug_seed(seed)
+        self.agent.wait_for_file(_SEED_LABEL, self.deadline(_HOT_PLUG_KVM_S))
+
+    def let_cloud_init_run(self) -> None:
+        """Let a machine that was held before cloud-init boot on; returns at once.
+
+        All stages of cloud-init then run, its search for a data source (in systemd's generator)
+        among them: what that found without a seed is forgotten.
+        """
+        self.guest.output_of("sh", "-c", _LET_GO)
+
+    def wait_until_cloud_init_finished(
+        self, deadline: Deadline, progress: Callable[[str], None] = say_nothing
+    ) -> CloudInitResult:
+        """Wait until cloud-init has finished, well or badly, and return its own result.
+
+        `progress` hears of boot stages and of provisioning's steps as the console shows them.
+        Raises HarnessError when it has not in time, or at once when the guest can't any more.
+        """
+        seen = ""
+        while seen != FINISHED:
+            seen = self.qemu.console.wait_for(
+                f"{FINISHED}|{_MILESTONE}",
+                deadline,
+                what="that cloud-init has finished",
+                trouble=self.trouble,
+            )
+            progress(seen)
+        return self.guest.wait_for_cloud_init_result(deadline)
+
+    def run_cloud_init(self, seed: SeedFiles) -> CloudInitResult:
+        """Run all stages of cloud-init with `seed`, in a machine that was held before them."""
+        self.plug_seed(write_seed(seed, self.folder / SEED))
+        self.let_cloud_init_run()
+        return self.wait_until_cloud_init_finished(self.deadline(_CLOUD_INIT_KVM_S))
+
+    def save(self, state: Path, nonce: str) -> None:
+        """Bring the guest to rest, save its state, and end it; its `spec` names memory and disk.
+
+        Raises HarnessError while a GPU is plugged in: an emulated GPU's state can't be saved.
+        """
+        if self._servers:
+            raise HarnessError(
+                f"Machine '{self.name}' can't become a checkpoint while it has the GPU "
+                f"'{next(iter(self._servers))}'; unplug it before, and plug one into each clone."
+            )
+        self.qemu.unplug_seed(self.deadline(_HOT_PLUG_KVM_S))
+        self.guest.output_of("sync")
+        self.agent.remember(nonce, self.deadline(_CONNECT_KVM_S))
+        self.qemu.save(state)
+
+    def _serve(self, device_id: str, model: GpuModel) -> MpqemuServer:
+        self._equipment.require_transport()
+        server = MpqemuServer(
+            EmulatedGpu(model, bars_mib=model.bars_mib.mpqemu), device_id=device_id
+        )
+        self._servers[device_id] = self._resources.enter_context(server)
+        return server
+
+    def hot_plug(self, model: GpuModel) -> str:
+        """Plug a GPU into the running machine, and return its device id."""
+        device_id = f"gpu{len(self._servers)}"
+        self.qemu.plug(self._serve(device_id, model).attachment())
+        return device_id
+
+    def wait_for_gpu(self, model: GpuModel) -> None:
+        """Wait until the guest lists a GPU of this model on its bus.
+
+        Raises HarnessError with what it lists instead.
+        """
+        self.guest.wait_for_pci(f"{model.pci.vendor:04x}:{model.pci.device:04x}")
+
+    def hot_unplug(self, device_id: str) -> None:
+        """Ask the guest to let go of a GPU, and wait until it has."""
+        self.qemu.unplug(device_id, self.deadline(_HOT_PLUG_KVM_S))
+
+    def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
+        """Return the device model behind a plugged GPU."""
+        return self._servers[device_id].gpu
+
+    def gpu_traces(self) -> Mapping[str, str]:
+        """Return what the guest did to each GPU, as text, by device id."""
+        return {name: server.gpu.trace.render() for name, server in self._servers.items()}
+
+    @property
+    def agent(self) -> Agent:
+        """Return the guest's agent; the first use in a booted machine waits until it is up."""
+        if not self._is_agent_ready:
+            self.qemu.agent.wait_until_ready(self.deadline(_READY_KVM_S))
+            self._is_agent_ready = True
+        return self.qemu.agent
+
+    @property
+    def guest(self) -> Guest:
+        """Return the guest's verbs."""
+        return Guest(self.name, self.agent)
+
+    def ssh(self) -> SshRunner:
+        """Return a way in by SSH, for people and for machines without an agent.
+
+        The guest must have been provisioned with the lab's keys. The first use opens the
+        connection; it ends with the machine.
+        """
+        if self._ssh is None:
+            runner = SshRunner(
+                name=self.name,
+                port=self.qemu.ssh_port(),
+                identity=self._equipment.identity,
+                folder=self.folder,
+            )
+            self._resources.callback(runner.close)
+            runner.connect(self.deadline(_CONNECT_KVM_S))
+            self._ssh = runner
+        return self._ssh
+
+    def trouble(self) -> str | None:
+        """Say why nothing good can come of this machine any more, or None."""
+        now_s = SYSTEM_CLOCK.monotonic()
+        for device_id, server in self._servers.items():
+            state = server.state
+            if state.pending_since_s is not None and now_s - state.pending_since_s > _STALL_S:
+                return f"its emulated GPU '{device_id}' is stuck: {state.describe(now_s)}"
+        return self.qemu.trouble()
+
+    def kill(self) -> None:
+        """End the machine at once, from any thread; who waits for it learns of that."""
+        self._is_killed = True
+        if self._qemu is not None:
+            self._qemu.kill()
+
+    def deadline(self, kvm_s: float) -> Deadline:
+        """Return a deadline of `kvm_s` seconds under KVM, and of what TCG needs for the same."""
+        return Deadline.after(kvm_s * self.spec.accelerator.patience)

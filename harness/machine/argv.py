@@ -1,0 +1,130 @@
+"""A machine's command line; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import MAC_ADDRESS
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harness.gpu import GpuAttachment
+    from harness.machine.spec import MachineSpec
+
+#: The guest's name of the virtio-serial port on which its agent listens.
+AGENT_PORT = "harness.agent"
+#: The root port that takes the seed volume, at start or later.
+SEED_PORT = "seed"
+#: Past every slot that a GPU takes.
+_SEED_SLOT = 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channels:
+    """Descriptors that QEMU inherits for its control channels."""
+
+    qmp_fd: int
+    serial_fd: int
+    agent_fd: int
+
+
+def root_port_id(index: int) -> str:
+    """Return the QEMU id of the PCIe root port number `index`, counted from 0."""
+    return f"rp{index}"
+
+
+def render_argv(
+    spec: MachineSpec,
+    channels: Channels,
+    *,
+    serial_log: Path,
+    attachments: Sequence[GpuAttachment] = (),
+) -> list[str]:
+    """Render QEMU's command line; pure.
+
+    The attachments take the root ports in order. The guest's network reaches nothing but the
+    one forward from the host's loopback to its SSH port; the kernel chooses the host's port, so
+    two machines never race for one. Raises HarnessError for more attachments than root ports.
+    """
+    if len(attachments) > spec.root_ports:
+        raise HarnessError(
+            f"Machine '{spec.name}' has {spec.root_ports} root ports for {len(attachments)} "
+            "devices; raise 'root_ports'."
+        )
+    argv = [
+        spec.qemu,
+        *("-name", f"guest={spec.name},debug-threads=on"),
+        *("-machine", "q35,memory-backend=ram,hpet=off"),
+        *("-object", _memory_backend(spec)),
+        *("-accel", spec.accelerator.to_qemu()),
+        *("-cpu", spec.accelerator.cpu_model),
+        *("-smp", str(spec.cpus)),
+        *("-m", f"{spec.memory_mib}M"),
+        *("-display", "none"),
+        "-nodefaults",
+        "-no-user-config",
+        "-no-reboot",
+        *("-chardev", f"socket,id=qmp,fd={channels.qmp_fd}"),
+        *("-mon", "chardev=qmp,mode=control"),
+        *("-chardev", f"socket,id=serial,fd={channels.serial_fd},logfile={_quoted(serial_log)}"),
+        *("-serial", "chardev:serial"),
+        *("-device", "virtio-serial-pci"),
+        *("-chardev", f"socket,id=agent,fd={channels.agent_fd}"),
+        *("-device", f"virtserialport,chardev=agent,name={AGENT_PORT}"),
+        *("-device", "virtio-rng-pci"),
+        # Tells a restored guest's kernel that its random numbers are not its own any more.
+        *("-device", "vmgenid,guid=auto"),
+        *("-drive", f"file={_quoted(spec.disk)},id=disk,if=none,format=qcow2,cache=unsafe"),
+        *("-device", "virtio-blk-pci,drive=disk,serial=root"),
+        *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
+        *("-device", f"virtio-net-pci,netdev=net,romfile=,mac={MAC_ADDRESS}"),
+        *("-kernel", str(spec.kernel.vmlinuz)),
+        *("-initrd", str(spec.kernel.initrd)),
+        *("-append", " ".join((*spec.kernel.append, *spec.extra_append))),
+    ]
+    argv += ["-device", f"pcie-root-port,id={SEED_PORT},chassis={_SEED_SLOT},slot={_SEED_SLOT}"]
+    if spec.seed is not None:
+        argv += [
+            "-blockdev",
+            (
+                "driver=raw,node-name=seed,read-only=on,file.driver=file,"
+                f"file.filename={_quoted(spec.seed)}"
+            ),
+            *("-device", f"virtio-blk-pci,id=seed-disk,drive=seed,serial=seed,bus={SEED_PORT}"),
+        ]
+    for index in range(spec.root_ports):
+        argv += [
+            "-device",
+            (
+                f"pcie-root-port,id={root_port_id(index)},chassis={index + 1},slot={index + 1},"
+                f"mem-reserve={spec.root_port_window_mib}M"
+            ),
+        ]
+    for index, attachment in enumerate(attachments):
+        argv += ["-device", attachment.to_device_argv(root_port_id(index))]
+    if spec.is_restored:
+        argv += ["-incoming", "defer"]
+    return argv
+
+
+def _memory_backend(spec: MachineSpec) -> str:
+    """Render the guest's memory.
+
+    Shared where it may be: a device server is handed it, and a template's memory file is all
+    that a checkpoint keeps of it. A clone maps that file privately, and never writes it.
+    """
+    size = f"id=ram,size={spec.memory_mib}M"
+    memory = spec.memory_file
+    if memory is None:
+        return f"memory-backend-memfd,{size},share=on"
+    share = "off" if memory.is_private else "on"
+    return f"memory-backend-file,{size},share={share},mem-path={_quoted(memory.path)}"
+
+
+def _quoted(path: Path) -> str:
+    """Return `path` as QEMU's option parser takes it: a comma is written twice."""
+    return str(path).replace(",", ",,")
