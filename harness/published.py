@@ -68,6 +68,7 @@ class Stage(Enum):
     PUBLISH = "publish"
     READY = "ready"
     REFUSED = "refused"
+    REMOVED = "removed"
 
 
 class Teller(Protocol):
@@ -469,5 +470,6 @@ def _flush(path: Path) -> None:
 def _write_json(path: Path, value: Mapping[str, object]) -> None:
     # Several processes may verify one folder at once, each with a file of its own.
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    beside.touch(mode=0o600)
     beside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
     beside.rename(path)

@@ -28,7 +28,8 @@ class Settings:
     """What a run was asked to do; made once, handed down, never changed.
 
     `ci` is true where the variable CI says so: there, a machine that cannot be had is a failure
-    and not a reason to skip.
+    and not a reason to skip. Beyond `checkpoint_limit_mib` of disk, the least recently used
+    checkpoints that nobody uses are removed.
     """
 
     accelerator: str = "auto"
@@ -38,6 +39,7 @@ class Settings:
     cache: Path = field(default_factory=_cache)
     evidence: str = "on-failure"
     evidence_folder: Path = Path("evidence")
+    checkpoint_limit_mib: int = 16384
     ci: bool = False
 
     def __post_init__(self) -> None:
@@ -45,6 +47,11 @@ class Settings:
             raise BadInputError(
                 f"'{self.evidence}' is none of {', '.join(EVIDENCE_CHOICES)}.",
                 source="--evidence",
+            )
+        if self.checkpoint_limit_mib < 0:
+            raise BadInputError(
+                f"{self.checkpoint_limit_mib} is too little; give 0 or more.",
+                source="--checkpoint-limit-mib",
             )
 
     @property
@@ -55,6 +62,10 @@ class Settings:
     @property
     def image_store(self) -> Path:
         return self.cache / "images"
+
+    @property
+    def checkpoint_store(self) -> Path:
+        return self.cache / "checkpoints"
 
 
 def is_ci(environment: Mapping[str, str] | None = None) -> bool:

@@ -48,6 +48,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="where to keep it, a folder for each test (default: %(default)s)",
     )
+    group.addoption(
+        "--checkpoint-limit-mib",
+        type=int,
+        default=defaults.checkpoint_limit_mib,
+        metavar="MIB",
+        help="disk that checkpoints may take before the least recently used go (default: %(default)s)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
             images_folder=root / "images",
             evidence=config.getoption("--evidence"),
             evidence_folder=root / Path(config.getoption("--evidence-dir")),
+            checkpoint_limit_mib=config.getoption("--checkpoint-limit-mib"),
             ci=is_ci(),
         )
     except HarnessError as error:
