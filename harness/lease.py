@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import shutil
@@ -17,10 +18,13 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from harness.errors import HarnessError, RequirementError
+from harness.provisioning.wait import Observation, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from harness.provisioning.wait import Deadline
 
 _LEASE_NAME = "lease"
 _GATE_NAME = ".gate"
@@ -113,3 +117,53 @@ def sweep(parent: Path) -> list[Path]:
 def _gate(parent: Path) -> contextlib.AbstractContextManager[None]:
     """Serialise the making and the sweeping of folders, so that none is swept half-made."""
     return hold(parent / _GATE_NAME, timeout_s=_GATE_TIMEOUT_S, what="the folder's gate")
+
+
+@contextlib.contextmanager
+def share(path: Path, *, deadline: Deadline) -> Iterator[None]:
+    """Hold a share in the use of what the file `path` stands for; any number may.
+
+    Raises FileNotFoundError when the file is not there, or is taken away while this waits for
+    the `sole` user of it; WaitTimeoutError when that one takes beyond the deadline.
+    """
+
+    def look() -> Observation[int]:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if _locks(path, descriptor, fcntl.LOCK_SH):
+            return Observation(descriptor, "shared")
+        os.close(descriptor)
+        return Observation(None, f"'{path}' is locked by somebody who wants it alone")
+
+    descriptor = wait_for(f"a share in '{path}'", look, deadline, interval_s=0.02)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def sole(path: Path) -> Iterator[bool]:
+    """Try to be the only user of what the file `path` stands for, and give whether it worked.
+
+    Nobody uses what has no such file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        yield _locks(path, descriptor, fcntl.LOCK_EX)
+    finally:
+        os.close(descriptor)
+
+
+def _locks(path: Path, descriptor: int, how: int) -> bool:
+    """Tell whether the descriptor could be locked and `path` still is the file that it opened."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        there = path.stat()
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    mine = os.fstat(descriptor)
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)

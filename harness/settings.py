@@ -29,7 +29,8 @@ class Settings:
     """What a run was asked to do; made once, handed down, never changed.
 
     `ci` is true where the variable CI says so: there, a machine that cannot be had is a failure
-    and not a reason to skip.
+    and not a reason to skip. Beyond `checkpoint_limit_mib` of disk, the least recently used
+    checkpoints that nobody uses are removed.
     """
 
     accelerator: str = "auto"
@@ -40,6 +41,7 @@ class Settings:
     machine_start: str = "clone"
     evidence: str = "on-failure"
     evidence_folder: Path = Path("evidence")
+    checkpoint_limit_mib: int = 16384
     ci: bool = False
 
     def __post_init__(self) -> None:
@@ -49,6 +51,11 @@ class Settings:
         ):
             if value not in choices:
                 raise BadInputError(f"'{value}' is none of {', '.join(choices)}.", source=source)
+        if self.checkpoint_limit_mib < 0:
+            raise BadInputError(
+                f"{self.checkpoint_limit_mib} is too little; give 0 or more.",
+                source="--checkpoint-limit-mib",
+            )
 
     @property
     def runs_folder(self) -> Path:
@@ -58,6 +65,10 @@ class Settings:
     @property
     def image_store(self) -> Path:
         return self.cache / "images"
+
+    @property
+    def checkpoint_store(self) -> Path:
+        return self.cache / "checkpoints"
 
 
 def is_ci(environment: Mapping[str, str] | None = None) -> bool:

@@ -25,6 +25,17 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accelerator", choices=CHOICES, default=defaults.accelerator)
     parser.add_argument("--qemu", default=defaults.qemu, metavar="PROGRAM")
     add_image_options(parser)
+    add_checkpoint_options(parser)
+
+
+def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
+    """Add how much disk checkpoints may take."""
+    parser.add_argument(
+        "--checkpoint-limit-mib",
+        type=int,
+        default=Settings().checkpoint_limit_mib,
+        metavar="MIB",
+    )
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
@@ -42,5 +53,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         qemu=getattr(arguments, "qemu", defaults.qemu),
         image=getattr(arguments, "image", defaults.image),
         images_folder=getattr(arguments, "images_dir", defaults.images_folder),
+        checkpoint_limit_mib=getattr(
+            arguments, "checkpoint_limit_mib", defaults.checkpoint_limit_mib
+        ),
         ci=is_ci(),
     )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import pydantic
 
 from harness.errors import HarnessError
+from harness.published import DamagedError
+from harness.published import Stage as Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class ImageDamagedError(HarnessError):
+class ImageDamagedError(DamagedError):
     """An image in the cache is not what was published; it must not be booted."""
 
 
@@ -82,17 +83,6 @@ class Image:
                 "a second one was asked for; set 'newest: 2' under 'kernels' in its recipe."
             )
         return self.kernels[-2]
-
-
-class Stage(Enum):
-    """What an image is going through; the value is the word shown to people."""
-
-    CHECK = "check"
-    WAIT = "wait"
-    BUILD = "build"
-    PUBLISH = "publish"
-    READY = "ready"
-    REFUSED = "refused"
 
 
 @dataclass(frozen=True, kw_only=True)

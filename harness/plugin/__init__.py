@@ -55,6 +55,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="where to keep it, a folder for each test (default: %(default)s)",
     )
+    group.addoption(
+        "--checkpoint-limit-mib",
+        type=int,
+        default=defaults.checkpoint_limit_mib,
+        metavar="MIB",
+        help="disk that checkpoints may take before the least recently used go (default: %(default)s)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
             machine_start=config.getoption("--machine-start"),
             evidence=config.getoption("--evidence"),
             evidence_folder=root / Path(config.getoption("--evidence-dir")),
+            checkpoint_limit_mib=config.getoption("--checkpoint-limit-mib"),
             ci=is_ci(),
         )
     except HarnessError as error:

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.image import ImageDamagedError
-from harness.image.manifest import (
-    Manifest,
-    check_digests,
-    check_sizes,
-    facts_of,
-    is_stamped,
-    read_manifest,
-    write_manifest,
-)
+from harness.image.manifest import KIND, Manifest
+from harness.published import facts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,12 +33,12 @@ def manifest(tmp_path: Path) -> Manifest:
         driver=None,
         files=facts_of(tmp_path, ["disk.qcow2", "kernels/6.1/vmlinuz"]),
     )
-    write_manifest(tmp_path, published)
+    KIND.write(tmp_path, published)
     return published
 
 
 def test_manifest_is_read_as_it_was_written(tmp_path: Path, manifest: Manifest) -> None:
-    assert read_manifest(tmp_path) == manifest
+    assert KIND.read(tmp_path) == manifest
 
 
 @pytest.mark.parametrize(
@@ -66,19 +59,19 @@ def test_manifest_that_is_not_sound_is_refused(
         (tmp_path / "manifest.json").write_text(content)
 
     with pytest.raises(ImageDamagedError, match=message):
-        read_manifest(tmp_path)
+        KIND.read(tmp_path)
 
 
 def test_whole_image_is_accepted(tmp_path: Path, manifest: Manifest) -> None:
-    check_sizes(tmp_path, manifest)
-    check_digests(tmp_path, manifest)
+    KIND.check_sizes(tmp_path, manifest)
+    KIND.check_digests(tmp_path, manifest)
 
 
 def test_truncated_disk_is_refused(tmp_path: Path, manifest: Manifest) -> None:
     os.truncate(tmp_path / "disk.qcow2", 10)
 
     with pytest.raises(ImageDamagedError) as refusal:
-        check_sizes(tmp_path, manifest)
+        KIND.check_sizes(tmp_path, manifest)
 
     assert str(refusal.value) == (
         f"The image's file '{tmp_path / 'disk.qcow2'}' has 10 bytes, but {len(DISK)} were "
@@ -90,21 +83,21 @@ def test_missing_kernel_is_refused(tmp_path: Path, manifest: Manifest) -> None:
     (tmp_path / "kernels/6.1/vmlinuz").unlink()
 
     with pytest.raises(ImageDamagedError, match="vmlinuz' is missing"):
-        check_sizes(tmp_path, manifest)
+        KIND.check_sizes(tmp_path, manifest)
 
 
 def test_disk_that_is_no_qcow2_is_refused(tmp_path: Path, manifest: Manifest) -> None:
     (tmp_path / "disk.qcow2").write_bytes(bytes(len(DISK)))
 
     with pytest.raises(ImageDamagedError, match="does not begin as qcow2 does"):
-        check_sizes(tmp_path, manifest)
+        KIND.check_sizes(tmp_path, manifest)
 
 
 def test_single_changed_byte_is_refused(tmp_path: Path, manifest: Manifest) -> None:
     (tmp_path / "disk.qcow2").write_bytes(DISK[:-1] + b"!")
 
     with pytest.raises(ImageDamagedError, match=r"has the digest \w{16}…, but \w{16}… was"):
-        check_digests(tmp_path, manifest)
+        KIND.check_digests(tmp_path, manifest)
 
 
 def test_digests_are_trusted_only_while_the_files_look_the_same(
@@ -112,18 +105,18 @@ def test_digests_are_trusted_only_while_the_files_look_the_same(
 ) -> None:
     disk = tmp_path / "disk.qcow2"
     before = disk.stat()
-    assert not is_stamped(tmp_path, manifest)
+    assert not KIND.is_stamped(tmp_path, manifest)
 
-    check_digests(tmp_path, manifest)
-    assert is_stamped(tmp_path, manifest)
+    KIND.check_digests(tmp_path, manifest)
+    assert KIND.is_stamped(tmp_path, manifest)
 
     disk.write_bytes(DISK[:-1] + b"!")
     os.utime(disk, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert not is_stamped(tmp_path, manifest)
+    assert not KIND.is_stamped(tmp_path, manifest)
 
 
 @pytest.mark.parametrize("stamp", ["", "[]", "{}"])
 def test_broken_stamp_counts_as_none(tmp_path: Path, manifest: Manifest, stamp: str) -> None:
     (tmp_path / "verified.json").write_text(stamp)
 
-    assert not is_stamped(tmp_path, manifest)
+    assert not KIND.is_stamped(tmp_path, manifest)

@@ -1,0 +1,603 @@
+"""Checkpoints: published states of machines, made once, that any number of clones begin from.
+
+A checkpoint is a folder with the machine's memory, QEMU's device state and a disk overlay. Its
+key covers all that its bytes depend on, its parent's key included; its manifest pins the very
+disk of the parent that its own overlay lies on. Whoever uses one holds a share in it, which the
+kernel drops with the process: what nobody shares may be evicted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import pydantic  # noqa: TC002
+
+from harness import lease
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
+from harness.published import (
+    KEY_DIGITS,
+    DamagedError,
+    FileFact,
+    GoneError,
+    Kind,
+    ParentPin,
+    Shelf,
+    Stage,
+    appearance,
+    facts_of,
+    now,
+    write_stamp,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.provisioning.command import Runner
+    from harness.published import Workplace
+
+SCHEMA = 1
+
+RAM = "ram"
+STATE = "state"
+DISK = "disk.qcow2"
+
+USED = "used"
+"""Locked by those who use a checkpoint; its time of change tells when one last began to."""
+
+RESERVE_MIB = 512
+"""What has to stay free beside a memory file and an overlay that may both grow to memory's size."""
+
+_FULL_MIB = 32
+"""With less than this left, a machine's failure is put down to the full disk: QEMU dies of
+SIGBUS when a page of its memory file finds no block, and says nothing."""
+
+_GATE_S = 60.0
+_READERS_S = 60.0
+_DIG_S = 120.0
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
+
+
+class CheckpointDamagedError(DamagedError):
+    """A checkpoint in the cache is not what was published; no clone may begin from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointEvent:
+    """One thing that happened to a checkpoint, as a sentence for people."""
+
+    checkpoint: str
+    stage: Stage
+    message: str
+
+
+class CheckpointListener(Protocol):
+    """Receives what happens; the caller prints, nobody here does."""
+
+    def __call__(self, event: CheckpointEvent, /) -> None: ...
+
+
+def ignore_events(_event: CheckpointEvent, /) -> None:
+    """Listen to nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A published state of a machine; its files never change.
+
+    `ram` is mapped privately by clones, `state` is QEMU's device state, and `disk` is a qcow2
+    overlay on the parent's disk or an image's. `facts` are what its maker had to say.
+    """
+
+    name: str
+    key: str
+    folder: Path
+    parent: Checkpoint | None
+    facts: Mapping[str, str]
+    ram: Path
+    state: Path
+    disk: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointPlace:
+    """Where a checkpoint is made: its three files are to be left there; `folder` is scratch.
+
+    The files' paths change when it is published, those that they contain do not.
+    """
+
+    ram: Path
+    state: Path
+    disk: Path
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointInfo:
+    """What the store shows of a checkpoint; `trouble` is why it would be refused.
+
+    `parent` is the name of the parent's folder, `size_mib` what the files take on the disk.
+    """
+
+    name: str
+    key: str
+    folder: Path
+    parent: str | None
+    size_mib: float
+    created: str | None
+    last_used: dt.datetime
+    is_in_use: bool
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removal:
+    """Something that was removed from the store, and why."""
+
+    folder: Path
+    size_mib: float
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a checkpoint is.
+
+    `place` is the folder it was published in: its disk names the file below by an absolute path,
+    so that a moved cache is worth nothing.
+    """
+
+    schema: Literal[1] = 1
+    name: str
+    key: str
+    parts: Mapping[str, pydantic.JsonValue]
+    parent: ParentPin | None
+    facts: Mapping[str, str]
+    created: str
+    place: str
+    files: Mapping[str, FileFact]
+    allocated_bytes: int
+
+
+KIND = Kind(noun="checkpoint", shape=Manifest, damaged=CheckpointDamagedError)
+
+
+def key_of(name: str, parts: Mapping[str, object], parent: Checkpoint | None) -> str:
+    """Return the digest of all that a checkpoint's bytes depend on."""
+    told = {
+        "schema": SCHEMA,
+        "name": name,
+        "parts": dict(parts),
+        "parent": None if parent is None else parent.key,
+    }
+    canonical = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+class CheckpointStore:
+    """Checkpoints below one folder; many processes and threads may use one store.
+
+    Beyond `limit_mib` the least recently used ones go, after each publication and in `gc`; never
+    one that is in use, nor the parent of one that stays.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        limit_mib: int,
+        free_bytes: Callable[[Path], int] = _free_bytes,
+        runner: Runner | None = None,
+    ) -> None:
+        self._folder = folder.absolute()
+        self._limit_mib = limit_mib
+        self._free_bytes = free_bytes
+        self._runner = LocalRunner() if runner is None else runner
+        self._shelf = Shelf(
+            self._folder,
+            noun="checkpoint",
+            removing=self._when_unused,
+            publishing=lambda _folder, _deadline: self._gate(),
+        )
+
+    @contextlib.contextmanager
+    def use(
+        self,
+        name: str,
+        parts: Mapping[str, object],
+        make: Callable[[CheckpointPlace], Mapping[str, str]],
+        *,
+        memory_mib: int,
+        parent: Checkpoint | None = None,
+        deadline: Deadline,
+        listener: CheckpointListener = ignore_events,
+    ) -> Iterator[Checkpoint]:
+        """Give the checkpoint, which nobody removes until the context ends; make it if need be.
+
+        `parts` are data, as JSON has it, that name all that its bytes depend on beside the
+        parent. `make` brings a machine of `memory_mib` to the state wanted, leaves the files in
+        the place it is given, and returns facts for the manifest. The parent has to be in use by
+        the caller, in this very store.
+
+        Raises RequirementError where there is no space, CheckpointDamagedError where the parent
+        is damaged, HarnessError where another process holds the checkpoint beyond the deadline,
+        and whatever `make` raises.
+        """
+        if not _NAME.fullmatch(name):
+            raise BadInputError(
+                f"'{name}' is no checkpoint name: lower-case letters, digits, '.' and '-'.",
+                source="CheckpointStore.use",
+                key="name",
+            )
+        if parent is not None and parent.folder.parent != self._folder:
+            raise BadInputError(
+                f"The parent lies in '{parent.folder}', outside of the store '{self._folder}'.",
+                source="CheckpointStore.use",
+                key="parent",
+            )
+        key = key_of(name, parts, parent)
+        folder = self._folder / f"{name}-{key[:KEY_DIGITS]}"
+        made = False
+
+        def tell(stage: Stage, message: str) -> None:
+            listener(CheckpointEvent(checkpoint=name, stage=stage, message=message))
+
+        def opened() -> tuple[Checkpoint, contextlib.ExitStack]:
+            with contextlib.ExitStack() as holding:
+                checkpoint = self._open(folder, key, holding, deadline)
+                return checkpoint, holding.pop_all()
+
+        def fill(place: Workplace) -> None:
+            nonlocal made
+            made = True
+            scratch = place.work / "scratch"
+            scratch.mkdir(mode=0o700)
+            with contextlib.ExitStack() as holding:
+                pin = None
+                if parent is not None:
+                    self._open(parent.folder, parent.key, holding, deadline)
+                    below = KIND.read(parent.folder)
+                    pin = ParentPin(
+                        folder=parent.folder.name,
+                        key=parent.key,
+                        disk_sha256=below.files[DISK].sha256,
+                    )
+                self._require_space(name, memory_mib)
+                tell(Stage.BUILD, "making it")
+                with self._naming_a_full_disk(name, memory_mib, look=True):
+                    facts = make(
+                        CheckpointPlace(
+                            ram=place.content / RAM,
+                            state=place.content / STATE,
+                            disk=place.content / DISK,
+                            folder=scratch,
+                        )
+                    )
+                    self._seal(
+                        place.content,
+                        folder=folder,
+                        name=name,
+                        key=key,
+                        parts=parts,
+                        pin=pin,
+                        facts=facts,
+                        deadline=deadline,
+                    )
+
+        with contextlib.ExitStack() as holding:
+            with self._naming_a_full_disk(name, memory_mib):
+                checkpoint, held = self._shelf.ensure(
+                    folder,
+                    name=name,
+                    opened=opened,
+                    fill=fill,
+                    tell=tell,
+                    deadline=deadline,
+                    unflushed={RAM},
+                )
+            holding.push(held)
+            if made:
+                for removal in self._evict(self._limit_mib):
+                    tell(Stage.REMOVED, f"'{removal.folder}' was removed: {removal.reason}")
+            yield checkpoint
+
+    def ls(self) -> list[CheckpointInfo]:
+        """Return what is published, by name; reads no checkpoint."""
+        return [info for folder in self._shelf.published() if (info := _look(folder)) is not None]
+
+    def verify(self) -> list[CheckpointInfo]:
+        """Read every file of every checkpoint; those that would be refused say why."""
+        return [
+            dataclasses.replace(info, trouble=self._trouble_of(info.folder)) for info in self.ls()
+        ]
+
+    def gc(self, limit_mib: int | None = None) -> list[Removal]:
+        """Remove what killed makers left, and the least recently used beyond a limit.
+
+        The limit is the store's where none is given; 0 removes all that nobody uses.
+        """
+        swept = [
+            Removal(folder=work, size_mib=0.0, reason="its maker is dead.")
+            for work in self._shelf.sweep()
+        ]
+        return swept + self._evict(self._limit_mib if limit_mib is None else limit_mib)
+
+    def _open(
+        self, folder: Path, key: str, holding: contextlib.ExitStack, deadline: Deadline
+    ) -> Checkpoint:
+        """Return the checkpoint, sound and shared as its parents are, for as long as `holding`."""
+        try:
+            holding.enter_context(lease.share(folder / USED, deadline=deadline))
+        except FileNotFoundError as error:
+            if not folder.exists():
+                raise GoneError(f"The checkpoint in '{folder}' is gone.") from error
+            raise CheckpointDamagedError(
+                f"The checkpoint in '{folder}' has no file '{USED}'."
+            ) from error
+        except WaitTimeoutError as error:
+            raise HarnessError(str(error)) from error
+        manifest = KIND.check(folder, key)
+        self._check_place(folder, manifest)
+        parent = None
+        if manifest.parent is not None:
+            there = self._folder / manifest.parent.folder
+            try:
+                parent = self._open(there, manifest.parent.key, holding, deadline)
+            except GoneError as error:
+                raise _orphaned(folder, there) from error
+            KIND.check_pin(folder, there, manifest.parent, disk=DISK)
+        os.utime(folder / USED)
+        return Checkpoint(
+            name=manifest.name,
+            key=manifest.key,
+            folder=folder,
+            parent=parent,
+            facts=manifest.facts,
+            ram=folder / RAM,
+            state=folder / STATE,
+            disk=folder / DISK,
+        )
+
+    def _check_place(self, folder: Path, manifest: Manifest) -> None:
+        if manifest.place != str(folder.resolve()):
+            raise CheckpointDamagedError(
+                f"The checkpoint in '{folder}' was made in '{manifest.place}', and its disk names "
+                "files there."
+            )
+
+    def _seal(
+        self,
+        content: Path,
+        *,
+        folder: Path,
+        name: str,
+        key: str,
+        parts: Mapping[str, object],
+        pin: ParentPin | None,
+        facts: Mapping[str, str],
+        deadline: Deadline,
+    ) -> None:
+        """Describe what a maker left, and note that it was read just now.
+
+        The memory file is not brought to the disk: a crash of the host voids the note, and the
+        verification that follows shows what was lost.
+        """
+        missing = [each for each in (RAM, STATE, DISK) if not (content / each).is_file()]
+        if missing:
+            raise HarnessError(
+                f"The maker of the checkpoint '{name}' left no file '{missing[0]}'; it has to "
+                "fill all three of the place that it is given."
+            )
+        # Pages that the guest zeroed need no blocks; where this fails, only space is lost.
+        self._runner.run(
+            ["fallocate", "--dig-holes", str(content / RAM)], timeout_s=deadline.cap(_DIG_S)
+        )
+        (content / USED).touch()
+        for path in content.iterdir():
+            path.chmod(0o600)
+        names = (RAM, STATE, DISK)
+        seen = appearance(content, names)
+        manifest = Manifest(
+            name=name,
+            key=key,
+            parts=json.loads(json.dumps(dict(parts))),
+            parent=pin,
+            facts=dict(facts),
+            created=now(),
+            place=str(folder.resolve()),
+            files=facts_of(content, names),
+            allocated_bytes=_allocated_bytes(content),
+        )
+        KIND.write(content, manifest)
+        write_stamp(content, seen)
+
+    def _require_space(self, name: str, memory_mib: int) -> None:
+        needed_mib = _needed_mib(memory_mib)
+        free_mib = self._free_bytes(self._folder) >> 20
+        if free_mib < needed_mib:
+            raise RequirementError(
+                f"The checkpoint '{name}' needs {needed_mib} MiB free in '{self._folder}' while "
+                f"it is made, but {free_mib} MiB are free; {_REMEDY}."
+            )
+
+    @contextlib.contextmanager
+    def _naming_a_full_disk(
+        self, name: str, memory_mib: int, *, look: bool = False
+    ) -> Iterator[None]:
+        """Turn a failure for want of space into the sentence that says so.
+
+        With `look`, so is any other failure while next to nothing is free.
+        """
+        try:
+            yield
+        except RequirementError:
+            raise
+        except Exception as error:
+            free_mib = self._free_bytes(self._folder) >> 20
+            if not _is_about_space(error) and not (look and free_mib < _FULL_MIB):
+                raise
+            raise RequirementError(
+                f"The disk of '{self._folder}' became full while the checkpoint '{name}' was made "
+                f"({_needed_mib(memory_mib)} MiB are needed, {free_mib} MiB were left); {_REMEDY}."
+            ) from error
+
+    @contextlib.contextmanager
+    def _when_unused(self, folder: Path, deadline: Deadline) -> Iterator[None]:
+        """Wait until nobody uses a damaged checkpoint: others may just be finding it damaged.
+
+        Those who began from it before it was damaged may go on for as long as they like, but
+        nothing else may come in its place: a child's disk would then lie on foreign blocks.
+        """
+        with contextlib.ExitStack() as holding:
+
+            def look() -> Observation[bool]:
+                with contextlib.ExitStack() as attempt:
+                    if attempt.enter_context(lease.sole(folder / USED)):
+                        holding.push(attempt.pop_all())
+                        return Observation(True, "unused")
+                return Observation(None, "in use")
+
+            try:
+                wait_for("its users", look, deadline.sooner(_READERS_S))
+            except WaitTimeoutError as error:
+                raise HarnessError(
+                    f"The checkpoint in '{folder}' is damaged but still in use, so that it can't "
+                    f"be made again; end who uses it (`fuser '{folder / USED}'` names them)."
+                ) from error
+            yield
+
+    def _gate(self) -> contextlib.AbstractContextManager[None]:
+        """Serialise publication and eviction: no child appears while its parent is judged."""
+        return lease.hold(
+            self._shelf.private("locks") / "gate",
+            timeout_s=_GATE_S,
+            what="the gate of the checkpoint store",
+        )
+
+    def _evict(self, limit_mib: int) -> list[Removal]:
+        doomed: list[Path] = []
+        removals: list[Removal] = []
+        if not self._folder.is_dir():
+            return removals
+        with self._gate():
+            staying = self.ls()
+            size_mib = sum(info.size_mib for info in staying)
+            candidates = sorted(staying, key=lambda info: info.last_used)
+            while size_mib > limit_mib:
+                needed = {info.parent for info in staying}
+                info = next((each for each in candidates if each.folder.name not in needed), None)
+                if info is None:
+                    break
+                candidates.remove(info)
+                with lease.sole(info.folder / USED) as is_alone:
+                    if not is_alone:
+                        continue
+                    doomed.append(self._shelf.take_away(info.folder))
+                staying.remove(info)
+                size_mib -= info.size_mib
+                removals.append(
+                    Removal(
+                        folder=info.folder,
+                        size_mib=info.size_mib,
+                        reason=f"nobody uses it, and the limit is {limit_mib} MiB.",
+                    )
+                )
+        for folder in doomed:
+            shutil.rmtree(folder, ignore_errors=True)
+        return removals
+
+    def _trouble_of(self, folder: Path) -> str | None:
+        try:
+            with lease.share(folder / USED, deadline=Deadline.after(_READERS_S)):
+                manifest = KIND.read(folder)
+                KIND.check_sizes(folder, manifest)
+                KIND.check_digests(folder, manifest)
+                self._check_place(folder, manifest)
+                if manifest.parent is not None:
+                    there = self._folder / manifest.parent.folder
+                    if not there.exists():
+                        raise _orphaned(folder, there)
+                    KIND.check_pin(folder, there, manifest.parent, disk=DISK)
+        except (DamagedError, WaitTimeoutError) as error:
+            return str(error)
+        except FileNotFoundError:
+            if folder.exists():
+                return f"The checkpoint in '{folder}' has no file '{USED}'."
+        return None
+
+
+def _orphaned(folder: Path, parent: Path) -> CheckpointDamagedError:
+    return CheckpointDamagedError(
+        f"The checkpoint in '{folder}' lies on '{parent}', which is missing."
+    )
+
+
+_REMEDY = (
+    "free some by `harness checkpoints gc --all`, or set XDG_CACHE_HOME to a folder on a larger "
+    "disk"
+)
+
+
+def _needed_mib(memory_mib: int) -> int:
+    return 2 * memory_mib + RESERVE_MIB
+
+
+def _is_about_space(error: BaseException) -> bool:
+    """Tell whether a full disk or quota stands behind an error, however often it was wrapped."""
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, OSError) and at.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return True
+        at = at.__cause__ or at.__context__
+    return False
+
+
+def _look(folder: Path) -> CheckpointInfo | None:
+    """Return what is to be shown of a checkpoint; nothing when it is removed just now."""
+    name, _, key = folder.name.rpartition("-")
+    parent, created, trouble = None, None, None
+    try:
+        manifest = KIND.read(folder)
+    except CheckpointDamagedError as error:
+        trouble = str(error)
+    else:
+        name, key, created = manifest.name, manifest.key, manifest.created
+        parent = None if manifest.parent is None else manifest.parent.folder
+    try:
+        used = folder / USED
+        last_used = (used if used.exists() else folder).stat().st_mtime
+        with lease.sole(used) as is_alone:
+            return CheckpointInfo(
+                name=name,
+                key=key,
+                folder=folder,
+                parent=parent,
+                size_mib=_allocated_bytes(folder) / (1 << 20),
+                created=created,
+                last_used=dt.datetime.fromtimestamp(last_used, tz=dt.timezone.utc),
+                is_in_use=not is_alone,
+                trouble=trouble,
+            )
+    except FileNotFoundError:
+        return None
+
+
+def _allocated_bytes(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
