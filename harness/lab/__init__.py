@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import secrets
 import shutil
 import threading
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from harness.image import Image, ImageListener
     from harness.lab.layers import Layer
     from harness.machine.accelerator import AcceleratorChoice
-    from harness.machine.checkpoint import Checkpoint, CheckpointPlace
+    from harness.machine.checkpoint import Checkpoint, CheckpointEvent, CheckpointPlace
     from harness.machine.spec import MachineSpec
     from harness.payload import Payload
     from harness.settings import Settings
@@ -239,10 +240,15 @@ class Lab:
                         deadline=Deadline.after(
                             _LAYER_KVM_S * self.accelerator.accelerator.patience
                         ),
-                        listener=self.listener,
+                        listener=self._hear_of_checkpoint,
                     )
                 )
             return self._held[layer]
+
+    def _hear_of_checkpoint(self, event: CheckpointEvent) -> None:
+        self.listener(
+            ImageEvent(image=event.checkpoint, stage=event.stage, message=event.message)
+        )
 
     def _make(
         self, layer: Layer, parent: Checkpoint | None, place: CheckpointPlace
@@ -256,7 +262,7 @@ class Lab:
                 timeout_s=_COPY_S,
             )
             copied.check(f"Copying the memory of '{parent.folder}'")
-        place.reserve_memory(layer.memory_mib)
+        _reserve(place.ram, layer.memory_mib)
         spec = replace(
             self._spec_of(layer, layer.name, place.disk),
             memory_file=MemoryFile(path=place.ram, is_private=False),
@@ -374,6 +380,12 @@ class Lab:
         kept = self.settings.evidence_folder / name
         node.keep_host_side(kept)
         return kept
+
+
+def _reserve(ram: Path, memory_mib: int) -> None:
+    """Give a memory file all of its blocks: QEMU dies of SIGBUS at a page that finds none."""
+    with ram.open("ab") as file:
+        os.posix_fallocate(file.fileno(), 0, memory_mib << 20)
 
 
 #: What a bake is asked for: section 4 of the contract, with prebaking switched on.

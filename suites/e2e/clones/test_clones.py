@@ -1,0 +1,93 @@
+"""A clone goes on from its template, and shares nothing with its siblings but that past."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fixtures.layers import CloneLayer
+    from harness.gpu import GpuModel
+    from harness.lab import Lab
+    from harness.lab.layers import Layer
+
+MARK = "/run/told-to-one-clone"
+
+
+def test_clone_goes_on_and_does_not_boot(clone: CloneLayer, cloud_init_done: Layer) -> None:
+    """What the template did is done, and the kernel has not started again."""
+    first, second = clone(cloud_init_done), clone(cloud_init_done)
+
+    boots = {
+        machine.guest.read_text("/proc/sys/kernel/random/boot_id") for machine in (first, second)
+    }
+    result = first.guest.output_of("cloud-init", "status")
+
+    assert len(boots) == 1
+    assert result == "status: done"
+
+
+def test_clones_have_random_numbers_of_their_own(
+    clone: CloneLayer, cloud_init_done: Layer
+) -> None:
+    """Two machines with the same memory would draw the same keys."""
+    read = ("sh", "-c", "head -c 1000 /dev/urandom | sha256sum")
+
+    drawn = {clone(cloud_init_done).guest.output_of(*read) for _ in range(3)}
+
+    assert len(drawn) == 3
+
+
+def test_clock_is_right_to_a_second(clone: CloneLayer, cloud_init_done: Layer) -> None:
+    """The template stood still since it was saved; its clones live now."""
+    machine = clone(cloud_init_done)
+
+    before = dt.datetime.now(tz=dt.timezone.utc).timestamp()
+    told = float(machine.guest.output_of("date", "+%s.%N"))
+    after = dt.datetime.now(tz=dt.timezone.utc).timestamp()
+
+    assert before - 1 <= told <= after + 1
+
+
+def test_what_one_clone_writes_no_other_sees(clone: CloneLayer, cloud_init_done: Layer) -> None:
+    """Not in memory, and not on the disk."""
+    first = clone(cloud_init_done)
+    first.guest.write_text(MARK, "memory")
+    first.guest.write_text("/var/tmp/told-to-one-clone", "disk")  # noqa: S108 - the guest's
+    first.guest.output_of("sync")
+
+    second = clone(cloud_init_done)
+
+    assert second.guest.read_text(MARK) is None
+    assert second.guest.read_text("/var/tmp/told-to-one-clone") is None  # noqa: S108
+
+
+def test_clone_takes_the_hostname_that_is_asked_for(
+    clone: CloneLayer, cloud_init_done: Layer
+) -> None:
+    machine = clone(cloud_init_done, hostname="node-7")
+
+    assert machine.guest.output_of("uname", "-n") == "node-7"
+    assert machine.guest.read_text("/etc/hostname") == "node-7\n"
+
+
+def test_gpu_is_plugged_into_a_clone(
+    clone: CloneLayer, cloud_init_done: Layer, h100: GpuModel
+) -> None:
+    machine = clone(cloud_init_done, gpus=[h100])
+
+    machine.wait_for_gpu(h100)
+
+    assert "[10de:2330]" in machine.guest.output_of("lspci", "-nn")
+
+
+def test_template_is_untouched_by_its_clones(
+    lab: Lab, clone: CloneLayer, cloud_init_done: Layer
+) -> None:
+    """Every byte of memory, state and disk is read again after a clone has used them."""
+    machine = clone(cloud_init_done)
+    machine.guest.output_of("sh", "-c", "head -c 64M /dev/zero >/run/much; sync")
+
+    troubles = {info.folder: info.trouble for info in lab.checkpoints.verify()}
+
+    assert troubles[lab.hold(cloud_init_done).folder] is None

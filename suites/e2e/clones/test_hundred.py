@@ -1,0 +1,24 @@
+"""A hundred tests, each on a pristine machine of its own: what a suite costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from fixtures.layers import CloneLayer
+    from harness.lab.layers import Layer
+
+
+@pytest.mark.parametrize("number", range(100), ids=lambda number: f"machine{number:02}")
+def test_every_test_has_a_pristine_machine(
+    clone: CloneLayer, cloud_init_done: Layer, number: int
+) -> None:
+    """Each leaves a file, and none finds another's."""
+    guest = clone(cloud_init_done).guest
+
+    found = guest.output_of("ls", "-A", "/srv")
+    guest.write_text(f"/srv/{number}", "here")
+
+    assert found == ""
