@@ -19,12 +19,14 @@ from harness.errors import HarnessError
 from harness.gpu.transport import choose_transport, parse_qemu_version
 from harness.lease import make_private_folder
 from harness.machine.accelerator import choose_accelerator
+from harness.machine.broker import Broker, host_folder
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
     import argparse
 
     from harness.cli.options import Commands
+    from harness.machine.broker import Entry
     from harness.machine.spec import Accelerator
     from harness.provisioning.command import Runner
     from harness.settings import Settings
@@ -187,9 +189,19 @@ def _memory() -> Finding:
             available_kib = int(line.split()[1])
     available_gib = available_kib / 2**20
     enough = available_gib >= MEMORY_GIB
+    try:
+        claims = _claims()
+    except HarnessError as error:
+        return Finding(requirement="memory", is_met=False, found=str(error))
+    holders = ", ".join(str(claim) for claim in claims if claim.is_granted) or "nobody"
     return Finding(
         requirement="memory",
         is_met=enough,
-        found=f"{available_gib:.1f} GiB available; a node needs {MEMORY_GIB} GiB.",
+        found=f"{available_gib:.1f} GiB available; a node needs {MEMORY_GIB} GiB. "
+        f"Claimed by {holders}.",
         remedy=None if enough else "End other programs, or run fewer workers (`-n 1`).",
     )
+
+
+def _claims() -> list[Entry]:
+    return Broker(host_folder()).claims()

@@ -11,7 +11,8 @@ import pytest
 
 from harness.cli import doctor, main
 from harness.cli.doctor import Finding, examine
-from harness.errors import RequirementError
+from harness.errors import HarnessError, RequirementError
+from harness.machine.broker import Demand, Entry
 from harness.provisioning.command import CommandResult
 from harness.settings import Settings
 
@@ -71,6 +72,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     memory = tmp_path / "meminfo"
     memory.write_text(f"MemTotal: 1 kB\nMemAvailable: {8 << 20} kB\n")
     monkeypatch.setattr(doctor, "_MEMORY_INFO", memory)
+    monkeypatch.setattr(doctor, "_claims", list)
     return Host(programs)
 
 
@@ -222,6 +224,32 @@ def test_little_memory_is_told_with_a_remedy(host: Host, settings: Settings) -> 
 
     assert found.found.startswith("1.0 GiB available")
     assert "-n 1" in str(found.remedy)
+
+
+def test_memory_names_who_claims_it(
+    host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demand = Demand(memory_mib=1536, cpus=1)
+    entries = [
+        Entry(who="node-a", process=7, demand=demand, is_granted=True),
+        Entry(who="node-b", process=8, demand=demand),
+    ]
+    monkeypatch.setattr(doctor, "_claims", lambda: entries)
+
+    found = examine(settings, host)[-1].found
+
+    assert found.endswith("Claimed by 'node-a' of process 7 (1536 MiB on 1 vCPU).")
+
+
+def test_account_that_cannot_be_read_is_told(
+    host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> list[Entry]:
+        raise HarnessError("The broker's folder is a link.")
+
+    monkeypatch.setattr(doctor, "_claims", refuse)
+
+    assert missing(examine(settings, host))["memory"].found == "The broker's folder is a link."
 
 
 @pytest.mark.usefixtures("host")

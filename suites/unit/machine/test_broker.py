@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
+import fcntl
 import os
 import tempfile
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError, RequirementError
+from harness.machine import ledger
 from harness.machine.broker import Broker, Demand, HostRoom, host_folder
 from harness.provisioning.wait import Deadline
 
@@ -303,6 +306,62 @@ def test_user_that_is_gone_has_touched_nothing(host: Host) -> None:
             pass
 
 
+def test_user_of_a_claim_that_ended_is_nobodys_concern(host: Host, tmp_path: Path) -> None:
+    with at_once(host.broker(), "a", mib(1)) as claim:
+        pass
+    with (tmp_path / "other").open("w+") as other:
+        # Has the number of the descriptor that the claim had, most likely.
+        other.write("precious")
+        other.flush()
+
+        claim.used_by(4711)
+
+        assert (tmp_path / "other").read_text() == "precious"
+    assert list(host.folder.iterdir()) == []
+
+
+def test_full_disk_is_told_and_leaves_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.pwrite", fail)
+
+    with (
+        pytest.raises(HarnessError, match=r"'a' can't be written \(No space left"),
+        at_once(host.broker(), "a", mib(1)),
+    ):
+        pass
+    assert list(host.folder.iterdir()) == []
+
+
+def test_full_disk_leaves_the_claim_as_it_was(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with at_once(host.broker(), "a", mib(1)) as claim:
+        monkeypatch.setattr("os.pwrite", fail)
+        with pytest.raises(HarnessError, match="can't be written"):
+            claim.used_by(4711)
+
+        assert whos(host.broker()) == ["a"]
+
+
+def test_account_locked_by_a_stopped_process_is_named(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_GATE_S", 0.01)
+    assert host.broker().claims() == []
+    descriptor = os.open(host.folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(HarnessError, match=rf"stopped may hold it; `fuser '{host.folder}'`"):
+            host.broker().claims()
+    finally:
+        os.close(descriptor)
+
+    assert host.broker().claims() == []
+
+
 def test_large_demand_is_not_starved_by_small_ones(host: Host) -> None:
     """Who came later waits, although there would be room for it."""
     told: list[str] = []
@@ -360,7 +419,7 @@ def test_ports_are_given_once_and_never_where_somebody_listens(host: Host) -> No
     ):
         ports = {*first.ports, *second.ports}
         with (
-            pytest.raises(HarnessError, match="only 0 ports from 24000 on are free"),
+            pytest.raises(HarnessError, match="0 of the ports 24000 to 24009 are free"),
             at_once(host.broker(3), "c", mib(1, ports=1)),
         ):
             pass
