@@ -140,7 +140,7 @@ class LabMachine:
 
     def _start(self) -> None:
         equipment = self._equipment
-        self._resources.enter_context(
+        room = self._resources.enter_context(
             equipment.broker.claim(
                 self.name,
                 Demand(memory_mib=self.spec.memory_mib + _QEMU_MIB, cpus=self.spec.cpus),
@@ -156,6 +156,7 @@ class LabMachine:
             self.spec, self.folder, attachments, agent_program=equipment.agent_program
         )
         self._resources.enter_context(self._qemu)
+        room.used_by(self._qemu.pid)
         if self._is_killed:
             raise HarnessError(f"Machine '{self.name}' is not wanted any more.")
         if self.checkpoint is not None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from harness.machine.guest import Guest
     from harness.machine.ssh import SshIdentity
     from harness.payload import Payload
+    from harness.provisioning.command import CommandResult
 
 #: Seconds that KVM is given; TCG gets them times its patience.
 _PROVISION_KVM_S = 60.0
@@ -184,6 +185,16 @@ class Node:
         """
         self.machine.wait_until_cloud_init_finished(
             self.machine.deadline(_PROVISION_KVM_S), progress
+        )
+
+    def provision(self, command: str) -> CommandResult:
+        """Run one of provisioning's commands in the guest, as cloud-init would.
+
+        A failure of it is a result. Its outcome and exit code lie where evidence looks for them.
+        """
+        return self.guest.run(
+            *provisioning_command(self._payload, command),
+            timeout_s=self.machine.deadline(_PROVISION_KVM_S).remaining_s(),
         )
 
     @property

@@ -5,26 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.provisioning.command import LocalRunner, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
-from harness.settings import APPLICATION
+from suites.e2e.inner import END_S, REPOSITORY, machines_of, pytest_argv, wait_until_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from harness.image import Image
     from harness.lab import Lab
     from harness.provisioning.command import ChildProcess
+    from suites.e2e.inner import OwnCache
 
 START_S = 120.0
-END_S = 20.0
 
 #: A run in the middle of an e2e test: its machine boots, and it waits for what never comes.
 BUSY_RUN = """
@@ -44,68 +41,6 @@ def test_boots(boot_node, node_image):
     node = boot_node(NodeRequest(name="next", image=node_image, command=None), wait=False)
     assert node.machine.is_running
 """
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-def pytest_argv(lab: Lab, test: Path) -> list[str]:
-    """Return the command that runs one test file as a user would, in this repository."""
-    return [
-        # A shell's background job, as CI's may be, ignores SIGINT, and its children inherit that.
-        *("env", "--default-signal=INT"),
-        sys.executable,
-        "-m",
-        "pytest",
-        str(test),
-        f"--rootdir={REPOSITORY}",
-        f"--config-file={REPOSITORY / 'pyproject.toml'}",
-        *("-p", "fixtures.machines"),
-        *("-p", "no:cacheprovider"),
-        "-s",
-        *("-n", "0"),
-        f"--accelerator={lab.accelerator.accelerator.accel}",
-        f"--image={lab.settings.image}",
-    ]
-
-
-def machines_of(pid: int) -> list[int]:
-    """Return the QEMU processes whose parent is, or was, the process `pid`'s session."""
-    found: list[int] = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            argv = (folder / "cmdline").read_bytes().split(b"\0")
-            environment = (folder / "environ").read_bytes()
-        except OSError:
-            continue
-        if b"qemu-system" in argv[0] and f"HARNESS_LEAK_TEST={pid}".encode() in environment:
-            found.append(int(folder.name))
-    return found
-
-
-@dataclass(frozen=True)
-class OwnCache:
-    """A cache for the runs of one test, with the images of this one: other runs sweep theirs."""
-
-    home: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"XDG_CACHE_HOME": str(self.home), "HARNESS_LEAK_TEST": str(os.getpid())}
-
-    def run_folders(self) -> set[Path]:
-        runs = self.home / APPLICATION / "runs"
-        return {path for path in runs.iterdir() if path.is_dir()}
-
-
-@pytest.fixture
-def own_cache(lab: Lab, node_image: Image, tmp_path: Path) -> OwnCache:
-    assert node_image.disk.exists()
-    folder = tmp_path / "cache" / APPLICATION
-    folder.mkdir(parents=True)
-    (folder / "images").symlink_to(lab.settings.image_store)
-    return OwnCache(tmp_path / "cache")
 
 
 @pytest.fixture
@@ -139,15 +74,6 @@ def busy_run(lab: Lab, cache: OwnCache, test: Path) -> Iterator[tuple[ChildProce
     finally:
         run.kill()
         run.wait()
-
-
-def wait_until_gone(machine: int) -> None:
-    """Wait until a process has ended."""
-
-    def look() -> Observation[bool]:
-        return Observation(None if Path(f"/proc/{machine}").exists() else True, "it still runs")
-
-    wait_for(f"the end of QEMU process {machine}", look, Deadline.after(END_S))
 
 
 def test_killed_run_leaves_no_machine_and_does_not_disturb_next(

@@ -10,8 +10,9 @@ import pytest
 from harness.errors import HarnessError, RequirementError
 from harness.image.store import ImageStore
 from harness.lab import Lab, open_lab
-from harness.lab.node import Node
+from harness.lab.machine import LabMachine
 from harness.machine.accelerator import AcceleratorChoice
+from harness.machine.broker import Broker
 from harness.machine.spec import Accelerator
 from harness.machine.ssh import SshIdentity
 from harness.payload import Payload
@@ -36,11 +37,16 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(ImageStore, "create_overlay", lambda _, __, at: at.touch())
     return Lab(
         settings=Settings(
-            cache=tmp_path, evidence_folder=tmp_path / "evidence", qemu="qemu-that-is-not-there"
+            cache=tmp_path,
+            machine_start="cold",
+            evidence_folder=tmp_path / "evidence",
+            qemu="qemu-that-is-not-there",
         ),
         folder=folder,
         accelerator=AcceleratorChoice(accelerator=Accelerator.TCG, reason=""),
         payload=Payload(content=b"", digest="0" * 64),
+        agent_program=Payload(content=b"", digest="1" * 64),
+        broker=Broker(tmp_path / "room"),
         identity=SshIdentity(folder=folder),
         listener=ignore,
     )
@@ -70,10 +76,10 @@ def test_host_without_space_boots_nothing(lab: Lab, monkeypatch: pytest.MonkeyPa
 def test_node_that_does_not_start_leaves_nothing(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Node) -> NoReturn:
+    def fail(_: LabMachine) -> NoReturn:
         raise HarnessError("QEMU did not start")
 
-    monkeypatch.setattr(Node, "_start", fail)
+    monkeypatch.setattr(LabMachine, "_start", fail)
 
     with pytest.raises(HarnessError, match="QEMU did not start"), lab.boot(a_request()):
         pass
@@ -84,11 +90,11 @@ def test_node_that_does_not_start_leaves_nothing(
 def test_abandoned_lab_ends_its_machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[str] = []
 
-    def start(node: Node) -> None:
-        machine = SimpleNamespace(kill=lambda: killed.append(node.request.name))
-        monkeypatch.setattr(node, "machine", machine, raising=False)
+    def start(machine: LabMachine) -> None:
+        qemu = SimpleNamespace(kill=lambda: killed.append(machine.name))
+        monkeypatch.setattr(machine, "_qemu", qemu)
 
-    monkeypatch.setattr(Node, "_start", start)
+    monkeypatch.setattr(LabMachine, "_start", start)
     with lab.boot(a_request(name="gone")):
         pass
 
@@ -99,7 +105,7 @@ def test_abandoned_lab_ends_its_machines(lab: Lab, monkeypatch: pytest.MonkeyPat
 
 
 def test_abandoned_lab_boots_nothing_more(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Node, "_start", lambda _: None)
+    monkeypatch.setattr(LabMachine, "_start", lambda _: None)
     lab.abandon()
 
     with pytest.raises(HarnessError, match="'node' is not wanted"), lab.boot(a_request()):

@@ -12,7 +12,10 @@ import pytest
 from harness.errors import BadInputError
 from harness.evidence import Evidence
 from harness.image import DriverImage, Image, Kernel
+from harness.lab.layers import node_spec
+from harness.lab.machine import Equipment, LabMachine
 from harness.lab.node import Node, NodeRequest, stand_in_files
+from harness.machine.broker import Broker
 from harness.machine.spec import Accelerator
 from harness.machine.ssh import SshIdentity
 from harness.payload import Payload
@@ -44,16 +47,31 @@ def a_request(**changes: Any) -> NodeRequest:
     return replace(NodeRequest(name="node", image=an_image()), **changes)
 
 
-def a_node(folder: Path, **changes: Any) -> Node:
-    return Node(
-        a_request(**changes),
-        folder=folder,
-        disk=folder / "disk.qcow2",
-        payload=Payload(content=b"", digest="0" * 64),
+def an_equipment(folder: Path) -> Equipment:
+    return Equipment(
+        agent_program=b"",
         identity=SshIdentity(folder=folder),
+        broker=Broker(folder / "room"),
+        require_transport=lambda: None,
+        tell=lambda _: None,
+    )
+
+
+def a_node(folder: Path, **changes: Any) -> Node:
+    request = a_request(**changes)
+    spec = node_spec(
+        request.name,
+        image=request.image,
+        kernel=request.kernel,
         accelerator=Accelerator.TCG,
         qemu="qemu-that-is-not-there",
-        require_transport=lambda: None,
+        disk=folder / "disk.qcow2",
+    )
+    return Node(
+        request,
+        LabMachine(spec, folder, an_equipment(folder)),
+        payload=Payload(content=b"", digest="0" * 64),
+        identity=SshIdentity(folder=folder),
     )
 
 

@@ -1,0 +1,84 @@
+"""Runs of pytest within a test, as a user starts them, with a cache of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.provisioning.wait import Deadline, Observation, wait_for
+from harness.settings import APPLICATION
+
+if TYPE_CHECKING:
+    from harness.lab import Lab
+
+END_S = 20.0
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def pytest_argv(lab: Lab, test: Path, *, workers: int = 0) -> list[str]:
+    """Return the command that runs one test file as a user would, in this repository."""
+    return [
+        # A shell's background job, as CI's may be, ignores SIGINT, and its children inherit that.
+        *("env", "--default-signal=INT"),
+        sys.executable,
+        "-m",
+        "pytest",
+        str(test),
+        f"--rootdir={REPOSITORY}",
+        f"--config-file={REPOSITORY / 'pyproject.toml'}",
+        *("-p", "fixtures.machines"),
+        *("-p", "fixtures.layers"),
+        *("-p", "no:cacheprovider"),
+        "-s",
+        *("-n", str(workers)),
+        f"--accelerator={lab.accelerator.accelerator.accel}",
+        f"--image={lab.settings.image}",
+    ]
+
+
+def machines_of(pid: int) -> list[int]:
+    """Return the QEMU processes whose parent is, or was, the test process `pid`."""
+    found: list[int] = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            argv = (folder / "cmdline").read_bytes().split(b"\0")
+            environment = (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"qemu-system" in argv[0] and f"HARNESS_LEAK_TEST={pid}".encode() in environment:
+            found.append(int(folder.name))
+    return found
+
+
+@dataclass(frozen=True)
+class OwnCache:
+    """A cache for the runs of one test, with the images of this one: other runs sweep theirs."""
+
+    home: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"XDG_CACHE_HOME": str(self.home), "HARNESS_LEAK_TEST": str(os.getpid())}
+
+    def checkpoints(self) -> Path:
+        """Return where the runs' checkpoints lie."""
+        return self.home / APPLICATION / "checkpoints"
+
+    def run_folders(self) -> set[Path]:
+        runs = self.home / APPLICATION / "runs"
+        return {path for path in runs.iterdir() if path.is_dir()}
+
+
+def wait_until_gone(machine: int) -> None:
+    """Wait until a process has ended."""
+
+    def look() -> Observation[bool]:
+        return Observation(None if Path(f"/proc/{machine}").exists() else True, "it still runs")
+
+    wait_for(f"the end of QEMU process {machine}", look, Deadline.after(END_S))

@@ -1,0 +1,96 @@
+"""Provisioning's commands in a machine: what is foretold is what is done."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fixtures.recordings import expect_same_form, load_recording
+from harness import expect
+from harness.lab.node import NodeRequest
+
+if TYPE_CHECKING:
+    from fixtures.layers import CloneLayer
+    from fixtures.machines import BootNode
+    from harness.gpu import GpuModel
+    from harness.image import Image
+    from harness.lab.layers import Layer
+
+_STEP = re.compile(r"^([a-z][a-z0-9-]*)(?:  # .*)?$", re.MULTILINE)
+
+
+def test_plan_names_the_steps_that_boot_then_takes(
+    boot_node: BootNode, baked_image: Image, h100: GpuModel
+) -> None:
+    """`plan` asks the node what it is, changes nothing, and foretells each step in its order."""
+    node = boot_node(NodeRequest(name="plan", image=baked_image, command=None, gpus=[h100]))
+
+    told = node.provision("plan").check("plan").stdout
+    after_plan = node.evidence()
+    done = node.provision("boot").check("boot")
+
+    evidence = node.evidence()
+    expect.image_present(after_plan, _reference(baked_image))
+    expect.no_module_loaded(after_plan)
+    outcome = evidence.outcome
+    assert outcome is not None, done.stdout
+    assert _STEP.findall(told) == [step.name for step in outcome.steps]
+    expect.decided(evidence, action="install-skip-build", reason="ok")
+
+
+def test_boot_again_finds_everything_done(
+    boot_node: BootNode, baked_image: Image, h100: GpuModel
+) -> None:
+    """A node that boots a second time is as it was: the driver is there, nothing is compiled."""
+    node = boot_node(NodeRequest(name="again", image=baked_image, gpus=[h100]))
+    first = node.evidence()
+
+    node.provision("boot").check("boot")
+
+    second = node.evidence()
+    expect.provisioned(second)
+    expect.gpu_bound(second, device="2330")
+    kernel = baked_image.newest_kernel.version
+    expect.module_built_before_boot(first, kernel)
+    expect.module_built_before_boot(second, kernel)
+
+
+def _reference(image: Image) -> str:
+    assert image.driver is not None
+    return image.driver.reference
+
+
+RECORDED = {
+    "containerd/1.6.20-config-dump": ("containerd", "config", "dump"),
+    "containerd/1.6.20-version": ("containerd", "--version"),
+    "ctr/1.6.20-version": ("ctr", "version"),
+    "ctr/1.6.20-images-ls": ("ctr", "-n", "k8s.io", "images", "ls", "-q"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recording_still_has_the_form_of_a_real_answer(
+    clone: CloneLayer, cloud_init_done: Layer, name: str
+) -> None:
+    """What unit tests answer with is what a machine's tools say."""
+    machine = clone(cloud_init_done)
+
+    answer = machine.guest.run(*RECORDED[name]).check(name)
+
+    expect_same_form(load_recording(name), answer.stdout)
+
+
+def test_recordings_of_the_driver_still_have_their_form(
+    boot_node: BootNode, baked_image: Image
+) -> None:
+    """DKMS and modinfo, asked where the driver was baked for one kernel."""
+    node = boot_node(NodeRequest(name="recordings", image=baked_image, command=None))
+    kernel = baked_image.newest_kernel.version
+
+    states = node.guest.output_of("dkms", "status")
+    module = node.guest.output_of("modinfo", "-k", kernel, "nvidia")
+
+    expect_same_form(load_recording("dkms/3.0.10-installed"), states)
+    expect_same_form(load_recording("modinfo/30-module"), module)
