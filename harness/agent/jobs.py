@@ -85,9 +85,15 @@ class Job:
         self._end(ERROR, {"message": describe(error)})
 
     def _end(self, kind: int, answer: dict[str, object]) -> None:
-        if self.answers.jobs.pop(self.request, None) is not None:
+        if self.answers.jobs.pop(self.request, None) is None:
+            return
+        try:
             self.drop()
-            self.answers.port.output(encode_message(kind, self.request, to_json(answer)))
+            message = encode_message(kind, self.request, to_json(answer))
+        except Exception as error:
+            told = to_json({"message": describe(error)})
+            message = encode_message(ERROR, self.request, told)
+        self.answers.port.output(message)
 
 
 def describe(error: BaseException) -> str:

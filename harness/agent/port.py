@@ -8,7 +8,7 @@ import select
 from collections import deque
 
 from .frames import MAX_PAYLOAD, Decoder, ProtocolError
-from .loop import HANG_UP, READABLE, WRITABLE
+from .loop import NOBODY, READABLE, WRITABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,7 +144,9 @@ class Port:
         self._watch()
         if self._was_full and self._output_bytes < _ROOM_BYTES // 2:
             self._was_full = False
+            owner, self._loop.owner = self._loop.owner, NOBODY
             self._loop.call_soon(self._on_room)
+            self._loop.owner = owner
 
     def _watch(self) -> None:
         events = READABLE if self._partial is None else READABLE | WRITABLE
@@ -163,7 +165,7 @@ class Port:
             if data == b"":
                 self._leave()
                 return
-        if events & HANG_UP:
+        if events & ~(READABLE | WRITABLE):
             self._leave()
 
     def _take(self, data: bytes) -> None:
@@ -178,6 +180,8 @@ class Port:
         """Nobody is there: forget what was meant for them, and look again after a while."""
         if self._fd < 0:
             return
+        # It may be a request's own output that found out.
+        owner, self._loop.owner = self._loop.owner, NOBODY
         self._loop.remove(self._fd)
         self._fd = -1
         self.drop_output()
@@ -187,6 +191,7 @@ class Port:
             self._was_full = False
             self._loop.call_soon(self._on_room)
         self._loop.call_later(_AWAY_S, self._come_back)
+        self._loop.owner = owner
 
     def _come_back(self) -> None:
         if not self._device.has_host():

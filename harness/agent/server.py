@@ -10,7 +10,7 @@ from .commands import Command, Sink
 from .files import FileRead, FileWait, FileWrite
 from .frames import from_json
 from .jobs import Answers, Job, describe
-from .loop import Loop
+from .loop import NOBODY, Loop
 from .port import Port
 from .snapshot import Snapshot
 from .units import UnitWait
@@ -32,7 +32,7 @@ class Server:
     def __init__(
         self, device: Device, *, processes: Processes, system: System, digest: str
     ) -> None:
-        self.loop = Loop()
+        self.loop = Loop(self._on_error)
         self._system = system
         self._digest = digest
         self._nonce: str | None = None
@@ -83,21 +83,36 @@ class Server:
             payload = parts + payload
         elif parts is not None:
             self._parts[request] = parts
+        loop = self.loop
+        loop.owner = request
         try:
             verb(request, payload)
         except Exception as error:
-            job = self._jobs.get(request)
-            if job is not None:
-                job.fail(error)
+            if request in self._jobs:
+                self._on_error(request, error)
             else:
                 self._answer(frames.ERROR, request, {"message": describe(error)})
+        loop.owner = NOBODY
+
+    def _on_error(self, request: int, error: Exception) -> None:
+        """Let a request fail, and nothing else."""
+        if request == NOBODY:
+            # The port's own trouble. systemd starts the agent anew.
+            raise error
+        job = self._jobs.get(request)
+        if job is not None:
+            job.fail(error)
 
     def _on_trouble(self, trouble: str) -> None:
         self._answer(frames.ERROR, _NO_REQUEST, {"message": trouble})
 
     def _on_room(self) -> None:
-        for job in list(self._jobs.values()):
-            job.resume()
+        for request, job in list(self._jobs.items()):
+            self.loop.owner = request
+            try:
+                job.resume()
+            except Exception as error:
+                self._on_error(request, error)
 
     def _answer(self, kind: int, request: int, answer: dict[str, object]) -> None:
         self._port.answer(frames.encode_message(kind, request, frames.to_json(answer)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from .commands import Command, Kept
 from .jobs import Job
@@ -37,7 +38,7 @@ class UnitWait(Job):
         request: int,
         unit: str,
         wanted: str,
-        private_socket: str = PRIVATE_SOCKET,
+        private_socket: str | None = None,
     ) -> None:
         super().__init__(answers, request)
         self._unit = unit
@@ -45,11 +46,13 @@ class UnitWait(Job):
         self._question: Command | None = None
         self._has_news = False
         self._seen: dict[str, str] = {}
+        self._has_asked = False
         self._gap_s = _FIRST_GAP_S
         self._timer = 0
+        self._due = 0.0
         self._socket: socket.socket | None = None
         self._is_over = False
-        if self._connect(private_socket):
+        if self._connect(private_socket or PRIVATE_SOCKET):
             # systemd's first word comes when it has let us in; what is asked then misses nothing.
             self._ask_after(_BLIND_S)
         else:
@@ -85,11 +88,14 @@ class UnitWait(Job):
             self._disconnect()
             self._gap_s = _BLIND_S
         self._has_news = True
-        if self._question is None:
-            self._ask_after(self._gap_s if self._seen else 0.0)
+        gap_s = self._gap_s if self._has_asked else 0.0
+        # Never later than it is due already: a busy systemd must not put it off for ever.
+        if self._question is None and time.monotonic() + gap_s < self._due:
+            self._ask_after(gap_s)
 
     def _ask_after(self, seconds: float) -> None:
         self.answers.loop.cancel_timer(self._timer)
+        self._due = time.monotonic() + seconds
         self._timer = self.answers.loop.call_later(seconds, self._ask)
 
     def _ask(self) -> None:
@@ -97,6 +103,7 @@ class UnitWait(Job):
             return
         self.answers.loop.cancel_timer(self._timer)
         self._has_news = False
+        self._has_asked = True
         argv = ["systemctl", "show", f"--property={','.join(_PROPERTIES)}", "--", self._unit]
         try:
             question = Command(
@@ -131,7 +138,9 @@ class UnitWait(Job):
         changed = seen != self._seen
         self._gap_s = _FIRST_GAP_S if changed else min(2 * self._gap_s, _LAST_GAP_S)
         self._seen = seen
-        if changed:
+        if exit_code != 0:
+            self.tell_progress({"trouble": f"systemctl ended with exit code {exit_code}"})
+        elif changed:
             self.tell_progress(self._told(seen))
         if self._socket is None:
             self._ask_after(_BLIND_S)

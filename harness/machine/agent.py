@@ -88,6 +88,8 @@ class UnitSeen:
     @classmethod
     def from_json(cls, content: bytes) -> UnitSeen:
         told = frames.from_json(content)
+        if "trouble" in told:
+            return cls(active="unknown", sub=str(told["trouble"]), result="", load="")
         names = ("ActiveState", "SubState", "Result", "LoadState")
         active, sub, result, load = (str(told.get(name, "")) for name in names)
         return cls(active=active, sub=sub, result=result, load=load)
@@ -342,7 +344,12 @@ class Agent:
                 raise HarnessError(self._broken)
             call = _Call(self._new_request(), what, render)
             call.is_early = is_early
-            data = render(call.request)
+            try:
+                data = render(call.request)
+            except frames.ProtocolError as error:
+                raise HarnessError(
+                    f"Machine '{self._name}' can't be sent {what}: {error}"
+                ) from error
             self._calls[call.request] = call
             self._send(data)
         try:
@@ -399,9 +406,21 @@ class Agent:
                 f"Machine '{self._name}' took too long over {call.what}; last seen: {seen}."
             )
         if answer[0] == frames.ERROR:
-            message = frames.from_json(answer[1]).get("message")
+            with self._reading(call):
+                message = frames.from_json(answer[1]).get("message")
             raise HarnessError(f"Machine '{self._name}' refused {call.what}: {message}.")
         return answer
+
+    @contextlib.contextmanager
+    def _reading(self, call: _Call) -> Iterator[None]:
+        """Take an answer apart, whatever a damaged guest put into it."""
+        try:
+            yield
+        except (frames.ProtocolError, ValueError, KeyError, TypeError) as error:
+            raise HarnessError(
+                f"Machine '{self._name}' gave {call.what} an answer that no agent gives: "
+                f"{error!r}."
+            ) from error
 
     def _ask(self, what: str, kind: int, asked: Mapping[str, object], deadline: Deadline) -> bytes:
         def render(request: int) -> bytes:
@@ -464,14 +483,16 @@ class Agent:
             return frames.encode(frames.SETTLE, request, frames.to_json(asked))
 
         with self._call("the request to settle", render, deadline, is_early=True) as call:
-            told = json.loads(self._answer(call, deadline, self._seen))
+            answer = self._answer(call, deadline, self._seen)
         round_trip_s = (time.time_ns() - sent_ns) / 1e9
-        return Settled(
-            nonce=told["nonce"],
-            clock_was_off_s=(told["before_ns"] - sent_ns) / 1e9,
-            clock_error_s=round_trip_s,
-            round_trip_s=round_trip_s,
-        )
+        with self._reading(call):
+            told = json.loads(answer)
+            return Settled(
+                nonce=None if told["nonce"] is None else str(told["nonce"]),
+                clock_was_off_s=(int(told["before_ns"]) - sent_ns) / 1e9,
+                clock_error_s=round_trip_s,
+                round_trip_s=round_trip_s,
+            )
 
     def run(
         self,
@@ -549,13 +570,14 @@ class Agent:
         if has_given_credit or feed is not None:
             # The guest has read all of ours once it answers this: nothing is left under way.
             self.ping(Deadline.after(_BARRIER_S))
-        told = json.loads(payload)
-        return StreamResult(
-            argv=tuple(argv),
-            exit_code=int(told["exit_code"]),
-            duration_s=float(told["duration_s"]),
-            timed_out=bool(told["timed_out"]),
-        )
+        with self._reading(call):
+            told = json.loads(payload)
+            return StreamResult(
+                argv=tuple(argv),
+                exit_code=int(told["exit_code"]),
+                duration_s=float(told["duration_s"]),
+                timed_out=bool(told["timed_out"]),
+            )
 
     def read_bytes(self, path: str, deadline: Deadline) -> bytes | None:
         """Return a regular file's content, None where there is none."""
@@ -583,7 +605,15 @@ class Agent:
                     consumed, has_given_credit = 0, True
         if has_given_credit:
             self.ping(Deadline.after(_BARRIER_S))
-        return None if json.loads(payload)["size"] is None else b"".join(chunks)
+        with self._reading(call):
+            told_size = json.loads(payload)["size"]
+        if told_size is None:
+            return None
+        if told_size != size:
+            raise HarnessError(
+                f"Machine '{self._name}' sent {size} bytes of '{path}', but says {told_size}."
+            )
+        return b"".join(chunks)
 
     def write_bytes(
         self, path: str, content: bytes, deadline: Deadline, mode: int = 0o644
@@ -622,7 +652,8 @@ class Agent:
         with self._call(f"the wait for '{unit}' to be {active}", render, deadline) as call:
             while True:
                 kind, payload = self._next(call, deadline, seen)
-                found = UnitSeen.from_json(payload)
+                with self._reading(call):
+                    found = UnitSeen.from_json(payload)
                 seen = str(found)
                 if kind == frames.RESULT:
                     break
