@@ -123,4 +123,3 @@ def test_loader_in_the_images_knows_the_same_frames() -> None:
     assert ast.literal_eval(said["SYNC_FRAME"]) == frames.SYNC_FRAME
     assert "BOOT, PROGRAM, PROGRAM_END, HELLO = 0x01, 0x02, 0x03, 0x10" in loader.read_text()
     assert (frames.BOOT, frames.PROGRAM, frames.PROGRAM_END, frames.HELLO) == (1, 2, 3, 0x10)
-

@@ -52,8 +52,7 @@ def passes(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> Non
     """Let the loop believe that time went by."""
     loop = bench.server.loop
     moved = {
-        timer: (when - seconds, owner, call)
-        for timer, (when, owner, call) in loop._timers.items()
+        timer: (when - seconds, owner, call) for timer, (when, owner, call) in loop._timers.items()
     }
     monkeypatch.setattr(loop, "_timers", moved)
     bench.turns(2)
@@ -582,7 +581,9 @@ def test_snapshot_tells_paths_and_units(bench: Bench, tmp_path: Path) -> None:
     *parts, last = (payload for _, _, payload in got)
     told = json.loads(b"".join([*parts, last]))
 
-    assert told["units"] == [{"name": "a.service", "load": "loaded", "active": "active", "sub": "x"}]
+    assert told["units"] == [
+        {"name": "a.service", "load": "loaded", "active": "active", "sub": "x"}
+    ]
     assert told["kernel"] == os.uname().release
     assert told["paths"][str(tmp_path / "link")]["target"] == "file"
     assert told["paths"][str(tmp_path / "file")]["sha256"].startswith("2d711642b726b044")
