@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,6 @@ from suites.unit.docs.pages import REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from harness.provisioning.command import ChildProcess
 
@@ -81,9 +81,8 @@ def agent(local: LocalAgent) -> Agent:
 def wait_until_gone(pid: int) -> None:
     def look() -> Observation[bool]:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-            with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
-                if file.read().rpartition(")")[2].split()[0] != "Z":
-                    return Observation(None, "it runs")
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                return Observation(None, "it runs")
         return Observation(value=True, seen="it has gone")
 
     wait_for(f"process {pid} to be gone", look, soon())

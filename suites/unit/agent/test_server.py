@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -298,8 +299,8 @@ def test_read_stdin_is_credited(bench: Bench) -> None:
 
     assert bench.gets() == []  # A pipe holds 64 KiB, which is not yet a step.
     process.reads()
-    credits = [int.from_bytes(p, "big") for kind, _, p in bench.gets() if kind == frames.CREDIT]
-    assert 65_536 <= sum(credits) <= 180_000
+    given = [int.from_bytes(p, "big") for kind, _, p in bench.gets() if kind == frames.CREDIT]
+    assert 65_536 <= sum(given) <= 180_000
     process.ends()
 
 
@@ -333,10 +334,8 @@ def test_command_waits_for_credit(bench: Bench) -> None:
     def flood() -> int:
         said = 0
         for _ in range(60):
-            try:
+            with contextlib.suppress(BlockingIOError):
                 os.write(process.stdout, bytes(65_536))
-            except BlockingIOError:
-                pass
             said += sum(len(payload) for _, _, payload in bench.gets())
         return said
 

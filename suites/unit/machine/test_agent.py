@@ -20,7 +20,7 @@ from harness.machine.guest import Guest
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 PROGRAM = bytes(range(256)) * 400
 ENDED = {"exit_code": 0, "timed_out": False, "duration_s": 0.5}
@@ -54,7 +54,7 @@ class _Guest:
                     if kind in self.answers:
                         self.answers[kind](self, request, payload)
 
-    def says(self, kind: int, request: int, told: bytes | dict[str, object]) -> None:
+    def says(self, kind: int, request: int, told: bytes | Mapping[str, object]) -> None:
         payload = told if isinstance(told, bytes) else frames.to_json(told)
         self.theirs.sendall(frames.encode_message(kind, request, payload))
 
@@ -89,7 +89,7 @@ def _pong(guest: _Guest, request: int, _payload: bytes) -> None:
     guest.says(frames.RESULT, request, {})
 
 
-def _says(*said: tuple[int, bytes | dict[str, object]]) -> Answer:
+def _says(*said: tuple[int, bytes | Mapping[str, object]]) -> Answer:
     def answer(guest: _Guest, request: int, _payload: bytes) -> None:
         for kind, told in said:
             guest.says(kind, request, told)
@@ -252,7 +252,7 @@ def test_result_has_all_of_a_command(guest: _Guest, ready: Agent) -> None:
 def test_long_output_is_credited_and_nothing_is_left_under_way(
     guest: _Guest, ready: Agent
 ) -> None:
-    chunks: list[tuple[int, bytes | dict[str, object]]] = [(frames.STDOUT, bytes(65_536))] * 12
+    chunks: list[tuple[int, bytes | Mapping[str, object]]] = [(frames.STDOUT, bytes(65_536))] * 12
     guest.answers[frames.RUN] = _says(*chunks)
     guest.answers[frames.CREDIT] = lambda guest, request, _: (
         guest.says(frames.RESULT, request, ENDED) if guest.kinds().count("credit") == 3 else None
@@ -297,7 +297,7 @@ def test_more_output_than_is_kept_ends_the_command(
     guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
 
     with pytest.raises(
-        HarnessError, match="'yes' in machine 'node' .* take its output by `stream`"
+        HarnessError, match=r"'yes' in machine 'node' .* take its output by `stream`"
     ):
         ready.run(["yes"], timeout_s=5)
 
@@ -454,10 +454,11 @@ def test_unit_that_stays_as_it_is_is_told_at_the_deadline(guest: _Guest, ready: 
 
 
 def test_threads_share_an_agent(guest: _Guest, ready: Agent) -> None:
-    guest.answers[frames.READ] = lambda guest, request, payload: (
-        guest.says(frames.DATA, request, payload),
-        guest.says(frames.RESULT, request, {"size": len(payload)}),
-    )[0]
+    def echo(guest: _Guest, request: int, payload: bytes) -> None:
+        guest.says(frames.DATA, request, payload)
+        guest.says(frames.RESULT, request, {"size": len(payload)})
+
+    guest.answers[frames.READ] = echo
     wrong: list[int] = []
 
     def ask(number: int) -> None:
