@@ -1,4 +1,4 @@
-"""Packs harness.provisioning as a reproducible zipapp, named by its digest."""
+"""Packs what travels into the guest as reproducible zipapps, named by their digests."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import provisioning
+from harness import agent, provisioning
 
 #: The earliest date that a zip can hold; one date for all members makes the bytes reproducible.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_PACKAGE = "provisioning"
-_MAIN = f"""\
+_MAIN = """\
 import sys
 
-from {_PACKAGE}.__main__ import main
+from {package}.__main__ import main
 
 sys.exit(main())
 """
@@ -29,24 +28,35 @@ class Payload:
 
     content: bytes
     digest: str
+    package: str = "provisioning"
 
     @property
     def name(self) -> str:
-        return f"provisioning-{self.digest[:12]}.pyz"
+        return f"{self.package}-{self.digest[:12]}.pyz"
 
 
 def build_payload() -> Payload:
-    """Pack the installed `harness.provisioning`.
+    """Pack the installed `harness.provisioning`."""
+    return _pack("provisioning", provisioning.__file__)
+
+
+def build_agent() -> Payload:
+    """Pack the installed `harness.agent`, which the guest's loader asks for."""
+    return _pack("agent", agent.__file__)
+
+
+def _pack(package: str, init: str) -> Payload:
+    """Pack the package whose `__init__` is given.
 
     Every source goes in, by sorted name, uncompressed (so that the bytes do not depend on the
     zlib at hand) and with one date.
     """
-    root = Path(provisioning.__file__).parent
+    root = Path(init).parent
     members = {
-        f"{_PACKAGE}/{source.relative_to(root).as_posix()}": source.read_bytes()
+        f"{package}/{source.relative_to(root).as_posix()}": source.read_bytes()
         for source in root.rglob("*.py")
     }
-    members["__main__.py"] = _MAIN.encode()
+    members["__main__.py"] = _MAIN.format(package=package).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(members):
@@ -54,7 +64,7 @@ def build_payload() -> Payload:
             info.external_attr = 0o644 << 16
             archive.writestr(info, members[name])
     content = b"#!/usr/bin/env python3\n" + buffer.getvalue()
-    return Payload(content=content, digest=hashlib.sha256(content).hexdigest())
+    return Payload(content=content, digest=hashlib.sha256(content).hexdigest(), package=package)
 
 
 def write_payload(payload: Payload, folder: Path) -> Path:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import provisioning
-from harness.payload import Payload, build_payload, write_payload
+from harness import agent, provisioning
+from harness.payload import Payload, build_agent, build_payload, write_payload
 from harness.provisioning.command import LocalRunner
 
+AGENT_SOURCES = sorted(Path(agent.__file__).parent.rglob("*.py"))
 SOURCES = sorted(Path(provisioning.__file__).parent.rglob("*.py"))
 
 
@@ -83,11 +84,21 @@ def test_name_tells_the_digest() -> None:
     assert payload.name == "provisioning-0123456789ab.pyz"
 
 
-def test_provisioning_imports_the_standard_library_alone() -> None:
+def test_agent_is_packed_in_the_same_way() -> None:
+    packed = build_agent()
+
+    assert packed == build_agent()
+    assert packed.name == f"agent-{packed.digest[:12]}.pyz"
+    assert [member.filename for member in members_of(packed)] == sorted(
+        ["__main__.py", *(f"agent/{path.name}" for path in AGENT_SOURCES)]
+    )
+
+
+def test_what_travels_imports_the_standard_library_alone() -> None:
     """The node has no other; `-S` would find none either."""
     foreign = [
         f"{path.name}: {name}"
-        for path in SOURCES
+        for path in (*SOURCES, *AGENT_SOURCES)
         for node in ast.walk(ast.parse(path.read_text()))
         for name in imported_by(node)
         if name.partition(".")[0] not in sys.stdlib_module_names

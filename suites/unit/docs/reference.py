@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from harness import expect
+from harness.agent import frames
 from harness.cli import build_parser
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
@@ -111,6 +112,10 @@ def _scope(decorator: ast.expr) -> str:
     return next(
         (ast.literal_eval(word.value) for word in words if word.arg == "scope"), "function"
     )
+
+
+def agent_frames() -> list[Row]:
+    return [(name, f"0x{kind:02x}", None, None) for kind, name in frames.NAMES.items()]
 
 
 def request_fields() -> list[Row]:
@@ -386,6 +391,7 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Outcome key": lambda _: outcome_keys(),
     "Line's event": lambda _: prebake_lines(),
     "Event": events,
+    "Frame": lambda _: agent_frames(),
     "Requirement": requirements,
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
+from harness.image.build import input_entries
 from harness.image.catalogue import load_catalogue, read_recipe
 from suites.unit.image.cataloguefolder import RECIPE, a_recipe, write_catalogue
 
@@ -200,3 +201,17 @@ def test_key_changes_with_recipe_and_builder(tmp_path: Path) -> None:
 
     keys = {recipe.key(builder="one"), recipe.key(builder="two"), other.key(builder="one")}
     assert len(keys) == 3
+
+
+def test_unit_of_the_guest_agent_is_wanted_by_its_port() -> None:
+    """Systemd starts it by a link whose name holds a backslash, so it must survive as it is."""
+    recipe = load_catalogue(REPOSITORY / "images").get("debian-12")
+    entries = {entry.path: entry for entry in input_entries(recipe)}
+    units = "etc/systemd/system"
+
+    wants = entries[
+        f"{units}/dev-virtio\\x2dports-harness.agent.device.wants/harness-agent.service"
+    ]
+    assert wants.link == "../harness-agent.service"
+    assert f"{units}/harness-agent.service" in entries
+    assert entries["usr/lib/harness/agent-loader"].mode == 0o755

@@ -1,0 +1,264 @@
+"""One command from its start to its result: pipes, time limit, process group."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections import deque
+
+from .frames import MAX_PAYLOAD, STDERR, STDOUT
+from .loop import READABLE, WRITABLE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .loop import Loop
+    from .processes import Child, Processes
+
+KILL_AFTER_S = 5.0
+"""From SIGTERM at the time limit to SIGKILL, as `timeout --kill-after=5` has it."""
+_UNKILLABLE_S = 1.0
+_TIME_LIMIT = 124
+#: With these the guest refuses any new process; that says nothing about the command.
+_OUT_OF_RESOURCES = frozenset({errno.ENOMEM, errno.EAGAIN, errno.ENFILE, errno.EMFILE})
+
+
+class Sink:
+    """Where a command's output and end go; this one takes everything and keeps nothing."""
+
+    def has_room(self) -> bool:
+        return True
+
+    def write(self, kind: int, chunk: bytes) -> None:
+        """Take output, of the kind of its frame."""
+
+    def took_stdin(self, count: int) -> None:
+        """Learn that the command has read `count` bytes more."""
+
+    def ended(self, exit_code: int, *, timed_out: bool) -> None:
+        """Learn how the command ended."""
+
+
+class Kept(Sink):
+    """Keeps a command's stdout for the agent itself."""
+
+    def __init__(self, on_end: Callable[[int, bytes], None]) -> None:
+        self._stdout = bytearray()
+        self._on_end = on_end
+
+    def write(self, kind: int, chunk: bytes) -> None:
+        if kind == STDOUT:
+            self._stdout += chunk
+
+    def ended(self, exit_code: int, *, timed_out: bool) -> None:  # noqa: ARG002
+        self._on_end(exit_code, bytes(self._stdout))
+
+
+class Command:
+    """A running command.
+
+    It has ended when its process has, and nobody holds its output any more. At the time limit the
+    whole process group gets SIGTERM, then SIGKILL; the leader is reaped last of all, so that its
+    number stays its own while its group may still be signalled.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        processes: Processes,
+        sink: Sink,
+        argv: list[str],
+        *,
+        env: dict[str, str] | None,
+        limit_s: float,
+        stdin: bytes | None,
+        has_more_stdin: bool = False,
+    ) -> None:
+        """Start `argv`; raises OSError where the guest lacks the resources to start anything."""
+        self._loop = loop
+        self._processes = processes
+        self._sink = sink
+        self._outputs: dict[int, int] = {}
+        self._paused: set[int] = set()
+        self._stdin: deque[memoryview] = deque()
+        self._stdin_fd: int | None = None
+        self._is_stdin_watched = False
+        self._has_more_stdin = has_more_stdin
+        self._child: Child | None = None
+        self._has_exited = False
+        self._has_timed_out = False
+        self._timer = 0
+        try:
+            child = processes.spawn(argv, env, has_stdin=stdin is not None)
+        except OSError as error:
+            if error.errno in _OUT_OF_RESOURCES:
+                raise
+            self._refuse(argv, error)
+            return
+        self._child = child
+        self._outputs = {child.stdout: STDOUT, child.stderr: STDERR}
+        self._watch_output(child.stdout)
+        self._watch_output(child.stderr)
+        loop.add(child.pidfd, READABLE, self._on_exit)
+        self._timer = loop.call_later(limit_s, self._on_time_limit)
+        self._stdin_fd = child.stdin
+        if stdin is not None:
+            if stdin:
+                self._stdin.append(memoryview(stdin))
+            self._write_stdin()
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None
+
+    def _refuse(self, argv: list[str], error: OSError) -> None:
+        is_missing = isinstance(error, FileNotFoundError)
+        words = f"{argv[0]}: {error.strerror or error}\n"
+        self._sink.write(STDERR, words.encode(errors="surrogateescape"))
+        self._sink.ended(127 if is_missing else 126, timed_out=False)
+
+    # Output
+
+    def _watch_output(self, fd: int) -> None:
+        self._loop.add(fd, READABLE, lambda _: self._on_output(fd))
+
+    def _on_output(self, fd: int) -> None:
+        if not self._sink.has_room():
+            # A closed pipe reports itself whatever is asked for; so it is not asked at all.
+            self._loop.remove(fd)
+            self._paused.add(fd)
+            return
+        chunk = os.read(fd, MAX_PAYLOAD)
+        if chunk:
+            self._sink.write(self._outputs[fd], chunk)
+            return
+        self._close_output(fd)
+        self._end_if_done()
+
+    def _close_output(self, fd: int) -> None:
+        self._loop.remove(fd)
+        self._paused.discard(fd)
+        del self._outputs[fd]
+        os.close(fd)
+
+    def resume(self) -> None:
+        """Go on reading output, now that there is room again."""
+        paused, self._paused = self._paused, set()
+        for fd in paused:
+            self._watch_output(fd)
+
+    # Input
+
+    def feed(self, chunk: bytes) -> None:
+        """Hand on more stdin; what the command no longer reads is thrown away."""
+        if self._stdin_fd is None:
+            self._sink.took_stdin(len(chunk))
+            return
+        self._stdin.append(memoryview(chunk))
+        self._write_stdin()
+
+    def feed_end(self) -> None:
+        """Close stdin once all of it has been read."""
+        self._has_more_stdin = False
+        self._write_stdin()
+
+    def _write_stdin(self) -> None:
+        fd = self._stdin_fd
+        if fd is None:
+            return
+        while self._stdin:
+            chunk = self._stdin[0]
+            try:
+                count = os.write(fd, chunk)
+            except BlockingIOError:
+                if not self._is_stdin_watched:
+                    self._is_stdin_watched = True
+                    self._loop.add(fd, WRITABLE, lambda _: self._write_stdin())
+                return
+            except OSError:
+                # Nobody reads it, as with `true`: no fault of the command.
+                self._sink.took_stdin(sum(len(rest) for rest in self._stdin))
+                self._close_stdin()
+                return
+            if count == len(chunk):
+                self._stdin.popleft()
+            else:
+                self._stdin[0] = chunk[count:]
+            self._sink.took_stdin(count)
+        if not self._has_more_stdin:
+            self._close_stdin()
+        elif self._is_stdin_watched:
+            self._is_stdin_watched = False
+            self._loop.remove(fd)
+
+    def _close_stdin(self) -> None:
+        fd, self._stdin_fd = self._stdin_fd, None
+        if fd is not None:
+            self._stdin.clear()
+            self._loop.remove(fd)
+            os.close(fd)
+
+    # End
+
+    def signal(self, number: int) -> None:
+        """Signal the whole group."""
+        if self._child is not None:
+            self._processes.signal_group(self._child.pid, number)
+
+    def _on_time_limit(self) -> None:
+        self._has_timed_out = True
+        self.signal(signal.SIGTERM)
+        self._timer = self._loop.call_later(KILL_AFTER_S, self._on_kill)
+
+    def _on_kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        # What has left the group may hold the output for ever, and a process may hang in the
+        # kernel; the answer waits for neither.
+        self._timer = self._loop.call_later(_UNKILLABLE_S, self._end)
+
+    def _on_exit(self, _events: int) -> None:
+        assert self._child is not None  # noqa: S101 - its descriptor was watched until now
+        self._has_exited = True
+        self._loop.remove(self._child.pidfd)
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._has_exited and not self._outputs:
+            self._end()
+
+    def _end(self) -> None:
+        exit_code = self._let_go()
+        if self._has_timed_out:
+            self._sink.ended(_TIME_LIMIT, timed_out=True)
+        elif exit_code is not None:
+            self._sink.ended(exit_code, timed_out=False)
+
+    def kill(self) -> None:
+        """End the whole group and forget it; nobody is told."""
+        if self._child is not None:
+            self.signal(signal.SIGKILL)
+            self._let_go()
+
+    def _let_go(self) -> int | None:
+        """Close everything; return the leader's status where it has exited."""
+        child, self._child = self._child, None
+        if child is None:
+            return None
+        self._loop.cancel_timer(self._timer)
+        for fd in list(self._outputs):
+            self._close_output(fd)
+        self._close_stdin()
+        if not self._has_exited:
+            # It is reaped when it ends; nobody waits for that.
+            self._loop.remove(child.pidfd)
+            self._loop.add(child.pidfd, READABLE, lambda _: self._bury(child))
+            return None
+        os.close(child.pidfd)
+        return self._processes.reap(child.pid)
+
+    def _bury(self, child: Child) -> None:
+        self._loop.remove(child.pidfd)
+        os.close(child.pidfd)
+        self._processes.reap(child.pid)

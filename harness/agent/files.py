@@ -1,0 +1,207 @@
+"""Files of the guest: read, written beside and renamed, waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from .frames import DATA, MAX_PAYLOAD, OUTPUT_WINDOW
+from .jobs import Job
+from .loop import READABLE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .jobs import Answers
+
+#: How much of a file is sent in one round, so that others get their turn.
+_CHUNKS_A_ROUND = 4
+#: inotify(7) says nothing of what a kernel makes in /proc and /sys, nor of mounts.
+_LOOK_AGAIN_S = 0.5
+# linux/inotify.h: ATTRIB | MOVED_TO | CREATE | DELETE_SELF | MOVE_SELF, ONLYDIR
+_WATCHED = 0x4 | 0x80 | 0x100 | 0x400 | 0x800 | 0x1000000
+
+
+class FileRead(Job):
+    """Sends a regular file, then how much it was; `{"size": null}` where there is none."""
+
+    def __init__(self, answers: Answers, request: int, path: str) -> None:
+        super().__init__(answers, request)
+        self._window = OUTPUT_WINDOW
+        self._size = 0
+        self._fd = -1
+        self._is_paused = False
+        try:
+            # A FIFO that nobody writes must not stop the agent.
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except FileNotFoundError:
+            self.finish({"size": None})
+            return
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self.drop()
+            raise OSError(f"'{path}' is no regular file")
+        self._pump()
+
+    def _pump(self) -> None:
+        if self._fd < 0:
+            return
+        for _ in range(_CHUNKS_A_ROUND):
+            if self._window <= 0 or not self.answers.port.has_room:
+                self._is_paused = True
+                return
+            try:
+                chunk = os.read(self._fd, MAX_PAYLOAD)
+            except OSError as error:
+                self.fail(error)
+                return
+            if not chunk:
+                self.finish({"size": self._size})
+                return
+            self._size += len(chunk)
+            self._window -= len(chunk)
+            self.output(DATA, chunk)
+        self.answers.loop.call_soon(self._pump)
+
+    def credit(self, count: int) -> None:
+        self._window += count
+        self.resume()
+
+    def resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._pump()
+
+    def drop(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class FileWrite(Job):
+    """Takes a file's content, and renames it into place when all of it is there."""
+
+    def __init__(self, answers: Answers, request: int, path: str, mode: int) -> None:
+        super().__init__(answers, request)
+        self._path = path
+        self._mode = mode
+        self._fd = -1
+        folder, name = os.path.split(path)
+        os.makedirs(folder or ".", exist_ok=True)
+        self._beside = os.path.join(folder, f".{name[:200]}.harness-{os.getpid()}-{request}")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._beside)
+        self._fd = os.open(self._beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+
+    def feed(self, chunk: bytes) -> None:
+        rest = memoryview(chunk)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+        self.give_credit(len(chunk))
+
+    def feed_end(self) -> None:
+        os.fchmod(self._fd, self._mode)
+        os.rename(self._beside, self._path)
+        self._beside = ""
+        self.finish({})
+
+    def drop(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+            if self._beside:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._beside)
+
+
+class FileWait(Job):
+    """Waits until a path exists, by events of the nearest folder that is there."""
+
+    def __init__(self, answers: Answers, request: int, path: str) -> None:
+        super().__init__(answers, request)
+        self._path = path
+        self._inotify: Inotify | None = None
+        self._timer = 0
+        self._is_over = False
+        if self._finish_if_there():
+            return
+        # Where inotify can't be had, the looks now and then remain.
+        with contextlib.suppress(OSError):
+            self._inotify = Inotify()
+            answers.loop.add(self._inotify.fd, READABLE, self._on_event)
+        self._look()
+        self._look_again()
+
+    def _finish_if_there(self) -> bool:
+        if not self._is_over and os.path.exists(self._path):
+            self._is_over = True
+            self.finish({})
+        return self._is_over
+
+    def _look(self) -> None:
+        for _ in range(64):
+            if self._finish_if_there() or self._inotify is None:
+                return
+            # Once it is watched, look again: it may have come in between.
+            if not self._inotify.watch(nearest_folder(self._path)):
+                return
+
+    def _on_event(self, _events: int) -> None:
+        if self._inotify is not None:
+            self._inotify.drain()
+            self._look()
+
+    def _look_again(self) -> None:
+        if not self._finish_if_there():
+            self._timer = self.answers.loop.call_later(_LOOK_AGAIN_S, self._look_again)
+            self._look()
+
+    def drop(self) -> None:
+        self._is_over = True
+        self.answers.loop.cancel_timer(self._timer)
+        if self._inotify is not None:
+            self.answers.loop.remove(self._inotify.fd)
+            self._inotify.close()
+            self._inotify = None
+
+
+def nearest_folder(path: str) -> str:
+    """Return the nearest folder above `path` that exists."""
+    folder = os.path.dirname(path)
+    while folder not in {"", "/"} and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return folder or "/"
+
+
+class Inotify:
+    """inotify(7), which the standard library lacks, for one folder at a time."""
+
+    def __init__(self) -> None:
+        # Slow to import, and seldom needed.
+        import ctypes  # noqa: PLC0415
+
+        self._ctypes = ctypes
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.fd: int = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+        self._watch = -1
+
+    def watch(self, folder: str) -> bool:
+        """Watch `folder` in place of the last one; False where that was watched already."""
+        watch: int = self._libc.inotify_add_watch(self.fd, os.fsencode(folder), _WATCHED)
+        if watch < 0:
+            # It has gone again; there is another nearest folder now.
+            return True
+        if watch == self._watch:
+            return False
+        if self._watch >= 0:
+            self._libc.inotify_rm_watch(self.fd, self._watch)
+        self._watch = watch
+        return True
+
+    def drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, MAX_PAYLOAD)
+
+    def close(self) -> None:
+        os.close(self.fd)

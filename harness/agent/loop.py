@@ -1,0 +1,110 @@
+"""One thread's events: descriptors, times, and work that goes on while there is room."""
+
+from __future__ import annotations
+
+import select
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READABLE = select.EPOLLIN
+WRITABLE = select.EPOLLOUT
+
+#: The owner of what belongs to no request.
+NOBODY = 0
+#: The longest that one round waits; epoll takes no more than some weeks.
+_LONGEST_S = 3600.0
+
+
+class Loop:
+    """Calls back. Epoll itself, since every layer above it costs an emulated guest time.
+
+    Whatever is registered belongs to the `owner` of that moment, and so does what its callbacks
+    register. What a callback raises goes to `on_error` with its owner, and ends nobody else.
+    """
+
+    def __init__(self, on_error: Callable[[int, Exception], None]) -> None:
+        self.owner = NOBODY
+        self._on_error = on_error
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, tuple[int, Callable[[int], None]]] = {}
+        self._timers: dict[int, tuple[float, int, Callable[[], None]]] = {}
+        self._next_timer = 0
+        self._soon: list[tuple[int, Callable[[], None]]] = []
+
+    def add(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
+        self._epoll.register(fd, events)
+        self._callbacks[fd] = (self.owner, callback)
+
+    def change(self, fd: int, events: int) -> None:
+        self._epoll.modify(fd, events)
+
+    def remove(self, fd: int) -> None:
+        """Forget `fd`, where it is known."""
+        if self._callbacks.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> int:
+        """Call back once; returns what `cancel_timer` takes."""
+        self._next_timer += 1
+        self._timers[self._next_timer] = (time.monotonic() + seconds, self.owner, callback)
+        return self._next_timer
+
+    def cancel_timer(self, timer: int) -> None:
+        self._timers.pop(timer, None)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back in the next round, which then does not wait."""
+        self._soon.append((self.owner, callback))
+
+    def run_once(self, limit_s: float | None = None) -> None:
+        """Wait for one round of events, `limit_s` at most, and call back."""
+        timeout = _LONGEST_S if limit_s is None else limit_s
+        if self._soon:
+            timeout = 0.0
+        elif self._timers:
+            left = max(0.0, min(self._timers.values(), key=_when)[0] - time.monotonic())
+            timeout = min(left, timeout)
+        for fd, events in self._epoll.poll(timeout):
+            # One callback of this round may have ended another's descriptor.
+            entry = self._callbacks.get(fd)
+            if entry is not None:
+                self.owner, callback = entry
+                try:
+                    callback(events)
+                except Exception as error:
+                    self._report(error, fd, entry)
+        if self._timers:
+            now = time.monotonic()
+            for timer in [timer for timer, (when, _, _) in self._timers.items() if when <= now]:
+                due = self._timers.pop(timer, None)
+                if due is not None:
+                    self._call(due[1], due[2])
+        if self._soon:
+            soon, self._soon = self._soon, []
+            for owner, call in soon:
+                self._call(owner, call)
+        self.owner = NOBODY
+
+    def _call(self, owner: int, callback: Callable[[], None]) -> None:
+        self.owner = owner
+        try:
+            callback()
+        except Exception as error:
+            self._on_error(owner, error)
+
+    def _report(self, error: Exception, fd: int, entry: tuple[int, Callable[[int], None]]) -> None:
+        owner = entry[0]
+        self._on_error(owner, error)
+        if owner != NOBODY and self._callbacks.get(fd) is entry:
+            # Nobody let go of it, and it would report itself for ever.
+            self.remove(fd)
+
+    def close(self) -> None:
+        self._epoll.close()
+
+
+def _when(timer: tuple[float, int, Callable[[], None]]) -> float:
+    return timer[0]

@@ -1,0 +1,100 @@
+"""What of the guest's own state the agent changes; tests put another in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import time
+
+_RNDADDENTROPY = 0x40085203
+_RNDRESEEDCRNG = 0x5207
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+class System:
+    """The guest that this process runs in, as root; paths are below `root`."""
+
+    def __init__(self, root: str = "") -> None:
+        self._root = root
+
+    def boot_id(self) -> str:
+        with open(self._root + _BOOT_ID) as file:
+            return file.read().strip()
+
+    def wall_ns(self) -> int:
+        return time.time_ns()
+
+    def set_wall_ns(self, wall_ns: int) -> None:
+        time.clock_settime_ns(time.CLOCK_REALTIME, wall_ns)
+
+    def add_entropy(self, entropy: bytes) -> None:
+        """Credit `entropy` to the kernel, and have its generator take it up at once.
+
+        Clones of one checkpoint would else draw the same random numbers for minutes.
+        """
+        fd = os.open(self._root + "/dev/urandom", os.O_WRONLY)
+        try:
+            head = struct.pack("ii", 8 * len(entropy), len(entropy))
+            fcntl.ioctl(fd, _RNDADDENTROPY, head + entropy)
+            try:
+                fcntl.ioctl(fd, _RNDRESEEDCRNG)
+            except OSError as error:
+                # The generator had no seed at all until now, so there is nothing to replace.
+                if error.errno != errno.ENODATA:
+                    raise
+        finally:
+            os.close(fd)
+
+    def set_hostname(self, hostname: str) -> None:
+        # The same as sethostname(2), without the import of all of `socket`.
+        _put(self._root + "/proc/sys/kernel/hostname", hostname)
+        _replace(self._root + "/etc/hostname", hostname + "\n")
+
+    def set_instance_id(self, instance_id: str) -> None:
+        """Let cloud-init take this guest for the instance of that id."""
+        path = self._root + "/var/lib/cloud/data/instance-id"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _replace(path, instance_id + "\n")
+
+
+class BorrowedSystem(System):
+    """A machine that is not the agent's to change."""
+
+    def set_wall_ns(self, wall_ns: int) -> None:
+        raise NotAGuestError(f"its clock is not set to {wall_ns}")
+
+    def add_entropy(self, entropy: bytes) -> None:
+        raise NotAGuestError(f"its kernel gets no {len(entropy)} bytes of entropy")
+
+    def set_hostname(self, hostname: str) -> None:
+        raise NotAGuestError(f"it is not renamed to '{hostname}'")
+
+    def set_instance_id(self, instance_id: str) -> None:
+        raise NotAGuestError(f"it does not become instance '{instance_id}'")
+
+
+class NotAGuestError(Exception):
+    """The agent runs on a machine that is not its guest."""
+
+    def __init__(self, refusal: str) -> None:
+        super().__init__(f"This machine is no guest of the harness: {refusal}")
+
+
+def _put(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def _replace(path: str, text: str) -> None:
+    beside = path + ".harness-agent"
+    try:
+        _put(beside, text)
+        os.chmod(beside, 0o644)
+        os.rename(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise

@@ -1,0 +1,372 @@
+"""The real agent as a process of this host, booted by the images' own loader; needs no machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine.agent import Agent
+from harness.payload import build_agent
+from harness.provisioning.command import spawn
+from harness.provisioning.wait import Deadline, Observation, wait_for
+from suites.unit.docs.pages import REPOSITORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.provisioning.command import ChildProcess
+
+_LOADER = REPOSITORY / "images/debian-12/root/usr/lib/harness/agent-loader"
+_START = 'echo 300 >/proc/self/oom_score_adj; exec "$@"'
+
+
+def soon(seconds: float = 30.0) -> Deadline:
+    return Deadline.after(seconds)
+
+
+def start_agent(port: socket.socket, folder: Path) -> ChildProcess:
+    """Start the loader on `port`, with an OOM score that is not the default."""
+    return spawn(
+        [
+            *("sh", "-c", _START, "sh", sys.executable, "-I", "-S"),
+            *(str(_LOADER), f"fd:{port.fileno()}", str(folder)),
+        ],
+        pass_fds=[port.fileno()],
+    )
+
+
+class LocalAgent:
+    """An agent that serves one end of a socket pair, and its client at the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        ours, self.theirs = socket.socketpair()
+        self.client = Agent("local", ours, build_agent().content)
+        self.process = start_agent(self.theirs, folder)
+
+    def restarts(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.process = start_agent(self.theirs, self._folder)
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.kill()
+        self.process.wait()
+        self.theirs.close()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalAgent]:
+    local = LocalAgent(tmp_path)
+    yield local
+    local.close()
+
+
+@pytest.fixture
+def agent(local: LocalAgent) -> Agent:
+    local.client.wait_until_ready(soon())
+    return local.client
+
+
+def wait_until_gone(pid: int) -> None:
+    def look() -> Observation[bool]:
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                return Observation(None, "it runs")
+        return Observation(value=True, seen="it has gone")
+
+    wait_for(f"process {pid} to be gone", look, soon())
+
+
+def test_result_is_the_commands_own(agent: Agent) -> None:
+    result = agent.run(
+        ["sh", "-c", 'cat; echo "$A $PWD" >&2; exit 3'],
+        timeout_s=30,
+        stdin="in\n",
+        env={"A": "value"},
+    )
+
+    assert (result.exit_code, result.stdout, result.timed_out) == (3, "in\n", False)
+    assert result.stderr.startswith("value /")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (["true"], 0),
+        (["no-such-program"], 127),
+        (["/etc/passwd"], 126),
+        (["sh", "-c", "kill $$"], -15),
+    ],
+)
+def test_exit_codes_are_those_of_the_house(agent: Agent, argv: list[str], code: int) -> None:
+    assert agent.run(argv, timeout_s=30).exit_code == code
+
+
+def test_program_is_looked_for_on_the_path_that_is_given(agent: Agent, tmp_path: Path) -> None:
+    tool = tmp_path / "own-tool"
+    tool.write_text("#!/bin/sh\necho own\n")
+    tool.chmod(0o755)
+
+    assert agent.run(["own-tool"], timeout_s=30).exit_code == 127
+    found = agent.run(["own-tool"], timeout_s=30, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert found.stdout == "own\n"
+    assert agent.run(["own-tool"], timeout_s=30).exit_code == 127
+
+
+def test_hostile_output_passes_whole_while_others_are_answered(agent: Agent) -> None:
+    """100 MB of bytes without a line, and pings in between."""
+    size = 0
+    pings: list[float] = []
+    pinging = threading.Event()
+
+    def take(chunk: bytes) -> None:
+        nonlocal size
+        assert chunk.count(0) == len(chunk)
+        size += len(chunk)
+
+    def ping() -> None:
+        while not pinging.is_set():
+            pings.append(agent.ping(soon()))
+            pinging.wait(0.005)
+
+    thread = threading.Thread(target=ping)
+    thread.start()
+    try:
+        argv = ["head", "-c", "100M", "/dev/zero"]
+        ended = agent.stream(argv, timeout_s=60, on_stdout=take)
+    finally:
+        pinging.set()
+        thread.join()
+
+    assert (ended.exit_code, size) == (0, 100 << 20)
+    assert len(pings) > 3
+    assert max(pings) < 5
+
+
+def test_bytes_go_through_a_command_unchanged(agent: Agent) -> None:
+    sent = os.urandom(5 << 20)
+    got = bytearray()
+
+    ended = agent.stream(["cat"], timeout_s=60, stdin=sent, on_stdout=got.extend)
+
+    assert (ended.exit_code, bytes(got) == sent) == (0, True)
+
+
+def test_slow_reader_stops_the_command_and_not_the_agent(agent: Agent) -> None:
+    """The agent does not hold what the host has not asked for."""
+    rss: list[int] = []
+
+    def take(_chunk: bytes) -> None:
+        if len(rss) < 20:
+            rss.append(agent_rss_kib(agent))
+
+    agent.stream(["head", "-c", "50M", "/dev/zero"], timeout_s=60, on_stdout=take)
+
+    assert max(rss) - min(rss) < 8 << 10
+
+
+def agent_rss_kib(agent: Agent) -> int:
+    status = agent.run(["sh", "-c", "cat /proc/$PPID/status"], timeout_s=30).stdout
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+
+
+def test_unread_stdin_is_no_trouble(agent: Agent) -> None:
+    assert agent.stream(["true"], timeout_s=30, stdin=bytes(3 << 20)).exit_code == 0
+
+
+def test_time_limit_ends_the_whole_group(agent: Agent) -> None:
+    pids: list[int] = []
+
+    def take(chunk: bytes) -> None:
+        pids.extend(int(word) for word in chunk.split())
+
+    argv = ["sh", "-c", "sleep 100 & sleep 100 & jobs -p; wait"]
+    ended = agent.stream(argv, timeout_s=0.5, on_stdout=take)
+
+    assert (ended.exit_code, ended.timed_out) == (124, True)
+    assert len(pids) == 2
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+def test_command_that_heeds_no_sigterm_is_killed(agent: Agent) -> None:
+    ended = agent.run(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], timeout_s=0.2)
+
+    assert (ended.exit_code, ended.timed_out) == (124, True)
+    assert 5 <= ended.duration_s < 15
+
+
+def test_given_up_command_is_killed(agent: Agent) -> None:
+    pids: list[int] = []
+
+    def refuse(chunk: bytes) -> None:
+        pids.append(int(chunk))
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        agent.stream(["sh", "-c", "echo $$; sleep 100"], timeout_s=60, on_stdout=refuse)
+
+    wait_until_gone(pids[0])
+
+
+def test_children_are_not_spared_when_memory_runs_out(agent: Agent) -> None:
+    """The agent keeps its own score of 300, and its children the kernel's default."""
+    script = "cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj"
+
+    assert agent.run(["sh", "-c", script], timeout_s=30).stdout.split() == ["0", "300"]
+
+
+def test_children_get_the_default_signals_and_no_descriptors(agent: Agent) -> None:
+    shown = agent.run(
+        ["sh", "-c", "ls /proc/self/fd; grep SigIgn /proc/self/status"], timeout_s=30
+    )
+
+    # The last descriptor is that of `ls` itself.
+    *descriptors, _, ignored = shown.stdout.split()
+    assert descriptors == ["0", "1", "2", "3"]
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        assert not int(ignored, 16) & 1 << (number - 1)
+
+
+def test_files_come_back_as_they_went(agent: Agent, tmp_path: Path) -> None:
+    content = os.urandom(3 << 20)
+    path = tmp_path / "deep" / "er" / "file"
+    agent.write_bytes(str(path), content, soon(), 0o751)
+
+    assert agent.read_bytes(str(path), soon()) == content
+    assert path.stat().st_mode & 0o777 == 0o751
+    assert [each.name for each in path.parent.iterdir()] == ["file"]
+    assert agent.read_bytes(str(tmp_path / "none"), soon()) is None
+    assert (agent.read_bytes("/proc/version", soon()) or b"").startswith(b"Linux")
+
+
+def test_file_is_waited_for_before_its_folders_exist(agent: Agent, tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "c"
+    waiting = threading.Thread(target=agent.wait_for_file, args=(str(path), soon()))
+    waiting.start()
+    agent.run(["mkdir", "-p", str(path.parent)], timeout_s=30)
+    agent.run(["touch", str(path)], timeout_s=30)
+    waiting.join(30)
+
+    assert not waiting.is_alive()
+
+
+def test_state_is_told(agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+
+    state = agent.snapshot([f"{tmp_path}/*"], soon())
+
+    assert state.kernel == os.uname().release
+    assert state.paths[str(tmp_path / "file")].size == 1
+    assert any(mount.target == "/" for mount in state.mounts)
+
+
+def test_agent_outside_a_guest_settles_nothing(agent: Agent) -> None:
+    with pytest.raises(HarnessError, match="This machine is no guest of the harness"):
+        agent.settle(soon(), hostname="never")
+
+
+def test_restarted_agent_is_the_same_program_and_has_forgotten(
+    local: LocalAgent, agent: Agent
+) -> None:
+    agent.remember("nonce", soon())
+    errors: list[str] = []
+
+    def run() -> None:
+        try:
+            agent.run(["sleep", "100"], timeout_s=60)
+        except HarnessError as error:
+            errors.append(str(error))
+
+    running = threading.Thread(target=run)
+    running.start()
+    agent.ping(soon())
+    local.restarts()
+    running.join(30)
+
+    assert len(errors) == 1
+    assert "restarted during the command 'sleep 100'" in errors[0]
+    assert agent.wait_until_ready(soon()).has_nonce is False
+    assert agent.run(["echo", "again"], timeout_s=30).stdout == "again\n"
+
+
+class Relay:
+    """What QEMU is to a port: the agent's end stays, while the clients come and go."""
+
+    def __init__(self) -> None:
+        self.guest, self._inner = socket.socketpair()
+        self._client: socket.socket | None = None
+        self._threads = [threading.Thread(target=self._carry_up)]
+        self._threads[0].start()
+
+    def connect(self) -> socket.socket:
+        ours, self._client = socket.socketpair()
+        thread = threading.Thread(target=self._carry_down, args=(self._client,))
+        thread.start()
+        self._threads.append(thread)
+        return ours
+
+    def _carry_down(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                self._inner.sendall(data)
+
+    def _carry_up(self) -> None:
+        while data := self._inner.recv(65536):
+            with contextlib.suppress(OSError):
+                if self._client is not None:
+                    self._client.sendall(data)
+
+    def close(self) -> None:
+        self._inner.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(30)
+        self._inner.close()
+        self.guest.close()
+
+
+def test_client_of_a_clone_finds_the_memory_and_none_of_the_work(tmp_path: Path) -> None:
+    """A clone's agent can't see that its host is another one; the new client's hello tells it."""
+    relay = Relay()
+    program = build_agent().content
+    template = Agent("template", relay.connect(), program)
+    process = start_agent(relay.guest, tmp_path)
+    pids: list[int] = []
+    started = threading.Event()
+
+    def take(chunk: bytes) -> None:
+        pids.append(int(chunk))
+        started.set()
+
+    def run() -> None:
+        with contextlib.suppress(HarnessError):
+            argv = ["sh", "-c", "echo $$; exec sleep 100"]
+            template.stream(argv, timeout_s=60, on_stdout=take)
+
+    running = threading.Thread(target=run)
+    try:
+        template.remember("nonce", soon())
+        running.start()
+        assert started.wait(30)
+        clone = Agent("clone", relay.connect(), program)
+        assert clone.wait_until_ready(soon()).has_nonce
+        wait_until_gone(pids[0])
+        assert clone.run(["echo", "clone"], timeout_s=30).stdout == "clone\n"
+        clone.close()
+    finally:
+        template.close()
+        running.join(30)
+        process.kill()
+        process.wait()
+        relay.close()

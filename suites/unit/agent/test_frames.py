@@ -1,0 +1,124 @@
+"""Frames on a stream that may be cut anywhere, begin anywhere, and hold anything."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import itertools
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.agent import frames
+from harness.agent.frames import Decoder, ProtocolError
+from suites.unit.docs.pages import REPOSITORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KINDS = st.sampled_from(sorted(frames.NAMES.keys() - {frames.SYNC}))
+FRAMES = st.lists(st.tuples(KINDS, st.integers(0, 0xFFFFFFFF), st.binary(max_size=200)))
+
+
+def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    for start, end in itertools.pairwise(places):
+        yield data[start:end]
+
+
+@given(sent=FRAMES, cuts=st.lists(st.integers(0, 1 << 20)))
+def test_any_cut_gives_the_same_frames(
+    sent: list[tuple[int, int, bytes]], cuts: list[int]
+) -> None:
+    stream = b"".join(frames.encode(*frame) for frame in sent)
+    decoder = Decoder(is_synced=True)
+
+    assert [frame for piece in pieces(stream, cuts) for frame in decoder.feed(piece)] == sent
+
+
+@given(garbage=st.binary(max_size=300), sent=FRAMES, cuts=st.lists(st.integers(0, 1 << 20)))
+def test_frames_are_found_after_the_rest_of_another_stream(
+    garbage: bytes, sent: list[tuple[int, int, bytes]], cuts: list[int]
+) -> None:
+    stream = garbage + frames.SYNC_FRAME + b"".join(frames.encode(*frame) for frame in sent)
+    decoder = Decoder(is_synced=False)
+
+    assert [frame for piece in pieces(stream, cuts) for frame in decoder.feed(piece)] == sent
+
+
+@given(data=st.binary(max_size=2000))
+def test_bytes_of_no_protocol_are_frames_or_refused(data: bytes) -> None:
+    decoder = Decoder(is_synced=True)
+
+    with contextlib.suppress(ProtocolError):
+        for kind, _request, payload in decoder.feed(data):
+            assert kind in frames.NAMES
+            assert len(payload) <= frames.MAX_PAYLOAD
+
+
+def test_length_over_the_limit_is_refused_after_the_frames_before_it() -> None:
+    good = frames.encode(frames.PING, 7)
+    bad = bytes((frames.DATA,)) + bytes(4) + (frames.MAX_PAYLOAD + 1).to_bytes(4, "big")
+    decoder = Decoder(is_synced=True)
+    found = decoder.feed(good + bad)
+
+    assert next(found) == (frames.PING, 7, b"")
+    with pytest.raises(ProtocolError, match=r"'data' claims 65537 bytes, but 65536 are the most"):
+        next(found)
+
+    decoder.lose_sync()
+    assert list(decoder.feed(frames.SYNC_FRAME + good)) == [(frames.PING, 7, b"")]
+
+
+def test_sync_lost_while_a_frame_is_looked_at_stays_lost() -> None:
+    decoder = Decoder(is_synced=True)
+    stream = frames.encode(frames.PING, 1) + frames.encode(frames.PING, 2)
+
+    for _ in decoder.feed(stream):
+        decoder.lose_sync()
+
+    assert list(decoder.feed(stream)) == []
+    assert list(decoder.feed(frames.SYNC_FRAME + stream))[1] == (frames.PING, 2, b"")
+
+
+def test_long_message_goes_in_parts() -> None:
+    message = bytes(range(256)) * 600
+    decoder = Decoder(is_synced=True)
+
+    parts = list(decoder.feed(frames.encode_message(frames.RUN, 3, message)))
+
+    assert [kind for kind, _, _ in parts] == [frames.MORE, frames.MORE, frames.RUN]
+    assert b"".join(payload for _, _, payload in parts) == message
+
+
+@pytest.mark.parametrize(
+    ("send", "sentence"),
+    [
+        (lambda: frames.encode(frames.DATA, 1, bytes(65537)), "A frame of 65537 bytes"),
+        (
+            lambda: frames.encode_message(frames.RUN, 1, bytes(frames.MAX_MESSAGE + 1)),
+            "A message of 8388609 bytes",
+        ),
+        (lambda: frames.from_json(b"{"), "A frame holds no JSON: "),
+        (lambda: frames.from_json(b"[]"), "A frame holds no JSON object"),
+    ],
+)
+def test_what_does_not_fit_is_said(send: object, sentence: str) -> None:
+    assert callable(send)
+    with pytest.raises(ProtocolError, match=re.escape(sentence)):
+        send()
+
+
+def test_loader_in_the_images_knows_the_same_frames() -> None:
+    """It can't import them: it is there before they are."""
+    loader = REPOSITORY / "images/debian-12/root/usr/lib/harness/agent-loader"
+    said = dict(re.findall(r"^([A-Z_]+) = (.+)$", loader.read_text(), re.MULTILINE))
+
+    assert said["HEADER_BYTES"] == str(frames.HEADER_BYTES)
+    assert said["MAX_PAYLOAD"] == str(frames.MAX_PAYLOAD)
+    assert ast.literal_eval(said["SYNC_FRAME"]) == frames.SYNC_FRAME
+    assert "BOOT, PROGRAM, PROGRAM_END, HELLO = 0x01, 0x02, 0x03, 0x10" in loader.read_text()
+    assert (frames.BOOT, frames.PROGRAM, frames.PROGRAM_END, frames.HELLO) == (1, 2, 3, 0x10)

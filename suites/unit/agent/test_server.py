@@ -1,0 +1,611 @@
+"""Requests and answers, with a process table that tests play."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.agent import commands, frames, jobs, port, snapshot, units
+from suites.unit.agent.doubles import Bench, Started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RUN = {"argv": ["tool", "--now"], "env": {"A": "1"}, "limit_s": 60, "stdin": "none"}
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    bench.greets()
+    bench.gets()
+    yield bench
+    bench.close()
+
+
+def start(bench: Bench, request: int = 2, **changes: object) -> Started:
+    bench.sends(frames.RUN, request, frames.to_json({**RUN, **changes}) + b"\n")
+    bench.turns()
+    return bench.processes.started[-1]
+
+
+def result_of(got: list[tuple[int, int, bytes]]) -> dict[str, object]:
+    (payload,) = (payload for kind, _, payload in got if kind == frames.RESULT)
+    told = json.loads(payload)
+    assert isinstance(told, dict)
+    told.pop("duration_s", None)
+    return told
+
+
+def error_of(got: list[tuple[int, int, bytes]]) -> str:
+    (payload,) = (payload for kind, _, payload in got if kind == frames.ERROR)
+    return str(json.loads(payload)["message"])
+
+
+def passes(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let the loop believe that time went by."""
+    loop = bench.server.loop
+    moved = {
+        timer: (when - seconds, owner, call) for timer, (when, owner, call) in loop._timers.items()
+    }
+    monkeypatch.setattr(loop, "_timers", moved)
+    bench.turns(2)
+
+
+# Sessions
+
+
+def test_hello_tells_who_answers(bench: Bench) -> None:
+    bench.greets()
+
+    assert result_of(bench.gets()) == {
+        "session": "session-1",
+        "protocol": 1,
+        "digest": "digest",
+        "boot_id": "boot-1",
+        "has_nonce": False,
+    }
+
+
+def test_nothing_is_heard_before_the_sync_mark() -> None:
+    bench = Bench()
+    bench.host.sendall(b"\x12the rest of what another client said")
+    bench.greets()
+
+    assert [request for _, request, _ in bench.gets()] == [1]
+    bench.close()
+
+
+def test_new_client_finds_nothing_of_the_last_one(bench: Bench) -> None:
+    left = start(bench)
+    left.says(b"for nobody")
+    bench.greets("session-2")
+
+    assert [kind for kind, _, _ in bench.gets() if kind != frames.STDOUT] == [frames.RESULT]
+    assert left.signals == [signal.SIGKILL]
+    left.ends(-9)
+    assert bench.gets() == []
+    assert left.is_reaped
+
+
+def test_same_client_may_say_hello_again(bench: Bench) -> None:
+    running = start(bench)
+    bench.greets()
+    bench.gets()
+
+    assert running.signals == []
+    running.ends()
+
+
+def test_remembered_nonce_comes_back_with_the_settling(bench: Bench) -> None:
+    bench.sends(frames.REMEMBER, 2, {"nonce": "n-1"})
+    bench.gets()
+    bench.greets("session-of-the-clone")
+    bench.sends(
+        frames.SETTLE,
+        3,
+        {"wall_ns": 5_000, "entropy": "00ff", "hostname": "node-2", "instance_id": "i-2"},
+    )
+
+    welcome, settled = (json.loads(payload) for _, _, payload in bench.gets())
+
+    assert welcome["has_nonce"] is True
+    assert settled == {"nonce": "n-1", "before_ns": 1_000, "wall_ns": 5_000}
+    system = bench.system
+    assert (system.entropy, system.hostname, system.instance_id) == (b"\0\xff", "node-2", "i-2")
+
+
+def test_settling_leaves_names_alone_that_are_not_given(bench: Bench) -> None:
+    bench.sends(frames.SETTLE, 3, {"wall_ns": 5_000, "entropy": ""})
+
+    assert result_of(bench.gets())["nonce"] is None
+    assert (bench.system.hostname, bench.system.instance_id) == (None, None)
+
+
+def test_ping_is_one_small_frame_each_way(bench: Bench) -> None:
+    bench.sends(frames.PING, 9)
+
+    assert bench.gets() == [(frames.RESULT, 9, b"{}")]
+
+
+# Commands
+
+
+def test_command_streams_its_output_before_its_end(bench: Bench) -> None:
+    process = start(bench)
+    process.says(b"\x00\xff no line")
+    os.write(process.stderr, b"oh")
+    process.ends(3)
+
+    got = bench.gets()
+
+    assert (process.argv, process.env) == (RUN["argv"], RUN["env"])
+    assert sorted(got[:-1]) == [
+        (frames.STDOUT, 2, b"\x00\xff no line"),
+        (frames.STDERR, 2, b"oh"),
+    ]
+    assert result_of(got) == {"exit_code": 3, "timed_out": False}
+    assert process.is_reaped
+
+
+def test_command_ends_when_nobody_holds_its_output_any_more(bench: Bench) -> None:
+    process = start(bench)
+    process.exits(0)
+
+    assert bench.gets() == []
+    process.closes_output()
+    assert result_of(bench.gets()) == {"exit_code": 0, "timed_out": False}
+
+
+def test_time_limit_asks_first_and_kills_then(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(bench)
+
+    passes(bench, monkeypatch, 60)
+    assert process.signals == [signal.SIGTERM]
+    passes(bench, monkeypatch, commands.KILL_AFTER_S)
+    assert process.signals == [signal.SIGTERM, signal.SIGKILL]
+    process.ends(-9)
+
+    assert result_of(bench.gets()) == {"exit_code": 124, "timed_out": True}
+
+
+def test_output_that_is_held_beyond_the_limit_is_a_timeout(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(bench)
+    process.exits(0)
+    bench.turns()
+    for _ in range(3):
+        passes(bench, monkeypatch, 60)
+
+    assert result_of(bench.gets()) == {"exit_code": 124, "timed_out": True}
+    assert process.is_reaped
+    process.closes_output()
+
+
+def test_process_that_no_signal_ends_is_answered_for_and_reaped_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(bench)
+    for _ in range(3):
+        passes(bench, monkeypatch, 60)
+
+    assert result_of(bench.gets()) == {"exit_code": 124, "timed_out": True}
+    assert not process.is_reaped
+    process.ends(-9)
+    bench.turns()
+    assert process.is_reaped
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code", "words"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file"), 127, b"tool: No such file\n"),
+        (PermissionError(errno.EACCES, "Permission denied"), 126, b"tool: Permission denied\n"),
+        (OSError(errno.ENOEXEC, "Exec format error"), 126, b"tool: Exec format error\n"),
+    ],
+)
+def test_program_that_cannot_be_run_is_a_result(
+    bench: Bench, refusal: OSError, code: int, words: bytes
+) -> None:
+    bench.processes.refusal = refusal
+    bench.sends(frames.RUN, 2, frames.to_json(RUN) + b"\n")
+
+    got = bench.gets()
+
+    assert got[0] == (frames.STDERR, 2, words)
+    assert result_of(got) == {"exit_code": code, "timed_out": False}
+
+
+@pytest.mark.parametrize("code", [errno.ENOMEM, errno.EAGAIN, errno.EMFILE])
+def test_guest_without_resources_says_so_and_lives_on(bench: Bench, code: int) -> None:
+    bench.processes.refusal = OSError(code, "Cannot allocate memory")
+    bench.sends(frames.RUN, 2, frames.to_json(RUN) + b"\n")
+    bench.sends(frames.PING, 3)
+
+    got = bench.gets()
+
+    assert error_of(got) == "Cannot allocate memory"
+    assert (frames.RESULT, 3, b"{}") in got
+
+
+def test_trouble_with_one_command_ends_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, whole = start(bench, 2), start(bench, 3)
+    write = jobs.Job.output
+
+    def fail_once(job: jobs.Job, kind: int, chunk: bytes) -> None:
+        if job.request == 2:
+            raise MemoryError
+        write(job, kind, chunk)
+
+    monkeypatch.setattr(jobs.Job, "output", fail_once)
+    broken.says(b"x")
+    whole.says(b"y")
+    got = bench.gets()
+
+    assert (frames.STDOUT, 3, b"y") in got
+    assert error_of(got) == "MemoryError: "
+    assert broken.signals == [signal.SIGKILL]
+    broken.ends(-9)
+    whole.ends()
+    bench.turns()
+
+
+def test_cancelled_command_is_killed(bench: Bench) -> None:
+    process = start(bench)
+    bench.sends(frames.SIGNAL, 2, b"10")
+    bench.sends(frames.CANCEL, 2)
+
+    assert result_of(bench.gets()) == {"cancelled": True}
+    assert process.signals == [signal.SIGUSR1, signal.SIGKILL]
+    process.ends(-9)
+    bench.turns()
+    assert process.is_reaped
+
+
+def test_stdin_comes_with_the_request_or_after_it(bench: Bench) -> None:
+    bench.sends(frames.RUN, 2, frames.to_json({**RUN, "stdin": "all"}) + b"\na\nb")
+    bench.turns()
+    process = bench.processes.started[-1]
+    assert (process.reads(), process.reads()) == (b"a\nb", b"")
+
+    streamed = start(bench, 3, stdin="more")
+    bench.sends(frames.DATA, 3, b"one ")
+    bench.sends(frames.DATA, 3, b"two")
+    bench.turns()
+    assert streamed.reads() == b"one two"
+    bench.sends(frames.DATA_END, 3)
+    bench.turns()
+    assert streamed.reads() == b""
+    for each in (process, streamed):
+        each.ends()
+
+
+def test_read_stdin_is_credited(bench: Bench) -> None:
+    process = start(bench, stdin="more")
+    for _ in range(3):
+        bench.sends(frames.DATA, 2, bytes(60_000))
+
+    assert bench.gets() == []  # A pipe holds 64 KiB, which is not yet a step.
+    process.reads()
+    given = [int.from_bytes(p, "big") for kind, _, p in bench.gets() if kind == frames.CREDIT]
+    assert 65_536 <= sum(given) <= 180_000
+    process.ends()
+
+
+def test_command_waits_for_a_host_that_does_not_read(bench: Bench) -> None:
+    """What is kept for the port is bounded, and others are answered all the while."""
+    process = start(bench)
+    os.set_blocking(process.stdout, False)
+    accepted = 0
+    for _ in range(500):
+        bench.turns(4)
+        try:
+            accepted += os.write(process.stdout, bytes(65_536))
+        except BlockingIOError:
+            continue
+
+    assert accepted < port._ROOM_BYTES + frames.OUTPUT_WINDOW
+    assert bench.server._port._output_bytes <= port._ROOM_BYTES + 2 * frames.MAX_PAYLOAD
+    bench.sends(frames.PING, 9)
+    got = bench.gets()
+    place = got.index((frames.RESULT, 9, b"{}"))
+    behind = sum(len(payload) for _, _, payload in got[place:])
+    assert behind > frames.MAX_PAYLOAD
+    assert sum(len(payload) for kind, _, payload in got if kind == frames.STDOUT) == accepted
+    process.ends()
+
+
+def test_command_waits_for_credit(bench: Bench) -> None:
+    process = start(bench)
+    os.set_blocking(process.stdout, False)
+
+    def flood() -> int:
+        said = 0
+        for _ in range(60):
+            with contextlib.suppress(BlockingIOError):
+                os.write(process.stdout, bytes(65_536))
+            said += sum(len(payload) for _, _, payload in bench.gets())
+        return said
+
+    first = flood()
+    assert frames.OUTPUT_WINDOW <= first <= frames.OUTPUT_WINDOW + frames.MAX_PAYLOAD
+    bench.sends(frames.CREDIT, 2, (100_000).to_bytes(4, "big"))
+    assert 0 < flood() <= 100_000 + frames.MAX_PAYLOAD
+    process.ends()
+
+
+# The port
+
+
+def test_host_that_left_finds_the_agent_again(bench: Bench) -> None:
+    process = start(bench)
+    process.says(b"before")
+    bench.host.sendall(b"\x14half a frame")
+    bench.disconnects()
+    process.says(b"while nobody listens")
+    bench.turns()
+    bench.reconnects()
+    bench.greets("session-2")
+    for _ in range(3):
+        bench.server.loop.run_once(0.05)
+
+    got = bench.gets()
+
+    assert [(kind, request) for kind, request, _ in got] == [(frames.RESULT, 1)]
+    assert process.signals == [signal.SIGKILL]
+    process.ends(-9)
+    bench.turns()
+
+
+def test_stream_that_is_none_of_ours_is_refused_until_the_next_mark(bench: Bench) -> None:
+    bench.host.sendall(b"GET / HTTP/1.1\r\n")
+    assert error_of(bench.gets()) == "There is no kind 0x47 of frame."
+
+    bench.sends(frames.PING, 5)
+    assert bench.gets() == []
+    bench.greets()
+    bench.sends(frames.PING, 6)
+    assert (frames.RESULT, 6, b"{}") in bench.gets()
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (frames.RUN, b"{}\n"),
+        (frames.RUN, b"not JSON"),
+        (frames.RUN, b'{"argv": [], "limit_s": 1, "stdin": "none"}\n'),
+        (frames.READ, b"[]"),
+        (frames.SETTLE, b"{}"),
+        (frames.HELLO, b"\xff"),
+        (frames.WRITE, b"{}\n"),
+    ],
+)
+def test_request_that_makes_no_sense_is_refused(bench: Bench, kind: int, payload: bytes) -> None:
+    bench.sends(kind, 4, payload)
+
+    assert error_of(bench.gets())
+    bench.sends(frames.PING, 5)
+    assert bench.gets() == [(frames.RESULT, 5, b"{}")]
+
+
+def test_unknown_requests_and_answers_are_nothing(bench: Bench) -> None:
+    for kind in (frames.DATA, frames.DATA_END, frames.CREDIT, frames.CANCEL, frames.RESULT):
+        bench.sends(kind, 77)
+
+    assert bench.gets() == []
+
+
+def test_request_in_parts_has_an_end(bench: Bench) -> None:
+    part = bytes(frames.MAX_PAYLOAD)
+    bench.host.setblocking(True)
+    for _ in range(frames.MAX_MESSAGE // len(part) + 1):
+        bench.sends(frames.MORE, 4, part)
+        bench.turns(3)
+
+    assert error_of(bench.gets()) == (
+        "ProtocolError: A request has more than 8388608 bytes without its streams."
+    )
+
+
+# Files
+
+
+def test_file_is_read_in_pieces(bench: Bench, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 1000
+    (tmp_path / "file").write_bytes(content)
+    bench.sends(frames.READ, 2, {"path": str(tmp_path / "file")})
+
+    got = bench.gets()
+
+    assert b"".join(payload for kind, _, payload in got if kind == frames.DATA) == content
+    assert result_of(got) == {"size": len(content)}
+
+
+def test_file_longer_than_the_window_waits_for_credit(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(3 << 20))
+    bench.sends(frames.READ, 2, {"path": str(tmp_path / "file")})
+    first = sum(len(payload) for _, _, payload in bench.gets())
+    bench.sends(frames.CREDIT, 2, (4 << 20).to_bytes(4, "big"))
+
+    rest = bench.gets()
+
+    assert first == frames.OUTPUT_WINDOW
+    assert first + sum(len(p) for kind, _, p in rest if kind == frames.DATA) == 3 << 20
+
+
+def test_missing_file_is_an_answer(bench: Bench, tmp_path: Path) -> None:
+    bench.sends(frames.READ, 2, {"path": str(tmp_path / "file")})
+
+    assert result_of(bench.gets()) == {"size": None}
+
+
+def test_pipe_and_folder_are_not_read(bench: Bench, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        bench.sends(frames.READ, 2, {"path": str(path)})
+        assert error_of(bench.gets()).endswith("is no regular file")
+
+
+def test_written_file_appears_whole(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    asked = {"path": str(path), "mode": 0o640, "has_more": True}
+    bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\none ")
+    bench.sends(frames.DATA, 2, b"two")
+    assert bench.gets() == []
+    assert not path.exists()
+    bench.sends(frames.DATA_END, 2)
+
+    assert result_of(bench.gets()) == {}
+    assert path.read_bytes() == b"one two"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_given_up_file_leaves_nothing(bench: Bench, tmp_path: Path) -> None:
+    asked = {"path": str(tmp_path / "file"), "mode": 0o640, "has_more": True}
+    bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\nhalf")
+    bench.sends(frames.CANCEL, 2)
+
+    assert result_of(bench.gets()) == {"cancelled": True}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_cannot_be_overwritten_by_a_file(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "folder" / "inside").mkdir(parents=True)
+    asked = {"path": str(tmp_path / "folder"), "mode": 0o640, "has_more": False}
+    bench.sends(frames.WRITE, 2, frames.to_json(asked) + b"\nx")
+
+    assert "Is a directory" in error_of(bench.gets())
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_file_is_waited_for_below_folders_that_come_later(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    bench.sends(frames.WAIT_FILE, 2, {"path": str(path)})
+    assert bench.gets() == []
+    path.parent.mkdir(parents=True)
+    assert bench.gets() == []
+    path.write_text("")
+
+    assert result_of(bench.gets()) == {}
+    assert len(bench.server.loop._callbacks) == 1
+
+
+def test_file_that_is_there_is_not_waited_for(bench: Bench, tmp_path: Path) -> None:
+    bench.sends(frames.WAIT_FILE, 2, {"path": str(tmp_path)})
+
+    assert result_of(bench.gets()) == {}
+
+
+def test_folder_that_goes_and_comes_again_is_followed(bench: Bench, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    bench.sends(frames.WAIT_FILE, 2, {"path": str(folder / "file")})
+    bench.gets()
+    folder.rmdir()
+    bench.gets()
+    folder.mkdir()
+    bench.gets()
+    (folder / "file").write_text("")
+
+    assert result_of(bench.gets()) == {}
+
+
+# Units
+
+
+def show(active: str, sub: str = "x", load: str = "loaded") -> bytes:
+    return f"ActiveState={active}\nSubState={sub}\nResult=success\nLoadState={load}\n".encode()
+
+
+def answer(bench: Bench, said: bytes, number: int) -> None:
+    bench.turns()
+    assert len(bench.processes.started) == number
+    process = bench.processes.started[-1]
+    process.says(said)
+    process.ends()
+
+
+def test_unit_is_asked_for_until_it_is_as_wanted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "PRIVATE_SOCKET", "/nowhere")
+    bench.sends(frames.WAIT_UNIT, 2, {"unit": "a.service", "active": "active"})
+    answer(bench, show("activating"), 1)
+    assert [kind for kind, _, _ in bench.gets()] == [frames.DATA]
+    passes(bench, monkeypatch, 0.5)
+    answer(bench, show("active", "running"), 2)
+
+    assert result_of(bench.gets()) == {
+        "ActiveState": "active",
+        "SubState": "running",
+        "Result": "success",
+        "LoadState": "loaded",
+    }
+    assert bench.processes.started[0].argv[-2:] == ["--", "a.service"]
+
+
+@pytest.mark.parametrize("wanted", ["active", "failed"])
+def test_failed_unit_ends_the_wait(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    monkeypatch.setattr(units, "PRIVATE_SOCKET", "/nowhere")
+    bench.sends(frames.WAIT_UNIT, 2, {"unit": "a.service", "active": wanted})
+    answer(bench, show("failed"), 1)
+
+    assert result_of(bench.gets())["ActiveState"] == "failed"
+
+
+# State
+
+
+def test_snapshot_tells_paths_and_units(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    bench.sends(frames.SNAPSHOT, 2, {"paths": [f"{tmp_path}/*", f"{tmp_path}/f*"]})
+    answer(bench, b'[{"unit": "a.service", "load": "loaded", "active": "active", "sub": "x"}]', 1)
+    got = bench.gets()
+    *parts, last = (payload for _, _, payload in got)
+    told = json.loads(b"".join([*parts, last]))
+
+    assert told["units"] == [
+        {"name": "a.service", "load": "loaded", "active": "active", "sub": "x"}
+    ]
+    assert told["kernel"] == os.uname().release
+    assert told["paths"][str(tmp_path / "link")]["target"] == "file"
+    assert told["paths"][str(tmp_path / "file")]["sha256"].startswith("2d711642b726b044")
+    assert told["has_more_paths"] is False
+
+
+def test_plain_list_of_units_is_parsed_as_well() -> None:
+    text = (
+        "  UNIT LOAD ACTIVE SUB DESCRIPTION\n"
+        "  a.service loaded active running A thing\n"
+        "● b.mount not-found inactive dead b.mount\n\n"
+        "2 loaded units listed.\n"
+    )
+
+    assert [unit["name"] for unit in snapshot.parse_units(text)] == ["a.service", "b.mount"]
+
+
+def test_mounted_path_with_blanks_is_unescaped() -> None:
+    line = "/dev/vda /a\\040b ext4 rw,relatime 0 0"
+
+    assert snapshot.parse_mount(line) == {
+        "source": "/dev/vda",
+        "target": "/a b",
+        "kind": "ext4",
+        "options": "rw,relatime",
+    }
