@@ -29,11 +29,18 @@ def add_parser(commands: Commands) -> None:
         "gc", help="remove those least recently used, and what killed runs left"
     )
     limit = gc.add_mutually_exclusive_group()
-    limit.add_argument("--limit-mib", type=int, metavar="MIB")
+    limit.add_argument("--limit-mib", type=_mib, metavar="MIB")
     limit.add_argument("--all", action="store_const", const=0, dest="limit_mib")
     for action, run in ((listing, _list), (verify, _verify), (gc, _collect)):
         action.add_argument("--json", action="store_true")
         action.set_defaults(run=run)
+
+
+def _mib(word: str) -> int:
+    value = int(word)
+    if value < 0:
+        raise ValueError(word)
+    return value
 
 
 def show_event(event: CheckpointEvent) -> None:
