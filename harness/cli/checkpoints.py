@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from harness.cli.options import Commands
-    from harness.machine.checkpoint import CheckpointEvent, CheckpointInfo
+    from harness.machine.checkpoint import CheckpointEvent
+    from harness.machine.sealed import CheckpointInfo
 
 _KEY_DIGITS = 12
 

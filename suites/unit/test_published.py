@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.provisioning.wait import Deadline
-from harness.published import FileFact, GoneError, Shelf, Stage, Workplace, fact_of
+from harness.published import FileFact, GoneError, Stage, Workplace
+from harness.published.kind import fact_of
+from harness.published.shelf import Shelf
 
 if TYPE_CHECKING:
     from pathlib import Path

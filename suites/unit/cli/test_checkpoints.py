@@ -15,7 +15,7 @@ from harness.machine.checkpoint import Checkpoint, CheckpointEvent, CheckpointSt
 from harness.provisioning.wait import Deadline
 from harness.published import Stage
 from harness.settings import Settings
-from suites.unit.machine.test_checkpoint import FakeFallocate
+from suites.unit.machine.fake_fallocate import FakeFallocate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

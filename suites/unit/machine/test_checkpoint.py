@@ -14,49 +14,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness import lease, published
+from harness import lease
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.machine.checkpoint import (
-    KIND,
     Checkpoint,
     CheckpointEvent,
     CheckpointPlace,
     CheckpointStore,
 )
-from harness.provisioning.command import CommandResult
+from harness.machine.sealed import KIND
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
-from harness.published import Stage
+from harness.published import Stage, kind, shelf
+from suites.unit.machine.fake_fallocate import FakeFallocate
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
 MIB = 1 << 20
 PLENTY = 1 << 40
 FACTS = {"qemu": "7.2.22"}
-
-
-class FakeFallocate:
-    """Takes calls of `fallocate --dig-holes`; digging fails, which has to do no harm."""
-
-    def __init__(self) -> None:
-        self.dug: list[str] = []
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout_s: float,
-        stdin: str | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> CommandResult:
-        assert argv[:2] == ["fallocate", "--dig-holes"]
-        assert timeout_s > 0
-        assert stdin is None
-        assert env is None
-        self.dug.append(Path(argv[2]).name)
-        return CommandResult(argv=tuple(argv), exit_code=1, stdout="", stderr="not supported")
 
 
 class ClockThat:
@@ -176,7 +154,7 @@ def test_manifest_tells_what_it_was_made_from(cache: Cache) -> None:
     assert manifest.facts == FACTS
     assert manifest.parent is not None
     assert manifest.parent.key == parent.key
-    assert manifest.parent.disk_sha256 == published.fact_of(parent.disk).sha256
+    assert manifest.parent.disk_sha256 == kind.fact_of(parent.disk).sha256
     assert sorted(manifest.files) == ["disk.qcow2", "ram", "state"]
     assert 0 < manifest.allocated_bytes < MIB
 
@@ -189,7 +167,7 @@ def test_what_was_made_is_not_read_a_second_time(
 
     with cache.use():
         pass
-    monkeypatch.setattr(published, "fact_of", refuse)
+    monkeypatch.setattr(kind, "fact_of", refuse)
 
     cache.have()
 
@@ -463,12 +441,12 @@ def test_everything_is_read_again_after_a_boot_of_the_host(
 ) -> None:
     checkpoint = cache.have()
     _flip_a_byte(checkpoint)
-    stamp = published.appearance(checkpoint.folder, KIND.read(checkpoint.folder).files)
-    published.write_stamp(checkpoint.folder, stamp)
+    stamp = kind.appearance(checkpoint.folder, KIND.read(checkpoint.folder).files)
+    kind.write_stamp(checkpoint.folder, stamp)
     assert cache.have() == checkpoint, "The stamp says that nothing has changed."
 
     (tmp_path / "boot_id").write_text("another boot\n")
-    monkeypatch.setattr(published, "BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr(kind, "BOOT_ID", tmp_path / "boot_id")
 
     assert content_of(cache.have()) == "disk 2"
     assert "has the digest" in cache.said(Stage.REFUSED)[0]
@@ -644,7 +622,7 @@ def test_full_disk_at_publication_is_told_too(
     def fail(_path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(published, "_flush", fail)
+    monkeypatch.setattr(shelf, "_flush", fail)
 
     with pytest.raises(RequirementError, match="became full"), cache.use():
         pass
