@@ -29,12 +29,19 @@ from harness.machine.sealed import (
     USED,
     CheckpointDamagedError,
     Manifest,
-    allocated_bytes,
     look,
 )
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
-from harness.published import KEY_DIGITS, DamagedError, GoneError, ParentPin, Stage, now
+from harness.published import (
+    KEY_DIGITS,
+    DamagedError,
+    GoneError,
+    ParentPin,
+    Stage,
+    allocated_bytes,
+    now,
+)
 from harness.published.kind import appearance, facts_of, write_stamp
 from harness.published.shelf import Shelf
 from harness.published.space import Space, free_bytes
@@ -46,6 +53,8 @@ if TYPE_CHECKING:
     from harness.machine.sealed import CheckpointInfo
     from harness.provisioning.command import Runner
     from harness.published import Workplace
+
+MIB = 1 << 20
 
 RESERVE_MIB = 512
 """What has to stay free beside a memory file and an overlay that may both grow to memory's size."""
@@ -168,7 +177,7 @@ class CheckpointStore:
         """Give the checkpoint, which nobody removes until the context ends; make it if need be.
 
         `parts` are data, as JSON has it, that name all that its bytes depend on beside the
-        parent. `make` brings a machine of `memory_mib` to the state wanted, leaves the files in
+        parent; for one without a parent the digest of the disk below is among them. `make` brings a machine of `memory_mib` to the state wanted, leaves the files in
         the place it is given, and returns facts for the manifest. The parent has to be in use by
         the caller, in this very store.
 
@@ -271,8 +280,8 @@ class CheckpointStore:
         The limit is the store's where none is given; 0 removes all that nobody uses.
         """
         swept = [
-            Removal(folder=work, size_mib=0.0, reason="its maker is dead.")
-            for work in self._shelf.sweep()
+            Removal(folder=work, size_mib=size / MIB, reason="its maker is dead.")
+            for work, size in self._shelf.sweep()
         ]
         return swept + self._evict(self._limit_mib if limit_mib is None else limit_mib)
 

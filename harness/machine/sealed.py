@@ -11,7 +11,7 @@ from typing import Literal
 import pydantic  # noqa: TC002
 
 from harness import lease
-from harness.published import DamagedError, FileFact, ParentPin
+from harness.published import DamagedError, FileFact, ParentPin, allocated_bytes
 from harness.published.kind import Kind
 
 SCHEMA = 1
@@ -80,8 +80,8 @@ def look(folder: Path) -> CheckpointInfo | None:
     else:
         name, key, created = manifest.name, manifest.key, manifest.created
         parent = None if manifest.parent is None else manifest.parent.folder
+    used = folder / USED
     try:
-        used = folder / USED
         last_used = (used if used.exists() else folder).stat().st_mtime
         with lease.sole(used) as is_alone:
             return CheckpointInfo(
@@ -97,7 +97,3 @@ def look(folder: Path) -> CheckpointInfo | None:
             )
     except FileNotFoundError:
         return None
-
-
-def allocated_bytes(folder: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())

@@ -15,7 +15,7 @@ import filelock
 
 from harness.errors import HarnessError, RequirementError
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
-from harness.published import DamagedError, GoneError, Stage, Workplace, now
+from harness.published import DamagedError, GoneError, Stage, Workplace, allocated_bytes, now
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -139,15 +139,18 @@ class Shelf:
             folder.rename(doomed)
         return doomed
 
-    def sweep(self) -> list[Path]:
-        """Remove the workplaces of makers that died, and what they were about to remove."""
-        swept: list[Path] = []
+    def sweep(self) -> list[tuple[Path, int]]:
+        """Remove the workplaces of makers that died, and what they were about to remove.
+
+        Returns what was removed, with the bytes that it took on the disk.
+        """
+        swept: list[tuple[Path, int]] = []
         if not self.folder.is_dir():
             return swept
         for work in sorted(self.private("work").iterdir()):
             if work.name.endswith(_DOOMED):
+                swept.append((work, allocated_bytes(work)))
                 shutil.rmtree(work, ignore_errors=True)
-                swept.append(work)
                 continue
             lock = filelock.FileLock(str(self.private("locks") / f"{work.name}.lock"))
             try:
@@ -156,8 +159,8 @@ class Shelf:
                 continue
             try:
                 if work.exists():
+                    swept.append((work, allocated_bytes(work)))
                     self._clean(work)
-                    swept.append(work)
             finally:
                 lock.release()
         return swept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.provisioning.wait import Deadline
-from harness.published import FileFact, GoneError, Stage, Workplace
+from harness.published import FileFact, GoneError, Stage, Workplace, allocated_bytes
 from harness.published.kind import fact_of
 from harness.published.shelf import Shelf
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import pytest
@@ -76,3 +78,23 @@ def test_folder_that_is_gone_once_its_lock_is_held_is_made_without_a_word(tmp_pa
     assert got == "opened"
     assert told == [Stage.PUBLISH]
     assert shelf.published() == [folder]
+
+
+def test_space_counts_blocks_and_not_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holes take none; a file that another process renames away meanwhile does no harm."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/data").write_bytes(b"x" * (1 << 20))
+    with (tmp_path / "hole").open("wb") as hole:
+        hole.truncate(1 << 30)
+    walk = os.walk
+
+    def walk_late(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for folder, folders, files in walk(top):
+            yield folder, folders, [*files, "gone"]
+
+    monkeypatch.setattr(os, "walk", walk_late)
+
+    assert 1 << 20 <= allocated_bytes(tmp_path) < 2 << 20
+    assert allocated_bytes(tmp_path / "absent") == 0

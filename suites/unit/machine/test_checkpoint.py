@@ -335,7 +335,7 @@ def half_made(cache: Cache) -> Path:
     checkpoint = cache.have()
     work = cache.folder / ".work" / checkpoint.folder.name
     (work / "content").mkdir(parents=True)
-    (work / "content/ram").write_text("half")
+    (work / "content/ram").write_bytes(b"half" * MIB)
     shutil.rmtree(checkpoint.folder)
     return work
 
@@ -356,7 +356,7 @@ def test_leavings_of_a_killed_maker_are_collected(cache: Cache) -> None:
 
     removals = cache.store.gc()
 
-    assert sorted(removal.folder for removal in removals) == sorted([work, doomed])
+    assert {(removal.folder, removal.size_mib) for removal in removals} == {(work, 4), (doomed, 0)}
     assert not work.exists()
     assert not doomed.exists()
 
