@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import filelock
 import pytest
 
 from harness import lease
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
+
+    from harness.published import FileFact
 
 MIB = 1 << 20
 PLENTY = 1 << 40
@@ -159,17 +162,59 @@ def test_manifest_tells_what_it_was_made_from(cache: Cache) -> None:
     assert 0 < manifest.allocated_bytes < MIB
 
 
-def test_what_was_made_is_not_read_a_second_time(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path) -> None:
-        pytest.fail(f"'{path}' was read whole.")
+def test_what_was_made_is_read_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither publication nor a later use reads a gibibyte that was just read."""
+    read: list[str] = []
+    fact_of = kind.fact_of
 
-    with cache.use():
-        pass
-    monkeypatch.setattr(kind, "fact_of", refuse)
+    def note(path: Path) -> FileFact:
+        read.append(path.name)
+        return fact_of(path)
+
+    monkeypatch.setattr(kind, "fact_of", note)
 
     cache.have()
+    cache.have()
+
+    assert sorted(read) == ["disk.qcow2", "ram", "state"]
+
+
+def test_all_but_the_memory_is_brought_to_the_disk(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(shelf, "_flush", lambda path: flushed.append(path.name))
+
+    cache.have()
+
+    assert {"manifest.json", "verified.json", "disk.qcow2", "state"} <= {*flushed}
+    assert "ram" not in flushed
+    assert flushed[-1] == cache.folder.name
+
+
+def test_nobody_evicts_between_publication_and_first_use(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates: list[bool] = []
+    share = lease.share
+
+    def try_gate(path: Path, *, deadline: Deadline) -> AbstractContextManager[None]:
+        gate = filelock.FileLock(cache.folder / ".locks/gate")
+        try:
+            gate.acquire(blocking=False)
+        except filelock.Timeout:
+            gates.append(False)
+        else:
+            gate.release()
+            gates.append(True)
+        return share(path, deadline=deadline)
+
+    monkeypatch.setattr(lease, "share", try_gate)
+
+    cache.have()
+    cache.have()
+
+    assert gates == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +357,7 @@ def test_parent_can_be_made_within_the_maker_of_another(cache: Cache) -> None:
 
 
 def test_waiting_process_says_for_whom_and_gives_up_at_its_deadline(tmp_path: Path) -> None:
-    making, waiting = Cache(tmp_path), Cache(tmp_path)
+    making, waiting = Cache(tmp_path), Cache(tmp_path, free_bytes=0)
 
     def try_meanwhile(_place: CheckpointPlace) -> None:
         with (
