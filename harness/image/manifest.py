@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from typing_extensions import override
 
 from harness.image import DriverImage, ImageDamagedError
-from harness.published import FileFact, Kind, ParentPin
+from harness.published import FileFact, ParentPin  # noqa: TC001 - pydantic evaluates them
+from harness.published.kind import Kind
 
 if TYPE_CHECKING:
     from pathlib import Path

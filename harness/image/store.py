@@ -11,7 +11,9 @@ from harness.image import Image, ImageEvent, Kernel, ignore_events
 from harness.image.build import MmdebstrapBuilder
 from harness.image.manifest import DISK, KIND, Manifest
 from harness.provisioning.command import LocalRunner
-from harness.published import KEY_DIGITS, ParentPin, Shelf, Stage, facts_of, now
+from harness.published import KEY_DIGITS, ParentPin, Stage, now
+from harness.published.kind import facts_of
+from harness.published.shelf import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

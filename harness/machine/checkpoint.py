@@ -10,69 +10,59 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime as dt
-import errno
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003
-from typing import TYPE_CHECKING, Literal, Protocol
-
-import pydantic  # noqa: TC002
+from typing import TYPE_CHECKING, Protocol
 
 from harness import lease
-from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.errors import BadInputError, HarnessError
+from harness.machine.sealed import (
+    DISK,
+    KIND,
+    RAM,
+    SCHEMA,
+    STATE,
+    USED,
+    CheckpointDamagedError,
+    Manifest,
+    look,
+)
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 from harness.published import (
     KEY_DIGITS,
     DamagedError,
-    FileFact,
     GoneError,
-    Kind,
     ParentPin,
-    Shelf,
     Stage,
-    appearance,
-    facts_of,
+    allocated_bytes,
     now,
-    write_stamp,
 )
+from harness.published.kind import appearance, facts_of, write_stamp
+from harness.published.shelf import Shelf
+from harness.published.space import Space, free_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
+    from harness.machine.sealed import CheckpointInfo
     from harness.provisioning.command import Runner
     from harness.published import Workplace
 
-SCHEMA = 1
-
-RAM = "ram"
-STATE = "state"
-DISK = "disk.qcow2"
-
-USED = "used"
-"""Locked by those who use a checkpoint; its time of change tells when one last began to."""
+MIB = 1 << 20
 
 RESERVE_MIB = 512
 """What has to stay free beside a memory file and an overlay that may both grow to memory's size."""
-
-_FULL_MIB = 32
-"""With less than this left, a machine's failure is put down to the full disk: QEMU dies of
-SIGBUS when a page of its memory file finds no block, and says nothing."""
 
 _GATE_S = 60.0
 _READERS_S = 60.0
 _DIG_S = 120.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
-
-
-class CheckpointDamagedError(DamagedError):
-    """A checkpoint in the cache is not what was published; no clone may begin from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,53 +116,12 @@ class CheckpointPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointInfo:
-    """What the store shows of a checkpoint; `trouble` is why it would be refused.
-
-    `parent` is the name of the parent's folder, `size_mib` what the files take on the disk.
-    """
-
-    name: str
-    key: str
-    folder: Path
-    parent: str | None
-    size_mib: float
-    created: str | None
-    last_used: dt.datetime
-    is_in_use: bool
-    trouble: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Removal:
     """Something that was removed from the store, and why."""
 
     folder: Path
     size_mib: float
     reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """What a checkpoint is.
-
-    `place` is the folder it was published in: its disk names the file below by an absolute path,
-    so that a moved cache is worth nothing.
-    """
-
-    schema: Literal[1] = 1
-    name: str
-    key: str
-    parts: Mapping[str, pydantic.JsonValue]
-    parent: ParentPin | None
-    facts: Mapping[str, str]
-    created: str
-    place: str
-    files: Mapping[str, FileFact]
-    allocated_bytes: int
-
-
-KIND = Kind(noun="checkpoint", shape=Manifest, damaged=CheckpointDamagedError)
 
 
 def key_of(name: str, parts: Mapping[str, object], parent: Checkpoint | None) -> str:
@@ -187,10 +136,6 @@ def key_of(name: str, parts: Mapping[str, object], parent: Checkpoint | None) ->
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
-
-
 class CheckpointStore:
     """Checkpoints below one folder; many processes and threads may use one store.
 
@@ -203,12 +148,12 @@ class CheckpointStore:
         folder: Path,
         *,
         limit_mib: int,
-        free_bytes: Callable[[Path], int] = _free_bytes,
+        free_bytes: Callable[[Path], int] = free_bytes,
         runner: Runner | None = None,
     ) -> None:
         self._folder = folder.absolute()
         self._limit_mib = limit_mib
-        self._free_bytes = free_bytes
+        self._space = Space(self._folder, free=free_bytes, remedy=_REMEDY)
         self._runner = LocalRunner() if runner is None else runner
         self._shelf = Shelf(
             self._folder,
@@ -232,7 +177,7 @@ class CheckpointStore:
         """Give the checkpoint, which nobody removes until the context ends; make it if need be.
 
         `parts` are data, as JSON has it, that name all that its bytes depend on beside the
-        parent. `make` brings a machine of `memory_mib` to the state wanted, leaves the files in
+        parent; for one without a parent the digest of the disk below is among them. `make` brings a machine of `memory_mib` to the state wanted, leaves the files in
         the place it is given, and returns facts for the manifest. The parent has to be in use by
         the caller, in this very store.
 
@@ -254,6 +199,7 @@ class CheckpointStore:
             )
         key = key_of(name, parts, parent)
         folder = self._folder / f"{name}-{key[:KEY_DIGITS]}"
+        what = f"checkpoint '{name}'"
         made = False
 
         def tell(stage: Stage, message: str) -> None:
@@ -279,9 +225,9 @@ class CheckpointStore:
                         key=parent.key,
                         disk_sha256=below.files[DISK].sha256,
                     )
-                self._require_space(name, memory_mib)
+                self._space.require(what, _needed_mib(memory_mib))
                 tell(Stage.BUILD, "making it")
-                with self._naming_a_full_disk(name, memory_mib, look=True):
+                with self._space.naming_a_full_disk(what, _needed_mib(memory_mib), look=True):
                     facts = make(
                         CheckpointPlace(
                             ram=place.content / RAM,
@@ -302,7 +248,7 @@ class CheckpointStore:
                     )
 
         with contextlib.ExitStack() as holding:
-            with self._naming_a_full_disk(name, memory_mib):
+            with self._space.naming_a_full_disk(what, _needed_mib(memory_mib)):
                 checkpoint, held = self._shelf.ensure(
                     folder,
                     name=name,
@@ -320,7 +266,7 @@ class CheckpointStore:
 
     def ls(self) -> list[CheckpointInfo]:
         """Return what is published, by name; reads no checkpoint."""
-        return [info for folder in self._shelf.published() if (info := _look(folder)) is not None]
+        return [info for folder in self._shelf.published() if (info := look(folder)) is not None]
 
     def verify(self) -> list[CheckpointInfo]:
         """Read every file of every checkpoint; those that would be refused say why."""
@@ -334,8 +280,8 @@ class CheckpointStore:
         The limit is the store's where none is given; 0 removes all that nobody uses.
         """
         swept = [
-            Removal(folder=work, size_mib=0.0, reason="its maker is dead.")
-            for work in self._shelf.sweep()
+            Removal(folder=work, size_mib=size / MIB, reason="its maker is dead.")
+            for work, size in self._shelf.sweep()
         ]
         return swept + self._evict(self._limit_mib if limit_mib is None else limit_mib)
 
@@ -423,40 +369,10 @@ class CheckpointStore:
             created=now(),
             place=str(folder.resolve()),
             files=facts_of(content, names),
-            allocated_bytes=_allocated_bytes(content),
+            allocated_bytes=allocated_bytes(content),
         )
         KIND.write(content, manifest)
         write_stamp(content, seen)
-
-    def _require_space(self, name: str, memory_mib: int) -> None:
-        needed_mib = _needed_mib(memory_mib)
-        free_mib = self._free_bytes(self._folder) >> 20
-        if free_mib < needed_mib:
-            raise RequirementError(
-                f"The checkpoint '{name}' needs {needed_mib} MiB free in '{self._folder}' while "
-                f"it is made, but {free_mib} MiB are free; {_REMEDY}."
-            )
-
-    @contextlib.contextmanager
-    def _naming_a_full_disk(
-        self, name: str, memory_mib: int, *, look: bool = False
-    ) -> Iterator[None]:
-        """Turn a failure for want of space into the sentence that says so.
-
-        With `look`, so is any other failure while next to nothing is free.
-        """
-        try:
-            yield
-        except RequirementError:
-            raise
-        except Exception as error:
-            free_mib = self._free_bytes(self._folder) >> 20
-            if not _is_about_space(error) and not (look and free_mib < _FULL_MIB):
-                raise
-            raise RequirementError(
-                f"The disk of '{self._folder}' became full while the checkpoint '{name}' was made "
-                f"({_needed_mib(memory_mib)} MiB are needed, {free_mib} MiB were left); {_REMEDY}."
-            ) from error
 
     @contextlib.contextmanager
     def _when_unused(self, folder: Path, deadline: Deadline) -> Iterator[None]:
@@ -467,7 +383,7 @@ class CheckpointStore:
         """
         with contextlib.ExitStack() as holding:
 
-            def look() -> Observation[bool]:
+            def try_alone() -> Observation[bool]:
                 with contextlib.ExitStack() as attempt:
                     if attempt.enter_context(lease.sole(folder / USED)):
                         holding.push(attempt.pop_all())
@@ -475,7 +391,7 @@ class CheckpointStore:
                 return Observation(None, "in use")
 
             try:
-                wait_for("its users", look, deadline.sooner(_READERS_S))
+                wait_for("its users", try_alone, deadline.sooner(_READERS_S))
             except WaitTimeoutError as error:
                 raise HarnessError(
                     f"The checkpoint in '{folder}' is damaged but still in use, so that it can't "
@@ -557,47 +473,3 @@ _REMEDY = (
 
 def _needed_mib(memory_mib: int) -> int:
     return 2 * memory_mib + RESERVE_MIB
-
-
-def _is_about_space(error: BaseException) -> bool:
-    """Tell whether a full disk or quota stands behind an error, however often it was wrapped."""
-    at: BaseException | None = error
-    while at is not None:
-        if isinstance(at, OSError) and at.errno in {errno.ENOSPC, errno.EDQUOT}:
-            return True
-        at = at.__cause__ or at.__context__
-    return False
-
-
-def _look(folder: Path) -> CheckpointInfo | None:
-    """Return what is to be shown of a checkpoint; nothing when it is removed just now."""
-    name, _, key = folder.name.rpartition("-")
-    parent, created, trouble = None, None, None
-    try:
-        manifest = KIND.read(folder)
-    except CheckpointDamagedError as error:
-        trouble = str(error)
-    else:
-        name, key, created = manifest.name, manifest.key, manifest.created
-        parent = None if manifest.parent is None else manifest.parent.folder
-    try:
-        used = folder / USED
-        last_used = (used if used.exists() else folder).stat().st_mtime
-        with lease.sole(used) as is_alone:
-            return CheckpointInfo(
-                name=name,
-                key=key,
-                folder=folder,
-                parent=parent,
-                size_mib=_allocated_bytes(folder) / (1 << 20),
-                created=created,
-                last_used=dt.datetime.fromtimestamp(last_used, tz=dt.timezone.utc),
-                is_in_use=not is_alone,
-                trouble=trouble,
-            )
-    except FileNotFoundError:
-        return None
-
-
-def _allocated_bytes(folder: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())

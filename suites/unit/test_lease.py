@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import stat
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError, RequirementError
-from harness.lease import hold, leased_folder, make_private_folder, sweep
+from harness.lease import hold, leased_folder, make_private_folder, share, sole, sweep
 from harness.provisioning.command import PIPE, spawn
+from harness.provisioning.wait import Deadline, WaitTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _HOLDER = """\
 import pathlib, sys
@@ -170,3 +176,133 @@ def test_lock_is_free_after_an_error(tmp_path: Path) -> None:
 
     with hold(path, timeout_s=0.01, what="x"):
         pass
+
+
+def test_shared_by_many_is_nobodys_alone(tmp_path: Path) -> None:
+    path = tmp_path / "used"
+    path.touch()
+
+    with share(path, deadline=Deadline.after(1)):
+        with share(path, deadline=Deadline.after(1)), sole(path) as is_alone:
+            assert not is_alone
+        with sole(path) as is_alone:
+            assert not is_alone
+    with sole(path) as is_alone:
+        assert is_alone
+
+
+def test_share_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
+    path = tmp_path / "used"
+    path.touch()
+
+    with (
+        sole(path),
+        pytest.raises(WaitTimeoutError, match=rf"for a share in '{path}'.*wants it alone"),
+        share(path, deadline=Deadline.after(0)),
+    ):
+        pass
+
+
+def test_what_is_not_there_cannot_be_shared_and_is_used_by_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "used"
+
+    with (
+        sole(path) as is_alone,
+        pytest.raises(FileNotFoundError),
+        share(path, deadline=Deadline.after(1)),
+    ):
+        pass
+
+    assert is_alone
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def _replace(path: Path) -> None:
+    new = path.with_name("new")
+    new.touch()
+    new.rename(path)
+
+
+@pytest.mark.parametrize("change", [_remove, _replace])
+def test_nobody_is_sole_user_of_what_was_taken_away_while_it_was_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "used"
+    path.touch()
+    lock = fcntl.flock
+
+    def change_and_lock(descriptor: int, how: int) -> None:
+        change(path)
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", change_and_lock)
+
+    with sole(path) as is_alone:
+        assert not is_alone
+
+
+def test_share_in_what_was_replaced_while_it_was_locked_is_one_in_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "used"
+    path.touch()
+    lock = fcntl.flock
+
+    def replace_and_lock(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        _replace(path)
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", replace_and_lock)
+
+    with share(path, deadline=Deadline.after(5)), sole(path) as is_alone:
+        assert not is_alone
+
+
+def test_share_in_what_was_removed_while_it_was_locked_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "used"
+    path.touch()
+    lock = fcntl.flock
+
+    def remove_and_lock(descriptor: int, how: int) -> None:
+        path.unlink(missing_ok=True)
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", remove_and_lock)
+
+    with pytest.raises(FileNotFoundError), share(path, deadline=Deadline.after(5)):
+        pass
+
+
+_SHARER = """
+import sys
+from pathlib import Path
+from harness.lease import share
+from harness.provisioning.wait import Deadline
+with share(Path(sys.argv[1]), deadline=Deadline.after(9)):
+    print("shared", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.starts_process
+def test_share_ends_with_a_killed_process(tmp_path: Path) -> None:
+    path = tmp_path / "used"
+    path.touch()
+    process = spawn([sys.executable, "-c", _SHARER, str(path)], stdin=PIPE, stdout=PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"shared\n"
+
+    with sole(path) as while_alive:
+        pass
+    process.kill()
+    process.communicate()
+
+    with sole(path) as afterwards:
+        pass
+    assert (while_alive, afterwards) == (False, True)

@@ -30,6 +30,11 @@ def test_unknown_evidence_choice_names_the_known_ones() -> None:
         Settings(evidence="never")
 
 
+def test_limit_below_nothing_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"--checkpoint-limit-mib: -1 is too little"):
+        Settings(checkpoint_limit_mib=-1)
+
+
 def test_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "my cache, 100%"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
@@ -38,6 +43,7 @@ def test_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
 
     assert settings.cache == cache / "gpu-node-harness"
     assert settings.runs_folder.parent == settings.image_store.parent == settings.cache
+    assert settings.checkpoint_store.parent == settings.cache
 
 
 def test_relative_cache_is_never_taken_as_it_is(

@@ -9,7 +9,7 @@ import pytest
 
 from harness.image import ImageDamagedError
 from harness.image.manifest import KIND, Manifest
-from harness.published import facts_of
+from harness.published.kind import facts_of
 
 if TYPE_CHECKING:
     from pathlib import Path

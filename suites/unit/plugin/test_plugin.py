@@ -307,12 +307,13 @@ def test_options_become_settings(inner: Inner) -> None:
             assert (settings.image, settings.evidence) == ("noble", "always")
             assert settings.images_folder == pytestconfig.rootpath / "images"
             assert settings.evidence_folder == pytestconfig.rootpath / "kept"
+            assert settings.checkpoint_limit_mib == 512
         """
 
     inner.run(
         source,
         *("--accelerator=tcg", "--qemu=my-qemu", "--image=noble", "--evidence=always"),
-        "--evidence-dir=kept",
+        *("--evidence-dir=kept", "--checkpoint-limit-mib=512"),
     ).assert_outcomes(passed=1)
 
 

@@ -1,0 +1,161 @@
+"""`harness checkpoints`: what it shows, what it removes, and its exit codes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cli import checkpoints, main
+from harness.cli.checkpoints import _age
+from harness.machine.checkpoint import Checkpoint, CheckpointEvent, CheckpointStore
+from harness.provisioning.wait import Deadline
+from harness.published import Stage
+from harness.settings import Settings
+from suites.unit.machine.fake_fallocate import FakeFallocate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from harness.machine.checkpoint import CheckpointPlace
+
+
+def _make(place: CheckpointPlace) -> Mapping[str, str]:
+    for path in (place.ram, place.state, place.disk):
+        path.write_text(path.name)
+    return {}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStore:
+    """Return the store that the command will look at."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return CheckpointStore(
+        Settings().checkpoint_store,
+        limit_mib=100,
+        free_bytes=lambda _folder: 1 << 40,
+        runner=FakeFallocate(),
+    )
+
+
+@pytest.fixture
+def two(store: CheckpointStore) -> tuple[Checkpoint, Checkpoint]:
+    """Return a checkpoint and one on top of it, neither in use."""
+    deadline = Deadline.after(60)
+    with (
+        store.use("booted", {}, _make, memory_mib=1, deadline=deadline) as parent,
+        store.use("baked", {}, _make, memory_mib=1, parent=parent, deadline=deadline) as child,
+    ):
+        return parent, child
+
+
+def test_checkpoints_are_listed(
+    store: CheckpointStore,
+    two: tuple[Checkpoint, Checkpoint],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parent, child = two
+    with store.use("booted", {}, _make, memory_mib=1, deadline=Deadline.after(60)):
+        assert main(["checkpoints", "ls"]) == 0
+
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split() == ["NAME", "KEY", "PARENT", "MIB", "LAST", "USED", "IN", "USE"]
+    assert first.split()[:4] == ["baked", child.key[:12], parent.folder.name, "0"]
+    assert second.split()[:3] == ["booted", parent.key[:12], "-"]
+    assert (first.split()[-2:], second.split()[-2:]) == (["ago", "no"], ["ago", "yes"])
+
+
+def test_listing_for_programs(
+    two: tuple[Checkpoint, Checkpoint], capsys: pytest.CaptureFixture[str]
+) -> None:
+    parent, child = two
+
+    assert main(["checkpoints", "ls", "--json"]) == 0
+
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["key"] == child.key
+    assert first["folder"] == str(child.folder)
+    assert (first["parent"], second["parent"]) == (parent.folder.name, None)
+    assert (first["in_use"], first["trouble"]) == (False, None)
+    assert dt.datetime.fromisoformat(first["last_used"]).tzinfo is not None
+
+
+def test_empty_cache_is_no_trouble(
+    store: CheckpointStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert store.ls() == []
+    assert [main(["checkpoints", action]) for action in ("ls", "verify", "gc")] == [0, 0, 0]
+    assert capsys.readouterr().out.startswith("NAME")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["people", "programs"])
+def test_verification_ends_with_2_and_a_sentence_for_each_damaged_one(
+    two: tuple[Checkpoint, Checkpoint], options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    parent, child = two
+    assert main(["checkpoints", "verify", *options]) == 0
+    capsys.readouterr()
+    os.truncate(parent.ram, 1)
+
+    assert main(["checkpoints", "verify", *options]) == 2
+
+    sentence = f"The checkpoint's file '{parent.ram}' has 1 bytes, but 3 were published."
+    streams = capsys.readouterr()
+    if options:
+        assert [each["trouble"] for each in json.loads(streams.out)] == [None, sentence]
+    else:
+        assert streams.out == f"baked {child.key[:12]} is what was published.\n"
+        assert streams.err == f"harness: {sentence}\n"
+
+
+def test_everything_unused_can_be_removed(
+    two: tuple[Checkpoint, Checkpoint], capsys: pytest.CaptureFixture[str]
+) -> None:
+    parent, child = two
+
+    assert main(["checkpoints", "gc"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["checkpoints", "gc", "--all", "--json"]) == 0
+
+    removed = json.loads(capsys.readouterr().out)
+    assert [each["folder"] for each in removed] == [str(child.folder), str(parent.folder)]
+    assert not parent.folder.exists()
+
+
+def test_removal_is_told(
+    two: tuple[Checkpoint, Checkpoint], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _parent, child = two
+
+    assert main(["checkpoints", "gc", "--limit-mib=0"]) == 0
+
+    assert capsys.readouterr().out.splitlines()[0] == (
+        f"Removed '{child.folder}' (0 MiB): nobody uses it, and the limit is 0 MiB."
+    )
+
+
+@pytest.mark.parametrize("wrong", ["--limit-mib=-1", "--limit-mib=many", "--limit-mib=1 --all"])
+def test_limit_that_is_none_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["checkpoints", "gc", *wrong.split()])
+
+    assert caught.value.code == 2
+    assert "--limit-mib" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-5, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200000, "2 d")],
+)
+def test_age_is_told_in_one_unit(seconds: int, words: str) -> None:
+    assert _age(dt.timedelta(seconds=seconds)) == words
+
+
+def test_events_go_to_people(capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoints.show_event(CheckpointEvent(checkpoint="booted", stage=Stage.WAIT, message="x"))
+
+    assert capsys.readouterr() == ("", "[booted] wait: x\n")

@@ -1,0 +1,856 @@
+"""Checkpoints: made once, shared while in use, refused when damaged, evicted when unused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import filelock
+import pytest
+
+from harness import lease
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.machine.checkpoint import (
+    Checkpoint,
+    CheckpointEvent,
+    CheckpointPlace,
+    CheckpointStore,
+)
+from harness.machine.sealed import KIND
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
+from harness.published import Stage, kind, shelf
+from suites.unit.machine.fake_fallocate import FakeFallocate
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from harness.published import FileFact
+
+MIB = 1 << 20
+PLENTY = 1 << 40
+FACTS = {"qemu": "7.2.22"}
+
+
+class ClockThat:
+    """The system's clock, but instead of sleeping it lets `happens` happen; that takes a while."""
+
+    def __init__(self, happens: Callable[[], object] = lambda: None) -> None:
+        self._happens = happens
+        self._slept_s = 0.0
+
+    def monotonic(self) -> float:
+        return SYSTEM_CLOCK.monotonic() + self._slept_s
+
+    def now(self) -> dt.datetime:
+        return SYSTEM_CLOCK.now()
+
+    def sleep(self, seconds: float) -> None:
+        self._slept_s += seconds
+        self._happens()
+
+
+class Cache:
+    """A store in a temporary folder, a maker that counts, and what the store said.
+
+    Each checkpoint made takes `blocks_mib` on the disk; `meanwhile` happens within the maker.
+    """
+
+    def __init__(self, top: Path, *, limit_mib: int = 1000, free_bytes: int = PLENTY) -> None:
+        self.folder = top / "checkpoints"
+        self.free_bytes = free_bytes
+        self.fallocate = FakeFallocate()
+        self.events: list[CheckpointEvent] = []
+        self.made = 0
+        self.blocks_mib = 0
+        self.meanwhile: Callable[[CheckpointPlace], None] = lambda _place: None
+        self.store = CheckpointStore(
+            self.folder,
+            limit_mib=limit_mib,
+            free_bytes=lambda _folder: self.free_bytes,
+            runner=self.fallocate,
+        )
+
+    def use(
+        self,
+        name: str = "booted",
+        parts: Mapping[str, object] | None = None,
+        *,
+        parent: Checkpoint | None = None,
+        deadline: Deadline | None = None,
+    ) -> AbstractContextManager[Checkpoint]:
+        return self.store.use(
+            name,
+            {"image": "one"} if parts is None else parts,
+            self._make,
+            memory_mib=1024,
+            parent=parent,
+            deadline=deadline or Deadline.after(60),
+            listener=self.events.append,
+        )
+
+    def have(self, name: str = "booted", *, parent: Checkpoint | None = None) -> Checkpoint:
+        """Make it where need be, and use it no longer."""
+        with self.use(name, parent=parent) as checkpoint:
+            return checkpoint
+
+    def have_two(self) -> tuple[Checkpoint, Checkpoint]:
+        """Make one and another on top of it, and use them no longer."""
+        with self.use("booted") as parent:
+            return parent, self.have("baked", parent=parent)
+
+    def _make(self, place: CheckpointPlace) -> Mapping[str, str]:
+        self.made += 1
+        with place.ram.open("wb") as ram:
+            ram.truncate(16 * MIB)
+            ram.seek(4 * MIB)
+            ram.write(f"memory {self.made}".encode() + b"\1" * (self.blocks_mib * MIB))
+        place.state.write_text(f"state {self.made}")
+        place.disk.write_text(f"disk {self.made}")
+        (place.folder / "console.log").write_text("scratch")
+        self.meanwhile(place)
+        return FACTS
+
+    def said(self, stage: Stage) -> list[str]:
+        return [event.message for event in self.events if event.stage is stage]
+
+    def names(self) -> list[str]:
+        return [info.name for info in self.store.ls()]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path)
+
+
+def content_of(checkpoint: Checkpoint) -> str:
+    return checkpoint.disk.read_text()
+
+
+def test_checkpoint_is_made_once(cache: Cache) -> None:
+    with cache.use() as first, cache.use() as second:
+        assert first == second
+        assert content_of(first) == "disk 1"
+        assert first.state.read_text() == "state 1"
+        assert first.ram.stat().st_size == 16 * MIB
+        assert first.facts == FACTS
+        assert first.parent is None
+
+    assert cache.made == 1
+    assert cache.fallocate.dug == ["ram"]
+
+
+def test_manifest_tells_what_it_was_made_from(cache: Cache) -> None:
+    parent, child = cache.have_two()
+
+    manifest = KIND.read(child.folder)
+
+    assert manifest.parts == {"image": "one"}
+    assert manifest.facts == FACTS
+    assert manifest.parent is not None
+    assert manifest.parent.key == parent.key
+    assert manifest.parent.disk_sha256 == kind.fact_of(parent.disk).sha256
+    assert sorted(manifest.files) == ["disk.qcow2", "ram", "state"]
+    assert 0 < manifest.allocated_bytes < MIB
+
+
+def test_what_was_made_is_read_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither publication nor a later use reads a gibibyte that was just read."""
+    read: list[str] = []
+    fact_of = kind.fact_of
+
+    def note(path: Path) -> FileFact:
+        read.append(path.name)
+        return fact_of(path)
+
+    monkeypatch.setattr(kind, "fact_of", note)
+
+    cache.have()
+    cache.have()
+
+    assert sorted(read) == ["disk.qcow2", "ram", "state"]
+
+
+def test_all_but_the_memory_is_brought_to_the_disk(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(shelf, "_flush", lambda path: flushed.append(path.name))
+
+    cache.have()
+
+    assert {"manifest.json", "verified.json", "disk.qcow2", "state"} <= {*flushed}
+    assert "ram" not in flushed
+    assert flushed[-1] == cache.folder.name
+
+
+def test_nobody_evicts_between_publication_and_first_use(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates: list[bool] = []
+    share = lease.share
+
+    def try_gate(path: Path, *, deadline: Deadline) -> AbstractContextManager[None]:
+        gate = filelock.FileLock(cache.folder / ".locks/gate")
+        try:
+            gate.acquire(blocking=False)
+        except filelock.Timeout:
+            gates.append(False)
+        else:
+            gate.release()
+            gates.append(True)
+        return share(path, deadline=deadline)
+
+    monkeypatch.setattr(lease, "share", try_gate)
+
+    cache.have()
+    cache.have()
+
+    assert gates == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("booted", {"image": "two"}), ("booted", {"image": "one", "cpus": 2}), ("other", None)],
+)
+def test_what_is_made_of_something_else_lies_elsewhere(
+    cache: Cache, name: str, parts: Mapping[str, object] | None
+) -> None:
+    with cache.use() as first, cache.use(name, parts) as second:
+        assert first.folder != second.folder
+        assert (content_of(first), content_of(second)) == ("disk 1", "disk 2")
+
+
+def test_order_of_parts_does_not_matter(cache: Cache) -> None:
+    with (
+        cache.use(parts={"a": 1, "b": [2, {"c": None}]}) as first,
+        cache.use(parts={"b": [2, {"c": None}], "a": 1}) as second,
+    ):
+        assert first == second
+
+
+def test_key_of_a_child_covers_its_parents_key(cache: Cache) -> None:
+    with (
+        cache.use(parts={"image": "one"}) as one,
+        cache.use(parts={"image": "two"}) as two,
+        cache.use("baked", parent=one) as first,
+        cache.use("baked", parent=two) as second,
+        cache.use("baked") as third,
+    ):
+        assert len({first.key, second.key, third.key}) == 3
+        assert first.parent == one
+        assert second.parent == two
+
+
+def test_parts_have_to_be_data(cache: Cache) -> None:
+    with pytest.raises(TypeError), cache.use(parts={"image": Path("/")}):
+        pass
+
+
+@pytest.mark.parametrize("name", ["", "../up", "UP", ".hidden", "a b"])
+def test_name_that_is_no_folders_name_is_refused(cache: Cache, name: str) -> None:
+    with pytest.raises(BadInputError, match="is no checkpoint name"), cache.use(name):
+        pass
+
+
+def test_parent_of_another_store_is_refused(cache: Cache, tmp_path: Path) -> None:
+    foreign = Cache(tmp_path / "other").have()
+
+    with (
+        pytest.raises(BadInputError, match="outside of the store"),
+        cache.use("baked", parent=foreign),
+    ):
+        pass
+
+
+def test_everything_is_private(cache: Cache) -> None:
+    parent, child = cache.have_two()
+
+    for checkpoint in (parent, child):
+        assert stat.S_IMODE(checkpoint.folder.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(p.stat().st_mode) for p in checkpoint.folder.iterdir()} == {0o600}
+    assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
+
+
+def test_nothing_but_the_checkpoint_remains(cache: Cache) -> None:
+    checkpoint = cache.have()
+
+    assert list((cache.folder / ".work").iterdir()) == []
+    assert not list((cache.folder / ".locks").glob("*.holder"))
+    assert sorted(path.name for path in checkpoint.folder.iterdir()) == [
+        "disk.qcow2",
+        "manifest.json",
+        "ram",
+        "state",
+        "used",
+        "verified.json",
+    ]
+
+
+def test_four_at_once_make_it_once(tmp_path: Path) -> None:
+    ready = threading.Barrier(4, timeout=10)
+    done = threading.Event()
+    got: list[tuple[Checkpoint, int]] = []
+
+    def take() -> None:
+        cache = Cache(tmp_path)
+        ready.wait()
+        with cache.use(deadline=Deadline.after(60, ClockThat(lambda: done.wait(10)))) as one:
+            done.set()
+            got.append((one, cache.made))
+            ready.wait()
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert len(got) == 4
+    assert len({checkpoint.key for checkpoint, _ in got}) == 1
+    assert sum(count for _, count in got) == 1
+
+
+def test_two_that_are_not_the_same_are_made_at_once(tmp_path: Path) -> None:
+    both = threading.Barrier(2, timeout=10)
+    got: list[Checkpoint] = []
+
+    def take(image: str) -> None:
+        cache = Cache(tmp_path)
+        cache.meanwhile = lambda _place: void(both.wait())
+        with cache.use(parts={"image": image}) as checkpoint:
+            got.append(checkpoint)
+
+    threads = [threading.Thread(target=take, args=(image,)) for image in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert len({checkpoint.folder for checkpoint in got}) == 2
+
+
+def void(_value: object) -> None:
+    return
+
+
+def test_parent_can_be_made_within_the_maker_of_another(cache: Cache) -> None:
+    inner: list[Checkpoint] = []
+
+    def nest(_place: CheckpointPlace) -> None:
+        cache.meanwhile = void
+        with cache.use("booted") as parent, cache.use("baked", parent=parent) as child:
+            inner.extend([parent, child])
+
+    cache.meanwhile = nest
+    with cache.use("outer"):
+        assert cache.names() == ["baked", "booted", "outer"]
+    assert inner[1].parent == inner[0]
+
+
+def test_waiting_process_says_for_whom_and_gives_up_at_its_deadline(tmp_path: Path) -> None:
+    making, waiting = Cache(tmp_path), Cache(tmp_path, free_bytes=0)
+
+    def try_meanwhile(_place: CheckpointPlace) -> None:
+        with (
+            pytest.raises(HarnessError, match=r"Waited .* s for the checkpoint 'booted'"),
+            waiting.use(deadline=Deadline.after(3, ClockThat())),
+        ):
+            pass
+
+    making.meanwhile = try_meanwhile
+    making.have()
+
+    assert waiting.made == 0
+    (sentence,) = waiting.said(Stage.WAIT)
+    assert sentence.startswith(f"waiting for process {os.getpid()} (since 2")
+    assert sentence.endswith("which is making this checkpoint")
+
+
+def half_made(cache: Cache) -> Path:
+    """Leave what a maker that was killed leaves: its workplace, and a lock nobody holds."""
+    checkpoint = cache.have()
+    work = cache.folder / ".work" / checkpoint.folder.name
+    (work / "content").mkdir(parents=True)
+    (work / "content/ram").write_bytes(b"half" * MIB)
+    shutil.rmtree(checkpoint.folder)
+    return work
+
+
+def test_killed_maker_is_followed_by_the_next(cache: Cache) -> None:
+    work = half_made(cache)
+
+    with cache.use() as checkpoint:
+        assert content_of(checkpoint) == "disk 2"
+
+    assert not work.exists()
+
+
+def test_leavings_of_a_killed_maker_are_collected(cache: Cache) -> None:
+    work = half_made(cache)
+    doomed = cache.folder / ".work/booted-0.abcd.doomed"
+    doomed.mkdir()
+
+    removals = cache.store.gc()
+
+    assert {(removal.folder, removal.size_mib) for removal in removals} == {(work, 4), (doomed, 0)}
+    assert not work.exists()
+    assert not doomed.exists()
+
+
+def test_workplace_of_a_living_maker_stays(cache: Cache) -> None:
+    def collect(place: CheckpointPlace) -> None:
+        assert Cache(cache.folder.parent).store.gc(0) == []
+        assert place.ram.exists()
+
+    cache.meanwhile = collect
+
+    assert content_of(cache.have()) == "disk 1"
+
+
+def _truncate_memory(checkpoint: Checkpoint) -> None:
+    os.truncate(checkpoint.ram, 8 * MIB)
+
+
+def _flip_a_byte(checkpoint: Checkpoint) -> None:
+    with checkpoint.ram.open("r+b") as ram:
+        ram.seek(4 * MIB)
+        ram.write(b"M")
+
+
+def _lose_the_state(checkpoint: Checkpoint) -> None:
+    checkpoint.state.unlink()
+
+
+def _cut_the_manifest(checkpoint: Checkpoint) -> None:
+    os.truncate(checkpoint.folder / "manifest.json", 40)
+
+
+def _lose_the_manifest(checkpoint: Checkpoint) -> None:
+    (checkpoint.folder / "manifest.json").unlink()
+
+
+def _lose_the_lock(checkpoint: Checkpoint) -> None:
+    (checkpoint.folder / "used").unlink()
+
+
+DAMAGES = [
+    (_truncate_memory, r"ram' has 8388608 bytes, but 16777216 were published\."),
+    (_flip_a_byte, r"ram' has the digest \w{16}…, but \w{16}… was published\."),
+    (_lose_the_state, r"state' is missing\."),
+    (_cut_the_manifest, r"manifest\.json' is not sound: .*"),
+    (_lose_the_manifest, r"has no readable manifest \(No such file or directory\)\."),
+    (_lose_the_lock, r"has no file 'used'\."),
+]
+
+
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES)
+def test_damaged_checkpoint_is_refused_and_made_again(
+    cache: Cache, damage: Callable[[Checkpoint], None], reason: str
+) -> None:
+    damage(cache.have())
+
+    with cache.use() as checkpoint:
+        assert content_of(checkpoint) == "disk 2"
+
+    (sentence,) = cache.said(Stage.REFUSED)
+    assert str(checkpoint.folder) in sentence
+    assert re.search(f"{reason} It is made again.$", sentence)
+    assert cache.made == 2
+
+
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES)
+def test_verification_tells_what_is_wrong(
+    cache: Cache, damage: Callable[[Checkpoint], None], reason: str
+) -> None:
+    checkpoint = cache.have()
+    assert [info.trouble for info in cache.store.verify()] == [None]
+
+    damage(checkpoint)
+
+    (info,) = cache.store.verify()
+    assert info.trouble is not None
+    assert re.search(f"{reason}$", info.trouble)
+
+
+def test_everything_is_read_again_after_a_boot_of_the_host(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = cache.have()
+    _flip_a_byte(checkpoint)
+    stamp = kind.appearance(checkpoint.folder, KIND.read(checkpoint.folder).files)
+    kind.write_stamp(checkpoint.folder, stamp)
+    assert cache.have() == checkpoint, "The stamp says that nothing has changed."
+
+    (tmp_path / "boot_id").write_text("another boot\n")
+    monkeypatch.setattr(kind, "BOOT_ID", tmp_path / "boot_id")
+
+    assert content_of(cache.have()) == "disk 2"
+    assert "has the digest" in cache.said(Stage.REFUSED)[0]
+
+
+def test_checkpoint_under_a_foreign_name_is_refused(cache: Cache) -> None:
+    checkpoint = cache.have()
+    manifest = checkpoint.folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(checkpoint.key, "f" * 64))
+
+    cache.have()
+
+    assert cache.made == 2
+    assert "says that its key is 'ffffffffffffffff'" in cache.said(Stage.REFUSED)[0]
+
+
+def test_child_without_its_parent_is_refused(cache: Cache) -> None:
+    parent, _ = cache.have_two()
+    shutil.rmtree(parent.folder)
+
+    (info,) = cache.store.verify()
+    with pytest.raises(HarnessError, match=r"booted-\w+' is gone\."):
+        cache.have("baked", parent=parent)
+
+    assert info.trouble is not None
+    assert info.trouble.endswith(f"lies on '{parent.folder}', which is missing.")
+    assert cache.said(Stage.REFUSED) == [f"{info.trouble} It is made again."]
+
+
+def test_child_follows_a_parent_that_was_made_again(cache: Cache) -> None:
+    parent, child = cache.have_two()
+    _truncate_memory(parent)
+
+    with cache.use("booted") as again, cache.use("baked", parent=again) as grown:
+        assert again.folder == parent.folder
+        assert grown.folder == child.folder
+        assert content_of(grown) == "disk 4"
+
+    first, second = cache.said(Stage.REFUSED)
+    assert "has 8388608 bytes" in first
+    assert f"lies on a disk that '{parent.folder}' no longer holds" in second
+
+
+def test_nothing_is_made_on_a_damaged_parent(cache: Cache) -> None:
+    with cache.use("booted") as parent:
+        _truncate_memory(parent)
+
+        with (
+            pytest.raises(HarnessError, match="has 8388608 bytes"),
+            cache.use("baked", parent=parent),
+        ):
+            pass
+
+    assert cache.made == 1
+    assert cache.names() == ["booted"]
+
+
+def test_moved_cache_is_made_again(tmp_path: Path) -> None:
+    old = Cache(tmp_path / "old")
+    checkpoint = old.have()
+    (tmp_path / "new").mkdir()
+    old.folder.rename(tmp_path / "new/checkpoints")
+
+    new = Cache(tmp_path / "new")
+    (info,) = new.store.verify()
+    new.have()
+
+    assert new.made == 1
+    (sentence,) = new.said(Stage.REFUSED)
+    assert f"was made in '{checkpoint.folder}', and its disk names files there." in sentence
+    assert info.trouble is not None
+    assert sentence.startswith(info.trouble)
+
+
+def test_cache_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    Cache(tmp_path).have()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/checkpoints").symlink_to(tmp_path / "checkpoints")
+
+    linked = Cache(tmp_path / "elsewhere")
+
+    assert content_of(linked.have()) == "disk 1"
+    assert linked.made == 0
+
+
+def test_damaged_checkpoint_in_use_is_not_replaced_under_its_users(cache: Cache) -> None:
+    other = Cache(cache.folder.parent)
+    with cache.use() as checkpoint:
+        _truncate_memory(checkpoint)
+
+        with (
+            pytest.raises(HarnessError, match=r"damaged but still in use.*`fuser '.*/used'`"),
+            other.use(deadline=Deadline.after(100, ClockThat())),
+        ):
+            pass
+
+        assert checkpoint.ram.exists()
+    assert content_of(other.have()) == "disk 1"
+    assert other.made == 1
+
+
+def test_those_who_only_found_the_damage_are_waited_for(cache: Cache) -> None:
+    other = Cache(cache.folder.parent)
+    with ExitStack() as reading:
+        checkpoint = reading.enter_context(cache.use())
+        _truncate_memory(checkpoint)
+
+        with other.use(deadline=Deadline.after(100, ClockThat(reading.close))):
+            assert other.made == 1
+
+
+@pytest.mark.parametrize("free_mib", [0, 2 * 1024 + 511])
+def test_too_little_space_is_told_with_the_figures_and_the_remedy(
+    cache: Cache, free_mib: int
+) -> None:
+    cache.free_bytes = free_mib * MIB
+
+    with pytest.raises(RequirementError) as refusal, cache.use():
+        pass
+
+    assert str(refusal.value) == (
+        f"The checkpoint 'booted' needs 2560 MiB free in '{cache.folder}' while it is made, but "
+        f"{free_mib} MiB are free; free some by `harness checkpoints gc --all`, or set "
+        "XDG_CACHE_HOME to a folder on a larger disk."
+    )
+    assert cache.made == 0
+
+
+def test_just_enough_space_is_enough(cache: Cache) -> None:
+    cache.free_bytes = (2 * 1024 + 512) * MIB
+
+    cache.have()
+
+
+def _no_space(_place: CheckpointPlace) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _wrapped(place: CheckpointPlace) -> None:
+    try:
+        _no_space(place)
+    except OSError as error:
+        raise HarnessError("The machine died.") from error
+
+
+@pytest.mark.parametrize("fail", [_no_space, _wrapped])
+def test_disk_that_becomes_full_leaves_nothing_half_made(
+    cache: Cache, fail: Callable[[CheckpointPlace], None]
+) -> None:
+    cache.meanwhile = fail
+
+    with pytest.raises(RequirementError, match=r"became full.*2560 MiB.*gc --all"), cache.use():
+        pass
+
+    assert cache.names() == []
+    assert list((cache.folder / ".work").iterdir()) == []
+
+
+def test_machine_that_dies_on_a_full_disk_is_put_down_to_it(cache: Cache) -> None:
+    def die(_place: CheckpointPlace) -> None:
+        cache.free_bytes = 3 * MIB
+        raise HarnessError("QEMU ended by the signal 7.")
+
+    cache.meanwhile = die
+
+    with pytest.raises(RequirementError, match=r"became full.*3 MiB were left"), cache.use():
+        pass
+
+
+def test_full_disk_at_publication_is_told_too(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shelf, "_flush", fail)
+
+    with pytest.raises(RequirementError, match="became full"), cache.use():
+        pass
+
+    assert cache.names() == []
+    assert list((cache.folder / ".work").iterdir()) == []
+
+
+def test_failure_with_enough_space_stays_what_it_is(cache: Cache) -> None:
+    def fail(_place: CheckpointPlace) -> None:
+        raise HarnessError("The guest hangs.")
+
+    cache.meanwhile = fail
+
+    with pytest.raises(HarnessError, match=r"^The guest hangs\.$"), cache.use():
+        pass
+
+    assert cache.names() == []
+    assert list((cache.folder / ".work").iterdir()) == []
+
+
+def test_maker_that_leaves_a_file_out_is_refused(cache: Cache) -> None:
+    cache.meanwhile = lambda place: place.state.unlink()
+
+    with pytest.raises(HarnessError, match="'booted' left no file 'state'"), cache.use():
+        pass
+
+
+def test_failure_of_the_user_is_not_the_stores(cache: Cache) -> None:
+    cache.free_bytes = PLENTY
+
+    with pytest.raises(OSError, match="No space"), cache.use():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert not cache.store.ls()[0].is_in_use
+
+
+def test_cache_that_cannot_be_written_is_told_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+
+    with (
+        pytest.raises(RequirementError, match="choose a folder of your own"),
+        Cache(tmp_path / "file").use(),
+    ):
+        pass
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Cache:
+    """Return a store with room for two of the checkpoints that are made."""
+    cache = Cache(tmp_path, limit_mib=5)
+    cache.blocks_mib = 2
+    return cache
+
+
+def last_used(checkpoint: Checkpoint, day: int) -> None:
+    seconds = day * 86400
+    os.utime(checkpoint.folder / "used", (seconds, seconds))
+
+
+def test_least_recently_used_goes_first(small: Cache) -> None:
+    one, two = small.have("one"), small.have("two")
+    last_used(one, 2)
+    last_used(two, 1)
+
+    small.have("three")
+
+    assert small.names() == ["one", "three"]
+    (sentence,) = small.said(Stage.REMOVED)
+    assert sentence == (f"'{two.folder}' was removed: nobody uses it, and the limit is 5 MiB.")
+    assert list((small.folder / ".work").iterdir()) == []
+
+
+def test_use_counts_as_use(small: Cache) -> None:
+    one, two = small.have("one"), small.have("two")
+    last_used(one, 1)
+    last_used(two, 2)
+    small.have("one")
+
+    small.have("three")
+
+    assert small.names() == ["one", "three"]
+
+
+def test_one_that_is_in_use_stays(small: Cache) -> None:
+    with small.use("one") as one:
+        last_used(one, 1)
+        small.have("two")
+        small.have("three")
+
+        assert small.names() == ["one", "three"]
+        assert [info.is_in_use for info in small.store.ls()] == [True, False]
+        assert small.store.gc(0)
+        assert small.names() == ["one"]
+        assert one.ram.exists()
+
+    assert small.store.gc(0)
+    assert small.names() == []
+
+
+def test_parent_stays_as_long_as_a_child_does(small: Cache) -> None:
+    parent, child = small.have_two()
+    last_used(parent, 1)
+    last_used(child, 2)
+
+    small.have("other")
+
+    assert small.names() == ["booted", "other"]
+
+
+def test_parent_of_one_in_use_stays(small: Cache) -> None:
+    parent, child = small.have_two()
+
+    with ExitStack() as using:
+        with small.use("booted") as live:
+            using.enter_context(small.use("baked", parent=live))
+        last_used(parent, 1)
+
+        assert small.store.gc(0) == []
+        assert [info.is_in_use for info in small.store.ls()] == [True, True]
+
+    removed = [removal.folder for removal in small.store.gc(0)]
+    assert removed == [child.folder, parent.folder]
+
+
+def test_within_the_limit_nothing_goes(small: Cache) -> None:
+    small.have("one")
+    small.have("two")
+
+    assert small.store.gc() == []
+    assert small.store.gc(100) == []
+    assert small.names() == ["one", "two"]
+
+
+def test_empty_store_has_nothing_to_show(cache: Cache) -> None:
+    assert cache.store.ls() == []
+    assert cache.store.verify() == []
+    assert cache.store.gc(0) == []
+    assert not cache.folder.exists()
+
+
+def test_damaged_checkpoint_can_be_collected(cache: Cache) -> None:
+    _cut_the_manifest(cache.have())
+    (info,) = cache.store.ls()
+    assert info.name == "booted"
+    assert info.trouble is not None
+
+    cache.store.gc(0)
+
+    assert cache.names() == []
+
+
+def test_listing_tells_sizes_and_parents(small: Cache) -> None:
+    parent, child = small.have_two()
+    last_used(child, 1)
+
+    first, second = small.store.ls()
+
+    assert (first.name, first.key, first.parent) == ("baked", child.key, parent.folder.name)
+    assert (second.name, second.parent) == ("booted", None)
+    assert first.last_used.isoformat() == "1970-01-02T00:00:00+00:00"
+    assert 2 <= first.size_mib < 3
+    assert first.created is not None
+    assert not first.is_in_use
+
+
+def test_what_was_evicted_at_the_last_moment_is_made_again(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is there when it is looked for, and gone when it is to be shared."""
+    evicting = Cache(cache.folder.parent)
+    evicting.have()
+    share = lease.share
+
+    def evict_and_share(path: Path, *, deadline: Deadline) -> AbstractContextManager[None]:
+        monkeypatch.setattr(lease, "share", share)
+        evicting.store.gc(0)
+        return share(path, deadline=deadline)
+
+    monkeypatch.setattr(lease, "share", evict_and_share)
+
+    with cache.use() as checkpoint:
+        assert checkpoint.ram.is_file()
+
+    assert cache.made == 1
+    assert cache.said(Stage.REFUSED) == []
