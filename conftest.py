@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["fixtures.layers", "fixtures.machines", "fixtures.properties", "fixtures.workers"]
+pytest_plugins = [
+    "fixtures.layers",
+    "fixtures.machines",
+    "fixtures.properties",
+    "fixtures.workers",
+]

@@ -127,9 +127,7 @@ def _plain_clone(lab: Lab, layer: Layer) -> Mapping[str, float]:
         machine.guest.output_of("true")
         ready_s = time.monotonic() - started
         private_mib = _private_mib(machine)
-        pings = [
-            machine.agent.ping(Deadline.after(_ANSWER_S)) * 1000 for _ in range(_ROUND_TRIPS)
-        ]
+        pings = [machine.agent.ping(Deadline.after(_ANSWER_S)) * 1000 for _ in range(_ROUND_TRIPS)]
         runs = []
         for _ in range(_ROUND_TRIPS):
             began = time.monotonic()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError, RequirementError
 from harness.evidence import Evidence
 from harness.gpu.transport import choose_transport, parse_qemu_version
-from harness.image import ImageEvent, Stage
+from harness.image import ImageEvent, Stage, manifest
 from harness.image.catalogue import load_catalogue
 from harness.image.store import ImageStore
 from harness.lab.layers import HELD_UNITS, booted, key_parts, node_spec
@@ -157,15 +157,14 @@ class Lab:
         a checkpoint of its image and kernel, taken just before cloud-init; `disk` needs a cold
         start.
         """
-        checkpoint = None
-        if disk is None and (start or self.settings.machine_start) == "clone":
-            layer = booted(
-                request.image,
-                request.booted_kernel,
-                memory_mib=request.memory_mib,
-                slots=request.slots,
-            )
-            checkpoint = self.hold(layer)
+        layer = booted(
+            request.image,
+            request.booted_kernel,
+            memory_mib=request.memory_mib,
+            slots=request.slots,
+        )
+        is_clone = disk is None and (start or self.settings.machine_start) == "clone"
+        checkpoint = self.hold(layer) if is_clone else None
         with self._machine_folder(request.name) as folder:
             if disk is None:
                 disk = folder / _DISK
@@ -229,7 +228,13 @@ class Lab:
             if layer not in self._held:
                 parent = None if layer.parent is None else self.hold(layer.parent)
                 spec = self._spec_of(layer, layer.name, self.folder / _DISK)
-                parts = {**key_parts(layer, spec), **self._host_parts}
+                # An image that was built again under its key has other blocks for an overlay.
+                disk = manifest.KIND.read(layer.image.folder).files[manifest.DISK]
+                parts = {
+                    **key_parts(layer, spec),
+                    **self._host_parts,
+                    "image_disk_sha256": disk.sha256,
+                }
                 self._held[layer] = self._resources.enter_context(
                     self.checkpoints.use(
                         layer.name,
@@ -246,9 +251,7 @@ class Lab:
             return self._held[layer]
 
     def _hear_of_checkpoint(self, event: CheckpointEvent) -> None:
-        self.listener(
-            ImageEvent(image=event.checkpoint, stage=event.stage, message=event.message)
-        )
+        self.listener(ImageEvent(image=event.checkpoint, stage=event.stage, message=event.message))
 
     def _make(
         self, layer: Layer, parent: Checkpoint | None, place: CheckpointPlace
