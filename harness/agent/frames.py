@@ -21,6 +21,7 @@ MAX_MESSAGE = 8 << 20
 STDIN_WINDOW = 256 << 10
 OUTPUT_WINDOW = 1 << 20
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _HEADER = Struct(">BII")
 HEADER_BYTES = _HEADER.size
 
@@ -93,7 +94,7 @@ def encode_message(kind: int, request: int, payload: bytes) -> bytes:
 
 def to_json(value: object) -> bytes:
     """Return `value` as JSON on one line."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def from_json(payload: bytes) -> dict[str, object]:

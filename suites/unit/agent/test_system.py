@@ -1,0 +1,74 @@
+"""What settling changes of a guest, below a folder that stands for its root."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.agent.processes import DEFAULT_PATH, Processes, base_environment
+from harness.agent.system import BorrowedSystem, NotAGuestError, System
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def test_hostname_is_set_in_the_kernel_and_on_disk(tmp_path: Path) -> None:
+    kernel = tmp_path / "proc/sys/kernel"
+    kernel.mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+
+    System(root=str(tmp_path)).set_hostname("node-2")
+
+    assert (kernel / "hostname").read_text() == "node-2"
+    assert (tmp_path / "etc/hostname").read_text() == "node-2\n"
+    assert [path.name for path in (tmp_path / "etc").iterdir()] == ["hostname"]
+
+
+def test_instance_id_replaces_that_of_the_template(tmp_path: Path) -> None:
+    path = tmp_path / "var/lib/cloud/data/instance-id"
+    system = System(root=str(tmp_path))
+    for instance_id in ("i-1", "i-2"):
+        system.set_instance_id(instance_id)
+
+    assert path.read_text() == "i-2\n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda system: system.set_wall_ns(1),
+        lambda system: system.add_entropy(b"x"),
+        lambda system: system.set_hostname("x"),
+        lambda system: system.set_instance_id("x"),
+    ],
+)
+def test_machine_that_is_no_guest_is_left_alone(change: Callable[[System], None]) -> None:
+    with pytest.raises(NotAGuestError, match="This machine is no guest of the harness"):
+        change(BorrowedSystem())
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 1])
+def test_no_group_but_a_commands_own_is_ever_signalled(
+    pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_pid: int, _number: int) -> None:
+        pytest.fail("a group was signalled")
+
+    monkeypatch.setattr("os.killpg", refuse)
+    with pytest.raises(ValueError, match="no command with the process group"):
+        Processes.signal_group(object.__new__(Processes), pid, 9)
+
+
+def test_commands_get_about_what_a_login_of_root_has() -> None:
+    own = {"LANG": "C.UTF-8", "INVOCATION_ID": "x", "LC_CTYPE": "C.UTF-8", "HOME": "/home"}
+
+    assert base_environment(own) == {
+        "PATH": DEFAULT_PATH,
+        "HOME": "/home",
+        "USER": "root",
+        "LOGNAME": "root",
+        "SHELL": "/bin/sh",
+        "LANG": "C.UTF-8",
+    }
