@@ -43,7 +43,7 @@ class ImageStore:
         self._folder = folder
         self._builder = MmdebstrapBuilder() if builder is None else builder
         self._runner = LocalRunner() if runner is None else runner
-        self._blanks: dict[tuple[Path, int], bytes] = {}
+        self._blanks: dict[Path, bytes] = {}
         self._shelf = Shelf(folder, noun="image", clean=self._builder.clean)
 
     def ensure(
@@ -146,7 +146,7 @@ class ImageStore:
         The first one over a disk takes qemu-img 30 ms; the others are copies of its 200 kB.
         Raises HarnessError with qemu-img's own words.
         """
-        disk = (backing.resolve(), backing.stat().st_ino)
+        disk = backing.resolve()
         blank = self._blanks.get(disk)
         if blank is not None:
             at.write_bytes(blank)

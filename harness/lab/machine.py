@@ -50,6 +50,8 @@ _STALL_S = 60.0
 #: What QEMU takes beside the guest's memory.
 _QEMU_MIB = 128
 _ROOM_S = 900.0
+#: How long a guest may take to come to rest before its state is saved.
+_REST_S = 120.0
 
 _SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
 #: `ds-identify` keeps its answer in /run, and is asked again when systemd's generators run.
@@ -226,7 +228,11 @@ class LabMachine:
                 f"'{next(iter(self._servers))}'; unplug it before, and plug one into each clone."
             )
         self.qemu.unplug_seed(self.deadline(_HOT_PLUG_KVM_S))
+        # Whatever the guest is still at, each of its clones would go on with.
+        self.guest.run("systemctl", "is-system-running", "--wait", timeout_s=_REST_S)
+        self.guest.output_of("udevadm", "settle")
         self.guest.output_of("sync")
+        self.qemu.wait_until_idle(Deadline.after(_REST_S))
         self.agent.remember(nonce, self.deadline(_CONNECT_KVM_S))
         self.qemu.save(state)
 

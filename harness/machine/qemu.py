@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 import os
 import re
 import shlex
@@ -37,6 +38,9 @@ _START_S = 30.0
 _QMP_S = 30.0
 _QUIT_S = 5.0
 _MIGRATE_S = 120.0
+#: A guest that takes less of a core than this, over as many seconds, rests.
+_IDLE_SHARE = 0.05
+_IDLE_LOOK_S = 1.0
 #: What a checkpoint's device state is saved and loaded with: the memory stays in its file.
 _CAPABILITIES = [
     {"capability": "x-ignore-shared", "state": True},
@@ -76,6 +80,12 @@ def qemu_identity(qemu: str, accelerator: Accelerator) -> str:
             if line.startswith(("vendor_id", "model name", "microcode", "flags")):
                 digest.update(line.encode())
     return digest.hexdigest()
+
+
+def _processor_s(stat: Path) -> float:
+    """Return the processor time that a process has taken, from its `/proc/<pid>/stat`."""
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class QemuMachine:
@@ -277,6 +287,35 @@ class QemuMachine:
         self.unplug("seed-disk", deadline)
         self._execute("blockdev-del", {"node-name": "seed"})
         self._has_seed = False
+
+    def wait_until_idle(self, deadline: Deadline) -> None:
+        """Wait until the guest has nothing to do, judged by the time that QEMU's process takes.
+
+        Raises HarnessError where it never rests.
+        """
+        stat = Path(f"/proc/{self.pid}/stat")
+        # The first look has nothing to compare with.
+        before = -math.inf
+
+        def look() -> Observation[bool]:
+            nonlocal before
+            now = _processor_s(stat)
+            share, before = (now - before) / _IDLE_LOOK_S, now
+            return Observation(
+                True if share <= _IDLE_SHARE else None, f"{share:.0%} of a core in use"
+            )
+
+        try:
+            wait_for(
+                f"machine '{self.spec.name}' to come to rest",
+                look,
+                deadline,
+                interval_s=_IDLE_LOOK_S,
+            )
+        except WaitTimeoutError as error:
+            raise HarnessError(
+                f"{error} A checkpoint is taken of a guest that rests; end what keeps it busy."
+            ) from error
 
     def save(self, state: Path) -> None:
         """Stop the guest, save its devices' state to the new file `state`, and end QEMU.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from harness import expect
 from harness.agent import frames
 from harness.cli import build_parser
+from harness.cli.bench import MEASURES
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
 from harness.evidence.collect import node_request
@@ -381,6 +382,7 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Expectation": lambda _: expectations(),
     "Path in the folder": lambda _: evidence_paths(),
     "Recipe key": lambda _: recipe_keys(),
+    "Measure": lambda _: list(MEASURES.items()),
     "Model": lambda _: models(),
     "Model key": lambda _: model_keys(),
     "QEMU": lambda _: qemu_versions(),

@@ -55,6 +55,8 @@ def shown(blocks: Callable[[str], list[Block]]) -> list[Request]:
             if name.startswith("suites/unit/")
             else Request.to_plan(block.place, [name])
             for name, block in tests.items()
+            # pytest finds it beside the tests that need it, which are shown as well.
+            if not name.endswith("/conftest.py")
         ),
     ]
 

@@ -33,7 +33,11 @@ def ignore(_: ImageEvent) -> None:
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     folder = tmp_path / "run"
-    folder.mkdir()
+    keys = tmp_path / "keys"
+    for each in (folder, keys):
+        each.mkdir()
+    for name in ("user.pub", "host", "host.pub"):
+        (keys / name).touch()
     monkeypatch.setattr(ImageStore, "create_overlay", lambda _, __, at: at.touch())
     return Lab(
         settings=Settings(
@@ -47,7 +51,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         payload=Payload(content=b"", digest="0" * 64),
         agent_program=Payload(content=b"", digest="1" * 64),
         broker=Broker(tmp_path / "room"),
-        identity=SshIdentity(folder=folder),
+        identity=SshIdentity(folder=keys),
         listener=ignore,
     )
 
