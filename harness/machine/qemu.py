@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _START_S = 30.0
 _QMP_S = 30.0
 _QUIT_S = 5.0
+_LAST_WORDS_S = 2.0
 _MIGRATE_S = 120.0
 #: A guest that takes less of a core than this, over as many seconds, rests.
 _IDLE_SHARE = 0.05
@@ -355,16 +356,19 @@ class QemuMachine:
                 since=seen,
             )
         except HarnessError as error:
-            raise HarnessError(
-                f"The state '{state}' of machine '{self.spec.name}' could not be saved or loaded. "
-                f"{error} QEMU's stderr says: {self._last_words()}."
-            ) from error
-        if event.data.get("status") != "completed":
-            raise HarnessError(
-                f"QEMU of machine '{self.spec.name}' gave up '{command}' with the state "
-                f"'{state}': {self._execute('query-migrate')}. Its stderr says: "
-                f"{self._last_words()}."
-            )
+            raise self._no_state(command, state, str(error)) from error
+        status = event.data.get("status")
+        if status != "completed":
+            raise self._no_state(command, state, f"It ended as '{status}'.")
+
+    def _no_state(self, command: str, state: Path, reason: str) -> HarnessError:
+        with contextlib.suppress(HarnessError):
+            # QEMU ends over a state that it can't load, and says why just before.
+            self._wait_for_exit(Deadline.after(_LAST_WORDS_S))
+        return HarnessError(
+            f"QEMU of machine '{self.spec.name}' could not carry out '{command}' with the state "
+            f"'{state}'. {reason} Its stderr says: {self._last_words()}"
+        )
 
     def _last_words(self) -> str:
         return self.stderr_log.read_text(errors="replace").strip()[-2000:] or "nothing"

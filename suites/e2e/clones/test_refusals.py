@@ -1,0 +1,73 @@
+"""A state that is not what it should be is refused with a sentence, and never half-loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.lab.machine import NONCE_FACT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.lab import Lab
+    from harness.lab.layers import Layer
+    from harness.machine.checkpoint import Checkpoint
+
+
+@pytest.fixture
+def begin_from(
+    lab: Lab, cloud_init_done: Layer, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Checkpoint], None]:
+    """Return a function that begins a machine from another state than the layer's."""
+
+    def begin(checkpoint: Checkpoint) -> None:
+        monkeypatch.setitem(lab._held, cloud_init_done, checkpoint)
+        with lab.clone(cloud_init_done):
+            pass
+
+    return begin
+
+
+def test_state_cut_short_is_refused(
+    lab: Lab, cloud_init_done: Layer, begin_from: Callable[[Checkpoint], None], tmp_path: Path
+) -> None:
+    checkpoint = lab.hold(cloud_init_done)
+    whole = checkpoint.state.read_bytes()
+    short = tmp_path / "state"
+    short.write_bytes(whole[: len(whole) // 2])
+
+    with pytest.raises(HarnessError, match=f"'{short}'"):
+        begin_from(replace(checkpoint, state=short))
+
+    assert list(lab.folder.glob("clone*")) == [], "The clone's folder was expected to go with it."
+
+
+def test_state_of_another_qemu_is_refused_with_its_words(
+    lab: Lab, cloud_init_done: Layer, begin_from: Callable[[Checkpoint], None], tmp_path: Path
+) -> None:
+    """The key keeps such a state away; QEMU itself refuses it all the same."""
+    checkpoint = lab.hold(cloud_init_done)
+    whole = checkpoint.state.read_bytes()
+    start = whole.index(b"pc-q35-")
+    foreign = tmp_path / "state"
+    foreign.write_bytes(whole[:start] + b"pc-q35-0.0" + whole[start + 10 :])
+
+    with pytest.raises(HarnessError, match="could not carry out 'migrate-incoming'") as caught:
+        begin_from(replace(checkpoint, state=foreign))
+
+    assert "pc-q35-0.0" in str(caught.value)
+
+
+def test_machine_that_does_not_remember_the_nonce_is_refused(
+    lab: Lab, cloud_init_done: Layer, begin_from: Callable[[Checkpoint], None]
+) -> None:
+    """It was rebooted, or its memory is another checkpoint's."""
+    checkpoint = lab.hold(cloud_init_done)
+
+    with pytest.raises(HarnessError, match=r"expected to go on from.*harness checkpoints gc"):
+        begin_from(replace(checkpoint, facts={NONCE_FACT: "0" * 64}))
