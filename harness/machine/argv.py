@@ -76,8 +76,6 @@ def render_argv(
         *("-chardev", f"socket,id=agent,fd={channels.agent_fd}"),
         *("-device", f"virtserialport,chardev=agent,name={AGENT_PORT}"),
         *("-device", "virtio-rng-pci"),
-        # Tells a restored guest's kernel that its random numbers are not its own any more.
-        *("-device", "vmgenid,guid=auto"),
         *("-drive", f"file={_quoted(spec.disk)},id=disk,if=none,format=qcow2,cache=unsafe"),
         *("-device", "virtio-blk-pci,drive=disk,serial=root"),
         *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),

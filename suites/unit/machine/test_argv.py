@@ -65,7 +65,6 @@ def test_command_line_of_a_plain_machine() -> None:
         "-chardev socket,id=agent,fd=11",
         "-device virtserialport,chardev=agent,name=harness.agent",
         "-device virtio-rng-pci",
-        "-device vmgenid,guid=auto",
         "-drive file=/runs/disk.qcow2,id=disk,if=none,format=qcow2,cache=unsafe",
         "-device virtio-blk-pci,drive=disk,serial=root",
         "-netdev user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22",
