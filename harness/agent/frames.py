@@ -12,6 +12,7 @@ from struct import Struct
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
 #: The most that one frame carries.
 MAX_PAYLOAD = 65536
@@ -22,6 +23,9 @@ STDIN_WINDOW = 256 << 10
 OUTPUT_WINDOW = 1 << 20
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+#: What `json.loads` comes down to. A clone runs everything for the first time, and under emulation
+#: what runs for the first time has to be translated first; a regular expression is long.
+_decode = json.JSONDecoder().raw_decode
 _HEADER = Struct(">BII")
 HEADER_BYTES = _HEADER.size
 
@@ -97,12 +101,21 @@ def to_json(value: object) -> bytes:
     return _ENCODER.encode(value).encode()
 
 
-def from_json(payload: bytes) -> dict[str, object]:
-    """Parse an object of JSON; raises ProtocolError."""
+def parse(payload: bytes) -> Any:
+    """Parse JSON; raises ProtocolError."""
     try:
-        value = json.loads(payload)
+        text = payload.decode()
+        value, end = _decode(text)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"A frame holds no JSON: {error}; {payload[:80]!r}.") from None
+    if end != len(text):
+        raise ProtocolError(f"A frame holds more than JSON: {payload[:80]!r}.")
+    return value
+
+
+def from_json(payload: bytes) -> dict[str, object]:
+    """Parse an object of JSON; raises ProtocolError."""
+    value = parse(payload)
     if not isinstance(value, dict):
         raise ProtocolError(f"A frame holds no JSON object: {payload[:80]!r}.")
     return value

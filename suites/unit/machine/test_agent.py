@@ -135,12 +135,12 @@ def test_silent_guest_is_named_with_what_was_seen(agent: Agent) -> None:
 
 def test_loader_gets_the_program_and_then_the_greeting(guest: _Guest, agent: Agent) -> None:
     answer, guest.answers[frames.HELLO] = guest.answers[frames.HELLO], _nothing
-    guest.starts()
-    guest.asks_for_program(b"first")
-    guest.asks_for_program(b"first")
     guest.answers[frames.PROGRAM_END] = lambda guest, _request, _payload: guest.answers.update(
         {frames.HELLO: answer}
     )
+    guest.starts()
+    guest.asks_for_program(b"first")
+    guest.asks_for_program(b"first")
     agent.wait_until_ready(soon())
 
     program = b"".join(payload for kind, _, payload in guest.seen if kind == frames.PROGRAM)
