@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 _RUN_S = 60.0
 #: An exit code that neither `sh` nor `cat` has a use for.
 _ABSENT = 44
+#: What lspci lists, without starting one for each look.
+UNTIL_LISTED = (
+    "while :; do for f in /sys/bus/pci/devices/*; do "
+    'read -r vendor <"$f/vendor" && read -r device <"$f/device" && '
+    '[ "$vendor:$device" = "$1" ] && exit 0; done; sleep 0.02; done'
+)
 
 
 class Guest:
@@ -99,8 +105,10 @@ class Guest:
 
         Raises HarnessError with what it lists instead.
         """
-        script = 'until [ -n "$(lspci -n -d "$1")" ]; do sleep 0.1; done'
-        result = self.run("sh", "-c", script, "wait", ids, timeout_s=timeout_s)
+        vendor, _, device = ids.partition(":")
+        result = self.run(
+            *("sh", "-c", UNTIL_LISTED, "wait", f"0x{vendor}:0x{device}"), timeout_s=timeout_s
+        )
         if not result.ok:
             raise HarnessError(
                 f"Machine '{self.name}' was expected to list a PCI function '{ids}' within "

@@ -9,7 +9,7 @@ import pytest
 
 from harness.cloudinit import CloudInitResult
 from harness.errors import HarnessError
-from harness.machine.guest import Guest
+from harness.machine.guest import UNTIL_LISTED, Guest
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 from harness.shell.mocks import ScriptedRunner
@@ -125,17 +125,36 @@ def test_missing_result_of_cloud_init_tells_where_to_look() -> None:
         Guest("node", runner).wait_for_cloud_init_result(Deadline.after(30, FakeClock()))
 
 
+@pytest.mark.starts_process
+@pytest.mark.parametrize(("ids", "exit_code"), [("10de:2330", 0), ("10de:20b0", 124)])
+def test_function_is_looked_for_among_all_on_the_bus(
+    tmp_path: Path, ids: str, exit_code: int
+) -> None:
+    """The script that the guest runs, run here on a bus of two functions."""
+    for slot, vendor, device in (("00:00.0", "0x8086", "0x29c0"), ("01:00.0", "0x10de", "0x2330")):
+        (tmp_path / slot).mkdir()
+        (tmp_path / slot / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / slot / "device").write_text(f"{device}\n")
+    script = UNTIL_LISTED.replace("/sys/bus/pci/devices", str(tmp_path))
+    vendor, _, device = ids.partition(":")
+
+    result = LocalRunner().run(
+        ["sh", "-c", script, "wait", f"0x{vendor}:0x{device}"], timeout_s=0.5
+    )
+
+    assert result.exit_code == exit_code
+
+
 def test_function_on_the_bus_is_waited_for() -> None:
-    script = 'until [ -n "$(lspci -n -d "$1")" ]; do sleep 0.1; done'
-    with ScriptedRunner().expect(["sh", "-c", script, "wait", "10de:2330"]) as runner:
+    script = ScriptedRunner().expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330"])
+    with script as runner:
         Guest("node", runner).wait_for_pci("10de:2330")
 
 
 def test_missing_function_on_the_bus_shows_the_bus() -> None:
-    waiting = 'until [ -n "$(lspci -n -d "$1")" ]; do sleep 0.1; done'
     script = (
         ScriptedRunner()
-        .expect(["sh", "-c", waiting, "wait", "10de:2330"], is_timed_out=True)
+        .expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330"], is_timed_out=True)
         .expect("lspci -nn", stdout="00:00.0 Host bridge\n")
     )
     with script as runner, pytest.raises(HarnessError, match=r"lists:\n00:00\.0 Host bridge"):
