@@ -38,7 +38,8 @@ class Root:
             raise UnsafePathError(
                 f"The path '{path}' is refused: expected an absolute path below '/' without '..'."
             )
-        return self.top / path.lstrip("/")
+        # Never an absolute second part, which would leave `top` for the real root.
+        return self.top / f".{path}"
 
     def exists(self, path: str) -> bool:
         """Tell whether anything is there, a dangling symbolic link included."""

@@ -33,7 +33,7 @@ def test_path_that_could_mean_the_root_is_refused(root: Root, path: str) -> None
 def test_paths_lie_below_the_root(root: Root, tmp_path: Path) -> None:
     assert root.at("/etc/x") == tmp_path / "etc/x"
     assert root.at("//etc/x") == tmp_path / "etc/x"
-    assert root.at("/X11/x") == tmp_path / "X11/x"
+    assert Root(Path("/")).at("/etc/x") == Path("/etc/x")
 
 
 def test_written_text_is_read_back_with_its_mode(root: Root) -> None:
@@ -99,13 +99,13 @@ def test_first_error_is_the_one_that_is_told(
     root: Root, monkeypatch: pytest.MonkeyPatch, method: Callable[[Root, str, str], object]
 ) -> None:
     def fill_the_disk(_descriptor: int, _mode: int) -> None:
-        root.remove("/etc")
+        root.remove("/below")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fchmod", fill_the_disk)
 
     with pytest.raises(OSError, match="No space left"):
-        method(root, "/etc/x", "text")
+        method(root, "/below/x", "text")
 
 
 def test_file_that_is_being_created_is_hidden(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
