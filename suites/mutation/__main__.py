@@ -8,6 +8,7 @@ python -m suites.mutation --corpus    the defects of the regression corpus
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -32,9 +33,15 @@ def main(argv: list[str] | None = None) -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--targets", action="store_true", help="the contract's 32 behaviours")
     which.add_argument("--corpus", action="store_true", help="the defects of the corpus")
+    parser.add_argument(
+        "--children",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="how many mutants the tool tries at once; as many as there are cores unless told",
+    )
     arguments = parser.parse_args(argv)
     if not (arguments.targets or arguments.corpus):
-        return run_tool(REPOSITORY)
+        return run_tool(REPOSITORY, arguments.children)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         nursery = Nursery.copy(REPOSITORY, Path(folder))
         healthy = nursery.try_suite(SUITE)
