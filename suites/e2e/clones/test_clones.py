@@ -53,13 +53,13 @@ def test_what_one_clone_writes_no_other_sees(clone: CloneLayer, cloud_init_done:
     """Not in memory, and not on the disk."""
     first = clone(cloud_init_done)
     first.guest.write_text(MARK, "memory")
-    first.guest.write_text("/var/lib/told-to-one-clone", "disk")
+    first.guest.write_text("/srv/told-to-one-clone", "disk")
     first.guest.output_of("sync")
 
     second = clone(cloud_init_done)
 
     assert second.guest.read_text(MARK) is None
-    assert second.guest.read_text("/var/lib/told-to-one-clone") is None
+    assert second.guest.read_text("/srv/told-to-one-clone") is None
 
 
 def test_clone_takes_the_hostname_that_is_asked_for(
