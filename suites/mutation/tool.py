@@ -114,7 +114,7 @@ def run_tool(
 ) -> int:
     """Run mutmut in a copy of the sources; return 0 where enough was killed and the rest known.
 
-    Takes a quarter of an hour with two children. The copy stays, and its name is said, wherever
+    Takes about half an hour with two children. The copy stays, and its name is said, wherever
     there is something left to look at in it.
     """
     top = Path(tempfile.mkdtemp(prefix="mutants-"))

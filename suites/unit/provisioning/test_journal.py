@@ -41,7 +41,7 @@ def test_log_that_cannot_be_written_is_said_and_forgiven(tmp_path: Path) -> None
 def test_event_has_the_fields_that_the_guest_agent_reads(tmp_path: Path) -> None:
     clock = FakeClock()
     clock.advance(61.0625)
-    started = EPOCH + dt.timedelta(milliseconds=1999, microseconds=999)
+    started = EPOCH + dt.timedelta(milliseconds=1999, microseconds=500)
 
     Journal(Root(tmp_path), clock, lambda _: None).event("AKS.CSE.x", "ctr version", started)
 
