@@ -16,6 +16,7 @@ from .prebake import PROVISIONAL_RECORD, read_record
 from .root import UnreadableFileError
 from .services import apt_install
 from .teardown import tear_down
+from .tries import StepFailedError
 
 if TYPE_CHECKING:
     from .configuration import Configuration
@@ -75,8 +76,8 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
 
     Raises what `choose_image` raises.
     """
-    arch = node.answer("uname", "-m") or ""
-    if arch in ARM64 or family_of(node.root.read_or_none(OS_RELEASE) or "") is not Family.DEBIAN:
+    arch = node.answer("uname", "-m")
+    if arch in ARM64 or family_of(node.root.read_or_empty(OS_RELEASE)) is not Family.DEBIAN:
         return Plan()
     image = choose_image(node, configuration)
     steps = [
@@ -142,7 +143,7 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
 
 
 def _verify(
-    node: Node, configuration: Configuration, image: DriverImage, target: str, arch: str
+    node: Node, configuration: Configuration, image: DriverImage, target: str, arch: str | None
 ) -> None:
     """Expect a record that a node's boot will believe, and say what was baked."""
     path = configuration.gpu_dkms_marker_file
@@ -157,14 +158,14 @@ def _verify(
         problem = f"built version {record.driver_version}, expected {image.version}"
     elif record.arch != arch:
         problem = f"built for {record.arch}, expected {arch}"
-    elif not is_same_kind(record.driver_kind or "", image.driver_type):
+    elif not is_same_kind(record.driver_kind, image.driver_type):
         problem = f"built a driver of kind {record.driver_kind}, expected {image.driver_type}"
     elif not installed_files(node.root, target):
         problem = f"left no module for kernel {target}"
     else:
         node.journal.line(f"  - nvidia-cuda-driver-prebaked={image.tag} (kernel {record.kernel})")
         return
-    raise ProvisioningError(ExitCode.COMMAND_FAILED, f"The driver image {problem}.")
+    raise StepFailedError(f"The driver image {problem}.")
 
 
 def withdraw(node: Node, configuration: Configuration) -> None:

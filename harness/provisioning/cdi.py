@@ -15,6 +15,8 @@ from .toml_text import Key, values_below
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+Version = tuple[int, int, int]
+
 CRI_PLUGINS: dict[int, Key] = {
     1: ("plugins", "cri"),
     2: ("plugins", "io.containerd.grpc.v1.cri"),
@@ -43,7 +45,7 @@ class CdiSupport(enum.Enum):
     ABSENT = "absent"
 
 
-def parse_version(text: str) -> tuple[int, int, int] | None:
+def parse_version(text: str) -> Version | None:
     """Read the version out of `containerd --version`, forks such as `1.7.34-2` included."""
     match = _VERSION.search(text)
     if match is None:
@@ -51,26 +53,33 @@ def parse_version(text: str) -> tuple[int, int, int] | None:
     return int(match[1]), int(match[2]), int(match[3] or 0)
 
 
-def detect_support(engine: Engine, *, dump: str | None = None, version: str = "") -> CdiSupport:
+def detect_support(
+    engine: Engine, *, dump: str | None = None, version: str | None = None
+) -> CdiSupport:
     """Tell a runtime's support by what it says of itself; its version is a fallback only.
 
-    `dump` is `containerd config dump`, None where that failed. containerd 2.4 dropped the key
+    `dump` is `containerd config dump` and `version` `containerd --version`, None where they
+    failed; a version that is not known counts as older than any. containerd 2.4 dropped the key
     `enable_cdi` since CDI is always on there (containerd 14166), so a missing key means opposite
     things in old and new releases.
     """
     if engine is Engine.CRI_O:
         return CdiSupport.NATIVE
-    number = parse_version(version) or (0, 0, 0)
+    number = None if version is None else parse_version(version)
     if dump is None:
-        return CdiSupport.CAPABLE if number >= (1, 7, 0) else CdiSupport.ABSENT
+        return CdiSupport.CAPABLE if _is_at_least(number, (1, 7, 0)) else CdiSupport.ABSENT
     keys: dict[str, str] = {}
     for plugin in CRI_PLUGINS.values():
         keys.update(values_below(dump, plugin))
     if "enable_cdi" in keys:
         return CdiSupport.NATIVE if keys["enable_cdi"] == "true" else CdiSupport.CAPABLE
-    if "cdi_spec_dirs" in keys or number >= (2, 4, 0):
+    if "cdi_spec_dirs" in keys or _is_at_least(number, (2, 4, 0)):
         return CdiSupport.NATIVE
     return CdiSupport.ABSENT
+
+
+def _is_at_least(number: Version | None, wanted: Version) -> bool:
+    return number is not None and number >= wanted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,15 +50,11 @@ def is_configured(configuration: Configuration, decision: Decision) -> bool:
 
 def driver_steps(configuration: Configuration, facts: Facts, decision: Decision) -> list[Step]:
     """Return the steps from the teardown of a wrong driver to the readiness line."""
-    steps = []
-    if decision.action.has_teardown:
-        steps.append(_teardown_step(configuration, facts))
-    if is_configured(configuration, decision):
-        steps += _configure_steps(configuration, facts, decision)
-    else:
-        steps += _validate_steps(configuration, facts, decision)
+    teardown = [_teardown_step(configuration, facts)] if decision.action.has_teardown else []
+    bring_up = _configure_steps if is_configured(configuration, decision) else _validate_steps
     return [
-        *steps,
+        *teardown,
+        *bring_up(configuration, facts, decision),
         Step(
             name="start-modprobe-unit",
             actions=start("nvidia-modprobe", 30),
@@ -84,8 +80,7 @@ def _teardown_step(configuration: Configuration, facts: Facts) -> Step:
     """
     scope = teardown_scope(configuration, is_opted_out=False)
     actions = [teardown_action(facts, scope)]
-    kind = None if facts.record is None else driver_kind(facts.record.driver_kind or "")
-    is_grid_over_other = driver_kind(facts.driver_type) == "grid" and kind != "grid"
+    is_grid_over_other = driver_kind(facts.driver_type) == "grid" and not facts.is_kind_recorded
     if is_grid_over_other:
         actions.insert(0, say(render_grid_line(facts.driver_type, facts.record)))
     return Step(

@@ -46,18 +46,21 @@ class Facts:
     removal: tuple[str, ...]
     """What a teardown would take away, for the reader of a plan."""
 
+    @property
+    def is_kind_recorded(self) -> bool:
+        """Tell whether the record is of a driver of the kind that this node is to have."""
+        return self.record is not None and is_same_kind(self.record.driver_kind, self.driver_type)
+
     def render_readiness(self) -> str:
         """Render the line that tells how many nodes find a bake that fits them.
 
         It tells the sample taken before the install: images write a record after every full
         build, so a later look would call a node baked that was not.
         """
-        kind = None if self.record is None else self.record.driver_kind
-        is_match = kind is not None and is_same_kind(kind, self.driver_type)
         return (
             f"AKS_GPU_PREBAKE event=managed_gpu driver_type={self.driver_type}"
             f" marker_present={word(self.record is not None)}"
-            f" driver_kind_match={word(is_match)}"
+            f" driver_kind_match={word(self.is_kind_recorded)}"
         )
 
 
@@ -89,7 +92,7 @@ def look(node: Node, configuration: Configuration, *, is_read_only: bool) -> Fac
         kernel=kernel,
         arch=arch,
         node_name=(node.answer("uname", "-n") or "").lower(),
-        family=family_of(node.root.read_or_none(OS_RELEASE) or ""),
+        family=family_of(node.root.read_or_empty(OS_RELEASE)),
         is_opted_out=is_opted_out,
         mode=mode,
         driver_type=driver_type,
@@ -144,7 +147,7 @@ def _look_at_runtime(node: Node) -> toolkit.RuntimeFacts:
         cdi=detect_support(
             Engine.CONTAINERD,
             dump=node.answer("containerd", "config", "dump"),
-            version=node.answer("containerd", "--version") or "",
+            version=node.answer("containerd", "--version"),
         ),
     )
 

@@ -43,7 +43,7 @@ def os_release_fields(text: str) -> dict[str, str]:
 def family_of(os_release: str) -> Family:
     """Return the family by an os-release file: its own name first, then those it is like."""
     fields = os_release_fields(os_release)
-    names = (fields.get("ID", ""), *fields.get("ID_LIKE", "").split())
+    names = " ".join(fields[key] for key in ("ID", "ID_LIKE") if key in fields).split()
     return next((_MEMBERS[name] for name in names if name in _MEMBERS), Family.OTHER)
 
 

@@ -174,15 +174,15 @@ def is_busy(modules: tuple[LoadedModule, ...]) -> bool:
 
 def read_loaded(root: Root) -> tuple[LoadedModule, ...]:
     """Return the driver's modules that are loaded now, in unload order."""
-    return driver_modules(parse_proc_modules(root.read_or_none("/proc/modules") or ""))
+    return driver_modules(parse_proc_modules(root.read_or_empty("/proc/modules")))
 
 
 def read_resident_version(root: Root) -> str | None:
     """Return the version of the loaded driver, or None where none is loaded or it does not say."""
-    version = (root.read_or_none("/sys/module/nvidia/version") or "").strip()
+    version = root.read_or_empty("/sys/module/nvidia/version").strip()
     if version:
         return version
-    match = _RESIDENT_VERSION.search(root.read_or_none("/proc/driver/nvidia/version") or "")
+    match = _RESIDENT_VERSION.search(root.read_or_empty("/proc/driver/nvidia/version"))
     return match[1] if match else None
 
 

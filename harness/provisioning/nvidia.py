@@ -47,20 +47,22 @@ _A10_SIZES = frozenset(
 )
 
 
-def driver_kind(driver_type: str) -> str | None:
-    """Map a driver type to the kind that types are compared by; None for an empty one.
+def driver_kind(driver_type: str | None) -> str | None:
+    """Map a driver type to the kind that types are compared by; None for none or an empty one.
 
     `cuda` and `cuda-lts` are the same kind of driver. A record says `cuda` where the node asks
     for `cuda-lts`; compared raw they never match and the fast path never fires (AgentBaker
     8787).
     """
+    if not driver_type:
+        return None
     for kind in ("cuda", "grid"):
         if driver_type.startswith(kind):
             return kind
-    return driver_type or None
+    return driver_type
 
 
-def is_same_kind(one: str, other: str) -> bool:
+def is_same_kind(one: str | None, other: str) -> bool:
     """Tell whether two driver types are of one kind; unknown kinds are never the same."""
     kind = driver_kind(one)
     return kind is not None and kind == driver_kind(other)

@@ -162,6 +162,11 @@ class Step:
     groups: tuple[str, ...] = ()
 
     @property
+    def predecessors(self) -> tuple[str | None, ...]:
+        """Return the steps that come before this one, what it is a fallback of among them."""
+        return (*self.needs, self.only_after_failure_of)
+
+    @property
     def command(self) -> str:
         """Return the words by which events name this step's work."""
         for action in self.actions:
@@ -208,7 +213,7 @@ class Plan:
         ordered: list[Step] = []
         while waiting:
             open_names = {step.name for step in waiting}
-            ready = next((s for s in waiting if open_names.isdisjoint(_predecessors(s))), None)
+            ready = next((s for s in waiting if open_names.isdisjoint(s.predecessors)), None)
             if ready is None:
                 raise PlanError(f"The needs of {sorted(open_names)} go round in a circle.")
             waiting.remove(ready)
@@ -218,8 +223,3 @@ class Plan:
     def describe(self) -> str:
         """Return what `plan` prints."""
         return "\n".join(line for step in self.steps for line in step.describe())
-
-
-def _predecessors(step: Step) -> tuple[str, ...]:
-    fallback = step.only_after_failure_of
-    return step.needs if fallback is None else (*step.needs, fallback)

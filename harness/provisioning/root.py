@@ -38,7 +38,8 @@ class Root:
             raise UnsafePathError(
                 f"The path '{path}' is refused: expected an absolute path below '/' without '..'."
             )
-        return self.top / path.lstrip("/")
+        # Never an absolute second part, which would leave `top` for the real root.
+        return self.top / f".{path}"
 
     def exists(self, path: str) -> bool:
         """Tell whether anything is there, a dangling symbolic link included."""
@@ -102,6 +103,10 @@ class Root:
         except UnreadableFileError:
             return None
 
+    def read_or_empty(self, path: str) -> str:
+        """Return a file's text, empty where it is missing or cannot be read."""
+        return self.read_or_none(path) or ""
+
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         """Write a whole file beside its target and rename it, so that nobody reads half of it.
 
@@ -111,8 +116,8 @@ class Root:
         target.parent.mkdir(parents=True, exist_ok=True)
         descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode())
                 file.flush()
                 os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
@@ -128,8 +133,8 @@ class Root:
         target.parent.mkdir(parents=True, exist_ok=True)
         descriptor, beside = tempfile.mkstemp(prefix=".", dir=target.parent)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode())
                 os.fchmod(file.fileno(), 0o644)
             # link(2) refuses an existing name, which open(O_EXCL) does too, but it shows the
             # file only when it is complete.
@@ -145,8 +150,8 @@ class Root:
         """Add text to a file's end, making the file and its folders where they are missing."""
         target = self.at(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("a", encoding="utf-8") as file:
-            file.write(text)
+        with target.open("ab") as file:
+            file.write(text.encode())
 
     def make_directory(self, path: str) -> None:
         """Make a folder and those above it; silent where it is there."""

@@ -100,15 +100,19 @@ class Removal:
 def observe(node: Node, scope: Scope) -> Residue:
     """Look at everything of a driver that is on the node; change nothing."""
     residue = _look(node, scope)
-    if not scope.is_opted_out or residue.record is None:
+    record = residue.record
+    if not scope.is_opted_out or record is None:
         return residue
     installed = node.answer("modinfo", "-F", "version", MODULE) or None
     residue = replace(residue, installed_version=installed)
     if customer_version(residue) is None:
         return residue
-    ours = residue.record.driver_version if residue.record else None
-    of_record = tuple(p for p in residue.module_files if _module_version(node, p) == ours)
-    return replace(residue, record_version_files=of_record)
+    ours = tuple(
+        path
+        for path in residue.module_files
+        if _module_version(node, path) == record.driver_version
+    )
+    return replace(residue, record_version_files=ours)
 
 
 def _look(node: Node, scope: Scope) -> Residue:
@@ -161,9 +165,9 @@ def choose_removal(scope: Scope, residue: Residue) -> Removal:
     """Choose what goes; a pure function, so that `plan` can say it without doing it."""
     idle = () if is_busy(residue.loaded) else tuple(m.name for m in residue.loaded)
     version = customer_version(residue) if scope.is_opted_out else None
-    if version is None:
+    if version is None or residue.record is None:
         return Removal(unload=idle, paths=residue.present)
-    ours = residue.record.driver_version if residue.record else None
+    ours = residue.record.driver_version
     folders = tuple(f"{DKMS_TREE}/{v}" for v in residue.dkms_versions if v == ours)
     links = tuple(path for path, target in residue.dkms_links if ours in target.split("/"))
     staged = tuple(path for path in residue.present if path == STAGED_LIBRARIES)

@@ -114,12 +114,12 @@ def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int]:
                 continue
             if char == "#":
                 break
-            if char in "\"'":
+            if char in {'"', "'"}:
                 quote = char * 3 if rest.startswith(char * 3, position) else char
                 value.append(quote)
                 position += len(quote)
                 continue
-            depth += (char in "[{") - (char in "]}")
+            depth += (char in {"[", "{"}) - (char in {"]", "}"})
             value.append(char)
             position += 1
         if depth <= 0 and (quote is None or len(quote) == 1):
@@ -173,9 +173,7 @@ def set_value(text: str, path: Key, value: str) -> str:
         (
             e
             for e in entries
-            if not e.is_header
-            and len(e.table) < len(table) < len(e.path)
-            and e.path[: len(table)] == table
+            if not e.is_header and len(e.table) < len(table) and e.path[: len(table)] == table
         ),
         None,
     )

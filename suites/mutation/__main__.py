@@ -8,6 +8,7 @@ python -m suites.mutation --corpus    the defects of the regression corpus
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -26,15 +27,26 @@ REPOSITORY = Path(__file__).parents[2]
 SUITE = "suites/unit/provisioning"
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Return 0 where the unit suite noticed what it has to."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="mutants", description="Plant bugs in provisioning.")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--targets", action="store_true", help="the contract's 32 behaviours")
     which.add_argument("--corpus", action="store_true", help="the defects of the corpus")
-    arguments = parser.parse_args(argv)
+    parser.add_argument(
+        "--children",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="how many mutants the tool tries at once; as many as there are cores unless told",
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Return 0 where the unit suite noticed what it has to."""
+    arguments = build_parser().parse_args(argv)
     if not (arguments.targets or arguments.corpus):
-        return run_tool(REPOSITORY)
+        return run_tool(REPOSITORY, arguments.children)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         nursery = Nursery.copy(REPOSITORY, Path(folder))
         healthy = nursery.try_suite(SUITE)

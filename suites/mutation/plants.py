@@ -106,8 +106,8 @@ TARGETS = (
     _plant(
         "configure and validate swapped",
         "driver.py",
-        "    if is_configured(configuration, decision):",
-        "    if not is_configured(configuration, decision):",
+        "_configure_steps if is_configured(configuration, decision) else _validate_steps",
+        "_validate_steps if is_configured(configuration, decision) else _configure_steps",
     ),
     _plant(
         "GRID node keeps the CUDA bake",
@@ -381,7 +381,7 @@ CORPUS = {
     30: _plant(
         "a missing key means no CDI",
         "cdi.py",
-        '    if "cdi_spec_dirs" in keys or number >= (2, 4, 0):',
+        '    if "cdi_spec_dirs" in keys or _is_at_least(number, (2, 4, 0)):',
         '    if "cdi_spec_dirs" in keys:',
     ),
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -13,14 +16,23 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.provisioning.command import LocalRunner, spawn
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, Observation, wait_for
 
 from .nursery import copy_sources
 
 if TYPE_CHECKING:
-    from harness.provisioning.command import Runner
+    from collections.abc import Callable
+
+    from harness.provisioning.command import ChildProcess, Runner
+    from harness.provisioning.wait import Clock
 
 KILLED_AT_LEAST = 0.9
 SURVIVORS_PAGE = "docs/mutation.md"
+LOG = "mutmut.log"
+LOG_SHOWN = 4000
+PROGRESS_S = 60.0
+RUN_LIMIT_S = 4 * 3600.0
+UNTRIED = "not checked"
 _RESULT = re.compile(r"^\s*(?P<name>\S+__mutmut_\d+): (?P<status>.+)$")
 _KILLED = frozenset({"killed", "timeout", "segfault", "suspicious"})
 """What counts as noticed: a suite that no longer ends has noticed as well as one that fails."""
@@ -93,22 +105,78 @@ def parse_page(text: str) -> dict[tuple[str, str], str]:
     return {(row["function"], row["change"]): row["reason"] for row in rows if row}
 
 
-def run_tool(repository: Path) -> int:
+def run_tool(
+    repository: Path,
+    children: int,
+    *,
+    try_all: Callable[[Path, int], None] | None = None,
+    runner: Runner | None = None,
+) -> int:
     """Run mutmut in a copy of the sources; return 0 where enough was killed and the rest known.
 
-    Takes an hour or so of two cores.
+    Takes about half an hour with two children. The copy stays, and its name is said, wherever
+    there is something left to look at in it.
     """
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        top = Path(folder)
+    top = Path(tempfile.mkdtemp(prefix="mutants-"))
+    code = None
+    try:
         copy_sources(repository, top)
-        mutmut = (sys.executable, "-m", "mutmut")
-        children = str(len(os.sched_getaffinity(0)))
-        process = spawn(
-            (*mutmut, "run", "--max-children", children), stdout=None, stderr=None, cwd=top
-        )
-        if process.wait() != 0:
-            raise ToolError("mutmut ended before it had tried all mutants; see what it printed.")
-        return judge(top, repository / SURVIVORS_PAGE, LocalRunner())
+        (try_all or try_mutants)(top, children)
+        code = judge(top, repository / SURVIVORS_PAGE, runner or LocalRunner())
+    finally:
+        if code == 0:
+            shutil.rmtree(top)
+        else:
+            _say(f"The mutants stay in '{top}'; there, 'python -m mutmut show NAME' shows one.")
+    return code
+
+
+def try_mutants(
+    top: Path,
+    children: int,
+    *,
+    start: Callable[..., ChildProcess] = spawn,
+    clock: Clock = SYSTEM_CLOCK,
+) -> None:
+    """Have mutmut try every mutant of the sources in `top`; say once a minute how far it is.
+
+    Raises ToolError where it fails, with the end of what it printed: a suite that fails without
+    any mutant ends it too.
+    """
+    log = top / LOG
+    argv = (sys.executable, "-m", "mutmut", "run", "--max-children", str(children))
+    with log.open("wb") as output:
+        process = start(argv, stdout=output, stderr=output, cwd=top)
+    deadline = Deadline.after(RUN_LIMIT_S, clock)
+    said_s = clock.monotonic()
+
+    def look() -> Observation[int]:
+        nonlocal said_s
+        code, words = process.poll(), _last_words(log)
+        if code is None and clock.monotonic() - said_s >= PROGRESS_S:
+            said_s = clock.monotonic()
+            _say(words)
+        return Observation(code, words)
+
+    try:
+        code = wait_for("mutmut to end", look, deadline, interval_s=1)
+    finally:
+        if process.poll() is None:
+            # The group: mutmut's children are in it, and one of them may be an endless mutant.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if code != 0:
+        end = log.read_text(errors="replace").replace("\r", "\n")[-LOG_SHOWN:]
+        raise ToolError(f"mutmut ended with {code}. The end of its log '{log}':\n{end.strip()}")
+
+
+def _last_words(log: Path) -> str:
+    """Return what a program that writes over its own line shows now."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_SHOWN))
+        shown = file.read().decode(errors="replace").replace("\r", "\n").split("\n")
+    return next((line.strip() for line in reversed(shown) if line.strip()), "no output")
 
 
 def judge(top: Path, page: Path, runner: Runner) -> int:
@@ -121,6 +189,9 @@ def judge(top: Path, page: Path, runner: Runner) -> int:
     mutants = parse_results(ask("results", "--all", "true"))
     if not mutants:
         raise ToolError(f"mutmut left no results in '{top}'.")
+    untried = sum(mutant.status == UNTRIED for mutant in mutants)
+    if untried:
+        raise ToolError(f"mutmut was stopped: {untried} of {len(mutants)} mutants are untried.")
     total, killed = (
         Counter(m.module for m in mutants),
         Counter(m.module for m in mutants if m.is_killed),
@@ -128,12 +199,17 @@ def judge(top: Path, page: Path, runner: Runner) -> int:
     for module in sorted(total):
         _say(f"{module:16} {killed[module]:5} of {total[module]:5} killed")
     known = parse_page(page.read_text()) if page.exists() else {}
+    stale = dict(known)
     unknown = 0
     for mutant in sorted(m for m in mutants if not m.is_killed):
         change = parse_change(ask("show", mutant.name))
         reason = known.get((mutant.function, change))
+        stale.pop((mutant.function, change), None)
         unknown += reason is None
         _say(f"| `{mutant.function}` | {change} | {reason or 'NOT LISTED: ' + mutant.status} |")
+    for function, change in stale:
+        # No failure: a slow host's time limit kills what lives elsewhere.
+        _say(f"{page.name} lists what did not survive: `{function}` | {change}")
     share = killed.total() / total.total()
     _say(f"{killed.total()} of {total.total()} killed ({share:.1%}); {unknown} not in {page.name}")
     return 0 if share >= KILLED_AT_LEAST and not unknown else 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli import build_parser
 from harness.provisioning.__main__ import _parser as build_provisioning_parser
+from suites.mutation.__main__ import build_parser as build_mutation_parser
 
 if TYPE_CHECKING:
     import argparse
@@ -103,6 +104,9 @@ class Programs:
             )
         if command == "demo":
             return self.check(CommandLine(place=line.place, words=("harness", "demo", *rest)))
+        if command == "mutants":
+            _check_arguments(line, build_mutation_parser(), rest)
+            return None
         if command == "run":
             return self.check(CommandLine(place=line.place, words=tuple(rest)))
         known = self.dev[command] or frozenset()

@@ -397,5 +397,5 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Requirement": requirements,
 }
 
-#: Tables of which nothing but their paths and names can be checked.
-PROSE = frozenset({"Path"})
+#: Tables that are checked elsewhere, or of which nothing but their paths and names can be.
+PROSE = frozenset({"Path", "Function"})

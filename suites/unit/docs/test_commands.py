@@ -46,6 +46,7 @@ def test_every_command_of_dev_is_in_its_own_help(programs: Programs) -> None:
         ),
         ("./dev test --slow", "'./dev test' does not know '--slow'"),
         ("./dev demo --fast", "unrecognized arguments: --fast"),
+        ("./dev mutants --all", "unrecognized arguments: --all"),
         ("./dev run harness doctors", "invalid choice: 'doctors'"),
         ("harness image build --imag", "--imag"),
         ("harness doctor --accelerator=xen", "invalid choice: 'xen'"),

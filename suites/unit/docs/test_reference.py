@@ -9,6 +9,7 @@ import pytest
 
 from harness.cli import build_parser
 from harness.provisioning.__main__ import _parser as build_provisioning_parser
+from suites.mutation.__main__ import build_parser as build_mutation_parser
 from suites.unit.docs import reference
 from suites.unit.docs.commands import command_lines, options_of
 from suites.unit.docs.names import check_name
@@ -49,6 +50,7 @@ def test_names_in_prose_are_there(pages: list[Page], blocks: Callable[[str], lis
     options = {
         *options_of(build_parser()),
         *options_of(build_provisioning_parser()),
+        *options_of(build_mutation_parser()),
         *(str(name) for name, *_ in reference.pytest_options()),
         *(word.partition("=")[0] for word in shown),
     }

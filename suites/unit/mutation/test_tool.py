@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.provisioning.command import CommandResult
 from harness.shell.mocks import ScriptedRunner
-from suites.mutation.tool import Mutant, ToolError, judge, parse_change, parse_page, parse_results
+from suites.mutation.tool import (
+    SURVIVORS_PAGE,
+    Mutant,
+    ToolError,
+    judge,
+    parse_change,
+    parse_page,
+    parse_results,
+    run_tool,
+    try_mutants,
+)
+from suites.unit.provisioning.fakes import FakeClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from typing import IO
+
+    from harness.provisioning.command import ChildProcess
 
 CLICK = "\N{LATIN LETTER LATERAL CLICK}"
 KILLED = "harness.provisioning.a.x_f__mutmut_1"
@@ -105,3 +124,179 @@ def test_tool_that_left_nothing_gave_no_answer(tmp_path: Path) -> None:
         pytest.raises(ToolError, match=r"^mutmut left no results"),
     ):
         judge(tmp_path, tmp_path / "page.md", runner)
+
+
+def test_row_that_nothing_survived_for_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = "| `a.f` | `1` becomes `2` | It was the same. |"
+    (tmp_path / "page.md").write_text(f"{PAGE}{row}\n")
+
+    with script(tmp_path, RESULTS + f"    {KILLED}: killed\n" * 9) as runner:
+        assert judge(tmp_path, tmp_path / "page.md", runner) == 0
+
+    said = "page.md lists what did not survive: `a.f` | `1` becomes `2`"
+    assert said in capsys.readouterr().out.splitlines()
+
+
+def test_run_that_was_stopped_is_no_answer(tmp_path: Path) -> None:
+    argv = ("env", "--chdir", str(tmp_path), sys.executable, "-m", "mutmut")
+    results = f"    {KILLED}: killed\n    {SURVIVOR}: not checked\n"
+    with (
+        ScriptedRunner().expect([*argv, "results", "--all", "true"], stdout=results) as runner,
+        pytest.raises(ToolError, match=r"^mutmut was stopped: 1 of 2 mutants are untried\.$"),
+    ):
+        judge(tmp_path, tmp_path / "page.md", runner)
+
+
+# -- the run ------------------------------------------------------------------------------------
+
+
+class FakeMutmut:
+    """A mutmut process that ends at a time, and says what it is told on the way."""
+
+    pid = 4711
+
+    def __init__(self, top: Path, clock: FakeClock, *, ends_s: float, code: int = 0) -> None:
+        self.top = top
+        self.clock = clock
+        self.ends_s = ends_s
+        self.code = code
+        self.argv: tuple[str, ...] = ()
+        self.is_killed = False
+
+    def start(
+        self, argv: Sequence[str], *, stdout: IO[bytes], stderr: IO[bytes], cwd: Path
+    ) -> ChildProcess:
+        assert (stderr, cwd) == (stdout, self.top)
+        stdout.write(b"done in 3 s\n")
+        self.argv = tuple(argv)
+        return self  # type: ignore[return-value]  # as much of a process as is asked of it
+
+    def poll(self) -> int | None:
+        with (self.top / "mutmut.log").open("a") as log:
+            log.write(f"\r{self.clock.elapsed_s:.0f}/5000 tried")
+        if self.is_killed:
+            return -signal.SIGKILL
+        return None if self.clock.elapsed_s < self.ends_s else self.code
+
+    def wait(self) -> None:
+        assert self.is_killed, "nothing else is waited for without a limit"
+
+    def kill_group(self, pid: int, number: int) -> None:
+        assert (pid, number) == (self.pid, signal.SIGKILL)
+        self.is_killed = True
+
+
+def test_tool_tells_once_a_minute_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = FakeClock()
+    mutmut = FakeMutmut(tmp_path, clock, ends_s=150)
+
+    try_mutants(tmp_path, 3, start=mutmut.start, clock=clock)
+
+    assert mutmut.argv == (sys.executable, "-m", "mutmut", "run", "--max-children", "3")
+    assert capsys.readouterr().out == "60/5000 tried\n120/5000 tried\n"
+
+
+def test_tool_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    clock = FakeClock()
+    mutmut = FakeMutmut(tmp_path, clock, ends_s=2, code=1)
+
+    with pytest.raises(ToolError) as error:
+        try_mutants(tmp_path, 1, start=mutmut.start, clock=clock)
+
+    assert str(error.value) == (
+        f"mutmut ended with 1. The end of its log '{tmp_path}/mutmut.log':\n"
+        "done in 3 s\n\n0/5000 tried\n1/5000 tried\n2/5000 tried\n2/5000 tried"
+    )
+
+
+def test_interrupt_ends_the_tool_and_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    clock = FakeClock()
+    mutmut = FakeMutmut(tmp_path, clock, ends_s=10)
+    monkeypatch.setattr(clock, "sleep", interrupt)
+    monkeypatch.setattr(os, "killpg", mutmut.kill_group)
+
+    with pytest.raises(KeyboardInterrupt):
+        try_mutants(tmp_path, 1, start=mutmut.start, clock=clock)
+
+    assert mutmut.is_killed
+
+
+class Answers:
+    """A runner for which mutmut tells of one survivor among ten."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        assert timeout_s > 0
+        assert (stdin, env) == (None, None)
+        results = f"{RESULTS}" + f"    {KILLED}: killed\n" * 9
+        stdout = DIFF if "show" in argv else results
+        return CommandResult(argv=tuple(argv), exit_code=0, stdout=stdout, stderr="")
+
+
+def run_in(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    try_all: Callable[[Path, int], None] = lambda _top, _children: None,
+) -> int:
+    """Run the tool on a repository, with folders of its own beside it."""
+    copies = repository.parent / "copies"
+    copies.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(copies))
+    return run_tool(repository, 1, try_all=try_all, runner=Answers())
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    repository = tmp_path / "repository"
+    (repository / "harness").mkdir(parents=True)
+    (repository / "docs").mkdir()
+    (repository / SURVIVORS_PAGE).write_text(PAGE)
+    return repository
+
+
+def test_good_run_leaves_nothing(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_in(repository, monkeypatch) == 0
+
+    assert list(repository.parent.glob("copies/*")) == []
+
+
+def test_copy_stays_for_a_look_at_unknown_survivors(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / SURVIVORS_PAGE).unlink()
+
+    assert run_in(repository, monkeypatch) == 1
+
+    (copy,) = repository.parent.glob("copies/*")
+    assert (copy / "harness").is_dir()
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"The mutants stay in '{copy}'; there, 'python -m mutmut show NAME' shows one."
+    )
+
+
+def test_copy_stays_where_the_tool_failed(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_top: Path, _children: int) -> None:
+        raise ToolError("mutmut ended with 1.")
+
+    with pytest.raises(ToolError):
+        run_in(repository, monkeypatch, fail)
+
+    (copy,) = repository.parent.glob("copies/*")
+    assert re.search(rf"^The mutants stay in '{copy}'", capsys.readouterr().out)

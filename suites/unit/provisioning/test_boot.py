@@ -17,6 +17,7 @@ from .fakes import (
     RECORD_PATH,
     VERSION,
     Invocation,
+    write_record,
     write_tags,
 )
 from .simulation import PROGRAMS, SimulatedNode, module_path
@@ -38,6 +39,8 @@ def test_prebaked_kernel_takes_fast_path(simulated: SimulatedNode, invocation: I
 
     assert invocation.run("boot", GPU_NODE) == 0
 
+    questions = simulated.calls[: simulated.calls.index(("dkms", "status"))]
+    assert ("ldconfig",) in questions, "the linker's cache is renewed before it is believed"
     assert actions_run(simulated) == ["install-skip-build"]
     assert simulated.loaded() == ("nvidia",)
     assert invocation.outcome()["decision"] == {"action": "install-skip-build", "reason": "ok"}
@@ -77,11 +80,13 @@ def test_opted_out_gpu_node_is_stripped_after_kubelet_started(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
+    simulated.root.write("/opt/dcgm-exporter/x.deb", "")
     write_tags(simulated.root, ("SkipGpuDriverInstall", "true"))
 
     assert invocation.run("boot", GPU_NODE) == 0
 
     assert not simulated.root.exists(RECORD_PATH)
+    assert not simulated.root.exists("/opt/dcgm-exporter")
     assert list(invocation.steps()) == ["start-kubelet", "clean-up-driver"]
 
 
@@ -97,18 +102,19 @@ def test_failing_device_plugin_ends_with_its_own_code(
     assert "kubelet" not in simulated.active
 
 
-def test_dcgm_that_cannot_be_enqueued_is_a_warning(
-    simulated: SimulatedNode, invocation: Invocation
+@pytest.mark.parametrize(
+    ("unit", "what"), [("nvidia-dcgm", "GPU monitoring"), ("nvidia-dcgm-exporter", "GPU metrics")]
+)
+def test_monitoring_that_cannot_be_enqueued_is_a_warning(
+    simulated: SimulatedNode, invocation: Invocation, unit: str, what: str
 ) -> None:
     simulated.units |= {"nvidia-device-plugin", "nvidia-dcgm", "nvidia-dcgm-exporter"}
-    simulated.failing["systemctl restart --no-block nvidia-dcgm"] = failure()
+    simulated.failing[f"systemctl restart --no-block {unit}"] = failure()
 
     assert invocation.run("boot", {**GPU_NODE, "enable_managed_gpu": True}) == 0
 
-    assert (
-        "warning: nvidia-dcgm could not be enqueued; GPU monitoring will start asynchronously"
-        in invocation.log()
-    )
+    warning = f"warning: {unit} could not be enqueued; {what} will start asynchronously"
+    assert warning in invocation.log()
     assert simulated.root.exists(MARKER_PATH)
 
 
@@ -122,6 +128,19 @@ def test_another_version_is_torn_down_before_the_install(
     assert invocation.outcome()["decision"] == {"action": "teardown-install", "reason": "version"}
     assert actions_run(simulated) == ["install"]
     assert simulated.root.names("/var/lib/dkms/nvidia") == (VERSION,)
+
+
+def test_teardown_before_an_install_spares_what_is_not_the_drivers(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    spared = ("/opt/gpu/config.sh", "/opt/dcgm-exporter/x.deb")
+    simulated.build(OTHER_VERSION, KERNEL)
+    for path in spared:
+        simulated.root.write(path, "")
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    assert all(simulated.root.exists(path) for path in spared)
 
 
 # -- what ends a boot, and with which number ----------------------------------------------------
@@ -320,6 +339,36 @@ def test_events_of_a_grid_node_in_validate_mode_tell_the_teardown(
     assert invocation.run("boot", asked) == 0
 
     assert "AKS.CSE.ensureGPUDrivers.cleanUpGridNodeCudaPrebake" in invocation.events()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "baked", "version", "is_told"),
+    [
+        ("grid", "cuda", VERSION, True),
+        ("grid", "grid", OTHER_VERSION, False),
+        ("cuda-lts", "grid", VERSION, False),
+        ("cuda-lts", "cuda", OTHER_VERSION, False),
+    ],
+)
+def test_only_a_grid_node_with_another_kind_baked_tells_of_it(
+    simulated: SimulatedNode,
+    invocation: Invocation,
+    wanted: str,
+    baked: str,
+    version: str,
+    *,
+    is_told: bool,
+) -> None:
+    simulated.images = {IMAGE.replace("cuda-lts", wanted)}
+    write_record(simulated.root, kind=baked, version=version)
+
+    assert invocation.run("boot", {**GPU_NODE, "gpu_driver_type": wanted}) == 0
+
+    assert invocation.steps()["tear-down-driver"] == "done"
+    event = "AKS.CSE.ensureGPUDrivers.cleanUpGridNodeCudaPrebake"
+    line = f"driver_type=grid marker_kind={baked} node_kind=grid action=teardown"
+    assert (event in invocation.events()) is is_told
+    assert any(line in said for said in invocation.prebake_lines()) is is_told
 
 
 def test_events_of_a_validation_and_of_a_cleanup(

@@ -58,9 +58,13 @@ def test_version_is_read_out_of_what_containerd_prints(
         (None, "1.7.0", CdiSupport.CAPABLE),
         (None, "1.7.34-2", CdiSupport.CAPABLE),
         (None, "", CdiSupport.ABSENT),
+        (None, None, CdiSupport.ABSENT),
+        (V2, None, CdiSupport.ABSENT),
     ],
 )
-def test_containerd_tells_its_support(dump: str | None, version: str, support: CdiSupport) -> None:
+def test_containerd_tells_its_support(
+    dump: str | None, version: str | None, support: CdiSupport
+) -> None:
     assert detect_support(CONTAINERD, dump=dump, version=version) is support
 
 
@@ -72,7 +76,13 @@ def test_native_runtime_hands_out_cdi_devices_itself() -> None:
     choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=True)
 
     assert choice == choose_runtime(Engine.CRI_O, is_cdi_enabled=True, is_native=True)
-    assert choice.runtime_class == "nvidia"
+    assert choice == RuntimeChoice(
+        mode="cdi",
+        is_default=False,
+        runtime_class="nvidia",
+        device_list=("cdi-annotations", "cdi-cri"),
+        annotation_prefix="cdi.k8s.io/",
+    )
     assert toolkit_environment(choice) == {
         "CDI_ENABLED": "true",
         "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false",

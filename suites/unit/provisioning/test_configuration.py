@@ -164,6 +164,7 @@ def test_prebake_flag_is_a_whole_word(flags: str, *, has_flag: bool) -> None:
         ("gpu_dkms_marker_file", "/", "an absolute path of a file"),
         ("gpu_dkms_marker_file", "/a/", "an absolute path of a file"),
         ("gpu_dkms_marker_file", "/a\nb", "an absolute path of a file"),
+        ("gpu_dkms_marker_file", "/a\tb", "an absolute path of a file"),
         ("gpu_dkms_marker_file", "/a/../b", "an absolute path without '..'"),
         ("retry_budget_s", "soon", "a number of seconds"),
         ("retry_budget_s", True, "a number of seconds"),

@@ -9,6 +9,7 @@ from harness.provisioning.families import (
     Family,
     driver_source,
     family_of,
+    os_release_fields,
     units_after_install,
 )
 
@@ -30,6 +31,14 @@ from harness.provisioning.families import (
 )
 def test_system_belongs_to_a_family(text: str, family: Family) -> None:
     assert family_of(text) is family
+
+
+def test_fields_are_read_with_all_of_their_value() -> None:
+    assert os_release_fields("URL=\"https://x/?a=b\"\nNAME='X'\nVARIANT=MUX\n\n# no field\n") == {
+        "URL": "https://x/?a=b",
+        "NAME": "X",
+        "VARIANT": "MUX",
+    }
 
 
 def test_each_family_has_one_source_of_drivers() -> None:

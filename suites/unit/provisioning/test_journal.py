@@ -41,13 +41,13 @@ def test_log_that_cannot_be_written_is_said_and_forgiven(tmp_path: Path) -> None
 def test_event_has_the_fields_that_the_guest_agent_reads(tmp_path: Path) -> None:
     clock = FakeClock()
     clock.advance(61.0625)
-    started = EPOCH + dt.timedelta(milliseconds=1234, microseconds=999)
+    started = EPOCH + dt.timedelta(milliseconds=1999, microseconds=500)
 
     Journal(Root(tmp_path), clock, lambda _: None).event("AKS.CSE.x", "ctr version", started)
 
     assert read_events(Root(tmp_path)) == [
         {
-            "Timestamp": "2026-08-21 12:00:01.234",
+            "Timestamp": "2026-08-21 12:00:01.999",
             "OperationId": "2026-08-21 12:01:01.062",
             "Version": "1.23",
             "TaskName": "AKS.CSE.x",
@@ -58,7 +58,7 @@ def test_event_has_the_fields_that_the_guest_agent_reads(tmp_path: Path) -> None
         }
     ]
     (name,) = Root(tmp_path).names(EVENTS_DIRECTORY)
-    assert name == "1787313601234.json"
+    assert name == "1787313601999.json"
 
 
 def test_events_of_one_millisecond_get_names_of_digits_each(tmp_path: Path) -> None:

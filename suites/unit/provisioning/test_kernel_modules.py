@@ -89,6 +89,10 @@ def test_modinfo_tells_version_and_kernel() -> None:
     assert file.kernel == KERNEL
 
 
+def test_version_of_a_module_may_hold_a_colon() -> None:
+    assert parse_modinfo("version:        1:580.126.09\n").version == "1:580.126.09"
+
+
 def test_module_that_says_nothing_has_no_kernel() -> None:
     file = parse_modinfo("version:\nvermagic:\n")
 
@@ -169,13 +173,14 @@ PROC_MODULES = (
 
 
 def test_loaded_modules_are_read_with_their_holders() -> None:
-    modules = parse_proc_modules(PROC_MODULES + "garbage\nx 1 - -\nx 1 2\n")
+    modules = parse_proc_modules(f"garbage\nx 1 - -\nx 1 2\n{PROC_MODULES}nouveau 1 0 -\n")
 
     assert modules[3] == LoadedModule(
         name="nvidia", references=2, holders=("nvidia_uvm", "nvidia_modeset")
     )
     assert modules[0] == LoadedModule(name="nvidia_uvm", references=0, holders=())
-    assert len(modules) == 5
+    assert modules[5] == LoadedModule(name="nouveau", references=0, holders=())
+    assert len(modules) == 6
 
 
 def test_modules_unload_dependents_first() -> None:

@@ -6,7 +6,6 @@ import ast
 import io
 import json
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import harness.provisioning
-from harness.provisioning.__main__ import COMMANDS, Session, main, run
+from harness.provisioning.__main__ import COMMANDS, Session, _parser, main, run
 from harness.provisioning.command import CommandResult
 from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.journal import LOG_PATH
@@ -440,7 +439,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
     out = capsys.readouterr().out
     assert end.value.code == 0
-    assert all(re.search(rf"^ +{name}\s+\w", out, re.MULTILINE) for name in COMMANDS)
+    listed = " ".join(out.split())
+    assert all(f" {name} {words} " in listed for name, (words, _) in COMMANDS.items())
     assert out.startswith("usage: provisioning [-h] [--version] COMMAND ...\n\nProvision a GPU")
 
 
@@ -456,6 +456,12 @@ def test_help_of_a_command_explains_its_options(capsys: pytest.CaptureFixture[st
         "--outcome OUTCOME file to leave what was done in "
         "--root ROOT stands for / on disk"
     )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_works_on_this_machines_files_unless_told(name: str) -> None:
+    assert _parser().parse_args([name]).root == Path("/")
+    assert _parser().parse_args([name, "--root=/mnt"]).root == Path("/mnt")
 
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,9 +23,10 @@ from harness.provisioning.nvidia import (
         ("other", "other"),
         ("my-cuda", "my-cuda"),
         ("", None),
+        (None, None),
     ],
 )
-def test_types_map_to_kinds(driver_type: str, kind: str | None) -> None:
+def test_types_map_to_kinds(driver_type: str | None, kind: str | None) -> None:
     assert driver_kind(driver_type) == kind
 
 
@@ -38,11 +39,12 @@ def test_types_map_to_kinds(driver_type: str, kind: str | None) -> None:
         ("other", "other", True),
         ("other", "another", False),
         ("", "", False),
+        (None, "", False),
         ("", "cuda", False),
         ("cuda", "", False),
     ],
 )
-def test_kinds_are_compared_mapped(one: str, other: str, *, is_same: bool) -> None:
+def test_kinds_are_compared_mapped(one: str | None, other: str, *, is_same: bool) -> None:
     assert is_same_kind(one, other) is is_same
 
 

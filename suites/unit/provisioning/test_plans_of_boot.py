@@ -22,7 +22,7 @@ from harness.provisioning.prebake import Action, Decision, Reason, Record
 from harness.provisioning.services import Mode
 from harness.provisioning.toolkit import RuntimeFacts
 
-from .fakes import GPU_NODE, KERNEL, PROGRAM, SHA, VERSION, make_node
+from .fakes import GPU_NODE, KERNEL, OTHER_VERSION, PROGRAM, SHA, VERSION, make_node
 from .goldens import expect_golden
 from .simulation import SimulatedNode
 
@@ -102,6 +102,20 @@ def everything() -> Plan:
     )
 
 
+def other_version() -> Plan:
+    return make_plan(
+        configuration(),
+        facts(
+            record=Record(
+                kernel=KERNEL, driver_version=OTHER_VERSION, driver_kind="cuda", arch="x86_64"
+            ),
+            decision=Decision(action=Action.TEARDOWN_INSTALL, reason=Reason.VERSION),
+            removal=("rm -rf /var/lib/dkms/nvidia", "ldconfig"),
+        ),
+        PROGRAM,
+    )
+
+
 def opted_out() -> Plan:
     return make_plan(
         configuration(),
@@ -140,6 +154,7 @@ PLANS = {
     "fast-path": fast_path,
     "validation": validation,
     "everything": everything,
+    "other-version": other_version,
     "opted-out": opted_out,
     "arm64": arm64,
     "no-gpu": no_gpu,
@@ -165,6 +180,17 @@ def test_plan_of_bake_is_the_contracts(tmp_path: Path) -> None:
     plan = bake.make_plan(make_node(simulated, tmp_path), asked)
 
     expect_golden("plan-bake", plan.describe())
+
+
+def test_events_of_each_step_are_those_that_dashboards_know() -> None:
+    """A step's own event first, then those that span it, the innermost first."""
+    lines = {
+        f"{step.name}: {', '.join((step.event or '-', *reversed(step.groups)))}"
+        for make in PLANS.values()
+        for step in make().steps
+    }
+
+    expect_golden("events", "\n".join(sorted(lines)))
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from harness.provisioning.root import READ_LIMIT_BYTES, Root, UnreadableFileError, UnsafePathError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ def test_path_that_could_mean_the_root_is_refused(root: Root, path: str) -> None
 def test_paths_lie_below_the_root(root: Root, tmp_path: Path) -> None:
     assert root.at("/etc/x") == tmp_path / "etc/x"
     assert root.at("//etc/x") == tmp_path / "etc/x"
+    assert Root(Path("/")).at("/etc/x") == Path("/etc/x")
 
 
 def test_written_text_is_read_back_with_its_mode(root: Root) -> None:
@@ -76,6 +79,52 @@ def test_create_refuses_an_existing_name_and_leaves_no_litter(root: Root) -> Non
     assert root.create("/events/deeper/still/1.json", "three")
 
 
+@pytest.mark.parametrize("method", [Root.write, Root.create], ids=["write", "create"])
+def test_file_is_made_beside_its_target_and_nowhere_else(
+    root: Root,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: Callable[[Root, str, str], object],
+) -> None:
+    """A folder for temporary files may be on another disk, which no rename reaches."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+
+    method(root, "/etc/x", "text")
+
+    assert root.read("/etc/x") == "text"
+
+
+@pytest.mark.parametrize("method", [Root.write, Root.create], ids=["write", "create"])
+def test_first_error_is_the_one_that_is_told(
+    root: Root, monkeypatch: pytest.MonkeyPatch, method: Callable[[Root, str, str], object]
+) -> None:
+    def fill_the_disk(_descriptor: int, _mode: int) -> None:
+        root.remove("/below")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fchmod", fill_the_disk)
+
+    with pytest.raises(OSError, match="No space left"):
+        method(root, "/below/x", "text")
+
+
+def test_file_that_is_being_created_is_hidden(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guest agent reads the folder of events at any moment."""
+    seen: list[str] = []
+    link = Path.hardlink_to
+
+    def look_and_link(self: Path, target: Path) -> None:
+        seen.extend(root.names("/events"))
+        link(self, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", look_and_link)
+
+    assert root.create("/events/1.json", "one")
+
+    (name,) = seen
+    assert name.startswith(".")
+
+
 def test_append_makes_folders_and_adds(root: Root) -> None:
     root.append("/var/log/a/b", "one\n")
     root.append("/var/log/a/b", "zwölf\n")
@@ -86,6 +135,7 @@ def test_append_makes_folders_and_adds(root: Root) -> None:
 def test_missing_file_reads_as_none(root: Root) -> None:
     assert root.read("/nothing") is None
     assert root.read_or_none("/nothing") is None
+    assert root.read_or_empty("/nothing") == ""
 
 
 def test_bytes_that_are_no_text_are_replaced(root: Root, tmp_path: Path) -> None:
@@ -106,6 +156,7 @@ def test_folder_is_not_read_as_a_file(root: Root) -> None:
     with pytest.raises(UnreadableFileError, match=r"^'/folder' is not a regular file\.$"):
         root.read("/folder")
     assert root.read_or_none("/folder") is None
+    assert root.read_or_empty("/folder") == ""
 
 
 def test_fifo_is_refused_without_waiting_for_a_writer(root: Root) -> None:
@@ -122,6 +173,19 @@ def test_link_that_goes_in_circles_is_unreadable(root: Root) -> None:
         root.read("/circle")
 
     assert str(refusal.value) == ("'/circle' cannot be read: Too many levels of symbolic links.")
+
+
+def test_file_that_the_disk_does_not_give_is_unreadable(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    root.write("/x", "text")
+    monkeypatch.setattr(os, "fdopen", refuse)
+
+    with pytest.raises(UnreadableFileError, match=r"^'/x' cannot be read: Input/output error\.$"):
+        root.read("/x")
 
 
 def test_removing_a_link_leaves_what_it_points_to(root: Root) -> None:

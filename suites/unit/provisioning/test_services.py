@@ -223,6 +223,7 @@ def test_each_mode_has_its_unit_and_packages() -> None:
         ),
         ("KUBELET_NODE_LABELS=X/y=X\n", f"KUBELET_NODE_LABELS=X/y=X,{LABEL}\n"),
         (f"KUBELET_NODE_LABELS='{LABEL}'", f"KUBELET_NODE_LABELS='{LABEL}'"),
+        (f"KUBELET_NODE_LABELS=a=b,{LABEL},c=d", f"KUBELET_NODE_LABELS=a=b,{LABEL},c=d"),
     ],
 )
 def test_label_is_added_once_to_those_of_the_kubelet(text: str, labelled: str) -> None:

@@ -262,6 +262,8 @@ def test_unloading_stops_at_the_first_module_that_stays(teardown: Teardown) -> N
 
     assert "rmmod nvidia" not in teardown.commands()
     assert teardown.node.loaded() == STACK[1:]
+    assert [path for path in LISTED if teardown.root.exists(path)] == []
+    assert teardown.commands()[-1] == "ldconfig"
 
 
 def test_plan_of_a_teardown_says_what_it_would_remove(teardown: Teardown) -> None:
@@ -355,6 +357,22 @@ def test_customers_driver_is_preserved_and_only_our_residue_goes(teardown: Teard
         f" marker_version={VERSION} installed_version={OTHER_VERSION}"
     )
     assert teardown.commands()[-2:] == [f"depmod -a {OTHER_KERNEL}", "ldconfig"]
+
+
+def test_gpu_node_says_so_beside_a_customers_driver(teardown: Teardown) -> None:
+    install_customers(teardown)
+
+    teardown.run(teardown_scope(Configuration(gpu_node=True), is_opted_out=True))
+
+    (said,) = teardown.console
+    assert " gpu_node=true status=preserved_customer_driver " in said
+
+
+def test_folder_of_originals_that_dkms_keeps_is_no_customers_driver(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    teardown.root.write(f"{DKMS}/original_module/x", "")
+
+    assert teardown.run() is TeardownStatus.CLEANED
 
 
 def test_module_of_ours_is_told_by_asking_each_file(teardown: Teardown) -> None:

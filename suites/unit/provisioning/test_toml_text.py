@@ -59,6 +59,7 @@ def test_entries_have_whole_paths_and_their_lines() -> None:
         (("streams",), 19, 19, True),
         (("streams", "x"), 20, 20, False),
     ]
+    assert entries[6] == Entry(path=CRI, value=None, first=15, last=15, table=CRI)
     assert entries[7] == Entry(
         path=(*CRI, "containerd", "snapshotter"),
         value='"over#lay"',
@@ -78,6 +79,26 @@ def test_values_are_read_without_comments() -> None:
     assert get_value(TEXT, ("nothing",)) is None
 
 
+def test_value_ends_where_its_quotes_and_brackets_do() -> None:
+    text = (
+        "tight=1\n"
+        'escaped = "a\\"#b" # comment\n'
+        "literal = 'a\\' # comment\n"
+        "table = {\n  x = [1,\n  2] }\n"
+        'open = "not closed\n'
+        "last = 2\n"
+    )
+
+    assert values_below(text, ()) == {
+        "tight": "1",
+        "escaped": '"a\\"#b"',
+        "literal": "'a\\'",
+        "table": "{\n  x = [1,\n  2] }",
+        "open": '"not closed',
+        "last": "2",
+    }
+
+
 def test_values_of_one_table_are_read_by_key() -> None:
     assert values_below("x = 1\n[a]\ny = 2\nb.z = 3\n[a.b]\nw = 4\n", ("a",)) == {"y": "2"}
     assert values_below("x = 1\n[a]\ny = 2\nb.z = 3\n[a.b]\nw = 4\n", ("a", "b")) == {
@@ -94,6 +115,7 @@ def test_values_of_one_table_are_read_by_key() -> None:
         ("[[b]\n", "line 1: a table's header without its end"),
         ("a = 1\nb\n", "line 2: neither a table nor a key with a value"),
         ("\n= 1\n", "line 2: expected a key at column 1"),
+        ("a = 1\n[]\n", "line 2: expected a key at column 2"),
         ("a. = 1\n", "line 1: expected a key at column 3"),
         ("a = [1,\n2\n", "line 1: a value that does not end"),
         ('\na = """\n', "line 2: a value that does not end"),
@@ -122,6 +144,7 @@ def test_existing_value_is_replaced_in_its_place() -> None:
         "",
     ]
     assert set_value("  a = 1\nb = 2\n", ("a",), "3") == "  a = 3\nb = 2\n"
+    assert set_value('a = "x=y"\n', ("a",), "3") == "a = 3\n"
 
 
 def test_new_key_goes_into_the_table_that_is_there() -> None:
@@ -139,6 +162,7 @@ def test_new_table_goes_to_the_end() -> None:
 
 def test_new_key_without_a_table_goes_to_the_start() -> None:
     assert set_value("[a]\nx = 1\n", ("version",), "2") == "version = 2\n[a]\nx = 1\n"
+    assert set_value("x = 1\n", ("version",), "2") == "version = 2\nx = 1\n"
 
 
 def test_table_of_dotted_keys_is_not_opened_again() -> None:

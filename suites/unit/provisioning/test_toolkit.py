@@ -85,6 +85,12 @@ def test_users_settings_stay_beside_the_new_runtime() -> None:
     assert gpu_configuration(facts(USERS)) == USERS + RUNTIME
 
 
+def test_users_own_type_of_runc_is_kept() -> None:
+    text = USERS.replace("io.containerd.runc.v2", "io.containerd.runc.v1")
+
+    assert gpu_configuration(facts(text)) == text + RUNTIME
+
+
 def test_runtime_without_native_cdi_gets_the_nvidia_runtime_by_default() -> None:
     assert gpu_configuration(facts(USERS, CdiSupport.ABSENT)) == USERS + RUNTIME + DEFAULT
 
