@@ -81,9 +81,12 @@ def render_argv(
         *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
         *("-device", f"virtio-net-pci,netdev=net,romfile=,mac={MAC_ADDRESS}"),
         *("-kernel", str(spec.kernel.vmlinuz)),
-        *("-initrd", str(spec.kernel.initrd)),
-        *("-append", " ".join((*spec.kernel.append, *spec.extra_append))),
     ]
+    if not spec.is_restored:
+        argv += [
+            *("-initrd", str(spec.kernel.initrd)),
+            *("-append", " ".join((*spec.kernel.append, *spec.extra_append))),
+        ]
     argv += ["-device", f"pcie-root-port,id={SEED_PORT},chassis={_SEED_SLOT},slot={_SEED_SLOT}"]
     if spec.seed is not None:
         argv += [

@@ -134,6 +134,9 @@ def test_template_writes_its_memory_file_and_clone_maps_it_privately() -> None:
     assert values_of(clone_argv, "-object") == [memory.format("off")]
     assert values_of(clone_argv, "-incoming") == ["defer"]
     assert "-incoming" not in template_argv
+    # What the kernel was booted with is in the memory.
+    assert "-initrd" not in clone_argv
+    assert "-append" not in clone_argv
 
 
 def test_extra_words_come_last_on_the_kernels_command_line() -> None:
