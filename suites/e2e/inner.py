@@ -37,6 +37,8 @@ def pytest_argv(lab: Lab, test: Path, *, workers: int = 0) -> list[str]:
         *("-n", str(workers)),
         f"--accelerator={lab.accelerator.accelerator.accel}",
         f"--image={lab.settings.image}",
+        # A machine that starts at once: these runs have no checkpoints yet.
+        "--machine-start=cold",
     ]
 
 

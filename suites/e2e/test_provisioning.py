@@ -44,8 +44,19 @@ def test_plan_names_the_steps_that_boot_then_takes(
 def test_boot_again_finds_everything_done(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
-    """A node that boots a second time is as it was: the driver is there, nothing is compiled."""
-    node = boot_node(NodeRequest(name="again", image=baked_image, gpus=[h100]))
+    """A node that boots a second time is as it was: the driver is there, nothing is compiled.
+
+    The first boot has removed the driver's image, so the second one pulls it.
+    """
+    node = boot_node(
+        NodeRequest(
+            name="again",
+            image=baked_image,
+            gpus=[h100],
+            config={"mcr_repository_base": "localhost:5000/"},
+            before=[["systemctl", "start", "docker-registry"]],
+        )
+    )
     first = node.evidence()
 
     node.provision("boot").check("boot")
