@@ -18,7 +18,7 @@ from harness.machine.agent import Agent
 from harness.payload import build_agent
 from harness.provisioning.command import spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
-from suites.unit.docs.pages import REPOSITORY
+from suites.docs.pages import REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from harness.agent import frames
 from harness.agent.frames import Decoder, ProtocolError
-from suites.unit.docs.pages import REPOSITORY
+from suites.docs.pages import REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

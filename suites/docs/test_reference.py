@@ -9,11 +9,10 @@ import pytest
 
 from harness.cli import build_parser
 from harness.provisioning.__main__ import _parser as build_provisioning_parser
-from suites.mutation.__main__ import build_parser as build_mutation_parser
-from suites.unit.docs import reference
-from suites.unit.docs.commands import command_lines, options_of
-from suites.unit.docs.names import check_name
-from suites.unit.docs.pages import (
+from suites.docs import reference
+from suites.docs.commands import command_lines, options_of
+from suites.docs.names import check_name
+from suites.docs.pages import (
     REPOSITORY,
     Page,
     Place,
@@ -22,12 +21,13 @@ from suites.unit.docs.pages import (
     Table,
     parse_page,
 )
+from suites.mutation.__main__ import build_parser as build_mutation_parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from suites.unit.docs.pages import Block
+    from suites.docs.pages import Block
 
 
 def test_every_table_has_a_check_and_every_check_a_table(pages: list[Page]) -> None:

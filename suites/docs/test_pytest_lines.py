@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.unit.docs.commands import Programs, command_lines
-from suites.unit.docs.examples import Request, file_name
-from suites.unit.docs.pages import REPOSITORY, Block, Place, StaleDocumentError
+from suites.docs.commands import Programs, command_lines
+from suites.docs.examples import Request, file_name
+from suites.docs.pages import REPOSITORY, Block, Place, StaleDocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from suites.unit.docs.examples import Answer, Sandbox
+    from suites.docs.examples import Answer, Sandbox
 
 PLACE = Place(page="page.md", line=1)
 FAILING = Block(

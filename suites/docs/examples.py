@@ -20,12 +20,12 @@ from harness.gpu import read_model
 from harness.image.catalogue import read_recipe
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.configuration import ConfigurationError, parse_configuration
-from suites.unit.docs import collect
+from suites.docs import collect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from suites.unit.docs.pages import Block, Place
+    from suites.docs.pages import Block, Place
 
 _FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|yaml))\n")
 _PYTEST_S = 60.0
@@ -95,8 +95,9 @@ class Sandbox:
                 shutil.copyfile(source, self.folder / name)
 
     def _left_out(self, folder: str, names: Sequence[str]) -> list[str]:
-        """Leave out what is no source, and the unit suites' own tests: planning takes time."""
-        is_unit = Path(folder).is_relative_to(self.repository / "suites" / "unit")
+        """Leave out what is no source, and the tests of these suites: planning takes time."""
+        suites = self.repository / "suites"
+        is_unit = any(Path(folder).is_relative_to(suites / name) for name in ("unit", "docs"))
         return [
             name
             for name in names

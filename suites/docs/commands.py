@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from suites.unit.docs.pages import Block, Place
+    from suites.docs.pages import Block, Place
 
 #: Commands that are not ours, and that a page may show without a look at their arguments.
 FOREIGN = frozenset({"allure", "cd", "git", "less", "ls"})

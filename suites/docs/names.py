@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from suites.unit.docs.pages import Span
+    from suites.docs.pages import Span
 
 _DOTTED = re.compile(r"harness(?:\.\w+)+")
 _MEMBER = re.compile(r"(expect|lab|node)\.(\w+)")

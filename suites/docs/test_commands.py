@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.unit.docs.commands import Programs, command_lines
-from suites.unit.docs.pages import REPOSITORY, Block, Place, StaleDocumentError
+from suites.docs.commands import Programs, command_lines
+from suites.docs.pages import REPOSITORY, Block, Place, StaleDocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,15 +11,15 @@ from harness.plugin.report import folder_name
 from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.outcome import Outcome
 from harness.provisioning.prebake import Action, Decision, Reason
-from suites.unit.docs import examples
-from suites.unit.docs.examples import file_name
-from suites.unit.docs.pages import Block, Page, Place, StaleDocumentError
+from suites.docs import examples
+from suites.docs.examples import file_name
+from suites.docs.pages import Block, Page, Place, StaleDocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from suites.unit.docs.examples import Sandbox
+    from suites.docs.examples import Sandbox
 
 LANGUAGES = frozenset({"json", "python", "sh", "yaml"})
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.unit.docs.examples import Sandbox, file_name
-from suites.unit.docs.pages import REPOSITORY, Page, read_pages
+from suites.docs.examples import Sandbox, file_name
+from suites.docs.pages import REPOSITORY, Page, read_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from suites.unit.docs.pages import Block
+    from suites.docs.pages import Block
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ from harness.provisioning.kernel_modules import DkmsEntry, DkmsState, ModuleFile
 from harness.provisioning.outcome import Outcome
 from harness.provisioning.prebake import Decision, Reason, Record, Wanted, decide
 from harness.settings import Settings
-from suites.unit.docs.pages import REPOSITORY
+from suites.docs.pages import REPOSITORY
 from suites.unit.provisioning import fakes
 from suites.unit.provisioning.simulation import SimulatedNode
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from suites.unit.docs.pages import Table
+    from suites.docs.pages import Table
 
 Row: TypeAlias = "tuple[str | None, ...]"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from markdown_it.token import Token
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[2]
 
 _NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 

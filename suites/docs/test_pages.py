@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.unit.docs.pages import (
+from suites.docs.pages import (
     REPOSITORY,
     Page,
     StaleDocumentError,
