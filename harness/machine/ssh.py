@@ -147,7 +147,7 @@ class SshRunner:
             if self._is_ready(master, deadline):
                 return
             words = self._end_master()
-            if "No such file or directory" in words and "setpriv" in words:
+            if "exec: ssh: not found" in words:
                 break
             deadline.clock.sleep(deadline.cap(0.3))
         raise HarnessError(

@@ -144,6 +144,10 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+#: A parent that died before the death signal was set sends none; its child has another by then.
+_UNLESS_ORPHANED = '[ "$PPID" = "$0" ] || exit 125; exec "$@"'
+
+
 def spawn(
     argv: Sequence[str],
     *,
@@ -164,7 +168,11 @@ def spawn(
     """
     starting = _starter(os.getpid()).submit(
         subprocess.Popen,
-        ["setpriv", "--pdeathsig", "KILL", "--", *argv],
+        [
+            *("setpriv", "--pdeathsig", "KILL", "--"),
+            *("sh", "-c", _UNLESS_ORPHANED, str(os.getpid())),
+            *argv,
+        ],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,

@@ -159,7 +159,11 @@ def test_spawned_process_dies_with_this_one_and_has_the_given_descriptors(
     spawn(("a", "b"), stdin=3, stdout=4, stderr=5, pass_fds=(6,))
 
     assert given == {
-        "argv": ["setpriv", "--pdeathsig", "KILL", "--", "a", "b"],
+        "argv": [
+            *("setpriv", "--pdeathsig", "KILL", "--"),
+            *("sh", "-c", '[ "$PPID" = "$0" ] || exit 125; exec "$@"', str(os.getpid())),
+            *("a", "b"),
+        ],
         "stdin": 3,
         "stdout": 4,
         "stderr": 5,

@@ -43,6 +43,18 @@ def test_process_dies_with_a_killed_parent() -> None:
     assert was_alive
 
 
+def test_process_whose_parent_died_at_once_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would tell it of that death: it came before the death signal was set."""
+    monkeypatch.setattr("os.getpid", lambda: 2)
+
+    process = spawn(["touch", str(tmp_path / "begun")])
+
+    assert process.wait(20) == 125
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_process_inherits_the_descriptors_that_were_named_and_no_other(tmp_path: Path) -> None:
     with (tmp_path / "named").open("w") as named, (tmp_path / "other").open("w") as other:
         process = spawn(
