@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess  # noqa: TID251  # what is replaced here
 import sys
 from concurrent.futures import Future
