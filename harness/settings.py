@@ -67,6 +67,10 @@ class Settings:
         return self.cache / "images"
 
     @property
+    def stock_store(self) -> Path:
+        return self.cache / "stock"
+
+    @property
     def checkpoint_store(self) -> Path:
         return self.cache / "checkpoints"
 

@@ -23,6 +23,10 @@ class ImageBuildError(HarnessError):
     """An image could not be built; the message ends with the log's tail and its path."""
 
 
+class ImageFetchError(HarnessError):
+    """A stock image could not be had, or is not the one that was to be fetched."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DriverImage:
     """The GPU driver's container image that a node image carries."""
@@ -83,6 +87,19 @@ class Image:
                 "a second one was asked for; set 'newest: 2' under 'kernels' in its recipe."
             )
         return self.kernels[-2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StockImage:
+    """A distribution's image as it is: a partitioned disk with a boot loader of its own.
+
+    `digest` is what its publisher's list says, `disk` is never written.
+    """
+
+    name: str
+    digest: str
+    disk: Path
+    virtual_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)

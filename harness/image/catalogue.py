@@ -7,8 +7,8 @@ import json
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import pydantic
 from pydantic import AfterValidator
@@ -16,21 +16,13 @@ from pydantic import AfterValidator
 from harness.datafile import line_of, listed, read_data_file
 from harness.errors import BadInputError
 from harness.image import DriverImage  # noqa: TC001 - pydantic evaluates the annotations
+from harness.image.source import FORBID, Input, LocalImage, NonEmpty, Stock, StockFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
 """An image's name is part of file names and test ids."""
-
-FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
-
-
-def _inside(value: str) -> str:
-    path = PurePosixPath(value)
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError("A path is relative to the catalogue and stays below it")
-    return value
 
 
 def _expression(value: str) -> str:
@@ -39,10 +31,6 @@ def _expression(value: str) -> str:
     except re.error as error:
         raise ValueError(f"This is not a regular expression ({error})") from error
     return value
-
-
-NonEmpty = Annotated[str, pydantic.Field(min_length=1)]
-Input = Annotated[NonEmpty, AfterValidator(_inside)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,20 +128,30 @@ class Recipe:
         return hashlib.sha256(told.encode()).hexdigest()
 
 
+Source: TypeAlias = Recipe | Stock | LocalImage
+"""Where an image comes from: a recipe, a distribution's server, a file that is there already."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
     """The images that can be had, by name."""
 
     folder: Path
-    recipes: Mapping[str, Recipe]
+    entries: Mapping[str, Recipe | Stock]
 
-    def get(self, name: str) -> Recipe:
-        """Return the recipe called `name`; raises BadInputError that lists the known ones."""
+    def get(self, name: str) -> Source:
+        """Return the image called `name`, or the file at that path.
+
+        A path has a slash, or ends with .qcow2 or .img. Raises BadInputError that lists the known
+        names.
+        """
+        if "/" in name or name.endswith((".qcow2", ".img")):
+            return LocalImage(path=Path(name))
         try:
-            return self.recipes[name]
+            return self.entries[name]
         except KeyError:
             raise BadInputError(
-                f"There is no image called '{name}'; known are {listed(self.recipes)}.",
+                f"There is no image called '{name}'; known are {listed(self.entries)}.",
                 source=str(self.folder),
             ) from None
 
@@ -170,34 +168,56 @@ def load_catalogue(folder: Path) -> Catalogue:
             "No image recipe (*.yaml) was found here; point at the folder 'images' of a checkout.",
             source=str(folder),
         )
-    return Catalogue(folder=folder, recipes={file.stem: read_recipe(file) for file in files})
+    return Catalogue(folder=folder, entries={file.stem: read_entry(file) for file in files})
 
 
-def read_recipe(file: Path) -> Recipe:
-    """Read one recipe; its name is the file's. Raises BadInputError."""
+@dataclass(frozen=True, kw_only=True)
+class _AnyFile:
+    """What tells the kinds of entries apart; the kind's own shape refuses what is wrong then."""
+
+    __pydantic_config__ = pydantic.ConfigDict(extra="ignore")
+
+    kind: Literal["build", "url"] = "build"
+
+
+def read_entry(file: Path) -> Recipe | Stock:
+    """Read one entry; its name is the file's. Raises BadInputError."""
     if not NAME.fullmatch(file.stem):
         raise BadInputError(
             f"'{file.stem}' cannot name an image; use lower-case letters, digits, '-' and '.'.",
             source=str(file),
         )
+    if read_data_file(file, _AnyFile).kind == "url":
+        return _read_stock(file)
     recipe = Recipe(name=file.stem, folder=file.parent, file=read_data_file(file, RecipeFile))
-    _refuse_missing_inputs(recipe, file)
-    return recipe
-
-
-def _refuse_missing_inputs(recipe: Recipe, file: Path) -> None:
     for key, kind, names, is_right in (
         ("trees", "folder", recipe.file.trees, Path.is_dir),
         ("scripts", "file", recipe.file.scripts, Path.is_file),
     ):
         for index, name in enumerate(names):
             if not is_right(recipe.folder / name):
-                raise BadInputError(
-                    f"There is no {kind} '{name}' in '{recipe.folder}'.",
-                    source=str(file),
-                    line=line_of(file, (key, index)),
-                    key=f"{key}.{index}",
-                )
+                raise _missing_input(file, kind, name, (key, index))
+    return recipe
+
+
+def _read_stock(file: Path) -> Stock:
+    stock = Stock(name=file.stem, folder=file.parent, file=read_data_file(file, StockFile))
+    signature = stock.file.signature
+    if signature is not None and not (stock.folder / signature.key).is_file():
+        raise _missing_input(file, "file", signature.key, ("signature", "key"))
+    list(stock.places())
+    return stock
+
+
+def _missing_input(
+    file: Path, kind: str, name: str, location: tuple[str | int, ...]
+) -> BadInputError:
+    return BadInputError(
+        f"There is no {kind} '{name}' in '{file.parent}'.",
+        source=str(file),
+        line=line_of(file, location),
+        key=".".join(map(str, location)),
+    )
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

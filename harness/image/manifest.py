@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from typing_extensions import override
 
 from harness.image import DriverImage, ImageDamagedError
+from harness.image.qcow2 import is_qcow2
 from harness.published import FileFact, ParentPin  # noqa: TC001 - pydantic evaluates them
 from harness.published.kind import Kind
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DISK = "disk.qcow2"
-
-QCOW2_MAGIC = b"QFI\xfb"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +35,21 @@ class Manifest:
     files: Mapping[str, FileFact]
 
 
+@dataclass(frozen=True, kw_only=True)
+class StockManifest:
+    """What a stock image is; `digest` and `signed_by` are those of its publisher's list."""
+
+    schema: Literal[1] = 1
+    name: str
+    key: str
+    url: str
+    digest: str
+    signed_by: str | None
+    fetched: str
+    parent: None = None
+    files: Mapping[str, FileFact]
+
+
 class ImageKind(Kind[Manifest]):
     """An image is a published folder whose disk begins as qcow2 does."""
 
@@ -43,9 +57,10 @@ class ImageKind(Kind[Manifest]):
     def check_sizes(self, folder: Path, manifest: Manifest) -> None:
         super().check_sizes(folder, manifest)
         disk = folder / DISK
-        with disk.open("rb") as source:
-            if source.read(len(QCOW2_MAGIC)) != QCOW2_MAGIC:
-                raise ImageDamagedError(f"The image's disk '{disk}' does not begin as qcow2 does.")
+        if not is_qcow2(disk):
+            raise ImageDamagedError(f"The image's disk '{disk}' does not begin as qcow2 does.")
 
 
 KIND = ImageKind(noun="image", shape=Manifest, damaged=ImageDamagedError)
+
+STOCK_KIND = Kind(noun="stock image", shape=StockManifest, damaged=ImageDamagedError)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.image import Image, ImageEvent, Kernel, ignore_events
 from harness.image.build import MmdebstrapBuilder
+from harness.image.cache import ImageCache
 from harness.image.manifest import DISK, KIND, Manifest
 from harness.provisioning.command import LocalRunner
-from harness.published import KEY_DIGITS, ParentPin, Stage, now
+from harness.published import KEY_DIGITS, DamagedError, ParentPin, Stage, now
 from harness.published.kind import facts_of
 from harness.published.shelf import Shelf
 
@@ -45,6 +46,7 @@ class ImageStore:
         self._runner = LocalRunner() if runner is None else runner
         self._blanks: dict[Path, bytes] = {}
         self._shelf = Shelf(folder, noun="image", clean=self._builder.clean)
+        self.cache = ImageCache(folder, kind=KIND, shelf=self._shelf)
 
     def ensure(
         self,
@@ -131,6 +133,21 @@ class ImageStore:
 
         return self._ensure(parent.name, key, fill, listener=listener, deadline=deadline)
 
+    def find(self, recipe: Recipe) -> Image | None:
+        """Return the recipe's image where the cache has it sound."""
+        key = recipe.key(builder=self._builder.version)
+        folder = self._place_of(recipe.name, key)
+        if not folder.exists():
+            return None
+        try:
+            return self._open(folder, key)
+        except DamagedError:
+            return None
+
+    def close(self) -> None:
+        """Let go of the images that this store gave out: until then, nobody removes them."""
+        self.cache.close()
+
     def verify(self, image: Image) -> None:
         """Read every file of an image, and of its parents; raise ImageDamagedError."""
         manifest = KIND.read(image.folder)
@@ -178,7 +195,7 @@ class ImageStore:
         listener: ImageListener,
         deadline: Deadline,
     ) -> Image:
-        folder = self._folder / f"{name}-{key[:KEY_DIGITS]}"
+        folder = self._place_of(name, key)
 
         def fill_and_describe(place: Workplace) -> None:
             log = self._shelf.private("logs") / f"{folder.name}.log"
@@ -198,8 +215,12 @@ class ImageStore:
             deadline=deadline,
         )
 
+    def _place_of(self, name: str, key: str) -> Path:
+        return self._folder / f"{name}-{key[:KEY_DIGITS]}"
+
     def _open(self, folder: Path, key: str) -> Image:
         """Return the published image; raises ImageDamagedError where it is not sound."""
+        self.cache.use(folder)
         manifest = KIND.check(folder, key)
         parent = None if manifest.parent is None else self._open_parent(folder, manifest.parent)
         kernels = (

@@ -20,7 +20,7 @@ from harness.errors import HarnessError, RequirementError
 from harness.evidence import Evidence
 from harness.gpu.transport import choose_transport, parse_qemu_version
 from harness.image import ImageEvent, Stage, manifest
-from harness.image.catalogue import load_catalogue
+from harness.image.catalogue import Recipe, load_catalogue
 from harness.image.store import ImageStore
 from harness.lab.layers import HELD_UNITS, booted, key_parts, node_spec
 from harness.lab.machine import NONCE_FACT, SEED, Equipment, LabMachine
@@ -88,14 +88,21 @@ class Lab:
         )
 
     def close(self) -> None:
-        """Let go of the checkpoints that this lab used."""
+        """Let go of the checkpoints and the images that this lab used."""
         self._held.clear()
         self._resources.close()
+        self.store.close()
 
     def node_image(self) -> Image:
         """Return the image that the settings name, built where the cache has none."""
-        recipe = load_catalogue(self.settings.images_folder).get(self.settings.image)
-        return self.store.ensure(recipe, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
+        source = load_catalogue(self.settings.images_folder).get(self.settings.image)
+        if not isinstance(source, Recipe):
+            raise RequirementError(
+                f"The image '{self.settings.image}' is a stock image, with a boot loader of its "
+                "own, and nodes boot only images that were built from a recipe; choose one of "
+                "kind 'build' with --image."
+            )
+        return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
 
     def baked_image(self) -> Image:
         """Return the node image with the driver baked in by a machine without a GPU.

@@ -40,6 +40,7 @@ class Stage(Enum):
     CHECK = "check"
     WAIT = "wait"
     BUILD = "build"
+    FETCH = "fetch"
     PUBLISH = "publish"
     READY = "ready"
     REFUSED = "refused"

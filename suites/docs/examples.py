@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.evidence import ProvisioningOutcome
 from harness.gpu import read_model
-from harness.image.catalogue import read_recipe
+from harness.image.catalogue import read_entry
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.configuration import ConfigurationError, parse_configuration
 from suites.docs import collect
@@ -213,7 +213,7 @@ def _check_call(place: Place, node: ast.Call, imported: Mapping[str, object]) ->
 
 def check_yaml(block: Block, file: Path) -> None:
     """Refuse a data file that its reader refuses; its folder tells which reader."""
-    read = read_recipe if file.parent.name == "images" else read_model
+    read = read_entry if file.parent.name == "images" else read_model
     try:
         read(file)
     except HarnessError as error:

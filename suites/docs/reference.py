@@ -23,6 +23,8 @@ from harness.evidence.collect import node_request
 from harness.gpu import ModelFile, load_catalogue
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
 from harness.image.catalogue import RecipeFile
+from harness.image.catalogue import load_catalogue as load_images
+from harness.image.source import Stock, StockFile
 from harness.lab.node import NodeRequest
 from harness.plugin import pytest_addoption
 from harness.plugin.report import _ATTACHED
@@ -276,6 +278,20 @@ def recipe_keys() -> list[Row]:
     return list(_keys(RecipeFile))
 
 
+def stock_keys() -> list[Row]:
+    return list(_keys(StockFile))
+
+
+def stock_images() -> list[Row]:
+    entries = load_images(REPOSITORY / "images").entries.values()
+    return [(entry.name, _voucher(entry)) for entry in entries if isinstance(entry, Stock)]
+
+
+def _voucher(stock: Stock) -> str:
+    signature = stock.file.signature
+    return "https" if signature is None else f"a signature by {signature.fingerprint}"
+
+
 def model_keys() -> list[Row]:
     return list(_keys(ModelFile))
 
@@ -382,6 +398,8 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Expectation": lambda _: expectations(),
     "Path in the folder": lambda _: evidence_paths(),
     "Recipe key": lambda _: recipe_keys(),
+    "Stock image": lambda _: stock_images(),
+    "Stock key": lambda _: stock_keys(),
     "Measure": lambda _: list(MEASURES.items()),
     "Model": lambda _: models(),
     "Model key": lambda _: model_keys(),

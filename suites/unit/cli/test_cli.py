@@ -15,6 +15,7 @@ from harness.image import ImageEvent, Stage
 from harness.payload import build_payload
 from harness.provisioning.command import CommandError, CommandResult
 from harness.provisioning.wait import WaitTimeoutError
+from suites.unit.image.stockfolder import DIGEST, ENTRY, IMAGE, published_files, write_stock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +83,102 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["image", "ls", "--json"]) == 0
 
     assert "debian-12" in [recipe["name"] for recipe in json.loads(capsys.readouterr().out)]
+
+
+def test_listing_tells_kinds_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["image", "ls", "--json"]) == 0
+
+    kinds = {entry["name"]: entry["kind"] for entry in json.loads(capsys.readouterr().out)}
+    assert kinds["debian-12"] == "build"
+    assert kinds["ubuntu-24.04"] == "url"
+
+
+def test_recipe_is_not_fetched_and_stock_image_is_not_built(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["image", "fetch", "--image=debian-12"]) == 2
+    assert "`harness image build --image debian-12` makes it" in capsys.readouterr().err
+
+    assert main(["image", "build", "--image=ubuntu-24.04"]) == 2
+    assert "`harness image fetch --image ubuntu-24.04` gets it" in capsys.readouterr().err
+
+
+def test_fetching_offline_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    assert main(["image", "fetch", "--image=ubuntu-24.04", "--offline"]) == 2
+
+    assert "The image 'ubuntu-24.04' is not in the cache" in capsys.readouterr().err
+
+
+def _cached_stock(top: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Fetch the tiny image into a cache of its own, and return its disk."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(top / "cache"))
+    (top / "stick").mkdir()
+    for name, content in published_files().items():
+        (top / "stick" / name).write_bytes(content)
+    write_stock(
+        top / "images",
+        folder=(top / "stick").as_uri(),
+        entry=ENTRY.partition("signature:")[0],
+    )
+    assert main(["image", "fetch", "--image=tiny", f"--images-dir={top / 'images'}"]) == 0
+    (disk,) = (top / "cache").rglob("disk.qcow2")
+    return disk
+
+
+def test_stock_image_is_fetched_listed_verified_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = _cached_stock(tmp_path, monkeypatch)
+    assert capsys.readouterr().out == f"{disk} (0 MiB), sha256:{DIGEST}\n"
+
+    assert main(["image", "ls", "--json", f"--images-dir={tmp_path / 'images'}"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert (entry["name"], entry["disk"]) == ("tiny", str(disk))
+
+    assert main(["image", "verify"]) == 0
+    assert capsys.readouterr().out == f"tiny {DIGEST[:16]} is what was published.\n"
+
+    assert main(["image", "gc", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+    assert main(["image", "gc", "--all"]) == 0
+    assert capsys.readouterr().out == (
+        f"Removed '{disk.parent}' (0 MiB): nobody used it for 0 days.\n"
+    )
+    assert not disk.exists()
+
+
+def test_verification_of_a_damaged_image_ends_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = _cached_stock(tmp_path, monkeypatch)
+    disk.write_bytes(b"X" * 1000)
+    capsys.readouterr()
+
+    assert main(["image", "verify"]) == 2
+    assert f"file '{disk}' has the digest" in capsys.readouterr().err
+
+    assert main(["image", "verify", "--json"]) == 2
+    (facts,) = json.loads(capsys.readouterr().out)
+    assert f"file '{disk}' has the digest" in facts["trouble"]
+
+
+def test_local_file_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "my.qcow2").write_bytes(IMAGE)
+
+    assert main(["image", "fetch", "--json", f"--image={tmp_path / 'my.qcow2'}"]) == 0
+
+    assert json.loads(capsys.readouterr().out) == {
+        "name": "my",
+        "digest": f"sha256:{DIGEST}",
+        "disk": str(tmp_path / "my.qcow2"),
+        "size_mib": 0,
+        "virtual_mib": 3,
+    }
 
 
 def test_unknown_image_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.image.catalogue import read_recipe
+from harness.image.catalogue import Recipe, read_entry
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from harness.image.catalogue import Recipe
 
 RECIPE = """\
 schema: 1
@@ -51,4 +49,6 @@ def write_catalogue(folder: Path, *, recipe: str = RECIPE, name: str = "node") -
 
 def a_recipe(folder: Path, *, recipe: str = RECIPE) -> Recipe:
     """Return the recipe of a catalogue written to `folder`."""
-    return read_recipe(write_catalogue(folder, recipe=recipe))
+    entry = read_entry(write_catalogue(folder, recipe=recipe))
+    assert isinstance(entry, Recipe)
+    return entry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,11 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.image.build import input_entries
-from harness.image.catalogue import load_catalogue, read_recipe
+from harness.image.catalogue import Recipe, load_catalogue, read_entry
+from harness.image.signature import read_key
+from harness.image.source import LocalImage, Stock
 from suites.unit.image.cataloguefolder import RECIPE, a_recipe, write_catalogue
+from suites.unit.image.stockfolder import ENTRY, a_stock, write_stock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +23,14 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[3]
 
 
+def _own_recipe(name: str) -> Recipe:
+    recipe = load_catalogue(REPOSITORY / "images").get(name)
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
 def test_own_catalogue_is_sound() -> None:
-    recipe = load_catalogue(REPOSITORY / "images").get("debian-12")
+    recipe = _own_recipe("debian-12")
 
     assert recipe.file.driver is not None
     assert recipe.file.driver.reference == (
@@ -96,7 +106,7 @@ SLIPS = [
         instead="kind: bake",
         line=2,
         key="kind",
-        message="'build', but the file says 'bake'.",
+        message="'build' or 'url', but the file says 'bake'.",
     ),
     Slip(
         said="node/root",
@@ -129,7 +139,7 @@ def test_slip_names_file_line_and_key(tmp_path: Path, slip: Slip) -> None:
     file = write_catalogue(tmp_path, recipe=RECIPE.replace(slip.said, slip.instead))
 
     with pytest.raises(BadInputError) as refusal:
-        read_recipe(file)
+        read_entry(file)
 
     assert str(refusal.value).startswith(f"{file}:{slip.line}: key '{slip.key}':")
     assert slip.message in str(refusal.value)
@@ -139,7 +149,7 @@ def test_file_name_that_cannot_name_an_image_is_refused(tmp_path: Path) -> None:
     file = write_catalogue(tmp_path, name="My Node")
 
     with pytest.raises(BadInputError, match="'My Node' cannot name an image"):
-        read_recipe(file)
+        read_entry(file)
 
 
 def test_key_stays_where_only_the_recipes_comments_and_order_change(tmp_path: Path) -> None:
@@ -203,9 +213,166 @@ def test_key_changes_with_recipe_and_builder(tmp_path: Path) -> None:
     assert len(keys) == 3
 
 
+STOCK_SLIPS = [
+    Slip(
+        said="folder: {folder}",
+        instead="folder: ftp://example.org/",
+        line=4,
+        key="folder",
+        message="String should match pattern",
+    ),
+    Slip(
+        said="file: tiny", instead="file: ../tiny", line=5, key="file", message="'../tiny.qcow2'"
+    ),
+    Slip(
+        said="sha256",
+        instead="md5",
+        line=8,
+        key="sums.algorithm",
+        message="'sha256' or 'sha512', but the file says 'md5'.",
+    ),
+    Slip(
+        said="keys/publisher.asc",
+        instead="keys/publishers.asc",
+        line=11,
+        key="signature.key",
+        message="There is no file 'keys/publishers.asc' in",
+    ),
+    Slip(
+        said="fingerprint: C4",
+        instead="fingerprint: c4",
+        line=12,
+        key="signature.fingerprint",
+        message="String should match pattern",
+    ),
+    Slip(
+        said="signature:",
+        instead="digest: sha256:12",
+        line=9,
+        key="digest",
+        message="A digest is 'sha256:' with 64, or 'sha512:' with 128",
+    ),
+    Slip(
+        said="kind: url",
+        instead="kind: url\nrelease: noble",
+        line=3,
+        key="release",
+        message="known are 'schema', 'kind', 'description', 'folder', 'file', 'sums', 'signature'",
+    ),
+]
+
+
+@pytest.mark.parametrize("slip", STOCK_SLIPS, ids=lambda slip: slip.key)
+def test_slip_in_a_stock_entry_names_file_line_and_key(tmp_path: Path, slip: Slip) -> None:
+    assert slip.said in ENTRY
+    entry = ENTRY.replace(slip.said, slip.instead)
+    if slip.key == "digest":
+        entry = entry.partition("  file: SHA256SUMS.gpg")[0]
+    file = write_stock(tmp_path, folder="https://example.org/", entry=entry)
+
+    with pytest.raises(BadInputError) as refusal:
+        read_entry(file)
+
+    assert str(refusal.value).startswith(f"{file}:{slip.line}: key '{slip.key}':")
+    assert slip.message in str(refusal.value)
+
+
+def test_image_for_which_nothing_but_http_vouches_is_refused(tmp_path: Path) -> None:
+    unsigned = ENTRY.partition("signature:")[0]
+
+    with pytest.raises(BadInputError) as refusal:
+        a_stock(tmp_path, folder="http://example.org/x", entry=unsigned)
+
+    assert str(refusal.value) == (
+        f"{tmp_path / 'tiny.yaml'}: Nothing but the connection vouches for the image 'tiny', so "
+        "that 'http://example.org/x/' cannot be trusted; give a place with https, or the image's "
+        "'signature' or 'digest'."
+    )
+    assert list(a_stock(tmp_path, folder="https://example.org/x", entry=unsigned).places()) == [
+        "https://example.org/x/"
+    ]
+
+
+def test_places_are_asked_in_order_and_once(tmp_path: Path) -> None:
+    stock = a_stock(
+        tmp_path,
+        folder="https://one.example.org/x",
+        more="mirrors: ['https://two.example.org/x/', 'http://three.example.org/x/']\n",
+    )
+
+    assert list(stock.places(["https://two.example.org/x"])) == [
+        "https://two.example.org/x/",
+        "https://one.example.org/x/",
+        "http://three.example.org/x/",
+    ]
+
+
+@pytest.mark.parametrize("name", ["my.qcow2", "images/my.img", "../bakes/noble"])
+def test_path_names_an_image_that_is_there_already(tmp_path: Path, name: str) -> None:
+    write_catalogue(tmp_path)
+
+    assert load_catalogue(tmp_path).get(name) == LocalImage(path=Path(name))
+
+
+#: What the distributions' pages say: cloud-images.ubuntu.com has a folder for each release of a
+#: series, cloud.debian.org one for each build; 'release' and 'latest' lead to the newest.
+OWN_STOCK = {
+    "ubuntu-22.04": (
+        "https://cloud-images.ubuntu.com/releases/jammy/release/",
+        "ubuntu-22.04-server-cloudimg-amd64.img",
+        "SHA256SUMS",
+    ),
+    "ubuntu-24.04": (
+        "https://cloud-images.ubuntu.com/releases/noble/release/",
+        "ubuntu-24.04-server-cloudimg-amd64.img",
+        "SHA256SUMS",
+    ),
+    "debian-12-cloud": (
+        "https://cloud.debian.org/images/cloud/bookworm/latest/",
+        "debian-12-genericcloud-amd64.qcow2",
+        "SHA512SUMS",
+    ),
+    "debian-13-cloud": (
+        "https://cloud.debian.org/images/cloud/trixie/latest/",
+        "debian-13-genericcloud-amd64.qcow2",
+        "SHA512SUMS",
+    ),
+}
+
+
+def test_own_stock_images_lie_where_their_distributions_put_them() -> None:
+    entries = load_catalogue(REPOSITORY / "images").entries
+
+    assert {
+        name: (entry.file.folder, entry.file.file, entry.file.sums.file)
+        for name, entry in entries.items()
+        if isinstance(entry, Stock)
+    } == OWN_STOCK
+
+
+def test_key_of_each_own_stock_image_has_the_fingerprint_that_its_entry_names() -> None:
+    """The fingerprint of a version 4 key is the SHA-1 of its first packet (RFC 9580, 5.5.4)."""
+    signed = [
+        entry
+        for entry in load_catalogue(REPOSITORY / "images").entries.values()
+        if isinstance(entry, Stock) and entry.file.signature is not None
+    ]
+
+    assert {entry.name for entry in signed} == {"ubuntu-22.04", "ubuntu-24.04"}
+    for entry in signed:
+        assert entry.key_file is not None
+        assert entry.file.signature is not None
+        key = read_key(entry.key_file)
+        # An old-format packet of a public key whose length takes two bytes.
+        assert key[0] == 0x99
+        packet = key[: 3 + int.from_bytes(key[1:3], "big")]
+        digest = hashlib.sha1(packet, usedforsecurity=False).hexdigest()
+        assert digest.upper() == entry.file.signature.fingerprint
+
+
 def test_unit_of_the_guest_agent_is_wanted_by_its_port() -> None:
     """Systemd starts it by a link whose name holds a backslash, so it must survive as it is."""
-    recipe = load_catalogue(REPOSITORY / "images").get("debian-12")
+    recipe = _own_recipe("debian-12")
     entries = {entry.path: entry for entry in input_entries(recipe)}
     units = "etc/systemd/system"
 

@@ -1,0 +1,67 @@
+"""The first bytes of a qcow2, as its specification has them (QEMU, docs/interop/qcow2.txt)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAGIC = b"QFI\xfb"
+_HEADER = struct.Struct(">4sIQIIQ")
+_FEATURES = struct.Struct(">Q")
+_FEATURES_AT = 72
+_EXTERNAL_DATA = 1 << 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qcow2Header:
+    """What of a header decides whether and how a disk can be used."""
+
+    version: int
+    virtual_bytes: int
+    has_backing_file: bool
+    has_data_file: bool
+
+
+def is_qcow2(path: Path) -> bool:
+    with path.open("rb") as source:
+        return source.read(len(MAGIC)) == MAGIC
+
+
+def read_header(path: Path) -> Qcow2Header | None:
+    """Return what the header says, or nothing where the file is no qcow2."""
+    with path.open("rb") as source:
+        start = source.read(_FEATURES_AT + _FEATURES.size)
+    if len(start) < _HEADER.size or not start.startswith(MAGIC):
+        return None
+    _, version, backing_at, _, _, size = _HEADER.unpack_from(start)
+    # Version 2 has no field for features.
+    features = (
+        _FEATURES.unpack_from(start, _FEATURES_AT)[0]
+        if version >= 3 and len(start) >= _FEATURES_AT + _FEATURES.size
+        else 0
+    )
+    return Qcow2Header(
+        version=version,
+        virtual_bytes=size,
+        has_backing_file=backing_at != 0,
+        has_data_file=bool(features & _EXTERNAL_DATA),
+    )
+
+
+def why_not_alone(path: Path) -> str | None:
+    """Return why a disk that came from elsewhere must not be used: it may lead to other files.
+
+    QEMU would open whatever file of this host the header names as its backing or data file.
+    """
+    header = read_header(path)
+    if header is None:
+        return "is no qcow2 image; convert it with `qemu-img convert -O qcow2`"
+    if header.has_backing_file:
+        return "names a backing file, and so is only a part of an image"
+    if header.has_data_file:
+        return "names an external data file, and so is only a part of an image"
+    return None

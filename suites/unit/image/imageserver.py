@@ -1,0 +1,163 @@
+"""An HTTP server in a thread, which serves files from memory and troubles on request."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+class ImageServer:
+    """What is served, what went wrong on purpose, and what was asked for.
+
+    `troubles` are taken one a request from the front of a path's list; a request beyond them is
+    answered as it should be.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = {f"/images/{name}": content for name, content in files.items()}
+        self.troubles: dict[str, list[Callable[[Handler], None]]] = {}
+        self.requests: list[str] = []
+        self.port = 0
+
+    @property
+    def folder(self) -> str:
+        return f"http://127.0.0.1:{self.port}/images/"
+
+    def url(self, name: str) -> str:
+        return f"{self.folder}{name}"
+
+    def put(self, name: str, content: bytes) -> None:
+        self.files[f"/images/{name}"] = content
+
+    def trouble(self, name: str, *troubles: Callable[[Handler], None]) -> None:
+        """Meet the next requests for a file with these troubles."""
+        self.troubles.setdefault(f"/images/{name}", []).extend(troubles)
+
+    def asked(self, name: str) -> list[str]:
+        """Return the requests for a file, each with its Range where it had one."""
+        return [
+            request.partition(" ")[2] or "whole"
+            for request in self.requests
+            if request.partition(" ")[0].endswith(f"/images/{name}")
+        ]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request for the server that its subclass names."""
+
+    server_of_images: ImageServer
+
+    def do_GET(self) -> None:
+        server = self.server_of_images
+        server.requests.append(f"{self.path} {self.headers.get('Range', '')}".rstrip())
+        path = self.path[self.path.index("/images/") :]
+        troubles = server.troubles.get(path)
+        if troubles:
+            troubles.pop(0)(self)
+        else:
+            self.serve(server.files.get(path))
+
+    def serve(self, content: bytes | None, *, cut_at: int | None = None) -> None:
+        """Answer with a file, or with the part asked for, of which `cut_at` bytes are sent."""
+        if content is None:
+            self.refuse(404)
+            return
+        begin = self._begin(content)
+        if begin >= len(content):
+            self.refuse(416, {"Content-Range": f"bytes */{len(content)}"})
+            return
+        self.send_response(206 if begin else 200)
+        self.send_header("ETag", _tag(content))
+        self.send_header("Content-Length", str(len(content) - begin))
+        if begin:
+            self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        self.wfile.write(content[begin:] if cut_at is None else content[begin:cut_at])
+
+    def refuse(self, code: int, headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(code)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _begin(self, content: bytes) -> int:
+        asked = self.headers.get("Range")
+        if asked is None or self.headers.get("If-Range", _tag(content)) != _tag(content):
+            return 0
+        return int(asked.removeprefix("bytes=").removesuffix("-"))
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet; `requests` is the log."""
+
+
+def _tag(content: bytes) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+
+
+def cut_at(count: int) -> Callable[[Handler], None]:
+    """Close the connection when `count` bytes of the file were sent."""
+    return lambda handler: handler.serve(
+        handler.server_of_images.files[handler.path], cut_at=count
+    )
+
+
+def answer(code: int, **headers: str) -> Callable[[Handler], None]:
+    """Answer with a status alone; underscores of a header's name stand for hyphens."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda handler: handler.refuse(code, named)
+
+
+@contextlib.contextmanager
+def serving(files: Mapping[str, bytes]) -> Iterator[ImageServer]:
+    """Serve until the end of the block, which shows that no thread is left."""
+    images = ImageServer(files)
+    handler = type("Handler", (Handler,), {"server_of_images": images})
+    with _QuietServer(("127.0.0.1", 0), handler) as server:
+        images.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield images
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _QuietServer(ThreadingHTTPServer):
+    """Says nothing of clients that leave while they are served."""
+
+    @override
+    def handle_error(self, request: object, client_address: object) -> None: ...
+
+
+class PausingClock:
+    """A clock on which a look takes `look_s` and a sleep no time; it keeps the pauses."""
+
+    def __init__(self, *, look_s: float = 0.0, on_look: Callable[[], object] = lambda: 0) -> None:
+        self.pauses: list[float] = []
+        self._elapsed_s = 0.0
+        self._look_s = look_s
+        self._on_look = on_look
+
+    def monotonic(self) -> float:
+        self._on_look()
+        self._elapsed_s += self._look_s
+        return self._elapsed_s
+
+    def now(self) -> dt.datetime:
+        return dt.datetime(2026, 8, 21, 12, tzinfo=dt.timezone.utc)
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self._elapsed_s += seconds
