@@ -206,10 +206,15 @@ class ImageStore:
         def tell(stage: Stage, message: str) -> None:
             listener(ImageEvent(image=name, stage=stage, message=message))
 
+        def opened() -> Image:
+            # What it lies on stays too, for as long as it does.
+            self.cache.use(folder)
+            return self._open(folder, key)
+
         return self._shelf.ensure(
             folder,
             name=name,
-            opened=lambda: self._open(folder, key),
+            opened=opened,
             fill=fill_and_describe,
             tell=tell,
             deadline=deadline,
@@ -220,7 +225,6 @@ class ImageStore:
 
     def _open(self, folder: Path, key: str) -> Image:
         """Return the published image; raises ImageDamagedError where it is not sound."""
-        self.cache.use(folder)
         manifest = KIND.check(folder, key)
         parent = None if manifest.parent is None else self._open_parent(folder, manifest.parent)
         kernels = (

@@ -108,11 +108,28 @@ def test_opening_an_image_counts_as_use(cache: Cache) -> None:
     cache.store.close()
     _age(image, days=31)
 
-    assert cache.store.find(cache.recipe) == image
+    cache.ensure()
     cache.store.close()
 
     (shown,) = cache.store.cache.ls()
     assert shown.last_used > NOW - dt.timedelta(days=31)
+
+
+def test_looking_for_an_image_is_no_use(cache: Cache) -> None:
+    assert cache.store.find(cache.recipe) is None
+    image = cache.ensure()
+    cache.store.close()
+    _age(image, days=31)
+
+    assert cache.store.find(cache.recipe) == image
+
+    assert [removal.path for removal in _collect(cache)] == [image.folder]
+
+
+def test_damaged_image_is_not_found(cache: Cache) -> None:
+    os.truncate(cache.ensure().disk, 5)
+
+    assert cache.store.find(cache.recipe) is None
 
 
 def test_image_in_use_stays_however_old(cache: Cache) -> None:

@@ -217,8 +217,9 @@ def test_right_signature_over_a_wrong_digest_keeps_the_image_aside(
     aside = fetching.folder / ".refused" / f"{DIGEST[:16]}-{found[:8]}.qcow2"
     assert failure == (
         f"The image that '{server.url(FILE)}' serves has the digest sha256:{found}, but its list "
-        f"names sha256:{DIGEST}. It is kept aside as '{aside}', and is never booted. The image "
-        "'tiny' is not there; tell whoever runs that place, or name another one with --mirror."
+        f"names sha256:{DIGEST}. It is kept aside as '{aside}', and is never booted.\n"
+        "The image 'tiny' is not there; tell whoever runs that place, or name another one with "
+        "--mirror."
     )
     assert fetching.refused() == {aside.name: OTHER_IMAGE}
     assert not fetching.lock.exists()
@@ -328,10 +329,29 @@ def test_series_that_moved_on_is_told_before_anything_is_downloaded(
 
     assert fetching.fail() == (
         f"'{server.url(FILE)}' is sha256:{DIGEST[:16]}… by now, but sha256:1111111111111111… is "
-        "wanted; the series has moved on. Name a place that still has it with --mirror, or renew "
+        "wanted; the series has moved on.\nName a place that still has it with --mirror, or renew "
         f"'{fetching.lock}' with --update."
     )
     assert server.asked(FILE) == []
+
+
+def test_pin_that_the_series_left_behind_is_told(tmp_path: Path, server: ImageServer) -> None:
+    fetching = Fetching(tmp_path, server.folder, more=f"digest: sha256:{'1' * 64}\n")
+
+    assert fetching.fail().endswith(
+        f"with --mirror, or give another 'digest' in '{fetching.catalogue / 'tiny.yaml'}'."
+    )
+
+
+def test_every_place_is_told_when_none_has_the_image(tmp_path: Path, server: ImageServer) -> None:
+    server.put(FILE, OTHER_IMAGE)
+    with serving({}) as mirror:
+        fetching = Fetching(tmp_path, server.folder, more=f"mirrors: ['{mirror.folder}']\n")
+
+        failure = fetching.fail()
+
+        assert f"The image that '{server.url(FILE)}' serves has the digest" in failure
+        assert f"'{mirror.url(FILE)}' answered 404 Not Found." in failure
 
 
 def test_renewal_takes_the_latest_and_locks_it(fetching: Fetching) -> None:
