@@ -28,6 +28,8 @@ def _cache() -> Path:
 class Settings:
     """What a run was asked to do; made once, handed down, never changed.
 
+    `image` may name several images, with commas between them: suites run with each of them.
+
     `ci` is true where the variable CI says so: there, a machine that cannot be had is a failure
     and not a reason to skip. Beyond `checkpoint_limit_mib` of disk, the least recently used
     checkpoints that nobody uses are removed.
@@ -51,11 +53,22 @@ class Settings:
         ):
             if value not in choices:
                 raise BadInputError(f"'{value}' is none of {', '.join(choices)}.", source=source)
+        if not all(self.images) or len(set(self.images)) < len(self.images):
+            raise BadInputError(
+                f"'{self.image}' is no list of images; give names with commas between them, each "
+                "once.",
+                source="--image",
+            )
         if self.checkpoint_limit_mib < 0:
             raise BadInputError(
                 f"{self.checkpoint_limit_mib} is too little; give 0 or more.",
                 source="--checkpoint-limit-mib",
             )
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """Return the names of the images, in the order in which they were given."""
+        return tuple(self.image.split(","))
 
     @property
     def runs_folder(self) -> Path:

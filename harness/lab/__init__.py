@@ -93,25 +93,29 @@ class Lab:
         self._resources.close()
         self.store.close()
 
-    def node_image(self) -> Image:
-        """Return the image that the settings name, built where the cache has none."""
-        source = load_catalogue(self.settings.images_folder).get(self.settings.image)
+    def node_image(self, name: str | None = None) -> Image:
+        """Return an image of the catalogue, built where the cache has none.
+
+        Without a name it is the first one that the settings name.
+        """
+        name = name or self.settings.images[0]
+        source = load_catalogue(self.settings.images_folder).get(name)
         if not isinstance(source, Recipe):
             raise RequirementError(
-                f"The image '{self.settings.image}' is a stock image, with a boot loader of its "
+                f"The image '{name}' is a stock image, with a boot loader of its "
                 "own, and nodes boot only images that were built from a recipe; choose one of "
                 "kind 'build' with --image."
             )
         return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
 
-    def baked_image(self) -> Image:
-        """Return the node image with the driver baked in by a machine without a GPU.
+    def baked_image(self, name: str | None = None) -> Image:
+        """Return the node image of this name with the driver baked in by a machine without a GPU.
 
         The bake runs on the kernel that is *not* the newest, so that a record which names the
         builder's kernel instead of the target's shows. The evidence of the bake is published
         with the image; `bake_evidence` reads it.
         """
-        parent = self.node_image()
+        parent = self.node_image(name)
         request = NodeRequest(
             name="bake", image=parent, command="bake", kernel=parent.other_kernel, config=BAKE
         )

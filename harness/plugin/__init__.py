@@ -33,8 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--image",
         default=defaults.image,
-        metavar="NAME",
-        help="the node image, one of images/*.yaml (default: %(default)s)",
+        metavar="NAME[,NAME...]",
+        help="the node image, one of images/*.yaml, or several to run with each "
+        "(default: %(default)s)",
     )
     group.addoption(
         "--machine-start",

@@ -36,7 +36,7 @@ def pytest_argv(lab: Lab, test: Path, *, workers: int = 0) -> list[str]:
         "-s",
         *("-n", str(workers)),
         f"--accelerator={lab.accelerator.accelerator.accel}",
-        f"--image={lab.settings.image}",
+        f"--image={lab.settings.images[0]}",
         # A machine that starts at once: these runs have no checkpoints yet.
         "--machine-start=cold",
     ]

@@ -30,6 +30,17 @@ def test_unknown_evidence_choice_names_the_known_ones() -> None:
         Settings(evidence="never")
 
 
+def test_several_images_are_told_apart_by_commas() -> None:
+    assert Settings().images == ("debian-12",)
+    assert Settings(image="debian-12,debian-13").images == ("debian-12", "debian-13")
+
+
+@pytest.mark.parametrize("value", ["", "debian-12,", "debian-12,debian-12"])
+def test_list_of_images_with_a_gap_or_a_repetition_is_refused(value: str) -> None:
+    with pytest.raises(BadInputError, match=f"--image: '{value}' is no list of images"):
+        Settings(image=value)
+
+
 def test_limit_below_nothing_is_refused() -> None:
     with pytest.raises(BadInputError, match=r"--checkpoint-limit-mib: -1 is too little"):
         Settings(checkpoint_limit_mib=-1)

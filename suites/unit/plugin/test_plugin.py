@@ -290,6 +290,7 @@ def test_other_trouble_is_never_a_skip(inner: Inner) -> None:
     ("option", "words"),
     [
         ("--accelerator=xen", r"--accelerator: invalid choice: 'xen' .*auto.*kvm.*tcg"),
+        ("--image=noble,", r"--image: 'noble,' is no list of images"),
         ("--evidence=never", r"--evidence: invalid choice: 'never' .*on-failure.*always"),
     ],
 )
@@ -315,6 +316,34 @@ def test_options_become_settings(inner: Inner) -> None:
         *("--accelerator=tcg", "--qemu=my-qemu", "--image=noble", "--evidence=always"),
         *("--evidence-dir=kept", "--checkpoint-limit-mib=512"),
     ).assert_outcomes(passed=1)
+
+
+def test_tests_of_nodes_run_with_each_image(inner: Inner) -> None:
+    source = """
+        pytest_plugins = ["fixtures.machines"]
+        def test_node(image_name):
+            print(f"boots {image_name}")
+        def test_other():
+            pass
+        """
+
+    result = inner.run(source, "-v", "-s", "--image=debian-12,debian-13")
+
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["*test_node?debian-12?*boots debian-12*"])
+    result.stdout.fnmatch_lines(["*test_node?debian-13?*boots debian-13*"])
+
+
+def test_one_image_leaves_the_ids_alone(inner: Inner) -> None:
+    source = """
+        pytest_plugins = ["fixtures.machines"]
+        def test_node(image_name):
+            assert image_name == "debian-13"
+        """
+
+    result = inner.run(source, "-v", "--image=debian-13")
+
+    result.stdout.fnmatch_lines(["*::test_node PASSED*"])
 
 
 def test_mistyped_marker_is_an_error(inner: Inner) -> None:
