@@ -182,7 +182,7 @@ class Downloader:
                 if have and not begin:
                     self._tell(f"'{url}' has another file by now, or sends files only whole")
                 _note_origin(part, url, response.headers)
-                with part.open("r+b" if part.exists() else "wb") as sink:
+                with part.open("r+b" if part.exists() else "wb", buffering=0) as sink:
                     sink.truncate(begin)
                     sink.seek(begin)
                     self._drain(url, response, sink, total, deadline)

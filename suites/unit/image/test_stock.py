@@ -17,8 +17,8 @@ from harness.image import ImageEvent, ImageFetchError, Stage, StockImage
 from harness.image.lockfile import Lock, write_lock
 from harness.image.source import Algorithm, LocalImage
 from harness.image.stock import StockStore, Terms, open_local
-from harness.provisioning.command import CommandResult, LocalRunner
-from harness.provisioning.wait import Deadline
+from harness.provisioning.command import CommandResult, LocalRunner, spawn
+from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.unit.image.imageserver import Handler, ImageServer, PausingClock, cut_at, serving
 from suites.unit.image.stockfolder import (
     DIGEST,
@@ -478,6 +478,46 @@ def test_two_processes_share_one_download(tmp_path: Path, server: ImageServer) -
         assert json.loads(result.stdout)["digest"] == f"sha256:{DIGEST}"
     assert server.asked("SHA256SUMS") == ["whole", "whole"]
     assert server.asked(FILE) == ["whole"]
+
+
+def test_process_that_was_killed_leaves_its_part_and_no_lock(
+    tmp_path: Path, fetching: Fetching, server: ImageServer
+) -> None:
+    is_half_sent, is_over = threading.Event(), threading.Event()
+
+    def stall(handler: Handler) -> None:
+        handler.serve(IMAGE, cut_at=600)
+        handler.wfile.flush()
+        is_half_sent.set()
+        is_over.wait(30)
+
+    server.trouble(FILE, stall)
+    killed = spawn(
+        [
+            *(sys.executable, "-m", "harness.cli", "image", "fetch"),
+            *("--image=tiny", f"--images-dir={fetching.catalogue}"),
+        ],
+        env={"XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )
+    store = StockStore(tmp_path / "cache/gpu-node-harness/stock")
+    part = store.cache.private("partial") / f"{DIGEST[:16]}.part"
+    try:
+        assert is_half_sent.wait(30)
+        wait_for("what was sent", lambda: _size_of(part, 600), Deadline.after(30))
+    finally:
+        killed.kill()
+        killed.wait()
+        is_over.set()
+
+    image = store.ensure(fetching.stock, deadline=Deadline.after(60))
+
+    assert image.disk.read_bytes() == IMAGE
+    assert server.asked(FILE) == ["whole", "bytes=600-"]
+
+
+def _size_of(path: Path, wanted: int) -> Observation[bool]:
+    size = path.stat().st_size if path.exists() else 0
+    return Observation(True if size == wanted else None, f"{size} bytes")
 
 
 def test_local_file_is_used_where_it_lies(tmp_path: Path) -> None:
