@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import email.utils
 import http.client
 import json
-import re
 import socket
 import ssl
 import urllib.error
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from harness.image import ImageFetchError
+from harness.image.headers import content_range, length, retry_after, validator
 from harness.provisioning.wait import WaitTimeoutError
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ _CHUNK = 1 << 18
 _SMALL_BYTES = 4 << 20
 _NO_RANGE = 416
 _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
 _HOPELESS = (socket.gaierror, ssl.SSLCertVerificationError, FileNotFoundError)
 _TOLD_PERCENT = 10
 _TOLD_S = 10.0
@@ -109,7 +107,7 @@ class Downloader:
         def fetch(url: str) -> bytes:
             with self._open(url, {}, deadline) as response:
                 content: bytes = response.read(_SMALL_BYTES)
-                expected = _length(response.headers)
+                expected = length(response.headers)
                 if expected is not None and len(content) < min(expected, _SMALL_BYTES):
                     raise _TroubleError(
                         f"'{url}' closed the connection after {len(content)} of {expected} bytes"
@@ -248,9 +246,9 @@ class Downloader:
 
     def _answered(self, url: str, error: urllib.error.HTTPError, deadline: Deadline) -> Exception:
         if error.code == _NO_RANGE:
-            return _RangeError(_content_range(error.headers)[1])
+            return _RangeError(content_range(error.headers)[1])
         said = f"'{url}' answered {error.code} {error.reason}"
-        asked_s = _retry_after(error.headers, deadline.clock)
+        asked_s = retry_after(error.headers, deadline.clock)
         if asked_s is not None and asked_s > self._patience.longest_pause_s:
             return _TroubleError(f"{said}, and asks to wait {asked_s:.0f} s", is_final=True)
         return _TroubleError(said, is_final=error.code not in _TEMPORARY, pause_s=asked_s)
@@ -324,53 +322,20 @@ def _size(path: Path | None) -> int:
     return path.stat().st_size if path is not None and path.exists() else 0
 
 
-def _length(headers: Message) -> int | None:
-    value = headers.get("Content-Length", "")
-    return int(value) if value.isdigit() else None
-
-
-def _content_range(headers: Message) -> tuple[int | None, int | None]:
-    """Return where the answer begins in the file, and how long that is."""
-    found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
-    if found is None:
-        return None, None
-    begin, total = found.groups()
-    return (
-        None if begin is None else int(begin),
-        None if total == "*" else int(total),
-    )
-
-
 def _extent(url: str, response: http.client.HTTPResponse, have: int) -> tuple[int, int | None]:
     """Return where in the file the body belongs, and how long the file is."""
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
-        return 0, _length(response.headers)
-    begin, total = _content_range(response.headers)
+        return 0, length(response.headers)
+    begin, total = content_range(response.headers)
     if begin != have:
         raise _TroubleError(f"'{url}' sent another part than it was asked for", is_final=True)
     return begin, total
 
 
-def _retry_after(headers: Message, clock: Clock) -> float | None:
-    """Return the seconds that a server asks to wait; RFC 9110 allows a number and a date."""
-    value = headers.get("Retry-After")
-    if value is None:
-        return None
-    if value.isdigit():
-        return float(value)
-    try:
-        until = email.utils.parsedate_to_datetime(value)
-        return max(0.0, (until - clock.now()).total_seconds())
-    except (ValueError, TypeError):
-        return None
-
-
 def _note_origin(part: Path, url: str, headers: Message) -> None:
-    """Note by what the server tells this file from later ones; a weak ETag cannot (RFC 9110)."""
-    tag = headers.get("ETag", "")
-    validator = tag if tag.startswith('"') else headers.get("Last-Modified")
+    """Note by what the server tells this file from later ones."""
     origin = part.with_name(part.name + _FROM)
-    origin.write_text(json.dumps({"url": url, "validator": validator}))
+    origin.write_text(json.dumps({"url": url, "validator": validator(headers)}))
 
 
 def _if_range(part: Path, url: str) -> dict[str, str]:
