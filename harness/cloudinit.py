@@ -57,6 +57,7 @@ class SshAccess:
 class UserData:
     """A node's first boot as asked for; `commands` are argv, run in order as root.
 
+    `early` ones run at every boot, before cloud-init does anything else with the network up.
     Without `access` nobody can log in by SSH.
     """
 
@@ -64,6 +65,7 @@ class UserData:
     access: SshAccess | None = None
     files: Sequence[GuestFile] = ()
     commands: Sequence[Sequence[str]] = ()
+    early: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +125,7 @@ def render_user_data(user_data: UserData) -> str:
             }
             for file in user_data.files
         ],
+        "bootcmd": [list(argv) for argv in user_data.early],
         "runcmd": [list(argv) for argv in user_data.commands],
         "final_message": FINISHED,
     }

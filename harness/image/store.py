@@ -157,14 +157,16 @@ class ImageStore:
             self.verify(image.parent)
             KIND.check_pin(image.folder, image.parent.folder, manifest.parent, disk=DISK)
 
-    def create_overlay(self, backing: Path, at: Path) -> None:
+    def create_overlay(self, backing: Path, at: Path, *, size_gib: int | None = None) -> None:
         """Make an empty qcow2 at `at` over the qcow2 `backing`, which must not change any more.
+
+        It is as large as the disk below, or `size_gib`.
 
         The first one over a disk takes qemu-img 30 ms; the others are copies of its 200 kB.
         Raises HarnessError with qemu-img's own words.
         """
         disk = backing.resolve()
-        blank = self._blanks.get(disk)
+        blank = None if size_gib is not None else self._blanks.get(disk)
         if blank is not None:
             at.write_bytes(blank)
             return
@@ -177,6 +179,7 @@ class ImageStore:
                 *("-F", "qcow2"),
                 *("-b", str(backing.resolve())),
                 str(at),
+                *(() if size_gib is None else (f"{size_gib}G",)),
             ],
             timeout_s=QEMU_IMG_S,
         )
@@ -184,7 +187,8 @@ class ImageStore:
             raise HarnessError(
                 f"Could not make an overlay of the disk '{backing}' at '{at}'.\n{result.render()}"
             )
-        self._blanks[disk] = at.read_bytes()
+        if size_gib is None:
+            self._blanks[disk] = at.read_bytes()
 
     def _ensure(
         self,

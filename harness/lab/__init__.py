@@ -16,21 +16,25 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from harness.cloudinit import write_seed
 from harness.errors import HarnessError, RequirementError
 from harness.evidence import Evidence
 from harness.gpu.transport import choose_transport, parse_qemu_version
 from harness.image import ImageEvent, Stage, manifest
 from harness.image.catalogue import Recipe, load_catalogue
+from harness.image.source import Algorithm, LocalImage, Stock
+from harness.image.stock import StockStore, open_local
 from harness.image.store import ImageStore
 from harness.lab.layers import HELD_UNITS, booted, key_parts, node_spec
 from harness.lab.machine import NONCE_FACT, SEED, Equipment, LabMachine
 from harness.lab.node import Node, NodeRequest
+from harness.lab.stock import ovmf, stock_seed
 from harness.lease import leased_folder, make_private_folder, sweep
 from harness.machine.accelerator import choose_accelerator
 from harness.machine.broker import Broker, host_folder
 from harness.machine.checkpoint import CheckpointStore
 from harness.machine.qemu import qemu_identity, require_qemu
-from harness.machine.spec import Accelerator, MemoryFile
+from harness.machine.spec import Accelerator, Firmware, MachineSpec, MemoryFile
 from harness.machine.ssh import SshIdentity
 from harness.payload import build_agent, build_payload
 from harness.provisioning.command import LocalRunner
@@ -41,15 +45,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.gpu import GpuModel
-    from harness.image import Image, ImageListener
+    from harness.image import Image, ImageListener, StockImage
     from harness.lab.layers import Layer
     from harness.machine.accelerator import AcceleratorChoice
     from harness.machine.checkpoint import Checkpoint, CheckpointEvent, CheckpointPlace
-    from harness.machine.spec import MachineSpec
     from harness.payload import Payload
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
+_FETCH_S = 3600.0
 _BAKE_KVM_S = 120.0
 _LAYER_KVM_S = 120.0
 _COPY_S = 120.0
@@ -58,6 +62,8 @@ _BOOT_KVM_S = 30.0
 _DISK = "disk.qcow2"
 #: What a full driver build writes, with room to spare.
 _OVERLAY_MIB = 1024
+_STOCK_DISK_GIB = 10
+_STOCK_MEMORY_MIB = 1024
 
 
 @dataclass(kw_only=True)
@@ -73,6 +79,7 @@ class Lab:
     listener: ImageListener
     broker: Broker
     store: ImageStore = field(init=False)
+    stock: StockStore = field(init=False)
     checkpoints: CheckpointStore = field(init=False)
     _has_transport: bool = field(init=False, default=False)
     _machines: set[LabMachine] = field(init=False, default_factory=set)
@@ -83,6 +90,7 @@ class Lab:
 
     def __post_init__(self) -> None:
         self.store = ImageStore(self.settings.image_store)
+        self.stock = StockStore(self.settings.stock_store)
         self.checkpoints = CheckpointStore(
             self.settings.checkpoint_store, limit_mib=self.settings.checkpoint_limit_mib
         )
@@ -92,6 +100,7 @@ class Lab:
         self._held.clear()
         self._resources.close()
         self.store.close()
+        self.stock.close()
 
     def node_image(self, name: str | None = None) -> Image:
         """Return an image of the catalogue, built where the cache has none.
@@ -107,6 +116,21 @@ class Lab:
                 "kind 'build' with --image."
             )
         return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
+
+    def stock_image(self, name: str) -> StockImage:
+        """Return a distribution's image by its name in the catalogue, or one by its path.
+
+        It is fetched where the cache has none.
+        """
+        source = load_catalogue(self.settings.images_folder).get(name)
+        if isinstance(source, LocalImage):
+            return open_local(source, Algorithm.SHA256)
+        if not isinstance(source, Stock):
+            raise RequirementError(
+                f"The image '{name}' is built from a recipe, and has no boot loader; use "
+                "`node_image`, or name one of kind 'url'."
+            )
+        return self.stock.ensure(source, deadline=Deadline.after(_FETCH_S), listener=self.listener)
 
     def baked_image(self, name: str | None = None) -> Image:
         """Return the node image of this name with the driver baked in by a machine without a GPU.
@@ -203,6 +227,44 @@ class Lab:
             node = Node(request, machine, payload=self.payload, identity=self.identity)
             with self._account_for(machine), node:
                 yield node
+
+    @contextlib.contextmanager
+    def boot_stock(
+        self,
+        image: StockImage,
+        *,
+        name: str = "stock",
+        firmware: str = "bios",
+        disk_gib: int = _STOCK_DISK_GIB,
+        memory_mib: int = _STOCK_MEMORY_MIB,
+    ) -> Iterator[LabMachine]:
+        """Boot a distribution's image by firmware and its own boot loader, and end it afterwards.
+
+        Its disk is an overlay, larger than the image, which cloud-init grows into. The guest agent
+        comes with cloud-init, and so does a console on the serial port. `firmware` is "bios" or
+        "uefi"; raises RequirementError where the host has no OVMF.
+        """
+        with self._machine_folder(name) as folder:
+            disk = folder / _DISK
+            self.store.create_overlay(image.disk, disk, size_gib=disk_gib)
+            seed = stock_seed(
+                name,
+                instance_id=f"{name}-{folder.name}",
+                images=self.settings.images_folder,
+                access=self.identity.access,
+            )
+            spec = MachineSpec(
+                name=name,
+                accelerator=self.accelerator.accelerator,
+                kernel=Firmware(flash=ovmf(folder) if firmware == "uefi" else None),
+                disk=disk,
+                seed=write_seed(seed, folder / SEED),
+                memory_mib=memory_mib,
+                qemu=self.settings.qemu,
+            )
+            machine = LabMachine(spec, folder, self._equipment())
+            with self._account_for(machine), machine:
+                yield machine
 
     @contextlib.contextmanager
     def clone(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import UserData, render_seed
 from harness.errors import HarnessError
 from harness.machine.argv import Channels, render_argv
-from harness.machine.spec import DirectKernel, MachineSpec, MemoryFile
+from harness.machine.spec import DirectKernel, Firmware, MachineSpec, MemoryFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -151,7 +151,7 @@ def key_parts(layer: Layer, spec: MachineSpec) -> Mapping[str, object]:
         name="checkpoint",
         disk=Path("disk"),
         seed=None,
-        kernel=replace(spec.kernel, vmlinuz=Path("vmlinuz"), initrd=Path("initrd")),
+        kernel=_neutral_kernel(spec.kernel),
         memory_file=MemoryFile(path=Path("ram"), is_private=False),
         is_restored=False,
     )
@@ -162,6 +162,12 @@ def key_parts(layer: Layer, spec: MachineSpec) -> Mapping[str, object]:
         "kernel": layer.kernel.version,
         **layer.parts,
     }
+
+
+def _neutral_kernel(kernel: DirectKernel | Firmware) -> DirectKernel | Firmware:
+    if isinstance(kernel, Firmware):
+        return kernel
+    return replace(kernel, vmlinuz=Path("vmlinuz"), initrd=Path("initrd"))
 
 
 def source_parts(make: Callable[[LabMachine], None]) -> Mapping[str, str]:

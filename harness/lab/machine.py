@@ -14,9 +14,15 @@ from harness.gpu.mpqemu import MpqemuServer
 from harness.machine.broker import Demand
 from harness.machine.guest import Guest
 from harness.machine.qemu import QemuMachine
-from harness.machine.spec import MemoryFile
+from harness.machine.spec import Firmware, MemoryFile
 from harness.machine.ssh import SshRunner
-from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
+from harness.provisioning.wait import (
+    SYSTEM_CLOCK,
+    Deadline,
+    Observation,
+    WaitTimeoutError,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +41,8 @@ if TYPE_CHECKING:
 
 #: What a checkpoint's facts say of its nonce, which lies in the guest's memory alone.
 NONCE_FACT = "nonce_sha256"
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 #: Seconds that KVM is given; TCG gets them times its patience.
 _CONNECT_KVM_S = 10.0
@@ -307,6 +315,40 @@ class LabMachine:
             runner.connect(self.deadline(_CONNECT_KVM_S))
             self._ssh = runner
         return self._ssh
+
+    def reboot(self, deadline: Deadline) -> None:
+        """Reboot the guest within its machine, and wait until its agent answers again.
+
+        Only a machine that boots by firmware can: others end with their guest. Raises HarnessError
+        when the guest is not back in time.
+        """
+        if not isinstance(self.spec.kernel, Firmware):
+            raise HarnessError(
+                f"Machine '{self.name}' boots a kernel that QEMU loads, and ends when its guest "
+                "reboots; boot it by firmware."
+            )
+        before = self.guest.output_of("cat", _BOOT_ID)
+        # The guest may go so fast that it takes the answer with it.
+        with contextlib.suppress(HarnessError):
+            self.guest.run("systemctl", "--no-block", "reboot")
+
+        def look() -> Observation[str]:
+            if trouble := self.trouble():
+                raise HarnessError(f"Machine '{self.name}' did not come back: {trouble}")
+            try:
+                now = self.guest.output_of(
+                    "cat", _BOOT_ID, timeout_s=max(1.0, deadline.remaining_s())
+                )
+            except HarnessError as error:
+                return Observation(None, str(error))
+            return Observation(None if now == before else now, "it is still going down")
+
+        try:
+            wait_for(f"machine '{self.name}' to come back", look, deadline, interval_s=0.5)
+        except WaitTimeoutError as error:
+            raise HarnessError(
+                f"{error} Its serial console says in '{self.qemu.serial_log}' how far it came."
+            ) from error
 
     def trouble(self) -> str | None:
         """Say why nothing good can come of this machine any more, or None."""

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import MAC_ADDRESS
 from harness.errors import HarnessError
+from harness.machine.spec import Firmware
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from harness.gpu import GpuAttachment
-    from harness.machine.spec import MachineSpec
+    from harness.machine.spec import Flash, MachineSpec
 
 #: The guest's name of the virtio-serial port on which its agent listens.
 AGENT_PORT = "harness.agent"
@@ -67,7 +68,7 @@ def render_argv(
         *("-display", "none"),
         "-nodefaults",
         "-no-user-config",
-        "-no-reboot",
+        *(() if isinstance(spec.kernel, Firmware) else ("-no-reboot",)),
         *("-chardev", f"socket,id=qmp,fd={channels.qmp_fd}"),
         *("-mon", "chardev=qmp,mode=control"),
         *("-chardev", f"socket,id=serial,fd={channels.serial_fd},logfile={_quoted(serial_log)}"),
@@ -77,16 +78,11 @@ def render_argv(
         *("-device", f"virtserialport,chardev=agent,name={AGENT_PORT}"),
         *("-device", "virtio-rng-pci"),
         *("-drive", f"file={_quoted(spec.disk)},id=disk,if=none,format=qcow2,cache=unsafe"),
-        *("-device", "virtio-blk-pci,drive=disk,serial=root"),
+        *("-device", _disk_device(spec)),
         *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
         *("-device", f"virtio-net-pci,netdev=net,romfile=,mac={MAC_ADDRESS}"),
-        *("-kernel", str(spec.kernel.vmlinuz)),
+        *_boot_argv(spec),
     ]
-    if not spec.is_restored:
-        argv += [
-            *("-initrd", str(spec.kernel.initrd)),
-            *("-append", _command_line(spec)),
-        ]
     argv += ["-device", f"pcie-root-port,id={SEED_PORT},chassis={_SEED_SLOT},slot={_SEED_SLOT}"]
     if spec.seed is not None:
         argv += [
@@ -112,8 +108,34 @@ def render_argv(
     return argv
 
 
-def _command_line(spec: MachineSpec) -> str:
-    return " ".join((*spec.kernel.append, *spec.accelerator.kernel_append, *spec.extra_append))
+def _disk_device(spec: MachineSpec) -> str:
+    """Render the disk, which firmware is told to boot: the seed is a disk like any other to it."""
+    first = ",bootindex=1" if isinstance(spec.kernel, Firmware) else ""
+    return f"virtio-blk-pci,drive=disk,serial=root{first}"
+
+
+def _boot_argv(spec: MachineSpec) -> Sequence[str]:
+    kernel = spec.kernel
+    if isinstance(kernel, Firmware):
+        return () if kernel.flash is None else _flash_argv(kernel.flash)
+    if spec.is_restored:
+        return ("-kernel", str(kernel.vmlinuz))
+    words = (*kernel.append, *spec.accelerator.kernel_append, *spec.extra_append)
+    return (
+        *("-kernel", str(kernel.vmlinuz)),
+        *("-initrd", str(kernel.initrd)),
+        *("-append", " ".join(words)),
+    )
+
+
+def _flash_argv(flash: Flash) -> Sequence[str]:
+    """Render firmware and its variables: the first flash is code, and nobody writes it."""
+    return (
+        "-drive",
+        f"if=pflash,unit=0,format=raw,readonly=on,file={_quoted(flash.code)}",
+        "-drive",
+        f"if=pflash,unit=1,format=raw,file={_quoted(flash.variables)}",
+    )
 
 
 def _memory_backend(spec: MachineSpec) -> str:

@@ -21,7 +21,7 @@ from harness.machine.agent import Agent
 from harness.machine.argv import SEED_PORT, Channels, render_argv, root_port_id
 from harness.machine.console import Console
 from harness.machine.qmp import QmpEvent, QmpSession, names
-from harness.machine.spec import Accelerator
+from harness.machine.spec import Accelerator, Firmware
 from harness.provisioning.command import spawn
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
@@ -218,7 +218,7 @@ class QemuMachine:
         reading all of it takes 10 ms of a clone's 200.
         """
         spec = self.spec
-        if not spec.is_restored:
+        if not spec.is_restored or isinstance(spec.kernel, Firmware):
             return spec
         head = self.folder / "kernel-header"
         with spec.kernel.vmlinuz.open("rb") as kernel:

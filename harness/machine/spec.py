@@ -81,6 +81,25 @@ class DirectKernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Flash:
+    """A firmware that QEMU keeps in flash, as OVMF: its code, and a machine's own variables."""
+
+    code: Path
+    variables: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Firmware:
+    """The machine's firmware, which finds a boot loader on the disk by itself.
+
+    Without `flash` it is QEMU's own SeaBIOS. Kernel and command line are then the boot loader's to
+    choose, and a guest that reboots stays in its machine.
+    """
+
+    flash: Flash | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemoryFile:
     """A file that is the guest's memory: written by a template, mapped privately by a clone."""
 
@@ -100,7 +119,7 @@ class MachineSpec:
 
     name: str
     accelerator: Accelerator
-    kernel: DirectKernel
+    kernel: DirectKernel | Firmware
     disk: Path
     seed: Path | None = None
     memory_mib: int = 1536
@@ -118,6 +137,13 @@ class MachineSpec:
                 f"'{self.name}' is no machine name: letters, digits, '.' and '-', at most 63.",
                 source="MachineSpec",
                 key="name",
+            )
+        if isinstance(self.kernel, Firmware) and self.extra_append:
+            raise BadInputError(
+                f"{list(self.extra_append)} can't be added to a command line that the boot loader "
+                "on the disk chooses; boot a DirectKernel.",
+                source="MachineSpec",
+                key="extra_append",
             )
         for key, value, least in (
             ("memory_mib", self.memory_mib, 128),

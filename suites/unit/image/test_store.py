@@ -72,6 +72,7 @@ class FakeQemuImg:
 
     def __init__(self, error: str | None = None) -> None:
         self.backing: list[str] = []
+        self.sizes: list[str] = []
         self._error = error
 
     def run(
@@ -86,9 +87,11 @@ class FakeQemuImg:
         assert timeout_s > 0
         assert stdin is None
         assert env is None
-        backing, at = argv[argv.index("-b") + 1], Path(argv[-1])
+        backing, path, *size = argv[argv.index("-b") + 1 :]
+        at = Path(path)
         if self._error is None:
             self.backing.append(backing)
+            self.sizes += size
             at.write_bytes(b"QFI\xfb overlay")
         return CommandResult(
             argv=tuple(argv),
@@ -332,6 +335,17 @@ def test_overlay_lies_on_the_real_path_of_its_backing_file(cache: Cache, tmp_pat
     cache.store.create_overlay(tmp_path / "link", tmp_path / "overlay.qcow2")
 
     assert cache.qemu_img.backing == [str(image.disk)]
+
+
+def test_overlay_may_be_larger_than_its_backing_file(cache: Cache, tmp_path: Path) -> None:
+    image = cache.ensure()
+    cache.store.create_overlay(image.disk, tmp_path / "plain.qcow2")
+
+    cache.store.create_overlay(image.disk, tmp_path / "large.qcow2", size_gib=20)
+    cache.store.create_overlay(image.disk, tmp_path / "plain again.qcow2")
+
+    assert cache.qemu_img.backing == [str(image.disk)] * 2
+    assert cache.qemu_img.sizes == ["20G"]
 
 
 def test_failed_overlay_shows_the_command(cache: Cache, tmp_path: Path) -> None:

@@ -11,7 +11,14 @@ import pytest
 from harness.errors import HarnessError
 from harness.gpu import GpuAttachment
 from harness.machine.argv import Channels, render_argv, root_port_id
-from harness.machine.spec import Accelerator, DirectKernel, MachineSpec, MemoryFile
+from harness.machine.spec import (
+    Accelerator,
+    DirectKernel,
+    Firmware,
+    Flash,
+    MachineSpec,
+    MemoryFile,
+)
 
 CHANNELS = Channels(qmp_fd=7, serial_fd=9, agent_fd=11)
 LOG = Path("/runs/serial.log")
@@ -186,3 +193,21 @@ def test_more_devices_than_root_ports_are_refused() -> None:
 
 def test_root_ports_are_counted_from_zero() -> None:
     assert [root_port_id(index) for index in range(2)] == ["rp0", "rp1"]
+
+
+def test_firmware_boots_the_disk_and_may_reboot() -> None:
+    argv = render_argv(a_machine_spec(kernel=Firmware()), CHANNELS, serial_log=LOG)
+
+    assert "virtio-blk-pci,drive=disk,serial=root,bootindex=1" in values_of(argv, "-device")
+    assert not {"-kernel", "-initrd", "-append", "-no-reboot"} & set(argv)
+
+
+def test_flash_holds_code_that_nobody_writes_and_variables_of_the_machines_own() -> None:
+    flash = Flash(code=Path("/ovmf/CODE.fd"), variables=Path("/runs/a,b/VARS.fd"))
+
+    argv = render_argv(a_machine_spec(kernel=Firmware(flash=flash)), CHANNELS, serial_log=LOG)
+
+    assert [value for value in values_of(argv, "-drive") if "pflash" in value] == [
+        "if=pflash,unit=0,format=raw,readonly=on,file=/ovmf/CODE.fd",
+        "if=pflash,unit=1,format=raw,file=/runs/a,,b/VARS.fd",
+    ]

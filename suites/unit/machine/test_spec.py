@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import BadInputError
-from harness.machine.spec import Accelerator, DirectKernel, MachineSpec
+from harness.machine.spec import Accelerator, DirectKernel, Firmware, MachineSpec
 
 KERNEL = DirectKernel(version="6.1", vmlinuz=Path("/k"), initrd=Path("/i"))
 
@@ -54,3 +54,14 @@ def test_too_little_of_anything_is_refused(key: str, too_little: int) -> None:
 
 def test_waits_are_longer_where_instructions_are_translated() -> None:
     assert Accelerator.TCG.patience > Accelerator.KVM.patience
+
+
+def test_command_line_of_a_boot_loader_takes_no_words() -> None:
+    with pytest.raises(BadInputError, match=r"key 'extra_append': \['quiet'\] can't be added"):
+        MachineSpec(
+            name="node",
+            accelerator=Accelerator.TCG,
+            kernel=Firmware(),
+            disk=Path("/d"),
+            extra_append=("quiet",),
+        )
