@@ -18,6 +18,7 @@ from harness.machine.ssh import SshIdentity
 from harness.payload import Payload
 from harness.settings import Settings
 from suites.unit.evidence.folders import EvidenceFolder
+from suites.unit.image.stockfolder import DIGEST, IMAGE
 from suites.unit.lab.test_node import a_request
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         each.mkdir()
     for name in ("user.pub", "host", "host.pub"):
         (keys / name).touch()
-    monkeypatch.setattr(ImageStore, "create_overlay", lambda _, __, at: at.touch())
+    monkeypatch.setattr(ImageStore, "create_overlay", lambda _, __, at, **___: at.touch())
     return Lab(
         settings=Settings(
             cache=tmp_path,
@@ -125,3 +126,42 @@ def test_evidence_is_kept_where_people_look(lab: Lab, tmp_path: Path) -> None:
 
     assert kept == tmp_path / "evidence/demo/fast-path"
     assert (kept / "files/x").read_text() == "1"
+
+
+def test_stock_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "our.qcow2").write_bytes(IMAGE)
+
+    image = lab.stock_image(str(tmp_path / "our.qcow2"))
+
+    assert (image.name, image.digest) == ("our", f"sha256:{DIGEST}")
+
+
+def test_recipe_is_no_stock_image_and_stock_image_no_node(lab: Lab) -> None:
+    with pytest.raises(RequirementError, match="'debian-12' is built from a recipe"):
+        lab.stock_image("debian-12")
+    with pytest.raises(RequirementError, match=r"'ubuntu-24\.04' is a stock image"):
+        lab.node_image("ubuntu-24.04")
+
+
+def test_stock_machine_that_does_not_start_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "our.qcow2").write_bytes(IMAGE)
+    image = lab.stock_image(str(tmp_path / "our.qcow2"))
+
+    with pytest.raises(RequirementError, match="qemu-that-is-not-there"), lab.boot_stock(image):
+        pass
+
+    assert list(lab.folder.iterdir()) == []
+
+
+def test_host_without_ovmf_is_told_what_to_install(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.lab.stock._OVMF", tmp_path / "OVMF")
+    (tmp_path / "our.qcow2").write_bytes(IMAGE)
+    image = lab.stock_image(str(tmp_path / "our.qcow2"))
+
+    with (
+        pytest.raises(RequirementError, match="apt-get install --no-install-recommends ovmf"),
+        lab.boot_stock(image, firmware="uefi"),
+    ):
+        pass

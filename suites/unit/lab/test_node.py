@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
 from harness.image import DriverImage, Image, Kernel
 from harness.lab.layers import node_spec
@@ -161,3 +161,10 @@ def test_evidence_gathered_again_has_nothing_of_the_first(
 
 def test_nothing_is_gathered_before_somebody_asks(tmp_path: Path) -> None:
     assert a_node(tmp_path).gathered is None
+
+
+def test_machine_whose_kernel_qemu_loads_is_not_rebooted(tmp_path: Path) -> None:
+    machine = a_node(tmp_path).machine
+
+    with pytest.raises(HarnessError, match="ends when its guest reboots; boot it by firmware"):
+        machine.reboot(machine.deadline(1))
