@@ -7,6 +7,7 @@ import io
 import json
 import shlex
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import pycdlib
@@ -99,6 +100,54 @@ class CloudInitResult:
         except (ValueError, KeyError, TypeError) as error:
             raise HarnessError(
                 f"cloud-init's result file has an unknown form ({error!r}): {text!r}."
+            ) from error
+
+
+class CloudInitStatus(Enum):
+    """How cloud-init ended; the value is what `cloud-init status` exits with, from 23.4 on."""
+
+    DONE = 0
+    ERROR = 1
+    RECOVERABLE = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudInitReport:
+    """What went wrong in any stage, from `/run/cloud-init/status.json`.
+
+    `recoverable` are warnings that change nothing of the boot, each with its level before it;
+    versions before 23.4 tell of none.
+    """
+
+    errors: tuple[str, ...]
+    recoverable: tuple[str, ...]
+
+    @property
+    def status(self) -> CloudInitStatus:
+        if self.errors:
+            return CloudInitStatus.ERROR
+        return CloudInitStatus.RECOVERABLE if self.recoverable else CloudInitStatus.DONE
+
+    @classmethod
+    def from_json(cls, text: str) -> CloudInitReport:
+        """Parse the file's text.
+
+        Raises HarnessError where it has not the form that cloud-init 22 to 26 write.
+        """
+        try:
+            stages = [each for each in json.loads(text)["v1"].values() if isinstance(each, dict)]
+            return cls(
+                errors=tuple(str(error) for stage in stages for error in stage["errors"]),
+                recoverable=tuple(
+                    f"{level}: {message}"
+                    for stage in stages
+                    for level, messages in stage.get("recoverable_errors", {}).items()
+                    for message in messages
+                ),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HarnessError(
+                f"cloud-init's status file has an unknown form ({error!r}): {text!r}."
             ) from error
 
 

@@ -47,6 +47,8 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 #: Seconds that KVM is given; TCG gets them times its patience.
 _CONNECT_KVM_S = 10.0
 _READY_KVM_S = 30.0
+#: With a boot loader's wait, and an agent that comes when cloud-init has the network.
+_READY_BY_FIRMWARE_KVM_S = 90.0
 _HOT_PLUG_KVM_S = 10.0
 _CLOUD_INIT_KVM_S = 30.0
 #: What the console shows on the way: cloud-init's stages, and provisioning's steps as they end.
@@ -289,7 +291,9 @@ class LabMachine:
     def agent(self) -> Agent:
         """Return the guest's agent; the first use in a booted machine waits until it is up."""
         if not self._is_agent_ready:
-            self.qemu.agent.wait_until_ready(self.deadline(_READY_KVM_S))
+            is_firmware = isinstance(self.spec.kernel, Firmware)
+            patience_s = _READY_BY_FIRMWARE_KVM_S if is_firmware else _READY_KVM_S
+            self.qemu.agent.wait_until_ready(self.deadline(patience_s))
             self._is_agent_ready = True
         return self.qemu.agent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.cloudinit import CloudInitResult
+from harness.cloudinit import CloudInitReport, CloudInitResult
 from harness.errors import HarnessError
 from harness.provisioning.command import CommandError
 
@@ -99,6 +99,20 @@ class Guest:
                 f"log is '/var/log/cloud-init.log' there.\n{result.render()}"
             )
         return CloudInitResult.from_json(result.stdout)
+
+    def cloud_init_report(self) -> CloudInitReport:
+        """Return what cloud-init says went wrong so far, grave or not.
+
+        Raises HarnessError where it has not begun.
+        """
+        path = "/run/cloud-init/status.json"
+        text = self.read_text(path)
+        if text is None:
+            raise HarnessError(
+                f"cloud-init in machine '{self.name}' has no '{path}': it was not started, or not "
+                "installed."
+            )
+        return CloudInitReport.from_json(text)
 
     def wait_for_pci(self, ids: str, *, timeout_s: float = _RUN_S) -> None:
         """Wait until the guest lists a PCI function with `ids`, as in '10de:2330'.

@@ -19,7 +19,9 @@ from harness.cloudinit import (
     CONFIG_PATH,
     EXIT_CODE_PATH,
     FINISHED,
+    CloudInitReport,
     CloudInitResult,
+    CloudInitStatus,
     GuestFile,
     SeedFiles,
     SshAccess,
@@ -292,3 +294,31 @@ def test_result_without_a_data_source_is_read() -> None:
 def test_result_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(HarnessError, match="cloud-init's result file has an unknown form"):
         CloudInitResult.from_json(text)
+
+
+#: In the forms of cloud-init 22 and 25; the older one has no key for what is recoverable.
+STATUS_22 = """{"v1": {"datasource": "DataSourceNoCloud [seed=/dev/vdb][dsmode=net]", "init":
+{"errors": [], "finished": 9.1, "start": 7.2}, "modules-final": {"errors": [], "finished": 12.0,
+"start": 11.0}, "stage": null}}"""
+STATUS_25 = """{"v1": {"datasource": "nocloud", "init": {"errors": [], "finished": 9.1,
+"recoverable_errors": {"WARNING": ["Unable to find a hostname"]}, "start": 7.2}, "modules-final":
+{"errors": [], "finished": 12.0, "recoverable_errors": {}, "start": 11.0}, "stage": null}}"""
+
+
+def test_status_without_errors_is_done() -> None:
+    assert CloudInitReport.from_json(STATUS_22).status is CloudInitStatus.DONE
+
+
+def test_recoverable_error_is_told_apart_from_a_grave_one() -> None:
+    report = CloudInitReport.from_json(STATUS_25)
+
+    assert report.status is CloudInitStatus.RECOVERABLE
+    assert report.recoverable == ("WARNING: Unable to find a hostname",)
+    grave = CloudInitReport.from_json(STATUS_25.replace('"errors": []', '"errors": ["x"]', 1))
+    assert grave.status is CloudInitStatus.ERROR
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"v1": {"init": {}}}', '{"v1": []}'])
+def test_status_of_an_unknown_form_is_refused(text: str) -> None:
+    with pytest.raises(HarnessError, match="status file has an unknown form"):
+        CloudInitReport.from_json(text)

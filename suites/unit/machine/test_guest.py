@@ -176,3 +176,17 @@ def test_refused_power_off_is_told() -> None:
     script = ScriptedRunner().expect("systemctl --no-block poweroff", exit_code=1)
     with script as runner, pytest.raises(HarnessError, match="refused to power off"):
         Guest("node", runner).power_off()
+
+
+def test_guest_in_which_cloud_init_never_ran_is_told() -> None:
+    runner = ScriptedRunner()
+    runner.expect(
+        (
+            *("sh", "-c", '[ -e "$1" ] || exit 44; exec cat -- "$1"'),
+            *("read", "/run/cloud-init/status.json"),
+        ),
+        exit_code=44,
+    )
+
+    with runner, pytest.raises(HarnessError, match="it was not started, or not installed"):
+        Guest("stock", runner).cloud_init_report()
