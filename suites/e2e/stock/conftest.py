@@ -1,0 +1,130 @@
+"""The way of a stock image: made, signed, served, fetched, verified."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from harness.image.catalogue import Recipe, read_entry
+from harness.image.source import Stock
+from harness.image.stock import StockStore
+from harness.image.store import ImageStore
+from harness.plugin.select import requirements
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.wait import Deadline
+from suites.e2e.stock.maker import StockLikeBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.image import Image, ImageEvent, StockImage
+    from harness.settings import Settings
+
+_RECIPE = Path(__file__).parent / "images/stock-like.yaml"
+_BUILD_S = 1500.0
+_FETCH_S = 600.0
+_GPG_S = 60.0
+_CHUNK = 1 << 20
+
+ENTRY = """\
+schema: 1
+kind: url
+description: The image that this run made
+folder: {folder}
+file: stock-like.qcow2
+sums:
+  file: SHA256SUMS
+  algorithm: sha256
+signature:
+  file: SHA256SUMS.gpg
+  key: key.asc
+  fingerprint: {fingerprint}
+"""
+
+
+@pytest.fixture(scope="session")
+def stock_like(settings: Settings, announce: Callable[[ImageEvent], None]) -> Image:
+    """Return an image as distributions ship them, made once for all workers."""
+    recipe = read_entry(_RECIPE)
+    assert isinstance(recipe, Recipe)
+    with requirements(settings):
+        return ImageStore(settings.image_store, builder=StockLikeBuilder()).ensure(
+            recipe, deadline=Deadline.after(_BUILD_S), listener=announce
+        )
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet."""
+
+
+@pytest.fixture(scope="session")
+def entry(stock_like: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
+    """Serve the image as a distribution does, and return a catalogue's entry for it.
+
+    The list is signed by a key that is made here, and gone with the folder.
+    """
+    served = tmp_path_factory.mktemp("server")
+    catalogue = tmp_path_factory.mktemp("catalogue")
+    (served / "stock-like.qcow2").symlink_to(stock_like.disk)
+    digest = hashlib.sha256()
+    with stock_like.disk.open("rb") as source:
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+    (served / "SHA256SUMS").write_text(f"{digest.hexdigest()} *stock-like.qcow2\n")
+    fingerprint = _sign(served / "SHA256SUMS", key=catalogue / "key.asc")
+    handler = functools.partial(_Handler, directory=str(served))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        folder = f"http://127.0.0.1:{server.server_address[1]}/"
+        try:
+            file = catalogue / "stock-like.yaml"
+            file.write_text(ENTRY.format(folder=folder, fingerprint=fingerprint))
+            stock = read_entry(file)
+            assert isinstance(stock, Stock)
+            yield stock
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _sign(document: Path, *, key: Path) -> str:
+    """Sign a document with a new key, write the public half to `key`, return its fingerprint."""
+    home = document.with_name(".gnupg")
+    home.mkdir(mode=0o700)
+
+    def gpg(*words: str) -> str:
+        return (
+            LocalRunner()
+            .run(["gpg", "--homedir", str(home), "--batch", "--quiet", *words], timeout_s=_GPG_S)
+            .check("Signing the list of images")
+            .stdout
+        )
+
+    try:
+        gpg("--passphrase", "", "--quick-gen-key", "nobody@example.org", "ed25519", "sign", "1d")
+        gpg("--armor", "--output", str(key), "--export")
+        gpg("--detach-sign", "--output", f"{document}.gpg", str(document))
+        listed = gpg("--with-colons", "--fingerprint")
+    finally:
+        LocalRunner().run(["gpgconf", "--homedir", str(home), "--kill", "all"], timeout_s=_GPG_S)
+    return next(line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr"))
+
+
+@pytest.fixture(scope="session")
+def fetched(
+    entry: Stock, announce: Callable[[ImageEvent], None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StockImage]:
+    """Return the image as it was fetched and verified."""
+    store = StockStore(tmp_path_factory.mktemp("stock") / "store")
+    yield store.ensure(entry, deadline=Deadline.after(_FETCH_S), listener=announce)
+    store.close()
