@@ -1,0 +1,253 @@
+"""Collects `*_spec.sh` files: each example is a test of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from harness.provisioning.command import LocalRunner
+from harness.shell.mockdir import write_mocks
+from harness.shell.project import Project, ScratchFolder, environment, matches_pattern
+from harness.shell.rows import ShellRowEvaluator
+from harness.shell.specrun import ShellSetting, SpecRun
+from harness.shell.translate import translate
+from harness.shell.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from harness.shell.specfile import Case, Group, SpecFile
+
+_RUNNERS = pytest.StashKey["SpecRuns"]()
+
+
+class SpecFailedError(Exception):
+    """An example did not pass; the text is its whole report."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("shell", "shell specs and the mocked-command tier")
+    group.addoption(
+        "--shell-time",
+        choices=("real", "virtual"),
+        default=None,
+        help="virtual: sleep, timeout and date in shell code advance a clock of their own "
+        "(default: real for *_spec.sh, virtual for the shell fixture)",
+    )
+    group.addoption(
+        "--shell-timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="end an example of a *_spec.sh that runs longer (default: %(default)s)",
+    )
+    group.addoption(
+        "--shell-tag",
+        action="append",
+        default=[],
+        metavar="TAG[:VALUE]",
+        help="run only the examples of *_spec.sh files that carry the tag",
+    )
+    group.addoption(
+        "--shell-focus",
+        action="store_true",
+        help="run only the focused examples (fIt, fDescribe) of *_spec.sh files",
+    )
+    group.addoption(
+        "--no-warning-as-failure",
+        action="store_true",
+        help="let examples of *_spec.sh files pass that only warn",
+    )
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFileCollector | None:
+    if file_path.suffix != ".sh" or not file_path.name.endswith("_spec.sh"):
+        return None
+    collector: SpecFileCollector = SpecFileCollector.from_parent(parent, path=file_path)
+    return collector
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    runs = session.config.stash.get(_RUNNERS, None)
+    if runs is not None:
+        runs.close()
+
+
+class SpecFileCollector(pytest.File):
+    """A spec file."""
+
+    spec: SpecFile
+    project: Project
+
+    @override
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        self.project = Project.of(self.path, self.config.invocation_params.dir)
+        if not matches_pattern(self.project.options, self.path):
+            return
+        source = str(self._shown_path())
+        text = self.path.read_bytes().decode(errors="surrogateescape")
+        self.spec = translate(source, text, ShellRowEvaluator(LocalRunner(), source))
+        tree = _Tree()
+        for case in self.spec.cases:
+            tree.add(case)
+        yield from _make_nodes(self, self, tree)
+
+    def _shown_path(self) -> Path:
+        root = self.config.rootpath
+        return self.path.relative_to(root) if self.path.is_relative_to(root) else self.path
+
+
+class GroupCollector(pytest.Collector):
+    """A `Describe`."""
+
+    tree: _Tree
+    file: SpecFileCollector
+
+    @override
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        yield from _make_nodes(self, self.file, self.tree)
+
+
+class _Tree:
+    """The blocks of one group, in order."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Group, _Tree] | Case] = []
+
+    def add(self, case: Case) -> None:
+        tree = self
+        for group in case.groups:
+            last = tree.entries[-1] if tree.entries else None
+            if isinstance(last, tuple) and last[0] is group:
+                tree = last[1]
+            else:
+                below = _Tree()
+                tree.entries.append((group, below))
+                tree = below
+        tree.entries.append(case)
+
+
+def _make_nodes(
+    parent: SpecFileCollector | GroupCollector, file: SpecFileCollector, tree: _Tree
+) -> Iterator[pytest.Item | pytest.Collector]:
+    names: dict[str, int] = {}
+
+    def unique(name: str, line: int) -> str:
+        name = name.replace("::", ": :") or "<unnamed>"
+        names[name] = names.get(name, 0) + 1
+        return name if names[name] == 1 else f"{name} <line {line}>"
+
+    for entry in tree.entries:
+        if isinstance(entry, tuple):
+            group, below = entry
+            collector: GroupCollector = GroupCollector.from_parent(
+                parent, name=unique(group.name, group.begin)
+            )
+            collector.tree, collector.file = below, file
+            yield collector
+        else:
+            yield SpecItem.from_parent(
+                parent, name=unique(entry.name, entry.begin), case=entry, file=file
+            )
+
+
+class SpecItem(pytest.Item):
+    """An example, or one row of a parametrised one."""
+
+    def __init__(
+        self, *, name: str, parent: pytest.Collector, case: Case, file: SpecFileCollector
+    ) -> None:
+        super().__init__(name, parent)
+        self.case = case
+        self.file = file
+        tags = case.all_tags
+        if tags:
+            self.extra_keyword_matches.update(tags)
+
+    @override
+    def runtest(self) -> None:
+        runs = _spec_runs(self.config)
+        verdict = runs.run(self)
+        _raise_for(self, verdict)
+
+    @override
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
+    ) -> str:
+        if isinstance(excinfo.value, SpecFailedError):
+            return str(excinfo.value)
+        return str(excinfo.getrepr(style="short"))
+
+    @override
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, self.case.begin - 1, self.case.full_name
+
+
+def _raise_for(item: SpecItem, verdict: Verdict) -> None:
+    outcome = verdict.outcome
+    if outcome is Outcome.SKIPPED:
+        pytest.skip(verdict.reason)
+    if outcome is Outcome.PENDING:
+        pytest.xfail(verdict.reason)
+    if not outcome.fails:
+        return
+    if outcome is Outcome.WARNED and not item.file.project.options.warning_as_failure:
+        return
+    if outcome is Outcome.WARNED and item.config.getoption("--no-warning-as-failure"):
+        return
+    raise SpecFailedError(verdict.render(item.file.spec, item.case))
+
+
+class SpecRuns:
+    """The shell of the spec file that runs now; one at a time."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.scratch = ScratchFolder()
+        self.file: SpecFileCollector | None = None
+        self.run_now: SpecRun | None = None
+
+    def run(self, item: SpecItem) -> Verdict:
+        if self.file is not item.file:
+            self.leave_file()
+            self.enter_file(item.file)
+        assert self.run_now is not None
+        return self.run_now.run(item.case)
+
+    def enter_file(self, file: SpecFileCollector) -> None:
+        work_dir = self.scratch.new_work_dir()
+        mocks = work_dir / ".mocks"
+        write_mocks(file.spec, mocks, file.project.options.shell)
+        setting = ShellSetting(
+            argv=(file.project.options.shell,),
+            cwd=file.project.exec_dir(file.path),
+            env=environment(file.project, file.path, self.scratch.path, work_dir, mocks),
+            timeout_s=self.config.getoption("--shell-timeout"),
+        )
+        self.file, self.run_now = file, SpecRun(file.spec, setting)
+
+    def leave_file(self) -> None:
+        if self.run_now is not None:
+            self.run_now.finish()
+            self.run_now.close()
+        self.file = self.run_now = None
+
+    def close(self) -> None:
+        self.leave_file()
+        self.scratch.close()
+
+
+def _spec_runs(config: pytest.Config) -> SpecRuns:
+    runs = config.stash.get(_RUNNERS, None)
+    if runs is None:
+        runs = config.stash[_RUNNERS] = SpecRuns(config)
+    return runs
