@@ -7,12 +7,13 @@
 #
 # A record is its name, the number of its fields, the fields; each ends with NUL. The parent
 # sends the number of the example to run next. Everything here calls builtins by 'builtin', so
-# that a spec may redefine any command.
+# that a spec may redefine any command; only eval is called plainly, since 'builtin eval' loses
+# the exemption from errexit that a condition gives (bash 5.2).
 
 unset BASH_ENV
 __hx_at=190
 for __hx_fd in $HX_FDS; do
-  builtin eval "exec $__hx_at<&$__hx_fd $__hx_fd<&-"
+  eval "exec $__hx_at<&$__hx_fd $__hx_fd<&-"
   __hx_at=$((__hx_at + 1))
 done
 unset HX_FDS __hx_fd
@@ -108,7 +109,7 @@ __hx_example() { # FIRST [ROWS]: whether to run an example now
     __hx_tell end "$__hx_id" 217
   done
   if ((${2:-0})); then
-    builtin eval "__hx_row_args=(\"\${__hx_row_$((__hx_id - $1))[@]}\")"
+    eval "__hx_row_args=(\"\${__hx_row_$((__hx_id - $1))[@]}\")"
   fi
   [[ -z ${__hx_pending_reason+x} ]] || __hx_tell pending "$__hx_pending_reason"
   builtin set +e
@@ -147,11 +148,11 @@ __hx_end_of_file() {
 # --- hooks ------------------------------------------------------------------------------------
 
 __hx_hook() { # KIND CODE...
-  builtin eval "__hx_$1+=(\"\${@:2}\")"
+  eval "__hx_$1+=(\"\${@:2}\")"
 }
 
 __hx_eval() {
-  builtin eval "$__hx_code"
+  eval "$__hx_code"
 }
 
 __hx_try() { # KIND: run __hx_code; a status or any stderr is a failure
@@ -221,7 +222,7 @@ __hx_misuse() { # LINE MESSAGE
 }
 
 __hx_row() {
-  builtin eval "__hx_row_$__hx_nrows=(\"\$@\")"
+  eval "__hx_row_$__hx_nrows=(\"\$@\")"
   __hx_nrows=$((__hx_nrows + 1))
 }
 
@@ -276,7 +277,7 @@ __hx_logger() {
 __hx_expand() { # TEXT ARGS...: print TEXT as a heredoc would, with ARGS as $1...
   local __hx_text=$1
   shift
-  builtin eval "IFS= builtin read -r -d '' __hx_text <<__HX_TEXT__
+  eval "IFS= builtin read -r -d '' __hx_text <<__HX_TEXT__
 ${__hx_text}__HX_TEXT__
 " || :
   builtin printf '%s' "$__hx_text"
@@ -515,7 +516,7 @@ __hx_restore() {
       'declare '*)
         __hx_entry="declare -g ${__hx_entry#declare }"
         __hx_entry=${__hx_entry/" $__hx_old="/" $__hx_new="}
-        builtin eval "${__hx_entry/#declare -g -- /declare -g }" 2>/dev/null || :
+        eval "${__hx_entry/#declare -g -- /declare -g }" 2>/dev/null || :
         ;;
     esac
   done </proc/self/fd/199
@@ -533,9 +534,9 @@ __hx_mock() { # NUMBER NAME process | NUMBER NAME fork NAMES...
   esac
   if [[ $3 == fork ]]; then
     local IFS=' '
-    builtin eval "$2() { __hx_mocked $1 $2 '${*:4}' \"\$@\"; }"
+    eval "$2() { __hx_mocked $1 $2 '${*:4}' \"\$@\"; }"
   else
-    builtin eval "$2() { command $2 \"\$@\"; }"
+    eval "$2() { command $2 \"\$@\"; }"
   fi
 }
 
@@ -607,11 +608,14 @@ __hx_tell_variable() { # NAME
       fi
       ;;
   esac
-  local IFS=' '
+  local IFS=' ' __hx_attributes
+  __hx_attributes="${!1@a}"
   if [[ -n ${!1+x} ]]; then
-    builtin printf '%s\0' variable 4 "$1" set "${!1@a}" "${!1}" >&190
+    local __hx_text
+    __hx_text="${!1}"
+    builtin printf '%s\0' variable 4 "$1" set "$__hx_attributes" "$__hx_text" >&190
   else
-    builtin printf '%s\0' variable 3 "$1" unset "${!1@a}" >&190
+    builtin printf '%s\0' variable 3 "$1" unset "$__hx_attributes" >&190
   fi
 }
 
@@ -700,7 +704,7 @@ __hx_tell_satisfy() { # F ARGS...
   (
     if [[ $1 =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]]; then
       if [[ -n ${__hx_value+x} ]]; then
-        builtin eval "$1=\$__hx_value"
+        eval "$1=\$__hx_value"
       else
         builtin unset -v "$1"
       fi

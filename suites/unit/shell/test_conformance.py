@@ -1,0 +1,65 @@
+"""Each example under `conformance/` is named by the verdict that the language gives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.command import LocalRunner
+from harness.shell.mockdir import write_mocks
+from harness.shell.project import Project, environment
+from harness.shell.rows import ShellRowEvaluator
+from harness.shell.specrun import ShellSetting, SpecRun
+from harness.shell.translate import translate
+from harness.shell.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.shell.specfile import Case, SpecFile
+
+_FILES = sorted((Path(__file__).parent / "conformance").glob("*.sh"))
+_VERDICTS = {outcome.value: outcome for outcome in Outcome}
+
+
+def _load(path: Path) -> SpecFile:
+    return translate(path.name, path.read_text(), ShellRowEvaluator(LocalRunner(), path.name))
+
+
+_SPECS = {path.stem: _load(path) for path in _FILES}
+
+
+@pytest.fixture(scope="module")
+def verdicts(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[int, Verdict]]:
+    """Run all examples of one file in order, as a run of the file does."""
+    name: str = request.param
+    spec = _SPECS[name]
+    work_dir = tmp_path_factory.mktemp(name)
+    write_mocks(spec, work_dir / "mocks", "bash")
+    path = work_dir / f"{name}_spec.sh"
+    env = environment(Project(root=work_dir), path, work_dir, work_dir, work_dir / "mocks")
+    with SpecRun(spec, ShellSetting(cwd=work_dir, env=env, timeout_s=30)) as run:
+        yield {case.number: run.run(case) for case in spec.cases}
+
+
+def _cases() -> list[object]:
+    return [
+        pytest.param(name, case, id=f"{name}-{case.number}-{case.name}")
+        for name, spec in _SPECS.items()
+        for case in spec.cases
+    ]
+
+
+@pytest.mark.parametrize(("verdicts", "case"), _cases(), indirect=["verdicts"], scope="module")
+def test_example_gets_the_verdict_in_its_name(verdicts: dict[int, Verdict], case: Case) -> None:
+    expected, separator, _ = case.name.partition(":")
+    if not separator or case.name.startswith("<"):
+        expected = "succeeded"
+
+    verdict = verdicts[case.number]
+
+    assert verdict.outcome is _VERDICTS[expected.lower()], verdict.problems
