@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import time
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from typing_extensions import override
@@ -23,11 +17,13 @@ from harness.shell.translate import translate
 from harness.shell.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from harness.shell.specfile import Case, Group, SpecFile
+    from harness.shell.verdict import Problem
 
-_RUNNERS = pytest.StashKey["SpecRuns"]()
+_RUNNERS: pytest.StashKey[SpecRuns] = pytest.StashKey()
 
 
 class SpecFailedError(Exception):
@@ -175,9 +171,13 @@ class SpecItem(pytest.Item):
 
     @override
     def runtest(self) -> None:
-        runs = _spec_runs(self.config)
-        verdict = runs.run(self)
-        _raise_for(self, verdict)
+        _raise_for(self, _spec_runs(self.config).run(self))
+
+    @override
+    def teardown(self) -> None:
+        problems = _spec_runs(self.config).take_late_problems(self)
+        if problems:
+            raise SpecFailedError("\n\n".join(problem.text for problem in problems))
 
     @override
     def repr_failure(
@@ -213,17 +213,48 @@ class SpecRuns:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.scratch = ScratchFolder()
-        self.file: SpecFileCollector | None = None
-        self.run_now: SpecRun | None = None
+        self.next_item: pytest.Item | None = None
+        self._file: SpecFileCollector | None = None
+        self._run: SpecRun | None = None
+        self._stops_at_failure = bool(config.getoption("maxfail"))
+        self.is_fast = not (
+            config.getoption("allure_report_dir", None)
+            or config.getoption("setupshow", default=False)
+            or config.getoption("usepdb", default=False)
+        )
 
     def run(self, item: SpecItem) -> Verdict:
-        if self.file is not item.file:
+        """Run one example, and let the shell start on the next before its report is written."""
+        if self._file is not item.file or self._run is None:
             self.leave_file()
-            self.enter_file(item.file)
-        assert self.run_now is not None
-        return self.run_now.run(item.case)
+            self._run = self._enter_file(item.file)
+        verdict = self._run.run(item.case)
+        following = self.next_item
+        if (
+            isinstance(following, SpecItem)
+            and following.file is item.file
+            and not (self._stops_at_failure and verdict.outcome.fails)
+        ):
+            self._run.expect_next(following.case)
+        return verdict
 
-    def enter_file(self, file: SpecFileCollector) -> None:
+    def take_late_problems(self, item: SpecItem) -> list[Problem]:
+        """Return what hooks of whole groups complained of since the last call."""
+        if self._run is None:
+            return []
+        following = self.next_item
+        if isinstance(following, SpecItem) and following.file is item.file:
+            problems, self._run.late_problems = self._run.late_problems, []
+            return problems
+        problems = self._run.finish()
+        self.leave_file()
+        return problems
+
+    def has_late_problems(self) -> bool:
+        return self._run is not None and bool(self._run.late_problems)
+
+    def _enter_file(self, file: SpecFileCollector) -> SpecRun:
+        self._file = file
         work_dir = self.scratch.new_work_dir()
         mocks = work_dir / ".mocks"
         write_mocks(file.spec, mocks, file.project.options.shell)
@@ -233,13 +264,12 @@ class SpecRuns:
             env=environment(file.project, file.path, self.scratch.path, work_dir, mocks),
             timeout_s=self.config.getoption("--shell-timeout"),
         )
-        self.file, self.run_now = file, SpecRun(file.spec, setting)
+        return SpecRun(file.spec, setting)
 
     def leave_file(self) -> None:
-        if self.run_now is not None:
-            self.run_now.finish()
-            self.run_now.close()
-        self.file = self.run_now = None
+        if self._run is not None:
+            self._run.close()
+        self._file = self._run = None
 
     def close(self) -> None:
         self.leave_file()
@@ -251,3 +281,61 @@ def _spec_runs(config: pytest.Config) -> SpecRuns:
     if runs is None:
         runs = config.stash[_RUNNERS] = SpecRuns(config)
     return runs
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run an example without the phases it does not have.
+
+    It has no fixtures, so set-up and teardown have nothing to do while the next test comes from
+    the same file; they cost more than the example itself. A marked example, and one that a
+    reporter wants to see phase by phase, takes the usual way, as does the last of each file.
+    """
+    if not isinstance(item, SpecItem):
+        return None
+    runs = _spec_runs(item.config)
+    runs.next_item = nextitem
+    if (
+        not runs.is_fast
+        or not isinstance(nextitem, SpecItem)
+        or nextitem.file is not item.file
+        or next(item.iter_markers(), None) is not None
+    ):
+        return None
+    ihook = item.ihook
+    ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    start = time.time()
+    verdict = runs.run(item)
+    if verdict.outcome is Outcome.SUCCEEDED:
+        report = pytest.TestReport(
+            nodeid=item.nodeid,
+            location=item.location,
+            keywords={},
+            outcome="passed",
+            longrepr=None,
+            when="call",
+            sections=_sections(verdict),
+            duration=verdict.duration_s,
+            start=start,
+            stop=start + verdict.duration_s,
+        )
+        ihook.pytest_runtest_logreport(report=report)
+    else:
+        _report(item, "call", lambda: _raise_for(item, verdict))
+    if runs.has_late_problems():
+        _report(item, "teardown", item.teardown)
+    ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _sections(verdict: Verdict) -> list[tuple[str, str]]:
+    text = verdict.stray_stdout
+    return [("Captured stdout call", text)] if text else []
+
+
+def _report(item: SpecItem, when: Literal["call", "teardown"], act: Callable[[], None]) -> None:
+    call = pytest.CallInfo.from_call(act, when=when, reraise=(KeyboardInterrupt, pytest.exit.Exception))
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    item.ihook.pytest_runtest_logreport(report=report)
+    if report.failed:
+        item.ihook.pytest_exception_interact(node=item, call=call, report=report)

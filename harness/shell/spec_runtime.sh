@@ -498,7 +498,6 @@ __hx_dump() {
 __hx_preserve() { # V[:NEW]...
   local __hx_pair
   for __hx_pair in "$@"; do
-    [[ -n ${!__hx_pair%%:*+x} || -v ${__hx_pair%%:*} ]] 2>/dev/null || :
     builtin printf '%s=%s=' "${__hx_pair%%:*}" "${__hx_pair#*:}" >>/proc/self/fd/199
     builtin declare -p "${__hx_pair%%:*}" 2>/dev/null >>/proc/self/fd/199 || :
     builtin printf '\0' >>/proc/self/fd/199
