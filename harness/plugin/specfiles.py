@@ -12,6 +12,7 @@ from harness.provisioning.command import LocalRunner
 from harness.shell.mockdir import write_mocks
 from harness.shell.project import Project, ScratchFolder, environment, matches_pattern
 from harness.shell.rows import ShellRowEvaluator
+from harness.shell.sandbox import choose_sandbox
 from harness.shell.specrun import ShellSetting, SpecRun
 from harness.shell.translate import translate
 from harness.shell.verdict import Outcome, Verdict
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from harness.shell.verdict import Problem
 
 _RUNNERS: pytest.StashKey[SpecRuns] = pytest.StashKey()
-
-
-class SpecFailedError(Exception):
-    """An example did not pass; the text is its whole report."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,6 +42,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=120.0,
         metavar="SECONDS",
         help="end an example of a *_spec.sh that runs longer (default: %(default)s)",
+    )
+    group.addoption(
+        "--shell-sandbox",
+        choices=("auto", "throwaway", "refuse", "off"),
+        default="auto",
+        help="throwaway: shell code writes into a root of its own that vanishes; refuse: the "
+        "kernel refuses writes outside the project and the temporary directory; auto: the best "
+        "of the two that this host allows; off: on the host as it is",
     )
     group.addoption(
         "--shell-tag",
@@ -177,15 +182,7 @@ class SpecItem(pytest.Item):
     def teardown(self) -> None:
         problems = _spec_runs(self.config).take_late_problems(self)
         if problems:
-            raise SpecFailedError("\n\n".join(problem.text for problem in problems))
-
-    @override
-    def repr_failure(
-        self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
-    ) -> str:
-        if isinstance(excinfo.value, SpecFailedError):
-            return str(excinfo.value)
-        return str(excinfo.getrepr(style="short"))
+            pytest.fail("\n\n".join(problem.text for problem in problems), pytrace=False)
 
     @override
     def reportinfo(self) -> tuple[Path, int, str]:
@@ -204,7 +201,7 @@ def _raise_for(item: SpecItem, verdict: Verdict) -> None:
         return
     if outcome is Outcome.WARNED and item.config.getoption("--no-warning-as-failure"):
         return
-    raise SpecFailedError(verdict.render(item.file.spec, item.case))
+    pytest.fail(verdict.render(item.file.spec, item.case), pytrace=False)
 
 
 class SpecRuns:
@@ -216,6 +213,7 @@ class SpecRuns:
         self.next_item: pytest.Item | None = None
         self._file: SpecFileCollector | None = None
         self._run: SpecRun | None = None
+        self.sandbox = choose_sandbox(config.getoption("--shell-sandbox"))
         self._stops_at_failure = bool(config.getoption("maxfail"))
         self.is_fast = not (
             config.getoption("allure_report_dir", None)
@@ -258,9 +256,11 @@ class SpecRuns:
         work_dir = self.scratch.new_work_dir()
         mocks = work_dir / ".mocks"
         write_mocks(file.spec, mocks, file.project.options.shell)
+        cwd = file.project.exec_dir(file.path)
+        shell = [file.project.options.shell]
         setting = ShellSetting(
-            argv=(file.project.options.shell,),
-            cwd=file.project.exec_dir(file.path),
+            argv=self.sandbox.argv(shell, cwd=cwd, scratch=work_dir),
+            cwd=cwd,
             env=environment(file.project, file.path, self.scratch.path, work_dir, mocks),
             timeout_s=self.config.getoption("--shell-timeout"),
         )

@@ -27,6 +27,7 @@ from harness.shell.expectation import (
     parse_sentence,
     subject_value,
 )
+from harness.shell.sandbox import TOO_MANY_PROCESSES
 from harness.shell.verdict import (
     Outcome,
     Problem,
@@ -452,6 +453,11 @@ class SpecRun:
         text = self._files.group_err.text(start=self._group_err_seen).rstrip()
         self._kill()
         why = f"The shell of this file ended early, with exit code {code}."
+        if code == TOO_MANY_PROCESSES:
+            why = (
+                "There were more processes than an example may start, by this one or left behind "
+                "by one before it; all of them were ended."
+            )
         if text:
             why += f" It wrote to stderr:\n{shorten(text)}"
         if "syntax error" in text or "unexpected EOF" in text:
