@@ -9,6 +9,7 @@ import pytest
 from typing_extensions import override
 
 from harness.provisioning.command import LocalRunner
+from harness.shell.clock import clock_environment, write_clock_commands
 from harness.shell.mockdir import write_mocks
 from harness.shell.project import Project, ScratchFolder, environment, matches_pattern
 from harness.shell.rows import ShellRowEvaluator
@@ -258,10 +259,14 @@ class SpecRuns:
         write_mocks(file.spec, mocks, file.project.options.shell)
         cwd = file.project.exec_dir(file.path)
         shell = [file.project.options.shell]
+        env = dict(environment(file.project, file.path, self.scratch.path, work_dir, mocks))
+        if self.config.getoption("--shell-time") == "virtual":
+            commands = write_clock_commands(work_dir / ".clock")
+            env.update(clock_environment(commands, env["PATH"]))
         setting = ShellSetting(
             argv=self.sandbox.argv(shell, cwd=cwd, scratch=work_dir),
             cwd=cwd,
-            env=environment(file.project, file.path, self.scratch.path, work_dir, mocks),
+            env=env,
             timeout_s=self.config.getoption("--shell-timeout"),
         )
         return SpecRun(file.spec, setting)

@@ -4,6 +4,7 @@
 #   190 records to the parent     191 the parent's words       192 193 captured stdout, stderr
 #   194 195 an example's stray stderr, stdout                  196 a hook's stderr
 #   197 stdin of an evaluation    198 target on its way up     199 preserved variables
+#   200 201 202 the virtual clock (clock.sh)
 #
 # A record is its name, the number of its fields, the fields; each ends with NUL. The parent
 # sends the number of the example to run next. Everything here calls builtins by 'builtin', so
@@ -32,6 +33,7 @@ __hx_row_args=()
 __hx_before_each=() __hx_after_each=() __hx_before_all=() __hx_after_all=()
 __hx_before_call=() __hx_after_call=() __hx_before_run=() __hx_after_run=()
 __hx_options=()
+__hx_vital='/usr/lib /usr/bin /etc /var'
 declare -A __hx_aliases=() __hx_points=() __hx_syntax=()
 
 __hx_tell() {
@@ -133,8 +135,19 @@ __hx_run() { # in the example's own shell
 
 __hx_done() { # STATUS
   __hx_target=
+  if [[ ! -d /usr/lib || ! -d /usr/bin || ! -d /etc || ! -d /var ]] && [[ -n $__hx_vital ]]; then
+    __hx_tell_vanished
+  fi
   __hx_tell end "$__hx_id" "$1"
   builtin set -e
+}
+
+__hx_tell_vanished() {
+  local __hx_directory IFS=' '
+  for __hx_directory in $__hx_vital; do
+    [[ -d $__hx_directory ]] || __hx_tell vanished "$__hx_directory"
+  done
+  __hx_vital=
 }
 
 __hx_end_of_file() {

@@ -78,6 +78,8 @@ class _Files:
     stdin: Memory
     target: Memory
     preserved: Memory
+    clock: Memory
+    sleeps: Memory
     group_out: Memory
     group_err: Memory
 
@@ -102,6 +104,7 @@ class SpecRun:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: RecordReader | None = None
         self._control = -1
+        self._idle = -1
         self._expected: int | None = None
         self._position = -1
         self._group_err_seen = 0
@@ -292,6 +295,9 @@ class SpecRun:
             self._note_assertion(fields, told)
         elif name == "hook":
             self._note_hook(fields, told)
+        elif name == "vanished":
+            told.spoke = True
+            told.add_problem(0, _deleted(fields[0]))
         elif name == "broken":
             told.add_problem(0, f"{fields[0]}, so the example did not run.")
         elif name == "repeated":
@@ -389,15 +395,18 @@ class SpecRun:
     def _start(self) -> None:
         files = self._files
         files.script.replace(self.spec.script)
-        for memory in (files.group_out, files.group_err, files.preserved):
+        for memory in (
+            files.group_out, files.group_err, files.preserved, files.clock, files.sleeps
+        ):  # fmt: skip
             memory.replace("")
         self._group_err_seen = 0
         record_read, record_write = os.pipe()
         control_read, control_write = os.pipe()
+        idle_read, idle_write = os.pipe()
         numbers = [
             record_write, control_read, files.out.fd, files.err.fd, files.stray_err.fd,
             files.stray_out.fd, files.hook_err.fd, files.stdin.fd, files.target.fd,
-            files.preserved.fd,
+            files.preserved.fd, files.clock.fd, idle_read, files.sleeps.fd,
         ]  # fmt: skip
         env = {
             **self.setting.env,
@@ -415,14 +424,17 @@ class SpecRun:
                 cwd=self.setting.cwd,
             )
         finally:
-            os.close(record_write)
-            os.close(control_read)
+            for fd in (record_write, control_read, idle_read):
+                os.close(fd)
+            self._idle = idle_write
         self._reader = RecordReader(record_read)
         self._control = control_write
         self._position = -1
         self._expected = None
 
     def _send_target(self, number: int) -> None:
+        if self._files.clock.size():  # each example begins with a clock at which nobody slept
+            self._files.clock.replace("")
         self._expected = number
         send(self._control, f"{number}\n")
 
@@ -473,14 +485,22 @@ class SpecRun:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-        if self._control >= 0:
-            os.close(self._control)
-            self._control = -1
+        for fd in (self._control, self._idle):
+            if fd >= 0:
+                os.close(fd)
+        self._control = self._idle = -1
         self._expected = None
 
 
 def sentence_without_modifiers(sentence: Sentence) -> Sentence:
     return type(sentence)(sentence.subject, (), sentence.negated, sentence.matcher)
+
+
+def _deleted(path: str) -> str:
+    return (
+        f"The code under test deleted {path}, a directory the system needs. In the sandbox that "
+        "harmed only the rest of this file."
+    )
 
 
 def _failure(text: str) -> Verdict:
