@@ -19,12 +19,15 @@ from harness.shell.translate import translate
 from harness.shell.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
     from harness.shell.specfile import Case, Group, SpecFile
     from harness.shell.verdict import Problem
 
+_CARRIED = "shell_examples_passed_before"
+_BATCH_SIZE = 50
+_BATCH_WAIT_S = 0.25
 _RUNNERS: pytest.StashKey[SpecRuns] = pytest.StashKey()
 
 
@@ -212,6 +215,7 @@ class SpecRuns:
         self.config = config
         self.scratch = ScratchFolder()
         self.next_item: pytest.Item | None = None
+        self.batch = ReportBatch() if hasattr(config, "workerinput") else None
         self._file: SpecFileCollector | None = None
         self._run: SpecRun | None = None
         self.sandbox = choose_sandbox(config.getoption("--shell-sandbox"))
@@ -308,29 +312,97 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     ):
         return None
     ihook = item.ihook
-    ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    if runs.batch is None:
+        ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     start = time.time()
     verdict = runs.run(item)
     if verdict.outcome is Outcome.SUCCEEDED:
-        report = pytest.TestReport(
-            nodeid=item.nodeid,
-            location=item.location,
-            keywords={},
-            outcome="passed",
-            longrepr=None,
-            when="call",
-            sections=_sections(verdict),
-            duration=verdict.duration_s,
-            start=start,
-            stop=start + verdict.duration_s,
-        )
+        if runs.batch is not None and not verdict.stray_stdout and not runs.batch.is_due(start):
+            runs.batch.add(item, start, verdict.duration_s)
+            return True
+        report = _passed(item.nodeid, item.location, start, verdict.duration_s)
+        report.sections = _sections(verdict)
+        if runs.batch is not None:
+            runs.batch.attach(report)
         ihook.pytest_runtest_logreport(report=report)
     else:
         _report(item, "call", lambda: _raise_for(item, verdict))
     if runs.has_late_problems():
         _report(item, "teardown", item.teardown)
-    ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    if runs.batch is None:
+        ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a report that goes its usual way take along those that wait."""
+    report = yield
+    if isinstance(item, SpecItem):
+        batch = _spec_runs(item.config).batch
+        if batch is not None:
+            batch.attach(report)
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """In the controller, report the examples that came along with this one."""
+    carried = report.__dict__.pop(_CARRIED, None)
+    node = getattr(report, "node", None)
+    if carried is None or node is None:
+        if carried is not None:
+            setattr(report, _CARRIED, carried)
+        return
+    hook = node.config.hook
+    for nodeid, location, start, duration_s in carried:
+        passed = _passed(nodeid, tuple(location), start, duration_s)
+        passed.node = node
+        hook.pytest_runtest_logreport(report=passed)
+
+
+def _passed(
+    nodeid: str, location: tuple[str, int | None, str], start: float, duration_s: float
+) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=nodeid,
+        location=location,
+        keywords={},
+        outcome="passed",
+        longrepr=None,
+        when="call",
+        sections=(),
+        duration=duration_s,
+        start=start,
+        stop=start + duration_s,
+    )
+
+
+class ReportBatch:
+    """In an xdist worker: passed examples that wait to go to the controller together.
+
+    A message to the controller costs both sides more than an example does. A batch leaves when
+    it is full or has waited a quarter of a second, with the next example that did not simply
+    pass, and at the latest with the last example of its file.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[str, tuple[str, int | None, str], float, float]] = []
+
+    def is_due(self, now: float) -> bool:
+        return len(self._waiting) >= _BATCH_SIZE or (
+            bool(self._waiting) and now - self._waiting[0][2] > _BATCH_WAIT_S
+        )
+
+    def add(self, item: SpecItem, start: float, duration_s: float) -> None:
+        self._waiting.append((item.nodeid, item.location, start, duration_s))
+
+    def attach(self, report: pytest.TestReport) -> None:
+        if self._waiting:
+            setattr(report, _CARRIED, self._waiting)
+            self._waiting = []
 
 
 def _sections(verdict: Verdict) -> list[tuple[str, str]]:

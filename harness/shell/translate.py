@@ -33,6 +33,10 @@ _HOOKS = {
 _GROUP_ONLY = {"BeforeEach", "Before", "AfterEach", "After", "BeforeAll", "AfterAll"}
 _EVALUATIONS = {"command": "command", "script": "script", "source": "source"}
 _FIRST_WORD = re.compile(r"[ \t]*([A-Za-z]+(?::[a-z]+)?)(?= |$|\n|\\\n)")
+_OF_THE_EVALUATION = re.compile(
+    r"The (?:output|stdout|error|stderr|status) should (?:not )?"
+    r"(?:eq|equal|include|start with|end with|be (?:success|failure|present|defined)) ?"
+)
 _SELF_EXECUTING = re.compile(r"""\s*eval ["']\$\(shellspec\b""")
 
 
@@ -455,6 +459,8 @@ def _fetcher(text: str) -> str:
     The words are parsed as written; the shell hands over what they expand to, and the sentence
     is parsed again from that.
     """
+    if _OF_THE_EVALUATION.match(text):
+        return "__hx_the"
     words = split_words(text)[1:]
     try:
         sentence = parse_sentence([word.text for word in words])

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 _DOUBLE_QUOTED_ESCAPES = frozenset('$`"\\\n')
 _OPERATORS = frozenset(";&|<>()")
+_PLAIN_RUN = re.compile(r"[A-Za-z0-9_./:,+@%=^{}~!-]+")
+_SIMPLE_QUOTE = re.compile(r"""'([^']*)'|"([^"$`\\]*)\"""")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:,+@%=^-]+\Z")
 
 
@@ -67,6 +69,16 @@ def _read_word(line: str, start: int) -> tuple[Word, int]:
     text: list[str] = []
     literal = True
     while at < len(line):
+        run = _PLAIN_RUN.match(line, at)
+        if run:
+            text.append(run[0])
+            at = run.end()
+            continue
+        quoted = _SIMPLE_QUOTE.match(line, at)
+        if quoted:
+            text.append(quoted[1] or quoted[2] or "")
+            at = quoted.end()
+            continue
         char = line[at]
         if char in " \t\n" or (char in _OPERATORS and not _opens_substitution(line, at)):
             break
