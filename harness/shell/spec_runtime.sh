@@ -687,7 +687,10 @@ __hx_ask() { # LINE WORDS...: tell the sentence, then do what the parent needs t
       path) __hx_tell_path "$__hx_argument" ;;
       contents) __hx_tell_contents "$__hx_argument" ;;
       result) __hx_tell_result "$__hx_argument" ;;
-      value) __hx_value=$__hx_argument ;;
+      value)
+        __hx_value=$__hx_argument
+        __hx_tell value
+        ;;
       satisfy) __hx_tell_satisfy "${@:__hx_argument}" ;;
       custom | custom_not) __hx_tell_custom "$__hx_op" "${@:__hx_argument}" ;;
       *) return 0 ;;

@@ -8,15 +8,11 @@ costs a fresh shell.
 from __future__ import annotations
 
 import contextlib
-import os
-import select
-import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.provisioning.command import spawn
 from harness.shell.expectation import (
     PATH_FLAGS,
     Facts,
@@ -27,6 +23,7 @@ from harness.shell.expectation import (
     parse_sentence,
     subject_value,
 )
+from harness.shell.process import ShellFiles, ShellProcess, ShellSetting
 from harness.shell.sandbox import TOO_MANY_PROCESSES
 from harness.shell.verdict import (
     Outcome,
@@ -38,59 +35,15 @@ from harness.shell.verdict import (
     judge,
     shorten,
 )
-from harness.shell.wire import Memory, RecordReader, send
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from harness.shell.expectation import Sentence
     from harness.shell.specfile import Case, SpecFile
 
 RUNTIME = Path(__file__).with_name("spec_runtime.sh")
-_FIRST_FD = 190
-_PROCESS_LOOK_S = 0.25
-_LEAVING_S = 10.0
 _FINISH = 2147483647
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShellSetting:
-    """What a spec's shell starts with, the same for all files of a run."""
-
-    argv: tuple[str, ...] = ("bash",)
-    cwd: Path
-    env: Mapping[str, str] = field(default_factory=dict)
-    timeout_s: float = 60.0
-    output_limit_bytes: int = 1 << 30
-
-
-@dataclass(frozen=True)
-class _Files:
-    """The anonymous files through which shell and harness pass text."""
-
-    script: Memory
-    out: Memory
-    err: Memory
-    stray_err: Memory
-    stray_out: Memory
-    hook_err: Memory
-    stdin: Memory
-    target: Memory
-    preserved: Memory
-    clock: Memory
-    sleeps: Memory
-    group_out: Memory
-    group_err: Memory
-
-    @classmethod
-    def create(cls) -> _Files:
-        return cls(*(Memory(name) for name in cls.__dataclass_fields__))
-
-    def close(self) -> None:
-        for name in self.__dataclass_fields__:
-            memory: Memory = getattr(self, name)
-            memory.close()
 
 
 class SpecRun:
@@ -100,14 +53,10 @@ class SpecRun:
         self.spec = spec
         self.setting = setting
         self.late_problems: list[Problem] = []
-        self._files = _Files.create()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reader: RecordReader | None = None
-        self._control = -1
-        self._idle = -1
+        self._files = ShellFiles.create()
+        self._process: ShellProcess | None = None
         self._expected: int | None = None
         self._position = -1
-        self._group_err_seen = 0
         self._doomed: dict[int, str] = {}
         self._doom: str | None = None
 
@@ -140,17 +89,16 @@ class SpecRun:
         if self._process is None or self._expected is not None:
             return
         if case is None:
-            self._send_target(_FINISH)
+            self._send_target(self._process, _FINISH)
         elif self._position < case.number and self._static_verdict(case) is None:
-            self._send_target(case.number)
+            self._send_target(self._process, case.number)
 
     def finish(self) -> list[Problem]:
         """Let the shell come to the end of the file; return what its last hooks complained of."""
         if self._process is not None and self._expected in {None, _FINISH}:
             if self._expected is None:
-                self._send_target(_FINISH)
-            told = Told()
-            self._converse(_FINISH, told, time.monotonic() + self.setting.timeout_s)
+                self._send_target(self._process, _FINISH)
+            self._converse(self._process, _FINISH, Told(), time.monotonic() + self.setting.timeout_s)
         self._kill()
         problems, self.late_problems = self.late_problems, []
         return problems
@@ -166,19 +114,20 @@ class SpecRun:
         return None
 
     def _run(self, case: Case, deadline: float) -> Verdict:
-        if self._process is None or not self._is_ahead(case):
+        process = self._process
+        if process is None or not self._is_ahead(case):
             self._kill()
-            self._start()
+            process = self._start()
         if self._expected != case.number:
-            self._send_target(case.number)
+            self._send_target(process, case.number)
         told = Told()
-        ending = self._converse(case.number, told, deadline)
+        ending = self._converse(process, case.number, told, deadline)
         self._position = case.number
         self._expected = None
         if ending is not None:
             return _failure(ending)
         verdict = judge(self.spec, case, told, self._streams())
-        complaint = self._group_complaint()
+        complaint = shorten(process.take_complaint())
         if complaint and not told.exit_status > 128:
             problem = Problem(line=0, text=f"A group wrote to stderr:\n{complaint}")
             return Verdict(outcome=Outcome.FAILED, problems=(*verdict.problems, problem))
@@ -200,24 +149,17 @@ class SpecRun:
             stray_stderr=files.stray_err.text(),
         )
 
-    def _group_complaint(self) -> str:
-        size = self._files.group_err.size()
-        if size <= self._group_err_seen:
-            return ""
-        text = self._files.group_err.text(start=self._group_err_seen)
-        self._group_err_seen = size
-        return shorten(text.rstrip())
-
     # --- the conversation ----------------------------------------------------------------
 
-    def _converse(self, number: int, told: Told, deadline: float) -> str | None:
+    def _converse(
+        self, process: ShellProcess, number: int, told: Told, deadline: float
+    ) -> str | None:
         """Listen until case `number` has ended; return why it cannot, if it cannot."""
-        assert self._reader is not None
         facts = Facts()
         while True:
-            record = self._reader.next_record()
+            record = process.reader.next_record()
             if record is None:
-                ending = self._wait_for_words(deadline)
+                ending = self._wait_for_words(process, deadline)
                 if ending is not None:
                     return ending
                 continue
@@ -231,7 +173,7 @@ class SpecRun:
                 return self._not_reached()
             if name == "lost":
                 first, last = int(fields[0]), int(fields[1])
-                why = self._lost_group(int(fields[2]))
+                why = self._lost_group(process, int(fields[2]))
                 self._doomed.update(dict.fromkeys(range(first, last + 1), why))
                 if first <= number <= last:
                     return why
@@ -239,7 +181,7 @@ class SpecRun:
                 self._hear(told, facts, fields)
                 facts = Facts()
             elif name == "ask":
-                self._answer(told, fields, deadline)
+                self._hear(told, self._answer(process, told, fields, deadline), fields)
                 facts = Facts()
             else:
                 self._note(name, fields, told, facts)
@@ -249,9 +191,8 @@ class SpecRun:
             "The example did not run: the statements around it, an 'if' or an 'exit', left it out."
         )
 
-    def _lost_group(self, status: int) -> str:
-        text = self._files.group_err.text(start=self._group_err_seen).rstrip()
-        self._group_err_seen = self._files.group_err.size()
+    def _lost_group(self, process: ShellProcess, status: int) -> str:
+        text = process.take_complaint()
         shown = f" It wrote to stderr:\n{shorten(text)}" if text else ""
         return (
             f"A statement of the group around this example ended its shell with exit code "
@@ -327,142 +268,94 @@ class SpecRun:
 
     # --- expectations that need the shell ------------------------------------------------
 
-    def _answer(self, told: Told, fields: Sequence[str], deadline: float) -> None:
+    def _answer(
+        self, process: ShellProcess, told: Told, fields: Sequence[str], deadline: float
+    ) -> Facts:
         """Ask the shell for what a sentence looks at, and let it run a matcher of its own."""
         facts = Facts()
         words = tuple(fields[1:])
-        try:
-            sentence = parse_sentence(words)
-        except SentenceError:
-            sentence = None
-        if sentence is not None:
-            self._gather(sentence, words, told, facts, deadline)
-        self._request("done", "")
-        self._hear(told, facts, fields)
+
+        def ask(operation: str, argument: str, answer: str) -> None:
+            process.send(f"{operation}\0{argument}\0")
+            while True:
+                record = process.reader.next_record()
+                if record is not None:
+                    self._note(*record, told, facts)
+                    if record[0] in {answer, "unknown"}:
+                        return
+                elif self._wait_for_words(process, deadline) is not None:
+                    return
+
+        with contextlib.suppress(SentenceError):
+            self._gather(parse_sentence(words), words, told, facts, ask)
+        process.send("done\0\0")
+        return facts
 
     def _gather(
-        self, sentence: Sentence, words: tuple[str, ...], told: Told, facts: Facts, deadline: float
+        self,
+        sentence: Sentence,
+        words: Sequence[str],
+        told: Told,
+        facts: Facts,
+        ask: Callable[[str, str, str], None],
     ) -> None:
         subject = sentence.subject
         if told.when:
             facts.stdout, facts.stderr = self._files.out.text(), self._files.err.text()
             facts.status = told.status
         if sentence.has_modifier("result") and told.when:
-            self._ask("result", subject.argument, "result", told, facts, deadline)
+            ask("result", subject.argument, "result")
         elif subject.kind is SubjectKind.VARIABLE:
-            self._ask("variable", subject.argument, "variable", told, facts, deadline)
+            ask("variable", subject.argument, "variable")
         elif subject.kind is SubjectKind.PATH:
-            self._ask("path", subject.argument, "path", told, facts, deadline)
-        value = None
+            ask("path", subject.argument, "path")
         if sentence.has_modifier("contents", "entire contents") or (
             sentence.matcher.name in PATH_FLAGS and facts.path is None
         ):
-            path = subject_value(sentence_without_modifiers(sentence), facts) or ""
-            self._ask("path", path, "path", told, facts, deadline)
+            path = subject_value(replace(sentence, modifiers=()), facts) or ""
+            ask("path", path, "path")
             if facts.path is not None and "r" in facts.path.flags and "d" not in facts.path.flags:
-                self._ask("contents", path, "contents", told, facts, deadline)
-        if sentence.matcher.is_custom:
-            value = subject_value(sentence, facts)
-            if value is not None:
-                self._request("value", value)
-            place = len(words) - len(sentence.matcher.arguments) + 2
-            if sentence.matcher.name == "satisfy":
-                self._ask("satisfy", str(place), "answer", told, facts, deadline)
-            else:
-                kind = "custom_not" if sentence.negated else "custom"
-                self._ask(kind, str(place - 1), "answer", told, facts, deadline)
-
-    def _request(self, operation: str, argument: str) -> None:
-        send(self._control, f"{operation}\0{argument}\0")
-
-    def _ask(
-        self, operation: str, argument: str, answer: str, told: Told, facts: Facts, deadline: float
-    ) -> None:
-        assert self._reader is not None
-        self._request(operation, argument)
-        while True:
-            record = self._reader.next_record()
-            if record is None:
-                if self._wait_for_words(deadline) is not None:
-                    return
-                continue
-            self._note(*record, told, facts)
-            if record[0] in {answer, "unknown"}:
-                return
+                ask("contents", path, "contents")
+        if not sentence.matcher.is_custom:
+            return
+        value = subject_value(sentence, facts)
+        place = len(words) - len(sentence.matcher.arguments) + 2
+        operation, at = "satisfy", place
+        if sentence.matcher.name != "satisfy":
+            operation, at = ("custom_not" if sentence.negated else "custom"), place - 1
+        if value is not None:
+            process_value = value.replace("\0", "")
+            ask("value", process_value, "value")
+        ask(operation, str(at), "answer")
 
     # --- the process ---------------------------------------------------------------------
 
-    def _start(self) -> None:
-        files = self._files
-        files.script.replace(self.spec.script)
-        for memory in (
-            files.group_out, files.group_err, files.preserved, files.clock, files.sleeps
-        ):  # fmt: skip
-            memory.replace("")
-        self._group_err_seen = 0
-        record_read, record_write = os.pipe()
-        control_read, control_write = os.pipe()
-        idle_read, idle_write = os.pipe()
-        numbers = [
-            record_write, control_read, files.out.fd, files.err.fd, files.stray_err.fd,
-            files.stray_out.fd, files.hook_err.fd, files.stdin.fd, files.target.fd,
-            files.preserved.fd, files.clock.fd, idle_read, files.sleeps.fd,
-        ]  # fmt: skip
-        env = {
-            **self.setting.env,
-            "BASH_ENV": str(RUNTIME),
-            "HX_FDS": " ".join(map(str, numbers)),
-        }
-        try:
-            self._process = spawn(
-                self.setting.argv,
-                stdin=files.script.fd,
-                stdout=files.group_out.fd,
-                stderr=files.group_err.fd,
-                pass_fds=numbers,
-                env=env,
-                cwd=self.setting.cwd,
-            )
-        finally:
-            for fd in (record_write, control_read, idle_read):
-                os.close(fd)
-            self._idle = idle_write
-        self._reader = RecordReader(record_read)
-        self._control = control_write
+    def _start(self) -> ShellProcess:
+        self._files.script.replace(self.spec.script)
         self._position = -1
         self._expected = None
+        self._process = ShellProcess(self.setting, RUNTIME, self._files)
+        return self._process
 
-    def _send_target(self, number: int) -> None:
+    def _send_target(self, process: ShellProcess, number: int) -> None:
         if self._files.clock.size():  # each example begins with a clock at which nobody slept
             self._files.clock.replace("")
         self._expected = number
-        send(self._control, f"{number}\n")
+        process.send(f"{number}\n")
 
-    def _wait_for_words(self, deadline: float) -> str | None:
+    def _wait_for_words(self, process: ShellProcess, deadline: float) -> str | None:
         """Wait until the shell says more; return why it never will, if so."""
-        assert self._reader is not None
-        assert self._process is not None
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                self._kill()
-                return (
-                    f"The example ran longer than {self.setting.timeout_s:g} s; "
-                    "it was ended with all that it had started."
-                )
-            if self._reader.wait(min(left, _PROCESS_LOOK_S)):
-                if self._reader.read():
-                    return None
-                return self._died()
-            if self._process.poll() is not None and not self._reader.wait(0):
-                return self._died()
-
-    def _died(self) -> str:
-        assert self._process is not None
-        with contextlib.suppress(Exception):
-            self._process.wait(timeout=_LEAVING_S)
-        code = self._process.poll()
-        text = self._files.group_err.text(start=self._group_err_seen).rstrip()
+        try:
+            if process.wait_for_words(deadline):
+                return None
+        except TimeoutError:
+            self._kill()
+            return (
+                f"The example ran longer than {self.setting.timeout_s:g} s; "
+                "it was ended with all that it had started."
+            )
+        code = process.exit_code()
+        text = process.take_complaint()
         self._kill()
         why = f"The shell of this file ended early, with exit code {code}."
         if code == TOO_MANY_PROCESSES:
@@ -478,22 +371,9 @@ class SpecRun:
 
     def _kill(self) -> None:
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._process.close()
             self._process = None
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-        for fd in (self._control, self._idle):
-            if fd >= 0:
-                os.close(fd)
-        self._control = self._idle = -1
         self._expected = None
-
-
-def sentence_without_modifiers(sentence: Sentence) -> Sentence:
-    return type(sentence)(sentence.subject, (), sentence.negated, sentence.matcher)
 
 
 def _deleted(path: str) -> str:

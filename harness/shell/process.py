@@ -1,0 +1,151 @@
+"""A bash that talks with the harness over descriptors of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.provisioning.command import spawn
+from harness.shell.wire import Memory, RecordReader, send
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_PROCESS_LOOK_S = 0.25
+_LEAVING_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShellSetting:
+    """What a shell starts with, the same for all shells of a run."""
+
+    argv: tuple[str, ...] = ("bash",)
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class ShellFiles:
+    """The anonymous files through which shell and harness pass text."""
+
+    script: Memory
+    out: Memory
+    err: Memory
+    stray_err: Memory
+    stray_out: Memory
+    hook_err: Memory
+    stdin: Memory
+    target: Memory
+    preserved: Memory
+    clock: Memory
+    sleeps: Memory
+    own_out: Memory
+    own_err: Memory
+
+    @classmethod
+    def create(cls) -> ShellFiles:
+        return cls(*(Memory(name) for name in cls.__dataclass_fields__))
+
+    def close(self) -> None:
+        for name in self.__dataclass_fields__:
+            memory: Memory = getattr(self, name)
+            memory.close()
+
+
+class ShellProcess:
+    """One running bash and the pipes to it; closing it ends it and, in a sandbox, all it began."""
+
+    def __init__(self, setting: ShellSetting, runtime: Path, files: ShellFiles) -> None:
+        for memory in (files.own_out, files.own_err, files.preserved, files.clock, files.sleeps):
+            memory.replace("")
+        self.files = files
+        self._clean_err_at = 0
+        record_read, record_write = os.pipe()
+        control_read, self._control = os.pipe()
+        idle_read, self._idle = os.pipe()
+        numbers = [
+            record_write, control_read, files.out.fd, files.err.fd, files.stray_err.fd,
+            files.stray_out.fd, files.hook_err.fd, files.stdin.fd, files.target.fd,
+            files.preserved.fd, files.clock.fd, idle_read, files.sleeps.fd,
+        ]  # fmt: skip
+        env = {
+            **setting.env,
+            "BASH_ENV": str(runtime),
+            "HX_FDS": " ".join(map(str, numbers)),
+        }
+        self.reader = RecordReader(record_read)
+        try:
+            self._process: subprocess.Popen[bytes] = spawn(
+                setting.argv,
+                stdin=files.script.fd,
+                stdout=files.own_out.fd,
+                stderr=files.own_err.fd,
+                pass_fds=numbers,
+                env=env,
+                cwd=setting.cwd,
+            )
+        except BaseException:
+            self._close_pipes()
+            raise
+        finally:
+            for fd in (record_write, control_read, idle_read):
+                os.close(fd)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, text: str) -> None:
+        send(self._control, text)
+
+    def take_complaint(self) -> str:
+        """Return what the shell itself wrote to stderr since the last call."""
+        size = self.files.own_err.size()
+        if size <= self._clean_err_at:
+            return ""
+        text = self.files.own_err.text(start=self._clean_err_at)
+        self._clean_err_at = size
+        return text.rstrip()
+
+    def wait_for_words(self, deadline: float) -> bool:
+        """Read what the shell says next; return False where it has ended.
+
+        Raises TimeoutError at the deadline, a point of the monotonic clock.
+        """
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            if self.reader.wait(min(left, _PROCESS_LOOK_S)):
+                return self.reader.read()
+            if self._process.poll() is not None and not self.reader.wait(0):
+                return False
+
+    def exit_code(self) -> int:
+        """Return the exit code of a shell that has ended, or is just about to."""
+        try:
+            return self._process.wait(timeout=_LEAVING_S)
+        except Exception:  # noqa: BLE001 - the class lives behind the one door for processes
+            self._kill()
+            return self._process.wait()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        self._kill()
+        self._process.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        self.reader.close()
+        os.close(self._control)
+        os.close(self._idle)
