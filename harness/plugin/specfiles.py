@@ -411,7 +411,9 @@ def _sections(verdict: Verdict) -> list[tuple[str, str]]:
 
 
 def _report(item: SpecItem, when: Literal["call", "teardown"], act: Callable[[], None]) -> None:
-    call = pytest.CallInfo.from_call(act, when=when, reraise=(KeyboardInterrupt, pytest.exit.Exception))
+    call = pytest.CallInfo.from_call(
+        act, when=when, reraise=(KeyboardInterrupt, pytest.exit.Exception)
+    )
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     item.ihook.pytest_runtest_logreport(report=report)
     if report.failed:

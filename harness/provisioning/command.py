@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -135,6 +135,18 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+Process: TypeAlias = "subprocess.Popen[bytes]"
+"""A process that `spawn` started."""
+
+
+def end(process: Process, *, grace_s: float = 0.0) -> int:
+    """Return the exit code of `process`; kill its group if it lives on after `grace_s`."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(timeout=grace_s)
+    _kill_group(process)
+    return process.wait()
+
+
 def spawn(
     argv: Sequence[str],
     *,
@@ -144,7 +156,7 @@ def spawn(
     pass_fds: Sequence[int] = (),
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-) -> subprocess.Popen[bytes]:
+) -> Process:
     """Start a long-lived process that is killed when this one dies, however it dies.
 
     `setpriv --pdeathsig` (util-linux 2.33) sets the death signal, so no Python code runs between

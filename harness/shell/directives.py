@@ -30,8 +30,38 @@ _NEEDS_OWN_PROCESS = re.compile(
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _SHELL_WORDS = frozenset(
-    "if then else elif fi for in do done while until case esac function select time echo printf "
-    "exit local export unset read test true false shift break continue cat".split()
+    [
+        "if",
+        "then",
+        "else",
+        "elif",
+        "fi",
+        "for",
+        "in",
+        "do",
+        "done",
+        "while",
+        "until",
+        "case",
+        "esac",
+        "function",
+        "select",
+        "time",
+        "echo",
+        "printf",
+        "exit",
+        "local",
+        "export",
+        "unset",
+        "read",
+        "test",
+        "true",
+        "false",
+        "shift",
+        "break",
+        "continue",
+        "cat",
+    ]
 )
 
 

@@ -9,13 +9,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.provisioning.command import spawn
+from harness.provisioning.command import end, spawn
 from harness.shell.wire import Memory, RecordReader, send
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from harness.provisioning.command import Process
 
 _PROCESS_LOOK_S = 0.25
 _LEAVING_S = 10.0
@@ -62,7 +63,14 @@ class ShellFiles:
 class ShellProcess:
     """One running bash and the pipes to it; closing it ends it and, in a sandbox, all it began."""
 
-    def __init__(self, setting: ShellSetting, runtime: Path, files: ShellFiles) -> None:
+    def __init__(
+        self,
+        setting: ShellSetting,
+        runtime: Path,
+        files: ShellFiles,
+        *,
+        more_fds: Sequence[int] = (),
+    ) -> None:
         for memory in (files.own_out, files.own_err, files.preserved, files.clock, files.sleeps):
             memory.replace("")
         self.files = files
@@ -74,6 +82,7 @@ class ShellProcess:
             record_write, control_read, files.out.fd, files.err.fd, files.stray_err.fd,
             files.stray_out.fd, files.hook_err.fd, files.stdin.fd, files.target.fd,
             files.preserved.fd, files.clock.fd, idle_read, files.sleeps.fd,
+            *more_fds,
         ]  # fmt: skip
         env = {
             **setting.env,
@@ -82,7 +91,7 @@ class ShellProcess:
         }
         self.reader = RecordReader(record_read)
         try:
-            self._process: subprocess.Popen[bytes] = spawn(
+            self._process: Process = spawn(
                 setting.argv,
                 stdin=files.script.fd,
                 stdout=files.own_out.fd,
@@ -130,19 +139,12 @@ class ShellProcess:
 
     def exit_code(self) -> int:
         """Return the exit code of a shell that has ended, or is just about to."""
-        try:
-            return self._process.wait(timeout=_LEAVING_S)
-        except Exception:  # noqa: BLE001 - the class lives behind the one door for processes
-            self._kill()
-            return self._process.wait()
-
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        return end(self._process, grace_s=_LEAVING_S)
 
     def close(self) -> None:
-        self._kill()
-        self._process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        end(self._process)
         self._close_pipes()
 
     def _close_pipes(self) -> None:

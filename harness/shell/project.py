@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from harness.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 OPTION_FILES = (".shellspec", ".shellspec-local")
 _SHELLS = {"sh", "bash"}
@@ -56,6 +56,24 @@ class SpecOptions:
     examples: tuple[str, ...] = ()
     focus: bool = False
     warning_as_failure: bool = True
+
+
+_TEXT_OPTIONS: dict[str, Callable[[SpecOptions, str], SpecOptions]] = {
+    "--helperdir": lambda options, value: replace(options, helper_dir=value),
+    "--pattern": lambda options, value: replace(options, pattern=value),
+    "-P": lambda options, value: replace(options, pattern=value),
+    "--env-from": lambda options, value: replace(options, env_from=value),
+    "--path": lambda options, value: replace(options, path=value),
+    "--execdir": lambda options, value: replace(options, exec_dir=value),
+    "--require": lambda options, value: replace(options, requires=(*options.requires, value)),
+    "-r": lambda options, value: replace(options, requires=(*options.requires, value)),
+    "--load-path": lambda options, value: replace(options, load_path=(*options.load_path, value)),
+    "-I": lambda options, value: replace(options, load_path=(*options.load_path, value)),
+    "--tag": lambda options, value: replace(options, tags=(*options.tags, *value.split(","))),
+    "-T": lambda options, value: replace(options, tags=(*options.tags, *value.split(","))),
+    "--example": lambda options, value: replace(options, examples=(*options.examples, value)),
+    "-E": lambda options, value: replace(options, examples=(*options.examples, value)),
+}
 
 
 def find_root(start: Path, fallback: Path) -> Path:
@@ -130,23 +148,11 @@ def _set(options: SpecOptions, option: str, value: str, source: str, line: int) 
                 line=line,
             )
         return replace(options, shell="bash" if value in _SHELLS else value)
-    if option in {"--require", "-r"}:
-        return replace(options, requires=(*options.requires, value))
-    if option in {"--load-path", "-I"}:
-        return replace(options, load_path=(*options.load_path, value))
     if option in {"--env", "-e"}:
         name, _, text = value.partition("=")
         return replace(options, env=(*options.env, (name, text)))
-    if option in {"--tag", "-T"}:
-        return replace(options, tags=(*options.tags, *value.split(",")))
-    if option in {"--example", "-E"}:
-        return replace(options, examples=(*options.examples, value))
-    fields = {
-        "--helperdir": "helper_dir", "--pattern": "pattern", "-P": "pattern",
-        "--env-from": "env_from", "--path": "path", "--execdir": "exec_dir",
-    }  # fmt: skip
-    name = fields.get(option)
-    return replace(options, **{name: value}) if name else options
+    change = _TEXT_OPTIONS.get(option)
+    return options if change is None else change(options, value)
 
 
 def matches_pattern(options: SpecOptions, path: Path) -> bool:

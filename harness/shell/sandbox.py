@@ -107,7 +107,7 @@ def _refusal(kind: SandboxKind, obstacle: str) -> str:
     return f"This host gives shell tests no sandbox '{kind.value}' ({obstacle}); {remedy}."
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def find_obstacle(kind: SandboxKind) -> str:
     """Return what keeps `kind` from working here; empty where it works. Tries it once."""
     return probe(kind, LocalRunner())

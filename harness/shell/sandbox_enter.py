@@ -39,8 +39,28 @@ _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
 _LANDLOCK_WRITES = sum(1 << bit for bit in (1, *range(4, 13)))
 _LANDLOCK_WRITE_FILE = 1 << 1
 _NO_OVERLAY = frozenset(
-    "proc sysfs devtmpfs devpts mqueue cgroup cgroup2 tracefs debugfs securityfs bpf pstore "
-    "binfmt_misc hugetlbfs fusectl configfs autofs rpc_pipefs nsfs efivarfs".split()
+    [
+        "proc",
+        "sysfs",
+        "devtmpfs",
+        "devpts",
+        "mqueue",
+        "cgroup",
+        "cgroup2",
+        "tracefs",
+        "debugfs",
+        "securityfs",
+        "bpf",
+        "pstore",
+        "binfmt_misc",
+        "hugetlbfs",
+        "fusectl",
+        "configfs",
+        "autofs",
+        "rpc_pipefs",
+        "nsfs",
+        "efivarfs",
+    ]
 )
 _COPIED_BYTES = 1 << 20
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -234,7 +254,9 @@ def _build_dev(dev: Path) -> None:
     (dev / "shm").chmod(0o1777)
     (dev / "pts").mkdir()
     with contextlib.suppress(OSError):
-        _mount("devpts", dev / "pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=666")
+        _mount(
+            "devpts", dev / "pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=666"
+        )
     for name, target in (
         ("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
         ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"),
@@ -341,8 +363,7 @@ def _refuse_writes(settings: dict[str, object], command: list[str]) -> int:
             "landlock",
         )
         places = settings["writable"]
-        assert isinstance(places, list)
-        for place in [*places, "/dev"]:
+        for place in [*(places if isinstance(places, list) else []), "/dev"]:
             fd = os.open(place, os.O_PATH | os.O_CLOEXEC)
             access = _LANDLOCK_WRITE_FILE if place == "/dev" else _LANDLOCK_WRITES
             rule = _PathRule(access, fd)
@@ -355,6 +376,7 @@ def _refuse_writes(settings: dict[str, object], command: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return CANNOT_ENTER
     os.execvp(command[0], command)
+    return None
 
 
 def main() -> int:

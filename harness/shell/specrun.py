@@ -47,7 +47,7 @@ _FINISH = 2147483647
 
 
 class SpecRun:
-    """A spec file's shell; use it as a context manager."""
+    """A spec file's shell; close it in the end."""
 
     def __init__(self, spec: SpecFile, setting: ShellSetting) -> None:
         self.spec = spec
@@ -59,12 +59,6 @@ class SpecRun:
         self._position = -1
         self._doomed: dict[int, str] = {}
         self._doom: str | None = None
-
-    def __enter__(self) -> SpecRun:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self._kill()
@@ -98,7 +92,9 @@ class SpecRun:
         if self._process is not None and self._expected in {None, _FINISH}:
             if self._expected is None:
                 self._send_target(self._process, _FINISH)
-            self._converse(self._process, _FINISH, Told(), time.monotonic() + self.setting.timeout_s)
+            self._converse(
+                self._process, _FINISH, Told(), time.monotonic() + self.setting.timeout_s
+            )
         self._kill()
         problems, self.late_problems = self.late_problems, []
         return problems
@@ -215,9 +211,7 @@ class SpecRun:
         elif name == "path":
             facts.path = PathFact(path=fields[0], flags=fields[1])
         elif name == "contents" and facts.path is not None:
-            facts.path = PathFact(
-                path=facts.path.path, flags=facts.path.flags, contents=fields[0]
-            )
+            facts.path = PathFact(path=facts.path.path, flags=facts.path.flags, contents=fields[0])
         elif name == "result":
             facts.result = fields[2].rstrip("\n") if fields[0] == "0" else None
             facts.complaints.extend(fields[1:2] if fields[1] else [])

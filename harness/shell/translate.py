@@ -222,9 +222,7 @@ class _Translator:
                 f":; }}; __hx_run; ) 2>|/proc/self/fd/194 >|/proc/self/fd/195{stdin}; "
                 f"__hx_done $?; {'done' if rows else 'fi'}"
             )
-        self.out[block.out_at] = self.out[block.out_at].replace(
-            "@LAST@", str(self.number - 1), 1
-        )
+        self.out[block.out_at] = self.out[block.out_at].replace("@LAST@", str(self.number - 1), 1)
         return (
             f":; }}; __hx_enter; __hx_group; __hx_close; ){stdin}; "
             f"__hx_leave $? {block.first_number} {self.number - 1}; fi"
@@ -347,7 +345,7 @@ class _Translator:
                 elif not inner.startswith("#"):
                     raise self._error("Only '#|' lines may stand in 'Data'.", self.at)
             body = directives.text_command(lines, expand=mode == "expand")
-            return f'__hx_has_data=1; __hx_data() {{ {body} {rest}; }}'
+            return f"__hx_has_data=1; __hx_data() {{ {body} {rest}; }}"
         if rest.startswith("<"):
             body = f"__hx_slurp {rest}"
         elif rest[0] in "'\"":
@@ -386,7 +384,9 @@ class _Translator:
                 else:
                     generated.append(row)
             return "\n".join([*generated, ":"])
-        lines = [row for row in (strip_comment(r).replace("\\\n", " ") for r in inner) if row.strip()]
+        lines = [
+            row for row in (strip_comment(r).replace("\\\n", " ") for r in inner) if row.strip()
+        ]
         loops = "; do ".join(f"for __hx_{n} in {row}" for n, row in enumerate(lines, start=1))
         product = [list(row) for row in itertools.product(*(split_words(row) for row in lines))]
         return self._fixed_rows(product, loops, len(lines), line)
@@ -401,7 +401,9 @@ class _Translator:
         return self._literal_rows([tuple(word.text for word in row) for row in rows])
 
     def _dynamic_rows(self, code: str, line: int) -> str:
-        code = re.sub(r"(^|[\n;]|\bdo\b|\bthen\b|\{|&&|\|\|)([ \t]*)%data\b", r"\1\2__hx_data_row", code)
+        code = re.sub(
+            r"(^|[\n;]|\bdo\b|\bthen\b|\{|&&|\|\|)([ \t]*)%data\b", r"\1\2__hx_data_row", code
+        )
         return self._literal_rows(
             self.evaluate_rows("\n".join([*self.constants, code]), line=line)
         )

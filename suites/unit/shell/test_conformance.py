@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,8 @@ def verdicts(
     write_mocks(spec, work_dir / "mocks", "bash")
     path = work_dir / f"{name}_spec.sh"
     env = environment(Project(root=work_dir), path, work_dir, work_dir, work_dir / "mocks")
-    with SpecRun(spec, ShellSetting(cwd=work_dir, env=env, timeout_s=30)) as run:
+    setting = ShellSetting(cwd=work_dir, env=env, timeout_s=30)
+    with contextlib.closing(SpecRun(spec, setting)) as run:
         yield {case.number: run.run(case) for case in spec.cases}
 
 
