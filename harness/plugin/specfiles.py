@@ -359,7 +359,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     hook = node.config.hook
     for nodeid, location, start, duration_s in carried:
         passed = _passed(nodeid, tuple(location), start, duration_s)
-        passed.node = node
+        vars(passed)["node"] = node
         hook.pytest_runtest_logreport(report=passed)
 
 

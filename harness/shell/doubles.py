@@ -16,69 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import EllipsisType
 
-DENIED_COMMANDS = (
-    "apk",
-    "apt",
-    "apt-get",
-    "aptitude",
-    "chroot",
-    "curl",
-    "dd",
-    "depmod",
-    "dkms",
-    "dnf",
-    "docker",
-    "dpkg",
-    "fdisk",
-    "firewall-cmd",
-    "halt",
-    "helm",
-    "hostnamectl",
-    "init",
-    "insmod",
-    "ip",
-    "iptables",
-    "kubectl",
-    "losetup",
-    "lsblk",
-    "mkfs",
-    "modprobe",
-    "mount",
-    "nc",
-    "nerdctl",
-    "netplan",
-    "nft",
-    "nmcli",
-    "nvidia-smi",
-    "parted",
-    "passwd",
-    "podman",
-    "poweroff",
-    "reboot",
-    "rmmod",
-    "rpm",
-    "rsync",
-    "scp",
-    "service",
-    "shutdown",
-    "snap",
-    "ssh",
-    "swapoff",
-    "swapon",
-    "sysctl",
-    "systemctl",
-    "tdnf",
-    "telinit",
-    "timedatectl",
-    "umount",
-    "update-initramfs",
-    "useradd",
-    "userdel",
-    "usermod",
-    "wget",
-    "yum",
-    "zypper",
-)
+_DENIED = """
+    apk apt apt-get aptitude chroot curl dd depmod dkms dnf docker dpkg fdisk firewall-cmd
+    halt helm hostnamectl init insmod ip iptables kubectl losetup lsblk mkfs modprobe mount nc
+    nerdctl netplan nft nmcli nvidia-smi parted passwd podman poweroff reboot rmmod rpm rsync
+    scp service shutdown snap ssh swapoff swapon sysctl systemctl tdnf telinit timedatectl
+    umount update-initramfs useradd userdel usermod wget yum zypper
+"""
+DENIED_COMMANDS = tuple(_DENIED.split())
 """Commands that change the machine or reach the network; unmocked, they fail the test."""
 
 

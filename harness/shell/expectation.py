@@ -261,26 +261,34 @@ def _read_unit(reader: _Reader) -> Subject | Modifier:
         if word not in {"output", "stdout", "error", "stderr", "contents"}:
             raise SentenceError(f"'entire' does not go with '{word}'")
     kind = _SUBJECT_WORDS.get(word)
+    if kind is not None:
+        return _finish_subject(reader, word, kind, entire=entire)
+    if word.endswith("()"):
+        return Subject(SubjectKind.FUNCTION, word[:-2], reader.at - 1)
+    if word == "contents":
+        return Modifier("entire contents" if entire else "contents")
+    return _finish_modifier(reader, word)
+
+
+def _finish_subject(reader: _Reader, word: str, kind: SubjectKind, *, entire: bool) -> Subject:
     if kind in _WITHOUT_ARGUMENT:
         return Subject(kind, entire=entire)
-    if kind is not None:
-        argument = reader.argument(f"the argument of '{word}'")
-        return Subject(kind, _function_name(kind, argument), reader.at - 1)
+    argument = reader.argument(f"the argument of '{word}'")
+    return Subject(kind, _function_name(kind, argument), reader.at - 1)
+
+
+def _finish_modifier(reader: _Reader, word: str) -> Modifier:
     if word in {"line", "word"}:
         return Modifier(word, _number(reader.argument(f"the number of the {word}")))
     if word in {"lines", "length", "result"}:
         return Modifier(word)
-    if word == "contents":
-        return Modifier("entire contents" if entire else "contents")
     ordinal = _ORDINALS.get(word) or _leading_number(word)
-    if ordinal is not None:
-        noun = reader.keyword("'line' or 'word'")
-        if noun not in {"line", "word"}:
-            raise SentenceError(f"'{word}' goes with 'line' and 'word', not with '{noun}'")
-        return Modifier(noun, ordinal)
-    if word.endswith("()"):
-        return Subject(SubjectKind.FUNCTION, word[:-2], reader.at - 1)
-    raise SentenceError(f"there is no subject or modifier '{word}'")
+    if ordinal is None:
+        raise SentenceError(f"there is no subject or modifier '{word}'")
+    noun = reader.keyword("'line' or 'word'")
+    if noun not in {"line", "word"}:
+        raise SentenceError(f"'{word}' goes with 'line' and 'word', not with '{noun}'")
+    return Modifier(noun, ordinal)
 
 
 def _function_name(kind: SubjectKind, argument: str) -> str:
@@ -401,12 +409,14 @@ def _matches(sentence: Sentence, value: str | None, facts: Facts) -> bool:
         return ("x" if matcher.name == "be exported" else "r") in facts.variable.attributes
     if matcher.name == "satisfy" or matcher.is_custom:
         return bool(facts.answer)
-    if matcher.name in {"be defined", "be successful"}:
-        return value is not None
-    if matcher.name == "be undefined":
-        return value is None
-    if matcher.name == "be blank":
-        return not value
+    about_being_set = {
+        "be defined": value is not None,
+        "be successful": value is not None,
+        "be undefined": value is None,
+        "be blank": not value,
+    }
+    if matcher.name in about_being_set:
+        return about_being_set[matcher.name]
     return value is not None and _text_matches(matcher, value)
 
 

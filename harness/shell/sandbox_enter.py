@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 CANNOT_ENTER = 251
 TOO_MANY_PROCESSES = 250
@@ -297,11 +298,11 @@ def _as_exit_code(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
-def _run(command: list[str], cwd: str) -> None:
+def _run(command: list[str], cwd: str) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     os.setsid()
     os.chdir(cwd)
-    os.execvp(command[0], command)
+    os.execvp(command[0], command)  # noqa: S606 - an argv, on purpose
 
 
 def _throw_away(settings: dict[str, object], command: list[str]) -> int:
@@ -375,8 +376,7 @@ def _refuse_writes(settings: dict[str, object], command: list[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         return CANNOT_ENTER
-    os.execvp(command[0], command)
-    return None
+    os.execvp(command[0], command)  # noqa: S606 - an argv, on purpose
 
 
 def main() -> int:

@@ -202,39 +202,14 @@ class SpecRun:
         )
 
     def _note(self, name: str, fields: Sequence[str], told: Told, facts: Facts) -> None:
-        if name == "when":
-            told.when, told.status = int(fields[0]), int(fields[1])
-        elif name == "variable":
-            facts.variable = VariableFact(
-                value=fields[3] if fields[1] == "set" else None, attributes=fields[2]
-            )
-        elif name == "path":
-            facts.path = PathFact(path=fields[0], flags=fields[1])
-        elif name == "contents" and facts.path is not None:
-            facts.path = PathFact(path=facts.path.path, flags=facts.path.flags, contents=fields[0])
-        elif name == "result":
-            facts.result = fields[2].rstrip("\n") if fields[0] == "0" else None
-            facts.complaints.extend(fields[1:2] if fields[1] else [])
-        elif name == "answer":
-            facts.answer = fields[0] == "0"
-            facts.complaints.extend(fields[1:2] if fields[1] else [])
-        elif name == "skip":
-            told.skip_reason = fields[0] or "Temporarily skipped"
-        elif name == "pending":
-            told.pending_reason = fields[0] or "Temporarily pended"
-            told.pending_after = len(told.problems)
-        elif name == "misuse":
-            told.spoke = True
-            told.add_problem(int(fields[0]), fields[1])
+        if name in _FACTS:
+            _FACTS[name](facts, fields)
+        elif name in _NEWS:
+            _NEWS[name](told, fields)
         elif name == "assert":
             self._note_assertion(fields, told)
         elif name == "hook":
             self._note_hook(fields, told)
-        elif name == "vanished":
-            told.spoke = True
-            told.add_problem(0, _deleted(fields[0]))
-        elif name == "broken":
-            told.add_problem(0, f"{fields[0]}, so the example did not run.")
         elif name == "repeated":
             self._doom = "The file repeats a block, as a loop around it would; a block runs once."
         elif name == "precheck":
@@ -368,6 +343,73 @@ class SpecRun:
             self._process.close()
             self._process = None
         self._expected = None
+
+
+def _note_variable(facts: Facts, fields: Sequence[str]) -> None:
+    value = fields[3] if fields[1] == "set" else None
+    facts.variable = VariableFact(value=value, attributes=fields[2])
+
+
+def _note_path(facts: Facts, fields: Sequence[str]) -> None:
+    facts.path = PathFact(path=fields[0], flags=fields[1])
+
+
+def _note_contents(facts: Facts, fields: Sequence[str]) -> None:
+    if facts.path is not None:
+        facts.path = replace(facts.path, contents=fields[0])
+
+
+def _note_result(facts: Facts, fields: Sequence[str]) -> None:
+    facts.result = fields[2].rstrip("\n") if fields[0] == "0" else None
+    facts.complaints.extend(fields[1:2] if fields[1] else [])
+
+
+def _note_answer(facts: Facts, fields: Sequence[str]) -> None:
+    facts.answer = fields[0] == "0"
+    facts.complaints.extend(fields[1:2] if fields[1] else [])
+
+
+def _note_when(told: Told, fields: Sequence[str]) -> None:
+    told.when, told.status = int(fields[0]), int(fields[1])
+
+
+def _note_skip(told: Told, fields: Sequence[str]) -> None:
+    told.skip_reason = fields[0] or "Temporarily skipped"
+
+
+def _note_pending(told: Told, fields: Sequence[str]) -> None:
+    told.pending_reason = fields[0] or "Temporarily pended"
+    told.pending_after = len(told.problems)
+
+
+def _note_misuse(told: Told, fields: Sequence[str]) -> None:
+    told.spoke = True
+    told.add_problem(int(fields[0]), fields[1])
+
+
+def _note_vanished(told: Told, fields: Sequence[str]) -> None:
+    told.add_problem(0, _deleted(fields[0]))
+
+
+def _note_broken(told: Told, fields: Sequence[str]) -> None:
+    told.add_problem(0, f"{fields[0]}, so the example did not run.")
+
+
+_FACTS: dict[str, Callable[[Facts, Sequence[str]], None]] = {
+    "variable": _note_variable,
+    "path": _note_path,
+    "contents": _note_contents,
+    "result": _note_result,
+    "answer": _note_answer,
+}
+_NEWS: dict[str, Callable[[Told, Sequence[str]], None]] = {
+    "when": _note_when,
+    "skip": _note_skip,
+    "pending": _note_pending,
+    "misuse": _note_misuse,
+    "vanished": _note_vanished,
+    "broken": _note_broken,
+}
 
 
 def _deleted(path: str) -> str:

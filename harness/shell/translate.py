@@ -470,12 +470,14 @@ def _fetcher(text: str) -> str:
         return "__hx_ask"
     kind = sentence.subject.kind
     place = sentence.subject.argument_at + 3  # after the place itself and the line
-    if sentence.matcher.is_custom or sentence.has_modifier("result"):
+    reads_contents = sentence.has_modifier("contents", "entire contents")
+    needs_path = reads_contents or sentence.matcher.name in PATH_FLAGS
+    if (
+        sentence.matcher.is_custom
+        or sentence.has_modifier("result")
+        or (needs_path and kind is not SubjectKind.PATH)
+    ):
         return "__hx_ask"
-    if sentence.has_modifier("contents", "entire contents"):
-        return f"__hx_the_contents {place}" if kind is SubjectKind.PATH else "__hx_ask"
     if kind is SubjectKind.PATH:
-        return f"__hx_the_path {place}"
-    if sentence.matcher.name in PATH_FLAGS:
-        return "__hx_ask"
+        return f"__hx_the_{'contents' if reads_contents else 'path'} {place}"
     return f"__hx_the_variable {place}" if kind is SubjectKind.VARIABLE else "__hx_the"
