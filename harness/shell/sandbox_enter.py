@@ -298,11 +298,15 @@ def _as_exit_code(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
+def _become(command: list[str]) -> NoReturn:
+    os.execvp(command[0], command)  # noqa: S606 - an argv, on purpose
+
+
 def _run(command: list[str], cwd: str) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     os.setsid()
     os.chdir(cwd)
-    os.execvp(command[0], command)  # noqa: S606 - an argv, on purpose
+    _become(command)
 
 
 def _throw_away(settings: dict[str, object], command: list[str]) -> int:
@@ -373,10 +377,11 @@ def _refuse_writes(settings: dict[str, object], command: list[str]) -> int:
         _call(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
         _call(_libc.syscall(_SYS_LANDLOCK_RESTRICT, ruleset, 0), "landlock")
         os.close(ruleset)
+        os.chdir(str(settings["cwd"]))
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         return CANNOT_ENTER
-    os.execvp(command[0], command)  # noqa: S606 - an argv, on purpose
+    return _become(command)
 
 
 def main() -> int:

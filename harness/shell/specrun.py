@@ -121,7 +121,7 @@ class SpecRun:
         self._position = case.number
         self._expected = None
         if ending is not None:
-            return _failure(ending)
+            return _failure(self._doom or ending)
         verdict = judge(self.spec, case, told, self._streams())
         complaint = shorten(process.take_complaint())
         if complaint and not told.exit_status > 128:

@@ -355,7 +355,7 @@ class _Translator:
         return f"__hx_has_data=1; __hx_data() {{ {body}; }}"
 
     def _take_inner_line(self, keyword: str, line: int) -> str:
-        if self.at >= len(self.lines):
+        if not any(self.lines[self.at :]):
             raise self._error(f"'{keyword}' is not closed by an 'End'.", line)
         return self._take_logical_line()
 
