@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from fixtures.shell import shell, warm_shells  # noqa: F401 - fixtures of this module
-from harness.shell.zygote import Shell
+
+if TYPE_CHECKING:
+    from harness.shell.zygote import Shell
 
 
 @pytest.mark.parametrize(

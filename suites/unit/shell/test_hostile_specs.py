@@ -78,9 +78,7 @@ def test_hostile_examples_get_verdicts_and_leave_nothing(project: SpecProject) -
     }
     assert "ran longer than 2 s" in result.stdout
     assert "more processes than" in result.stdout
-    assert not [
-        path for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _read(path)
-    ]
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _read(path)]
 
 
 def _read(path: Path) -> str:

@@ -113,7 +113,7 @@ def test_unmocked_command_fails_the_test_and_names_itself(code: Shell) -> None:
 
 def test_unforeseen_arguments_fail_the_test(code: Shell) -> None:
     code.mock("systemctl").when("status", ANY).answers()
-    with pytest.raises(UnmockedCommandError, match="does not foresee. It foresees:\n  systemctl"):
+    with pytest.raises(UnmockedCommandError, match=r"It foresees:\n  systemctl status"):
         code.call("restart")
     code.evaluate("systemctl status x")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from suites.unit.shell.running import outcomes
 
@@ -55,7 +55,7 @@ def test_examples_are_reported_one_by_one(project: SpecProject) -> None:
     assert "spec/greeting_spec.sh:9: The output should equal 'hello moon'" in result.stdout
     assert 'expected: equal "hello moon"' in result.stdout
     assert 'got: "hello world"' in result.stdout
-    cases = ElementTree.parse(project.root / "junit.xml").iter("testcase")  # noqa: S314
+    cases = ET.parse(project.root / "junit.xml").iter("testcase")  # noqa: S314
     assert {case.get("name") for case in cases} == set(outcomes(result))
 
 

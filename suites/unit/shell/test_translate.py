@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.errors import BadInputError
-from harness.shell.specfile import SpecFile
 from harness.shell.translate import translate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.shell.specfile import SpecFile
 
 
 def _no_rows(code: str, *, line: int) -> Sequence[tuple[str, ...]]:
@@ -20,28 +24,26 @@ def _translate(text: str) -> SpecFile:
 
 
 def test_each_line_stays_where_it_was() -> None:
-    text = "\n".join(
-        [
-            "Describe 'x'",
-            "  Parameters",
-            "    a \\",
-            "      b",
-            "  End",
-            "  It 'y'",
-            "    Data",
-            "      #|text",
-            "    End",
-            "    Mock curl",
-            "      echo x",
-            "    End",
-            "    When call f \\",
-            "      arg",
-            "    marker=here",
-            "    The output should equal z",
-            "  End",
-            "End",
-        ]
-    )
+    text = """\
+Describe 'x'
+  Parameters
+    a \\
+      b
+  End
+  It 'y'
+    Data
+      #|text
+    End
+    Mock curl
+      echo x
+    End
+    When call f \\
+      arg
+    marker=here
+    The output should equal z
+  End
+End
+"""
 
     lines = _translate(text).script.split("\n")
 
@@ -50,9 +52,7 @@ def test_each_line_stays_where_it_was() -> None:
 
 
 def test_case_knows_its_place() -> None:
-    spec = _translate(
-        "Describe 'outer' a:1\nContext 'inner' b\nIt 'name' c\nfoo\nEnd\nEnd\nEnd\n"
-    )
+    spec = _translate("Describe 'outer' a:1\nContext 'inner' b\nIt 'name' c\nfoo\nEnd\nEnd\nEnd\n")
 
     (case,) = spec.cases
     assert case.full_name == "outer inner name"
@@ -89,9 +89,7 @@ def test_tab_after_a_word_makes_it_no_keyword() -> None:
         ("Describe 'x'\n%const A: 1\nEnd\n", 2, "'%const' stands inside a block"),
     ],
 )
-def test_misplaced_construct_is_refused_with_its_line(
-    text: str, line: int, message: str
-) -> None:
+def test_misplaced_construct_is_refused_with_its_line(text: str, line: int, message: str) -> None:
     with pytest.raises(BadInputError) as caught:
         _translate(text)
 
