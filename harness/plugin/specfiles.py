@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 from typing_extensions import override
 
+from harness.plugin.spec_scheduling import SpecScheduling, make_scheduler
 from harness.provisioning.command import LocalRunner
 from harness.shell.clock import clock_environment, write_clock_commands
 from harness.shell.mockdir import write_mocks
@@ -21,6 +22,8 @@ from harness.shell.verdict import Outcome, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
+
+    from xdist.remote import Producer
 
     from harness.shell.specfile import Case, Group, SpecFile
     from harness.shell.verdict import Problem
@@ -290,6 +293,11 @@ def _spec_runs(config: pytest.Config) -> SpecRuns:
     if runs is None:
         runs = config.stash[_RUNNERS] = SpecRuns(config)
     return runs
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SpecScheduling | None:
+    return make_scheduler(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -28,6 +28,11 @@ _NEEDS_OWN_PROCESS = re.compile(
     r"|(^|[\s;])\.[ \t]|\benv\b|\bprintenv\b|\breturn\b|\btrap\b|\bset\b|\bexec\b|\btype\b"
     r"|\bcommand\b|\bshift\b.*\bsh\b|\bFUNCNAME\b|\bcaller\b"
 )
+_POSITIONAL = r"\$(?:[1-9@*#]|\{[1-9@*#]\})"
+_INLINE_LINE = re.compile(
+    r"[ \t]*(?:#.*|:|true|exit(?: \d+)?|(?:echo|__hx_puts|__hx_putsn)"
+    rf"""(?: (?:[\w./:=,+%@-]+|'[^']*'|"(?:[^"$`\\]|{_POSITIONAL})*"|\$[1-9]))*)?[ \t]*\Z"""
+)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _SHELL_WORDS = frozenset(
     [
@@ -111,12 +116,20 @@ def text_command(lines: Sequence[str], *, expand: bool) -> str:
     return f'__hx_expand {quote(text)} "$@"' if expand else f"__hx_puts {quote(text)}"
 
 
+def inline_line(line: str) -> str:
+    """Return a line of an inline mock as the shell itself runs it, in a function."""
+    return re.sub(r"^(\s*)echo\b", r"\1builtin echo", re.sub(r"^(\s*)exit\b", r"\1return", line))
+
+
 def mock_needs(body: str) -> str:
     """Return how a mock with this body may run, as arguments of the runtime.
 
-    `process` for one that looks at its own process; else `fork`, with every name in it: a
+    `inline` for one that only prints its arguments or fixed text and exits, which the shell does
+    itself; `process` for one that looks at its own process; else `fork`, with every name in it: a
     subshell in which those that a real child would not see are taken away first.
     """
+    if all(_INLINE_LINE.match(line) for line in body.split("\n")):
+        return "inline"
     if _NEEDS_OWN_PROCESS.search(body):
         return "process"
     names = sorted({name for name in _NAME.findall(body) if not name.startswith("__hx_")})

@@ -536,7 +536,7 @@ __hx_restore() {
 
 # --- mocked commands --------------------------------------------------------------------------
 
-__hx_mock() { # NUMBER NAME process | NUMBER NAME fork NAMES...
+__hx_mock() { # NUMBER NAME inline|process | NUMBER NAME fork NAMES...
   if [[ ! -e $HX_MOCKS/$1/$2 ]]; then
     builtin command -p cp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
   fi
@@ -544,11 +544,22 @@ __hx_mock() { # NUMBER NAME process | NUMBER NAME fork NAMES...
   case $2 in
     *[!A-Za-z0-9_]* | [0-9]*) return 0 ;;
   esac
-  if [[ $3 == fork ]]; then
+  if [[ $3 == inline ]]; then
+    eval "$2() { __hx_inline $1 $2 \"\$@\"; }"
+  elif [[ $3 == fork ]]; then
     local IFS=' '
     eval "$2() { __hx_mocked $1 $2 '${*:4}' \"\$@\"; }"
   else
     eval "$2() { command $2 \"\$@\"; }"
+  fi
+}
+
+__hx_inline() { # NUMBER NAME ARGS...
+  if [[ $- == *[ux]* ]] || builtin declare -F command >/dev/null; then
+    command "$2" "${@:3}"
+  else
+    local IFS=$' \t\n'
+    "__hx_mock_$1" "${@:3}"
   fi
 }
 

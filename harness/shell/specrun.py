@@ -32,6 +32,7 @@ from harness.shell.verdict import (
     Told,
     ToldSentence,
     Verdict,
+    cite_spec_lines,
     judge,
     shorten,
 )
@@ -122,7 +123,7 @@ class SpecRun:
         self._expected = None
         if ending is not None:
             return _failure(self._doom or ending)
-        verdict = judge(self.spec, case, told, self._streams())
+        verdict = judge(self.spec, case, told, self._streams(case))
         complaint = shorten(process.take_complaint())
         if complaint and not told.exit_status > 128:
             problem = Problem(line=0, text=f"A group wrote to stderr:\n{complaint}")
@@ -134,7 +135,7 @@ class SpecRun:
             return self._expected == case.number
         return self._position < case.number
 
-    def _streams(self) -> Streams:
+    def _streams(self, case: Case) -> Streams:
         files = self._files
         return Streams(
             stdout=files.out.text,
@@ -142,7 +143,7 @@ class SpecRun:
             stdout_bytes=files.out.size(),
             stderr_bytes=files.err.size(),
             stray_stdout=files.stray_out.text(),
-            stray_stderr=files.stray_err.text(),
+            stray_stderr=cite_spec_lines(files.stray_err.text(), case),
         )
 
     # --- the conversation ----------------------------------------------------------------

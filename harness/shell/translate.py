@@ -188,8 +188,8 @@ class _Translator:
             )
         )  # fmt: skip
         if rows:
-            return f"while __hx_example {self.number} {len(rows)}; do ( __hx_it() {{ :"
-        return f"if __hx_example {self.number}; then ( __hx_it() {{ :"
+            return f"while __hx_example {self.number} {len(rows)}; do ( eval '__hx_it() {{ :"
+        return f"if __hx_example {self.number}; then ( eval '__hx_it() {{ :"
 
     def _todo(self, keyword: str, text: str, line: int) -> str:
         if self._in_example:
@@ -216,10 +216,13 @@ class _Translator:
         outermost = len(self.blocks) == 1
         stdin = " </dev/null" if outermost else ""
         if block.kind == "example":
+            # as text an example is small; as parsed code it would make every fork dearer
+            for at in range(block.out_at + 1, len(self.out)):
+                self.out[at] = self.out[at].replace("'", "'\\''")
             self._add_cases(block, line, todo=not block.has_body)
             rows = bool(block.rows)
             return (
-                f":; }}; __hx_run; ) 2>|/proc/self/fd/194 >|/proc/self/fd/195{stdin}; "
+                f":; }}'; __hx_run; ) 2>|/proc/self/fd/194 >|/proc/self/fd/195{stdin}; "
                 f"__hx_done $?; {'done' if rows else 'fi'}"
             )
         self.out[block.out_at] = self.out[block.out_at].replace("@LAST@", str(self.number - 1), 1)
@@ -438,6 +441,14 @@ class _Translator:
         self.mocks.append(MockScript(number=number, name=name, body="\n".join(body) + "\n"))
         needs = directives.mock_needs("\n".join(body))
         setup = f"__hx_mock {number} {words[1].raw} {needs}"
+        if needs == "inline":
+            return "\n".join(
+                [
+                    f"{setup}; __hx_mock_{number}() {{ :",
+                    *(directives.inline_line(line) for line in body),
+                    "}",
+                ]
+            )
         return "\n".join([f"{setup}; __hx_mock_{number}() {{ :", *body, ":; }"])
 
 
