@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SPEC_ENDING = "_spec.sh"
 
 
-class SpecScheduling(LoadScheduling):
+class SpecScheduling(LoadScheduling):  # type: ignore[misc]
     """Load scheduling whose chunks do not end within a spec file.
 
     Examples of a file share what its groups set up, and may find what those before them left on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -11,6 +12,7 @@ from typing_extensions import override
 from harness.plugin.spec_scheduling import SpecScheduling, make_scheduler
 from harness.provisioning.command import LocalRunner
 from harness.shell.clock import clock_environment, write_clock_commands
+from harness.shell.coverage import Hits, merge, parse_trace, render_lcov, write_data
 from harness.shell.mockdir import write_mocks
 from harness.shell.project import Project, ScratchFolder, environment, matches_pattern
 from harness.shell.rows import ShellRowEvaluator
@@ -21,16 +23,18 @@ from harness.shell.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
-    from pathlib import Path
 
     from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
 
     from harness.shell.specfile import Case, Group, SpecFile
     from harness.shell.verdict import Problem
 
 _CARRIED = "shell_examples_passed_before"
+_CARRIED_HITS = "shell_coverage"
 _BATCH_SIZE = 50
 _BATCH_WAIT_S = 0.25
+_HITS: pytest.StashKey[Hits] = pytest.StashKey()
 _RUNNERS: pytest.StashKey[SpecRuns] = pytest.StashKey()
 
 
@@ -59,6 +63,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "of the two that this host allows; off: on the host as it is",
     )
     group.addoption(
+        "--shell-cov",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="record which lines of the shell code at PATH the examples of *_spec.sh files run",
+    )
+    group.addoption(
+        "--shell-cov-lcov",
+        type=Path,
+        metavar="FILE",
+        help="write that as an lcov tracefile, beside coverage.py's data in .coverage.shell",
+    )
+    group.addoption(
         "--shell-tag",
         action="append",
         default=[],
@@ -85,9 +103,26 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFileCo
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    runs = session.config.stash.get(_RUNNERS, None)
+    config = session.config
+    runs = config.stash.get(_RUNNERS, None)
     if runs is not None:
         runs.close()
+        merge(config.stash.setdefault(_HITS, {}), runs.hits)
+    hits = config.stash.get(_HITS, {})
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[_CARRIED_HITS] = {p: sorted(lines) for p, lines in hits.items()}
+    elif config.getoption("--shell-cov"):
+        write_data(hits, config.rootpath / ".coverage.shell")
+        lcov = config.getoption("--shell-cov-lcov")
+        if lcov is not None:
+            lcov.write_text(render_lcov(hits))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController) -> None:
+    """Take what a worker's examples covered."""
+    output = getattr(node, "workeroutput", {})
+    merge(node.config.stash.setdefault(_HITS, {}), output.get(_CARRIED_HITS, {}))
 
 
 class SpecFileCollector(pytest.File):
@@ -218,6 +253,7 @@ class SpecRuns:
         self.config = config
         self.scratch = ScratchFolder()
         self.next_item: pytest.Item | None = None
+        self.hits: Hits = {}
         self.batch = ReportBatch() if hasattr(config, "workerinput") else None
         self._file: SpecFileCollector | None = None
         self._run: SpecRun | None = None
@@ -274,6 +310,7 @@ class SpecRuns:
             argv=self.sandbox.argv(shell, cwd=cwd, scratch=work_dir),
             cwd=cwd,
             env=env,
+            traces=bool(self.config.getoption("--shell-cov")),
             timeout_s=self.config.getoption("--shell-timeout"),
         )
         return SpecRun(file.spec, setting)
@@ -281,6 +318,9 @@ class SpecRuns:
     def leave_file(self) -> None:
         if self._run is not None:
             self._run.close()
+            sources = self.config.getoption("--shell-cov")
+            if sources:
+                merge(self.hits, parse_trace(self._run.trace, self._run.setting.cwd, sources))
         self._file = self._run = None
 
     def close(self) -> None:

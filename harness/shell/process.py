@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PROCESS_LOOK_S = 0.25
 _LEAVING_S = 10.0
+_FIRST_FD = 190
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class ShellSetting:
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 60.0
+    traces: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class ShellFiles:
     preserved: Memory
     clock: Memory
     sleeps: Memory
+    trace: Memory
     own_out: Memory
     own_err: Memory
 
@@ -82,13 +85,15 @@ class ShellProcess:
             record_write, control_read, files.out.fd, files.err.fd, files.stray_err.fd,
             files.stray_out.fd, files.hook_err.fd, files.stdin.fd, files.target.fd,
             files.preserved.fd, files.clock.fd, idle_read, files.sleeps.fd,
-            *more_fds,
+            *more_fds, files.trace.fd,
         ]  # fmt: skip
         env = {
             **setting.env,
             "BASH_ENV": str(runtime),
             "HX_FDS": " ".join(map(str, numbers)),
         }
+        if setting.traces:
+            env["HX_TRACE_FD"] = str(_FIRST_FD + len(numbers) - 1)
         self.reader = RecordReader(record_read)
         try:
             self._process: Process = spawn(

@@ -837,4 +837,11 @@ case $- in *e*) __hx_run_errexit=1 ;; esac
 unset __hx_module
 unset -f minimum_version info warn error abort setenv unsetenv
 [[ -z ${HX_CLOCK-} ]] || . "$HX_CLOCK"
+# traces the lines that run, for coverage; the trace has a descriptor of its own
+if [[ -n ${HX_TRACE_FD-} ]]; then
+  BASH_XTRACEFD=$HX_TRACE_FD
+  PS4='+hx:${BASH_SOURCE[0]-}:$LINENO:'
+  unset HX_TRACE_FD
+  builtin set -x
+fi
 builtin set -e

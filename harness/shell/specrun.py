@@ -53,6 +53,7 @@ class SpecRun:
     def __init__(self, spec: SpecFile, setting: ShellSetting) -> None:
         self.spec = spec
         self.setting = setting
+        self.trace = ""
         self.late_problems: list[Problem] = []
         self._files = ShellFiles.create()
         self._process: ShellProcess | None = None
@@ -342,6 +343,8 @@ class SpecRun:
     def _kill(self) -> None:
         if self._process is not None:
             self._process.close()
+            self.trace += self._files.trace.text()
+            self._files.trace.replace("")
             self._process = None
         self._expected = None
 

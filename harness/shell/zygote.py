@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ class Evaluation:
     status: int
     stdout: str
     stderr: str
-    variables: Mapping[str, Variable]
+    variables: Mapping[str, Variable] = field(repr=False)
     sleeps: tuple[Sleep, ...] = ()
 
     def variable(self, name: str) -> str | None:
@@ -259,16 +259,29 @@ class Shell:
         self._zygote: Zygote | None = None
         self._talk = Conversation()
         self._environment: dict[str, str] = {}
+        self._prelude: list[str] = []
         self.virtual = virtual
         self.timeout_s = timeout_s
 
     def source(self, *paths: Path | str) -> None:
-        """Source scripts into the warm shell; tests with the same ones share it."""
-        self._sources.extend(Path(path).absolute() for path in paths)
+        """Source scripts into the warm shell; tests with the same ones share it.
+
+        A relative path is one from pytest's root directory. Raises HarnessError where there is
+        no such file.
+        """
+        for path in paths:
+            found = self._zygotes.cwd / path
+            if not found.is_file():
+                raise HarnessError(f"There is no script '{found}' to source.")
+            self._sources.append(found)
 
     def setenv(self, **variables: str) -> None:
         """Export variables to all that this test evaluates."""
         self._environment.update(variables)
+
+    def define(self, code: str) -> None:
+        """Run shell code before each evaluation of this test: functions, variables, set-up."""
+        self._prelude.append(code)
 
     def mock(self, name: str, *, reads_stdin: bool = False) -> MockedCommand:
         """Put a command of the test in place of `name`, for functions and child processes.
@@ -361,6 +374,7 @@ class Shell:
                     f"builtin command -p rm -f {quote(name)}; "
                     f"builtin command -p cp {stored} {quote(name)}"
                 )
+        lines.extend(self._prelude)
         lines.append(
             f"{code} >|/proc/self/fd/192 2>|/proc/self/fd/193 </proc/self/fd/197\nbuiltin exit"
         )

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast
-
-from typing_extensions import override
 
 from harness.plugin.spec_scheduling import SpecScheduling
 
@@ -24,18 +21,13 @@ class _Scheduling(SpecScheduling):
     def __init__(self, collection: list[str]) -> None:
         self.collection = collection
         self.pending = list(range(len(collection)))
-        self.node2pending = {cast("object", _Node()): [], cast("object", _Node()): []}  # type: ignore[dict-item]
+        self.node2pending: dict[_Node, list[int]] = {_Node(): [], _Node(): []}
 
     def send(self, num: int) -> list[str]:
-        node = _Node()
-        self.node2pending[node] = []  # type: ignore[index]
-        self._send_tests(node, num)  # type: ignore[arg-type]
-        return [(self.collection or [])[index] for index in node.sent]
-
-    @property
-    @override
-    def nodes(self) -> list[object]:  # type: ignore[override]
-        return [None, None]
+        node = next(iter(self.node2pending))
+        node.sent.clear()
+        self._send_tests(node, num)
+        return [self.collection[index] for index in node.sent]
 
 
 def _file(name: str, count: int, group: str = "g") -> list[str]:
