@@ -23,23 +23,21 @@ if TYPE_CHECKING:
 _BLOCK = re.compile(r"[xf]?(Describe|Context|ExampleGroup|It|Specify|Example)\Z")
 _EXAMPLES = {"It", "Specify", "Example"}
 _HOOKS = {"BeforeEach", "Before", "BeforeAll", "AfterEach", "After", "AfterAll"}
-_BY_HAND = set(
-    [
-        "Path",
-        "File",
-        "Dir",
-        "Set",
-        "Assert",
-        "Skip",
-        "Pending",
-        "Intercept",
-        "Dump",
-        "BeforeCall",
-        "AfterCall",
-        "BeforeRun",
-        "AfterRun",
-    ]
-)
+_BY_HAND = {
+    "Path",
+    "File",
+    "Dir",
+    "Set",
+    "Assert",
+    "Skip",
+    "Pending",
+    "Intercept",
+    "Dump",
+    "BeforeCall",
+    "AfterCall",
+    "BeforeRun",
+    "AfterRun",
+}
 _SIMPLE_MOCK = re.compile(r"\s*(?:echo (?P<text>'[^']*'|\"[^\"$`\\]*\")|exit (?P<code>\d+))\s*\Z")
 
 

@@ -30,12 +30,13 @@ class SpecProject:
         return path
 
     def run(self, *arguments: str) -> CommandResult:
-        plugins = ["-p", "no:gpu-node-harness", "-p", "harness.plugin.specfiles"]
+        plugins = ["-p", "xdist.plugin", "-p", "harness.plugin.specfiles"]
         argv = [
-            sys.executable, "-m", "pytest", *plugins, "-v", "-p", "no:randomly", *arguments,
+            sys.executable, "-m", "pytest", *plugins, "-v", *arguments,
             f"--rootdir={self.root}", str(self.root),
         ]  # fmt: skip
-        return LocalRunner().run(argv, timeout_s=60, env={"PYTHONPATH": str(REPOSITORY)})
+        env = {"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        return LocalRunner().run(argv, timeout_s=60, env=env)
 
 
 def outcomes(result: CommandResult) -> dict[str, str]:
