@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +13,7 @@ from typing_extensions import override
 from harness.plugin.spec_scheduling import SpecScheduling, make_scheduler
 from harness.provisioning.command import LocalRunner
 from harness.shell.clock import clock_environment, write_clock_commands
-from harness.shell.coverage import Hits, merge, parse_trace, render_lcov, write_data
+from harness.shell.coverage import Hits, merge, parse_trace, render_lcov
 from harness.shell.mockdir import write_mocks
 from harness.shell.project import Project, ScratchFolder, environment, matches_pattern
 from harness.shell.rows import ShellRowEvaluator
@@ -112,7 +113,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(config, "workeroutput"):
         config.workeroutput[_CARRIED_HITS] = {p: sorted(lines) for p, lines in hits.items()}
     elif config.getoption("--shell-cov"):
-        write_data(hits, config.rootpath / ".coverage.shell")
+        # coverage.py is slow to import, and most runs do without it
+        data = importlib.import_module("harness.shell.coverage_data")
+        data.write_data(hits, config.rootpath / ".coverage.shell")
         lcov = config.getoption("--shell-cov-lcov")
         if lcov is not None:
             lcov.write_text(render_lcov(hits))

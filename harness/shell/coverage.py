@@ -9,17 +9,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import coverage
-from coverage.plugin import CoveragePlugin, FileReporter
-from typing_extensions import override
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Hits = dict[str, set[int]]
 """By absolute path, the lines that ran."""
 
-_PLUGIN = "harness.shell.coverage.ShellCoverage"
 _TRACED = re.compile(r"^\++hx:(.+?):(\d+):", re.MULTILINE)
 _NO_CODE = re.compile(
     r"(?:#.*|\{|\}|\(|\)|fi|done|esac|else|then|do|;;|;&|;;&|[\w-]+\s*\(\)\s*\{?"
@@ -80,35 +75,3 @@ def render_lcov(hits: Hits) -> str:
         parts.extend(f"DA:{line},{int(line in ran)}" for line in lines)
         parts.extend([f"LF:{len(lines)}", f"LH:{len(ran)}", "end_of_record"])
     return "\n".join([*parts, ""])
-
-
-def write_data(hits: Hits, path: Path) -> None:
-    """Write a data file of coverage.py, to be combined with those of Python code.
-
-    `[run] plugins = harness.shell.coverage` in the configuration lets coverage.py report it.
-    """
-    path.unlink(missing_ok=True)
-    data = coverage.CoverageData(basename=str(path))
-    data.add_lines(hits)
-    data.add_file_tracers(dict.fromkeys(hits, _PLUGIN))
-    data.write()
-
-
-class ShellCoverage(CoveragePlugin):
-    """Tells coverage.py which lines of a script are code."""
-
-    @override
-    def file_reporter(self, filename: str) -> FileReporter:
-        return _ShellReporter(filename)
-
-
-class _ShellReporter(FileReporter):
-    @override
-    def lines(self) -> set[int]:
-        return code_lines(Path(self.filename).read_text(errors="replace"))
-
-
-def coverage_init(registry: coverage.plugin_support.Plugins, options: Mapping[str, str]) -> None:
-    """Register the plugin; coverage.py calls this."""
-    del options
-    registry.add_file_tracer(ShellCoverage())

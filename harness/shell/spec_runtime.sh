@@ -351,8 +351,11 @@ __hx_call() { # LINE F ARGS...
     __hx_apply_options
     set -- __hx_hooked call "$@"
   fi
-  __hx_status=0
-  "$@" >|/proc/self/fd/192 2>|/proc/self/fd/193 <"$__hx_stdin" || __hx_status=$?
+  # what the code traces is its stderr; what comes after it is not
+  {
+    "$@" && __hx_status=0 || __hx_status=$?
+    case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
+  } >|/proc/self/fd/192 2>|/proc/self/fd/193 <"$__hx_stdin"
   __hx_finish "$__hx_status"
 }
 
@@ -631,7 +634,8 @@ __hx_tell_variable() { # NAME
       fi
       ;;
   esac
-  local IFS=' ' __hx_attributes
+  local - __hx_attributes
+  builtin set +u
   __hx_attributes="${!1@a}"
   if [[ -n ${!1+x} ]]; then
     local __hx_text

@@ -8,6 +8,7 @@ costs a fresh shell.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 RUNTIME = Path(__file__).with_name("spec_runtime.sh")
 _FINISH = 2147483647
+_TRACE_END = re.compile(r"^\++ (?:__hx_status=\d+|case .* in|builtin set \+x)\n", re.MULTILINE)
 
 
 class SpecRun:
@@ -140,12 +142,17 @@ class SpecRun:
         files = self._files
         return Streams(
             stdout=files.out.text,
-            stderr=files.err.text,
+            stderr=self._stderr,
             stdout_bytes=files.out.size(),
             stderr_bytes=files.err.size(),
             stray_stdout=files.stray_out.text(),
             stray_stderr=cite_spec_lines(files.stray_err.text(), case),
         )
+
+    def _stderr(self) -> str:
+        """Return what the evaluation wrote to stderr, without the end of a trace left on."""
+        text = self._files.err.text()
+        return _TRACE_END.sub("", text) if "__hx_status=" in text else text
 
     # --- the conversation ----------------------------------------------------------------
 
@@ -272,7 +279,7 @@ class SpecRun:
     ) -> None:
         subject = sentence.subject
         if told.when:
-            facts.stdout, facts.stderr = self._files.out.text(), self._files.err.text()
+            facts.stdout, facts.stderr = self._files.out.text(), self._stderr()
             facts.status = told.status
         if sentence.has_modifier("result") and told.when:
             ask("result", subject.argument, "result")

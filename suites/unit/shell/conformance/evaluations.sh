@@ -256,3 +256,38 @@ Describe 'rules'
 line]"
   End
 End
+
+Describe 'options that the code sets'
+  sets() {
+    set "$@"
+    echo "last"
+  }
+  It 'succeeded: nounset does not trouble what follows'
+    When call sets -u
+    The output should equal last
+    The variable no_such should be undefined
+    The contents of file /no/such should be undefined
+    The value a should satisfy test a
+  End
+  It 'succeeded: noglob and noclobber'
+    When call sets -fC
+    The output should equal last
+    The path /etc should be directory
+  End
+  It 'succeeded: errexit and pipefail'
+    When call sets -eo pipefail
+    The output should equal last
+  End
+  It 'succeeded: a trace is stderr of the evaluation'
+    When call sets -x
+    The output should equal last
+    The stderr should equal '+ echo last'
+  End
+  It 'succeeded: IFS and nocasematch'
+    changes() { IFS=,; shopt -s nocasematch nullglob; }
+    When call changes
+    The variable IFS should equal ,
+    The path /ETC should not be exist
+    The status should be success
+  End
+End
