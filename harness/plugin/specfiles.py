@@ -273,13 +273,13 @@ class SpecRuns:
         if self._file is not item.file or self._run is None:
             self.leave_file()
             self._run = self._enter_file(item.file)
-        verdict = self._run.run(item.case)
         following = self.next_item
-        if (
-            isinstance(following, SpecItem)
-            and following.file is item.file
-            and not (self._stops_at_failure and verdict.outcome.fails)
-        ):
+        if not isinstance(following, SpecItem) or following.file is not item.file:
+            return self._run.run(item.case)
+        if not self._stops_at_failure:
+            return self._run.run(item.case, following.case)
+        verdict = self._run.run(item.case)
+        if not verdict.outcome.fails:
             self._run.expect_next(following.case)
         return verdict
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 ARTICLES = frozenset({"a", "an", "as", "the"})
 _ORDINALS = {
@@ -421,20 +421,7 @@ def _matches(sentence: Sentence, value: str | None, facts: Facts) -> bool:
 
 
 def _text_matches(matcher: Matcher, value: str) -> bool:
-    wanted = matcher.arguments[0] if matcher.arguments else ""
-    tests = {
-        "equal": lambda: value == wanted,
-        "include": lambda: wanted in value,
-        "start with": lambda: value.startswith(wanted),
-        "end with": lambda: value.endswith(wanted),
-        "match pattern": lambda: pattern_matches(wanted, value),
-        "be success": lambda: value == "0",
-        "be failure": lambda: value.isdigit() and 1 <= int(value) <= 255,
-        "be present": lambda: value != "",
-        "be valid number": lambda: re.fullmatch(r"[0-9]+", value) is not None,
-        "be valid funcname": lambda: re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) is not None,
-    }
-    return tests[matcher.name]()
+    return _TEXT_TESTS[matcher.name](value, matcher.arguments[0] if matcher.arguments else "")
 
 
 def pattern_matches(pattern: str, text: str) -> bool:
@@ -501,3 +488,19 @@ def _to_regex(pattern: str) -> str:
         out.append({"*": ".*", "?": "."}.get(pattern[at], re.escape(pattern[at])))
         at += 1
     return "".join(out)
+
+
+_TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
+    "equal": lambda value, wanted: value == wanted,
+    "include": lambda value, wanted: wanted in value,
+    "start with": lambda value, wanted: value.startswith(wanted),
+    "end with": lambda value, wanted: value.endswith(wanted),
+    "match pattern": lambda value, wanted: pattern_matches(wanted, value),
+    "be success": lambda value, _: value == "0",
+    "be failure": lambda value, _: value.isdigit() and 1 <= int(value) <= 255,
+    "be present": lambda value, _: value != "",
+    "be valid number": lambda value, _: re.fullmatch(r"[0-9]+", value) is not None,
+    "be valid funcname": lambda value, _: (
+        re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) is not None
+    ),
+}

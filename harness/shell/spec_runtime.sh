@@ -23,6 +23,7 @@ __hx_id=
 __hx_seen=-1
 __hx_in_example=
 __hx_mute=
+__hx_special= # what keeps an evaluation from being the usual case
 __hx_when=
 __hx_spoken=
 __hx_status=
@@ -138,7 +139,7 @@ __hx_done() { # STATUS
   if [[ ! -d /usr/lib || ! -d /usr/bin || ! -d /etc || ! -d /var ]] && [[ -n $__hx_vital ]]; then
     __hx_tell_vanished
   fi
-  __hx_tell end "$__hx_id" "$1"
+  builtin printf '%s\0' end 2 "$__hx_id" "$1" >&190
   builtin set -e
 }
 
@@ -162,6 +163,7 @@ __hx_end_of_file() {
 
 __hx_hook() { # KIND CODE...
   eval "__hx_$1+=(\"\${@:2}\")"
+  case $1 in *_call) __hx_special=hooked ;; esac
 }
 
 __hx_eval() {
@@ -210,7 +212,7 @@ after_all() { __hx_hook after_all "$@"; }
 __hx_skip() { # [REASON]
   if [[ -n $__hx_in_example ]]; then
     [[ -n $__hx_mute ]] || __hx_tell skip "${1-}"
-    __hx_mute=1
+    __hx_mute=1 __hx_special=skipped
   else
     [[ -n ${__hx_skip_reason+x} ]] || __hx_skip_reason=${1-}
   fi
@@ -250,6 +252,7 @@ __hx_path() {
 
 __hx_set() {
   __hx_options+=("$@")
+  __hx_special=options
 }
 
 __hx_apply_options() {
@@ -344,7 +347,25 @@ __hx_finish() { # STATUS
   __hx_tell when "$__hx_when" "$1"
 }
 
-__hx_call() { # LINE F ARGS...
+__hx_call() { # LINE F ARGS...: the usual case; each function called would cost page faults
+  if [[ -n $__hx_special ]]; then
+    __hx_call_specially "$@"
+    return 0
+  fi
+  __hx_special=evaluated
+  __hx_when=$1
+  shift
+  {
+    "$@" && __hx_status=0 || __hx_status=$?
+    case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
+  } >|/proc/self/fd/192 2>|/proc/self/fd/193 </dev/null
+  if [[ -s /proc/self/fd/199 ]]; then
+    __hx_restore
+  fi
+  builtin printf '%s\0' when 2 "$__hx_when" "$__hx_status" >&190
+}
+
+__hx_call_specially() { # LINE F ARGS...
   __hx_begin "$1" || return 0
   shift
   if ((${#__hx_options[@]} + ${#__hx_before_call[@]} + ${#__hx_after_call[@]})); then
@@ -489,7 +510,7 @@ __hx_intercept() { # NAME[:FUNC]...
 
 __hx_assert() { # LINE CMD...
   [[ -z $__hx_mute ]] || return 0
-  __hx_spoken=1
+  __hx_spoken=1 __hx_special=spoken
   local __hx_errexit=$-
   builtin set +e
   (
@@ -599,27 +620,27 @@ __hx_strip() { # NUMBER NAMES: leave only what a new process would see
 
 __hx_the() { # LINE WORDS...
   [[ -z $__hx_mute ]] || return 0
-  __hx_spoken=1
+  __hx_spoken=1 __hx_special=spoken
   builtin printf '%s\0' the $# "$@" >&190
 }
 
 __hx_the_variable() { # PLACE LINE WORDS...
   [[ -z $__hx_mute ]] || return 0
-  __hx_spoken=1
+  __hx_spoken=1 __hx_special=spoken
   __hx_tell_variable "${!1-}"
   builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&190
 }
 
 __hx_the_path() { # PLACE LINE WORDS...
   [[ -z $__hx_mute ]] || return 0
-  __hx_spoken=1
+  __hx_spoken=1 __hx_special=spoken
   __hx_tell_path "${!1-}"
   builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&190
 }
 
 __hx_the_contents() { # PLACE LINE WORDS...
   [[ -z $__hx_mute ]] || return 0
-  __hx_spoken=1
+  __hx_spoken=1 __hx_special=spoken
   __hx_tell_path "${!1-}"
   __hx_tell_contents "${!1-}"
   builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&190
@@ -692,7 +713,7 @@ __hx_tell_contents() { # PATH
 
 __hx_ask() { # LINE WORDS...: tell the sentence, then do what the parent needs to judge it
   [[ -z $__hx_mute ]] || return 0
-  __hx_spoken=1
+  __hx_spoken=1 __hx_special=spoken
   local __hx_op __hx_argument __hx_value
   builtin printf '%s\0' ask $# "$@" >&190
   while IFS= builtin read -r -d '' -u 191 __hx_op; do

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 RUNTIME = Path(__file__).with_name("spec_runtime.sh")
 _FINISH = 2147483647
+_READ_AT_ONCE_BYTES = 1 << 20
 _TRACE_END = re.compile(r"^\++ (?:__hx_status=\d+|case .* in|builtin set \+x)\n", re.MULTILINE)
 
 
@@ -70,10 +71,15 @@ class SpecRun:
 
     # --- running -------------------------------------------------------------------------
 
-    def run(self, case: Case) -> Verdict:
-        """Run one case; those before it that did not run are passed over."""
+    def run(self, case: Case, following: Case | None = None) -> Verdict:
+        """Run one case; those before it that did not run are passed over.
+
+        The shell begins with `following` while this one's verdict is found.
+        """
         started = time.monotonic()
-        verdict = self._static_verdict(case) or self._run(case, started + self.setting.timeout_s)
+        verdict = self._static_verdict(case) or self._run(
+            case, following, started + self.setting.timeout_s
+        )
         return Verdict(
             outcome=verdict.outcome,
             reason=verdict.reason,
@@ -113,7 +119,7 @@ class SpecRun:
             return _failure(doom)
         return None
 
-    def _run(self, case: Case, deadline: float) -> Verdict:
+    def _run(self, case: Case, following: Case | None, deadline: float) -> Verdict:
         process = self._process
         if process is None or not self._is_ahead(case):
             self._kill()
@@ -126,8 +132,11 @@ class SpecRun:
         self._expected = None
         if ending is not None:
             return _failure(self._doom or ending)
-        verdict = judge(self.spec, case, told, self._streams(case))
+        streams = self._streams(case)
         complaint = shorten(process.take_complaint())
+        if following is not None and streams.are_read:
+            self.expect_next(following)
+        verdict = judge(self.spec, case, told, streams)
         if complaint and not told.exit_status > 128:
             problem = Problem(line=0, text=f"A group wrote to stderr:\n{complaint}")
             return Verdict(outcome=Outcome.FAILED, problems=(*verdict.problems, problem))
@@ -139,14 +148,19 @@ class SpecRun:
         return self._position < case.number
 
     def _streams(self, case: Case) -> Streams:
+        """Return what the case wrote: read now, while it is little, else when it is wanted."""
         files = self._files
+        stdout_bytes, stderr_bytes = files.out.size(), files.err.size()
+        are_read = stdout_bytes + stderr_bytes <= _READ_AT_ONCE_BYTES
+        out, err = (files.out.text(), self._stderr()) if are_read else ("", "")
         return Streams(
-            stdout=files.out.text,
-            stderr=self._stderr,
-            stdout_bytes=files.out.size(),
-            stderr_bytes=files.err.size(),
+            stdout=lambda: out if are_read else files.out.text(),
+            stderr=lambda: err if are_read else self._stderr(),
+            stdout_bytes=stdout_bytes,
+            stderr_bytes=stderr_bytes,
             stray_stdout=files.stray_out.text(),
             stray_stderr=cite_spec_lines(files.stray_err.text(), case),
+            are_read=are_read,
         )
 
     def _stderr(self) -> str:

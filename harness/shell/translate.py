@@ -348,14 +348,14 @@ class _Translator:
                 elif not inner.startswith("#"):
                     raise self._error("Only '#|' lines may stand in 'Data'.", self.at)
             body = directives.text_command(lines, expand=mode == "expand")
-            return f"__hx_has_data=1; __hx_data() {{ {body} {rest}; }}"
+            return f"__hx_has_data=1 __hx_special=data; __hx_data() {{ {body} {rest}; }}"
         if rest.startswith("<"):
             body = f"__hx_slurp {rest}"
         elif rest[0] in "'\"":
             body = f"builtin printf '%s\\n' {rest}"
         else:
             body = rest
-        return f"__hx_has_data=1; __hx_data() {{ {body}; }}"
+        return f"__hx_has_data=1 __hx_special=data; __hx_data() {{ {body}; }}"
 
     def _take_inner_line(self, keyword: str, line: int) -> str:
         if not any(self.lines[self.at :]):

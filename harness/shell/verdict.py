@@ -111,7 +111,10 @@ class ToldSentence:
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """What the evaluation and the example itself wrote; read only when wanted."""
+    """What the evaluation and the example itself wrote.
+
+    `are_read` tells that the text is at hand, so that the next example may write.
+    """
 
     stdout: Callable[[], str]
     stderr: Callable[[], str]
@@ -119,6 +122,7 @@ class Streams:
     stderr_bytes: int
     stray_stdout: str
     stray_stderr: str
+    are_read: bool
 
 
 def cite_spec_lines(text: str, case: Case) -> str:
@@ -126,6 +130,8 @@ def cite_spec_lines(text: str, case: Case) -> str:
 
     The shell reads the body of an example when it runs it, and counts on from its last line.
     """
+    if not text:
+        return text
 
     def mend(found: re.Match[str]) -> str:
         line = int(found[2]) - case.end + case.begin
