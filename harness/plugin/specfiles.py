@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +22,7 @@ from harness.shell.sandbox import choose_sandbox
 from harness.shell.specrun import ShellSetting, SpecRun
 from harness.shell.translate import translate
 from harness.shell.verdict import Outcome, Verdict
+from harness.shell.wire import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -94,6 +96,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="let examples of *_spec.sh files pass that only warn",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "shell_time(kind): 'real' or 'virtual' time for the shell code of this test"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the examples that no tag, name or focus asks for."""
+    tags = set(config.getoption("--shell-tag"))
+    focus = bool(config.getoption("--shell-focus"))
+    kept = [
+        item for item in items if not isinstance(item, SpecItem) or item.is_wanted(tags, focus)
+    ]
+    if len(kept) < len(items):
+        chosen = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say once where specs did not get the sandbox that they should have."""
+    runs = terminalreporter.config.stash.get(_RUNNERS, None)
+    if runs is not None and runs.sandbox.why:
+        terminalreporter.write_line(runs.sandbox.why, yellow=True)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFileCollector | None:
@@ -188,7 +216,7 @@ def _make_nodes(
     names: dict[str, int] = {}
 
     def unique(name: str, line: int) -> str:
-        name = name.replace("::", ": :") or "<unnamed>"
+        name = printable(name).replace("::", ": :") or "<unnamed>"
         names[name] = names.get(name, 0) + 1
         return name if names[name] == 1 else f"{name} <line {line}>"
 
@@ -219,6 +247,26 @@ class SpecItem(pytest.Item):
         if tags:
             self.extra_keyword_matches.update(tags)
 
+    def is_wanted(self, tags: set[str], focus: bool) -> bool:
+        """Tell whether the selection of the command line and of `.shellspec` includes this one.
+
+        A focused example passes any other filter, as it does in shellspec; a tag without a value
+        asks for all its values.
+        """
+        options = self.file.project.options
+        tags = tags | set(options.tags)
+        if self.case.is_focused and (tags or options.examples or focus or options.focus):
+            return True
+        if focus or options.focus:
+            return False
+        own = {part for tag in self.case.all_tags for part in (tag, tag.partition(":")[0])}
+        if tags and not tags & own:
+            return False
+        names = [self.case.name, *(group.name for group in self.case.groups)]
+        return not options.examples or any(
+            fnmatchcase(name, pattern) for name in names for pattern in options.examples
+        )
+
     @override
     def runtest(self) -> None:
         _raise_for(self, _spec_runs(self.config).run(self))
@@ -227,11 +275,12 @@ class SpecItem(pytest.Item):
     def teardown(self) -> None:
         problems = _spec_runs(self.config).take_late_problems(self)
         if problems:
-            pytest.fail("\n\n".join(problem.text for problem in problems), pytrace=False)
+            text = "\n\n".join(problem.text for problem in problems)
+            pytest.fail(printable(text), pytrace=False)
 
     @override
     def reportinfo(self) -> tuple[Path, int, str]:
-        return self.path, self.case.begin - 1, self.case.full_name
+        return self.path, self.case.begin - 1, printable(self.case.full_name)
 
 
 def _raise_for(item: SpecItem, verdict: Verdict) -> None:
@@ -246,7 +295,7 @@ def _raise_for(item: SpecItem, verdict: Verdict) -> None:
         return
     if outcome is Outcome.WARNED and item.config.getoption("--no-warning-as-failure"):
         return
-    pytest.fail(verdict.render(item.file.spec, item.case), pytrace=False)
+    pytest.fail(printable(verdict.render(item.file.spec, item.case)), pytrace=False)
 
 
 class SpecRuns:
@@ -458,7 +507,7 @@ class ReportBatch:
 
 def _sections(verdict: Verdict) -> list[tuple[str, str]]:
     text = verdict.stray_stdout
-    return [("Captured stdout call", text)] if text else []
+    return [("Captured stdout call", printable(text))] if text else []
 
 
 def _report(item: SpecItem, when: Literal["call", "teardown"], act: Callable[[], None]) -> None:

@@ -65,8 +65,17 @@ def test_examples_are_chosen_by_keyword_tag_and_id(project: SpecProject) -> None
 
     assert set(outcomes(project.run("-k", "bob"))) == {"greets bob"}
     assert "is not slow" not in outcomes(project.run("-k", "slow and greets"))
-    by_id = project.run("--shell-tag", "slow", "-k", "greets and not ann and not bob")
-    assert set(outcomes(by_id)) == {"greets"}
+    assert "is not slow" not in outcomes(project.run("--shell-tag", "slow"))
+
+
+def test_focused_examples_pass_any_filter(project: SpecProject) -> None:
+    body = "The value a should equal a\nEnd\n"
+    project.write(
+        "a_spec.sh", f"fIt 'focused'\n{body}It 'tagged' slow:1\n{body}It 'other'\n{body}"
+    )
+
+    assert set(outcomes(project.run("--shell-focus"))) == {"focused"}
+    assert set(outcomes(project.run("--shell-tag=slow"))) == {"focused", "tagged"}
 
 
 def test_run_stops_at_the_first_failure(project: SpecProject) -> None:
