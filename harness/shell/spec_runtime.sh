@@ -95,12 +95,22 @@ __hx_example() { # FIRST [ROWS]: whether to run an example now
     __hx_tell repeated "$1"
     return 1
   fi
+  [[ -n $__hx_target ]] || IFS= builtin read -r -u 191 __hx_target || builtin exit 0
+  ((__hx_target >= $1)) || __hx_await "$1"
+  __hx_seen=$1
+  ((__hx_target < $1 + ${2:-1})) || return 1
+  if ((${2:-0} + ${#__hx_before_all[@]})) ||
+    [[ -n $__hx_broken${__hx_skip_reason+x}${__hx_pending_reason+x} ]]; then
+    __hx_prepare "$1" "${2:-0}" || return 1
+  fi
+  __hx_id=$__hx_target
+  builtin set +e
+  return 0
+}
+
+__hx_prepare() { # FIRST ROWS: what an example needs beyond the usual; fails where none runs now
   while :; do
-    __hx_await "$1"
-    __hx_seen=$1
-    ((__hx_target < $1 + ${2:-1})) || return 1
     __hx_run_before_all
-    __hx_id=$__hx_target
     if [[ -n $__hx_broken ]]; then
       __hx_tell broken "$__hx_broken"
     elif [[ -n ${__hx_skip_reason+x} ]]; then
@@ -108,15 +118,15 @@ __hx_example() { # FIRST [ROWS]: whether to run an example now
     else
       break
     fi
+    __hx_tell end "$__hx_target" 217
     __hx_target=
-    __hx_tell end "$__hx_id" 217
+    __hx_await "$1"
+    ((__hx_target < $1 + ($2 ? $2 : 1))) || return 1
   done
-  if ((${2:-0})); then
-    eval "__hx_row_args=(\"\${__hx_row_$((__hx_id - $1))[@]}\")"
+  if (($2)); then
+    eval "__hx_row_args=(\"\${__hx_row_$((__hx_target - $1))[@]}\")"
   fi
   [[ -z ${__hx_pending_reason+x} ]] || __hx_tell pending "$__hx_pending_reason"
-  builtin set +e
-  return 0
 }
 
 __hx_run() { # in the example's own shell
