@@ -418,6 +418,14 @@ class _Translator:
             generated.append("__hx_row " + " ".join(quote(value) for value in row))
         return "; ".join(generated)
 
+    def _mock_number(self, name: str | None, body: str) -> int:
+        """Return the number of a mock with this text; the same text needs one file only."""
+        for mock in self.mocks:
+            if name is not None and (mock.name, mock.body) == (name, body):
+                return mock.number
+        self.mocks.append(MockScript(number=len(self.mocks), name=name, body=body))
+        return len(self.mocks) - 1
+
     def _mock(self, keyword: str, text: str, line: int) -> str:
         self.blocks[-1].has_body = True
         words = split_words(text)
@@ -436,9 +444,8 @@ class _Translator:
             if found and self._handler(found[1]):
                 raise self._error(f"'{found[1]}' stands inside 'Mock'.", start + 1)
             body.append(inner)
-        number = len(self.mocks)
         name = words[1].text if words[1].literal else None
-        self.mocks.append(MockScript(number=number, name=name, body="\n".join(body) + "\n"))
+        number = self._mock_number(name, "\n".join(body) + "\n")
         needs = directives.mock_needs("\n".join(body))
         setup = f"__hx_mock {number} {words[1].raw} {needs}"
         if needs == "inline":
