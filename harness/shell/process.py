@@ -35,14 +35,28 @@ class ShellSetting:
 
 
 @dataclass(frozen=True)
-class ShellFiles:
-    """The anonymous files through which shell and harness pass text."""
+class OutputFiles:
+    """What one evaluation, and the example around it, write to."""
 
-    script: Memory
     out: Memory
     err: Memory
     stray_err: Memory
     stray_out: Memory
+
+    @property
+    def fds(self) -> list[int]:
+        return [self.out.fd, self.err.fd, self.stray_err.fd, self.stray_out.fd]
+
+
+@dataclass(frozen=True)
+class ShellFiles:
+    """The anonymous files through which shell and harness pass text.
+
+    Of the outputs there are two sets, so that one can be read while the shell writes the other.
+    """
+
+    script: Memory
+    outputs: tuple[OutputFiles, OutputFiles]
     hook_err: Memory
     stdin: Memory
     target: Memory
@@ -55,12 +69,20 @@ class ShellFiles:
 
     @classmethod
     def create(cls) -> ShellFiles:
-        return cls(*(Memory(name) for name in cls.__dataclass_fields__))
+        outputs = [
+            OutputFiles(*(Memory(name) for name in OutputFiles.__dataclass_fields__))
+            for _ in range(2)
+        ]
+        names = [name for name in cls.__dataclass_fields__ if name != "outputs"]
+        made = {name: Memory(name) for name in names}
+        return cls(outputs=(outputs[0], outputs[1]), **made)
 
     def close(self) -> None:
-        for name in self.__dataclass_fields__:
-            memory: Memory = getattr(self, name)
-            memory.close()
+        for files in (self, *self.outputs):
+            for name in files.__dataclass_fields__:
+                memory = getattr(files, name)
+                if isinstance(memory, Memory):
+                    memory.close()
 
 
 class ShellProcess:
@@ -82,8 +104,7 @@ class ShellProcess:
         control_read, self._control = os.pipe()
         idle_read, self._idle = os.pipe()
         numbers = [
-            record_write, control_read, files.out.fd, files.err.fd, files.stray_err.fd,
-            files.stray_out.fd, files.hook_err.fd, files.stdin.fd, files.target.fd,
+            record_write, control_read, *files.outputs[0].fds, files.hook_err.fd, files.stdin.fd, files.target.fd,
             files.preserved.fd, files.clock.fd, idle_read, files.sleeps.fd,
             *more_fds, files.trace.fd,
         ]  # fmt: skip

@@ -1,13 +1,15 @@
 # Runs a translated spec file: sourced by bash through BASH_ENV before it reads the script.
 #
 # Descriptors, all made by the parent:
-#   190 records to the parent     191 the parent's words       192 193 captured stdout, stderr
+#   190 records to the parent     191 the examples to run       192 193 captured stdout, stderr
 #   194 195 an example's stray stderr, stdout                  196 a hook's stderr
 #   197 stdin of an evaluation    198 target on its way up     199 preserved variables
 #   200 201 202 the virtual clock (clock.sh)
+#   203 to 206 as 192 to 195, for every other example: the parent reads what one left while the
+#   next one runs                  207 the parent's answers
 #
 # A record is its name, the number of its fields, the fields; each ends with NUL. The parent
-# sends the number of the example to run next. Everything here calls builtins by 'builtin', so
+# sends the number of the example to run next, and which set of descriptors it writes to. Everything here calls builtins by 'builtin', so
 # that a spec may redefine any command; only eval is called plainly, since 'builtin eval' loses
 # the exemption from errexit that a condition gives (bash 5.2).
 
@@ -19,6 +21,7 @@ for __hx_fd in $HX_FDS; do
 done
 unset HX_FDS __hx_fd
 __hx_target=
+__hx_set=0
 __hx_id=
 __hx_seen=-1
 __hx_in_example=
@@ -46,7 +49,7 @@ __hx_tell() {
 __hx_await() { # FIRST: return once the target is FIRST or later
   while :; do
     if [[ -z $__hx_target ]]; then
-      IFS= builtin read -r -u 191 __hx_target || builtin exit 0
+      IFS=: builtin read -r -u 191 __hx_target __hx_set || builtin exit 0
     fi
     ((__hx_target < $1)) || return 0
     __hx_tell missed "$__hx_target"
@@ -75,14 +78,14 @@ __hx_enter() { # in the group's own shell
 __hx_close() {
   builtin set +e
   __hx_run_after_all
-  builtin printf '%s\n' "$__hx_target" >|/proc/self/fd/198
+  builtin printf '%s\n' "$__hx_target:$__hx_set" >|/proc/self/fd/198
   builtin exit 217
 }
 
 __hx_leave() { # STATUS FIRST LAST
   __hx_target=
   if (($1 == 217)); then
-    IFS= builtin read -r __hx_target </proc/self/fd/198 || :
+    IFS=: builtin read -r __hx_target __hx_set </proc/self/fd/198 || :
   else
     __hx_tell lost "$2" "$3" "$1"
   fi
@@ -95,7 +98,7 @@ __hx_example() { # FIRST [ROWS]: whether to run an example now
     __hx_tell repeated "$1"
     return 1
   fi
-  [[ -n $__hx_target ]] || IFS= builtin read -r -u 191 __hx_target || builtin exit 0
+  [[ -n $__hx_target ]] || IFS=: builtin read -r -u 191 __hx_target __hx_set || builtin exit 0
   ((__hx_target >= $1)) || __hx_await "$1"
   __hx_seen=$1
   ((__hx_target < $1 + ${2:-1})) || return 1
@@ -104,6 +107,9 @@ __hx_example() { # FIRST [ROWS]: whether to run an example now
     __hx_prepare "$1" "${2:-0}" || return 1
   fi
   __hx_id=$__hx_target
+  # each example begins with a clock at which nobody slept, and without what others preserved
+  [[ ! -s /proc/self/fd/200 ]] || : >|/proc/self/fd/200
+  [[ ! -s /proc/self/fd/199 ]] || : >|/proc/self/fd/199
   builtin set +e
   return 0
 }
@@ -368,7 +374,7 @@ __hx_call() { # LINE F ARGS...: the usual case; each function called would cost 
   {
     "$@" && __hx_status=0 || __hx_status=$?
     case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
-  } >|/proc/self/fd/192 2>|/proc/self/fd/193 </dev/null
+  } >|/proc/self/fd/$((192 + __hx_set)) 2>|/proc/self/fd/$((193 + __hx_set)) </dev/null
   if [[ -s /proc/self/fd/199 ]]; then
     __hx_restore
   fi
@@ -386,7 +392,7 @@ __hx_call_specially() { # LINE F ARGS...
   {
     "$@" && __hx_status=0 || __hx_status=$?
     case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
-  } >|/proc/self/fd/192 2>|/proc/self/fd/193 <"$__hx_stdin"
+  } >|/proc/self/fd/$((192 + __hx_set)) 2>|/proc/self/fd/$((193 + __hx_set)) <"$__hx_stdin"
   __hx_finish "$__hx_status"
 }
 
@@ -414,12 +420,12 @@ __hx_evaluate() { # F ARGS...: in a subshell that errexit can end
   case $- in
     *e*)
       builtin set +e
-      (__hx_isolated "$@") >|/proc/self/fd/192 2>|/proc/self/fd/193 <"$__hx_stdin"
+      (__hx_isolated "$@") >|/proc/self/fd/$((192 + __hx_set)) 2>|/proc/self/fd/$((193 + __hx_set)) <"$__hx_stdin"
       __hx_status=$?
       builtin set -e
       ;;
     *)
-      (__hx_isolated "$@") >|/proc/self/fd/192 2>|/proc/self/fd/193 <"$__hx_stdin"
+      (__hx_isolated "$@") >|/proc/self/fd/$((192 + __hx_set)) 2>|/proc/self/fd/$((193 + __hx_set)) <"$__hx_stdin"
       __hx_status=$?
       ;;
   esac
@@ -534,9 +540,9 @@ __hx_assert() { # LINE CMD...
 }
 
 __hx_dump() {
-  __hx_read_file /proc/self/fd/192
+  __hx_read_file /proc/self/fd/$((192 + __hx_set))
   builtin printf '[stdout]\n%s\n' "$__hx_text"
-  __hx_read_file /proc/self/fd/193
+  __hx_read_file /proc/self/fd/$((193 + __hx_set))
   builtin printf '[stderr]\n%s\n[status] %s\n' "$__hx_text" "${__hx_status-}"
 }
 
@@ -726,8 +732,8 @@ __hx_ask() { # LINE WORDS...: tell the sentence, then do what the parent needs t
   __hx_spoken=1 __hx_special=spoken
   local __hx_op __hx_argument __hx_value
   builtin printf '%s\0' ask $# "$@" >&190
-  while IFS= builtin read -r -d '' -u 191 __hx_op; do
-    IFS= builtin read -r -d '' -u 191 __hx_argument
+  while IFS= builtin read -r -d '' -u 207 __hx_op; do
+    IFS= builtin read -r -d '' -u 207 __hx_argument
     case $__hx_op in
       variable) __hx_tell_variable "$__hx_argument" ;;
       path) __hx_tell_path "$__hx_argument" ;;
@@ -746,15 +752,15 @@ __hx_ask() { # LINE WORDS...: tell the sentence, then do what the parent needs t
 
 __hx_tell_result() { # F
   local __hx_stdout __hx_stderr __hx_text
-  __hx_read_file /proc/self/fd/192
+  __hx_read_file /proc/self/fd/$((192 + __hx_set))
   __hx_stdout=$__hx_text
-  __hx_read_file /proc/self/fd/193
+  __hx_read_file /proc/self/fd/$((193 + __hx_set))
   __hx_stderr=$__hx_text
   while [[ $__hx_stdout == *$'\n' ]]; do __hx_stdout=${__hx_stdout%$'\n'}; done
   while [[ $__hx_stderr == *$'\n' ]]; do __hx_stderr=${__hx_stderr%$'\n'}; done
   local __hx_failed=0 __hx_result
   __hx_result=$("$1" "$__hx_stdout" "$__hx_stderr" "${__hx_status-}" \
-    </proc/self/fd/192 2>|/proc/self/fd/196) || __hx_failed=$?
+    </proc/self/fd/$((192 + __hx_set)) 2>|/proc/self/fd/196) || __hx_failed=$?
   __hx_read_file /proc/self/fd/196
   __hx_tell result "$__hx_failed" "$__hx_text" "$__hx_result"
 }

@@ -8,23 +8,25 @@ costs a fresh shell.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import re
 import time
-from dataclasses import replace
+from collections import deque
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.shell.expectation import (
     PATH_FLAGS,
     Facts,
-    PathFact,
     SentenceError,
     SubjectKind,
-    VariableFact,
     parse_sentence,
     subject_value,
 )
-from harness.shell.process import ShellFiles, ShellProcess, ShellSetting
+from harness.shell.news import FACTS, NEWS
+from harness.shell.process import OutputFiles, ShellFiles, ShellProcess, ShellSetting
 from harness.shell.sandbox import TOO_MANY_PROCESSES
 from harness.shell.verdict import (
     Outcome,
@@ -37,6 +39,7 @@ from harness.shell.verdict import (
     judge,
     shorten,
 )
+from harness.shell.wire import send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,8 +49,18 @@ if TYPE_CHECKING:
 
 RUNTIME = Path(__file__).with_name("spec_runtime.sh")
 _FINISH = 2147483647
-_READ_AT_ONCE_BYTES = 1 << 20
+_SENT_AHEAD = 2
+_SET_DISTANCE = 11
+"""From the first set of output descriptors to the second, in numbers of descriptors."""
 _TRACE_END = re.compile(r"^\++ (?:__hx_status=\d+|case .* in|builtin set \+x)\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """A case that the shell was told to run, and the set of files that it writes to."""
+
+    number: int
+    output_set: int
 
 
 class SpecRun:
@@ -60,7 +73,9 @@ class SpecRun:
         self.late_problems: list[Problem] = []
         self._files = ShellFiles.create()
         self._process: ShellProcess | None = None
-        self._expected: int | None = None
+        self._answers = -1
+        self._sent: deque[_Target] = deque()
+        self._sets = itertools.cycle((0, 1))
         self._position = -1
         self._doomed: dict[int, str] = {}
         self._doom: str | None = None
@@ -74,7 +89,7 @@ class SpecRun:
     def run(self, case: Case, following: Case | None = None) -> Verdict:
         """Run one case; those before it that did not run are passed over.
 
-        The shell begins with `following` while this one's verdict is found.
+        The shell goes on with `following` while this one's verdict is found.
         """
         started = time.monotonic()
         verdict = self._static_verdict(case) or self._run(
@@ -88,23 +103,23 @@ class SpecRun:
             duration_s=time.monotonic() - started,
         )
 
-    def expect_next(self, case: Case | None) -> None:
+    def expect_next(self, case: Case) -> None:
         """Tell the shell what comes next, so that it goes on while others are busy here."""
-        if self._process is None or self._expected is not None:
-            return
-        if case is None:
-            self._send_target(self._process, _FINISH)
-        elif self._position < case.number and self._static_verdict(case) is None:
+        last = self._sent[-1].number if self._sent else self._position
+        if (
+            self._process is not None
+            and last < case.number
+            and len(self._sent) < _SENT_AHEAD
+            and self._static_verdict(case) is None
+        ):
             self._send_target(self._process, case.number)
 
     def finish(self) -> list[Problem]:
         """Let the shell come to the end of the file; return what its last hooks complained of."""
-        if self._process is not None and self._expected in {None, _FINISH}:
-            if self._expected is None:
-                self._send_target(self._process, _FINISH)
-            self._converse(
-                self._process, _FINISH, Told(), time.monotonic() + self.setting.timeout_s
-            )
+        if self._process is not None and not self._sent:
+            self._send_target(self._process, _FINISH)
+            deadline = time.monotonic() + self.setting.timeout_s
+            self._converse(self._process, _FINISH, Told(), deadline)
         self._kill()
         problems, self.late_problems = self.late_problems, []
         return problems
@@ -120,53 +135,35 @@ class SpecRun:
         return None
 
     def _run(self, case: Case, following: Case | None, deadline: float) -> Verdict:
+        while self._sent and self._sent[0].number < case.number:
+            self._sent.popleft()
         process = self._process
         if process is None or not self._is_ahead(case):
             self._kill()
             process = self._start()
-        if self._expected != case.number:
+        if not self._sent:
             self._send_target(process, case.number)
+        if following is not None:
+            self.expect_next(following)
+        outputs = self._files.outputs[self._sent[0].output_set]
         told = Told()
         ending = self._converse(process, case.number, told, deadline)
         self._position = case.number
-        self._expected = None
+        if self._sent:
+            self._sent.popleft()
         if ending is not None:
             return _failure(self._doom or ending)
-        streams = self._streams(case)
         complaint = shorten(process.take_complaint())
-        if following is not None and streams.are_read:
-            self.expect_next(following)
-        verdict = judge(self.spec, case, told, streams)
+        verdict = judge(self.spec, case, told, _streams(outputs, case))
         if complaint and not told.exit_status > 128:
             problem = Problem(line=0, text=f"A group wrote to stderr:\n{complaint}")
             return Verdict(outcome=Outcome.FAILED, problems=(*verdict.problems, problem))
         return verdict
 
     def _is_ahead(self, case: Case) -> bool:
-        if self._expected is not None:
-            return self._expected == case.number
+        if self._sent:
+            return self._sent[0].number == case.number
         return self._position < case.number
-
-    def _streams(self, case: Case) -> Streams:
-        """Return what the case wrote: read now, while it is little, else when it is wanted."""
-        files = self._files
-        stdout_bytes, stderr_bytes = files.out.size(), files.err.size()
-        are_read = stdout_bytes + stderr_bytes <= _READ_AT_ONCE_BYTES
-        out, err = (files.out.text(), self._stderr()) if are_read else ("", "")
-        return Streams(
-            stdout=lambda: out if are_read else files.out.text(),
-            stderr=lambda: err if are_read else self._stderr(),
-            stdout_bytes=stdout_bytes,
-            stderr_bytes=stderr_bytes,
-            stray_stdout=files.stray_out.text(),
-            stray_stderr=cite_spec_lines(files.stray_err.text(), case),
-            are_read=are_read,
-        )
-
-    def _stderr(self) -> str:
-        """Return what the evaluation wrote to stderr, without the end of a trace left on."""
-        text = self._files.err.text()
-        return _TRACE_END.sub("", text) if "__hx_status=" in text else text
 
     # --- the conversation ----------------------------------------------------------------
 
@@ -225,10 +222,10 @@ class SpecRun:
         )
 
     def _note(self, name: str, fields: Sequence[str], told: Told, facts: Facts) -> None:
-        if name in _FACTS:
-            _FACTS[name](facts, fields)
-        elif name in _NEWS:
-            _NEWS[name](told, fields)
+        if name in FACTS:
+            FACTS[name](facts, fields)
+        elif name in NEWS:
+            NEWS[name](told, fields)
         elif name == "assert":
             self._note_assertion(fields, told)
         elif name == "hook":
@@ -268,7 +265,7 @@ class SpecRun:
         words = tuple(fields[1:])
 
         def ask(operation: str, argument: str, answer: str) -> None:
-            process.send(f"{operation}\0{argument}\0")
+            send(self._answers, f"{operation}\0{argument}\0")
             while True:
                 record = process.reader.next_record()
                 if record is not None:
@@ -280,7 +277,7 @@ class SpecRun:
 
         with contextlib.suppress(SentenceError):
             self._gather(parse_sentence(words), words, told, facts, ask)
-        process.send("done\0\0")
+        send(self._answers, "done\0\0")
         return facts
 
     def _gather(
@@ -293,7 +290,8 @@ class SpecRun:
     ) -> None:
         subject = sentence.subject
         if told.when:
-            facts.stdout, facts.stderr = self._files.out.text(), self._stderr()
+            outputs = self._files.outputs[self._sent[0].output_set]
+            facts.stdout, facts.stderr = outputs.out.text(), _stderr(outputs)
             facts.status = told.status
         if sentence.has_modifier("result") and told.when:
             ask("result", subject.argument, "result")
@@ -325,15 +323,18 @@ class SpecRun:
     def _start(self) -> ShellProcess:
         self._files.script.replace(self.spec.script)
         self._position = -1
-        self._expected = None
-        self._process = ShellProcess(self.setting, RUNTIME, self._files)
+        answers_read, self._answers = os.pipe()
+        more_fds = [*self._files.outputs[1].fds, answers_read]
+        try:
+            self._process = ShellProcess(self.setting, RUNTIME, self._files, more_fds=more_fds)
+        finally:
+            os.close(answers_read)
         return self._process
 
     def _send_target(self, process: ShellProcess, number: int) -> None:
-        if self._files.clock.size():  # each example begins with a clock at which nobody slept
-            self._files.clock.replace("")
-        self._expected = number
-        process.send(f"{number}\n")
+        output_set = next(self._sets)
+        self._sent.append(_Target(number=number, output_set=output_set))
+        process.send(f"{number}:{output_set * _SET_DISTANCE}\n")
 
     def _wait_for_words(self, process: ShellProcess, deadline: float) -> str | None:
         """Wait until the shell says more; return why it never will, if so."""
@@ -364,84 +365,28 @@ class SpecRun:
     def _kill(self) -> None:
         if self._process is not None:
             self._process.close()
+            os.close(self._answers)
             self.trace += self._files.trace.text()
             self._files.trace.replace("")
             self._process = None
-        self._expected = None
+        self._sent.clear()
 
 
-def _note_variable(facts: Facts, fields: Sequence[str]) -> None:
-    value = fields[3] if fields[1] == "set" else None
-    facts.variable = VariableFact(value=value, attributes=fields[2])
-
-
-def _note_path(facts: Facts, fields: Sequence[str]) -> None:
-    facts.path = PathFact(path=fields[0], flags=fields[1])
-
-
-def _note_contents(facts: Facts, fields: Sequence[str]) -> None:
-    if facts.path is not None:
-        facts.path = replace(facts.path, contents=fields[0])
-
-
-def _note_result(facts: Facts, fields: Sequence[str]) -> None:
-    facts.result = fields[2].rstrip("\n") if fields[0] == "0" else None
-    facts.complaints.extend(fields[1:2] if fields[1] else [])
-
-
-def _note_answer(facts: Facts, fields: Sequence[str]) -> None:
-    facts.answer = fields[0] == "0"
-    facts.complaints.extend(fields[1:2] if fields[1] else [])
-
-
-def _note_when(told: Told, fields: Sequence[str]) -> None:
-    told.when, told.status = int(fields[0]), int(fields[1])
-
-
-def _note_skip(told: Told, fields: Sequence[str]) -> None:
-    told.skip_reason = fields[0] or "Temporarily skipped"
-
-
-def _note_pending(told: Told, fields: Sequence[str]) -> None:
-    told.pending_reason = fields[0] or "Temporarily pended"
-    told.pending_after = len(told.problems)
-
-
-def _note_misuse(told: Told, fields: Sequence[str]) -> None:
-    told.spoke = True
-    told.add_problem(int(fields[0]), fields[1])
-
-
-def _note_vanished(told: Told, fields: Sequence[str]) -> None:
-    told.add_problem(0, _deleted(fields[0]))
-
-
-def _note_broken(told: Told, fields: Sequence[str]) -> None:
-    told.add_problem(0, f"{fields[0]}, so the example did not run.")
-
-
-_FACTS: dict[str, Callable[[Facts, Sequence[str]], None]] = {
-    "variable": _note_variable,
-    "path": _note_path,
-    "contents": _note_contents,
-    "result": _note_result,
-    "answer": _note_answer,
-}
-_NEWS: dict[str, Callable[[Told, Sequence[str]], None]] = {
-    "when": _note_when,
-    "skip": _note_skip,
-    "pending": _note_pending,
-    "misuse": _note_misuse,
-    "vanished": _note_vanished,
-    "broken": _note_broken,
-}
-
-
-def _deleted(path: str) -> str:
-    return (
-        f"The code under test deleted {path}, a directory the system needs. In the sandbox that "
-        "harmed only the rest of this file."
+def _streams(outputs: OutputFiles, case: Case) -> Streams:
+    return Streams(
+        stdout=outputs.out.text,
+        stderr=lambda: _stderr(outputs),
+        stdout_bytes=outputs.out.size(),
+        stderr_bytes=outputs.err.size(),
+        stray_stdout=outputs.stray_out.text(),
+        stray_stderr=cite_spec_lines(outputs.stray_err.text(), case),
     )
+
+
+def _stderr(outputs: OutputFiles) -> str:
+    """Return what the evaluation wrote to stderr, without the end of a trace left on."""
+    text = outputs.err.text()
+    return _TRACE_END.sub("", text) if "__hx_status=" in text else text
 
 
 def _failure(text: str) -> Verdict:

@@ -111,10 +111,7 @@ class ToldSentence:
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """What the evaluation and the example itself wrote.
-
-    `are_read` tells that the text is at hand, so that the next example may write.
-    """
+    """What the evaluation and the example itself wrote; read only when wanted."""
 
     stdout: Callable[[], str]
     stderr: Callable[[], str]
@@ -122,7 +119,6 @@ class Streams:
     stderr_bytes: int
     stray_stdout: str
     stray_stderr: str
-    are_read: bool
 
 
 def cite_spec_lines(text: str, case: Case) -> str:

@@ -157,7 +157,8 @@ class Zygote:
     def evaluate(self, code: str, stdin: str, talk: Conversation, timeout_s: float) -> Evaluation:
         """Run `code` in a fork; answer its mocked commands as `talk` says."""
         files = self._files
-        for memory in (files.out, files.err, files.preserved, files.clock, files.sleeps):
+        outputs = files.outputs[0]
+        for memory in (outputs.out, outputs.err, files.preserved, files.clock, files.sleeps):
             memory.replace("")
         files.stdin.replace(stdin)
         files.target.replace(code)
@@ -173,7 +174,7 @@ class Zygote:
                 except TimeoutError:
                     raise ShellTimeoutError(
                         f"The shell code ran longer than {timeout_s:g} s; it was ended.\n"
-                        f"stdout: {files.out.text()[-2000:]}\nstderr: {files.err.text()[-2000:]}"
+                        f"stdout: {outputs.out.text()[-2000:]}\nstderr: {outputs.err.text()[-2000:]}"
                     ) from None
                 raise ExpectationError(
                     f"The shell ended under the code (exit code {self.process.exit_code()})."
@@ -186,8 +187,8 @@ class Zygote:
             elif name == "end":
                 return Evaluation(
                     status=int(fields[0]) if status is None else status,
-                    stdout=files.out.text(),
-                    stderr=files.err.text() + files.stray_err.text(),
+                    stdout=outputs.out.text(),
+                    stderr=outputs.err.text() + outputs.stray_err.text(),
                     variables=parse_declarations(files.preserved.text()),
                     sleeps=tuple(read_sleeps(files.sleeps.text())),
                 )

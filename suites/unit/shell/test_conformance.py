@@ -17,8 +17,6 @@ from harness.shell.translate import translate
 from harness.shell.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from harness.shell.specfile import Case, SpecFile
 
 _FILES = sorted((Path(__file__).parent / "conformance").glob("*.sh"))
@@ -32,20 +30,32 @@ def _load(path: Path) -> SpecFile:
 _SPECS = {path.stem: _load(path) for path in _FILES}
 
 
+def _run(spec: SpecFile, work_dir: Path, *, ahead: bool) -> dict[int, Verdict]:
+    """Run all examples of a file in order; `ahead`: the shell always knows the next one."""
+    write_mocks(spec, work_dir / "mocks", "bash")
+    path = work_dir / "a_spec.sh"
+    env = environment(Project(root=work_dir), path, work_dir, work_dir, work_dir / "mocks")
+    setting = ShellSetting(cwd=work_dir, env=env, timeout_s=30)
+    following = [*spec.cases[1:], None] if ahead else [None] * len(spec.cases)
+    with contextlib.closing(SpecRun(spec, setting)) as run:
+        return {
+            case.number: run.run(case, later)
+            for case, later in zip(spec.cases, following, strict=True)
+        }
+
+
 @pytest.fixture(scope="module")
 def verdicts(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[int, Verdict]]:
-    """Run all examples of one file in order, as a run of the file does."""
+) -> dict[int, Verdict]:
     name: str = request.param
     spec = _SPECS[name]
-    work_dir = tmp_path_factory.mktemp(name)
-    write_mocks(spec, work_dir / "mocks", "bash")
-    path = work_dir / f"{name}_spec.sh"
-    env = environment(Project(root=work_dir), path, work_dir, work_dir, work_dir / "mocks")
-    setting = ShellSetting(cwd=work_dir, env=env, timeout_s=30)
-    with contextlib.closing(SpecRun(spec, setting)) as run:
-        yield {case.number: run.run(case) for case in spec.cases}
+    ahead = _run(spec, tmp_path_factory.mktemp(name), ahead=True)
+    one_by_one = _run(spec, tmp_path_factory.mktemp(name), ahead=False)
+    assert {number: verdict.outcome for number, verdict in one_by_one.items()} == {
+        number: verdict.outcome for number, verdict in ahead.items()
+    }
+    return ahead
 
 
 def _cases() -> list[object]:

@@ -191,3 +191,19 @@ Describe 'Mock'
     The output should equal named
   End
 End
+
+Describe 'preserved variables'
+  change() {
+    kept=changed
+    %preserve kept
+  }
+  It 'succeeded: reach their own example'
+    When run change
+    The variable kept should equal changed
+  End
+  It 'succeeded: and not the next one'
+    kept=mine
+    When call true
+    The variable kept should equal mine
+  End
+End
