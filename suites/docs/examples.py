@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from suites.docs.pages import Block, Place
 
-_FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|yaml))\n")
+_FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|sh|yaml))\n")
 _PYTEST_S = 60.0
 
 #: Nothing is left in the copy, and no garbage is looked through after a run that made none.

@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from harness import expect
+from harness import expect, plugin
 from harness.agent import frames
 from harness.cli import build_parser
 from harness.cli.bench import MEASURES
@@ -24,7 +24,7 @@ from harness.gpu import ModelFile, load_catalogue
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
 from harness.image.catalogue import RecipeFile
 from harness.lab.node import NodeRequest
-from harness.plugin import pytest_addoption
+from harness.plugin import specfiles
 from harness.plugin.report import _ATTACHED
 from harness.provisioning import exit_codes
 from harness.provisioning.__main__ import COMMANDS
@@ -43,6 +43,8 @@ from suites.unit.provisioning.simulation import SimulatedNode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from pytest import Parser  # noqa: PT013 - a type alone
 
     from suites.docs.pages import Table
 
@@ -130,7 +132,7 @@ def _default(field: dataclasses.Field[object]) -> str:
 
 
 def _value(value: object) -> str:
-    if value is None or value in ((), {}):
+    if value is None or value in ((), {}, []):
         return "none"
     if isinstance(value, tuple):
         return ", ".join(value)
@@ -152,11 +154,15 @@ class _Options:
         self.added.append((name, attributes))
 
 
-def pytest_options() -> list[Row]:
+def pytest_options(add: Callable[[Parser], None] = plugin.pytest_addoption) -> list[Row]:
     options = _Options()
-    pytest_addoption(options)  # type: ignore[arg-type]  # all of a parser that it uses
+    add(options)  # type: ignore[arg-type]  # all of a parser that it uses
     return [
-        (name, str(attributes["default"]), str(attributes["help"]).partition(" (default")[0])
+        (
+            name,
+            _value(attributes.get("default")),
+            str(attributes["help"]).partition(" (default")[0],
+        )
         for name, attributes in options.added
     ]
 
@@ -377,6 +383,7 @@ def _first_line(function: object) -> str:
 TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Command": lambda _: harness_commands(),
     "Option": lambda _: pytest_options(),
+    "Option for shell code": lambda _: pytest_options(specfiles.pytest_addoption),
     "Fixture": lambda _: fixtures(),
     "Field": lambda _: request_fields(),
     "Expectation": lambda _: expectations(),
@@ -398,4 +405,4 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
 }
 
 #: Tables that are checked elsewhere, or of which nothing but their paths and names can be.
-PROSE = frozenset({"Path", "Function"})
+PROSE = frozenset({"Path", "Function", "shellspec"})
