@@ -156,16 +156,24 @@ def _build_root(staging: Path, size_mib: int, *, is_root: bool) -> Path:
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
     mounts = {p: k for p, k in _mount_points() if not _is_below(p, str(staging), *_SPECIAL)}
     _mount("tmpfs", staging, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size_mib}m,mode=755")
+    options = _overlay_options(staging)
+    if options is None:  # before Linux 6.6 a tmpfs keeps no attributes of users
+        _call(_libc.umount2(str(staging).encode(), 0), "umount")
+        options = _overlay_options(staging)
+    if options is None:
+        raise OSError(
+            f"the file system of {staging} keeps no attributes; set TMPDIR to one that does"
+        )
     root = staging / "root"
     root.mkdir()
-    if is_root and _overlay(Path("/"), root, staging / "layer"):
-        layers = _Layers(staging, mounts, descend=False)
+    if is_root and _overlay(Path("/"), root, staging / "layer", options):
+        layers = _Layers(staging, mounts, options, descend=False)
         for point in sorted(mounts):
             if point != Path("/"):
                 layers.add(point, root / point.relative_to("/"))
     else:
         _mount(str(root), root, "", _MS_BIND)
-        layers = _Layers(staging, mounts, descend=True)
+        layers = _Layers(staging, mounts, options, descend=True)
         for entry in sorted(Path("/").iterdir()):
             if str(entry) not in _SPECIAL:
                 layers.add(entry, root / entry.name)
@@ -181,9 +189,12 @@ def _build_root(staging: Path, size_mib: int, *, is_root: bool) -> Path:
 
 
 class _Layers:
-    def __init__(self, staging: Path, mounts: dict[Path, str], *, descend: bool) -> None:
+    def __init__(
+        self, staging: Path, mounts: dict[Path, str], options: str, *, descend: bool
+    ) -> None:
         self.staging = staging
         self.mounts = mounts
+        self.options = options
         self.descend = descend
         self.count = 0
 
@@ -207,7 +218,8 @@ class _Layers:
                         self.add(entry, target / entry.name)
                 return
             self.count += 1
-            if not _overlay(source, target, self.staging / f"layer{self.count}"):
+            layer = self.staging / f"layer{self.count}"
+            if not _overlay(source, target, layer, self.options):
                 _mount(str(source), target, "", _MS_BIND | _MS_REC)
                 _make_read_only(target)
 
@@ -243,7 +255,19 @@ def _is_below(path: Path, *places: str) -> bool:
     return any(str(path) == place or str(path).startswith(place + "/") for place in places)
 
 
-def _overlay(lower: Path, target: Path, layer: Path) -> bool:
+def _overlay_options(staging: Path) -> str | None:
+    """Return how an upper layer there marks deletions; None where it can't, and would fail."""
+    for attribute, options in (
+        ("trusted.overlay.trial", ""),
+        ("user.overlay.trial", ",userxattr"),
+    ):
+        with contextlib.suppress(OSError):
+            os.setxattr(staging, attribute, b"y")
+            return options
+    return None
+
+
+def _overlay(lower: Path, target: Path, layer: Path, options: str) -> bool:
     """Lay an upper layer over `lower` at `target`; return whether the kernel let us."""
     upper, work = layer / "upper", layer / "work"
     upper.mkdir(parents=True)
@@ -252,14 +276,16 @@ def _overlay(lower: Path, target: Path, layer: Path) -> bool:
     upper.chmod(status.st_mode & 0o7777)
     with contextlib.suppress(OSError):
         os.chown(upper, status.st_uid, status.st_gid)
-    places = f"lowerdir={lower},upperdir={upper},workdir={work}"
     if any(character in str(lower) for character in ":,\\"):
-        places = ""
-    for options in (places, f"{places},userxattr") if places else ():
-        with contextlib.suppress(OSError):
-            _mount("overlay", target, "overlay", 0, options)
-            return True
-    return False
+        return False
+    places = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    try:
+        _mount("overlay", target, "overlay", 0, places + options)
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):  # so that an ordinary user can remove it from a disk
+        (work / "work").chmod(0o700)
+    return True
 
 
 def _make_read_only(target: Path) -> None:
