@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from suites.unit.shell.running import outcomes
 
 if TYPE_CHECKING:
+    from harness.provisioning.command import CommandResult
     from suites.unit.shell.running import SpecProject
 
 _HOSTILE = """\
@@ -58,11 +59,15 @@ End
 """
 
 
+def _run(project: SpecProject, *options: str) -> CommandResult:
+    return project.run("--shell-sandbox=throwaway", *options)
+
+
 def test_hostile_examples_get_verdicts_and_leave_nothing(project: SpecProject) -> None:
     mark = f"9{os.getpid()}"
     project.write("hostile_spec.sh", _HOSTILE.replace("@MARK@", mark))
 
-    result = project.run("--shell-timeout=2")
+    result = _run(project, "--shell-timeout=2")
 
     seen = outcomes(result)
     assert seen.pop("starts a fork storm") == "failed"
@@ -99,7 +104,7 @@ def test_deleted_system_directory_fails_by_name_and_the_host_keeps_it(
     )
     before = len(list(Path("/usr/lib").iterdir()))
 
-    result = project.run("--shell-sandbox=throwaway")
+    result = _run(project)
 
     assert outcomes(result) == {"deletes too much": "failed"}
     assert "deleted /usr/lib, a directory the system needs" in result.stdout
@@ -111,7 +116,7 @@ def test_carriage_returns_are_dropped(project: SpecProject) -> None:
         b"It 'has DOS line ends'\r\nWhen call echo x\r\nThe output should equal x\r\nEnd\r\n"
     )
 
-    assert outcomes(project.run()) == {"has DOS line ends": "passed"}
+    assert outcomes(_run(project)) == {"has DOS line ends": "passed"}
 
 
 def test_bytes_that_are_no_text_reach_the_report(project: SpecProject) -> None:
@@ -120,7 +125,7 @@ def test_bytes_that_are_no_text_reach_the_report(project: SpecProject) -> None:
         b"It 'is the same'\nWhen call printf 'caf\xe9'\nThe output should equal 'caf\xe9'\nEnd\n"
     )
 
-    result = project.run("-n", "1")
+    result = _run(project, "-n", "1")
 
     assert "1 failed, 1 passed" in result.stdout, result.render()
 
@@ -128,7 +133,7 @@ def test_bytes_that_are_no_text_reach_the_report(project: SpecProject) -> None:
 def test_nul_byte_in_a_spec_is_an_error_with_its_line(project: SpecProject) -> None:
     (project.root / "nul_spec.sh").write_bytes(b"It 'x'\nWhen call echo \0\nEnd\n")
 
-    assert "nul_spec.sh:2: A NUL byte stands here" in project.run().stdout
+    assert "nul_spec.sh:2: A NUL byte stands here" in _run(project).stdout
 
 
 def test_shell_syntax_error_in_an_example_fails_it_alone(project: SpecProject) -> None:
@@ -138,7 +143,7 @@ def test_shell_syntax_error_in_an_example_fails_it_alone(project: SpecProject) -
         "The value a should eq a\nEnd\nEnd\n",
     )
 
-    result = project.run()
+    result = _run(project)
 
     assert outcomes(result) == {"broken": "failed", "sound": "passed"}
     assert "syntax error" in result.stdout
@@ -151,7 +156,7 @@ def test_shell_syntax_error_in_a_group_fails_all_its_examples(project: SpecProje
         "It 'two'\nThe value a should eq a\nEnd\nEnd\n",
     )
 
-    result = project.run()
+    result = _run(project)
 
     assert outcomes(result) == {"one": "failed", "two": "failed"}
     assert "syntax error" in result.stdout
@@ -164,6 +169,6 @@ def test_sleeping_examples_take_no_time(project: SpecProject) -> None:
     )
     project.write("sleepers_spec.sh", f"Describe 'sleepers'\n{examples}End\n")
 
-    result = project.run("--shell-time=virtual", "-q")
+    result = _run(project, "--shell-time=virtual", "-q")
 
     assert "100 passed" in result.stdout
