@@ -51,8 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shell-time",
         choices=("real", "virtual"),
         default=None,
-        help="virtual: sleep, timeout and date in shell code advance a clock of their own "
-        "(default: real for *_spec.sh, virtual for the shell fixture)",
+        help="virtual: sleep, timeout and date in shell code advance a clock of their own; left "
+        "out, *_spec.sh files take real time and the shell fixture virtual time",
     )
     group.addoption(
         "--shell-timeout",
@@ -65,9 +65,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shell-sandbox",
         choices=("auto", "throwaway", "refuse", "off"),
         default="auto",
-        help="throwaway: shell code writes into a root of its own that vanishes; refuse: the "
-        "kernel refuses writes outside the project and the temporary directory; auto: the best "
-        "of the two that this host allows; off: on the host as it is",
+        help="throwaway: a root and processes of its own, which vanish; refuse: the kernel "
+        "refuses writes outside the project and the temporary directory; auto: throwaway, and "
+        "refuse only where the kernel refuses that to an ordinary user; off: the host as it is",
     )
     group.addoption(
         "--shell-cov",
