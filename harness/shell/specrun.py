@@ -351,6 +351,11 @@ class SpecRun:
         text = process.take_complaint()
         self._kill()
         why = f"The shell of this file ended early, with exit code {code}."
+        if code > 128:
+            why = (
+                f"The shell of this file was killed by signal {code - 128}, as by a 'kill' of the "
+                "code under test that reached more than its own processes."
+            )
         if code == TOO_MANY_PROCESSES:
             why = (
                 "There were more processes than an example may start, by this one or left behind "

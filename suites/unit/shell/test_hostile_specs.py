@@ -82,6 +82,7 @@ def test_hostile_examples_get_verdicts_and_leave_nothing(project: SpecProject) -
         "prints NUL bytes": "passed",
     }
     assert "ran longer than 2 s" in result.stdout
+    assert "was killed by signal 9, as by a 'kill' of the code" in result.stdout
     assert "more processes than" in result.stdout
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _read(path)]
 
