@@ -52,6 +52,12 @@ class OutputFiles:
     def fds(self) -> list[int]:
         return [self.out.fd, self.err.fd, self.stray_err.fd, self.stray_out.fd]
 
+    def clear(self) -> None:
+        """Make all of them empty for the next one, which writes on where the last one stopped."""
+        for memory in (self.out, self.err, self.stray_err, self.stray_out):
+            if memory.size():
+                memory.replace("")
+
 
 @dataclass(frozen=True)
 class ShellFiles:

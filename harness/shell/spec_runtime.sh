@@ -6,7 +6,8 @@
 #   197 stdin of an evaluation    198 target on its way up     199 preserved variables
 #   200 201 202 the virtual clock (clock.sh)
 #   203 to 206 as 192 to 195, for every other example: the parent reads what one left while the
-#   next one runs                  207 the parent's answers
+#   next one runs, and empties it before a third                207 the parent's answers
+#   209 /dev/null
 #
 # A record is its name, the number of its fields, the fields; each ends with NUL. The parent
 # sends the number of the example to run next, and which set of descriptors it writes to. Everything here calls builtins by 'builtin', so
@@ -19,6 +20,7 @@ for __hx_fd in $HX_FDS; do
   eval "exec $__hx_at<&$__hx_fd $__hx_fd<&-"
   __hx_at=$((__hx_at + 1))
 done
+exec 209</dev/null
 unset HX_FDS __hx_fd
 __hx_target=
 __hx_set=0
@@ -374,7 +376,7 @@ __hx_call() { # LINE F ARGS...: the usual case; each function called would cost 
   {
     "$@" && __hx_status=0 || __hx_status=$?
     case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
-  } >|/proc/self/fd/$((192 + __hx_set)) 2>|/proc/self/fd/$((193 + __hx_set)) </dev/null
+  } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&209
   if [[ -s /proc/self/fd/199 ]]; then
     __hx_restore
   fi
@@ -392,7 +394,7 @@ __hx_call_specially() { # LINE F ARGS...
   {
     "$@" && __hx_status=0 || __hx_status=$?
     case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
-  } >|/proc/self/fd/$((192 + __hx_set)) 2>|/proc/self/fd/$((193 + __hx_set)) <"$__hx_stdin"
+  } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin"
   __hx_finish "$__hx_status"
 }
 
@@ -420,12 +422,12 @@ __hx_evaluate() { # F ARGS...: in a subshell that errexit can end
   case $- in
     *e*)
       builtin set +e
-      (__hx_isolated "$@") >|/proc/self/fd/$((192 + __hx_set)) 2>|/proc/self/fd/$((193 + __hx_set)) <"$__hx_stdin"
+      (__hx_isolated "$@") >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin"
       __hx_status=$?
       builtin set -e
       ;;
     *)
-      (__hx_isolated "$@") >|/proc/self/fd/$((192 + __hx_set)) 2>|/proc/self/fd/$((193 + __hx_set)) <"$__hx_stdin"
+      (__hx_isolated "$@") >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin"
       __hx_status=$?
       ;;
   esac

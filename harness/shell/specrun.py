@@ -333,6 +333,7 @@ class SpecRun:
 
     def _send_target(self, process: ShellProcess, number: int) -> None:
         output_set = next(self._sets)
+        self._files.outputs[output_set].clear()
         self._sent.append(_Target(number=number, output_set=output_set))
         process.send(f"{number}:{output_set * _SET_DISTANCE}\n")
 

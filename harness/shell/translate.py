@@ -222,8 +222,8 @@ class _Translator:
             self._add_cases(block, line, todo=not block.has_body)
             rows = bool(block.rows)
             return (
-                f":; }}'; __hx_run; ) 2>|/proc/self/fd/$((194 + __hx_set)) "
-                f">|/proc/self/fd/$((195 + __hx_set)){stdin}; "
+                f":; }}'; __hx_run; ) 2>&$((194 + __hx_set)) "
+                f">&$((195 + __hx_set)){stdin}; "
                 f"__hx_done $?; {'done' if rows else 'fi'}"
             )
         self.out[block.out_at] = self.out[block.out_at].replace("@LAST@", str(self.number - 1), 1)

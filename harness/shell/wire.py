@@ -7,7 +7,7 @@ import os
 import select
 from collections import deque
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
 
 
 class Memory:
