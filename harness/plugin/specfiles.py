@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import time
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
 from typing_extensions import override
 
+from harness.plugin import spec_reports
+from harness.plugin.spec_options import pytest_addoption
+from harness.plugin.spec_reports import ReportBatch, passed_report
 from harness.plugin.spec_scheduling import SpecScheduling, make_scheduler
 from harness.provisioning.command import LocalRunner
 from harness.shell.clock import clock_environment, write_clock_commands
@@ -27,6 +30,7 @@ from harness.shell.wire import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
+    from pathlib import Path
 
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
@@ -35,74 +39,15 @@ if TYPE_CHECKING:
     from harness.shell.specfile import Case, Group, SpecFile
     from harness.shell.verdict import Problem
 
-_CARRIED = "shell_examples_passed_before"
 _CARRIED_HITS = "shell_coverage"
 _CARRIED_UNPROTECTED = "shell_sandbox"
-_BATCH_SIZE = 50
-_BATCH_WAIT_S = 0.25
 _HITS: pytest.StashKey[Hits] = pytest.StashKey()
 _UNPROTECTED: pytest.StashKey[set[str]] = pytest.StashKey()
 _RUNNERS: pytest.StashKey[SpecRuns] = pytest.StashKey()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("shell", "shell specs and the mocked-command tier")
-    group.addoption(
-        "--shell-time",
-        choices=("real", "virtual"),
-        default=None,
-        help="virtual: sleep, timeout and date in shell code advance a clock of their own; left "
-        "out, *_spec.sh files take real time and the shell fixture virtual time",
-    )
-    group.addoption(
-        "--shell-timeout",
-        type=float,
-        default=120.0,
-        metavar="SECONDS",
-        help="end an example of a *_spec.sh that runs longer (default: %(default)s)",
-    )
-    group.addoption(
-        "--shell-sandbox",
-        choices=("auto", "throwaway", "refuse", "off"),
-        default="auto",
-        help="throwaway: a root and processes of its own, which vanish; refuse: the kernel "
-        "refuses writes outside the project and the temporary directory; auto: throwaway, and "
-        "refuse only where the kernel refuses that to an ordinary user; off: the host as it is",
-    )
-    group.addoption(
-        "--shell-cov",
-        action="append",
-        type=Path,
-        default=[],
-        metavar="PATH",
-        help="record which lines of the shell code at PATH the examples of *_spec.sh files run",
-    )
-    group.addoption(
-        "--shell-cov-lcov",
-        type=Path,
-        metavar="FILE",
-        help="write that as an lcov tracefile, beside coverage.py's data in .coverage.shell",
-    )
-    group.addoption(
-        "--shell-tag",
-        action="append",
-        default=[],
-        metavar="TAG[:VALUE]",
-        help="run only the examples of *_spec.sh files that carry the tag",
-    )
-    group.addoption(
-        "--shell-focus",
-        action="store_true",
-        help="run only the focused examples (fIt, fDescribe) of *_spec.sh files",
-    )
-    group.addoption(
-        "--no-warning-as-failure",
-        action="store_true",
-        help="let examples of *_spec.sh files pass that only warn",
-    )
-
-
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(spec_reports, "harness-spec-reports")
     config.addinivalue_line(
         "markers", "shell_time(kind): 'real' or 'virtual' time for the shell code of this test"
     )
@@ -119,6 +64,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = kept
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep the garbage collector from walking thousands of examples again and again."""
+    if any(isinstance(item, SpecItem) for item in session.items):
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -175,7 +127,7 @@ class SpecFileCollector(pytest.File):
         self.project = Project.of(self.path, self.config.invocation_params.dir)
         if not matches_pattern(self.project.options, self.path):
             return
-        source = str(self._shown_path())
+        source = self.shown_path
         text = self.path.read_bytes().decode(errors="surrogateescape")
         evaluate = ShellRowEvaluator(
             LocalRunner(),
@@ -189,9 +141,11 @@ class SpecFileCollector(pytest.File):
             tree.add(case)
         yield from _make_nodes(self, self, tree)
 
-    def _shown_path(self) -> Path:
+    @functools.cached_property
+    def shown_path(self) -> str:
         root = self.config.rootpath
-        return self.path.relative_to(root) if self.path.is_relative_to(root) else self.path
+        inside = self.path.is_relative_to(root)
+        return str(self.path.relative_to(root) if inside else self.path)
 
 
 class GroupCollector(pytest.Collector):
@@ -291,6 +245,13 @@ class SpecItem(pytest.Item):
         if problems:
             text = "\n\n".join(problem.text for problem in problems)
             pytest.fail(printable(text), pytrace=False)
+
+    @functools.cached_property
+    @override
+    def location(self) -> tuple[str, int | None, str]:
+        """Return where reports place the example: pytest's own way there costs as much as a run."""
+        name = printable(self.case.full_name)
+        return self.file.shown_path, self.case.begin - 1, name
 
     @override
     def reportinfo(self) -> tuple[Path, int, str]:
@@ -438,7 +399,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         if runs.batch is not None and not verdict.stray_stdout and not runs.batch.is_due(start):
             runs.batch.add(item, start, verdict.duration_s)
             return True
-        report = _passed(item.nodeid, item.location, start, verdict.duration_s)
+        report = passed_report(item.nodeid, item.location, start, verdict.duration_s)
         report.sections = _sections(verdict)
         if runs.batch is not None:
             runs.batch.attach(report)
@@ -465,64 +426,6 @@ def pytest_runtest_makereport(
     return report
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """In the controller, report the examples that came along with this one."""
-    carried = report.__dict__.pop(_CARRIED, None)
-    node = getattr(report, "node", None)
-    if carried is None or node is None:
-        if carried is not None:
-            setattr(report, _CARRIED, carried)
-        return
-    hook = node.config.hook
-    for nodeid, location, start, duration_s in carried:
-        passed = _passed(nodeid, tuple(location), start, duration_s)
-        vars(passed)["node"] = node
-        hook.pytest_runtest_logreport(report=passed)
-
-
-def _passed(
-    nodeid: str, location: tuple[str, int | None, str], start: float, duration_s: float
-) -> pytest.TestReport:
-    return pytest.TestReport(
-        nodeid=nodeid,
-        location=location,
-        keywords={},
-        outcome="passed",
-        longrepr=None,
-        when="call",
-        sections=(),
-        duration=duration_s,
-        start=start,
-        stop=start + duration_s,
-    )
-
-
-class ReportBatch:
-    """In an xdist worker: passed examples that wait to go to the controller together.
-
-    A message to the controller costs both sides more than an example does. A batch leaves when
-    it is full or has waited a quarter of a second, with the next example that did not simply
-    pass, and at the latest with the last example of its file.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[str, tuple[str, int | None, str], float, float]] = []
-
-    def is_due(self, now: float) -> bool:
-        return len(self._waiting) >= _BATCH_SIZE or (
-            bool(self._waiting) and now - self._waiting[0][2] > _BATCH_WAIT_S
-        )
-
-    def add(self, item: SpecItem, start: float, duration_s: float) -> None:
-        self._waiting.append((item.nodeid, item.location, start, duration_s))
-
-    def attach(self, report: pytest.TestReport) -> None:
-        if self._waiting:
-            setattr(report, _CARRIED, self._waiting)
-            self._waiting = []
-
-
 def _sections(verdict: Verdict) -> list[tuple[str, str]]:
     text = verdict.stray_stdout
     return [("Captured stdout call", printable(text))] if text else []
@@ -536,3 +439,6 @@ def _report(item: SpecItem, when: Literal["call", "teardown"], act: Callable[[],
     item.ihook.pytest_runtest_logreport(report=report)
     if report.failed:
         item.ihook.pytest_exception_interact(node=item, call=call, report=report)
+
+
+__all__ = ["pytest_addoption"]

@@ -255,7 +255,7 @@ def _assertion(line: str) -> list[str]:
     """Return the assertion that says what the sentence in `line` says."""
     words = split_words(line)[1:]
     try:
-        sentence = parse_sentence([word.text for word in words])
+        sentence = parse_sentence(tuple(word.text for word in words))
     except SentenceError:
         return [_give_up(line)]
     if any(not word.literal for word in words):

@@ -484,7 +484,7 @@ def _fetcher(text: str) -> str:
         return "__hx_the"
     words = split_words(text)[1:]
     try:
-        sentence = parse_sentence([word.text for word in words])
+        sentence = parse_sentence(tuple(word.text for word in words))
     except SentenceError:
         return "__hx_ask"
     kind = sentence.subject.kind
