@@ -419,18 +419,13 @@ __hx_hooked() { # KIND F ARGS...: an evaluation between its hooks
 }
 
 __hx_evaluate() { # F ARGS...: in a subshell that errexit can end
-  case $- in
-    *e*)
-      builtin set +e
-      (__hx_isolated "$@") >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin"
-      __hx_status=$?
-      builtin set -e
-      ;;
-    *)
-      (__hx_isolated "$@") >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin"
-      __hx_status=$?
-      ;;
-  esac
+  local __hx_errexit=$-
+  builtin set +e
+  { # what the shell says of a subshell that a signal ended belongs to the evaluation
+    (__hx_isolated "$@")
+    __hx_status=$?
+  } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin"
+  case $__hx_errexit in *e*) builtin set -e ;; esac
   __hx_finish "$__hx_status"
 }
 
