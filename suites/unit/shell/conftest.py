@@ -10,17 +10,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.unit.shell.running import SpecProject
+from suites.unit.shell.running import SpecProject, WarmPytest, warm_pytest_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+@pytest.fixture(scope="session")
+def warm_pytest() -> Iterator[WarmPytest]:
+    """Keep a process that runs pytest for the tests of this worker."""
+    with warm_pytest_process() as warm:
+        yield warm
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> SpecProject:
+def project(tmp_path: Path, warm_pytest: WarmPytest) -> SpecProject:
     """Give a test an empty spec project."""
     (tmp_path / ".shellspec").touch()
-    return SpecProject(tmp_path)
+    return SpecProject(tmp_path, warm_pytest)
 
 
 @pytest.fixture

@@ -1,22 +1,75 @@
-"""Runs pytest on a folder of specs in a process of its own, as a user does."""
+"""Runs pytest on a folder of specs, as a user does."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+import select
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.provisioning.command import LocalRunner
+from harness.errors import HarnessError
+from harness.provisioning.command import PIPE, CommandResult, LocalRunner, end, spawn
 from harness.shell.rows import ShellRowEvaluator
 from harness.shell.sandbox import Sandbox, SandboxKind
+from suites.unit.shell import warm_pytest
 
 if TYPE_CHECKING:
-    from harness.provisioning.command import CommandResult
+    from collections.abc import Iterator
+
+    from harness.provisioning.command import ChildProcess
 
 REPOSITORY = Path(__file__).parents[3]
 _OUTCOME = re.compile(r"^(\S.*?) (PASSED|FAILED|SKIPPED|XFAIL|ERROR)\b", re.MULTILINE)
+_RUN_S = 60.0
+
+
+class WarmPytest:
+    """A process that has imported pytest, and forks for each run."""
+
+    def __init__(self, process: ChildProcess) -> None:
+        self._process = process
+
+    def run(self, *arguments: str, cwd: Path) -> CommandResult:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        started = time.monotonic()
+        request = json.dumps({"arguments": arguments, "cwd": str(cwd)})
+        self._process.stdin.write(f"{request}\n".encode())
+        self._process.stdin.flush()
+        if not select.select([self._process.stdout], [], [], _RUN_S)[0]:
+            raise HarnessError(f"pytest {arguments} did not end within {_RUN_S:g} s.")
+        answer = json.loads(self._process.stdout.readline())
+        return CommandResult(
+            argv=("pytest", *arguments),
+            exit_code=answer["exit_code"],
+            stdout=answer["output"],
+            stderr="",
+            duration_s=time.monotonic() - started,
+        )
+
+
+@contextlib.contextmanager
+def warm_pytest_process() -> Iterator[WarmPytest]:
+    """Start such a process; it ends, with a run that is under way, at the end."""
+    process = spawn(
+        [sys.executable, str(warm_pytest.__file__)],
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=None,
+        env={"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
+    try:
+        yield WarmPytest(process)
+    finally:
+        end(process)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 @dataclass(frozen=True)
@@ -24,6 +77,7 @@ class SpecProject:
     """A folder in which a test writes specs and runs them."""
 
     root: Path
+    pytest: WarmPytest
 
     def write(self, name: str, text: str) -> Path:
         path = self.root / name
@@ -33,12 +87,11 @@ class SpecProject:
 
     def run(self, *arguments: str) -> CommandResult:
         plugins = ["-p", "xdist.plugin", "-p", "harness.plugin.specfiles"]
-        argv = [
-            sys.executable, "-m", "pytest", *plugins, "-v", *arguments,
-            f"--rootdir={self.root}", str(self.root),
-        ]  # fmt: skip
-        env = {"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        return LocalRunner().run(argv, timeout_s=60, env=env)
+        plugins += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
+        root = str(self.root)
+        return self.pytest.run(
+            *plugins, "-v", *arguments, f"--rootdir={root}", root, cwd=REPOSITORY
+        )
 
 
 def row_evaluator(source: str) -> ShellRowEvaluator:
