@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 from typing_extensions import override
 
+from harness.errors import HarnessError
 from harness.plugin import spec_reports
 from harness.plugin.spec_options import pytest_addoption
 from harness.plugin.spec_reports import ReportBatch, passed_report
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
+    from _pytest._code.code import TerminalRepr
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
 
@@ -140,6 +142,15 @@ class SpecFileCollector(pytest.File):
         for case in self.spec.cases:
             tree.add(case)
         yield from _make_nodes(self, self, tree)
+
+    @override
+    def repr_failure(  # type: ignore[override]  # as narrow as pytest's own collectors'
+        self, excinfo: pytest.ExceptionInfo[BaseException]
+    ) -> str | TerminalRepr:
+        """Show what is wrong with the spec, and not where in this program that was noticed."""
+        if isinstance(excinfo.value, HarnessError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
 
     @functools.cached_property
     def shown_path(self) -> str:

@@ -29,6 +29,7 @@ from harness.shell.news import FACTS, NEWS
 from harness.shell.process import OutputFiles, ShellFiles, ShellProcess, ShellSetting
 from harness.shell.sandbox import TOO_MANY_PROCESSES
 from harness.shell.verdict import (
+    FINISHED,
     Outcome,
     Problem,
     Streams,
@@ -155,7 +156,8 @@ class SpecRun:
             return _failure(self._doom or ending)
         complaint = shorten(process.take_complaint())
         verdict = judge(self.spec, case, told, _streams(outputs, case))
-        if complaint and not told.exit_status > 128:
+        was_killed = told.exit_status > 128 and told.exit_status != FINISHED
+        if complaint and not was_killed:  # else it is the shell's word on that
             problem = Problem(line=0, text=f"A group wrote to stderr:\n{complaint}")
             return Verdict(outcome=Outcome.FAILED, problems=(*verdict.problems, problem))
         return verdict
@@ -232,6 +234,7 @@ class SpecRun:
             self._note_hook(fields, told)
         elif name == "repeated":
             self._doom = "The file repeats a block, as a loop around it would; a block runs once."
+            self.late_problems.append(Problem(line=0, text=self._doom))
         elif name == "precheck":
             self._doom = f"The precheck of '{fields[0]}' failed ({fields[1]}): {fields[2]}"
 

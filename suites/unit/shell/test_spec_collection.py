@@ -106,6 +106,19 @@ def test_failing_group_hooks_are_errors(project: SpecProject) -> None:
     assert "AfterAll 'false' failed with status 1." in result.stdout
 
 
+def test_block_in_a_loop_is_an_error_though_its_first_round_passed(project: SpecProject) -> None:
+    project.write(
+        "loop_spec.sh",
+        "Describe 'group'\nfor i in 1 2; do\nIt 'looped'\nThe value a should equal a\nEnd\n"
+        "done\nEnd\n",
+    )
+
+    result = project.run()
+
+    assert "1 passed, 1 error" in result.stdout
+    assert "The file repeats a block, as a loop around it would" in result.stdout
+
+
 def test_helper_module_hooks_and_options_are_honoured(project: SpecProject) -> None:
     project.write(".shellspec", "--require spec_helper\n--env FROM_OPTIONS=yes # a comment\n")
     project.write(

@@ -97,6 +97,16 @@ TEXT
   End
 End
 
+Describe 'statements of a group'
+  echo complaint >&2
+  It 'FAILED: their stderr fails the next example'
+    The value a should equal a
+  End
+  It 'succeeded: and only that'
+    The value a should equal a
+  End
+End
+
 Describe 'marks'
   It 'PENDING: an empty body is a Todo'
   End
