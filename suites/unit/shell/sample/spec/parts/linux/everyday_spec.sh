@@ -99,12 +99,6 @@ content b"
     The stderr should include e
     The stderr should not include o1
   End
-  Describe 'pending things'
-    Pending 'not done'
-    It 'is expected to fail'
-      The value 1 should equal 2
-    End
-  End
   Describe 'sourced in hooks'
     load() { . ./parts/linux/lib.sh; }
     BeforeEach load

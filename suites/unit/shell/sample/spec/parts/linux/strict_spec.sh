@@ -197,29 +197,9 @@ afterwards"
     End
   End
 End
-Describe 'skips'
-  Skip if 'always' true
-  It 'never runs'
-    The value a should equal b
-  End
-End
-Describe 'more skips'
-  xIt 'x'
-    The value a should equal b
-  End
-  Todo 'later'
-  It 'pending'
-    Pending 'known'
-    The value a should equal b
-  End
-  It 'skip in if'
-    if [ -d /usr ]; then
-      Skip 'has usr'
-    fi
-    The value a should equal b
-  End
-  It 'skip not reached'
-    [ -d /usr ] || Skip 'nope'
+Describe 'guards'
+  It 'skips only where there is a reason'
+    [ -d /usr ] || Skip 'no usr'
     The value a should equal a
   End
 End
