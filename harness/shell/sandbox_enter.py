@@ -18,6 +18,7 @@ import ctypes
 import errno
 import json
 import os
+import select
 import signal
 import sys
 from pathlib import Path
@@ -97,6 +98,12 @@ def _mount(source: str, target: Path | str, kind: str, flags: int, data: str = "
 
 def _die_with_parent() -> None:
     _call(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
+def _expect_alive(pipe: int) -> None:
+    """Raise OSError where the parent, which holds the pipe's other end, died before it mattered."""
+    if select.select([pipe], [], [], 0)[0]:
+        raise OSError("the parent process has ended")
 
 
 def _enter_user_space() -> None:
@@ -405,17 +412,23 @@ def _throw_away(settings: dict[str, object], command: list[str]) -> int:
     except OSError as error:
         _say(error)
         return KERNEL_REFUSES if error.errno in _REFUSALS else CANNOT_ENTER
+    alive_read, alive_write = os.pipe()
     init = os.fork()
     if init == 0:
+        os.close(alive_write)
         code = CANNOT_ENTER
         try:
+            _die_with_parent()
+            _expect_alive(alive_read)
             code = _be_init(settings, command, host, is_root=is_root)
         except OSError as error:
             _say(error)
             # some kernels grant the name spaces and then nothing in them
             code = KERNEL_REFUSES if error.errno in {errno.EPERM, errno.EACCES} else code
         os._exit(code)
-    os.closerange(3, _DESCRIPTORS)
+    # all but the pipe's end, which tells the other process that this one lives
+    os.closerange(3, alive_write)
+    os.closerange(alive_write + 1, _DESCRIPTORS)
     return _as_exit_code(os.waitstatus_to_exitcode(os.waitpid(init, 0)[1]))
 
 
@@ -425,7 +438,6 @@ def _be_init(
     if os.getpid() != 1:
         raise OSError("the process space is not a new one")
     limit = int(str(settings["process_limit"]))
-    _die_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     size_mib = int(str(settings["size_mib"]))
     sockets = _bound_sockets()

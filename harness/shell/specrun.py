@@ -148,7 +148,14 @@ class SpecRun:
             self.expect_next(following)
         outputs = self._files.outputs[self._sent[0].output_set]
         told = Told()
-        ending = self._converse(process, case.number, told, deadline)
+        try:
+            ending = self._converse(process, case.number, told, deadline)
+        except (ValueError, IndexError):
+            self._kill()
+            ending = (
+                "The code under test wrote to the runner's own descriptors, those from 190 on; "
+                "it was ended with all that it had started."
+            )
         self._position = case.number
         if self._sent:
             self._sent.popleft()

@@ -42,6 +42,15 @@ Describe 'hostile'
     When call echo fine
     The output should equal fine
   End
+  It 'speaks in the name of the runner'
+    speak() { printf 'end\\0many\\0' >&190; }
+    When call speak
+    The status should be success
+  End
+  It 'after the speech'
+    When call echo fine
+    The output should equal fine
+  End
   It 'prints NUL bytes'
     When call printf 'a\\0b'
     The output should equal ab
@@ -68,10 +77,13 @@ def test_hostile_examples_get_verdicts_and_leave_nothing(project: SpecProject) -
         "leaves processes behind": "passed",
         "kills all it can": "failed",
         "after the killing": "passed",
+        "speaks in the name of the runner": "failed",
+        "after the speech": "passed",
         "prints NUL bytes": "passed",
     }
     assert "was killed by signal 9, as by a 'kill' of the code" in result.stdout
     assert "more processes than" in result.stdout
+    assert "wrote to the runner's own descriptors" in result.stdout
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _read(path)]
 
 
