@@ -45,30 +45,11 @@ _SYS_MOUNT_SETATTR = 442
 _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
 _LANDLOCK_WRITES = sum(1 << bit for bit in (1, *range(4, 13)))
 _LANDLOCK_WRITE_FILE = 1 << 1
-_NO_OVERLAY = frozenset(
-    [
-        "proc",
-        "sysfs",
-        "devtmpfs",
-        "devpts",
-        "mqueue",
-        "cgroup",
-        "cgroup2",
-        "tracefs",
-        "debugfs",
-        "securityfs",
-        "bpf",
-        "pstore",
-        "binfmt_misc",
-        "hugetlbfs",
-        "fusectl",
-        "configfs",
-        "autofs",
-        "rpc_pipefs",
-        "nsfs",
-        "efivarfs",
-    ]
-)
+_KERNELS_OWN = """
+    autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl
+    hugetlbfs mqueue nsfs proc pstore rpc_pipefs securityfs sysfs tracefs
+"""
+_NO_OVERLAY = frozenset(_KERNELS_OWN.split())
 _COPIED_BYTES = 1 << 20
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _SPECIAL = ("/proc", "/sys", "/dev")

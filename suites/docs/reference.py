@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from harness import expect, plugin
 from harness.agent import frames
-from harness.cli import build_parser
+from harness.cli import bench_shell, build_parser
 from harness.cli.bench import MEASURES
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
@@ -390,6 +390,7 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Path in the folder": lambda _: evidence_paths(),
     "Recipe key": lambda _: recipe_keys(),
     "Measure": lambda _: list(MEASURES.items()),
+    "Figure": lambda _: list(bench_shell.FIGURES.items()),
     "Model": lambda _: models(),
     "Model key": lambda _: model_keys(),
     "QEMU": lambda _: qemu_versions(),
