@@ -15,6 +15,7 @@ import pytest
 from harness.agent import PROTOCOL, frames
 from harness.errors import HarnessError
 from harness.machine import agent as agent_module
+from harness.machine import agentlink
 from harness.machine.agent import Agent, StreamResult
 from harness.machine.guest import Guest
 from harness.provisioning.wait import Deadline
@@ -399,7 +400,7 @@ def test_guest_that_reads_nothing_stops_nobody(
     session = json.loads(guest.theirs.recv(4096)[len(frames.SYNC_FRAME) + 9 :])["session"]
     _welcome(guest, 1, frames.to_json({"session": session}))
     agent.wait_until_ready(soon())
-    monkeypatch.setattr(agent_module, "_CANCEL_S", 0.05)
+    monkeypatch.setattr(agentlink, "_CANCEL_S", 0.05)
     started = time.monotonic()
     for _ in range(3):
         with pytest.raises(HarnessError, match="took too long"):
