@@ -39,12 +39,23 @@ __hx_read_clock() { # what was slept so far, into __hx_offset
   fi
 }
 
+# timeout(1) takes an alarm for the death of its own child until it knows that one's number, which
+# on a busy host may be long after that one began; when it sleeps, it waits for it.
+__hx_await_timeout() {
+  local __hx_state
+  while IFS= builtin read -r __hx_state <"/proc/$HX_TIMEOUT_PID/stat"; do
+    [[ $__hx_state != *') '[SZT]' '* ]] || return 0
+    builtin read -r -t 0.002 -u 201 || :
+  done 2>/dev/null
+}
+
 __hx_pass() { # MILLISECONDS
   local __hx_offset
   __hx_read_clock
   builtin printf 'sleep %d at %d\n' "$1" "$__hx_offset" >>/proc/self/fd/202
   if ((${HX_DEADLINE:-0} && __hx_offset + $1 >= HX_DEADLINE)); then
     builtin printf '%d\n' "$HX_DEADLINE" >|/proc/self/fd/200
+    __hx_await_timeout
     builtin kill -ALRM "$HX_TIMEOUT_PID" 2>/dev/null && "$HX_SLEEP" 5
     return
   fi
