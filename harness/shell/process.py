@@ -151,13 +151,13 @@ class ShellProcess:
     def send(self, text: str) -> None:
         send(self._control, text)
 
-    def take_complaint(self) -> str:
-        """Return what the shell itself wrote to stderr since the last call."""
-        size = self.files.own_err.size()
-        if size <= self._clean_err_at:
+    def take_complaint(self, until: int | None = None) -> str:
+        """Return what the shell itself wrote to stderr since the last call, or `until` there."""
+        end = self.files.own_err.size() if until is None else until
+        if end <= self._clean_err_at:
             return ""
-        text = self.files.own_err.text(start=self._clean_err_at)
-        self._clean_err_at = size
+        text = self.files.own_err.text(start=self._clean_err_at, end=end)
+        self._clean_err_at = end
         return text.rstrip()
 
     def wait_for_words(self, deadline: float) -> bool:

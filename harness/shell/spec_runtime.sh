@@ -109,11 +109,18 @@ __hx_example() { # FIRST [ROWS]: whether to run an example now
     __hx_prepare "$1" "${2:-0}" || return 1
   fi
   __hx_id=$__hx_target
+  [[ ! -s /proc/self/fd/2 ]] || __hx_tell_complaint complained
   # each example begins with a clock at which nobody slept, and without what others preserved
   [[ ! -s /proc/self/fd/200 ]] || : >|/proc/self/fd/200
   [[ ! -s /proc/self/fd/199 ]] || : >|/proc/self/fd/199
   builtin set +e
   return 0
+}
+
+__hx_tell_complaint() { # RECORD: how much was written outside of examples to stderr so far
+  local __hx_label __hx_position
+  IFS=$' \t' builtin read -r __hx_label __hx_position </proc/self/fdinfo/2
+  __hx_tell "$1" "$__hx_position"
 }
 
 __hx_prepare() { # FIRST ROWS: what an example needs beyond the usual; fails where none runs now
@@ -158,6 +165,9 @@ __hx_done() { # STATUS
     __hx_tell_vanished
   fi
   builtin printf '%s\0' end 2 "$__hx_id" "$1" >&190
+  if (($1 > 128 && $1 != 217)); then # the shell has said on stderr by which signal
+    __hx_tell_complaint obituary
+  fi
   builtin set -e
 }
 

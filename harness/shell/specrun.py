@@ -29,7 +29,6 @@ from harness.shell.news import FACTS, NEWS
 from harness.shell.process import OutputFiles, ShellFiles, ShellProcess, ShellSetting
 from harness.shell.sandbox import TOO_MANY_PROCESSES
 from harness.shell.verdict import (
-    FINISHED,
     Outcome,
     Problem,
     Streams,
@@ -117,10 +116,15 @@ class SpecRun:
 
     def finish(self) -> list[Problem]:
         """Let the shell come to the end of the file; return what its last hooks complained of."""
-        if self._process is not None and not self._sent:
-            self._send_target(self._process, _FINISH)
+        process = self._process
+        if process is not None and not self._sent:
+            self._send_target(process, _FINISH)
             deadline = time.monotonic() + self.setting.timeout_s
-            self._converse(self._process, _FINISH, Told(), deadline)
+            self._converse(process, _FINISH, Told(), deadline)
+            complaint = process.take_complaint()
+            if complaint:
+                text = f"A group wrote to stderr:\n{shorten(complaint)}"
+                self.late_problems.append(Problem(line=0, text=text))
         self._kill()
         problems, self.late_problems = self.late_problems, []
         return problems
@@ -161,11 +165,10 @@ class SpecRun:
             self._sent.popleft()
         if ending is not None:
             return _failure(self._doom or ending)
-        complaint = shorten(process.take_complaint())
         verdict = judge(self.spec, case, told, _streams(outputs, case))
-        was_killed = told.exit_status > 128 and told.exit_status != FINISHED
-        if complaint and not was_killed:  # else it is the shell's word on that
-            problem = Problem(line=0, text=f"A group wrote to stderr:\n{complaint}")
+        if told.group_stderr:
+            text = f"A group wrote to stderr:\n{shorten(told.group_stderr)}"
+            problem = Problem(line=0, text=text)
             return Verdict(outcome=Outcome.FAILED, problems=(*verdict.problems, problem))
         return verdict
 
@@ -239,6 +242,9 @@ class SpecRun:
             self._note_assertion(fields, told)
         elif name == "hook":
             self._note_hook(fields, told)
+        elif name in {"complained", "obituary"} and self._process is not None:
+            text = self._process.take_complaint(int(fields[0]))
+            told.group_stderr = text if name == "complained" else ""
         elif name == "repeated":
             self._doom = "The file repeats a block, as a loop around it would; a block runs once."
             self.late_problems.append(Problem(line=0, text=self._doom))

@@ -95,6 +95,7 @@ class Told:
     pending_reason: str | None = None
     pending_after: int = 0
     exit_status: int = FINISHED
+    group_stderr: str = ""
 
     def add_problem(self, line: int, text: str, *, is_warning: bool = False) -> None:
         self.problems.append(Problem(line=line, text=text, is_warning=is_warning))

@@ -23,9 +23,9 @@ class Memory:
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
-    def text(self, *, start: int = 0) -> str:
-        """Return what it holds from byte `start` on, without NUL bytes."""
-        size = self.size() - start
+    def text(self, *, start: int = 0, end: int | None = None) -> str:
+        """Return what it holds from byte `start` on, to `end` if given, without NUL bytes."""
+        size = (self.size() if end is None else end) - start
         if size <= 0:
             return ""
         data = bytearray()

@@ -106,6 +106,17 @@ def test_failing_group_hooks_are_errors(project: SpecProject) -> None:
     assert "AfterAll 'false' failed with status 1." in result.stdout
 
 
+def test_what_a_file_says_on_stderr_after_its_last_example_is_an_error(
+    project: SpecProject,
+) -> None:
+    project.write("a_spec.sh", "It 'passes'\nThe value a should equal a\nEnd\necho late >&2\n")
+
+    result = project.run()
+
+    assert "1 passed, 1 error" in result.stdout
+    assert "A group wrote to stderr:\nlate" in result.stdout
+
+
 def test_block_in_a_loop_is_an_error_though_its_first_round_passed(project: SpecProject) -> None:
     project.write(
         "loop_spec.sh",

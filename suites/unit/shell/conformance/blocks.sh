@@ -107,6 +107,15 @@ Describe 'statements of a group'
   End
 End
 
+Describe 'examples that a signal ends'
+  It 'FAILED: the one'
+    kill -KILL "$BASHPID"
+  End
+  It 'succeeded: but not the next, for what the shell said of it'
+    The value a should equal a
+  End
+End
+
 Describe 'marks'
   It 'PENDING: an empty body is a Todo'
   End
