@@ -3,7 +3,7 @@
 The code runs in a throw-away root: it writes where it likes and signals what it sees, and all of
 it is gone with the shell. Where the kernel refuses name spaces to an ordinary user, it can at least
 refuse writes outside the test's own places. Nothing but such a refusal leads there, and never
-for root. The work is done by the program beside this module, in the process that becomes the
+for root. The work is done by programs beside this module, in the process that becomes the
 shell, and that process looks once more where it is before it runs anything.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-_PROGRAM = Path(__file__).with_name("sandbox_enter.py")
+_PROGRAMS = {"throwaway": "sandbox_enter.py", "refuse": "refuse_enter.py"}
 _PROBE_TIMEOUT_S = 60.0
 
 
@@ -62,14 +62,14 @@ class Sandbox:
         staging = scratch / ".staging"
         staging.mkdir(exist_ok=True)
         settings = {
-            "kind": self.kind.value,
             "cwd": str(cwd),
             "staging": str(staging),
             "size_mib": self.size_mib,
             "process_limit": self.process_limit,
             "writable": [str(scratch), str(cwd), tempfile.gettempdir()],
         }
-        return (sys.executable, "-I", "-S", str(_PROGRAM), json.dumps(settings), *command)
+        program = Path(__file__).with_name(_PROGRAMS[self.kind.value])
+        return (sys.executable, "-I", "-S", str(program), json.dumps(settings), *command)
 
 
 def choose_sandbox(wanted: str, *, is_root: bool | None = None) -> Sandbox:

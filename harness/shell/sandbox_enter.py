@@ -8,7 +8,7 @@ socket file of the host. It owns none of the host's capabilities, even when root
 Process 1 of its space is this program: when it ends, the kernel kills what is left, so nothing
 survives, not even a fork storm. Just before the command begins, its own process looks whether all
 that is so, and else refuses: code under test that runs `kill -9 -1` must never find the host.
-Sources: user_namespaces(7), mount_namespaces(7), overlayfs.rst, landlock(7).
+Sources: user_namespaces(7), mount_namespaces(7), overlayfs.rst.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import json
 import os
 import select
 import signal
+import stat
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -38,19 +39,19 @@ _SPACES = _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWUTS
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 32, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_PR_SET_PDEATHSIG = 1
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_MOUNT_SETATTR = 442
-_SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
-_LANDLOCK_WRITES = sum(1 << bit for bit in (1, *range(4, 13)))
-_LANDLOCK_WRITE_FILE = 1 << 1
 _KERNELS_OWN = """
     autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl
     hugetlbfs mqueue nsfs proc pstore rpc_pipefs securityfs sysfs tracefs
 """
 _NO_OVERLAY = frozenset(_KERNELS_OWN.split())
 _COPIED_BYTES = 1 << 20
+_WRITTEN = ("/etc", "/opt", "/run", "/srv", "/usr/local", "/var")
+_DEPTH = 6
+_CONFIGURATION_BYTES = 1 << 16
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _SPECIAL = ("/proc", "/sys", "/dev")
 _PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "latency_stats")
@@ -207,7 +208,7 @@ class _Layers:
                 return
             self.count += 1
             layer = self.staging / f"layer{self.count}"
-            if not _overlay(source, target, layer, self.options):
+            if not _overlay(source, target, layer, self.options, is_ours=self.descend):
                 _mount(str(source), target, "", _MS_BIND | _MS_REC)
                 _make_read_only(target)
 
@@ -255,7 +256,43 @@ def _overlay_options(staging: Path) -> str | None:
     return None
 
 
-def _overlay(lower: Path, target: Path, layer: Path, options: str) -> bool:
+def _make_ours(lower: Path, upper: Path) -> None:
+    """Prepare an ordinary user's upper layer, so that code may write where root's code would.
+
+    A directory that is in both layers has the owner of the upper one.
+    """
+    for place in map(Path, _WRITTEN):
+        if _is_below(lower, str(place)):
+            _take(lower, upper, _DEPTH)
+        elif _is_below(place, str(lower)):
+            inside = upper / place.relative_to(lower)
+            inside.mkdir(parents=True, exist_ok=True)
+            _take(place, inside, _DEPTH)
+
+
+def _take(lower: Path, upper: Path, depth: int) -> None:
+    """Make the directories below `lower` anew in `upper`; copy what is configuration."""
+    with contextlib.suppress(OSError), os.scandir(lower) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                own = upper / entry.name
+                if stat.S_ISDIR(status.st_mode) and depth:
+                    own.mkdir()
+                    own.chmod(status.st_mode & 0o7777)
+                    _take(lower / entry.name, own, depth - 1)
+                elif stat.S_ISREG(status.st_mode) and _is_configuration(entry.path, status):
+                    own.write_bytes(Path(entry.path).read_bytes())
+                    own.chmod(status.st_mode & 0o7777)
+
+
+def _is_configuration(path: str, status: os.stat_result) -> bool:
+    return path.startswith("/etc/") and status.st_size <= _CONFIGURATION_BYTES
+
+
+def _overlay(
+    lower: Path, target: Path, layer: Path, options: str, *, is_ours: bool = False
+) -> bool:
     """Lay an upper layer over `lower` at `target`; return whether the kernel let us."""
     upper, work = layer / "upper", layer / "work"
     upper.mkdir(parents=True)
@@ -264,6 +301,8 @@ def _overlay(lower: Path, target: Path, layer: Path, options: str) -> bool:
     upper.chmod(status.st_mode & 0o7777)
     with contextlib.suppress(OSError):
         os.chown(upper, status.st_uid, status.st_gid)
+    if is_ours:
+        _make_ours(lower, upper)
     if any(character in str(lower) for character in ":,\\"):
         return False
     places = f"lowerdir={lower},upperdir={upper},workdir={work}"
@@ -435,52 +474,9 @@ def _be_init(
     return _as_exit_code(_watch(child, limit))
 
 
-class _Ruleset(ctypes.Structure):
-    _fields_ = (("handled_access_fs", ctypes.c_uint64),)
-
-
-class _PathRule(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
-
-
-def _refuse_writes(settings: dict[str, object], command: list[str]) -> int:
-    """Let the kernel refuse writes outside the given places, then run the command.
-
-    Nothing keeps its signals from the user's other processes, and root's reach everything: root
-    gets no such thing.
-    """
-    if os.geteuid() == 0:
-        _say(PermissionError("root's code runs in a root to throw away, or not at all"))
-        return CANNOT_ENTER
-    try:
-        rules = _Ruleset(_LANDLOCK_WRITES)
-        ruleset = _call(
-            _libc.syscall(_SYS_LANDLOCK_CREATE, ctypes.byref(rules), ctypes.sizeof(rules), 0),
-            "landlock",
-        )
-        places = settings["writable"]
-        for place in [*(places if isinstance(places, list) else []), "/dev"]:
-            fd = os.open(place, os.O_PATH | os.O_CLOEXEC)
-            access = _LANDLOCK_WRITE_FILE if place == "/dev" else _LANDLOCK_WRITES
-            rule = _PathRule(access, fd)
-            _call(_libc.syscall(_SYS_LANDLOCK_ADD, ruleset, 1, ctypes.byref(rule), 0), "landlock")
-            os.close(fd)
-        _call(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
-        _call(_libc.syscall(_SYS_LANDLOCK_RESTRICT, ruleset, 0), "landlock")
-        os.close(ruleset)
-        os.chdir(str(settings["cwd"]))
-    except OSError as error:
-        _say(error)
-        return KERNEL_REFUSES if error.errno in {*_REFUSALS, errno.EOPNOTSUPP} else CANNOT_ENTER
-    return _become(command)
-
-
 def main() -> int:
-    """Enter the sandbox that the settings name; return the command's exit code."""
-    settings = json.loads(sys.argv[1])
-    act = _throw_away if settings["kind"] == "throwaway" else _refuse_writes
-    return act(settings, sys.argv[2:])
+    """Enter the throw-away root; return the command's exit code."""
+    return _throw_away(json.loads(sys.argv[1]), sys.argv[2:])
 
 
 if __name__ == "__main__":

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from typing_extensions import override
@@ -22,6 +26,11 @@ from harness.shell.sandbox import (
     find_refusal,
 )
 from harness.shell.sandbox_enter import CANNOT_ENTER, KERNEL_REFUSES, MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NOBODY = 65534
 
 
 def _run(script: str, scratch: Path) -> CommandResult:
@@ -147,7 +156,7 @@ def test_one_thing_shared_with_the_host_is_enough_to_refuse(
 def test_kernel_that_only_claims_to_have_made_spaces_is_found_out(tmp_path: Path) -> None:
     """Before anything is mounted."""
     proof = tmp_path / "proof"
-    settings = f'{{"kind": "throwaway", "staging": "{tmp_path}", "cwd": "/"}}'
+    settings = f'{{"staging": "{tmp_path}", "cwd": "/"}}'
 
     result = _run_python(
         "sandbox_enter._libc.unshare = lambda flags: 0\n"
@@ -202,7 +211,8 @@ class _Kernel:
         env: object = None,
     ) -> CommandResult:
         del timeout_s, stdin, env
-        kind = next(name for name in self.answers if f'"kind": "{name}"' in str(argv))
+        programs = {"throwaway": "/sandbox_enter.py", "refuse": "/refuse_enter.py"}
+        kind = next(name for name in self.answers if programs[name] in str(argv))
         return self.answers[kind]
 
 
@@ -271,3 +281,39 @@ def test_who_turns_the_sandbox_off_is_told_so() -> None:
 
 def test_this_host_can_be_probed() -> None:
     assert find_refusal(SandboxKind.THROWAWAY, LocalRunner()) == ""
+
+
+# --- an ordinary user ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def user_folder() -> Iterator[Path]:
+    """Give a folder that an ordinary user owns, with the program in it."""
+    with tempfile.TemporaryDirectory(prefix="harness-user.", dir="/tmp") as folder:
+        shutil.copy(str(sandbox_enter.__file__), folder)
+        (Path(folder) / ".staging").mkdir()
+        if os.geteuid() == 0:
+            for path in (Path(folder), Path(folder) / ".staging"):
+                os.chown(path, _NOBODY, _NOBODY)
+        yield Path(folder)
+
+
+def test_ordinary_user_writes_where_root_would(user_folder: Path) -> None:
+    script = (
+        "mkdir -p /etc/systemd/system/x.d /opt/harness-trial /var/log/harness-trial &&"
+        " echo a >/etc/default/harness-trial && echo b >>/etc/hosts && tail -n 1 /etc/hosts &&"
+        " rm -r /etc/systemd/system && [ ! -e /etc/systemd/system ] && echo gone"
+    )
+    settings = {"cwd": "/", "staging": f"{user_folder}/.staging", "size_mib": 64}
+    become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    argv = [
+        *(become if os.geteuid() == 0 else []),
+        *("/usr/bin/python3", "-I", "-S", f"{user_folder}/sandbox_enter.py"),
+        *(json.dumps({**settings, "process_limit": 100}), "sh", "-c", script),
+    ]
+
+    result = LocalRunner().run(argv, timeout_s=60)
+
+    assert result.stdout == "b\ngone\n", result.render()
+    assert not Path("/opt/harness-trial").exists()
+    assert not Path("/var/log/harness-trial").exists()
