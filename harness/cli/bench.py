@@ -16,7 +16,7 @@ from rich.table import Table
 
 from harness.cli.images import show_event
 from harness.cli.options import add_machine_options, settings_of
-from harness.gpu import load_catalogue
+from harness.gpu.catalogue import load_catalogue
 from harness.lab import open_lab
 from harness.lab.layers import booted, cloud_init_done
 from harness.lab.node import NodeRequest

@@ -22,12 +22,8 @@ from harness.gpu.trace import (
 from harness.provisioning.wait import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from harness.gpu import GpuModel
+    from harness.gpu import Bars, GpuModel
     from harness.provisioning.wait import Clock
-
-_MIB = 1 << 20
 
 #: How many 32-bit registers one guest can make the device remember; later ones are forgotten.
 REGISTER_LIMIT = 65_536
@@ -47,18 +43,17 @@ class EmulatedGpu:
         self,
         model: GpuModel,
         *,
-        bars_mib: Mapping[int, int],
+        bars: Bars,
+        is_express: bool = False,
         clock: Clock = SYSTEM_CLOCK,
         trace_capacity: int = DEFAULT_CAPACITY,
     ) -> None:
-        """`bars_mib` is the column of the model's BARs that fits the transport."""
+        """`bars` are those of the model's that fit the transport, as is `is_express`."""
         self.model = model
-        self.bars_mib = dict(bars_mib)
+        self.bars = dict(bars)
         self._clock = clock
         self._lock = threading.Lock()
-        self._config = ConfigSpace(
-            model.pci, {bar: mib * _MIB for bar, mib in self.bars_mib.items()}
-        )
+        self._config = ConfigSpace(model.pci, self.bars, is_express=is_express)
         self._recorder = TraceRecorder(clock, trace_capacity)
         self._hardwired = {(0, offset): value for offset, value in model.boot_registers.items()}
         self._written: dict[tuple[int, int], int] = {}
@@ -89,22 +84,36 @@ class EmulatedGpu:
         What no BAR claims reads as all ones, as a PCI bus answers.
         """
         with self._lock:
-            bar, offset = self._locate(address, size)
-            if isinstance(bar, Stray) or not self._on_bus:
-                value = _all_ones(size)
-            else:
-                value = self._read_registers(bar, offset, size)
-            self._recorder.access(AccessKind.BAR_READ, bar, offset, size, value)
-            return value
+            return self._read(*self._locate(address, size), size)
+
+    def bar_read(self, bar: int, offset: int, size: int) -> int:
+        """Read `size` bytes, 1 to 8, of a BAR, for a transport that says which one it is."""
+        with self._lock:
+            return self._read(*self._within(bar, offset, size), size)
+
+    def _read(self, bar: int | Stray, offset: int, size: int) -> int:
+        if isinstance(bar, Stray) or not self._on_bus:
+            value = _all_ones(size)
+        else:
+            value = self._read_registers(bar, offset, size)
+        self._recorder.access(AccessKind.BAR_READ, bar, offset, size, value)
+        return value
 
     def memory_write(self, address: int, value: int, size: int) -> None:
         """Write `size` bytes, 1 to 8, of guest memory that a BAR may claim."""
         with self._lock:
-            value &= _all_ones(size)
-            bar, offset = self._locate(address, size)
-            self._recorder.access(AccessKind.BAR_WRITE, bar, offset, size, value)
-            if not isinstance(bar, Stray) and self._on_bus:
-                self._write_registers(bar, offset, value, size)
+            self._write(*self._locate(address, size), value, size)
+
+    def bar_write(self, bar: int, offset: int, value: int, size: int) -> None:
+        """Write `size` bytes, 1 to 8, of a BAR, for a transport that says which one it is."""
+        with self._lock:
+            self._write(*self._within(bar, offset, size), value, size)
+
+    def _write(self, bar: int | Stray, offset: int, value: int, size: int) -> None:
+        value &= _all_ones(size)
+        self._recorder.access(AccessKind.BAR_WRITE, bar, offset, size, value)
+        if not isinstance(bar, Stray) and self._on_bus:
+            self._write_registers(bar, offset, value, size)
 
     def reset(self) -> None:
         """Return to the state after power-on, as a guest's bus reset does."""
@@ -115,6 +124,11 @@ class EmulatedGpu:
 
     def _locate(self, address: int, size: int) -> tuple[int | Stray, int]:
         return self._config.find_bar(address, size) or (NO_BAR, address)
+
+    def _within(self, bar: int, offset: int, size: int) -> tuple[int | Stray, int]:
+        if bar not in self.bars or offset + size > self.bars[bar].size:
+            return NO_BAR, offset
+        return bar, offset
 
     def _read_registers(self, bar: int, offset: int, size: int) -> int:
         first = offset & ~3
@@ -163,10 +177,11 @@ class EmulatedGpu:
             self._answers.pop(register, None)
 
     def _scripted(self, bar: int, offset: int) -> tuple[int, int]:
-        if bar not in self.bars_mib or not 0 <= offset < self.bars_mib[bar] * _MIB or offset % 4:
+        if bar not in self.bars or not 0 <= offset < self.bars[bar].size or offset % 4:
+            sizes = ", ".join(f"{index} of {bar.mib} MiB" for index, bar in self.bars.items())
             raise ValueError(
-                f"There is no 32-bit register at {offset:#x} of BAR {bar}; this GPU has BARs "
-                f"{sorted(self.bars_mib)} of {list(self.bars_mib.values())} MiB."
+                f"There is no 32-bit register at {offset:#x} of BAR {bar}; this GPU has the BARs "
+                f"{sizes}."
             )
         return bar, offset
 

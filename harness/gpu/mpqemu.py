@@ -263,7 +263,7 @@ class MpqemuServer:
             id=self.device_id,
             driver=DRIVER,
             fd=fd,
-            root_port_window_mib=root_port_window_mib(self.gpu.bars_mib),
+            root_port_window_mib=root_port_window_mib(self.gpu.bars),
         )
 
     @property

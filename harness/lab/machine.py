@@ -246,9 +246,7 @@ class LabMachine:
 
     def _serve(self, device_id: str, model: GpuModel) -> MpqemuServer:
         self._equipment.require_transport()
-        server = MpqemuServer(
-            EmulatedGpu(model, bars_mib=model.bars_mib.mpqemu), device_id=device_id
-        )
+        server = MpqemuServer(EmulatedGpu(model, bars=model.bars.mpqemu), device_id=device_id)
         self._servers[device_id] = self._resources.enter_context(server)
         return server
 

@@ -20,7 +20,7 @@ from harness.cli.bench import MEASURES
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
 from harness.evidence.collect import node_request
-from harness.gpu import ModelFile, load_catalogue
+from harness.gpu.catalogue import ModelFile, NodeFile, load_catalogue
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
 from harness.image.catalogue import RecipeFile
 from harness.lab.node import NodeRequest
@@ -151,6 +151,9 @@ class _Options:
     def addoption(self, name: str, **attributes: object) -> None:
         self.added.append((name, attributes))
 
+    def addini(self, name: str, help: str, **attributes: object) -> None:  # noqa: A002
+        """Take an ini option; the pages show those of the command line."""
+
 
 def pytest_options() -> list[Row]:
     options = _Options()
@@ -280,6 +283,10 @@ def model_keys() -> list[Row]:
     return list(_keys(ModelFile))
 
 
+def node_keys() -> list[Row]:
+    return list(_keys(NodeFile))
+
+
 def _keys(shape: type, prefix: str = "") -> Iterator[Row]:
     """Yield the keys of a data file's shape, those of the shapes within after a dot."""
     for field in dataclasses.fields(shape):
@@ -305,6 +312,13 @@ def _shape_within(shape: type, annotation: str) -> type | None:
 
 def models() -> list[Row]:
     return [(name, model.title, str(model.pci)) for name, model in load_catalogue().models.items()]
+
+
+def gpu_nodes() -> list[Row]:
+    return [
+        (name, f"{node.count} x {node.model.name}", node.vm_size)
+        for name, node in load_catalogue().nodes.items()
+    ]
 
 
 def qemu_versions() -> list[Row]:
@@ -385,6 +399,8 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Measure": lambda _: list(MEASURES.items()),
     "Model": lambda _: models(),
     "Model key": lambda _: model_keys(),
+    "GPU node": lambda _: gpu_nodes(),
+    "GPU node key": lambda _: node_keys(),
     "QEMU": lambda _: qemu_versions(),
     "Provisioning command": lambda _: provisioning_commands(),
     "Configuration key": lambda _: configuration_keys(),

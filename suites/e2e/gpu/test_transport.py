@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import RequirementError
-from harness.gpu import GpuModel, load_catalogue
+from harness.gpu.catalogue import load_catalogue
 from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.mpqemu import EndKind, MpqemuServer
 from harness.gpu.trace import AccessKind
@@ -20,6 +20,8 @@ from suites.e2e.gpu.pausedqemu import BAR_0, PausedQemu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from harness.gpu import GpuModel
 
 _QEMU = "qemu-system-x86_64"
 _END_S = 20.0
@@ -63,12 +65,12 @@ def h100() -> GpuModel:
 
 @pytest.fixture
 def server(h100: GpuModel) -> Iterator[MpqemuServer]:
-    with MpqemuServer(EmulatedGpu(h100, bars_mib=h100.bars_mib.mpqemu)) as running:
+    with MpqemuServer(EmulatedGpu(h100, bars=h100.bars.mpqemu)) as running:
         yield running
 
 
 def test_guest_finds_the_model_and_its_boot_registers(model: GpuModel, tmp_path: Path) -> None:
-    gpu = EmulatedGpu(model, bars_mib=model.bars_mib.mpqemu)
+    gpu = EmulatedGpu(model, bars=model.bars.mpqemu)
     with (
         MpqemuServer(gpu) as server,
         PausedQemu(tmp_path, server.attachment()) as qemu,
@@ -180,7 +182,7 @@ def test_firmware_gives_every_bar_an_address(server: MpqemuServer, tmp_path: Pat
     finally:
         process.kill()
         process.wait(_END_S)
-    bases = [written[0x10 + 4 * bar] for bar in server.gpu.bars_mib]
+    bases = [written[0x10 + 4 * bar] for bar in server.gpu.bars]
     assert all(base and base % (16 << 20) == 0 for base in bases)
     assert len(set(bases)) == len(bases)
     assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED
