@@ -220,7 +220,8 @@ class DeviceServer(abc.ABC, Generic[R]):
         This is the stall watchdog; whoever waits for a guest asks it.
         """
         state, now_s = self.state, self._clock.monotonic()
-        if state.pending_since_s is None or now_s - state.pending_since_s <= patience_s:
+        since_s = state.pending_since_s
+        if state.ending is not None or since_s is None or now_s - since_s <= patience_s:
             return None
         return f"its emulated GPU '{self.device_id}' is stuck: {state.describe(now_s)}"
 

@@ -53,6 +53,9 @@ IRQS = 5
 MOST_DATA_BYTES = 4096
 MOST_MESSAGE_BYTES = 16 << 10
 
+#: QEMU's own 5 s would end a stalled device for good: QEMU 11.1 takes the answer that comes late
+#: for that of its next request, and hangs up.
+_PATIENCE_MS = 3_600_000
 _DEVICE_IS_PCI_WITH_RESET = 0x3
 _READ_WRITE = 0x3
 _MAJOR = 0
@@ -196,7 +199,10 @@ class VfioUserServer(DeviceServer[Message]):
             driver=Transport.VFIO_USER.value,
             root_port_window_mib=root_port_window_mib(self.gpu.bars),
             aperture_mib=aperture_mib(self.gpu.bars),
-            properties={"socket": {"type": "unix", "path": self.socket_path.name}},
+            properties={
+                "socket": {"type": "unix", "path": self.socket_path.name},
+                "x-msg-timeout": _PATIENCE_MS,
+            },
         )
 
     @override

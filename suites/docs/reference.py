@@ -339,7 +339,7 @@ def _takes_gpu(version: str, accelerator: str) -> str:
         )
     except RequirementError:
         return "none"
-    return f"`{transport.value}`"
+    return transport.value
 
 
 def evidence_paths() -> list[Row]:

@@ -190,6 +190,7 @@ def test_attachment_says_how_to_plug(server: VfioUserServer) -> None:
         "id": "gpu0",
         "bus": "rp0",
         "socket": {"type": "unix", "path": "gpu0.sock"},
+        "x-msg-timeout": 3_600_000,
     }
     assert attachment.to_device_argv("rp0").startswith('{"driver": "vfio-user-pci"')
     assert (attachment.root_port_window_mib, attachment.aperture_mib) == (64, 128 << 10)
