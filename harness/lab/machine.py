@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
+from harness.datafile import listed
 from harness.errors import HarnessError
 from harness.gpu.serving import serve_gpu
 from harness.machine.broker import Demand
@@ -55,6 +57,8 @@ _STALL_S = 60.0
 #: What QEMU takes beside the guest's memory.
 _QEMU_MIB = 128
 _ROOM_S = 900.0
+#: So many GPUs that were unplugged again keep their traces.
+_MOST_DEPARTED = 16
 #: How long a guest may take to come to rest before its state is saved.
 _REST_S = 120.0
 
@@ -118,6 +122,8 @@ class LabMachine:
         self._hostname = hostname
         self._resources = contextlib.ExitStack()
         self._servers: dict[str, DeviceServer[Any]] = {}
+        self._departed: dict[str, EmulatedGpu] = {}
+        self._numbers = itertools.count()
         self._ssh: SshRunner | None = None
         self._is_agent_ready = False
         self._is_killed = False
@@ -164,10 +170,10 @@ class LabMachine:
                 tell=equipment.tell,
             )
         )
+        # After QEMU, whose guest would else see its GPUs vanish.
+        self._resources.callback(self._close_servers)
         at_start = () if self.checkpoint is not None else self._gpus
-        attachments = [
-            self._serve(f"gpu{index}", model).attachment() for index, model in enumerate(at_start)
-        ]
+        attachments = [self._serve(model).attachment() for model in at_start]
         self._qemu = QemuMachine(
             self.spec, self.folder, attachments, agent_program=equipment.agent_program
         )
@@ -254,7 +260,8 @@ class LabMachine:
         self.agent.remember(nonce, self.deadline(_CONNECT_KVM_S))
         self.qemu.save(state)
 
-    def _serve(self, device_id: str, model: GpuModel) -> DeviceServer[Any]:
+    def _serve(self, model: GpuModel) -> DeviceServer[Any]:
+        device_id = f"gpu{next(self._numbers)}"
         server = serve_gpu(
             model,
             self._equipment.transport(),
@@ -265,14 +272,20 @@ class LabMachine:
         script = self._gpu_scripts.get(device_id)
         if script is not None:
             script.apply(server.gpu)
-        self._servers[device_id] = self._resources.enter_context(server)
+        server.start()
+        self._servers[device_id] = server
         return server
+
+    def _close_servers(self) -> None:
+        with contextlib.ExitStack() as closing:
+            for server in self._servers.values():
+                closing.callback(server.close)
 
     def hot_plug(self, model: GpuModel) -> str:
         """Plug a GPU into the running machine, and return its device id."""
-        device_id = f"gpu{len(self._servers)}"
-        self.qemu.plug(self._serve(device_id, model).attachment())
-        return device_id
+        server = self._serve(model)
+        self.qemu.plug(server.attachment())
+        return server.device_id
 
     def wait_for_gpu(self, model: GpuModel, *, count: int = 1) -> None:
         """Wait until the guest lists so many GPUs of this model on its bus.
@@ -282,16 +295,33 @@ class LabMachine:
         self.guest.wait_for_pci(str(model.pci), count=count)
 
     def hot_unplug(self, device_id: str) -> None:
-        """Ask the guest to let go of a GPU, and wait until it has."""
+        """Ask the guest to let go of a GPU, and wait until it has; its trace is kept."""
         self.qemu.unplug(device_id, self.deadline(_HOT_PLUG_KVM_S))
+        server = self._servers.pop(device_id)
+        server.close()
+        self._departed[device_id] = server.gpu
+        if len(self._departed) > _MOST_DEPARTED:
+            del self._departed[next(iter(self._departed))]
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
-        """Return the device model behind a plugged GPU."""
-        return self._servers[device_id].gpu
+        """Return the device model behind a GPU, plugged or one of the last to be unplugged.
+
+        Raises HarnessError where there is none.
+        """
+        gpus = self._gpus_by_id()
+        if device_id not in gpus:
+            raise HarnessError(
+                f"Machine '{self.name}' has no GPU '{device_id}', but {listed(gpus)}."
+            )
+        return gpus[device_id]
+
+    def _gpus_by_id(self) -> dict[str, EmulatedGpu]:
+        plugged = {device_id: server.gpu for device_id, server in self._servers.items()}
+        return {**self._departed, **plugged}
 
     def gpu_traces(self) -> Mapping[str, AccessTrace]:
         """Return what the guest did to each GPU, by device id."""
-        return {name: server.gpu.trace for name, server in self._servers.items()}
+        return {device_id: gpu.trace for device_id, gpu in self._gpus_by_id().items()}
 
     def mark(self, words: str) -> None:
         """Write a line into the trace of every GPU; boot stages and steps write theirs."""
