@@ -54,6 +54,8 @@ _MILESTONE = r"running '[a-z:-]+'|step [a-z-]+ (?:done|failed) after [0-9.]+ s"
 SEED = "seed.iso"
 #: Seconds after which a guest blocked on its GPU is called stuck.
 _STALL_S = 60.0
+#: Seconds after which a guest's delay is put down to its GPU.
+_NOTICED_S = 1.0
 #: What QEMU takes beside the guest's memory.
 _QEMU_MIB = 128
 _ROOM_S = 900.0
@@ -179,6 +181,7 @@ class LabMachine:
         )
         self._resources.enter_context(self._qemu)
         room.used_by(self._qemu.pid)
+        self._qemu.agent.explain_delay = lambda: self._stuck(_NOTICED_S)
         if self._is_killed:
             raise HarnessError(f"Machine '{self.name}' is not wanted any more.")
         if self.checkpoint is not None:
@@ -361,8 +364,12 @@ class LabMachine:
 
     def trouble(self) -> str | None:
         """Say why nothing good can come of this machine any more, or None."""
-        stuck = (server.trouble(_STALL_S) for server in self._servers.values())
-        return next(filter(None, stuck), None) or self.qemu.trouble()
+        return self._stuck(_STALL_S) or self.qemu.trouble()
+
+    def _stuck(self, patience_s: float) -> str | None:
+        """Name a GPU on which the guest has been blocked for so long, or None."""
+        stuck = (server.trouble(patience_s) for server in self._servers.values())
+        return next(filter(None, stuck), None)
 
     def kill(self) -> None:
         """End the machine at once, from any thread; who waits for it learns of that."""
