@@ -30,13 +30,15 @@ class Settings:
 
     `ci` is true where the variable CI says so: there, a machine that cannot be had is a failure
     and not a reason to skip. Beyond `checkpoint_limit_mib` of disk, the least recently used
-    checkpoints that nobody uses are removed.
+    checkpoints that nobody uses are removed. `gpu_models` are folders of GPU models beside those
+    that come with the harness.
     """
 
     accelerator: str = "auto"
     qemu: str = "qemu-system-x86_64"
     image: str = "debian-12"
     images_folder: Path = Path("images")
+    gpu_models: tuple[Path, ...] = ()
     cache: Path = field(default_factory=_cache)
     machine_start: str = "clone"
     evidence: str = "on-failure"

@@ -45,6 +45,18 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images-dir", type=Path, default=defaults.images_folder, metavar="DIR")
 
 
+def add_gpu_options(parser: argparse.ArgumentParser) -> None:
+    """Add where GPU models lie."""
+    parser.add_argument(
+        "--gpu-models",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="a folder of GPU models beside those that come with the harness; may be repeated",
+    )
+
+
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """Return the settings that parsed arguments ask for."""
     defaults = Settings()
@@ -52,6 +64,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         accelerator=getattr(arguments, "accelerator", defaults.accelerator),
         qemu=getattr(arguments, "qemu", defaults.qemu),
         image=getattr(arguments, "image", defaults.image),
+        gpu_models=tuple(getattr(arguments, "gpu_models", defaults.gpu_models)),
         images_folder=getattr(arguments, "images_dir", defaults.images_folder),
         checkpoint_limit_mib=getattr(
             arguments, "checkpoint_limit_mib", defaults.checkpoint_limit_mib

@@ -100,6 +100,11 @@ class Agent:
         self._link = AgentLink(name, sock, program)
 
     @property
+    def link(self) -> AgentLink:
+        """Return what carries the requests."""
+        return self._link
+
+    @property
     def welcome(self) -> Welcome | None:
         """Return what the agent said of itself; None while it has not."""
         return self._link.welcome

@@ -91,6 +91,8 @@ class AgentLink:
 
     def __init__(self, name: str, sock: socket.socket, program: bytes) -> None:
         self._name = name
+        #: Says why the guest may be late, for a message; whoever knows more than the agent sets it.
+        self.explain_delay: Callable[[], str | None] = lambda: None
         self._sock = sock
         self._program = program
         self._digest = hashlib.sha256(program).hexdigest()
@@ -332,8 +334,10 @@ class AgentLink:
         """Return what comes next; raises HarnessError at an error and at the deadline."""
         answer = call.next(deadline)
         if answer is None:
+            reason = self.explain_delay()
             raise HarnessError(
                 f"Machine '{self._name}' took too long over {call.what}; last seen: {seen}."
+                + (f" Meanwhile, {reason}" if reason else "")
             )
         if answer[0] == frames.ERROR:
             with self.reading(call):

@@ -37,6 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the node image, one of images/*.yaml (default: %(default)s)",
     )
     group.addoption(
+        "--gpu-models",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder of GPU models beside those that come with the harness; may be repeated",
+    )
+    group.addoption(
         "--machine-start",
         choices=START_CHOICES,
         default=defaults.machine_start,
@@ -62,17 +69,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="MIB",
         help="disk that checkpoints may take before the least recently used go (default: %(default)s)",
     )
+    parser.addini(
+        "gpu_models",
+        "folders of GPU models, as --gpu-models names them, relative to this file",
+        type="paths",
+        default=[],
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     select.add_markers(config)
     root = config.rootpath
+    gpu_models = [root / folder for folder in config.getoption("--gpu-models")]
     try:
         config.stash[SETTINGS] = Settings(
             accelerator=config.getoption("--accelerator"),
             qemu=config.getoption("--qemu"),
             image=config.getoption("--image"),
             images_folder=root / "images",
+            gpu_models=(*config.getini("gpu_models"), *gpu_models),
             machine_start=config.getoption("--machine-start"),
             evidence=config.getoption("--evidence"),
             evidence_folder=root / Path(config.getoption("--evidence-dir")),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence import ProvisioningOutcome
-from harness.gpu import read_model
+from harness.gpu.catalogue import read_model
 from harness.image.catalogue import read_recipe
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.configuration import ConfigurationError, parse_configuration

@@ -17,10 +17,11 @@ from harness import expect, plugin
 from harness.agent import frames
 from harness.cli import bench_shell, build_parser
 from harness.cli.bench import MEASURES
+from harness.cli.bench_gpu import GPU_MEASURES
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
 from harness.evidence.collect import node_request
-from harness.gpu import ModelFile, load_catalogue
+from harness.gpu.catalogue import ModelFile, NodeFile, load_catalogue
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
 from harness.image.catalogue import RecipeFile
 from harness.lab.node import NodeRequest
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = "tuple[str | None, ...]"
 
-_QEMU_VERSIONS = ("6.2.0", "7.2.0", "8.2.0", "9.0.0", "10.0.0", "10.1.0")
+_QEMU_VERSIONS = ("6.2.0", "7.2.0", "8.2.0", "9.0.0", "10.0.0", "10.1.1", "11.1.0")
 _PREBAKE_LINE = re.compile(r"AKS_GPU_PREBAKE event=(\w+)")
 
 
@@ -152,6 +153,9 @@ class _Options:
 
     def addoption(self, name: str, **attributes: object) -> None:
         self.added.append((name, attributes))
+
+    def addini(self, name: str, help: str, **attributes: object) -> None:  # noqa: A002
+        """Take an ini option; the pages show those of the command line."""
 
 
 def pytest_options(add: Callable[[Parser], None] = plugin.pytest_addoption) -> list[Row]:
@@ -286,6 +290,10 @@ def model_keys() -> list[Row]:
     return list(_keys(ModelFile))
 
 
+def node_keys() -> list[Row]:
+    return list(_keys(NodeFile))
+
+
 def _keys(shape: type, prefix: str = "") -> Iterator[Row]:
     """Yield the keys of a data file's shape, those of the shapes within after a dot."""
     for field in dataclasses.fields(shape):
@@ -313,6 +321,13 @@ def models() -> list[Row]:
     return [(name, model.title, str(model.pci)) for name, model in load_catalogue().models.items()]
 
 
+def gpu_nodes() -> list[Row]:
+    return [
+        (name, f"{node.count} x {node.model.name}", node.vm_size)
+        for name, node in load_catalogue().nodes.items()
+    ]
+
+
 def qemu_versions() -> list[Row]:
     """Return for some releases whether one that has the device takes an emulated GPU."""
     return [
@@ -322,15 +337,16 @@ def qemu_versions() -> list[Row]:
 
 
 def _takes_gpu(version: str, accelerator: str) -> str:
+    """Return the transport of a release whose binary has every device that it could have."""
     try:
-        choose_transport(
-            device_help=f'name "{Transport.MPQEMU.value}", bus PCI',
+        transport = choose_transport(
+            device_help="".join(f'name "{one.value}", bus PCI\n' for one in Transport),
             version=parse_qemu_version(f"version {version}"),
             accelerator="kvm" if accelerator == "kvm" else "tcg",
         )
     except RequirementError:
-        return "no"
-    return "yes"
+        return "none"
+    return transport.value
 
 
 def evidence_paths() -> list[Row]:
@@ -391,8 +407,11 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Recipe key": lambda _: recipe_keys(),
     "Measure": lambda _: list(MEASURES.items()),
     "Figure": lambda _: list(bench_shell.FIGURES.items()),
+    "GPU measure": lambda _: list(GPU_MEASURES.items()),
     "Model": lambda _: models(),
     "Model key": lambda _: model_keys(),
+    "GPU node": lambda _: gpu_nodes(),
+    "GPU node key": lambda _: node_keys(),
     "QEMU": lambda _: qemu_versions(),
     "Provisioning command": lambda _: provisioning_commands(),
     "Configuration key": lambda _: configuration_keys(),

@@ -392,6 +392,15 @@ def test_answer_without_end_is_refused(guest: _Guest, ready: Agent) -> None:
         ready.snapshot([], soon())
 
 
+def test_known_reason_of_a_delay_is_told(guest: _Guest, ready: Agent) -> None:
+    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+    ready.link.explain_delay = lambda: "its emulated GPU 'gpu0' is stuck."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_module, "_GRACE_S", 0.2)
+        with pytest.raises(HarnessError, match=r"Meanwhile, its emulated GPU 'gpu0' is stuck\."):
+            ready.stream(["cat"], timeout_s=0.0, stdin=bytes(1 << 20))
+
+
 def test_guest_that_reads_nothing_stops_nobody(
     guest: _Guest, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
