@@ -24,6 +24,34 @@ if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
 
 REPOSITORY = Path(__file__).parents[3]
+#: A spec with examples of every ending.
+GREETING = """\
+greet() { echo "hello $1"; }
+Describe 'greeting' slow
+  It 'greets'
+    When call greet world
+    The output should equal 'hello world'
+  End
+  It 'fails'
+    When call greet world
+    The output should equal 'hello moon'
+  End
+  Describe 'of many'
+    Parameters
+      ann
+      bob
+    End
+    It "greets $1"
+      When call greet "$1"
+      The output should end with "$1"
+    End
+  End
+  xIt 'is skipped'
+    false
+  End
+  Todo 'is to be written'
+End
+"""
 _OUTCOME = re.compile(r"^(\S.*?) (PASSED|FAILED|SKIPPED|XFAIL|ERROR)\b", re.MULTILINE)
 _RUN_S = 60.0
 

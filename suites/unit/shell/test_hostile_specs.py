@@ -134,17 +134,6 @@ def test_carriage_returns_are_dropped(project: SpecProject) -> None:
     assert outcomes(_run(project)) == {"has DOS line ends": "passed"}
 
 
-def test_bytes_that_are_no_text_reach_the_report(project: SpecProject) -> None:
-    (project.root / "latin_spec.sh").write_bytes(
-        b"It 'is caf\xe9'\nWhen call printf 'caf\xe9'\nThe output should equal x\nEnd\n"
-        b"It 'is the same'\nWhen call printf 'caf\xe9'\nThe output should equal 'caf\xe9'\nEnd\n"
-    )
-
-    result = _run(project, "-n", "1")
-
-    assert "1 failed, 1 passed" in result.stdout, result.render()
-
-
 def test_nul_byte_in_a_spec_is_an_error_with_its_line(project: SpecProject) -> None:
     (project.root / "nul_spec.sh").write_bytes(b"It 'x'\nWhen call echo \0\nEnd\n")
 

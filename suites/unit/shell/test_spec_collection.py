@@ -5,42 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from suites.unit.shell.running import outcomes
+from suites.unit.shell.running import GREETING, outcomes
 
 if TYPE_CHECKING:
     from suites.unit.shell.running import SpecProject
 
-_SPEC = """\
-greet() { echo "hello $1"; }
-Describe 'greeting' slow
-  It 'greets'
-    When call greet world
-    The output should equal 'hello world'
-  End
-  It 'fails'
-    When call greet world
-    The output should equal 'hello moon'
-  End
-  Describe 'of many'
-    Parameters
-      ann
-      bob
-    End
-    It "greets $1"
-      When call greet "$1"
-      The output should end with "$1"
-    End
-  End
-  xIt 'is skipped'
-    false
-  End
-  Todo 'is to be written'
-End
-"""
-
 
 def test_examples_are_reported_one_by_one(project: SpecProject) -> None:
-    project.write("spec/greeting_spec.sh", _SPEC)
+    project.write("spec/greeting_spec.sh", GREETING)
 
     result = project.run(f"--junitxml={project.root}/junit.xml")
 
@@ -60,7 +32,7 @@ def test_examples_are_reported_one_by_one(project: SpecProject) -> None:
 
 
 def test_examples_are_chosen_by_keyword_tag_and_id(project: SpecProject) -> None:
-    project.write("spec/greeting_spec.sh", _SPEC)
+    project.write("spec/greeting_spec.sh", GREETING)
     project.write("spec/other_spec.sh", "It 'is not slow'\nThe value a should equal a\nEnd\n")
 
     assert set(outcomes(project.run("-k", "bob"))) == {"greets bob"}
@@ -79,19 +51,10 @@ def test_focused_examples_pass_any_filter(project: SpecProject) -> None:
 
 
 def test_run_stops_at_the_first_failure(project: SpecProject) -> None:
-    project.write("spec/greeting_spec.sh", _SPEC)
+    project.write("spec/greeting_spec.sh", GREETING)
 
     assert set(outcomes(project.run("-x"))) == {"greets", "fails"}
     assert set(outcomes(project.run("--lf"))) == {"fails"}
-
-
-def test_workers_reach_the_same_verdicts(project: SpecProject) -> None:
-    for number in range(4):
-        project.write(f"spec/greeting{number}_spec.sh", _SPEC)
-
-    result = project.run("-n", "2", "-q")
-
-    assert "4 failed, 12 passed, 4 skipped, 4 xfailed" in result.stdout
 
 
 def test_failing_group_hooks_are_errors(project: SpecProject) -> None:
