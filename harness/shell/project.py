@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import shlex
+import stat
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, RequirementError
+from harness.lease import leased_folder, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -197,11 +200,16 @@ class Project:
 
 
 class ScratchFolder:
-    """The run's temporary directory: mocks, and the scratch space that specs know."""
+    """The run's temporary directory: mocks, and the scratch space that specs know.
+
+    It is leased, and what a killed run left is removed by the next one.
+    """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="shellspec.", ignore_cleanup_errors=True)
-        self.path = Path(self._folder.name)
+        parent = _own_folder(Path(tempfile.gettempdir()) / f"harness-shells-{os.geteuid()}")
+        sweep(parent)
+        self._lease = contextlib.ExitStack()
+        self.path = self._lease.enter_context(leased_folder(parent, prefix="run"))
         self._count = 0
 
     def new_work_dir(self) -> Path:
@@ -211,7 +219,22 @@ class ScratchFolder:
         return path
 
     def close(self) -> None:
-        self._folder.cleanup()
+        self._lease.close()
+
+
+def _own_folder(folder: Path) -> Path:
+    """Make a folder in a directory that everybody may write to; refuse what another put there.
+
+    Raises RequirementError.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise RequirementError(
+            f"'{folder}' is not a folder of this user alone; remove it, or set TMPDIR."
+        )
+    return folder
 
 
 def environment(

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.errors import RequirementError
 from harness.provisioning.command import end, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
+from harness.shell.project import ScratchFolder
 from suites.unit.shell.running import REPOSITORY
 
 if TYPE_CHECKING:
@@ -64,3 +66,31 @@ def test_run_that_is_ended_takes_its_shells_with_it(
         _wait_until("the end of the code under test", mark, is_running=False)
     finally:
         end(run, grace_s=_PATIENCE_S)
+
+
+def test_folder_of_a_killed_run_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / f"harness-shells-{os.geteuid()}" / "run-left"
+    left.mkdir(parents=True)
+    left.parent.chmod(0o700)
+    (left / "work").touch()
+
+    scratch = ScratchFolder()
+
+    assert not left.exists()
+    assert scratch.path.is_dir()
+    scratch.close()
+    assert not scratch.path.exists()
+
+
+def test_folder_that_others_may_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / f"harness-shells-{os.geteuid()}").mkdir(mode=0o700)
+    (tmp_path / f"harness-shells-{os.geteuid()}").chmod(0o777)
+
+    with pytest.raises(RequirementError, match="not a folder of this user alone"):
+        ScratchFolder()
