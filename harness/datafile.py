@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import pydantic
 import yaml
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
+    from collections.abc import Hashable, Mapping
     from pathlib import Path
 
 T = TypeVar("T")
@@ -51,11 +51,6 @@ def line_of(file: Path, location: Location) -> int:
     """Return the line of what a file that was read says at `location`, for a check of one's own."""
     tree, _data = _parse(file.read_text(encoding="utf-8"), file)
     return _line_of(tree, location)
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return the names in quotes, as messages list what is known."""
-    return ", ".join(f"'{name}'" for name in names) or "none"
 
 
 def _parse(text: str, file: Path) -> tuple[yaml.Node, object]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 import pydantic
 from pydantic import AfterValidator, Field
 
-from harness.datafile import line_of, listed, read_data_file
-from harness.errors import BadInputError
+from harness.datafile import line_of, read_data_file
+from harness.errors import BadInputError, listed
 from harness.gpu import Bar, DriverKind, GpuModel, GpuNode, PciIdentity, TransportBars
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import pydantic
 from pydantic import AfterValidator
 
-from harness.datafile import line_of, listed, read_data_file
-from harness.errors import BadInputError
+from harness.datafile import line_of, read_data_file
+from harness.errors import BadInputError, listed
 from harness.image import DriverImage  # noqa: TC001 - pydantic evaluates the annotations
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
-from harness.datafile import listed
-from harness.errors import HarnessError
+from harness.errors import HarnessError, listed
 from harness.gpu.serving import serve_gpu
 from harness.machine.broker import Demand
 from harness.machine.guest import Guest

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.datafile import listed
-from harness.errors import BadInputError, RequirementError
+from harness.errors import BadInputError, RequirementError, listed
 from harness.gpu.script import GpuScript
 
 if TYPE_CHECKING:
