@@ -181,7 +181,7 @@ class LabMachine:
         )
         self._resources.enter_context(self._qemu)
         room.used_by(self._qemu.pid)
-        self._qemu.agent.explain_delay = lambda: self._stuck(_NOTICED_S)
+        self._qemu.agent.link.explain_delay = lambda: self._stuck(_NOTICED_S)
         if self._is_killed:
             raise HarnessError(f"Machine '{self.name}' is not wanted any more.")
         if self.checkpoint is not None:
