@@ -13,9 +13,9 @@ from fnmatch import fnmatch
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from harness import expect
+from harness import expect, plugin
 from harness.agent import frames
-from harness.cli import build_parser
+from harness.cli import bench_shell, build_parser
 from harness.cli.bench import MEASURES
 from harness.cli.bench_gpu import GPU_MEASURES
 from harness.cli.doctor import examine
@@ -25,7 +25,7 @@ from harness.gpu.catalogue import ModelFile, NodeFile, load_catalogue
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
 from harness.image.catalogue import RecipeFile
 from harness.lab.node import NodeRequest
-from harness.plugin import pytest_addoption
+from harness.plugin import specfiles
 from harness.plugin.report import _ATTACHED
 from harness.provisioning import exit_codes
 from harness.provisioning.__main__ import COMMANDS
@@ -44,6 +44,8 @@ from suites.unit.provisioning.simulation import SimulatedNode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from pytest import Parser  # noqa: PT013 - a type alone
 
     from suites.docs.pages import Table
 
@@ -131,7 +133,7 @@ def _default(field: dataclasses.Field[object]) -> str:
 
 
 def _value(value: object) -> str:
-    if value is None or value in ((), {}):
+    if value is None or value in ((), {}, []):
         return "none"
     if isinstance(value, tuple):
         return ", ".join(value)
@@ -156,11 +158,15 @@ class _Options:
         """Take an ini option; the pages show those of the command line."""
 
 
-def pytest_options() -> list[Row]:
+def pytest_options(add: Callable[[Parser], None] = plugin.pytest_addoption) -> list[Row]:
     options = _Options()
-    pytest_addoption(options)  # type: ignore[arg-type]  # all of a parser that it uses
+    add(options)  # type: ignore[arg-type]  # all of a parser that it uses
     return [
-        (name, str(attributes["default"]), str(attributes["help"]).partition(" (default")[0])
+        (
+            name,
+            _value(attributes.get("default")),
+            str(attributes["help"]).partition(" (default")[0],
+        )
         for name, attributes in options.added
     ]
 
@@ -393,12 +399,14 @@ def _first_line(function: object) -> str:
 TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Command": lambda _: harness_commands(),
     "Option": lambda _: pytest_options(),
+    "Option for shell code": lambda _: pytest_options(specfiles.pytest_addoption),
     "Fixture": lambda _: fixtures(),
     "Field": lambda _: request_fields(),
     "Expectation": lambda _: expectations(),
     "Path in the folder": lambda _: evidence_paths(),
     "Recipe key": lambda _: recipe_keys(),
     "Measure": lambda _: list(MEASURES.items()),
+    "Figure": lambda _: list(bench_shell.FIGURES.items()),
     "GPU measure": lambda _: list(GPU_MEASURES.items()),
     "Model": lambda _: models(),
     "Model key": lambda _: model_keys(),
@@ -417,4 +425,4 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
 }
 
 #: Tables that are checked elsewhere, or of which nothing but their paths and names can be.
-PROSE = frozenset({"Path", "Function"})
+PROSE = frozenset({"Path", "Function", "shellspec"})
