@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
 from harness.errors import HarnessError, listed
 from harness.gpu.serving import serve_gpu
+from harness.gpu.transport import Transport
 from harness.machine.broker import Demand
 from harness.machine.guest import Guest
 from harness.machine.qemu import QemuMachine
-from harness.machine.spec import MemoryFile
+from harness.machine.spec import Accelerator, MemoryFile
 from harness.machine.ssh import SshRunner
 from harness.provisioning.wait import Deadline
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from harness.gpu.script import GpuScript
     from harness.gpu.server import DeviceServer
     from harness.gpu.trace import AccessTrace
-    from harness.gpu.transport import Transport
     from harness.machine.agent import Agent
     from harness.machine.broker import Broker
     from harness.machine.checkpoint import Checkpoint
@@ -263,10 +263,18 @@ class LabMachine:
         self.qemu.save(state)
 
     def _serve(self, model: GpuModel) -> DeviceServer[Any]:
+        transport = self._equipment.transport()
+        spec = self.spec
+        if transport is Transport.MPQEMU and spec.cpus > 1 and spec.accelerator is Accelerator.KVM:
+            raise HarnessError(
+                f"Machine '{spec.name}' has {spec.cpus} vCPUs, each in a thread of its own, and two "
+                f"threads that touch one '{transport.value}' at once hang QEMU; give it one vCPU, "
+                "or take QEMU 10.1.1 or newer."
+            )
         device_id = f"gpu{next(self._numbers)}"
         server = serve_gpu(
             model,
-            self._equipment.transport(),
+            transport,
             folder=self.folder,
             device_id=device_id,
             aperture_mib=self.spec.root_port_aperture_mib,

@@ -34,10 +34,10 @@ _ROUNDS = "/run/wild-rounds"
 
 
 @pytest.fixture
-def seed(record_property: Callable[[str, object], None]) -> int:
+def seed(request: pytest.FixtureRequest) -> int:
     """Return the seed of this run, told in its report for the one that has to be repeated."""
     chosen = int(os.environ.get("CHAOS_SEED") or secrets.randbits(32))
-    record_property("CHAOS_SEED", chosen)
+    request.node.user_properties.append(("CHAOS_SEED", chosen))
     return chosen
 
 
@@ -125,7 +125,7 @@ def test_random_accesses_and_random_plugging_leave_everything_alive(
     h100: GpuModel,
     seed: int,
     duration_s: float,
-    record_property: Callable[[str, object], None],
+    request: pytest.FixtureRequest,
 ) -> None:
     machine = wild_machine
     chaos = Chaos(machine, h100, seed)
@@ -154,8 +154,7 @@ def test_random_accesses_and_random_plugging_leave_everything_alive(
         machine.hot_unplug(device_id)
     rounds = int(machine.guest.read_text(_ROUNDS) or 0)
     assert rounds > 0, "The guest's program was expected to touch GPUs, but it did not run."
-    record_property("actions", chaos.actions)
-    record_property("rounds in the guest", rounds)
+    request.node.user_properties += [("actions", chaos.actions), ("guest's rounds", rounds)]
     assert (threading.active_count(), _descriptors(), _descriptors(machine.qemu.pid)) == (
         threads,
         ours,

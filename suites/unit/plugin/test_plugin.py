@@ -329,3 +329,19 @@ def test_declared_markers_are_known(inner: Inner) -> None:
     )
 
     inner.run(source, "--strict-markers").assert_outcomes(passed=1)
+
+
+def test_folders_of_gpu_models_come_from_ini_and_options(inner: Inner) -> None:
+    (inner.folder / "pytest.ini").write_text("[pytest]\ngpu_models = ours\n")
+
+    result = inner.run(
+        """
+        def test_folders(settings, pytestconfig):
+            root = pytestconfig.rootpath
+            assert settings.gpu_models == (root / "ours", root / "mine", root / "theirs")
+        """,
+        "--gpu-models=mine",
+        "--gpu-models=theirs",
+    )
+
+    result.assert_outcomes(passed=1)
