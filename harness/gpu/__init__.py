@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from typing_extensions import override
 
 from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _DEVICE_ID = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 
@@ -116,20 +120,22 @@ class GpuNode:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuAttachment:
-    """How to plug one GPU into a QEMU machine, as data.
+    """How to plug one GPU into a QEMU machine, as data; plugged once, since it is void then.
 
-    `fd` is the socket that QEMU inherits, or gets over QMP by `getfd`. It is void once QEMU has
-    begun to talk to the device, so an attachment is plugged once. `root_port_window_mib` is the
-    address space that the root port above must reserve (`mem-reserve`): without it a guest finds
-    no room for the BARs of a hot-plugged function. Ten ports with 64 MiB fitted beside 1.5 GiB
-    of RAM; with 160 MiB each the firmware hung.
+    `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`; None where the properties
+    name one that QEMU opens itself, from the machine's folder. `root_port_window_mib` is the
+    address space below 4 GiB that the root port above must reserve (`mem-reserve`), and
+    `aperture_mib` that above (`pref64-reserve`): without it a guest finds no room for the BARs of
+    a hot-plugged function. Ten ports with 64 MiB fitted beside 1.5 GiB of RAM; with 160 MiB each
+    the firmware hung.
     """
 
     id: str
     driver: str
-    fd: int
+    fd: int | None = None
     root_port_window_mib: int
-    properties: Mapping[str, str] = field(default_factory=dict)
+    aperture_mib: int = 0
+    properties: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not _DEVICE_ID.fullmatch(self.id):
@@ -141,29 +147,60 @@ class GpuAttachment:
             )
 
     def to_device_argv(self, bus: str) -> str:
-        """Return the value of `-device` that plugs the GPU at start, with `fd` inherited."""
+        """Return the value of `-device` that plugs the GPU at start, with `fd` inherited.
+
+        QEMU takes JSON there since 6.2, and has had devices without a descriptor only since then.
+        """
+        if self.fd is None:
+            return json.dumps(self.to_device_add(bus, None))
         pairs = {"id": self.id, "fd": str(self.fd), "bus": bus, **self.properties}
         return ",".join((self.driver, *(f"{key}={_escaped(pairs[key])}" for key in pairs)))
 
-    def to_device_add(self, bus: str, fdname: str) -> dict[str, object]:
+    def to_device_add(self, bus: str, fdname: str | None) -> dict[str, object]:
         """Return the arguments of QMP's `device_add`; `fdname` is the name given to `getfd`."""
-        return {
-            "driver": self.driver,
-            "id": self.id,
-            "fd": fdname,
-            "bus": bus,
-            **self.properties,
-        }
+        handed = {} if fdname is None else {"fd": fdname}
+        return {"driver": self.driver, "id": self.id, **handed, "bus": bus, **self.properties}
 
 
 def root_port_window_mib(bars: Bars) -> int:
-    """Return the window in MiB that a root port needs for these BARs: a power of two, 64 or more.
+    """Return the window in MiB below 4 GiB that a root port needs: a power of two, 64 or more.
 
     BARs are aligned to their size, so the sum rounded up to a power of two has room for all.
     """
-    return max(64, 1 << (sum(bar.mib for bar in bars.values()) - 1).bit_length())
+    return max(64, _room_mib(bar for bar in bars.values() if bar.bits == 32))
 
 
-def _escaped(value: str) -> str:
+def aperture_mib(bars: Bars) -> int:
+    """Return the window in MiB that a root port needs for 64-bit BARs; 0 where there are none."""
+    return _room_mib(bar for bar in bars.values() if bar.bits == 64)
+
+
+def fitted(bars: Bars, aperture_mib: int) -> Bars:
+    """Return the BARs with the largest 64-bit ones halved until they fit into a window.
+
+    A real GPU's are hundreds of GiB, and eight of those are more than an emulated processor can
+    address.
+    """
+    fitting = dict(bars)
+    while _room_mib(bar for bar in fitting.values() if bar.bits == 64) > aperture_mib:
+        wide = {index: bar for index, bar in fitting.items() if bar.bits == 64}
+        index = max(wide, key=lambda index: wide[index].mib)
+        if wide[index].mib == 1:
+            raise BadInputError(
+                f"BARs of {[bar.mib for bar in wide.values()]} MiB do not fit into a window of "
+                f"{aperture_mib} MiB; give the root ports more.",
+                source="MachineSpec",
+                key="root_port_aperture_mib",
+            )
+        fitting[index] = replace(wide[index], mib=wide[index].mib // 2)
+    return fitting
+
+
+def _room_mib(bars: Iterable[Bar]) -> int:
+    total = sum(bar.mib for bar in bars)
+    return total and 1 << (total - 1).bit_length()
+
+
+def _escaped(value: object) -> str:
     """Return `value` as QEMU's option parser takes it: a comma is written twice."""
-    return value.replace(",", ",,")
+    return str(value).replace(",", ",,")

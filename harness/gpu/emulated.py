@@ -61,17 +61,22 @@ class EmulatedGpu:
         self._on_bus = True
         self._stalled_until: float | None = None
 
+    @property
+    def config_size(self) -> int:
+        """Return how many bytes configuration space has."""
+        return self._config.size
+
     # What a guest does.
 
     def config_read(self, offset: int, size: int) -> int:
-        """Read configuration space: `size` is 1 to 4 bytes."""
+        """Read configuration space: `size` is 1 to 4 bytes, or up to all of it at once."""
         with self._lock:
             value = self._config.read(offset, size) if self._on_bus else _all_ones(size)
             self._recorder.access(AccessKind.CONFIG_READ, None, offset, size, value)
             return value
 
     def config_write(self, offset: int, value: int, size: int) -> None:
-        """Write configuration space: `size` is 1 to 4 bytes."""
+        """Write configuration space: `size` is 1 to 4 bytes, or up to all of it at once."""
         with self._lock:
             value &= _all_ones(size)
             self._recorder.access(AccessKind.CONFIG_WRITE, None, offset, size, value)
@@ -198,6 +203,11 @@ class EmulatedGpu:
             if self._on_bus != on_bus:
                 self._on_bus = on_bus
                 self._recorder.incident(incident)
+
+    def address_of(self, bar: int) -> int | None:
+        """Return where the guest put a BAR, or None while it does not decode."""
+        with self._lock:
+            return self._config.bar_address(bar)
 
     @property
     def is_on_bus(self) -> bool:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Clock
 
 DEFAULT_CAPACITY = 1024
+#: Of a longer value only the lowest bytes are shown.
+_SHOWN_BYTES = 8
 
 
 class AccessKind(enum.Enum):
@@ -65,7 +67,10 @@ class Access:
     def __str__(self) -> str:
         place = "" if self.bar is None else f" {getattr(self.bar, 'value', self.bar)}"
         arrow = "->" if self.kind in {AccessKind.CONFIG_READ, AccessKind.BAR_READ} else "<-"
-        return f"{self.kind.value}{place} {self.offset:#x} {arrow} {self.value:#0{2 + 2 * self.size}x}"
+        digits = f"{self.value:0{2 * self.size}x}"
+        if self.size > _SHOWN_BYTES:
+            digits = f"...{digits[-2 * _SHOWN_BYTES :]} ({self.size} bytes)"
+        return f"{self.kind.value}{place} {self.offset:#x} {arrow} 0x{digits}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, RequirementError
 from harness.evidence import Evidence
-from harness.gpu.transport import choose_transport, parse_qemu_version
+from harness.gpu.transport import Transport, find_transport
 from harness.image import ImageEvent, Stage, manifest
 from harness.image.catalogue import load_catalogue
 from harness.image.store import ImageStore
@@ -30,7 +30,7 @@ from harness.machine.accelerator import choose_accelerator
 from harness.machine.broker import Broker, host_folder
 from harness.machine.checkpoint import CheckpointStore
 from harness.machine.qemu import qemu_identity, require_qemu
-from harness.machine.spec import Accelerator, MemoryFile
+from harness.machine.spec import MemoryFile
 from harness.machine.ssh import SshIdentity
 from harness.payload import build_agent, build_payload
 from harness.provisioning.command import LocalRunner
@@ -53,7 +53,6 @@ _IMAGE_S = 1500.0
 _BAKE_KVM_S = 120.0
 _LAYER_KVM_S = 120.0
 _COPY_S = 120.0
-_QUERY_S = 20.0
 _BOOT_KVM_S = 30.0
 _DISK = "disk.qcow2"
 #: What a full driver build writes, with room to spare.
@@ -74,7 +73,6 @@ class Lab:
     broker: Broker
     store: ImageStore = field(init=False)
     checkpoints: CheckpointStore = field(init=False)
-    _has_transport: bool = field(init=False, default=False)
     _machines: set[LabMachine] = field(init=False, default_factory=set)
     _is_abandoned: bool = field(init=False, default=False)
     _held: dict[Layer, Checkpoint] = field(init=False, default_factory=dict)
@@ -190,6 +188,7 @@ class Lab:
                         disk=disk,
                         memory_mib=request.memory_mib,
                         slots=request.slots,
+                        has_apertures=self._has_apertures,
                     ),
                     seed=folder / SEED,
                 )
@@ -307,6 +306,7 @@ class Lab:
             accelerator=self.accelerator.accelerator,
             qemu=self.settings.qemu,
             disk=disk,
+            has_apertures=self._has_apertures,
         )
 
     @functools.cached_property
@@ -325,7 +325,7 @@ class Lab:
             agent_program=self.agent_program.content,
             identity=self.identity,
             broker=self.broker,
-            require_transport=self.require_transport,
+            transport=lambda: self.transport,
             tell=tell,
         )
 
@@ -350,23 +350,26 @@ class Lab:
         finally:
             self._machines.discard(machine)
 
-    def require_transport(self) -> None:
-        """Expect this QEMU to take an emulated GPU without harm.
+    @functools.cached_property
+    def transport(self) -> Transport:
+        """Return the way by which this QEMU takes an emulated GPU without harm.
 
-        Some versions have the device and crash on it, so nothing is started to find out. Raises
-        RequirementError with what would do.
+        Raises RequirementError where there is none, with what would do.
         """
-        if self._has_transport:
-            return
-        qemu, runner = self.settings.qemu, LocalRunner()
-        devices = runner.run([qemu, "-device", "help"], timeout_s=_QUERY_S)
-        version = runner.run([qemu, "--version"], timeout_s=_QUERY_S)
-        choose_transport(
-            device_help=devices.stdout + devices.stderr,
-            version=parse_qemu_version(version.stdout),
-            accelerator="kvm" if self.accelerator.accelerator is Accelerator.KVM else "tcg",
+        return find_transport(
+            self.settings.qemu, self.accelerator.accelerator.accel, LocalRunner()
         )
-        self._has_transport = True
+
+    @functools.cached_property
+    def _has_apertures(self) -> bool:
+        """Tell whether machines get room for 64-bit BARs; one without a GPU can do without.
+
+        Whatever QEMU's trouble is, who plugs a GPU or starts the machine is told of it.
+        """
+        try:
+            return self.transport is Transport.VFIO_USER
+        except HarnessError:
+            return False
 
     def abandon(self) -> None:
         """End every machine at once, from any thread; those who wait for one learn of it."""

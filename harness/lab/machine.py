@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
 from harness.errors import HarnessError
-from harness.gpu.emulated import EmulatedGpu
-from harness.gpu.mpqemu import MpqemuServer
+from harness.gpu.serving import serve_gpu
 from harness.machine.broker import Demand
 from harness.machine.guest import Guest
 from harness.machine.qemu import QemuMachine
 from harness.machine.spec import MemoryFile
 from harness.machine.ssh import SshRunner
-from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
+from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 
     from harness.cloudinit import CloudInitResult, SeedFiles
     from harness.gpu import GpuModel
+    from harness.gpu.emulated import EmulatedGpu
+    from harness.gpu.server import DeviceServer
+    from harness.gpu.transport import Transport
     from harness.machine.agent import Agent
     from harness.machine.broker import Broker
     from harness.machine.checkpoint import Checkpoint
@@ -70,14 +72,14 @@ _LET_GO = (
 class Equipment:
     """What a lab lends to each of its machines.
 
-    `require_transport` raises RequirementError where QEMU takes no emulated GPU; `tell` hears
+    `transport` raises RequirementError where QEMU takes no emulated GPU; `tell` hears
     why a machine has to wait for room.
     """
 
     agent_program: bytes = field(repr=False)
     identity: SshIdentity
     broker: Broker
-    require_transport: Callable[[], None]
+    transport: Callable[[], Transport]
     tell: Callable[[str], None]
 
 
@@ -108,7 +110,7 @@ class LabMachine:
         self._gpus = gpus
         self._hostname = hostname
         self._resources = contextlib.ExitStack()
-        self._servers: dict[str, MpqemuServer] = {}
+        self._servers: dict[str, DeviceServer[Any]] = {}
         self._ssh: SshRunner | None = None
         self._is_agent_ready = False
         self._is_killed = False
@@ -244,9 +246,14 @@ class LabMachine:
         self.agent.remember(nonce, self.deadline(_CONNECT_KVM_S))
         self.qemu.save(state)
 
-    def _serve(self, device_id: str, model: GpuModel) -> MpqemuServer:
-        self._equipment.require_transport()
-        server = MpqemuServer(EmulatedGpu(model, bars=model.bars.mpqemu), device_id=device_id)
+    def _serve(self, device_id: str, model: GpuModel) -> DeviceServer[Any]:
+        server = serve_gpu(
+            model,
+            self._equipment.transport(),
+            folder=self.folder,
+            device_id=device_id,
+            aperture_mib=self.spec.root_port_aperture_mib,
+        )
         self._servers[device_id] = self._resources.enter_context(server)
         return server
 
@@ -308,12 +315,8 @@ class LabMachine:
 
     def trouble(self) -> str | None:
         """Say why nothing good can come of this machine any more, or None."""
-        now_s = SYSTEM_CLOCK.monotonic()
-        for device_id, server in self._servers.items():
-            state = server.state
-            if state.pending_since_s is not None and now_s - state.pending_since_s > _STALL_S:
-                return f"its emulated GPU '{device_id}' is stuck: {state.describe(now_s)}"
-        return self.qemu.trouble()
+        stuck = (server.trouble(_STALL_S) for server in self._servers.values())
+        return next(filter(None, stuck), None) or self.qemu.trouble()
 
     def kill(self) -> None:
         """End the machine at once, from any thread; who waits for it learns of that."""

@@ -192,7 +192,7 @@ class QemuMachine:
                         qmp_theirs.fileno(),
                         serial_theirs.fileno(),
                         agent_theirs.fileno(),
-                        *(attachment.fd for attachment in self._attachments),
+                        *(one.fd for one in self._attachments if one.fd is not None),
                     ],
                     cwd=self.folder,
                 )
@@ -261,8 +261,17 @@ class QemuMachine:
                 f"{self.spec.root_port_window_mib} MiB, but device '{attachment.id}' needs "
                 f"{attachment.root_port_window_mib}; raise 'root_port_window_mib'."
             )
-        fdname = f"fd-{attachment.id}"
-        self._qmp.hand_over(attachment.fd, fdname, Deadline.after(_QMP_S))
+        if attachment.aperture_mib > self.spec.root_port_aperture_mib:
+            raise HarnessError(
+                f"The root ports of machine '{self.spec.name}' reserve "
+                f"{self.spec.root_port_aperture_mib} MiB for 64-bit BARs, but device "
+                f"'{attachment.id}' needs {attachment.aperture_mib}; raise "
+                "'root_port_aperture_mib'."
+            )
+        fdname = None
+        if attachment.fd is not None:
+            fdname = f"fd-{attachment.id}"
+            self._qmp.hand_over(attachment.fd, fdname, Deadline.after(_QMP_S))
         self._execute("device_add", attachment.to_device_add(port, fdname))
         self._ports[attachment.id] = port
 

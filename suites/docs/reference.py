@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = "tuple[str | None, ...]"
 
-_QEMU_VERSIONS = ("6.2.0", "7.2.0", "8.2.0", "9.0.0", "10.0.0", "10.1.0")
+_QEMU_VERSIONS = ("6.2.0", "7.2.0", "8.2.0", "9.0.0", "10.0.0", "10.1.1", "11.1.0")
 _PREBAKE_LINE = re.compile(r"AKS_GPU_PREBAKE event=(\w+)")
 
 
@@ -335,15 +335,16 @@ def qemu_versions() -> list[Row]:
 
 
 def _takes_gpu(version: str, accelerator: str) -> str:
+    """Return the transport of a release whose binary has every device that it could have."""
     try:
-        choose_transport(
-            device_help=f'name "{Transport.MPQEMU.value}", bus PCI',
+        transport = choose_transport(
+            device_help="".join(f'name "{one.value}", bus PCI\n' for one in Transport),
             version=parse_qemu_version(f"version {version}"),
             accelerator="kvm" if accelerator == "kvm" else "tcg",
         )
     except RequirementError:
-        return "no"
-    return "yes"
+        return "none"
+    return transport.value
 
 
 def evidence_paths() -> list[Row]:
