@@ -1,6 +1,6 @@
 /*
  * Every function that libnvidia-ml.so.1 of the drivers 535 exports. Each is weak, so the linker
- * prefers one of the same name that does something (nvml.c). Callers pass arguments, which a
+ * prefers one of the same name that answers (session.c and its neighbours). Callers pass arguments, which a
  * function of C on x86-64 need not take.
  */
 #include "nvml.h"

@@ -44,8 +44,9 @@ def module_node(
         with requirements(settings):
             node = stack.enter_context(lab.boot(request))
         node.wait_until_provisioned()
-        minors = [f"-c{minor}" for minor in range(len(request.gpus))]
-        node.guest.output_of("nvidia-modprobe", "-u", *minors, timeout_s=LOAD_S)
+        node.guest.output_of("nvidia-modprobe", "-u", "-c0", timeout_s=LOAD_S)
+        # With -u the option is about nvidia-uvm's nodes; who asks NVML first gets the GPUs'.
+        node.guest.output_of("nvidia-smi")
         node.evidence()
         yield node
 

@@ -124,7 +124,6 @@ def test_gpu_that_leaves_the_bus_is_lost_to_nvidia_smi(
     node = boot_node(
         NodeRequest(name="lost", image=real_driver_image, gpus=[a100, h100], command=None)
     )
-    node.guest.output_of("nvidia-modprobe", "-u", "-c0", "-c1")
     assert len(node.guest.output_of("nvidia-smi", "-L").splitlines()) == 2
 
     node.gpu("gpu0").fall_off_bus()

@@ -91,6 +91,16 @@ class Library:
         self._config(address).write_bytes(pci.vendor.to_bytes(2, "little"))
         return address
 
+    def install_probe(self, script: str) -> None:
+        """Let the node have an `nvidia-modprobe`, which notes how it is called."""
+        self._write(
+            "usr/bin/nvidia-modprobe", f'#!/bin/sh\necho "$*" >>{self.root}/calls\n{script}'
+        )
+        (self.root / "usr/bin/nvidia-modprobe").chmod(0o755)
+
+    def probe_calls(self) -> list[str]:
+        return (self.root / "calls").read_text().splitlines()
+
     def lose(self, address: str) -> None:
         """Let a GPU fall off the bus: what has left it reads as all ones."""
         self._config(address).write_bytes(b"\xff\xff")

@@ -122,6 +122,30 @@ def test_nothing_is_known_without_a_driver(library: Library) -> None:
     assert library.ask() == {"error": 9, "words": "Driver Not Loaded"}
 
 
+def test_driver_is_loaded_for_who_asks_first(library: Library) -> None:
+    """As the real library does, by the setuid program."""
+    library.load_driver()
+    version = library.root / "proc/driver/nvidia/version"
+    library.install_probe(f"[ -n \"$*\" ] || printf '%s' '{version.read_text()}' >{version}")
+    version.unlink()
+
+    assert library.ask()["driver"] == VERSION
+    assert library.probe_calls() == ["", "-c255"]
+
+
+def test_device_nodes_are_made_where_they_lack(library: Library) -> None:
+    library.load_driver()
+    library.plug(H100, 0)
+    library.plug(H100, 1)
+    library.install_probe("")
+    (library.root / "dev").mkdir()
+    (library.root / "dev/nvidiactl").touch()
+    (library.root / "dev/nvidia0").touch()
+
+    assert len(devices_of(library)) == 2
+    assert library.probe_calls() == ["-c1"]
+
+
 def test_driver_of_another_version_is_told_apart(library: Library) -> None:
     """The mismatch that a node shows on which another driver's module stayed loaded."""
     library.load_driver("580.126.09")
