@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from harness.cli import bench_gpu
 from harness.cli.images import show_event
 from harness.cli.options import add_machine_options, settings_of
 from harness.gpu.catalogue import load_catalogue
@@ -75,6 +76,7 @@ def add_parser(commands: Commands) -> None:
     )
     clone.add_argument("--json", action="store_true")
     clone.set_defaults(run=_clone)
+    bench_gpu.add_subject(subjects, _count)
 
 
 def _count(text: str) -> int:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH, CloudInitResult
 from harness.errors import HarnessError
 from harness.evidence import nodestate
+from harness.gpu.tracefile import parse_trace
 from harness.lease import make_private_folder
 
 if TYPE_CHECKING:
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.evidence.nodestate import DkmsBuild, LoadedModule, PathState, PciFunction
+    from harness.gpu.trace import AccessTrace
 
 EVENTS_FOLDER = "/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events"
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
+#: Of a GPU's access trace in the folder `host`, after its device id.
+TRACE_SUFFIX = "-trace.json"
 CLOUD_INIT_RESULT_PATH = "/run/cloud-init/result.json"
 CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
 
@@ -173,6 +177,14 @@ class Evidence:
         if text is None:
             raise HarnessError(f"The evidence in '{self.folder}' lacks '{path}'.")
         return text
+
+    @property
+    def gpu_traces(self) -> Mapping[str, AccessTrace]:
+        """Return what the guest did to each emulated GPU, by device id."""
+        return {
+            file.name.removesuffix(TRACE_SUFFIX): parse_trace(file.read_text(), str(file))
+            for file in sorted((self.folder / "host").glob(f"*{TRACE_SUFFIX}"))
+        }
 
     @property
     def outcome(self) -> ProvisioningOutcome | None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from harness.gpu import mailbox
 from harness.gpu.configspace import ConfigSpace
+from harness.gpu.mailbox import Mailbox, MigMode
 from harness.gpu.trace import (
     DEFAULT_CAPACITY,
     NO_BAR,
@@ -35,8 +37,9 @@ _STALL_POLL_S = 0.02
 class EmulatedGpu:
     """One GPU, safe to use from the threads of a transport and of a test at once.
 
-    What a guest does is `config_*`, `memory_*` and `reset`. What a test scripts is `answer`,
-    `fall_off_bus` and `stall`; a guest's reset does not undo it.
+    What a guest does is `config_*`, `memory_*`, `bar_*` and `reset`. What a test scripts is
+    `answer`, `fall_off_bus`, `die`, `stall`, and by way of the stand-in driver `raise_xid`,
+    `corrupt_inforom` and `let_mig_need_reset`; a guest's reset does not undo it.
     """
 
     def __init__(
@@ -58,7 +61,9 @@ class EmulatedGpu:
         self._hardwired = {(0, offset): value for offset, value in model.boot_registers.items()}
         self._written: dict[tuple[int, int], int] = {}
         self._answers: dict[tuple[int, int], int] = {}
+        self._mailbox = Mailbox(has_mig=model.has_mig)
         self._on_bus = True
+        self._is_dead = False
         self._stalled_until: float | None = None
 
     @property
@@ -97,7 +102,7 @@ class EmulatedGpu:
             return self._read(*self._within(bar, offset, size), size)
 
     def _read(self, bar: int | Stray, offset: int, size: int) -> int:
-        if isinstance(bar, Stray) or not self._on_bus:
+        if isinstance(bar, Stray) or not self._answers_bars():
             value = _all_ones(size)
         else:
             value = self._read_registers(bar, offset, size)
@@ -117,7 +122,7 @@ class EmulatedGpu:
     def _write(self, bar: int | Stray, offset: int, value: int, size: int) -> None:
         value &= _all_ones(size)
         self._recorder.access(AccessKind.BAR_WRITE, bar, offset, size, value)
-        if not isinstance(bar, Stray) and self._on_bus:
+        if not isinstance(bar, Stray) and self._answers_bars():
             self._write_registers(bar, offset, value, size)
 
     def reset(self) -> None:
@@ -125,7 +130,11 @@ class EmulatedGpu:
         with self._lock:
             self._recorder.incident(IncidentKind.RESET)
             self._config.reset()
+            self._mailbox.reset()
             self._written.clear()
+
+    def _answers_bars(self) -> bool:
+        return self._on_bus and not self._is_dead
 
     def _locate(self, address: int, size: int) -> tuple[int | Stray, int]:
         return self._config.find_bar(address, size) or (NO_BAR, address)
@@ -146,7 +155,8 @@ class EmulatedGpu:
         for layer in (self._answers, self._hardwired, self._written):
             if register in layer:
                 return layer[register]
-        return 0
+        bar, offset = register
+        return self._mailbox.read(offset) if bar == 0 and offset in mailbox.REGISTERS else 0
 
     def _write_registers(self, bar: int, offset: int, value: int, size: int) -> None:
         first = offset & ~3
@@ -158,6 +168,10 @@ class EmulatedGpu:
             mask >>= 32
 
     def _write_register(self, register: tuple[int, int], value: int, mask: int) -> None:
+        bar, offset = register
+        if bar == 0 and offset in mailbox.REGISTERS:
+            self._mailbox.write(offset, self._mailbox.read(offset) & ~mask | value & mask)
+            return
         # What is written to a hard-wired register is kept but never shows: reads look there last.
         after = self._written.get(register, 0) & ~mask | value & mask
         if after == 0:
@@ -193,6 +207,36 @@ class EmulatedGpu:
     def fall_off_bus(self) -> None:
         """Answer every read with all ones and ignore writes, as a GPU that lost its link does."""
         self._set_on_bus(False, IncidentKind.FELL_OFF_BUS)
+
+    def die(self) -> None:
+        """Answer BARs with all ones from now on, while configuration space still answers."""
+        with self._lock:
+            self._is_dead = True
+            self._recorder.incident(IncidentKind.DIED)
+
+    def raise_xid(self, number: int) -> None:
+        """Let the stand-in driver log an Xid of this number when it looks next, within a second."""
+        if not 1 <= number <= 0xFFFF:
+            raise ValueError(f"There is no Xid {number}; give 1 to 65535.")
+        with self._lock:
+            self._mailbox.raise_xid(number)
+            self._recorder.incident(IncidentKind.XID_RAISED, str(number))
+
+    def corrupt_inforom(self) -> None:
+        """Let the stand-in `nvidia-smi` warn of a corrupted infoROM."""
+        with self._lock:
+            self._mailbox.is_inforom_corrupted = True
+
+    def let_mig_need_reset(self) -> None:
+        """Let a change of the MIG mode wait for the next reset, as an A100's does."""
+        with self._lock:
+            self._mailbox.mig_needs_reset = True
+
+    @property
+    def mig_mode(self) -> MigMode:
+        """Return whether the GPU is partitioned, and whether it will be after a reset."""
+        with self._lock:
+            return self._mailbox.mig_mode
 
     def return_to_bus(self) -> None:
         """Answer again, in the state of before."""
@@ -248,6 +292,11 @@ class EmulatedGpu:
             if cancelled.wait(min(left, _STALL_POLL_S)):
                 return False
         return True
+
+    def mark(self, words: str) -> None:
+        """Write a line of the test's own into the trace, to tell before from after by."""
+        with self._lock:
+            self._recorder.incident(IncidentKind.MARK, words)
 
     @property
     def trace(self) -> AccessTrace:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.gpu import GpuModel
+    from harness.gpu.script import GpuScript
     from harness.image import Image, ImageListener
     from harness.lab.layers import Layer
     from harness.machine.accelerator import AcceleratorChoice
@@ -195,7 +196,12 @@ class Lab:
             else:
                 spec = self._spec_of(layer, request.name, disk)
             machine = LabMachine(
-                spec, folder, self._equipment(), gpus=request.gpus, checkpoint=checkpoint
+                spec,
+                folder,
+                self._equipment(),
+                gpus=request.gpus,
+                gpu_scripts=request.gpu_scripts,
+                checkpoint=checkpoint,
             )
             node = Node(request, machine, payload=self.payload, identity=self.identity)
             with self._account_for(machine), node:
@@ -208,6 +214,7 @@ class Lab:
         name: str = "clone",
         *,
         gpus: Sequence[GpuModel] = (),
+        gpu_scripts: Mapping[str, GpuScript] | None = None,
         hostname: str | None = None,
     ) -> Iterator[LabMachine]:
         """Begin a machine from a layer's checkpoint, and end it afterwards.
@@ -224,6 +231,7 @@ class Lab:
                 folder,
                 self._equipment(),
                 gpus=gpus,
+                gpu_scripts=gpu_scripts or {},
                 checkpoint=checkpoint,
                 hostname=hostname,
             )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.machine.spec import Accelerator
 
 #: Slots that every machine has, so that one checkpoint serves nodes with few GPUs and with none.
-_SLOTS = 4
+_SLOTS = 8
 _MEMORY_MIB = 1536
 #: Half of what a processor under TCG can address, 40 bits.
 _APERTURES_MIB = 512 << 10

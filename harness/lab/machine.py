@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from harness.cloudinit import CloudInitResult, SeedFiles
     from harness.gpu import GpuModel
     from harness.gpu.emulated import EmulatedGpu
+    from harness.gpu.script import GpuScript
     from harness.gpu.server import DeviceServer
+    from harness.gpu.trace import AccessTrace
     from harness.gpu.transport import Transport
     from harness.machine.agent import Agent
     from harness.machine.broker import Broker
@@ -60,6 +63,7 @@ _WARM_UP = (
     "for tool in true false sh cat ls env sleep test grep uname date lspci systemctl journalctl; do "
     'cat "$(command -v "$tool")" >/dev/null 2>&1; done; true'
 )
+_NO_SCRIPTS: Mapping[str, GpuScript] = MappingProxyType({})
 _SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
 #: `ds-identify` keeps its answer in /run, and is asked again when systemd's generators run.
 _LET_GO = (
@@ -91,7 +95,8 @@ class LabMachine:
     """A running machine; ends with its `with` block.
 
     Without a checkpoint it boots, with the GPUs in their slots from the start; with one it goes
-    on from there, and the GPUs are plugged into it as soon as it runs.
+    on from there, and the GPUs are plugged into it as soon as it runs. `gpu_scripts` say by device
+    id what is wrong with a GPU from the moment it is plugged.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class LabMachine:
         equipment: Equipment,
         *,
         gpus: Sequence[GpuModel] = (),
+        gpu_scripts: Mapping[str, GpuScript] = _NO_SCRIPTS,
         checkpoint: Checkpoint | None = None,
         hostname: str | None = None,
     ) -> None:
@@ -108,6 +114,7 @@ class LabMachine:
         self.checkpoint = checkpoint
         self._equipment = equipment
         self._gpus = gpus
+        self._gpu_scripts = gpu_scripts
         self._hostname = hostname
         self._resources = contextlib.ExitStack()
         self._servers: dict[str, DeviceServer[Any]] = {}
@@ -215,6 +222,7 @@ class LabMachine:
                 what="that cloud-init has finished",
                 trouble=self.trouble,
             )
+            self.mark(seen)
             progress(seen)
         return self.guest.wait_for_cloud_init_result(deadline)
 
@@ -254,6 +262,9 @@ class LabMachine:
             device_id=device_id,
             aperture_mib=self.spec.root_port_aperture_mib,
         )
+        script = self._gpu_scripts.get(device_id)
+        if script is not None:
+            script.apply(server.gpu)
         self._servers[device_id] = self._resources.enter_context(server)
         return server
 
@@ -263,12 +274,12 @@ class LabMachine:
         self.qemu.plug(self._serve(device_id, model).attachment())
         return device_id
 
-    def wait_for_gpu(self, model: GpuModel) -> None:
-        """Wait until the guest lists a GPU of this model on its bus.
+    def wait_for_gpu(self, model: GpuModel, *, count: int = 1) -> None:
+        """Wait until the guest lists so many GPUs of this model on its bus.
 
         Raises HarnessError with what it lists instead.
         """
-        self.guest.wait_for_pci(f"{model.pci.vendor:04x}:{model.pci.device:04x}")
+        self.guest.wait_for_pci(str(model.pci), count=count)
 
     def hot_unplug(self, device_id: str) -> None:
         """Ask the guest to let go of a GPU, and wait until it has."""
@@ -278,9 +289,14 @@ class LabMachine:
         """Return the device model behind a plugged GPU."""
         return self._servers[device_id].gpu
 
-    def gpu_traces(self) -> Mapping[str, str]:
-        """Return what the guest did to each GPU, as text, by device id."""
-        return {name: server.gpu.trace.render() for name, server in self._servers.items()}
+    def gpu_traces(self) -> Mapping[str, AccessTrace]:
+        """Return what the guest did to each GPU, by device id."""
+        return {name: server.gpu.trace for name, server in self._servers.items()}
+
+    def mark(self, words: str) -> None:
+        """Write a line into the trace of every GPU; boot stages and steps write theirs."""
+        for server in self._servers.values():
+            server.gpu.mark(words)
 
     @property
     def agent(self) -> Agent:

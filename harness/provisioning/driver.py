@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .toolkit import RuntimeFacts
 
 CORRUPT_INFOROM = "infoROM is corrupted"
+#: What nvidia-smi ends with then (https://docs.nvidia.com/deploy/nvidia-smi, 'Return Value').
+GPU_IS_LOST = 15
 PROBE = ("nvidia-modprobe", "-u", "-c0")
 VALIDATE_PROBE = "validate-probe"
 INSTALL_PREBUILT = "install-prebuilt-driver"
@@ -309,16 +311,21 @@ def query_device(retry: Retry) -> Run:
         argv=("nvidia-smi",),
         retry=retry,
         elsewhere=f"{GPU_DEST}/bin/nvidia-smi",
-        judge=judge_inforom,
+        judge=judge_gpu,
     )
 
 
-def judge_inforom(_node: Node, result: CommandResult) -> Verdict | None:
-    """See a corrupted infoROM, which no further try mends."""
+def judge_gpu(_node: Node, result: CommandResult) -> Verdict | None:
+    """See what no further try mends: a corrupted infoROM, a GPU that has fallen off the bus."""
     if CORRUPT_INFOROM in result.stdout:
         return Verdict(
             message="The GPU's infoROM is corrupted; the machine needs repair.",
             exit_code=ExitCode.GPU_INFO_ROM_CORRUPTED,
+        )
+    if result.exit_code == GPU_IS_LOST:
+        return Verdict(
+            message="A GPU has fallen off the bus; the machine needs a reboot, or repair.",
+            exit_code=_FAILED,
         )
     return None
 

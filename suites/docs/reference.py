@@ -17,6 +17,7 @@ from harness import expect
 from harness.agent import frames
 from harness.cli import build_parser
 from harness.cli.bench import MEASURES
+from harness.cli.bench_gpu import GPU_MEASURES
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
 from harness.evidence.collect import node_request
@@ -403,6 +404,7 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Path in the folder": lambda _: evidence_paths(),
     "Recipe key": lambda _: recipe_keys(),
     "Measure": lambda _: list(MEASURES.items()),
+    "GPU measure": lambda _: list(GPU_MEASURES.items()),
     "Model": lambda _: models(),
     "Model key": lambda _: model_keys(),
     "GPU under driver 535": lambda _: names_under_driver(),

@@ -12,8 +12,12 @@ from harness.evidence import (
     CLOUD_INIT_RESULT_PATH,
     EVENTS_FOLDER,
     RECORD_PATH,
+    TRACE_SUFFIX,
     Evidence,
 )
+from harness.gpu.trace import AccessKind, IncidentKind, TraceRecorder
+from harness.gpu.tracefile import render_trace
+from harness.provisioning.wait import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +53,21 @@ class EvidenceFolder:
         """Take away one kept file, by its name in the folder."""
         (self.root / name).unlink()
         return self
+
+    def trace(self, *entries: AccessKind | IncidentKind | str, gpu: str = "gpu0") -> Self:
+        """Write a GPU's access trace: accesses of BAR 0 or configuration space, incidents, marks.
+
+        A string is a mark.
+        """
+        recorder = TraceRecorder(SYSTEM_CLOCK)
+        for entry in entries:
+            if isinstance(entry, str):
+                recorder.incident(IncidentKind.MARK, entry)
+            elif isinstance(entry, IncidentKind):
+                recorder.incident(entry)
+            else:
+                recorder.access(entry, None if entry.is_config else 0, 0, 4, 0x180000A1)
+        return self._write(f"host/{gpu}{TRACE_SUFFIX}", render_trace(recorder.snapshot()))
 
     def outcome(self, **fields: object) -> Self:
         """Write an outcome that differs in `fields` from one that went well."""

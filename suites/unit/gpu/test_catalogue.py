@@ -12,6 +12,8 @@ from harness.gpu import (
     PMC_BOOT_42,
     Bar,
     GpuAttachment,
+    aperture_mib,
+    fitted,
     root_port_window_mib,
 )
 from harness.gpu.catalogue import load_catalogue
@@ -260,3 +262,26 @@ def test_root_port_window_has_room_for_every_bar(sizes: dict[int, int], window_m
     bars = {index: Bar(mib=mib) for index, mib in sizes.items()}
 
     assert root_port_window_mib(bars) == window_mib
+
+
+def test_64bit_bars_need_room_of_their_own() -> None:
+    bars = load_catalogue().get("a100-sxm4-40gb").bars.vfio_user
+
+    assert (root_port_window_mib(bars), aperture_mib(bars)) == (64, 128 << 10)
+    assert aperture_mib({0: Bar(mib=16)}) == 0
+
+
+def test_largest_bar_is_halved_until_all_fit() -> None:
+    bars = load_catalogue().get("h200-sxm5-141gb").bars.vfio_user
+
+    assert {index: bar.mib for index, bar in fitted(bars, 64 << 10).items()} == {
+        0: 16,
+        2: 32 << 10,
+        4: 32,
+    }
+    assert fitted(bars, 512 << 10) == bars
+
+
+def test_window_without_room_for_any_bar_is_refused() -> None:
+    with pytest.raises(BadInputError, match="do not fit into a window of 0 MiB"):
+        fitted({0: Bar(mib=16, bits=64)}, 0)

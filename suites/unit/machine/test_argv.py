@@ -184,3 +184,12 @@ def test_more_devices_than_root_ports_are_refused() -> None:
 
 def test_root_ports_are_counted_from_zero() -> None:
     assert [root_port_id(index) for index in range(2)] == ["rp0", "rp1"]
+
+
+def test_room_for_64bit_bars_is_reserved_above_memory() -> None:
+    spec = a_machine_spec(root_ports=1, root_port_aperture_mib=131072)
+
+    assert (
+        "pcie-root-port,id=rp0,chassis=1,slot=1,mem-reserve=64M,pref64-reserve=131072M"
+        in values_of(render_argv(spec, CHANNELS, serial_log=LOG), "-device")
+    )

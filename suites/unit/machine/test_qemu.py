@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HarnessError, RequirementError
+from harness.gpu import GpuAttachment
 from harness.machine.qemu import QemuMachine, require_qemu
 from suites.unit.machine.test_argv import a_machine_spec, an_attachment
 
@@ -36,6 +37,16 @@ def test_device_that_needs_a_larger_window_is_not_plugged(tmp_path: Path) -> Non
 
     with pytest.raises(HarnessError, match=r"reserve 64 MiB, but device 'gpu0' needs 256; raise"):
         machine.plug(an_attachment(window_mib=256))
+
+
+def test_device_that_needs_room_for_64bit_bars_is_not_plugged_without(tmp_path: Path) -> None:
+    machine = QemuMachine(a_machine_spec(root_port_aperture_mib=64), tmp_path)
+    attachment = GpuAttachment(
+        id="gpu0", driver="vfio-user-pci", root_port_window_mib=64, aperture_mib=256
+    )
+
+    with pytest.raises(HarnessError, match=r"64 MiB for 64-bit BARs, but device 'gpu0' needs 256"):
+        machine.plug(attachment)
 
 
 def test_device_without_a_free_root_port_is_not_plugged(tmp_path: Path) -> None:
