@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the payload of a driver image from NVIDIA's own driver, in the place of the stand-in's; runs
-# inside the root file system while the node's image is built, with GPU_DRIVER_VERSION set.
+# Makes the payload of the driver image from NVIDIA's own driver; runs inside the root file system
+# while the node's image is built, with GPU_DRIVER_VERSION set.
 #
 # The driver is that of Debian's packages, unpacked and not installed: what a node gets lies where
 # the contract's driver image puts it and where a teardown looks, DKMS knows it as 'nvidia'

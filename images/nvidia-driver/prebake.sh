@@ -5,11 +5,11 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
-stand_ins=$here/../stand-ins/driver
+image=$here/../driver-image
 mkdir -p /opt/gpu
-cp -a "$here/../driver-payload/." "$stand_ins/payload/nvidia-installer" /opt/gpu/
-sed "s/@VERSION@/$GPU_DRIVER_VERSION/g" "$stand_ins/payload/config.sh.in" >/opt/gpu/config.sh
-sh "$stand_ins/actions/install.sh" build-only || {
+cp -a "$here/../driver-payload/." "$image/payload/nvidia-installer" /opt/gpu/
+sed "s/@VERSION@/$GPU_DRIVER_VERSION/g" "$image/payload/config.sh.in" >/opt/gpu/config.sh
+sh "$image/actions/install.sh" build-only || {
     tail --lines=50 "/var/lib/dkms/nvidia/$GPU_DRIVER_VERSION/build/make.log"
     exit 1
 }
