@@ -127,8 +127,7 @@ static int read_gpu(const char *address, struct gpu *gpu)
 	memset(gpu, 0, sizeof(*gpu));
 	if (sscanf(address, "%x:%x:%x.%x", &gpu->domain, &gpu->bus, &gpu->slot, &function) != 4)
 		return -1;
-	snprintf(path, sizeof(path), DRIVER "/gpus/%s/information", address);
-	if (strlen(address) >= sizeof(gpu->address) || node_read_text(path, text, sizeof(text)))
+	if (strlen(address) >= sizeof(gpu->address))
 		return -1;
 	strcpy(gpu->address, address);
 	gpu->vendor = read_id(address, "vendor");
@@ -138,6 +137,16 @@ static int read_gpu(const char *address, struct gpu *gpu)
 	for (index = 0; index < sizeof(models) / sizeof(*models); index++)
 		if (models[index].device == gpu->device)
 			gpu->model = &models[index];
+	gpu->minor = NO_MINOR;
+	/*
+	 * The driver asks the GPU itself for some of what it shows, and where that has left the bus,
+	 * the driver spins for minutes: a watchdog of the kernel saw it.
+	 */
+	if (!gpu_is_on_bus(gpu))
+		return 0;
+	snprintf(path, sizeof(path), DRIVER "/gpus/%s/information", address);
+	if (node_read_text(path, text, sizeof(text)))
+		return -1;
 	if (read_field(text, "Model", gpu->name, sizeof(gpu->name)))
 		return -1;
 	if (!strcmp(gpu->name, "Unknown") && gpu->model)

@@ -9,6 +9,7 @@
 #endif
 
 #define GPU_LIMIT 64
+#define NO_MINOR 0xffffffff
 
 /* What a GPU of a kind is, and no bus and no register tells; `name` is for one that the driver does
  * not know by name before it opens it. */
@@ -24,7 +25,7 @@ struct gpu {
 	char address[16]; /* as in /sys: 0000:01:00.0 */
 	unsigned int domain, bus, slot;
 	unsigned short vendor, device, subsystem_vendor, subsystem;
-	unsigned int minor;
+	unsigned int minor; /* NO_MINOR for one that is not on the bus any more */
 	char name[96];
 	char uuid[48];
 	const struct model *model; /* NULL for one that is not known */

@@ -44,6 +44,8 @@ static void make_device_nodes(void)
 	if (access(CONTROL_DEVICE, F_OK))
 		run_probe("-c255");
 	for (index = 0; index < node.count; index++) {
+		if (node.gpus[index].minor == NO_MINOR)
+			continue;
 		snprintf(path, sizeof(path), NODE_ROOT "/dev/nvidia%u", node.gpus[index].minor);
 		snprintf(option, sizeof(option), "-c%u", node.gpus[index].minor);
 		if (access(path, F_OK))
