@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+import functools
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import pydantic
 import yaml
@@ -10,7 +11,7 @@ import yaml
 from harness.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
     from pathlib import Path
 
 T = TypeVar("T")
@@ -34,11 +35,16 @@ def read_data_file(file: Path, shape: type[T]) -> T:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"The file cannot be read: {error}.", source=str(file)) from error
     tree, data = _parse(text, file)
-    adapter = pydantic.TypeAdapter(shape)
+    adapter: pydantic.TypeAdapter[T] = _adapter(cast("Hashable", shape))
     try:
         return adapter.validate_python(data)
     except pydantic.ValidationError as error:
         raise _as_bad_input(error, file, tree, adapter.json_schema()) from error
+
+
+@functools.cache
+def _adapter(shape: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(shape)
 
 
 def line_of(file: Path, location: Location) -> int:

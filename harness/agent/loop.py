@@ -9,17 +9,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-READABLE = select.EPOLLIN
-WRITABLE = select.EPOLLOUT
+READABLE = select.POLLIN
+WRITABLE = select.POLLOUT
 
 #: The owner of what belongs to no request.
 NOBODY = 0
-#: The longest that one round waits; epoll takes no more than some weeks.
+#: The longest that one round waits; poll takes no more than some weeks.
 _LONGEST_S = 3600.0
 
 
 class Loop:
-    """Calls back. Epoll itself, since every layer above it costs an emulated guest time.
+    """Calls back. Poll itself, since every layer above it costs an emulated guest time.
+
+    Nor epoll: the guest's kernel has more to do for each of a few descriptors that come and go.
 
     Whatever is registered belongs to the `owner` of that moment, and so does what its callbacks
     register. What a callback raises goes to `on_error` with its owner, and ends nobody else.
@@ -28,23 +30,23 @@ class Loop:
     def __init__(self, on_error: Callable[[int, Exception], None]) -> None:
         self.owner = NOBODY
         self._on_error = on_error
-        self._epoll = select.epoll()
+        self._poll = select.poll()
         self._callbacks: dict[int, tuple[int, Callable[[int], None]]] = {}
         self._timers: dict[int, tuple[float, int, Callable[[], None]]] = {}
         self._next_timer = 0
         self._soon: list[tuple[int, Callable[[], None]]] = []
 
     def add(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
-        self._epoll.register(fd, events)
+        self._poll.register(fd, events)
         self._callbacks[fd] = (self.owner, callback)
 
     def change(self, fd: int, events: int) -> None:
-        self._epoll.modify(fd, events)
+        self._poll.modify(fd, events)
 
     def remove(self, fd: int) -> None:
         """Forget `fd`, where it is known."""
         if self._callbacks.pop(fd, None) is not None:
-            self._epoll.unregister(fd)
+            self._poll.unregister(fd)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> int:
         """Call back once; returns what `cancel_timer` takes."""
@@ -67,7 +69,7 @@ class Loop:
         elif self._timers:
             left = max(0.0, min(self._timers.values(), key=_when)[0] - time.monotonic())
             timeout = min(left, timeout)
-        for fd, events in self._epoll.poll(timeout):
+        for fd, events in self._poll.poll(timeout * 1000):
             # One callback of this round may have ended another's descriptor.
             entry = self._callbacks.get(fd)
             if entry is not None:
@@ -101,9 +103,6 @@ class Loop:
         if owner != NOBODY and self._callbacks.get(fd) is entry:
             # Nobody let go of it, and it would report itself for ever.
             self.remove(fd)
-
-    def close(self) -> None:
-        self._epoll.close()
 
 
 def _when(timer: tuple[float, int, Callable[[], None]]) -> float:

@@ -35,8 +35,8 @@ class Server:
         self._system = system
         self._digest = digest
         self._boot_id = system.boot_id()
-        self._nonce: str | None = None
         self._session = ""
+        self._learn(None)
         self._parts: dict[int, bytes] = {}
         self._port = Port(
             self.loop,
@@ -132,21 +132,16 @@ class Server:
             self._parts.clear()
             self._port.drop_output()
             self._session = session
-        told: dict[str, object] = {
-            "session": session,
-            "protocol": PROTOCOL,
-            "digest": self._digest,
-            "boot_id": self._boot_id,
-            "has_nonce": self._nonce is not None,
-        }
-        result = frames.encode(frames.RESULT, request, frames.to_json(told))
-        self._port.answer(frames.SYNC_FRAME + result)
+        # What was asked, and more: a clone's first answers need no encoder.
+        told = payload.rstrip()[:-1] + self._welcome
+        self._port.answer(frames.SYNC_FRAME + frames.encode(frames.RESULT, request, told))
 
     def _ping(self, request: int, _payload: bytes) -> None:
         self._port.answer(frames.encode(frames.RESULT, request, b"{}"))
 
     def _remember(self, request: int, payload: bytes) -> None:
-        self._nonce = str(parse(payload)["nonce"])
+        self._learn(str(parse(payload)["nonce"]))
+        self._system.prepare()
         # A checkpoint follows: what clones would have to import, each for itself, comes along.
         import ctypes  # noqa: F401, PLC0415
         import glob  # noqa: F401, PLC0415
@@ -154,6 +149,16 @@ class Server:
         import socket  # noqa: F401, PLC0415
 
         self._result(request, {})
+
+    def _learn(self, nonce: str | None) -> None:
+        told = {
+            "protocol": PROTOCOL,
+            "digest": self._digest,
+            "boot_id": self._boot_id,
+            "has_nonce": nonce is not None,
+        }
+        self._welcome = b"," + frames.to_json(told)[1:]
+        self._nonce = b"null" if nonce is None else frames.to_json(nonce)
 
     def _settle(self, request: int, payload: bytes) -> None:
         asked = parse(payload)
@@ -164,10 +169,12 @@ class Server:
             self._system.set_hostname(asked["hostname"])
         if asked.get("instance_id") is not None:
             self._system.set_instance_id(asked["instance_id"])
-        self._result(
-            request,
-            {"nonce": self._nonce, "before_ns": before, "wall_ns": self._system.wall_ns()},
+        told = b'{"nonce":%b,"before_ns":%d,"wall_ns":%d}' % (
+            self._nonce,
+            before,
+            self._system.wall_ns(),
         )
+        self._port.answer(frames.encode(frames.RESULT, request, told))
 
     # Commands
 

@@ -19,6 +19,7 @@ class System:
 
     def __init__(self, root: str = "") -> None:
         self._root = root
+        self._random_fd: int | None = None
 
     def boot_id(self) -> str:
         with open(self._root + _BOOT_ID) as file:
@@ -35,18 +36,24 @@ class System:
 
         Clones of one checkpoint would else draw the same random numbers for minutes.
         """
-        fd = os.open(self._root + "/dev/urandom", os.O_WRONLY)
+        head = struct.pack("ii", 8 * len(entropy), len(entropy))
+        fd = self._random()
+        fcntl.ioctl(fd, _RNDADDENTROPY, head + entropy)
         try:
-            head = struct.pack("ii", 8 * len(entropy), len(entropy))
-            fcntl.ioctl(fd, _RNDADDENTROPY, head + entropy)
-            try:
-                fcntl.ioctl(fd, _RNDRESEEDCRNG)
-            except OSError as error:
-                # The generator had no seed at all until now, so there is nothing to replace.
-                if error.errno != errno.ENODATA:
-                    raise
-        finally:
-            os.close(fd)
+            fcntl.ioctl(fd, _RNDRESEEDCRNG)
+        except OSError as error:
+            # The generator had no seed at all until now, so there is nothing to replace.
+            if error.errno != errno.ENODATA:
+                raise
+
+    def prepare(self) -> None:
+        """Do now, for the clones of a checkpoint that follows, what each would have to do."""
+        self._random()
+
+    def _random(self) -> int:
+        if self._random_fd is None:
+            self._random_fd = os.open(self._root + "/dev/urandom", os.O_WRONLY | os.O_CLOEXEC)
+        return self._random_fd
 
     def set_hostname(self, hostname: str) -> None:
         # The same as sethostname(2), without the import of all of `socket`.

@@ -78,6 +78,5 @@ class Mailbox:
                 self._is_mig_enabled = self._is_mig_pending
 
     def reset(self) -> None:
-        """Do what a reset does: MIG changes now, and messages nobody took are lost."""
+        """Do what a reset does: MIG changes now. QEMU resets a device as it is plugged, too."""
         self._is_mig_enabled = self._is_mig_pending
-        self._xids.clear()

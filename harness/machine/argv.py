@@ -85,7 +85,7 @@ def render_argv(
     if not spec.is_restored:
         argv += [
             *("-initrd", str(spec.kernel.initrd)),
-            *("-append", " ".join((*spec.kernel.append, *spec.extra_append))),
+            *("-append", _command_line(spec)),
         ]
     argv += ["-device", f"pcie-root-port,id={SEED_PORT},chassis={_SEED_SLOT},slot={_SEED_SLOT}"]
     if spec.seed is not None:
@@ -112,6 +112,10 @@ def render_argv(
     if spec.is_restored:
         argv += ["-incoming", "defer"]
     return argv
+
+
+def _command_line(spec: MachineSpec) -> str:
+    return " ".join((*spec.kernel.append, *spec.accelerator.kernel_append, *spec.extra_append))
 
 
 def _memory_backend(spec: MachineSpec) -> str:

@@ -22,13 +22,19 @@ class TomlTextError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A table's header, or a key with its value; `first` and `last` are its lines."""
+    """A table's header, or a key with its value; `first` and `last` are its lines.
+
+    `name` is the key as it was written, indented; `comment` what follows the value on its last
+    line, with its `#`.
+    """
 
     path: Key
     value: str | None
     first: int
     last: int
     table: Key
+    name: str = ""
+    comment: str = ""
 
     @property
     def is_header(self) -> bool:
@@ -57,9 +63,18 @@ def read_entries(text: str) -> tuple[Entry, ...]:
         key, end = _read_key(line, 0, number)
         if not line.startswith("=", end):
             raise TomlTextError(f"line {number + 1}: neither a table nor a key with a value")
-        value, last = _read_value(lines, number, line[end + 1 :])
+        name = lines[number].partition(line)[0] + line[:end].rstrip()
+        value, last, comment = _read_value(lines, number, line[end + 1 :])
         entries.append(
-            Entry(path=(*table, *key), value=value, first=number, last=last, table=table)
+            Entry(
+                path=(*table, *key),
+                value=value,
+                first=number,
+                last=last,
+                table=table,
+                name=name,
+                comment=comment,
+            )
         )
         number = last + 1
     return tuple(entries)
@@ -90,8 +105,8 @@ def _read_key(line: str, start: int, number: int) -> tuple[Key, int]:
         position += 1
 
 
-def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int]:
-    """Return a value's text without its comment, and the line on which it ends."""
+def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str]:
+    """Return a value's text, the line on which it ends, and the comment there."""
     depth = 0
     quote: str | None = None
     value: list[str] = []
@@ -123,7 +138,7 @@ def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int]:
             value.append(char)
             position += 1
         if depth <= 0 and (quote is None or len(quote) == 1):
-            return "".join(value).strip(), number
+            return "".join(value).strip(), number, rest[position:].rstrip()
         number += 1
         if number >= len(lines):
             raise TomlTextError(f"line {first + 1}: a value that does not end")
@@ -155,8 +170,8 @@ def set_value(text: str, path: Key, value: str) -> str:
     table = path[:-1]
     for entry in entries:
         if not entry.is_header and entry.path == path:
-            name = lines[entry.first].partition("=")[0].rstrip()
-            lines[entry.first : entry.last + 1] = [f"{name} = {value}"]
+            comment = f"  {entry.comment}" if entry.comment else ""
+            lines[entry.first : entry.last + 1] = [f"{entry.name} = {value}{comment}"]
             return "\n".join(lines)
         if not entry.is_header and entry.path == path[: len(entry.path)]:
             raise TomlTextError(

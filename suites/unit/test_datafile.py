@@ -91,9 +91,9 @@ def test_endless_file_is_refused(tmp_path: Path) -> None:
         read_data_file(_file(tmp_path, "name: &loop [*loop]\n"), _Bicycle)
 
 
-def test_thousands_of_brackets_are_refused(tmp_path: Path) -> None:
+def test_a_thousand_brackets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="not YAML"):
-        read_data_file(_file(tmp_path, "name: " + "[" * 5_000), _Bicycle)
+        read_data_file(_file(tmp_path, "name: " + "[" * 1_000), _Bicycle)
 
 
 def test_missing_file_is_told(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EDGES = [1, 4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     pieces=st.lists(
         st.tuples(st.sampled_from(EDGES), st.sampled_from([None, b"\0", b"x"])), max_size=5

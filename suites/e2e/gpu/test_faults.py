@@ -1,7 +1,7 @@
 """What goes wrong with a GPU is seen on the node, and told as what it is.
 
-Most tests begin from a clone whose image has the driver baked in, held before cloud-init: loading
-the module is all that they wait for.
+Most tests begin from a clone whose image has the driver baked in, held before cloud-init: udev loads
+the module as soon as there is a GPU.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pytest
 
 from harness import expect
 from harness.cloudinit import GuestFile
+from harness.gpu import PMC_BOOT_0
 from harness.gpu.mailbox import MigMode
 from harness.gpu.trace import IncidentKind
 from harness.lab import layers
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
 
 _WITHIN_S = 60.0
+#: Where the guest has the GPUs: bus 1 is the seed's.
+_SLOTS = ("0000:02:00", "0000:03:00")
 #: Waits for a line of the kernel's log; grep itself takes the log to its end.
 _UNTIL_LOGGED = 'until dmesg | grep -F -e "$1"; do sleep 0.2; done'
 
@@ -37,8 +40,8 @@ def driver_baked(baked_image: Image) -> Layer:
 
 
 def _load_driver(machine: LabMachine, model: GpuModel, *, count: int = 1) -> None:
+    """Wait until the driver is there, which udev may have loaded already."""
     machine.wait_for_gpu(model, count=count)
-    machine.mark("driver is loaded")
     machine.guest.output_of("modprobe", "nvidia")
 
 
@@ -71,8 +74,8 @@ def test_gpu_that_falls_off_the_bus_during_provisioning_ends_it(
     assert evidence.outcome is not None
     assert "fallen off the bus" in (evidence.outcome.error or "")
     expect.cloud_init_reports_failure(evidence)
-    expect.kernel_log_line(evidence, "Xid (PCI:0000:01:00): 79")
-    expect.no_bar_access_before(evidence, "step wait-for-containerd")
+    expect.kernel_log_line(evidence, f"Xid (PCI:{_SLOTS[0]}): 79")
+    expect.bar_access_after(evidence, "step wait-for-containerd")
     trace = evidence.gpu_traces["gpu0"]
     (fall,) = trace.incidents_of(IncidentKind.FELL_OFF_BUS)
     around = trace.around(fall, 40).render()
@@ -90,7 +93,7 @@ def test_dead_gpu_beside_a_good_one_is_left_out(
 
     _load_driver(machine, h100, count=2)
 
-    _wait_for_kernel_line(machine, "GPU 0000:02:00.0 has fallen off the bus.")
+    _wait_for_kernel_line(machine, f"GPU {_SLOTS[1]}.0 has fallen off the bus.")
     listed = machine.guest.output_of("nvidia-smi", "-L").splitlines()
     assert len(listed) == 1
     assert listed[0].startswith("GPU 0: NVIDIA H100 80GB HBM3")
@@ -105,9 +108,9 @@ def test_xid_is_logged_as_the_driver_logs_it(
     machine = clone(driver_baked, gpus=[h100])
     _load_driver(machine, h100)
 
-    first = _wait_for_kernel_line(machine, "NVRM: Xid (PCI:0000:01:00): 48, pid='<unknown>'")
+    first = _wait_for_kernel_line(machine, f"NVRM: Xid (PCI:{_SLOTS[0]}): 48, pid='<unknown>'")
     machine.gpu().raise_xid(63)
-    second = _wait_for_kernel_line(machine, "NVRM: Xid (PCI:0000:01:00): 63, pid='<unknown>'")
+    second = _wait_for_kernel_line(machine, f"NVRM: Xid (PCI:{_SLOTS[0]}): 63, pid='<unknown>'")
 
     assert len((first + "\n" + second).splitlines()) == 2
 
@@ -121,7 +124,7 @@ def test_surprise_removal_is_an_xid_79_and_a_code_of_nvidia_smi(
 
     machine.gpu().fall_off_bus()
 
-    _wait_for_kernel_line(machine, "Xid (PCI:0000:01:00): 79")
+    _wait_for_kernel_line(machine, f"Xid (PCI:{_SLOTS[0]}): 79")
     lost = machine.guest.run("nvidia-smi")
     assert (lost.exit_code, lost.stdout.partition(":")[0]) == (
         15,
@@ -139,7 +142,7 @@ def test_corrupted_inforom_is_what_nvidia_smi_warns_of(
     told = machine.guest.run("nvidia-smi")
 
     assert told.exit_code == 14
-    assert "infoROM is corrupted at gpu 0000:01:00.0" in told.stdout
+    assert f"infoROM is corrupted at gpu {_SLOTS[0]}.0" in told.stdout
 
 
 @pytest.mark.gpu_script("gpu0", mig_needs_reset=True)
@@ -184,17 +187,33 @@ def test_stalled_gpu_holds_its_guest_and_lets_it_go(
     assert machine.trouble() is None
 
 
+@pytest.mark.gpu_script("gpu0", answers={PMC_BOOT_0: 0x140000A1})
 def test_register_answers_as_told(clone: CloneLayer, driver_baked: Layer, h100: GpuModel) -> None:
     """A driver that is told of another chip takes it for one."""
-    machine = clone(driver_baked)
-    model = h100
-    device_id = machine.hot_plug(model)
-    machine.gpu(device_id).answer(0, 0x140000A1)
+    machine = clone(driver_baked, gpus=[h100])
 
-    _load_driver(machine, model)
+    _load_driver(machine, h100)
 
     _wait_for_kernel_line(machine, "PMC_BOOT_0 = 0x140000a1")
-    trace = machine.gpu(device_id).trace
-    loaded = trace.find_mark("driver is loaded")
-    assert loaded is not None
-    assert all(one.sequence > loaded.sequence for one in trace.bar_accesses())
+
+
+def test_nobody_reads_a_register_before_the_driver_is_loaded(
+    boot_node: BootNode, baked_image: Image, h100: GpuModel
+) -> None:
+    """The kernel sizes the BARs; what is in them only a driver wants to know."""
+    no_autoload = GuestFile(path="/etc/modprobe.d/by-hand.conf", content=b"blacklist nvidia\n")
+    node = boot_node(
+        NodeRequest(name="by-hand", image=baked_image, command=None, files=[no_autoload])
+    )
+    device_id = node.hot_plug(h100)
+    node.guest.wait_for_pci(str(h100.pci))
+    assert node.gpu(device_id).trace.config_accesses()
+
+    node.mark("driver is loaded")
+    node.guest.output_of("modprobe", "nvidia")
+
+    evidence = node.evidence()
+    expect.no_bar_access_before(evidence, "driver is loaded", gpu=device_id)
+    expect.bar_access_after(evidence, "driver is loaded", gpu=device_id)
+    expect.gpu_reset(evidence, times=1, gpu=device_id)
+    expect.gpu_reset(evidence, times=0, since="driver is loaded", gpu=device_id)

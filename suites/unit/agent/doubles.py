@@ -106,6 +106,7 @@ class FakeSystem(System):
         super().__init__(root="/nowhere")
         self.wall = 1_000
         self.entropy = b""
+        self.is_prepared = False
         self.hostname: str | None = None
         self.instance_id: str | None = None
 
@@ -124,6 +125,10 @@ class FakeSystem(System):
     @override
     def add_entropy(self, entropy: bytes) -> None:
         self.entropy += entropy
+
+    @override
+    def prepare(self) -> None:
+        self.is_prepared = True
 
     @override
     def set_hostname(self, hostname: str) -> None:
@@ -207,4 +212,3 @@ class Bench:
     def close(self) -> None:
         self.host.close()
         self.device.unplug()
-        self.server.loop.close()

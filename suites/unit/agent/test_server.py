@@ -106,7 +106,8 @@ def test_same_client_may_say_hello_again(bench: Bench) -> None:
 
 def test_remembered_nonce_comes_back_with_the_settling(bench: Bench) -> None:
     bench.sends(frames.REMEMBER, 2, {"nonce": "n-1"})
-    bench.gets()
+    assert [(kind, payload) for kind, _, payload in bench.gets()] == [(frames.RESULT, b"{}")]
+    assert bench.system.is_prepared
     bench.greets("session-of-the-clone")
     bench.sends(
         frames.SETTLE,

@@ -35,6 +35,18 @@ def test_instance_id_replaces_that_of_the_template(tmp_path: Path) -> None:
     assert path.read_text() == "i-2\n"
 
 
+def test_clones_of_a_prepared_guest_have_the_random_device_open(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/urandom").touch()
+    system = System(root=str(tmp_path))
+
+    system.prepare()
+    (tmp_path / "dev/urandom").unlink()
+
+    with pytest.raises(OSError, match="Inappropriate ioctl"):
+        system.add_entropy(b"no file takes entropy")
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -76,9 +76,11 @@ def test_xids_are_taken_one_by_one_in_order() -> None:
 
 
 def test_xid_that_was_not_taken_stays() -> None:
+    """QEMU resets a device as it is plugged: what was scripted beforehand is there afterwards."""
     gpu = a_gpu()
     gpu.raise_xid(79)
     gpu.bar_write(0, XID, 5, 4)
+    gpu.reset()
 
     assert _read(gpu, XID) == 79
 

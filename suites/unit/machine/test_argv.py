@@ -50,7 +50,7 @@ def test_command_line_of_a_plain_machine() -> None:
         "-machine q35,memory-backend=ram,hpet=off",
         "-object memory-backend-memfd,id=ram,size=1536M,share=on",
         "-accel tcg,thread=single",
-        "-cpu max",
+        "-cpu max,-la57,-smap,-erms",
         "-smp 1",
         "-m 1536M",
         "-display none",
@@ -71,7 +71,8 @@ def test_command_line_of_a_plain_machine() -> None:
         "-device virtio-net-pci,netdev=net,romfile=,mac=52:54:00:67:70:75",
         "-kernel /images/debian-12/vmlinuz",
         "-initrd /images/debian-12/initrd.img",
-        ("-append root=/dev/vda rw console=ttyS0 panic=-1 net.ifnames=0 mitigations=off quiet"),
+        "-append root=/dev/vda rw console=ttyS0 panic=-1 net.ifnames=0 mitigations=off quiet "
+        + " ".join(Accelerator.TCG.kernel_append),
         "-device pcie-root-port,id=seed,chassis=31,slot=31",
     ]
 
@@ -80,6 +81,7 @@ def test_kvm_runs_the_hosts_processor() -> None:
     argv = render_argv(a_machine_spec(accelerator=Accelerator.KVM), CHANNELS, serial_log=LOG)
 
     assert (values_of(argv, "-accel"), values_of(argv, "-cpu")) == (["kvm"], ["host"])
+    assert values_of(argv, "-append")[0].endswith("mitigations=off quiet")
 
 
 def test_tcg_runs_all_processors_in_one_thread() -> None:
@@ -144,7 +146,7 @@ def test_extra_words_come_last_on_the_kernels_command_line() -> None:
 
     argv = render_argv(spec, CHANNELS, serial_log=LOG)
 
-    assert values_of(argv, "-append")[0].endswith(" quiet systemd.unit=rescue.target")
+    assert values_of(argv, "-append")[0].endswith(",apparmor systemd.unit=rescue.target")
 
 
 def test_every_root_port_has_a_slot_and_a_window() -> None:

@@ -110,8 +110,8 @@ class Cache:
     def _make(self, place: CheckpointPlace) -> Mapping[str, str]:
         self.made += 1
         with place.ram.open("wb") as ram:
-            ram.truncate(16 * MIB)
-            ram.seek(4 * MIB)
+            ram.truncate(2 * MIB)
+            ram.seek(MIB // 2)
             ram.write(f"memory {self.made}".encode() + b"\1" * (self.blocks_mib * MIB))
         place.state.write_text(f"state {self.made}")
         place.disk.write_text(f"disk {self.made}")
@@ -140,7 +140,7 @@ def test_checkpoint_is_made_once(cache: Cache) -> None:
         assert first == second
         assert content_of(first) == "disk 1"
         assert first.state.read_text() == "state 1"
-        assert first.ram.stat().st_size == 16 * MIB
+        assert first.ram.stat().st_size == 2 * MIB
         assert first.facts == FACTS
         assert first.parent is None
 
@@ -417,12 +417,12 @@ def test_workplace_of_a_living_maker_stays(cache: Cache) -> None:
 
 
 def _truncate_memory(checkpoint: Checkpoint) -> None:
-    os.truncate(checkpoint.ram, 8 * MIB)
+    os.truncate(checkpoint.ram, MIB)
 
 
 def _flip_a_byte(checkpoint: Checkpoint) -> None:
     with checkpoint.ram.open("r+b") as ram:
-        ram.seek(4 * MIB)
+        ram.seek(MIB // 2)
         ram.write(b"M")
 
 
@@ -443,7 +443,7 @@ def _lose_the_lock(checkpoint: Checkpoint) -> None:
 
 
 DAMAGES = [
-    (_truncate_memory, r"ram' has 8388608 bytes, but 16777216 were published\."),
+    (_truncate_memory, r"ram' has 1048576 bytes, but 2097152 were published\."),
     (_flip_a_byte, r"ram' has the digest \w{16}…, but \w{16}… was published\."),
     (_lose_the_state, r"state' is missing\."),
     (_cut_the_manifest, r"manifest\.json' is not sound: .*"),
@@ -531,7 +531,7 @@ def test_child_follows_a_parent_that_was_made_again(cache: Cache) -> None:
         assert content_of(grown) == "disk 4"
 
     first, second = cache.said(Stage.REFUSED)
-    assert "has 8388608 bytes" in first
+    assert "has 1048576 bytes" in first
     assert f"lies on a disk that '{parent.folder}' no longer holds" in second
 
 
@@ -540,7 +540,7 @@ def test_nothing_is_made_on_a_damaged_parent(cache: Cache) -> None:
         _truncate_memory(parent)
 
         with (
-            pytest.raises(HarnessError, match="has 8388608 bytes"),
+            pytest.raises(HarnessError, match="has 1048576 bytes"),
             cache.use("baked", parent=parent),
         ):
             pass

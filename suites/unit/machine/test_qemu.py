@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,9 @@ from harness.errors import HarnessError, RequirementError
 from harness.gpu import GpuAttachment
 from harness.machine.qemu import QemuMachine, require_qemu
 from suites.unit.machine.test_argv import a_machine_spec, an_attachment
+
+if TYPE_CHECKING:
+    from harness.provisioning.wait import Deadline
 
 
 def test_missing_qemu_is_named_with_its_remedy(tmp_path: Path) -> None:
@@ -112,3 +116,36 @@ def test_machine_ends_with_its_block(tmp_path: Path) -> None:
 
     assert (within, machine.is_running) == (True, False)
     assert "-machine q35" in (tmp_path / "argv.txt").read_text()
+
+
+class _VersionedQmp:
+    """Answers `query-version`, and takes note of what is handed over."""
+
+    def __init__(self, major: int) -> None:
+        self.handed: list[object] = []
+        self._major = major
+
+    def execute(self, command: str, _deadline: Deadline, _arguments: object) -> object:
+        assert command == "query-version"
+        return {"qemu": {"major": self._major, "minor": 1, "micro": 0}, "package": ""}
+
+    def hand_over(self, _fd: int, fdname: str, _deadline: Deadline) -> None:
+        self.handed.append(fdname)
+
+    def hand_over_set(self, _fd: int, fdset: int, _deadline: Deadline) -> None:
+        self.handed.append(fdset)
+
+
+@pytest.mark.parametrize(
+    ("major", "uri", "handed"),
+    [(7, "fd:state", "state"), (8, "fd:state", "state"), (11, "file:/dev/fdset/1", 1)],
+)
+def test_state_is_handed_over_as_this_qemu_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, major: int, uri: str, handed: object
+) -> None:
+    machine = QemuMachine(a_machine_spec(), tmp_path)
+    qmp = _VersionedQmp(major)
+    monkeypatch.setattr(machine, "_qmp", qmp, raising=False)
+
+    assert machine._hand_over_state(5) == uri
+    assert qmp.handed == [handed]

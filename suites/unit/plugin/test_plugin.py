@@ -347,3 +347,19 @@ def test_licences_are_accepted_by_ini(inner: Inner) -> None:
     (inner.folder / "pytest.ini").write_text("[pytest]\naccept_licence = one\n")
 
     inner.run(ACCEPTED.format(wanted={"one"})).assert_outcomes(passed=1)
+
+
+def test_folders_of_gpu_models_come_from_ini_and_options(inner: Inner) -> None:
+    (inner.folder / "pytest.ini").write_text("[pytest]\ngpu_models = ours\n")
+
+    result = inner.run(
+        """
+        def test_folders(settings, pytestconfig):
+            root = pytestconfig.rootpath
+            assert settings.gpu_models == (root / "ours", root / "mine", root / "theirs")
+        """,
+        "--gpu-models=mine",
+        "--gpu-models=theirs",
+    )
+
+    result.assert_outcomes(passed=1)

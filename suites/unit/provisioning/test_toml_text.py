@@ -66,6 +66,8 @@ def test_entries_have_whole_paths_and_their_lines() -> None:
         first=16,
         last=16,
         table=CRI,
+        name="  containerd.snapshotter",
+        comment="",
     )
 
 
@@ -145,6 +147,22 @@ def test_existing_value_is_replaced_in_its_place() -> None:
     ]
     assert set_value("  a = 1\nb = 2\n", ("a",), "3") == "  a = 3\nb = 2\n"
     assert set_value('a = "x=y"\n', ("a",), "3") == "a = 3\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "edited"),
+    [
+        ('  "a=b"   = 1\n', ("a=b",), '  "a=b" = 3\n'),
+        ("'a = b'.c=1\n", ("a = b", "c"), "'a = b'.c = 3\n"),
+        ("a = 1 # mine \nb = 2\n", ("a",), "a = 3  # mine\nb = 2\n"),
+        ('a = "#"  # mine\n', ("a",), "a = 3  # mine\n"),
+        ("a = [ # first\n  1,\n]   # last \nb = 2\n", ("a",), "a = 3  # last\nb = 2\n"),
+    ],
+)
+def test_key_and_comment_of_a_replaced_value_stay(
+    text: str, path: tuple[str, ...], edited: str
+) -> None:
+    assert set_value(text, path, "3") == edited
 
 
 def test_new_key_goes_into_the_table_that_is_there() -> None:
