@@ -326,6 +326,40 @@ def gpu_bound(evidence: Evidence, *, device: str) -> None:
     )
 
 
+def gpus_driven(evidence: Evidence, *devices: str) -> None:
+    """Expect the module `nvidia` to be bound to GPUs of exactly these device ids."""
+    seen = sorted(
+        function.device
+        for function in evidence.pci_functions
+        if function.vendor == NVIDIA_VENDOR and function.driver_in_use == "nvidia"
+    )
+    _expect(
+        seen == sorted(devices),
+        f"The module 'nvidia' was expected to be bound to {sorted(devices)}, but is to {seen}.",
+        evidence,
+    )
+
+
+def driver_names_gpus(evidence: Evidence, *names: str) -> None:
+    """Expect the driver to call the GPUs that it is bound to by exactly these names."""
+    seen = sorted(name or "(no name)" for name in evidence.driver_gpu_names.values())
+    _expect(
+        seen == sorted(names),
+        f"The driver was expected to have the GPUs {sorted(names)}, but has {seen}.",
+        evidence,
+    )
+
+
+def gpus_refused(evidence: Evidence, *devices: str) -> None:
+    """Expect the driver to have called GPUs of exactly these device ids not supported."""
+    seen = evidence.refused_gpus
+    _expect(
+        seen == sorted(devices),
+        f"The driver was expected to refuse {sorted(devices)}, but its log lines name {seen}.",
+        evidence,
+    )
+
+
 def no_gpu(evidence: Evidence) -> None:
     """Expect no NVIDIA function on the bus."""
     functions = [found for found in evidence.pci_functions if found.vendor == NVIDIA_VENDOR]

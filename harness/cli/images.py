@@ -34,14 +34,19 @@ def add_parser(commands: Commands) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     catalogue = load_catalogue(settings_of(arguments).images_folder)
     recipes = [
-        {"name": name, "description": recipe.file.description}
+        {
+            "name": name,
+            "description": recipe.file.description,
+            "licence": None if recipe.file.licence is None else recipe.file.licence.id,
+        }
         for name, recipe in catalogue.recipes.items()
     ]
     if arguments.json:
         print(json.dumps(recipes, indent=2))
     else:
         for recipe in recipes:
-            print(f"{recipe['name']:16} {recipe['description']}")
+            terms = f" (needs --accept-licence={recipe['licence']})" if recipe["licence"] else ""
+            print(f"{recipe['name']:16} {recipe['description']}{terms}")
     return 0
 
 
@@ -53,9 +58,8 @@ def show_event(event: ImageEvent) -> None:
 def _build(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     recipe = load_catalogue(settings.images_folder).get(settings.image)
-    image = ImageStore(settings.image_store).ensure(
-        recipe, deadline=Deadline.after(_BUILD_S), listener=show_event
-    )
+    store = ImageStore(settings.image_store, accepted_licences=settings.accepted_licences)
+    image = store.ensure(recipe, deadline=Deadline.after(_BUILD_S), listener=show_event)
     kernels = [kernel.version for kernel in image.kernels]
     size_mib = image.disk.stat().st_size >> 20
     if arguments.json:

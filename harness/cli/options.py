@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness.machine.accelerator import CHOICES
-from harness.settings import Settings, is_ci
+from harness.settings import ACCEPT_OPTION, Settings, accepted_licences, is_ci
 
 if TYPE_CHECKING:
     import argparse
@@ -43,6 +43,7 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     defaults = Settings()
     parser.add_argument("--image", default=defaults.image, metavar="NAME")
     parser.add_argument("--images-dir", type=Path, default=defaults.images_folder, metavar="DIR")
+    parser.add_argument(ACCEPT_OPTION, action="append", default=[], metavar="LICENCE")
 
 
 def add_gpu_options(parser: argparse.ArgumentParser) -> None:
@@ -69,5 +70,6 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         checkpoint_limit_mib=getattr(
             arguments, "checkpoint_limit_mib", defaults.checkpoint_limit_mib
         ),
+        accepted_licences=accepted_licences(getattr(arguments, "accept_licence", [])),
         ci=is_ci(),
     )

@@ -252,6 +252,20 @@ class Evidence:
         return nodestate.parse_lspci(self.answer_of("lspci"))
 
     @property
+    def driver_gpu_names(self) -> Mapping[str, str | None]:
+        """Return what the loaded driver calls each GPU that it is bound to, by PCI address."""
+        folder = self.folder / "files/proc/driver/nvidia/gpus"
+        return {
+            file.parent.name: nodestate.parse_gpu_name(file.read_text(errors="replace"))
+            for file in sorted(folder.glob("*/information"))
+        }
+
+    @property
+    def refused_gpus(self) -> list[str]:
+        """Return the device ids of GPUs that the driver called not supported since the boot."""
+        return nodestate.parse_refused_gpus(self.answer_of("dmesg"))
+
+    @property
     def container_images(self) -> list[str]:
         return self.answer_of("container-images").split()
 

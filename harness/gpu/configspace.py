@@ -17,6 +17,7 @@ CACHE_LINE_SIZE = 0x0C
 BAR_0 = 0x10
 _CAPABILITIES = 0x34
 INTERRUPT_LINE = 0x3C
+INTERRUPT_PIN = 0x3D
 
 #: Where the PCI Express capability lies; offsets of its registers are counted from here.
 EXPRESS = 0x60
@@ -40,7 +41,8 @@ class ConfigSpace:
     """The bytes of a type 0 header (PCI Local Bus 3.0, chapter 6) with memory BARs.
 
     An express function has 4096 bytes and the PCI Express capability, any other 256 and none. No
-    expansion ROM, no I/O BAR, and interrupt pin 0, so the guest routes no interrupt. Not
+    expansion ROM and no I/O BAR. A conventional one has the interrupt pin A, which is never
+    raised: NVIDIA's driver probes no function for which the guest has routed no interrupt. Not
     thread-safe: its device is.
     """
 
@@ -79,7 +81,9 @@ class ConfigSpace:
             for index, bar in self._bars.items()
             if bar.bits == 64
         ]
-        if is_express:
+        if not is_express:
+            fields.append((INTERRUPT_PIN, 1, 1))
+        else:
             fields += [
                 (_STATUS, 2, _STATUS_HAS_CAPABILITIES),
                 (_CAPABILITIES, 1, EXPRESS),

@@ -81,7 +81,9 @@ class Lab:
     _resources: contextlib.ExitStack = field(init=False, default_factory=contextlib.ExitStack)
 
     def __post_init__(self) -> None:
-        self.store = ImageStore(self.settings.image_store)
+        self.store = ImageStore(
+            self.settings.image_store, accepted_licences=self.settings.accepted_licences
+        )
         self.checkpoints = CheckpointStore(
             self.settings.checkpoint_store, limit_mib=self.settings.checkpoint_limit_mib
         )
@@ -93,7 +95,14 @@ class Lab:
 
     def node_image(self) -> Image:
         """Return the image that the settings name, built where the cache has none."""
-        recipe = load_catalogue(self.settings.images_folder).get(self.settings.image)
+        return self.image(self.settings.image)
+
+    def image(self, name: str) -> Image:
+        """Return the image called `name`, built where the cache has none.
+
+        Raises LicenceError where its licence was not accepted.
+        """
+        recipe = load_catalogue(self.settings.images_folder).get(name)
         return self.store.ensure(recipe, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
 
     def baked_image(self) -> Image:

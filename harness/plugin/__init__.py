@@ -9,7 +9,14 @@ import pytest
 from harness.errors import HarnessError
 from harness.machine.accelerator import CHOICES
 from harness.plugin import report, select
-from harness.settings import EVIDENCE_CHOICES, START_CHOICES, Settings, is_ci
+from harness.settings import (
+    ACCEPT_OPTION,
+    EVIDENCE_CHOICES,
+    START_CHOICES,
+    Settings,
+    accepted_licences,
+    is_ci,
+)
 
 #: Where this run's settings lie; fixtures read them from there.
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
@@ -75,6 +82,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="paths",
         default=[],
     )
+    group.addoption(
+        ACCEPT_OPTION,
+        action="append",
+        default=[],
+        metavar="LICENCE",
+        help="a licence that you accept, for images that need it; may be repeated",
+    )
+    parser.addini(
+        "accept_licence", f"licences that you accept, as by {ACCEPT_OPTION}", type="args"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -92,6 +109,9 @@ def pytest_configure(config: pytest.Config) -> None:
             evidence=config.getoption("--evidence"),
             evidence_folder=root / Path(config.getoption("--evidence-dir")),
             checkpoint_limit_mib=config.getoption("--checkpoint-limit-mib"),
+            accepted_licences=accepted_licences(
+                [*config.getoption(ACCEPT_OPTION), *config.getini("accept_licence")]
+            ),
             ci=is_ci(),
         )
     except HarnessError as error:

@@ -38,6 +38,7 @@ from harness.provisioning.outcome import Outcome
 from harness.provisioning.prebake import Decision, Reason, Record, Wanted, decide
 from harness.settings import Settings
 from suites.docs.pages import REPOSITORY
+from suites.e2e.real_driver.expected import NAMES
 from suites.unit.provisioning import fakes
 from suites.unit.provisioning.simulation import SimulatedNode
 
@@ -321,6 +322,10 @@ def models() -> list[Row]:
     return [(name, model.title, str(model.pci)) for name, model in load_catalogue().models.items()]
 
 
+def names_under_driver() -> list[Row]:
+    return [(name, called or "refused") for name, called in NAMES.items()]
+
+
 def gpu_nodes() -> list[Row]:
     return [
         (name, f"{node.count} x {node.model.name}", node.vm_size)
@@ -410,6 +415,7 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "GPU measure": lambda _: list(GPU_MEASURES.items()),
     "Model": lambda _: models(),
     "Model key": lambda _: model_keys(),
+    "GPU under driver 535": lambda _: names_under_driver(),
     "GPU node": lambda _: gpu_nodes(),
     "GPU node key": lambda _: node_keys(),
     "QEMU": lambda _: qemu_versions(),

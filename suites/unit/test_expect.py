@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fixtures.recordings import load_recording
 from harness import expect
 from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH
 from harness.errors import ExpectationError, HarnessError
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     Expectation = Callable[[Evidence], object]
 
 OUTCOME_FILE = f"files{OUTCOME_PATH}"
+INFORMATION = "/proc/driver/nvidia/gpus/0000:01:00.0/information"
+REFUSAL = load_recording("dmesg/2.38.1-nvidia-refusal").text
 
 
 def as_it_is(folder: EvidenceFolder) -> EvidenceFolder:
@@ -108,6 +111,14 @@ ACCEPTED = {
     "no_module_loaded": Case(expect.no_module_loaded, node=a_stripped_node),
     "unit_state": Case(lambda e: expect.unit_state(e, "nvidia-dcgm.service", active="active")),
     "gpu_bound": Case(lambda e: expect.gpu_bound(e, device="2330")),
+    "gpus_driven": Case(lambda e: expect.gpus_driven(e, "2330")),
+    "gpus_driven when there are none": Case(expect.gpus_driven, node=a_stripped_node),
+    "driver_names_gpus": Case(lambda e: expect.driver_names_gpus(e, "NVIDIA H100 80GB HBM3")),
+    "driver_names_gpus when there are none": Case(expect.driver_names_gpus, node=a_stripped_node),
+    "gpus_refused": Case(
+        lambda e: expect.gpus_refused(e, "2bb5"), lambda f: f.command("dmesg", REFUSAL)
+    ),
+    "gpus_refused when none is": Case(expect.gpus_refused),
     "no_gpu": Case(expect.no_gpu, node=a_stripped_node),
     "driver_installed": Case(expect.driver_installed),
     "no_driver_artefact": Case(expect.no_driver_artefact, node=a_stripped_node),
@@ -131,6 +142,33 @@ ACCEPTED = {
 }
 
 REFUSED = {
+    "gpus_driven: another": Case(
+        lambda e: expect.gpus_driven(e, "20b0"),
+        trouble="bound to ['20b0'], but is to ['2330']",
+    ),
+    "gpus_driven: bound to another module": Case(
+        lambda e: expect.gpus_driven(e, "2330"),
+        lambda f: f.command(
+            "lspci",
+            "01:00.0 3D controller [0302]: NVIDIA Corporation GH100 [10de:2330] (rev a1)\n"
+            "\tKernel driver in use: vfio-pci\n",
+        ),
+        trouble="bound to ['2330'], but is to []",
+    ),
+    "driver_names_gpus: a name it does not know": Case(
+        lambda e: expect.driver_names_gpus(e, "Tesla T4"),
+        lambda f: f.file(INFORMATION, "Model: \t\t Unknown\n"),
+        trouble="have the GPUs ['Tesla T4'], but has ['Unknown']",
+    ),
+    "driver_names_gpus: a file without a name": Case(
+        expect.driver_names_gpus, lambda f: f.file(INFORMATION, "IRQ: 22\n"), trouble="(no name)"
+    ),
+    "gpus_refused: none is": Case(
+        lambda e: expect.gpus_refused(e, "2bb5"), trouble="['2bb5'], but its log lines name []"
+    ),
+    "gpus_refused: one that was not expected": Case(
+        expect.gpus_refused, lambda f: f.command("dmesg", REFUSAL), trouble="name ['2bb5']"
+    ),
     "no_bar_access: the driver read": Case(
         expect.no_bar_access, with_loaded_driver, trouble="'BAR read 0 0x0 -> 0x180000a1'"
     ),

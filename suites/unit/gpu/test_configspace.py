@@ -42,11 +42,13 @@ def test_identity_lies_where_the_specification_has_it() -> None:
     assert space.read(0x2C, 4) == 0x16C110DE
 
 
-def test_function_has_no_interrupt_no_rom_and_no_capabilities() -> None:
+def test_function_has_an_interrupt_pin_no_rom_and_no_capabilities() -> None:
+    """NVIDIA's driver leaves a function alone for which the guest has routed no interrupt."""
     space = _space()
     space.write(0x30, 0xFFFFFFFF, 4)
+    space.write(0x3C, 0xFFFF, 2)
 
-    assert space.read(0x3D, 1) == 0
+    assert space.read(0x3C, 2) == 0x01FF
     assert space.read(0x30, 4) == 0
     assert (space.read(0x06, 2), space.read(0x34, 1)) == (0, 0)
 

@@ -331,6 +331,24 @@ def test_declared_markers_are_known(inner: Inner) -> None:
     inner.run(source, "--strict-markers").assert_outcomes(passed=1)
 
 
+ACCEPTED = """
+def test_settings(settings):
+    assert settings.accepted_licences == {wanted}
+"""
+
+
+def test_licences_are_accepted_by_option(inner: Inner) -> None:
+    source = ACCEPTED.format(wanted={"one", "two"})
+
+    inner.run(source, "--accept-licence=one", "--accept-licence=two").assert_outcomes(passed=1)
+
+
+def test_licences_are_accepted_by_ini(inner: Inner) -> None:
+    (inner.folder / "pytest.ini").write_text("[pytest]\naccept_licence = one\n")
+
+    inner.run(ACCEPTED.format(wanted={"one"})).assert_outcomes(passed=1)
+
+
 def test_folders_of_gpu_models_come_from_ini_and_options(inner: Inner) -> None:
     (inner.folder / "pytest.ini").write_text("[pytest]\ngpu_models = ours\n")
 
