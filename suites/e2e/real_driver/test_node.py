@@ -134,5 +134,7 @@ def test_gpu_that_leaves_the_bus_is_lost_to_nvidia_smi(
     lost = node.guest.run("nvidia-smi")
     assert lost.exit_code == 15
     assert "GPU is lost.  Reboot the system to recover this GPU" in lost.stdout
-    left = node.guest.output_of("nvidia-smi", "-i1", "--query-gpu=name", "--format=csv,noheader")
+    left = node.guest.output_of(
+        "nvidia-smi", "--id=1", "--query-gpu=name", "--format=csv,noheader"
+    )
     assert left == h100.title
