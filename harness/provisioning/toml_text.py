@@ -63,7 +63,8 @@ def read_entries(text: str) -> tuple[Entry, ...]:
         key, end = _read_key(line, 0, number)
         if not line.startswith("=", end):
             raise TomlTextError(f"line {number + 1}: neither a table nor a key with a value")
-        name = lines[number].partition(line)[0] + line[:end].rstrip()
+        indent = len(lines[number]) - len(lines[number].lstrip())
+        name = lines[number][: indent + end].rstrip()
         value, last, comment = _read_value(lines, number, line[end + 1 :])
         entries.append(
             Entry(
