@@ -345,4 +345,5 @@ def test_trace_and_registers_stay_bounded_whatever_is_accessed(
         assert 0 <= gpu.bar_read(bar, offset, size) < 1 << 8 * size
 
     assert len(gpu.trace.accesses) <= 4 * 3
-    assert len(gpu._written) <= 2 * len(accesses)
+    # Eight bytes that begin within one register end within the second after it.
+    assert len(gpu._written) <= 3 * len(accesses)

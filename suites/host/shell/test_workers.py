@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import coverage
 import pytest
 
-from suites.unit.shell.running import GREETING, SpecProject
+from suites.host.shell.running import GREETING, SpecProject
 from suites.unit.shell.test_coverage import SCRIPT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.provisioning.command import CommandResult
-    from suites.unit.shell.running import WarmPytest
+    from suites.host.shell.running import WarmPytest
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suites.unit.shell.running import outcomes
+from suites.host.shell.running import outcomes
 
 if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult
-    from suites.unit.shell.running import SpecProject
+    from suites.host.shell.running import SpecProject
 
 _HOSTILE = """\
 Describe 'hostile'

@@ -16,7 +16,7 @@ from harness.errors import HarnessError
 from harness.provisioning.command import PIPE, CommandResult, LocalRunner, end, spawn
 from harness.shell.rows import ShellRowEvaluator
 from harness.shell.sandbox import Sandbox, SandboxKind
-from suites.unit.shell import warm_pytest
+from suites.host.shell import warm_pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.unit.shell.running import SpecProject, WarmPytest, warm_pytest_process
+from suites.host.shell.running import SpecProject, WarmPytest, warm_pytest_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from suites.unit.shell.running import GREETING, outcomes
+from suites.host.shell.running import GREETING, outcomes
 
 if TYPE_CHECKING:
-    from suites.unit.shell.running import SpecProject
+    from suites.host.shell.running import SpecProject
 
 
 def test_examples_are_reported_one_by_one(project: SpecProject) -> None:

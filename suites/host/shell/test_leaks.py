@@ -14,10 +14,10 @@ from harness.errors import RequirementError
 from harness.provisioning.command import end, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from harness.shell.project import ScratchFolder
-from suites.unit.shell.running import REPOSITORY
+from suites.host.shell.running import REPOSITORY
 
 if TYPE_CHECKING:
-    from suites.unit.shell.running import SpecProject
+    from suites.host.shell.running import SpecProject
 
 _PATIENCE_S = 40.0
 

@@ -14,7 +14,7 @@ from harness.shell.sandbox import Sandbox, SandboxKind
 from harness.shell.specrun import ShellSetting, SpecRun
 from harness.shell.translate import translate
 from harness.shell.verdict import Outcome, Verdict
-from suites.unit.shell.running import row_evaluator
+from suites.host.shell.running import row_evaluator
 
 if TYPE_CHECKING:
     from harness.shell.specfile import Case, SpecFile

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from suites.unit.shell.running import SpecProject
+    from suites.host.shell.running import SpecProject
 
 _SAMPLE = Path(__file__).with_name("sample")
 

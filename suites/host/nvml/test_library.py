@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.gpu.catalogue import load_catalogue
-from suites.unit.nvml.library import REPOSITORY, VERSION, Library
+from suites.host.nvml.library import REPOSITORY, VERSION, Library
 
 if TYPE_CHECKING:
     from harness.gpu import GpuModel

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.shell.migrate import migrate
-from suites.unit.shell.running import outcomes, row_evaluator
+from suites.host.shell.running import outcomes, row_evaluator
 
 if TYPE_CHECKING:
-    from suites.unit.shell.running import SpecProject
+    from suites.host.shell.running import SpecProject
 
 _SPEC = """\
 Describe 'provisioning'
