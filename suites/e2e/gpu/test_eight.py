@@ -5,21 +5,23 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from harness.lab import layers
+
 if TYPE_CHECKING:
     from fixtures.layers import CloneLayer
     from harness.gpu.catalogue import Catalogue
-    from harness.lab.layers import Layer
+    from harness.image import Image
 
 #: What the project promises. It is the median of a run's clones that counts, not the worst.
 _MOST_S = 3.0
 
 
 def test_eight_gpus_are_listed_within_seconds_of_their_plugging(
-    clone: CloneLayer, cloud_init_done: Layer, gpu_catalogue: Catalogue
+    clone: CloneLayer, node_image: Image, gpu_catalogue: Catalogue
 ) -> None:
     """The slots of one node are plugged like those of a rack: all at once, as far as QMP goes."""
     node = gpu_catalogue.node("nd96isr-h100-v5")
-    machine = clone(cloud_init_done)
+    machine = clone(layers.cloud_init_done(layers.booted(node_image, slots=node.count)))
 
     started = time.monotonic()
     for model in node.gpus:
