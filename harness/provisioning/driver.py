@@ -332,10 +332,10 @@ def judge_gpu(_node: Node, result: CommandResult) -> Verdict | None:
 
 def judge_install(node: Node, result: CommandResult, *, version: str) -> Verdict | None:
     """See what no further install mends: another version in the kernel, or a GPU refused."""
-    return judge_resident_version(node, result, version=version) or judge_refusal(node, result)
+    return judge_resident_version(node, version=version) or judge_refusal(node, result)
 
 
-def judge_resident_version(node: Node, _result: CommandResult, *, version: str) -> Verdict | None:
+def judge_resident_version(node: Node, *, version: str) -> Verdict | None:
     """See another version of the driver in the kernel, which no install can replace."""
     resident = read_resident_version(node.root)
     if resident is None or resident == version:

@@ -48,11 +48,17 @@ def parse_refusals(log: str) -> tuple[Refusal, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def read_refusals(node: Node) -> tuple[Refusal, ...]:
+    """Ask the node for its kernel's log; where it gives none, nothing is known to be refused."""
+    log = node.answer("dmesg")
+    return () if log is None else parse_refusals(log)
+
+
 def judge_refusal(node: Node, result: CommandResult) -> Verdict | None:
     """See that no further try of a probe can help: the driver itself has refused the GPU."""
     if result.ok:
         return None
-    refusals = parse_refusals(node.answer("dmesg") or "")
+    refusals = read_refusals(node)
     if not refusals:
         return None
     return Verdict(message=" ".join(refusal.describe() for refusal in refusals))
@@ -65,8 +71,9 @@ def expect_no_refusal(version: str) -> Do:
     """
 
     def look(node: Node) -> None:
-        refusals = parse_refusals(node.answer("dmesg") or "")
-        ours = [refusal.describe() for refusal in refusals if refusal.version == version]
+        ours = [
+            refusal.describe() for refusal in read_refusals(node) if refusal.version == version
+        ]
         if ours:
             raise StepFailedError(" ".join(ours))
 

@@ -75,7 +75,7 @@ def test_another_resident_version_is_seen(
         Root(tmp_path).write("/sys/module/nvidia/version", resident)
 
     node = make_node(ScriptedRunner(), tmp_path)
-    verdict = judge_resident_version(node, printed(""), version=VERSION)
+    verdict = judge_resident_version(node, version=VERSION)
 
     assert (verdict is not None) is is_seen
     if verdict is not None:

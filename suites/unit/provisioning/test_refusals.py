@@ -23,6 +23,12 @@ NO_DEVICE = CommandResult(
 )
 
 
+TOLD = (
+    "NVIDIA's driver 535.309.01 does not support the GPU 0000:0b:00.0 (10de:2bb5): it is too new "
+    "for this release, or too old. Choose a release that supports it, or a node with another GPU."
+)
+
+
 def refused_by(version: str) -> str:
     return load_recording("dmesg/2.38.1-nvidia-refusal").text.replace("535.309.01", version)
 
@@ -33,8 +39,45 @@ def test_refusal_names_gpu_and_release() -> None:
     assert refusal == Refusal(address="0000:0b:00.0", device="10de:2bb5", version="535.309.01")
 
 
+def test_refusal_is_described_with_what_to_do() -> None:
+    refusal = Refusal(address="0000:0b:00.0", device="10de:2bb5", version="535.309.01")
+
+    assert refusal.describe() == TOLD
+
+
 def test_refusal_is_told_once_however_often_it_was_tried() -> None:
     assert len(parse_refusals(refused_by("535.309.01") * 3)) == 1
+
+
+@pytest.mark.parametrize("command", ["boot", "validate"])
+def test_two_refused_gpus_are_both_told(
+    simulated: SimulatedNode, invocation: Invocation, command: str
+) -> None:
+    """At boot by the step that would build the driver anew, and by validation's probe."""
+    simulated.build(VERSION, KERNEL)
+    log = refused_by(VERSION)
+    simulated.kernel_log = log + log.replace("0000:0b:00.0", "0000:0c:00.0")
+    simulated.failing["ctr -n k8s.io run" if command == "boot" else "nvidia-modprobe"] = NO_DEVICE
+
+    assert invocation.run(command, GPU_NODE) == 84
+
+    told = TOLD.replace("535.309.01", VERSION)
+    second = told.replace("0000:0b:00.0", "0000:0c:00.0")
+    assert f" {told} {second}" in str(invocation.outcome()["error"])
+
+
+def test_refusal_ends_the_tries_of_the_probe_at_boot(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel_log = refused_by(VERSION)
+    simulated.failing["nvidia-modprobe"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    assert [call for call in simulated.calls if call[0] == "nvidia-modprobe"] == [
+        ("nvidia-modprobe", "-u", "-c0")
+    ]
 
 
 @pytest.mark.parametrize(
