@@ -6,5 +6,6 @@ pytest_plugins = [
     "fixtures.layers",
     "fixtures.machines",
     "fixtures.properties",
+    "fixtures.shell",
     "fixtures.workers",
 ]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+import functools
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import pydantic
 import yaml
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Hashable, Mapping
     from pathlib import Path
 
 T = TypeVar("T")
@@ -34,22 +35,22 @@ def read_data_file(file: Path, shape: type[T]) -> T:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"The file cannot be read: {error}.", source=str(file)) from error
     tree, data = _parse(text, file)
-    adapter = pydantic.TypeAdapter(shape)
+    adapter: pydantic.TypeAdapter[T] = _adapter(cast("Hashable", shape))
     try:
         return adapter.validate_python(data)
     except pydantic.ValidationError as error:
         raise _as_bad_input(error, file, tree, adapter.json_schema()) from error
 
 
+@functools.cache
+def _adapter(shape: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(shape)
+
+
 def line_of(file: Path, location: Location) -> int:
     """Return the line of what a file that was read says at `location`, for a check of one's own."""
     tree, _data = _parse(file.read_text(encoding="utf-8"), file)
     return _line_of(tree, location)
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return the names in quotes, as messages list what is known."""
-    return ", ".join(f"'{name}'" for name in names) or "none"
 
 
 def _parse(text: str, file: Path) -> tuple[yaml.Node, object]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 class ExpectationError(AssertionError):
     """The node is not what was expected of it; a report calls this *failed*."""
@@ -30,3 +35,8 @@ class BadInputError(HarnessError):
 
 class RequirementError(HarnessError):
     """The host lacks something; the message is one sentence that ends with the remedy."""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the names in quotes, as messages list what is known."""
+    return ", ".join(f"'{name}'" for name in names) or "none"

@@ -9,11 +9,13 @@ from __future__ import annotations
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
-from harness.errors import ExpectationError
+from harness.errors import ExpectationError, HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH, RECORD_PATH
+from harness.gpu.trace import IncidentKind
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence, ProvisioningOutcome, Step
+    from harness.gpu.trace import AccessTrace, Incident
 
 NVIDIA_VENDOR = "10de"
 
@@ -324,6 +326,40 @@ def gpu_bound(evidence: Evidence, *, device: str) -> None:
     )
 
 
+def gpus_driven(evidence: Evidence, *devices: str) -> None:
+    """Expect the module `nvidia` to be bound to GPUs of exactly these device ids."""
+    seen = sorted(
+        function.device
+        for function in evidence.pci_functions
+        if function.vendor == NVIDIA_VENDOR and function.driver_in_use == "nvidia"
+    )
+    _expect(
+        seen == sorted(devices),
+        f"The module 'nvidia' was expected to be bound to {sorted(devices)}, but is to {seen}.",
+        evidence,
+    )
+
+
+def driver_names_gpus(evidence: Evidence, *names: str) -> None:
+    """Expect the driver to call the GPUs that it is bound to by exactly these names."""
+    seen = sorted(name or "(no name)" for name in evidence.driver_gpu_names.values())
+    _expect(
+        seen == sorted(names),
+        f"The driver was expected to have the GPUs {sorted(names)}, but has {seen}.",
+        evidence,
+    )
+
+
+def gpus_refused(evidence: Evidence, *devices: str) -> None:
+    """Expect the driver to have called GPUs of exactly these device ids not supported."""
+    seen = evidence.refused_gpus
+    _expect(
+        seen == sorted(devices),
+        f"The driver was expected to refuse {sorted(devices)}, but its log lines name {seen}.",
+        evidence,
+    )
+
+
 def no_gpu(evidence: Evidence) -> None:
     """Expect no NVIDIA function on the bus."""
     functions = [found for found in evidence.pci_functions if found.vendor == NVIDIA_VENDOR]
@@ -366,3 +402,91 @@ def events_recorded(evidence: Evidence, *tasks: str) -> None:
         f"Event files for {missing} were expected, but there are those for {recorded}.",
         evidence,
     )
+
+
+def no_bar_access(evidence: Evidence, *, gpu: str = "gpu0") -> None:
+    """Expect nobody to have read or written a BAR of an emulated GPU."""
+    touched = _trace_of(evidence, gpu).bar_accesses()
+    _expect(
+        not touched,
+        f"No BAR access of '{gpu}' was expected, but there were {len(touched)} or more, the first "
+        f"of them '{touched[0] if touched else ''}'.",
+        evidence,
+    )
+
+
+def no_bar_access_before(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> None:
+    """Expect no BAR access of an emulated GPU before the first mark that contains `mark`.
+
+    Steps of provisioning are marks, and what a test writes by `mark`.
+    """
+    trace = _trace_of(evidence, gpu)
+    moment = _moment(evidence, trace, mark, gpu)
+    early = [one for one in trace.bar_accesses() if one.sequence < moment.sequence]
+    _expect(
+        not early,
+        f"No BAR access of '{gpu}' was expected before '{moment.words}', but there was "
+        f"'{early[0] if early else ''}'.",
+        evidence,
+    )
+
+
+def bar_access_after(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> None:
+    """Expect a BAR access of an emulated GPU after the first mark that contains `mark`."""
+    trace = _trace_of(evidence, gpu)
+    moment = _moment(evidence, trace, mark, gpu)
+    _expect(
+        any(one.sequence > moment.sequence for one in trace.bar_accesses()),
+        f"A BAR access of '{gpu}' was expected after '{moment.words}', but there was none.",
+        evidence,
+    )
+
+
+def gpu_reset(
+    evidence: Evidence, *, times: int = 1, since: str | None = None, gpu: str = "gpu0"
+) -> None:
+    """Expect an emulated GPU to have been reset so often, since a mark or since it was made."""
+    trace = _trace_of(evidence, gpu)
+    if trace.dropped_incidents:
+        raise HarnessError(
+            f"So much happened to '{gpu}' that {trace.dropped_incidents} incidents are not in its "
+            f"trace, so its resets can't be counted. The evidence lies in '{evidence.folder}'."
+        )
+    start = -1 if since is None else _moment(evidence, trace, since, gpu).sequence
+    seen = sum(one.sequence > start for one in trace.resets())
+    when = "" if since is None else f" since '{since}'"
+    _expect(
+        seen == times,
+        f"{times} resets of '{gpu}' were expected{when}, but there were {seen}.",
+        evidence,
+    )
+
+
+def kernel_log_line(evidence: Evidence, text: str) -> None:
+    """Expect the kernel to have logged a line that contains `text`."""
+    _expect(
+        text in evidence.output_of("dmesg"),
+        f"A line of the kernel's log with '{text}' was expected, but there was none.",
+        evidence,
+    )
+
+
+def _trace_of(evidence: Evidence, gpu: str) -> AccessTrace:
+    traces = evidence.gpu_traces
+    if gpu not in traces:
+        raise HarnessError(
+            f"The evidence in '{evidence.folder}' has no access trace of '{gpu}', but of "
+            f"{sorted(traces)}."
+        )
+    return traces[gpu]
+
+
+def _moment(evidence: Evidence, trace: AccessTrace, mark: str, gpu: str) -> Incident:
+    moment = trace.find_mark(mark)
+    if moment is None:
+        marks = [one.words for one in trace.incidents_of(IncidentKind.MARK)]
+        raise HarnessError(
+            f"The access trace of '{gpu}' has no mark with '{mark}', but {marks}. The evidence "
+            f"lies in '{evidence.folder}'."
+        )
+    return moment

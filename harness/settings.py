@@ -12,11 +12,14 @@ import platformdirs
 from harness.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 APPLICATION = "gpu-node-harness"
 START_CHOICES = ("clone", "cold", "both")
 EVIDENCE_CHOICES = ("on-failure", "always")
+ACCEPT_OPTION = "--accept-licence"
+#: The environment variable that does the same; several licences are separated by commas.
+ACCEPT_VARIABLE = "HARNESS_ACCEPT_LICENCE"
 
 
 def _cache() -> Path:
@@ -32,18 +35,22 @@ class Settings:
 
     `ci` is true where the variable CI says so: there, a machine that cannot be had is a failure
     and not a reason to skip. Beyond `checkpoint_limit_mib` of disk, the least recently used
-    checkpoints that nobody uses are removed.
+    checkpoints that nobody uses are removed. `gpu_models` are folders of GPU models beside those
+    that come with the harness. `accepted_licences` are the terms that a person said yes to:
+    images that need others are neither built nor used.
     """
 
     accelerator: str = "auto"
     qemu: str = "qemu-system-x86_64"
     image: str = "debian-12"
     images_folder: Path = Path("images")
+    gpu_models: tuple[Path, ...] = ()
     cache: Path = field(default_factory=_cache)
     machine_start: str = "clone"
     evidence: str = "on-failure"
     evidence_folder: Path = Path("evidence")
     checkpoint_limit_mib: int = 16384
+    accepted_licences: frozenset[str] = frozenset()
     ci: bool = False
 
     def __post_init__(self) -> None:
@@ -86,6 +93,15 @@ class Settings:
     @property
     def checkpoint_store(self) -> Path:
         return self.cache / "checkpoints"
+
+
+def accepted_licences(
+    given: Iterable[str], environment: Mapping[str, str] | None = None
+) -> frozenset[str]:
+    """Return what options and the environment accept; each word may name several licences."""
+    variables = os.environ if environment is None else environment
+    words = (*given, variables.get(ACCEPT_VARIABLE, ""))
+    return frozenset(name for word in words for name in word.replace(",", " ").split())
 
 
 def is_ci(environment: Mapping[str, str] | None = None) -> bool:

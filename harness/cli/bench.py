@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from harness.cli import bench_gpu, bench_shell
 from harness.cli.images import show_event
 from harness.cli.options import add_machine_options, settings_of
-from harness.gpu import load_catalogue
+from harness.gpu.catalogue import load_catalogue
 from harness.lab import open_lab
 from harness.lab.layers import booted, cloud_init_done
 from harness.lab.node import NodeRequest
@@ -75,6 +76,8 @@ def add_parser(commands: Commands) -> None:
     )
     clone.add_argument("--json", action="store_true")
     clone.set_defaults(run=_clone)
+    bench_gpu.add_subject(subjects, _count)
+    bench_shell.add_parser(subjects)
 
 
 def _count(text: str) -> int:

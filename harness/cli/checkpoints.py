@@ -7,12 +7,13 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from harness.cli.columns import print_columns
 from harness.cli.options import settings_of
 from harness.machine.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from harness.cli.options import Commands
     from harness.machine.checkpoint import CheckpointEvent
@@ -62,7 +63,7 @@ def _list(arguments: argparse.Namespace) -> int:
         _print_json(_facts(info) for info in found)
         return 0
     now = dt.datetime.now(tz=dt.timezone.utc)
-    _print_table(
+    print_columns(
         ("NAME", "KEY", "PARENT", "MIB", "LAST USED", "IN USE"),
         [
             (
@@ -131,14 +132,6 @@ def _complain(found: Iterable[CheckpointInfo]) -> None:
 
 def _print_json(values: Iterable[dict[str, object]]) -> None:
     print(json.dumps(list(values), indent=2))
-
-
-def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        print("  ".join(cells).rstrip())
 
 
 def _age(span: dt.timedelta) -> str:

@@ -17,7 +17,7 @@ from harness import expect
 from harness.cli.images import show_event
 from harness.cli.options import add_machine_options, settings_of
 from harness.errors import ExpectationError, HarnessError
-from harness.gpu import load_catalogue
+from harness.gpu.catalogue import load_catalogue
 from harness.lab import open_lab
 from harness.lab.node import NodeRequest
 

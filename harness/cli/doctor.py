@@ -16,7 +16,7 @@ from rich.table import Column, Table
 
 from harness.cli.options import add_machine_options, settings_of
 from harness.errors import HarnessError
-from harness.gpu.transport import choose_transport, parse_qemu_version
+from harness.gpu.transport import find_transport
 from harness.lease import make_private_folder
 from harness.machine.accelerator import choose_accelerator
 from harness.machine.broker import Broker, host_folder
@@ -151,14 +151,8 @@ def _transport(settings: Settings, accelerator: Accelerator | None, runner: Runn
             found="It depends on QEMU and its accelerator, which are missing.",
             remedy="Mend those first.",
         )
-    version = runner.run([settings.qemu, "--version"], timeout_s=_QUERY_S)
-    devices = runner.run([settings.qemu, "-device", "help"], timeout_s=_QUERY_S)
     try:
-        transport = choose_transport(
-            device_help=devices.stdout + devices.stderr,
-            version=parse_qemu_version(version.stdout),
-            accelerator="kvm" if accelerator.accel == "kvm" else "tcg",
-        )
+        transport = find_transport(settings.qemu, accelerator.accel, runner)
     except HarnessError as error:
         return Finding(requirement=name, is_met=False, found=str(error))
     return Finding(

@@ -70,11 +70,13 @@ def _list(arguments: argparse.Namespace) -> int:
     found = []
     for name, entry in load_catalogue(settings.images_folder).entries.items():
         image = built.find(entry) if isinstance(entry, Recipe) else stock.find(entry)
+        licence = entry.file.licence if isinstance(entry, Recipe) else None
         found.append(
             {
                 "name": name,
                 "kind": entry.file.kind,
                 "description": entry.file.description,
+                "licence": None if licence is None else licence.id,
                 "disk": None if image is None else str(image.disk),
             }
         )
@@ -83,7 +85,8 @@ def _list(arguments: argparse.Namespace) -> int:
     else:
         for each in found:
             here = "here" if each["disk"] else "-"
-            print(f"{each['name']:16} {each['kind']:6} {here:5} {each['description']}")
+            terms = f" (needs --accept-licence={each['licence']})" if each["licence"] else ""
+            print(f"{each['name']:16} {each['kind']:6} {here:5} {each['description']}{terms}")
     return 0
 
 
@@ -96,9 +99,8 @@ def _build(arguments: argparse.Namespace) -> int:
             f"--image {settings.image}` gets it.",
             source="--image",
         )
-    image = ImageStore(settings.image_store).ensure(
-        recipe, deadline=Deadline.after(_BUILD_S), listener=show_event
-    )
+    store = ImageStore(settings.image_store, accepted_licences=settings.accepted_licences)
+    image = store.ensure(recipe, deadline=Deadline.after(_BUILD_S), listener=show_event)
     kernels = [kernel.version for kernel in image.kernels]
     size_mib = image.disk.stat().st_size >> 20
     if arguments.json:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness.machine.accelerator import CHOICES
-from harness.settings import Settings, is_ci
+from harness.settings import ACCEPT_OPTION, Settings, accepted_licences, is_ci
 
 if TYPE_CHECKING:
     import argparse
@@ -43,6 +43,19 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     defaults = Settings()
     parser.add_argument("--image", default=defaults.image, metavar="NAME")
     parser.add_argument("--images-dir", type=Path, default=defaults.images_folder, metavar="DIR")
+    parser.add_argument(ACCEPT_OPTION, action="append", default=[], metavar="LICENCE")
+
+
+def add_gpu_options(parser: argparse.ArgumentParser) -> None:
+    """Add where GPU models lie."""
+    parser.add_argument(
+        "--gpu-models",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="a folder of GPU models beside those that come with the harness; may be repeated",
+    )
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
@@ -52,9 +65,11 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         accelerator=getattr(arguments, "accelerator", defaults.accelerator),
         qemu=getattr(arguments, "qemu", defaults.qemu),
         image=getattr(arguments, "image", defaults.image),
+        gpu_models=tuple(getattr(arguments, "gpu_models", defaults.gpu_models)),
         images_folder=getattr(arguments, "images_dir", defaults.images_folder),
         checkpoint_limit_mib=getattr(
             arguments, "checkpoint_limit_mib", defaults.checkpoint_limit_mib
         ),
+        accepted_licences=accepted_licences(getattr(arguments, "accept_licence", [])),
         ci=is_ci(),
     )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH, CloudInitResult
 from harness.errors import HarnessError
 from harness.evidence import nodestate
+from harness.gpu.tracefile import parse_trace
 from harness.lease import make_private_folder
 
 if TYPE_CHECKING:
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.evidence.nodestate import DkmsBuild, LoadedModule, PathState, PciFunction
+    from harness.gpu.trace import AccessTrace
 
 EVENTS_FOLDER = "/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events"
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
+#: Of a GPU's access trace in the folder `host`, after its device id.
+TRACE_SUFFIX = "-trace.json"
 CLOUD_INIT_RESULT_PATH = "/run/cloud-init/result.json"
 CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
 
@@ -175,6 +179,14 @@ class Evidence:
         return text
 
     @property
+    def gpu_traces(self) -> Mapping[str, AccessTrace]:
+        """Return what the guest did to each emulated GPU, by device id."""
+        return {
+            file.name.removesuffix(TRACE_SUFFIX): parse_trace(file.read_text(), str(file))
+            for file in sorted((self.folder / "host").glob(f"*{TRACE_SUFFIX}"))
+        }
+
+    @property
     def outcome(self) -> ProvisioningOutcome | None:
         text = self.file(OUTCOME_PATH)
         return None if text is None else ProvisioningOutcome.from_json(text)
@@ -238,6 +250,20 @@ class Evidence:
     @property
     def pci_functions(self) -> list[PciFunction]:
         return nodestate.parse_lspci(self.answer_of("lspci"))
+
+    @property
+    def driver_gpu_names(self) -> Mapping[str, str | None]:
+        """Return what the loaded driver calls each GPU that it is bound to, by PCI address."""
+        folder = self.folder / "files/proc/driver/nvidia/gpus"
+        return {
+            file.parent.name: nodestate.parse_gpu_name(file.read_text(errors="replace"))
+            for file in sorted(folder.glob("*/information"))
+        }
+
+    @property
+    def refused_gpus(self) -> list[str]:
+        """Return the device ids of GPUs that the driver called not supported since the boot."""
+        return nodestate.parse_refused_gpus(self.answer_of("dmesg"))
 
     @property
     def container_images(self) -> list[str]:

@@ -28,6 +28,10 @@ _MODULE = re.compile(r"(\S+) \d+ (\d+|-) (\S+)")
 _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]+) (?P<size>\d+) (?P<modified>-?[0-9.]+) (?P<path>/.*)"
 )
+_REFUSED = re.compile(
+    r"NVRM: The NVIDIA GPU \S+ \(PCI ID: 10de:(?P<device>[0-9a-f]{4})\)\s+"
+    r"NVRM: installed in this system is not supported by the"
+)
 _PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")
 
 
@@ -130,6 +134,18 @@ def parse_lspci(text: str) -> list[PciFunction]:
                 )
             )
     return functions
+
+
+def parse_gpu_name(text: str) -> str | None:
+    """Parse the name in a GPU's `information` file, as the driver's own files have it."""
+    found = re.search(r"^Model:[ \t]*(.*?)[ \t]*$", text, re.MULTILINE)
+    return None if found is None else found[1]
+
+
+def parse_refused_gpus(log: str) -> list[str]:
+    """Return the device ids of GPUs that NVIDIA's driver called not supported, each once."""
+    without_stamps = re.sub(r"^\[[^\]]*\] *", "", log, flags=re.MULTILINE)
+    return sorted({found["device"] for found in _REFUSED.finditer(without_stamps)})
 
 
 def parse_stat(text: str) -> dict[str, PathState]:

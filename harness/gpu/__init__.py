@@ -1,58 +1,41 @@
-"""The model catalogue; what a GPU adds to a machine."""
+"""A GPU model as data; what a GPU adds to a machine."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import pydantic
-from pydantic import AfterValidator, Field
 from typing_extensions import override
 
-from harness.datafile import listed, read_data_file
 from harness.errors import BadInputError
 
-_MIB = 1 << 20
-_MODEL_NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _DEVICE_ID = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
-_FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
 
 #: Read-only registers of BAR0 by which NVIDIA's driver tells one chip from another.
 PMC_BOOT_0 = 0x000
 PMC_BOOT_42 = 0xA00
 
+MIB = 1 << 20
 
-def _power_of_two(value: int) -> int:
-    if value & (value - 1):
-        raise ValueError("A BAR's size is a power of two, since its address bits are hard-wired")
-    return value
-
-
-Uint8 = Annotated[int, Field(ge=0, le=0xFF)]
-Uint16 = Annotated[int, Field(ge=0, le=0xFFFF)]
-Uint24 = Annotated[int, Field(ge=0, le=0xFFFFFF)]
-Uint32 = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
-BarIndex = Annotated[int, Field(ge=0, le=5)]
-#: QEMU 7.2 aborts on a 2 GiB BAR behind `x-pci-proxy-dev`; 256 MiB was seen to work.
-MpqemuBarMib = Annotated[int, Field(ge=1, le=256), AfterValidator(_power_of_two)]
-RegisterOffset = Annotated[int, Field(ge=0, le=0xFFFFFC, multiple_of=4)]
+DriverKind: TypeAlias = Literal["cuda", "grid"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PciIdentity:
     """What a PCI function says of itself in configuration space."""
 
-    __pydantic_config__ = _FORBID
-
-    vendor: Uint16
-    device: Uint16
-    subsystem_vendor: Uint16
-    subsystem: Uint16
-    class_code: Uint24
-    revision: Uint8
+    vendor: int
+    device: int
+    subsystem_vendor: int
+    subsystem: int
+    class_code: int
+    revision: int
 
     @override
     def __str__(self) -> str:
@@ -60,42 +43,46 @@ class PciIdentity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransportBars:
-    """Sizes of memory BARs in MiB by index, for each transport: they differ in what they allow."""
+class Bar:
+    """A memory BAR; a 64-bit one is prefetchable and takes the next one's place too."""
 
-    __pydantic_config__ = _FORBID
+    mib: int
+    bits: Literal[32, 64] = 32
 
-    mpqemu: Annotated[Mapping[BarIndex, MpqemuBarMib], Field(min_length=1)]
+    @property
+    def size(self) -> int:
+        """Return how many bytes it spans."""
+        return self.mib * MIB
+
+
+Bars: TypeAlias = Mapping[int, Bar]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFile:
-    """A GPU model as a person writes it; `GpuModel` adds its name.
+class TransportBars:
+    """A model's BARs by index, for each transport: they differ in what they allow."""
 
-    `chip` is NVIDIA's number of the chip, 0x180 for GH100. `registers` adds read-only registers
-    of BAR0, by offset.
-    """
-
-    __pydantic_config__ = _FORBID
-
-    title: Annotated[str, Field(min_length=1)]
-    architecture: Annotated[str, Field(min_length=1)]
-    pci: PciIdentity
-    chip: Annotated[int, Field(ge=0, le=0x1FF)]
-    bars_mib: TransportBars
-    registers: Mapping[RegisterOffset, Uint32] = field(default_factory=dict)
+    mpqemu: Bars
+    vfio_user: Bars
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuModel:
-    """A kind of GPU: everything about it that a guest can see."""
+    """A kind of GPU: everything about it that a guest can see.
+
+    `driver_kinds` are those that it takes, the one that a node gets by default first. `ids_from`
+    says where the ids were taken from.
+    """
 
     name: str
     title: str
     architecture: str
     pci: PciIdentity
+    ids_from: str
     chip: int
-    bars_mib: TransportBars
+    bars: TransportBars
+    driver_kinds: tuple[DriverKind, ...]
+    has_mig: bool
     extra_registers: Mapping[int, int] = field(default_factory=dict)
 
     @property
@@ -115,86 +102,40 @@ class GpuModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Catalogue:
-    """The GPU models that can be had, by name."""
+class GpuNode:
+    """A kind of node with GPUs: how many of which model, and what else goes with them."""
 
-    folders: tuple[Path, ...]
-    models: Mapping[str, GpuModel]
+    name: str
+    title: str
+    model: GpuModel
+    count: int
+    vm_size: str
+    needs_fabric_manager: bool
 
-    def get(self, name: str) -> GpuModel:
-        """Return the model called `name`; raises BadInputError that lists the known ones."""
-        try:
-            return self.models[name]
-        except KeyError:
-            raise BadInputError(
-                f"There is no GPU model '{name}'; known are {listed(sorted(self.models))}. "
-                "Add one by a file of that name, such as 'my-gpu.yaml'.",
-                source=", ".join(str(folder) for folder in self.folders),
-            ) from None
-
-
-def load_catalogue(*folders: Path) -> Catalogue:
-    """Read the models that come with the harness, and every `*.yaml` of `folders`.
-
-    Raises BadInputError where a file is wrong, or names a model that there already is.
-    """
-    every = (Path(__file__).parent / "models", *folders)
-    models: dict[str, GpuModel] = {}
-    for folder in every:
-        if not folder.is_dir():
-            raise BadInputError("There is no folder here to read models from.", source=str(folder))
-        for file in sorted(folder.glob("*.yaml")):
-            model = read_model(file)
-            if model.name in models:
-                raise BadInputError(
-                    f"There already is a GPU model '{model.name}'; give this file another name.",
-                    source=str(file),
-                )
-            models[model.name] = model
-    return Catalogue(folders=every, models=models)
-
-
-def read_model(file: Path) -> GpuModel:
-    """Read one model; its name is the file's. Raises BadInputError."""
-    if not _MODEL_NAME.fullmatch(file.stem):
-        raise BadInputError(
-            f"'{file.stem}' cannot name a model; use lower-case letters, digits, '-' and '.'.",
-            source=str(file),
-        )
-    content = read_data_file(file, ModelFile)
-    if 0 not in content.bars_mib.mpqemu:
-        raise BadInputError(
-            "BAR 0, which holds the registers, is missing.",
-            source=str(file),
-            key="bars_mib.mpqemu",
-        )
-    return GpuModel(
-        name=file.stem,
-        title=content.title,
-        architecture=content.architecture,
-        pci=content.pci,
-        chip=content.chip,
-        bars_mib=content.bars_mib,
-        extra_registers=content.registers,
-    )
+    @property
+    def gpus(self) -> tuple[GpuModel, ...]:
+        """Return the node's GPUs, slot by slot."""
+        return (self.model,) * self.count
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuAttachment:
-    """How to plug one GPU into a QEMU machine, as data.
+    """How to plug one GPU into a QEMU machine, as data; plugged once, since it is void then.
 
-    `fd` is the socket that QEMU inherits, or gets over QMP by `getfd`. It is void once QEMU has
-    begun to talk to the device, so an attachment is plugged once. `root_port_window_mib` is the
-    address space that the root port above must reserve (`mem-reserve`): without it a guest finds
-    no room for the BARs of a hot-plugged function. Ten ports with 64 MiB fitted beside 1.5 GiB
-    of RAM; with 160 MiB each the firmware hung.
+    `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`; None where the properties
+    name one that QEMU opens itself, from the machine's folder. `root_port_window_mib` is the
+    address space below 4 GiB that the root port above must reserve (`mem-reserve`), and
+    `aperture_mib` that above (`pref64-reserve`): without it a guest finds no room for the BARs of
+    a hot-plugged function. Ten ports with 64 MiB fitted beside 1.5 GiB of RAM; with 160 MiB each
+    the firmware hung.
     """
 
     id: str
     driver: str
-    fd: int
+    fd: int | None = None
     root_port_window_mib: int
-    properties: Mapping[str, str] = field(default_factory=dict)
+    aperture_mib: int = 0
+    properties: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not _DEVICE_ID.fullmatch(self.id):
@@ -206,29 +147,60 @@ class GpuAttachment:
             )
 
     def to_device_argv(self, bus: str) -> str:
-        """Return the value of `-device` that plugs the GPU at start, with `fd` inherited."""
+        """Return the value of `-device` that plugs the GPU at start, with `fd` inherited.
+
+        QEMU takes JSON there since 6.2, and has had devices without a descriptor only since then.
+        """
+        if self.fd is None:
+            return json.dumps(self.to_device_add(bus, None))
         pairs = {"id": self.id, "fd": str(self.fd), "bus": bus, **self.properties}
         return ",".join((self.driver, *(f"{key}={_escaped(pairs[key])}" for key in pairs)))
 
-    def to_device_add(self, bus: str, fdname: str) -> dict[str, object]:
+    def to_device_add(self, bus: str, fdname: str | None) -> dict[str, object]:
         """Return the arguments of QMP's `device_add`; `fdname` is the name given to `getfd`."""
-        return {
-            "driver": self.driver,
-            "id": self.id,
-            "fd": fdname,
-            "bus": bus,
-            **self.properties,
-        }
+        handed = {} if fdname is None else {"fd": fdname}
+        return {"driver": self.driver, "id": self.id, **handed, "bus": bus, **self.properties}
 
 
-def root_port_window_mib(bars_mib: Mapping[int, int]) -> int:
-    """Return the window in MiB that a root port needs for these BARs: a power of two, 64 or more.
+def root_port_window_mib(bars: Bars) -> int:
+    """Return the window in MiB below 4 GiB that a root port needs: a power of two, 64 or more.
 
     BARs are aligned to their size, so the sum rounded up to a power of two has room for all.
     """
-    return max(64, 1 << (sum(bars_mib.values()) - 1).bit_length())
+    return max(64, _room_mib(bar for bar in bars.values() if bar.bits == 32))
 
 
-def _escaped(value: str) -> str:
+def aperture_mib(bars: Bars) -> int:
+    """Return the window in MiB that a root port needs for 64-bit BARs; 0 where there are none."""
+    return _room_mib(bar for bar in bars.values() if bar.bits == 64)
+
+
+def fitted(bars: Bars, aperture_mib: int) -> Bars:
+    """Return the BARs with the largest 64-bit ones halved until they fit into a window.
+
+    A real GPU's are hundreds of GiB, and eight of those are more than an emulated processor can
+    address.
+    """
+    fitting = dict(bars)
+    while _room_mib(bar for bar in fitting.values() if bar.bits == 64) > aperture_mib:
+        wide = {index: bar for index, bar in fitting.items() if bar.bits == 64}
+        index = max(wide, key=lambda index: wide[index].mib)
+        if wide[index].mib == 1:
+            raise BadInputError(
+                f"BARs of {[bar.mib for bar in wide.values()]} MiB do not fit into a window of "
+                f"{aperture_mib} MiB; give the root ports more.",
+                source="MachineSpec",
+                key="root_port_aperture_mib",
+            )
+        fitting[index] = replace(wide[index], mib=wide[index].mib // 2)
+    return fitting
+
+
+def _room_mib(bars: Iterable[Bar]) -> int:
+    total = sum(bar.mib for bar in bars)
+    return total and 1 << (total - 1).bit_length()
+
+
+def _escaped(value: object) -> str:
     """Return `value` as QEMU's option parser takes it: a comma is written twice."""
-    return value.replace(",", ",,")
+    return str(value).replace(",", ",,")

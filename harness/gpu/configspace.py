@@ -5,17 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from harness.gpu import Bars, PciIdentity
 
-    from harness.gpu import PciIdentity
-
-SIZE = 256
+CONVENTIONAL_SIZE = 256
+EXPRESS_SIZE = 4096
 BAR_COUNT = 6
 
 COMMAND = 0x04
+_STATUS = 0x06
 CACHE_LINE_SIZE = 0x0C
 BAR_0 = 0x10
+_CAPABILITIES = 0x34
 INTERRUPT_LINE = 0x3C
+INTERRUPT_PIN = 0x3D
+
+#: Where the PCI Express capability lies; offsets of its registers are counted from here.
+EXPRESS = 0x60
+_EXPRESS_ID = 0x10
+_DEVICE_CONTROL = 0x08
+_LINK_CONTROL = 0x10
+_DEVICE_CONTROL_2 = 0x28
+_STATUS_HAS_CAPABILITIES = 1 << 4
 
 COMMAND_MEMORY = 1 << 1
 _COMMAND_BUS_MASTER = 1 << 2
@@ -23,42 +33,76 @@ _COMMAND_PARITY = 1 << 6
 _COMMAND_SERR = 1 << 8
 _COMMAND_INTX_DISABLE = 1 << 10
 
+_BAR_64BIT = 0x4
+_BAR_PREFETCHABLE = 0x8
+
 
 class ConfigSpace:
-    """The 256 bytes of a type 0 header (PCI Local Bus 3.0, chapter 6) with 32-bit memory BARs.
+    """The bytes of a type 0 header (PCI Local Bus 3.0, chapter 6) with memory BARs.
 
-    No capabilities, no expansion ROM, no I/O BAR, and interrupt pin 0, so the guest routes no
-    interrupt. Not thread-safe: its device is.
+    An express function has 4096 bytes and the PCI Express capability, any other 256 and none. No
+    expansion ROM and no I/O BAR. A conventional one has the interrupt pin A, which is never
+    raised: NVIDIA's driver probes no function for which the guest has routed no interrupt. Not
+    thread-safe: its device is.
     """
 
-    def __init__(self, identity: PciIdentity, bar_sizes: Mapping[int, int]) -> None:
-        """`bar_sizes` has a power of two of bytes, 16 or more, for each BAR that exists."""
-        for bar, size in bar_sizes.items():
-            if not 0 <= bar < BAR_COUNT:
-                raise ValueError(f"There is no BAR {bar}; a function has BARs 0 to 5.")
-            if size < 16 or size & (size - 1) or size > 1 << 31:
-                raise ValueError(f"BAR {bar} cannot have {size} bytes, but a power of two.")
-        self._bar_sizes = dict(bar_sizes)
-        self._initial = self._header(identity)
-        self._writable = self._write_mask()
+    def __init__(self, identity: PciIdentity, bars: Bars, *, is_express: bool = False) -> None:
+        """`bars` have a power of two of bytes, 16 or more; a 64-bit one takes two places."""
+        taken: set[int] = set()
+        for index, bar in bars.items():
+            places = {index} if bar.bits == 32 else {index, index + 1}
+            if not places <= set(range(BAR_COUNT)) - taken:
+                raise ValueError(f"There is no room for BAR {index}; a function has BARs 0 to 5.")
+            taken |= places
+            most = 1 << (31 if bar.bits == 32 else 62)
+            if bar.size < 16 or bar.size & (bar.size - 1) or bar.size > most:
+                raise ValueError(f"BAR {index} cannot have {bar.size} bytes.")
+        self._bars = dict(bars)
+        self._initial = self._header(identity, is_express)
+        self._writable = self._write_mask(is_express)
         self._bytes = bytearray(self._initial)
 
-    @staticmethod
-    def _header(identity: PciIdentity) -> bytes:
-        header = bytearray(SIZE)
-        for offset, length, value in (
+    @property
+    def size(self) -> int:
+        return len(self._initial)
+
+    def _header(self, identity: PciIdentity, is_express: bool) -> bytes:
+        header = bytearray(EXPRESS_SIZE if is_express else CONVENTIONAL_SIZE)
+        fields = [
             (0x00, 2, identity.vendor),
             (0x02, 2, identity.device),
             (0x08, 1, identity.revision),
             (0x09, 3, identity.class_code),
             (0x2C, 2, identity.subsystem_vendor),
             (0x2E, 2, identity.subsystem),
-        ):
+        ]
+        fields += [
+            (BAR_0 + 4 * index, 4, _BAR_64BIT | _BAR_PREFETCHABLE)
+            for index, bar in self._bars.items()
+            if bar.bits == 64
+        ]
+        if not is_express:
+            fields.append((INTERRUPT_PIN, 1, 1))
+        else:
+            fields += [
+                (_STATUS, 2, _STATUS_HAS_CAPABILITIES),
+                (_CAPABILITIES, 1, EXPRESS),
+                (EXPRESS, 1, _EXPRESS_ID),
+                # Version 2, an endpoint (PCI Express Base 4.0, 7.5.3.2).
+                (EXPRESS + 0x02, 2, 0x0002),
+                # Role-based error reporting, which every function since 1.1 has.
+                (EXPRESS + 0x04, 4, 1 << 15),
+                # 16 lanes at 16 GT/s, as able and as negotiated.
+                (EXPRESS + 0x0C, 4, 16 << 4 | 4),
+                (EXPRESS + 0x12, 2, 16 << 4 | 4),
+                (EXPRESS + 0x2C, 4, 0b1111 << 1),
+            ]
+        for offset, length, value in fields:
             header[offset : offset + length] = value.to_bytes(length, "little")
         return bytes(header)
 
-    def _write_mask(self) -> bytes:
-        mask = bytearray(SIZE)
+    def _write_mask(self, is_express: bool) -> bytes:
+        mask = bytearray(EXPRESS_SIZE if is_express else CONVENTIONAL_SIZE)
         command = (
             COMMAND_MEMORY
             | _COMMAND_BUS_MASTER
@@ -69,10 +113,21 @@ class ConfigSpace:
         mask[COMMAND : COMMAND + 2] = command.to_bytes(2, "little")
         mask[CACHE_LINE_SIZE] = 0xFF
         mask[INTERRUPT_LINE] = 0xFF
-        for bar, size in self._bar_sizes.items():
-            offset = BAR_0 + 4 * bar
+        for index, bar in self._bars.items():
+            offset, length = BAR_0 + 4 * index, bar.bits // 8
             # The address bits below the size read as zero: that is how software sizes a BAR.
-            mask[offset : offset + 4] = (0x1_0000_0000 - size).to_bytes(4, "little")
+            mask[offset : offset + length] = ((1 << bar.bits) - bar.size).to_bytes(
+                length, "little"
+            )
+        if is_express:
+            # Not the last bit of the device's control: it would ask for a reset that it lacks.
+            for register, bits in (
+                (_DEVICE_CONTROL, 0x7FFF),
+                (_LINK_CONTROL, 0x01FB),
+                (_DEVICE_CONTROL_2, 0x001F),
+            ):
+                offset = EXPRESS + register
+                mask[offset : offset + 2] = bits.to_bytes(2, "little")
         return bytes(mask)
 
     def reset(self) -> None:
@@ -85,7 +140,7 @@ class ConfigSpace:
 
     def write(self, offset: int, value: int, size: int) -> None:
         """Write `size` bytes where bits are writable."""
-        for index in range(offset, min(offset + size, SIZE)):
+        for index in range(offset, min(offset + size, self.size)):
             mask = self._writable[index]
             if mask:
                 written = value >> 8 * (index - offset)
@@ -93,15 +148,15 @@ class ConfigSpace:
 
     def bar_address(self, bar: int) -> int | None:
         """Return where the guest put `bar`, or None while it does not decode."""
-        if bar not in self._bar_sizes or not self._bytes[COMMAND] & COMMAND_MEMORY:
+        if bar not in self._bars or not self._bytes[COMMAND] & COMMAND_MEMORY:
             return None
         # 0 is what an unassigned BAR holds.
-        return self.read(BAR_0 + 4 * bar, 4) or None
+        return self.read(BAR_0 + 4 * bar, self._bars[bar].bits // 8) & ~0xF or None
 
     def find_bar(self, address: int, size: int) -> tuple[int, int] | None:
         """Return the BAR that answers the whole access, and the offset in it."""
-        for bar, bar_size in self._bar_sizes.items():
-            base = self.bar_address(bar)
-            if base is not None and base <= address and address + size <= base + bar_size:
-                return bar, address - base
+        for index, bar in self._bars.items():
+            start = self.bar_address(index)
+            if start is not None and start <= address and address + size <= start + bar.size:
+                return index, address - start
         return None

@@ -9,7 +9,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from harness.gpu import mailbox
 from harness.gpu.configspace import ConfigSpace
+from harness.gpu.mailbox import Mailbox, MigMode
 from harness.gpu.trace import (
     DEFAULT_CAPACITY,
     NO_BAR,
@@ -22,12 +24,8 @@ from harness.gpu.trace import (
 from harness.provisioning.wait import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from harness.gpu import GpuModel
+    from harness.gpu import Bars, GpuModel
     from harness.provisioning.wait import Clock
-
-_MIB = 1 << 20
 
 #: How many 32-bit registers one guest can make the device remember; later ones are forgotten.
 REGISTER_LIMIT = 65_536
@@ -39,44 +37,51 @@ _STALL_POLL_S = 0.02
 class EmulatedGpu:
     """One GPU, safe to use from the threads of a transport and of a test at once.
 
-    What a guest does is `config_*`, `memory_*` and `reset`. What a test scripts is `answer`,
-    `fall_off_bus` and `stall`; a guest's reset does not undo it.
+    What a guest does is `config_*`, `memory_*`, `bar_*` and `reset`. What a test scripts is
+    `answer`, `fall_off_bus`, `die`, `stall`, and by way of the stand-in driver `raise_xid`,
+    `corrupt_inforom` and `let_mig_need_reset`; a guest's reset does not undo it.
     """
 
     def __init__(
         self,
         model: GpuModel,
         *,
-        bars_mib: Mapping[int, int],
+        bars: Bars,
+        is_express: bool = False,
         clock: Clock = SYSTEM_CLOCK,
         trace_capacity: int = DEFAULT_CAPACITY,
     ) -> None:
-        """`bars_mib` is the column of the model's BARs that fits the transport."""
+        """`bars` are those of the model's that fit the transport, as is `is_express`."""
         self.model = model
-        self.bars_mib = dict(bars_mib)
+        self.bars = dict(bars)
         self._clock = clock
         self._lock = threading.Lock()
-        self._config = ConfigSpace(
-            model.pci, {bar: mib * _MIB for bar, mib in self.bars_mib.items()}
-        )
+        self._config = ConfigSpace(model.pci, self.bars, is_express=is_express)
         self._recorder = TraceRecorder(clock, trace_capacity)
         self._hardwired = {(0, offset): value for offset, value in model.boot_registers.items()}
         self._written: dict[tuple[int, int], int] = {}
         self._answers: dict[tuple[int, int], int] = {}
+        self._mailbox = Mailbox(has_mig=model.has_mig)
         self._on_bus = True
+        self._is_dead = False
         self._stalled_until: float | None = None
+
+    @property
+    def config_size(self) -> int:
+        """Return how many bytes configuration space has."""
+        return self._config.size
 
     # What a guest does.
 
     def config_read(self, offset: int, size: int) -> int:
-        """Read configuration space: `size` is 1 to 4 bytes."""
+        """Read configuration space: `size` is 1 to 4 bytes, or up to all of it at once."""
         with self._lock:
             value = self._config.read(offset, size) if self._on_bus else _all_ones(size)
             self._recorder.access(AccessKind.CONFIG_READ, None, offset, size, value)
             return value
 
     def config_write(self, offset: int, value: int, size: int) -> None:
-        """Write configuration space: `size` is 1 to 4 bytes."""
+        """Write configuration space: `size` is 1 to 4 bytes, or up to all of it at once."""
         with self._lock:
             value &= _all_ones(size)
             self._recorder.access(AccessKind.CONFIG_WRITE, None, offset, size, value)
@@ -89,32 +94,55 @@ class EmulatedGpu:
         What no BAR claims reads as all ones, as a PCI bus answers.
         """
         with self._lock:
-            bar, offset = self._locate(address, size)
-            if isinstance(bar, Stray) or not self._on_bus:
-                value = _all_ones(size)
-            else:
-                value = self._read_registers(bar, offset, size)
-            self._recorder.access(AccessKind.BAR_READ, bar, offset, size, value)
-            return value
+            return self._read(*self._locate(address, size), size)
+
+    def bar_read(self, bar: int, offset: int, size: int) -> int:
+        """Read `size` bytes, 1 to 8, of a BAR, for a transport that says which one it is."""
+        with self._lock:
+            return self._read(*self._within(bar, offset, size), size)
+
+    def _read(self, bar: int | Stray, offset: int, size: int) -> int:
+        if isinstance(bar, Stray) or not self._answers_bars():
+            value = _all_ones(size)
+        else:
+            value = self._read_registers(bar, offset, size)
+        self._recorder.access(AccessKind.BAR_READ, bar, offset, size, value)
+        return value
 
     def memory_write(self, address: int, value: int, size: int) -> None:
         """Write `size` bytes, 1 to 8, of guest memory that a BAR may claim."""
         with self._lock:
-            value &= _all_ones(size)
-            bar, offset = self._locate(address, size)
-            self._recorder.access(AccessKind.BAR_WRITE, bar, offset, size, value)
-            if not isinstance(bar, Stray) and self._on_bus:
-                self._write_registers(bar, offset, value, size)
+            self._write(*self._locate(address, size), value, size)
+
+    def bar_write(self, bar: int, offset: int, value: int, size: int) -> None:
+        """Write `size` bytes, 1 to 8, of a BAR, for a transport that says which one it is."""
+        with self._lock:
+            self._write(*self._within(bar, offset, size), value, size)
+
+    def _write(self, bar: int | Stray, offset: int, value: int, size: int) -> None:
+        value &= _all_ones(size)
+        self._recorder.access(AccessKind.BAR_WRITE, bar, offset, size, value)
+        if not isinstance(bar, Stray) and self._answers_bars():
+            self._write_registers(bar, offset, value, size)
 
     def reset(self) -> None:
         """Return to the state after power-on, as a guest's bus reset does."""
         with self._lock:
             self._recorder.incident(IncidentKind.RESET)
             self._config.reset()
+            self._mailbox.reset()
             self._written.clear()
+
+    def _answers_bars(self) -> bool:
+        return self._on_bus and not self._is_dead
 
     def _locate(self, address: int, size: int) -> tuple[int | Stray, int]:
         return self._config.find_bar(address, size) or (NO_BAR, address)
+
+    def _within(self, bar: int, offset: int, size: int) -> tuple[int | Stray, int]:
+        if bar not in self.bars or offset + size > self.bars[bar].size:
+            return NO_BAR, offset
+        return bar, offset
 
     def _read_registers(self, bar: int, offset: int, size: int) -> int:
         first = offset & ~3
@@ -127,7 +155,8 @@ class EmulatedGpu:
         for layer in (self._answers, self._hardwired, self._written):
             if register in layer:
                 return layer[register]
-        return 0
+        bar, offset = register
+        return self._mailbox.read(offset) if bar == 0 and offset in mailbox.REGISTERS else 0
 
     def _write_registers(self, bar: int, offset: int, value: int, size: int) -> None:
         first = offset & ~3
@@ -139,6 +168,10 @@ class EmulatedGpu:
             mask >>= 32
 
     def _write_register(self, register: tuple[int, int], value: int, mask: int) -> None:
+        bar, offset = register
+        if bar == 0 and offset in mailbox.REGISTERS:
+            self._mailbox.write(offset, self._mailbox.read(offset) & ~mask | value & mask)
+            return
         # What is written to a hard-wired register is kept but never shows: reads look there last.
         after = self._written.get(register, 0) & ~mask | value & mask
         if after == 0:
@@ -163,16 +196,47 @@ class EmulatedGpu:
             self._answers.pop(register, None)
 
     def _scripted(self, bar: int, offset: int) -> tuple[int, int]:
-        if bar not in self.bars_mib or not 0 <= offset < self.bars_mib[bar] * _MIB or offset % 4:
+        if bar not in self.bars or not 0 <= offset < self.bars[bar].size or offset % 4:
+            sizes = ", ".join(f"{index} of {bar.mib} MiB" for index, bar in self.bars.items())
             raise ValueError(
-                f"There is no 32-bit register at {offset:#x} of BAR {bar}; this GPU has BARs "
-                f"{sorted(self.bars_mib)} of {list(self.bars_mib.values())} MiB."
+                f"There is no 32-bit register at {offset:#x} of BAR {bar}; this GPU has the BARs "
+                f"{sizes}."
             )
         return bar, offset
 
     def fall_off_bus(self) -> None:
         """Answer every read with all ones and ignore writes, as a GPU that lost its link does."""
         self._set_on_bus(False, IncidentKind.FELL_OFF_BUS)
+
+    def die(self) -> None:
+        """Answer BARs with all ones from now on, while configuration space still answers."""
+        with self._lock:
+            self._is_dead = True
+            self._recorder.incident(IncidentKind.DIED)
+
+    def raise_xid(self, number: int) -> None:
+        """Let the stand-in driver log an Xid of this number when it looks next, within a second."""
+        if not 1 <= number <= 0xFFFF:
+            raise ValueError(f"There is no Xid {number}; give 1 to 65535.")
+        with self._lock:
+            self._mailbox.raise_xid(number)
+            self._recorder.incident(IncidentKind.XID_RAISED, str(number))
+
+    def corrupt_inforom(self) -> None:
+        """Let the stand-in `nvidia-smi` warn of a corrupted infoROM."""
+        with self._lock:
+            self._mailbox.is_inforom_corrupted = True
+
+    def let_mig_need_reset(self) -> None:
+        """Let a change of the MIG mode wait for the next reset, as an A100's does."""
+        with self._lock:
+            self._mailbox.mig_needs_reset = True
+
+    @property
+    def mig_mode(self) -> MigMode:
+        """Return whether the GPU is partitioned, and whether it will be after a reset."""
+        with self._lock:
+            return self._mailbox.mig_mode
 
     def return_to_bus(self) -> None:
         """Answer again, in the state of before."""
@@ -183,6 +247,11 @@ class EmulatedGpu:
             if self._on_bus != on_bus:
                 self._on_bus = on_bus
                 self._recorder.incident(incident)
+
+    def address_of(self, bar: int) -> int | None:
+        """Return where the guest put a BAR, or None while it does not decode."""
+        with self._lock:
+            return self._config.bar_address(bar)
 
     @property
     def is_on_bus(self) -> bool:
@@ -223,6 +292,11 @@ class EmulatedGpu:
             if cancelled.wait(min(left, _STALL_POLL_S)):
                 return False
         return True
+
+    def mark(self, words: str) -> None:
+        """Write a line of the test's own into the trace, to tell before from after by."""
+        with self._lock:
+            self._recorder.incident(IncidentKind.MARK, words)
 
     @property
     def trace(self) -> AccessTrace:

@@ -6,13 +6,9 @@ byte order. QEMU's vCPU stands still until the answer to its request has come.
 
 from __future__ import annotations
 
-import array
 import enum
-import logging
-import os
 import socket
 import struct
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,31 +16,17 @@ from typing_extensions import override
 
 from harness.errors import HarnessError
 from harness.gpu import GpuAttachment, root_port_window_mib
-from harness.provisioning.wait import SYSTEM_CLOCK
+from harness.gpu.server import DeviceServer, ProtocolViolationError, shut_down
+from harness.gpu.transport import Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
-
-    from typing_extensions import Self
-
-    from harness.gpu.emulated import EmulatedGpu
-    from harness.provisioning.wait import Clock
-
-_LOG = logging.getLogger(__name__)
-
-DRIVER = "x-pci-proxy-dev"
 
 HEADER = struct.Struct("<i4xQ")
 CONFIG_ACCESS = struct.Struct("<IIi")
 BAR_ACCESS = struct.Struct("<QQI?3x")
 ANSWER = struct.Struct("<Q")
 SYSMEM_BYTES = 192
-
-#: More descriptors than the kernel lets ride on one message (SCM_MAX_FD), so none is lost track of.
-_ANCILLARY_BYTES = socket.CMSG_SPACE(253 * array.array("i").itemsize)
-_RECEIVE_BYTES = 4096
-_JOIN_S = 5.0
 
 
 class Command(enum.IntEnum):
@@ -75,10 +57,6 @@ PAYLOAD_BYTES = {
 UNANSWERED = frozenset({Command.SYNC_SYSMEM, Command.SET_IRQFD})
 
 
-class ProtocolViolationError(Exception):
-    """The other side sent what the protocol does not have; the stream cannot be read on."""
-
-
 @dataclass(frozen=True)
 class Message:
     """One message from QEMU; its fields mean nothing where the command has none."""
@@ -87,6 +65,10 @@ class Message:
     address: int = 0
     size: int = 0
     value: int = 0
+
+    @property
+    def is_answered(self) -> bool:
+        return self.command not in UNANSWERED
 
     @override
     def __str__(self) -> str:
@@ -154,103 +136,24 @@ def _read_message(command: Command, buffer: bytearray, start: int) -> Message:
     return Message(command, address, size, value)
 
 
-class EndKind(enum.Enum):
-    """Why a conversation with QEMU ended."""
+class MpqemuServer(DeviceServer[Message]):
+    """Serves one GPU over a socket pair, whose other end QEMU is handed.
 
-    PEER_CLOSED = "QEMU closed the connection"
-    CLOSED = "the harness closed the connection"
-    VIOLATION = "QEMU broke the protocol"
-    FAILED = "the server failed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ending:
-    """Why a conversation ended; `detail` is for the reader."""
-
-    kind: EndKind
-    detail: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerState:
-    """What the server is doing, for a watchdog; times are monotonic seconds.
-
-    `pending_since_s` is set while the server owes QEMU the answer to `last_request`: for so long
-    a vCPU has been standing still.
+    The device is interrupt-less, conventional PCI, and has 32-bit BARs. Two threads of QEMU that
+    touch it at once hang QEMU: its guests have one vCPU, or vCPUs that share a thread.
     """
 
-    requests: int
-    last_request: Message | None
-    last_request_at_s: float | None
-    pending_since_s: float | None
-    ending: Ending | None
+    transport = "mpqemu"
 
-    def describe(self, now_s: float) -> str:
-        """Tell who waits for whom, in one sentence."""
-        if self.ending is not None:
-            return f"The conversation has ended: {self.ending.detail}."
-        if self.last_request is None or self.last_request_at_s is None:
-            return "QEMU has not asked anything yet."
-        if self.pending_since_s is not None:
-            return (
-                f"The device has owed QEMU an answer to {self.last_request} for "
-                f"{now_s - self.pending_since_s:.1f} s; a vCPU stands still."
-            )
-        return (
-            f"The device owes QEMU nothing; its request {self.requests}, {self.last_request}, "
-            f"came {now_s - self.last_request_at_s:.1f} s ago."
-        )
+    _ours: socket.socket | None = None
+    _qemus: socket.socket | None = None
 
-
-class MpqemuServer:
-    """Serves one GPU to one QEMU from a thread of its own, until QEMU goes or `close`.
-
-    Descriptors of guest memory that QEMU hands over are closed at once: an interrupt-less device
-    without DMA needs none, and in a clone they are the template's memory file.
-    """
-
-    def __init__(
-        self, gpu: EmulatedGpu, *, device_id: str = "gpu0", clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        self.gpu = gpu
-        self.device_id = device_id
-        self._clock = clock
-        self._ours: socket.socket | None = None
-        self._qemus: socket.socket | None = None
-        self._thread = threading.Thread(
-            target=self._serve, name=f"mpqemu-{device_id}", daemon=True
-        )
-        self._closing = threading.Event()
-        self._requests = 0
-        self._last_request: Message | None = None
-        self._last_request_at_s: float | None = None
-        self._pending_since_s: float | None = None
-        self._ending: Ending | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def start(self) -> None:
-        """Make the socket pair and begin to serve its one end."""
-        self._ours, self._qemus = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._thread.start()
-
+    @override
     def attachment(self) -> GpuAttachment:
         """Return what a machine needs to plug the GPU in.
 
         The server keeps QEMU's end open until QEMU, which has its own copy by then, asks its
         first question. So whoever plugs need not close anything.
-
-        Raises HarnessError when the GPU was plugged before, or the server is not running.
         """
         # Asked once, since the server's thread may close it at any time.
         fd = -1 if self._qemus is None else self._qemus.fileno()
@@ -261,149 +164,55 @@ class MpqemuServer:
             )
         return GpuAttachment(
             id=self.device_id,
-            driver=DRIVER,
+            driver=Transport.MPQEMU.value,
             fd=fd,
-            root_port_window_mib=root_port_window_mib(self.gpu.bars_mib),
+            root_port_window_mib=root_port_window_mib(self.gpu.bars),
         )
 
-    @property
-    def state(self) -> ServerState:
-        """Return what the server is doing right now."""
-        return ServerState(
-            requests=self._requests,
-            last_request=self._last_request,
-            last_request_at_s=self._last_request_at_s,
-            pending_since_s=self._pending_since_s,
-            ending=self._ending,
-        )
+    @override
+    def _open(self) -> None:
+        self._ours, self._qemus = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
-    def wait_for_end(self, timeout_s: float) -> Ending:
-        """Wait until the conversation has ended by itself, as it does when QEMU goes.
+    @override
+    def _connection(self) -> socket.socket | None:
+        return self._ours
 
-        Raises HarnessError after `timeout_s` seconds.
-        """
-        self._thread.join(timeout_s)
-        ending = self._ending
-        if ending is None or self._thread.is_alive():
-            raise HarnessError(
-                f"Waited {timeout_s:.1f} s for QEMU to let go of GPU '{self.device_id}'. "
-                f"{self.state.describe(self._clock.monotonic())}"
-            )
-        return ending
-
-    def close(self) -> None:
-        """End the conversation, and show that neither thread nor socket remains.
-
-        QEMU lives on; its guest then reads all ones. Raises HarnessError when the thread does
-        not end.
-        """
-        self._closing.set()
-        if self._ours is not None and self._qemus is not None:
-            _shut_down(self._ours)
-            self._thread.join(_JOIN_S)
-            if self._thread.is_alive():
-                raise HarnessError(
-                    f"The server of GPU '{self.device_id}' did not end within {_JOIN_S:.0f} s. "
-                    f"{self.state.describe(self._clock.monotonic())}"
-                )
+    @override
+    def _has_spoken(self) -> None:
+        # QEMU has its own copy; ours would keep its death from being noticed.
+        if self._qemus is not None:
             self._qemus.close()
-            self._ours.close()
 
-    def _serve(self) -> None:
-        ours, qemus = self._ours, self._qemus
-        if ours is None or qemus is None:
-            raise HarnessError("The server was started without its sockets.")
-        try:
-            ending = self._converse(ours, qemus)
-        except ProtocolViolationError as error:
-            ending = Ending(kind=EndKind.VIOLATION, detail=str(error))
-        except OSError as error:
-            ending = Ending(kind=EndKind.PEER_CLOSED, detail=f"the connection broke: {error}")
-        except Exception as error:
-            _LOG.exception("The server of GPU '%s' failed", self.device_id)
-            ending = Ending(kind=EndKind.FAILED, detail=f"{type(error).__name__}: {error}")
-        finally:
-            _shut_down(ours)
-            qemus.close()
-        if self._closing.is_set():
-            ending = Ending(kind=EndKind.CLOSED, detail=EndKind.CLOSED.value)
-        if ending.kind is EndKind.VIOLATION:
-            _LOG.warning("GPU '%s' hung up: %s", self.device_id, ending.detail)
-        self._ending = ending
+    @override
+    def _hang_up(self) -> None:
+        if self._ours is not None:
+            shut_down(self._ours)
 
-    def _converse(self, ours: socket.socket, qemus: socket.socket) -> Ending:
-        reader = MessageReader()
-        while True:
-            data = _receive(ours)
-            if not data:
-                return _ending_at_eof(reader)
-            # It speaks, so it has its own copy; ours would keep its death from being noticed.
-            qemus.close()
-            for message in reader.feed(data):
-                if not self._handle(message, ours):
-                    return Ending(kind=EndKind.CLOSED, detail=EndKind.CLOSED.value)
+    @override
+    def _release(self) -> None:
+        for end in (self._qemus, self._ours):
+            if end is not None:
+                end.close()
 
-    def _handle(self, message: Message, ours: socket.socket) -> bool:
-        """Carry out one message; return False when the server was closed meanwhile."""
-        now_s = self._clock.monotonic()
-        self._requests += 1
-        self._last_request = message
-        self._last_request_at_s = now_s
-        if message.command in UNANSWERED:
-            return True
-        self._pending_since_s = now_s
-        if not self.gpu.wait_out_stall(self._closing):
-            return False
-        answer = self._carry_out(message)
-        ours.sendall(HEADER.pack(Command.RET, ANSWER.size) + ANSWER.pack(answer))
-        self._pending_since_s = None
-        return True
+    @override
+    def _reader(self) -> MessageReader:
+        return MessageReader()
 
-    def _carry_out(self, message: Message) -> int:
-        gpu, address, size = self.gpu, message.address, message.size
-        match message.command:
+    @override
+    def _carry_out(self, request: Message) -> bytes:
+        gpu, address, size = self.gpu, request.address, request.size
+        answer = 0
+        match request.command:
             case Command.PCI_CFGREAD:
-                return gpu.config_read(address, size)
+                answer = gpu.config_read(address, size)
             case Command.PCI_CFGWRITE:
-                gpu.config_write(address, message.value, size)
+                gpu.config_write(address, request.value, size)
             case Command.BAR_READ:
-                return gpu.memory_read(address, size)
+                answer = gpu.memory_read(address, size)
             case Command.BAR_WRITE:
-                gpu.memory_write(address, message.value, size)
+                gpu.memory_write(address, request.value, size)
             case Command.DEVICE_RESET:
                 gpu.reset()
             case Command.RET | Command.SYNC_SYSMEM | Command.SET_IRQFD:
-                raise AssertionError(f"{message} has no answer")
-        return 0
-
-
-def _receive(sock: socket.socket) -> bytes:
-    """Receive what is there, many messages at once if so, and close what came along.
-
-    The descriptors are close-on-exec from the first moment, so that no process which another
-    thread starts meanwhile inherits one.
-    """
-    data, ancillary, _, _ = sock.recvmsg(_RECEIVE_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
-    for level, kind, payload in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds = array.array("i")
-            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-            for fd in fds:
-                os.close(fd)
-    return data
-
-
-def _ending_at_eof(reader: MessageReader) -> Ending:
-    if reader.pending_bytes:
-        detail = f"QEMU went in the middle of a message, after {reader.pending_bytes} bytes"
-        return Ending(kind=EndKind.VIOLATION, detail=detail)
-    return Ending(kind=EndKind.PEER_CLOSED, detail=EndKind.PEER_CLOSED.value)
-
-
-def _shut_down(sock: socket.socket) -> None:
-    """End both directions; wakes a thread that is receiving. Unlike close, it can be repeated."""
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        # Already shut down or closed.
-        return
+                return b""
+        return HEADER.pack(Command.RET, ANSWER.size) + ANSWER.pack(answer)

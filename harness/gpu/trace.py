@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Clock
 
 DEFAULT_CAPACITY = 1024
+#: Of a longer value only the lowest bytes are shown.
+_SHOWN_BYTES = 8
 
 
 class AccessKind(enum.Enum):
@@ -30,6 +32,9 @@ class IncidentKind(enum.Enum):
     RESET = "reset"
     FELL_OFF_BUS = "fell off the bus"
     RETURNED_TO_BUS = "returned to the bus"
+    DIED = "died: its BARs answer no more"
+    XID_RAISED = "raised an Xid"
+    MARK = "mark"
     STALL_BEGAN = "stall began"
     STALL_ENDED = "stall ended"
 
@@ -65,20 +70,24 @@ class Access:
     def __str__(self) -> str:
         place = "" if self.bar is None else f" {getattr(self.bar, 'value', self.bar)}"
         arrow = "->" if self.kind in {AccessKind.CONFIG_READ, AccessKind.BAR_READ} else "<-"
-        return f"{self.kind.value}{place} {self.offset:#x} {arrow} {self.value:#0{2 + 2 * self.size}x}"
+        digits = f"{self.value:0{2 * self.size}x}"
+        if self.size > _SHOWN_BYTES:
+            digits = f"...{digits[-2 * _SHOWN_BYTES :]} ({self.size} bytes)"
+        return f"{self.kind.value}{place} {self.offset:#x} {arrow} 0x{digits}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """Something that happened to the device as a whole."""
+    """Something that happened to the device as a whole, or beside it: a mark in the trace."""
 
     sequence: int
     at_s: float
     kind: IncidentKind
+    words: str | None = None
 
     @override
     def __str__(self) -> str:
-        return self.kind.value
+        return f"-- {self.kind.value}" + ("" if self.words is None else f": {self.words}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +96,13 @@ class AccessTrace:
 
     The recorder keeps the oldest and the newest entries of configuration space and of each BAR
     apart. So no accesses here means that there never were any, the first and the last one are
-    exact, and `dropped` counts what is missing in between.
+    exact, and `dropped` counts what is missing in between; `dropped_incidents` are among those.
     """
 
     accesses: tuple[Access, ...]
     incidents: tuple[Incident, ...]
     dropped: int
+    dropped_incidents: int = 0
 
     def bar_accesses(self, bar: int | Stray | None = None) -> tuple[Access, ...]:
         """Return the accesses to `bar`, or to any BAR and to none when it is not given."""
@@ -123,6 +133,22 @@ class AccessTrace:
             accesses=tuple(one for one in self.accesses if start_s <= one.at_s < end_s),
             incidents=tuple(one for one in self.incidents if start_s <= one.at_s < end_s),
             dropped=self.dropped,
+            dropped_incidents=self.dropped_incidents,
+        )
+
+    def find_mark(self, words: str) -> Incident | None:
+        """Return the first mark that contains `words`, or None."""
+        marks = self.incidents_of(IncidentKind.MARK)
+        return next((mark for mark in marks if words in (mark.words or "")), None)
+
+    def around(self, incident: Incident, entries: int) -> AccessTrace:
+        """Return the part from `entries` before an incident to as many after it."""
+        first, last = incident.sequence - entries, incident.sequence + entries
+        return AccessTrace(
+            accesses=tuple(one for one in self.accesses if first <= one.sequence <= last),
+            incidents=tuple(one for one in self.incidents if first <= one.sequence <= last),
+            dropped=self.dropped,
+            dropped_incidents=self.dropped_incidents,
         )
 
     def render(self) -> str:
@@ -181,7 +207,7 @@ class TraceRecorder:
         self._accesses: dict[
             int | Stray | None, _BoundedLog[tuple[int, float, AccessKind, int, int, int]]
         ] = {}
-        self._incidents: _BoundedLog[tuple[int, float, IncidentKind]] = _BoundedLog(self._half)
+        self._incidents: _BoundedLog[Incident] = _BoundedLog(self._half)
 
     def access(
         self, kind: AccessKind, bar: int | Stray | None, offset: int, size: int, value: int
@@ -193,9 +219,11 @@ class TraceRecorder:
         log.append((self._sequence, self._clock.monotonic(), kind, offset, size, value))
         self._sequence += 1
 
-    def incident(self, kind: IncidentKind) -> None:
+    def incident(self, kind: IncidentKind, words: str | None = None) -> None:
         """Record one incident."""
-        self._incidents.append((self._sequence, self._clock.monotonic(), kind))
+        self._incidents.append(
+            Incident(sequence=self._sequence, at_s=self._clock.monotonic(), kind=kind, words=words)
+        )
         self._sequence += 1
 
     def snapshot(self) -> AccessTrace:
@@ -216,9 +244,7 @@ class TraceRecorder:
         accesses.sort(key=lambda access: access.sequence)
         return AccessTrace(
             accesses=tuple(accesses),
-            incidents=tuple(
-                Incident(sequence=sequence, at_s=at_s, kind=kind)
-                for sequence, at_s, kind in self._incidents.kept()
-            ),
+            incidents=tuple(self._incidents.kept()),
             dropped=self._incidents.dropped + sum(log.dropped for log in self._accesses.values()),
+            dropped_incidents=self._incidents.dropped,
         )

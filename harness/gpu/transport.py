@@ -1,4 +1,4 @@
-"""Which way an emulated GPU gets into a given QEMU: pure functions over what QEMU says of itself."""
+"""Which way an emulated GPU gets into a given QEMU: by what that QEMU says of itself."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing_extensions import override
 from harness.errors import HarnessError, RequirementError
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
+    from harness.provisioning.command import Runner
 
 AcceleratorName: TypeAlias = Literal["kvm", "tcg"]
 
 _DEVICE_NAME = re.compile(r'^name "([^"]+)"', re.MULTILINE)
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
+_QUERY_S = 20.0
 _REMEDY = (
-    "use QEMU 6.0 to 8.1 (Debian 12 has 7.2, Ubuntu 22.04 has 6.2), or KVM with QEMU 6.0 to 10.0"
+    "use QEMU 6.0 to 8.1 (Debian 12 has 7.2, Ubuntu 22.04 has 6.2), QEMU 10.1.1 or newer, or KVM "
+    "with QEMU 6.0 to 10.0"
 )
 
 
@@ -39,9 +41,29 @@ class Transport(enum.Enum):
     VFIO_USER = "vfio-user-pci"
 
 
-#: With later ones QEMU dies of SIGSEGV under TCG when firmware routes the interrupt pin.
-_MPQEMU_SAFE_UNDER_TCG = (QemuVersion(6, 0), QemuVersion(8, 2))
-_MPQEMU_SAFE_UNDER_KVM = (QemuVersion(6, 0), QemuVersion(10, 1))
+#: From the first version up to, not including, the second. With later ones QEMU dies of SIGSEGV
+#: under TCG when firmware routes the interrupt pin.
+_MPQEMU_SAFE: dict[AcceleratorName, tuple[QemuVersion, QemuVersion]] = {
+    "tcg": (QemuVersion(6, 0), QemuVersion(8, 2)),
+    "kvm": (QemuVersion(6, 0), QemuVersion(10, 1)),
+}
+#: 10.1.0 is the first with the device, but was never tried.
+_VFIO_USER_SAFE_FROM = QemuVersion(10, 1, 1)
+
+
+def find_transport(qemu: str, accelerator: AcceleratorName, runner: Runner) -> Transport:
+    """Ask the program `qemu` what it has, and return the transport that is safe with it.
+
+    Nothing is started to find out: some versions have the device and crash on it. Raises
+    RequirementError with what would do.
+    """
+    version = runner.run([qemu, "--version"], timeout_s=_QUERY_S)
+    devices = runner.run([qemu, "-device", "help"], timeout_s=_QUERY_S)
+    return choose_transport(
+        device_help=devices.stdout + devices.stderr,
+        version=parse_qemu_version(version.stdout),
+        accelerator=accelerator,
+    )
 
 
 def parse_qemu_version(text: str) -> QemuVersion:
@@ -70,27 +92,33 @@ def choose_transport(
     the device crash on it. Raises RequirementError, whose one sentence says what would do.
     """
     devices = parse_device_names(device_help)
-    safe_from, safe_before = (
-        _MPQEMU_SAFE_UNDER_TCG if accelerator == "tcg" else _MPQEMU_SAFE_UNDER_KVM
+    refusals = {
+        Transport.VFIO_USER: _vfio_user_refusal(version),
+        Transport.MPQEMU: _mpqemu_refusal(version, accelerator),
+    }
+    for transport, refusal in refusals.items():
+        if transport.value in devices and refusal is None:
+            return transport
+    reasons = " and ".join(
+        f"its '{transport.value}' {refusal}"
+        if transport.value in devices
+        else f"it has no device '{transport.value}'"
+        for transport, refusal in refusals.items()
     )
-    if Transport.MPQEMU.value in devices and safe_from <= version < safe_before:
-        return Transport.MPQEMU
     raise RequirementError(
-        f"QEMU {version} under {accelerator.upper()} cannot take an emulated GPU: "
-        f"{_reason(devices, version, safe_before)}; {_REMEDY}."
+        f"QEMU {version} under {accelerator.upper()} cannot take an emulated GPU: {reasons}; "
+        f"{_REMEDY}."
     )
 
 
-def _reason(devices: AbstractSet[str], version: QemuVersion, safe_before: QemuVersion) -> str:
-    mpqemu, vfio_user = Transport.MPQEMU.value, Transport.VFIO_USER.value
-    if Transport.MPQEMU.value not in devices:
-        reason = f"it has no device '{mpqemu}'"
-    elif version >= _MPQEMU_SAFE_UNDER_KVM[1]:
-        reason = f"its '{mpqemu}' crashes, or was never tried"
-    elif version >= safe_before:
-        reason = f"its '{mpqemu}' crashes QEMU under TCG as soon as firmware sets up interrupts"
-    else:
-        reason = f"its '{mpqemu}' was never tried"
-    if vfio_user in devices:
-        reason += f", and its '{vfio_user}' is not supported by the harness yet"
-    return reason
+def _vfio_user_refusal(version: QemuVersion) -> str | None:
+    return "was never tried" if version < _VFIO_USER_SAFE_FROM else None
+
+
+def _mpqemu_refusal(version: QemuVersion, accelerator: AcceleratorName) -> str | None:
+    safe_from, safe_before = _MPQEMU_SAFE[accelerator]
+    if safe_from <= version < safe_before:
+        return None
+    if version >= safe_before and accelerator == "tcg":
+        return "crashes QEMU under TCG as soon as firmware sets up interrupts"
+    return "was never tried"

@@ -13,16 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import pydantic
 from pydantic import AfterValidator
 
-from harness.datafile import line_of, listed, read_data_file
-from harness.errors import BadInputError
+from harness.datafile import line_of, read_data_file
+from harness.errors import BadInputError, RequirementError, listed
 from harness.image import DriverImage  # noqa: TC001 - pydantic evaluates the annotations
 from harness.image.source import FORBID, Input, LocalImage, NonEmpty, Stock, StockFile
+from harness.settings import ACCEPT_OPTION, ACCEPT_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
 """An image's name is part of file names and test ids."""
+
+
+class LicenceError(RequirementError):
+    """An image holds software under a licence that nobody accepted."""
 
 
 def _expression(value: str) -> str:
@@ -67,6 +72,19 @@ class KernelChoice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Licence:
+    """Terms of software in an image that nobody accepts by building it: a person has to say so.
+
+    `id` is what that person names, `text` where the terms can be read beforehand.
+    """
+
+    __pydantic_config__ = FORBID
+
+    id: Annotated[str, pydantic.Field(pattern=r"^[a-z0-9]+([-.][a-z0-9]+)*$")]
+    text: Annotated[str, pydantic.Field(pattern=r"^https://\S+$")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecipeFile:
     """A recipe as a person writes it; `Recipe` adds where it stands."""
 
@@ -84,6 +102,7 @@ class RecipeFile:
     trees: tuple[Input, ...] = ()
     scripts: tuple[Input, ...] = ()
     driver: DriverImage | None = None
+    licence: Licence | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +140,24 @@ class Recipe:
             kind: {name: _fingerprint(path) for name, path in sorted(files.items())}
             for kind, files in (("tree", self.tree_files()), ("script", self.script_files()))
         }
+        # The terms of what goes in are no part of what goes in.
+        recipe = {key: value for key, value in asdict(self.file).items() if key != "licence"}
         told = json.dumps(
-            {"builder": builder, "name": self.name, "recipe": asdict(self.file), "inputs": inputs},
+            {"builder": builder, "name": self.name, "recipe": recipe, "inputs": inputs},
             sort_keys=True,
         )
         return hashlib.sha256(told.encode()).hexdigest()
+
+    def require_acceptance(self, accepted: Collection[str]) -> None:
+        """Raise LicenceError where the image holds software under terms that nobody accepted."""
+        licence = self.file.licence
+        if licence is not None and licence.id not in accepted:
+            raise LicenceError(
+                f"The image '{self.name}' holds software under the licence '{licence.id}', which "
+                f"was not accepted. Read it at {licence.text}; whoever accepts it passes "
+                f"'{ACCEPT_OPTION}={licence.id}', or sets {ACCEPT_VARIABLE}={licence.id} in the "
+                "environment."
+            )
 
 
 Source: TypeAlias = Recipe | Stock | LocalImage

@@ -17,7 +17,7 @@ from harness.published.kind import facts_of
 from harness.published.shelf import Shelf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from harness.image import ImageListener
@@ -40,8 +40,10 @@ class ImageStore:
         *,
         builder: ImageBuilder | None = None,
         runner: Runner | None = None,
+        accepted_licences: Collection[str] = (),
     ) -> None:
         self._folder = folder
+        self._accepted_licences = accepted_licences
         self._builder = MmdebstrapBuilder() if builder is None else builder
         self._runner = LocalRunner() if runner is None else runner
         self._blanks: dict[Path, bytes] = {}
@@ -57,9 +59,11 @@ class ImageStore:
     ) -> Image:
         """Return the recipe's image, building it where the cache has no sound one.
 
-        Raises RequirementError where the host lacks something, ImageBuildError where the build
-        failed, HarnessError where another process holds the image beyond the deadline.
+        Raises LicenceError where its licence was not accepted, also for a cached image;
+        RequirementError where the host lacks something, ImageBuildError where the build failed,
+        HarnessError where another process holds the image beyond the deadline.
         """
+        recipe.require_acceptance(self._accepted_licences)
         key = recipe.key(builder=self._builder.version)
 
         def fill(place: Workplace, log: Path) -> Manifest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from harness.datafile import listed
+from harness.errors import listed
 from harness.image import ImageFetchError
 from harness.image.source import Digest
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import write_seed
 from harness.errors import HarnessError, RequirementError
 from harness.evidence import Evidence
-from harness.gpu.transport import choose_transport, parse_qemu_version
+from harness.gpu.transport import Transport, find_transport
 from harness.image import ImageEvent, Stage, manifest
 from harness.image.catalogue import Recipe, load_catalogue
 from harness.image.source import Algorithm, LocalImage, Stock
@@ -34,7 +34,8 @@ from harness.machine.accelerator import choose_accelerator
 from harness.machine.broker import Broker, host_folder
 from harness.machine.checkpoint import CheckpointStore
 from harness.machine.qemu import qemu_identity, require_qemu
-from harness.machine.spec import Accelerator, Firmware, MachineSpec, MemoryFile
+from harness.machine.spec import Accelerator as Accelerator
+from harness.machine.spec import Firmware, MachineSpec, MemoryFile
 from harness.machine.ssh import SshIdentity
 from harness.payload import build_agent, build_payload
 from harness.provisioning.command import LocalRunner
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.gpu import GpuModel
+    from harness.gpu.script import GpuScript
     from harness.image import Image, ImageListener, StockImage
     from harness.lab.layers import Layer
     from harness.machine.accelerator import AcceleratorChoice
@@ -57,7 +59,6 @@ _FETCH_S = 3600.0
 _BAKE_KVM_S = 120.0
 _LAYER_KVM_S = 120.0
 _COPY_S = 120.0
-_QUERY_S = 20.0
 _BOOT_KVM_S = 30.0
 _DISK = "disk.qcow2"
 #: What a full driver build writes, with room to spare.
@@ -81,7 +82,6 @@ class Lab:
     store: ImageStore = field(init=False)
     stock: StockStore = field(init=False)
     checkpoints: CheckpointStore = field(init=False)
-    _has_transport: bool = field(init=False, default=False)
     _machines: set[LabMachine] = field(init=False, default_factory=set)
     _is_abandoned: bool = field(init=False, default=False)
     _held: dict[Layer, Checkpoint] = field(init=False, default_factory=dict)
@@ -89,7 +89,9 @@ class Lab:
     _resources: contextlib.ExitStack = field(init=False, default_factory=contextlib.ExitStack)
 
     def __post_init__(self) -> None:
-        self.store = ImageStore(self.settings.image_store)
+        self.store = ImageStore(
+            self.settings.image_store, accepted_licences=self.settings.accepted_licences
+        )
         self.stock = StockStore(self.settings.stock_store)
         self.checkpoints = CheckpointStore(
             self.settings.checkpoint_store, limit_mib=self.settings.checkpoint_limit_mib
@@ -216,13 +218,19 @@ class Lab:
                         disk=disk,
                         memory_mib=request.memory_mib,
                         slots=request.slots,
+                        has_apertures=self._has_apertures,
                     ),
                     seed=folder / SEED,
                 )
             else:
                 spec = self._spec_of(layer, request.name, disk)
             machine = LabMachine(
-                spec, folder, self._equipment(), gpus=request.gpus, checkpoint=checkpoint
+                spec,
+                folder,
+                self._equipment(),
+                gpus=request.gpus,
+                gpu_scripts=request.gpu_scripts,
+                checkpoint=checkpoint,
             )
             node = Node(request, machine, payload=self.payload, identity=self.identity)
             with self._account_for(machine), node:
@@ -273,6 +281,7 @@ class Lab:
         name: str = "clone",
         *,
         gpus: Sequence[GpuModel] = (),
+        gpu_scripts: Mapping[str, GpuScript] | None = None,
         hostname: str | None = None,
     ) -> Iterator[LabMachine]:
         """Begin a machine from a layer's checkpoint, and end it afterwards.
@@ -289,6 +298,7 @@ class Lab:
                 folder,
                 self._equipment(),
                 gpus=gpus,
+                gpu_scripts=gpu_scripts or {},
                 checkpoint=checkpoint,
                 hostname=hostname,
             )
@@ -371,6 +381,7 @@ class Lab:
             accelerator=self.accelerator.accelerator,
             qemu=self.settings.qemu,
             disk=disk,
+            has_apertures=self._has_apertures,
         )
 
     @functools.cached_property
@@ -389,7 +400,7 @@ class Lab:
             agent_program=self.agent_program.content,
             identity=self.identity,
             broker=self.broker,
-            require_transport=self.require_transport,
+            transport=lambda: self.transport,
             tell=tell,
         )
 
@@ -414,23 +425,26 @@ class Lab:
         finally:
             self._machines.discard(machine)
 
-    def require_transport(self) -> None:
-        """Expect this QEMU to take an emulated GPU without harm.
+    @functools.cached_property
+    def transport(self) -> Transport:
+        """Return the way by which this QEMU takes an emulated GPU without harm.
 
-        Some versions have the device and crash on it, so nothing is started to find out. Raises
-        RequirementError with what would do.
+        Raises RequirementError where there is none, with what would do.
         """
-        if self._has_transport:
-            return
-        qemu, runner = self.settings.qemu, LocalRunner()
-        devices = runner.run([qemu, "-device", "help"], timeout_s=_QUERY_S)
-        version = runner.run([qemu, "--version"], timeout_s=_QUERY_S)
-        choose_transport(
-            device_help=devices.stdout + devices.stderr,
-            version=parse_qemu_version(version.stdout),
-            accelerator="kvm" if self.accelerator.accelerator is Accelerator.KVM else "tcg",
+        return find_transport(
+            self.settings.qemu, self.accelerator.accelerator.accel, LocalRunner()
         )
-        self._has_transport = True
+
+    @functools.cached_property
+    def _has_apertures(self) -> bool:
+        """Tell whether machines get room for 64-bit BARs; one without a GPU can do without.
+
+        Whatever QEMU's trouble is, who plugs a GPU or starts the machine is told of it.
+        """
+        try:
+            return self.transport is Transport.VFIO_USER
+        except HarnessError:
+            return False
 
     def abandon(self) -> None:
         """End every machine at once, from any thread; those who wait for one learn of it."""

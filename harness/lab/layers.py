@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from harness.machine.spec import Accelerator
 
 #: Slots that every machine has, so that one checkpoint serves nodes with few GPUs and with none.
+#: Each more costs every clone some three milliseconds.
 _SLOTS = 4
 _MEMORY_MIB = 1536
+#: Half of what a processor under TCG can address, 40 bits.
+_APERTURES_MIB = 512 << 10
 
 #: A machine that is to become a checkpoint stops short of cloud-init: `cloud-init.target` hangs
 #: on the target that is not started. What cloud-init has no part in is started already.
@@ -69,7 +72,15 @@ class Layer:
             parts=source_parts(make) if parts is None else parts,
         )
 
-    def spec(self, name: str, *, accelerator: Accelerator, qemu: str, disk: Path) -> MachineSpec:
+    def spec(
+        self,
+        name: str,
+        *,
+        accelerator: Accelerator,
+        qemu: str,
+        disk: Path,
+        has_apertures: bool = False,
+    ) -> MachineSpec:
         """Return a machine of this layer; its memory file is set by whoever starts it."""
         spec = node_spec(
             name,
@@ -80,6 +91,7 @@ class Layer:
             disk=disk,
             memory_mib=self.memory_mib,
             slots=self.slots,
+            has_apertures=has_apertures,
         )
         return replace(spec, extra_append=_HOLD)
 
@@ -126,8 +138,10 @@ def node_spec(
     disk: Path,
     memory_mib: int = _MEMORY_MIB,
     slots: int = _SLOTS,
+    has_apertures: bool = False,
 ) -> MachineSpec:
-    """Return a machine as nodes are; `slots` of them take GPUs."""
+    """Return a machine as nodes are; its `slots` take GPUs, 64-bit BARs where it `has_apertures`."""
+    slots = max(slots, _SLOTS)
     kernel = kernel or image.newest_kernel
     return MachineSpec(
         name=name,
@@ -135,9 +149,15 @@ def node_spec(
         kernel=DirectKernel(version=kernel.version, vmlinuz=kernel.vmlinuz, initrd=kernel.initrd),
         disk=disk,
         memory_mib=memory_mib,
-        root_ports=max(slots, _SLOTS),
+        root_ports=slots,
+        root_port_aperture_mib=_aperture_mib(slots) if has_apertures else 0,
         qemu=qemu,
     )
+
+
+def _aperture_mib(slots: int) -> int:
+    """Return each slot's share of the address space above memory, a power of two."""
+    return 1 << (_APERTURES_MIB // slots).bit_length() - 1
 
 
 def key_parts(layer: Layer, spec: MachineSpec) -> Mapping[str, object]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
-from harness.errors import HarnessError
-from harness.gpu.emulated import EmulatedGpu
-from harness.gpu.mpqemu import MpqemuServer
+from harness.errors import HarnessError, listed
+from harness.gpu.serving import serve_gpu
+from harness.gpu.transport import Transport
 from harness.machine.broker import Demand
 from harness.machine.guest import Guest
 from harness.machine.qemu import QemuMachine
-from harness.machine.spec import Firmware, MemoryFile
+from harness.machine.spec import Accelerator, Firmware, MemoryFile
 from harness.machine.ssh import SshRunner
 from harness.provisioning.wait import (
-    SYSTEM_CLOCK,
     Deadline,
     Observation,
     WaitTimeoutError,
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
     from harness.cloudinit import CloudInitResult, SeedFiles
     from harness.gpu import GpuModel
+    from harness.gpu.emulated import EmulatedGpu
+    from harness.gpu.script import GpuScript
+    from harness.gpu.server import DeviceServer
+    from harness.gpu.trace import AccessTrace
     from harness.machine.agent import Agent
     from harness.machine.broker import Broker
     from harness.machine.checkpoint import Checkpoint
@@ -57,9 +62,13 @@ _MILESTONE = r"running '[a-z:-]+'|step [a-z-]+ (?:done|failed) after [0-9.]+ s"
 SEED = "seed.iso"
 #: Seconds after which a guest blocked on its GPU is called stuck.
 _STALL_S = 60.0
+#: Seconds after which a guest's delay is put down to its GPU.
+_NOTICED_S = 1.0
 #: What QEMU takes beside the guest's memory.
 _QEMU_MIB = 128
 _ROOM_S = 900.0
+#: So many GPUs that were unplugged again keep their traces.
+_MOST_DEPARTED = 16
 #: How long a guest may take to come to rest before its state is saved.
 _REST_S = 120.0
 
@@ -68,6 +77,7 @@ _WARM_UP = (
     "for tool in true false sh cat ls env sleep test grep uname date lspci systemctl journalctl; do "
     'cat "$(command -v "$tool")" >/dev/null 2>&1; done; true'
 )
+_NO_SCRIPTS: Mapping[str, GpuScript] = MappingProxyType({})
 _SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
 #: `ds-identify` keeps its answer in /run, and is asked again when systemd's generators run.
 _LET_GO = (
@@ -80,14 +90,14 @@ _LET_GO = (
 class Equipment:
     """What a lab lends to each of its machines.
 
-    `require_transport` raises RequirementError where QEMU takes no emulated GPU; `tell` hears
+    `transport` raises RequirementError where QEMU takes no emulated GPU; `tell` hears
     why a machine has to wait for room.
     """
 
     agent_program: bytes = field(repr=False)
     identity: SshIdentity
     broker: Broker
-    require_transport: Callable[[], None]
+    transport: Callable[[], Transport]
     tell: Callable[[str], None]
 
 
@@ -99,7 +109,8 @@ class LabMachine:
     """A running machine; ends with its `with` block.
 
     Without a checkpoint it boots, with the GPUs in their slots from the start; with one it goes
-    on from there, and the GPUs are plugged into it as soon as it runs.
+    on from there, and the GPUs are plugged into it as soon as it runs. `gpu_scripts` say by device
+    id what is wrong with a GPU from the moment it is plugged.
     """
 
     def __init__(
@@ -109,6 +120,7 @@ class LabMachine:
         equipment: Equipment,
         *,
         gpus: Sequence[GpuModel] = (),
+        gpu_scripts: Mapping[str, GpuScript] = _NO_SCRIPTS,
         checkpoint: Checkpoint | None = None,
         hostname: str | None = None,
     ) -> None:
@@ -116,9 +128,12 @@ class LabMachine:
         self.checkpoint = checkpoint
         self._equipment = equipment
         self._gpus = gpus
+        self._gpu_scripts = gpu_scripts
         self._hostname = hostname
         self._resources = contextlib.ExitStack()
-        self._servers: dict[str, MpqemuServer] = {}
+        self._servers: dict[str, DeviceServer[Any]] = {}
+        self._departed: dict[str, EmulatedGpu] = {}
+        self._numbers = itertools.count()
         self._ssh: SshRunner | None = None
         self._is_agent_ready = False
         self._is_killed = False
@@ -165,15 +180,16 @@ class LabMachine:
                 tell=equipment.tell,
             )
         )
+        # After QEMU, whose guest would else see its GPUs vanish.
+        self._resources.callback(self._close_servers)
         at_start = () if self.checkpoint is not None else self._gpus
-        attachments = [
-            self._serve(f"gpu{index}", model).attachment() for index, model in enumerate(at_start)
-        ]
+        attachments = [self._serve(model).attachment() for model in at_start]
         self._qemu = QemuMachine(
             self.spec, self.folder, attachments, agent_program=equipment.agent_program
         )
         self._resources.enter_context(self._qemu)
         room.used_by(self._qemu.pid)
+        self._qemu.agent.link.explain_delay = lambda: self._stuck(_NOTICED_S)
         if self._is_killed:
             raise HarnessError(f"Machine '{self.name}' is not wanted any more.")
         if self.checkpoint is not None:
@@ -223,6 +239,7 @@ class LabMachine:
                 what="that cloud-init has finished",
                 trouble=self.trouble,
             )
+            self.mark(seen)
             progress(seen)
         return self.guest.wait_for_cloud_init_result(deadline)
 
@@ -254,38 +271,81 @@ class LabMachine:
         self.agent.remember(nonce, self.deadline(_CONNECT_KVM_S))
         self.qemu.save(state)
 
-    def _serve(self, device_id: str, model: GpuModel) -> MpqemuServer:
-        self._equipment.require_transport()
-        server = MpqemuServer(
-            EmulatedGpu(model, bars_mib=model.bars_mib.mpqemu), device_id=device_id
+    def _serve(self, model: GpuModel) -> DeviceServer[Any]:
+        transport = self._equipment.transport()
+        spec = self.spec
+        if transport is Transport.MPQEMU and spec.cpus > 1 and spec.accelerator is Accelerator.KVM:
+            raise HarnessError(
+                f"Machine '{spec.name}' has {spec.cpus} vCPUs, each in a thread of its own, and two "
+                f"threads that touch one '{transport.value}' at once hang QEMU; give it one vCPU, "
+                "or take QEMU 10.1.1 or newer."
+            )
+        device_id = f"gpu{next(self._numbers)}"
+        server = serve_gpu(
+            model,
+            transport,
+            folder=self.folder,
+            device_id=device_id,
+            aperture_mib=self.spec.root_port_aperture_mib,
         )
-        self._servers[device_id] = self._resources.enter_context(server)
+        script = self._gpu_scripts.get(device_id)
+        if script is not None:
+            script.apply(server.gpu)
+        server.start()
+        self._servers[device_id] = server
         return server
+
+    def _close_servers(self) -> None:
+        with contextlib.ExitStack() as closing:
+            for server in self._servers.values():
+                closing.callback(server.close)
 
     def hot_plug(self, model: GpuModel) -> str:
         """Plug a GPU into the running machine, and return its device id."""
-        device_id = f"gpu{len(self._servers)}"
-        self.qemu.plug(self._serve(device_id, model).attachment())
-        return device_id
+        server = self._serve(model)
+        self.qemu.plug(server.attachment())
+        return server.device_id
 
-    def wait_for_gpu(self, model: GpuModel) -> None:
-        """Wait until the guest lists a GPU of this model on its bus.
+    def wait_for_gpu(self, model: GpuModel, *, count: int = 1) -> None:
+        """Wait until the guest lists so many GPUs of this model on its bus.
 
         Raises HarnessError with what it lists instead.
         """
-        self.guest.wait_for_pci(f"{model.pci.vendor:04x}:{model.pci.device:04x}")
+        self.guest.wait_for_pci(str(model.pci), count=count)
 
     def hot_unplug(self, device_id: str) -> None:
-        """Ask the guest to let go of a GPU, and wait until it has."""
+        """Ask the guest to let go of a GPU, and wait until it has; its trace is kept."""
         self.qemu.unplug(device_id, self.deadline(_HOT_PLUG_KVM_S))
+        server = self._servers.pop(device_id)
+        server.close()
+        self._departed[device_id] = server.gpu
+        if len(self._departed) > _MOST_DEPARTED:
+            del self._departed[next(iter(self._departed))]
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
-        """Return the device model behind a plugged GPU."""
-        return self._servers[device_id].gpu
+        """Return the device model behind a GPU, plugged or one of the last to be unplugged.
 
-    def gpu_traces(self) -> Mapping[str, str]:
-        """Return what the guest did to each GPU, as text, by device id."""
-        return {name: server.gpu.trace.render() for name, server in self._servers.items()}
+        Raises HarnessError where there is none.
+        """
+        gpus = self._gpus_by_id()
+        if device_id not in gpus:
+            raise HarnessError(
+                f"Machine '{self.name}' has no GPU '{device_id}', but {listed(gpus)}."
+            )
+        return gpus[device_id]
+
+    def _gpus_by_id(self) -> dict[str, EmulatedGpu]:
+        plugged = {device_id: server.gpu for device_id, server in self._servers.items()}
+        return {**self._departed, **plugged}
+
+    def gpu_traces(self) -> Mapping[str, AccessTrace]:
+        """Return what the guest did to each GPU, by device id."""
+        return {device_id: gpu.trace for device_id, gpu in self._gpus_by_id().items()}
+
+    def mark(self, words: str) -> None:
+        """Write a line into the trace of every GPU; boot stages and steps write theirs."""
+        for server in self._servers.values():
+            server.gpu.mark(words)
 
     @property
     def agent(self) -> Agent:
@@ -356,12 +416,12 @@ class LabMachine:
 
     def trouble(self) -> str | None:
         """Say why nothing good can come of this machine any more, or None."""
-        now_s = SYSTEM_CLOCK.monotonic()
-        for device_id, server in self._servers.items():
-            state = server.state
-            if state.pending_since_s is not None and now_s - state.pending_since_s > _STALL_S:
-                return f"its emulated GPU '{device_id}' is stuck: {state.describe(now_s)}"
-        return self.qemu.trouble()
+        return self._stuck(_STALL_S) or self.qemu.trouble()
+
+    def _stuck(self, patience_s: float) -> str | None:
+        """Name a GPU on which the guest has been blocked for so long, or None."""
+        stuck = (server.trouble(patience_s) for server in self._servers.values())
+        return next(filter(None, stuck), None)
 
     def kill(self) -> None:
         """End the machine at once, from any thread; who waits for it learns of that."""

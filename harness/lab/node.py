@@ -16,7 +16,9 @@ from harness.cloudinit import (
     render_seed,
     write_seed,
 )
+from harness.evidence import TRACE_SUFFIX
 from harness.evidence.collect import collect_guest, keep_host_files, node_request
+from harness.gpu.tracefile import render_trace
 from harness.lab.machine import SEED, say_nothing
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
     from harness.gpu import GpuModel
     from harness.gpu.emulated import EmulatedGpu
+    from harness.gpu.script import GpuScript
     from harness.image import Image, Kernel
     from harness.lab.machine import LabMachine
     from harness.machine.guest import Guest
@@ -53,7 +56,7 @@ class NodeRequest:
     added to what follows from the image (the driver's version) and from `gpus` (whether it is a
     GPU node). `stand_ins` sets variables of a stand-in unit: {"nvidia-dcgm": {"START_DELAY_S":
     "30"}}. `tags` and `vm_size` go into the instance-metadata cache. `spare_slots` are empty, for
-    GPUs that come later.
+    GPUs that come later. `gpu_scripts` say by device id ("gpu0") what is wrong with a GPU.
     """
 
     name: str
@@ -62,6 +65,7 @@ class NodeRequest:
     command: str | None = "boot"
     config: Mapping[str, object] = field(default_factory=dict)
     gpus: Sequence[GpuModel] = ()
+    gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
     spare_slots: int = 1
     stand_ins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     files: Sequence[GuestFile] = ()
@@ -173,6 +177,10 @@ class Node:
         """Ask the guest to let go of a GPU, and wait until it has."""
         self.machine.hot_unplug(device_id)
 
+    def mark(self, words: str) -> None:
+        """Write a line into the trace of every GPU, to tell before from after by."""
+        self.machine.mark(words)
+
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
         """Return the device model behind a plugged GPU."""
         return self.machine.gpu(device_id)
@@ -243,8 +251,12 @@ class Node:
                     indent=2,
                 ),
                 **{
-                    f"{device_id}-trace.txt": trace
+                    name: text
                     for device_id, trace in self.machine.gpu_traces().items()
+                    for name, text in (
+                        (f"{device_id}-trace.txt", trace.render()),
+                        (f"{device_id}{TRACE_SUFFIX}", render_trace(trace)),
+                    )
                 },
             },
         )

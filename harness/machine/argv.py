@@ -93,12 +93,14 @@ def render_argv(
             ),
             *("-device", f"virtio-blk-pci,id=seed-disk,drive=seed,serial=seed,bus={SEED_PORT}"),
         ]
+    aperture = spec.root_port_aperture_mib
     for index in range(spec.root_ports):
         argv += [
             "-device",
             (
                 f"pcie-root-port,id={root_port_id(index)},chassis={index + 1},slot={index + 1},"
                 f"mem-reserve={spec.root_port_window_mib}M"
+                + (f",pref64-reserve={aperture}M" if aperture else "")
             ),
         ]
     for index, attachment in enumerate(attachments):

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 _RUN_S = 60.0
 #: An exit code that neither `sh` nor `cat` has a use for.
 _ABSENT = 44
-#: What lspci lists, without starting one for each look.
+#: What lspci lists, counted without starting one for each look.
 UNTIL_LISTED = (
-    "while :; do for f in /sys/bus/pci/devices/*; do "
+    "while :; do found=0; for f in /sys/bus/pci/devices/*; do "
     'read -r vendor <"$f/vendor" && read -r device <"$f/device" && '
-    '[ "$vendor:$device" = "$1" ] && exit 0; done; sleep 0.02; done'
+    '[ "$vendor:$device" = "$1" ] && found=$((found + 1)); done; '
+    '[ "$found" -lt "$2" ] || exit 0; sleep 0.02; done'
 )
 
 
@@ -114,19 +115,20 @@ class Guest:
             )
         return CloudInitReport.from_json(text)
 
-    def wait_for_pci(self, ids: str, *, timeout_s: float = _RUN_S) -> None:
-        """Wait until the guest lists a PCI function with `ids`, as in '10de:2330'.
+    def wait_for_pci(self, ids: str, *, count: int = 1, timeout_s: float = _RUN_S) -> None:
+        """Wait until the guest lists `count` PCI functions with `ids`, as in '10de:2330'.
 
         Raises HarnessError with what it lists instead.
         """
         vendor, _, device = ids.partition(":")
         result = self.run(
-            *("sh", "-c", UNTIL_LISTED, "wait", f"0x{vendor}:0x{device}"), timeout_s=timeout_s
+            *("sh", "-c", UNTIL_LISTED, "wait", f"0x{vendor}:0x{device}", str(count)),
+            timeout_s=timeout_s,
         )
         if not result.ok:
             raise HarnessError(
-                f"Machine '{self.name}' was expected to list a PCI function '{ids}' within "
-                f"{timeout_s:.0f} s, but lists:\n{self.output_of('lspci', '-nn')}"
+                f"Machine '{self.name}' was expected to list {count} PCI functions '{ids}' "
+                f"within {timeout_s:.0f} s, but lists:\n{self.output_of('lspci', '-nn')}"
             )
 
     def power_off(self) -> None:

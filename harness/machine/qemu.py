@@ -52,6 +52,8 @@ _CAPABILITIES = [
     {"capability": "x-ignore-shared", "state": True},
     {"capability": "events", "state": True},
 ]
+_FILE_URI_MAJOR = 9
+_STATE_FDSET = 1
 _ENDS = frozenset({"completed", "failed", "cancelled"})
 _SSH_FORWARD = re.compile(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)")
 
@@ -192,7 +194,7 @@ class QemuMachine:
                         qmp_theirs.fileno(),
                         serial_theirs.fileno(),
                         agent_theirs.fileno(),
-                        *(attachment.fd for attachment in self._attachments),
+                        *(one.fd for one in self._attachments if one.fd is not None),
                     ],
                     cwd=self.folder,
                 )
@@ -261,8 +263,17 @@ class QemuMachine:
                 f"{self.spec.root_port_window_mib} MiB, but device '{attachment.id}' needs "
                 f"{attachment.root_port_window_mib}; raise 'root_port_window_mib'."
             )
-        fdname = f"fd-{attachment.id}"
-        self._qmp.hand_over(attachment.fd, fdname, Deadline.after(_QMP_S))
+        if attachment.aperture_mib > self.spec.root_port_aperture_mib:
+            raise HarnessError(
+                f"The root ports of machine '{self.spec.name}' reserve "
+                f"{self.spec.root_port_aperture_mib} MiB for 64-bit BARs, but device "
+                f"'{attachment.id}' needs {attachment.aperture_mib}; raise "
+                "'root_port_aperture_mib'."
+            )
+        fdname = None
+        if attachment.fd is not None:
+            fdname = f"fd-{attachment.id}"
+            self._qmp.hand_over(attachment.fd, fdname, Deadline.after(_QMP_S))
         self._execute("device_add", attachment.to_device_add(port, fdname))
         self._ports[attachment.id] = port
 
@@ -368,11 +379,11 @@ class QemuMachine:
         seen = len(self._qmp.events)
         descriptor = os.open(state, flags | os.O_CLOEXEC, 0o600)
         try:
-            self._qmp.hand_over(descriptor, "state", Deadline.after(_QMP_S))
+            uri = self._hand_over_state(descriptor)
         finally:
             os.close(descriptor)
         try:
-            self._execute(command, {"uri": "fd:state"})
+            self._execute(command, {"uri": uri})
             event = self._qmp.wait_for_event(
                 f"the end of '{command}'",
                 lambda event: event.name == "MIGRATION" and event.data.get("status") in _ENDS,
@@ -384,6 +395,19 @@ class QemuMachine:
         status = event.data.get("status")
         if status != "completed":
             raise self._no_state(command, state, f"It ended as '{status}'.")
+
+    def _hand_over_state(self, descriptor: int) -> str:
+        """Hand the file of a state to QEMU, and return the URI by which it is migrated.
+
+        QEMU 11 takes a file by `file:` only, which came with 8.2; a name in it ends at a comma.
+        """
+        told = self._execute("query-version")
+        qemu = told.get("qemu") if isinstance(told, dict) else None
+        if not isinstance(qemu, dict) or qemu.get("major", 0) < _FILE_URI_MAJOR:
+            self._qmp.hand_over(descriptor, "state", Deadline.after(_QMP_S))
+            return "fd:state"
+        self._qmp.hand_over_set(descriptor, _STATE_FDSET, Deadline.after(_QMP_S))
+        return f"file:/dev/fdset/{_STATE_FDSET}"
 
     def _no_state(self, command: str, state: Path, reason: str) -> HarnessError:
         with contextlib.suppress(HarnessError):

@@ -87,6 +87,15 @@ class QmpSession:
 
         self._call(send(), deadline, f"handing over descriptor '{fdname}'")
 
+    def hand_over_set(self, fd: int, fdset: int, deadline: Deadline) -> None:
+        """Give QEMU a copy of descriptor `fd` as `/dev/fdset/<fdset>` (QMP `add-fd`)."""
+
+        async def send() -> object:
+            self._client.send_fd_scm(fd)
+            return await self._client.execute("add-fd", {"fdset-id": fdset})
+
+        self._call(send(), deadline, f"handing over descriptor set {fdset}")
+
     def wait_for_event(
         self,
         what: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from harness.errors import BadInputError
 
@@ -46,7 +46,11 @@ class Accelerator(enum.Enum):
     )
 
     def __init__(
-        self, accel: str, cpu_model: str, kernel_append: tuple[str, ...], patience: float
+        self,
+        accel: Literal["kvm", "tcg"],
+        cpu_model: str,
+        kernel_append: tuple[str, ...],
+        patience: float,
     ) -> None:
         self.accel = accel
         self.cpu_model = cpu_model
@@ -113,7 +117,7 @@ class MachineSpec:
 
     `root_ports` are empty PCIe slots into which a GPU is plugged, at start or later; each
     reserves `root_port_window_mib` of address space, without which the guest finds no room for
-    a hot-plugged function's memory BARs. A machine that `is_restored` waits for the state that
+    a hot-plugged function's memory BARs; `root_port_aperture_mib` is the same for 64-bit ones. A machine that `is_restored` waits for the state that
     `QemuMachine.restore` loads; everything else must be as it was when that was saved.
     """
 
@@ -126,6 +130,7 @@ class MachineSpec:
     cpus: int = 1
     root_ports: int = 1
     root_port_window_mib: int = 64
+    root_port_aperture_mib: int = 0
     memory_file: MemoryFile | None = None
     is_restored: bool = False
     qemu: str = "qemu-system-x86_64"
@@ -150,6 +155,7 @@ class MachineSpec:
             ("cpus", self.cpus, 1),
             ("root_ports", self.root_ports, 0),
             ("root_port_window_mib", self.root_port_window_mib, 2),
+            ("root_port_aperture_mib", self.root_port_aperture_mib, 0),
         ):
             if value < least:
                 raise BadInputError(

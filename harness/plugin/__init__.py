@@ -9,7 +9,14 @@ import pytest
 from harness.errors import HarnessError
 from harness.machine.accelerator import CHOICES
 from harness.plugin import report, select
-from harness.settings import EVIDENCE_CHOICES, START_CHOICES, Settings, is_ci
+from harness.settings import (
+    ACCEPT_OPTION,
+    EVIDENCE_CHOICES,
+    START_CHOICES,
+    Settings,
+    accepted_licences,
+    is_ci,
+)
 
 #: Where this run's settings lie; fixtures read them from there.
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
@@ -38,6 +45,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "(default: %(default)s)",
     )
     group.addoption(
+        "--gpu-models",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder of GPU models beside those that come with the harness; may be repeated",
+    )
+    group.addoption(
         "--machine-start",
         choices=START_CHOICES,
         default=defaults.machine_start,
@@ -63,21 +77,42 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="MIB",
         help="disk that checkpoints may take before the least recently used go (default: %(default)s)",
     )
+    parser.addini(
+        "gpu_models",
+        "folders of GPU models, as --gpu-models names them, relative to this file",
+        type="paths",
+        default=[],
+    )
+    group.addoption(
+        ACCEPT_OPTION,
+        action="append",
+        default=[],
+        metavar="LICENCE",
+        help="a licence that you accept, for images that need it; may be repeated",
+    )
+    parser.addini(
+        "accept_licence", f"licences that you accept, as by {ACCEPT_OPTION}", type="args"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     select.add_markers(config)
     root = config.rootpath
+    gpu_models = [root / folder for folder in config.getoption("--gpu-models")]
     try:
         config.stash[SETTINGS] = Settings(
             accelerator=config.getoption("--accelerator"),
             qemu=config.getoption("--qemu"),
             image=config.getoption("--image"),
             images_folder=root / "images",
+            gpu_models=(*config.getini("gpu_models"), *gpu_models),
             machine_start=config.getoption("--machine-start"),
             evidence=config.getoption("--evidence"),
             evidence_folder=root / Path(config.getoption("--evidence-dir")),
             checkpoint_limit_mib=config.getoption("--checkpoint-limit-mib"),
+            accepted_licences=accepted_licences(
+                [*config.getoption(ACCEPT_OPTION), *config.getini("accept_licence")]
+            ),
             ci=is_ci(),
         )
     except HarnessError as error:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.errors import RequirementError
+from harness.errors import BadInputError, RequirementError, listed
+from harness.gpu.script import GpuScript
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from harness.settings import Settings
 
 MARKERS = (
+    "gpu_script(device_id, **behaviour): what is wrong with an emulated GPU; keys of GpuScript",
     "real_driver: needs an image with NVIDIA's own driver",
     "slow: takes minutes",
 )
@@ -38,3 +41,28 @@ def requirements(settings: Settings) -> Iterator[None]:
         if settings.ci:
             raise
         pytest.skip(str(error))
+
+
+def gpu_scripts(item: pytest.Item) -> Mapping[str, GpuScript]:
+    """Return what the markers `gpu_script` of a test say, by device id; the nearest one counts.
+
+    Raises BadInputError that names the test for what cannot be.
+    """
+    scripts: dict[str, GpuScript] = {}
+    for marker in item.iter_markers("gpu_script"):
+        device_id, script = _gpu_script(marker, item)
+        scripts.setdefault(device_id, script)
+    return scripts
+
+
+def _gpu_script(marker: pytest.Mark, item: pytest.Item) -> tuple[str, GpuScript]:
+    try:
+        (device_id,) = marker.args
+        return str(device_id), GpuScript(**marker.kwargs)
+    except (TypeError, ValueError) as error:
+        known = listed(field.name for field in dataclasses.fields(GpuScript))
+        raise BadInputError(
+            f"The marker takes a device id and any of {known}, but this is wrong: {error}.",
+            source=item.nodeid,
+            key="gpu_script",
+        ) from error

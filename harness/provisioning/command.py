@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import functools
 import os
+import select
 import shlex
 import signal
 import subprocess
@@ -140,12 +141,36 @@ class LocalRunner:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """Kill the group that `process` leads; once it was reaped, its number may be another's."""
+    if process.returncode is None and process.pid > 1:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 #: A parent that died before the death signal was set sends none; its child has another by then.
 _UNLESS_ORPHANED = '[ "$PPID" = "$0" ] || exit 125; exec "$@"'
+
+
+def has_ended(process: ChildProcess) -> bool:
+    """Tell whether `process` has ended, and leave it unreaped, so that its number stays its own."""
+    if process.returncode is not None:
+        return True
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def end(process: ChildProcess, *, grace_s: float = 0.0) -> int:
+    """Return the exit code of a spawned `process`, which has `grace_s` seconds to end by itself.
+
+    What is left of its group is killed then, in any case.
+    """
+    if process.returncode is None and grace_s:
+        ending = os.pidfd_open(process.pid)
+        poll = select.poll()
+        poll.register(ending, select.POLLIN)
+        poll.poll(grace_s * 1000)
+        os.close(ending)
+    _kill_group(process)
+    return process.wait()
 
 
 def spawn(

@@ -13,6 +13,7 @@ from .kernel_modules import read_resident_version
 from .nvidia import GPU_DEST, driver_kind
 from .plan import Do, Plan, Retry, Run, Step, Verdict, say
 from .prebake import Action
+from .refusals import expect_no_refusal, judge_refusal
 from .systemd import start
 from .teardown import render_grid_line, tear_down
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from .toolkit import RuntimeFacts
 
 CORRUPT_INFOROM = "infoROM is corrupted"
+#: What nvidia-smi ends with then (https://docs.nvidia.com/deploy/nvidia-smi, 'Return Value').
+GPU_IS_LOST = 15
 PROBE = ("nvidia-modprobe", "-u", "-c0")
 VALIDATE_PROBE = "validate-probe"
 INSTALL_PREBUILT = "install-prebuilt-driver"
@@ -165,7 +168,7 @@ def _configure_steps(configuration: Configuration, facts: Facts, decision: Decis
         ),
         Step(
             name="probe-device",
-            actions=(Run(argv=PROBE, retry=_UNTIL_READY),),
+            actions=(Run(argv=PROBE, retry=_UNTIL_READY, judge=judge_refusal),),
             exit_code=_FAILED,
             needs=("remove-driver-image",),
             event=f"{_CONFIGURE_STEP}.waitForNvidiaModprobe",
@@ -240,7 +243,7 @@ def _install_steps(image: DriverImage, decision: Decision) -> list[Step]:
         )
         return Step(
             name=name,
-            actions=(replace(run, judge=partial(judge_resident_version, version=image.version)),),
+            actions=(replace(run, judge=partial(judge_install, version=image.version)),),
             exit_code=_FAILED,
             needs=("pull-driver-image",),
             event=f"{_CONFIGURE_STEP}.installGPUDriverImage",
@@ -251,9 +254,10 @@ def _install_steps(image: DriverImage, decision: Decision) -> list[Step]:
     if decision.action is not Action.INSTALL_SKIP_BUILD:
         return [full]
     prebuilt = install(INSTALL_PREBUILT, "install-skip-build", containerd.INSTALL_ONCE)
+    again = replace(full, actions=(expect_no_refusal(image.version), *full.actions))
     return [
         replace(prebuilt, exit_code=None),
-        replace(full, only_after_failure_of=INSTALL_PREBUILT),
+        replace(again, only_after_failure_of=INSTALL_PREBUILT),
     ]
 
 
@@ -293,7 +297,8 @@ def validate_plan() -> Plan:
 
 
 def _validate_probe() -> Run:
-    return Run(argv=PROBE, retry=Retry(attempts=24, pause_s=5, timeout_s=25))
+    retry = Retry(attempts=24, pause_s=5, timeout_s=25)
+    return Run(argv=PROBE, retry=retry, judge=judge_refusal)
 
 
 def _validate_query() -> Run:
@@ -306,21 +311,31 @@ def query_device(retry: Retry) -> Run:
         argv=("nvidia-smi",),
         retry=retry,
         elsewhere=f"{GPU_DEST}/bin/nvidia-smi",
-        judge=judge_inforom,
+        judge=judge_gpu,
     )
 
 
-def judge_inforom(_node: Node, result: CommandResult) -> Verdict | None:
-    """See a corrupted infoROM, which no further try mends."""
+def judge_gpu(_node: Node, result: CommandResult) -> Verdict | None:
+    """See what no further try mends: a corrupted infoROM, a GPU that has fallen off the bus."""
     if CORRUPT_INFOROM in result.stdout:
         return Verdict(
             message="The GPU's infoROM is corrupted; the machine needs repair.",
             exit_code=ExitCode.GPU_INFO_ROM_CORRUPTED,
         )
+    if result.exit_code == GPU_IS_LOST:
+        return Verdict(
+            message="A GPU has fallen off the bus; the machine needs a reboot, or repair.",
+            exit_code=_FAILED,
+        )
     return None
 
 
-def judge_resident_version(node: Node, _result: CommandResult, *, version: str) -> Verdict | None:
+def judge_install(node: Node, result: CommandResult, *, version: str) -> Verdict | None:
+    """See what no further install mends: another version in the kernel, or a GPU refused."""
+    return judge_resident_version(node, version=version) or judge_refusal(node, result)
+
+
+def judge_resident_version(node: Node, *, version: str) -> Verdict | None:
     """See another version of the driver in the kernel, which no install can replace."""
     resident = read_resident_version(node.root)
     if resident is None or resident == version:

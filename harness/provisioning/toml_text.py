@@ -24,7 +24,8 @@ class TomlTextError(ValueError):
 class Entry:
     """A table's header, or a key with its value; `first` and `last` are its lines.
 
-    `comment` is what follows the value on its last line, with its `#`.
+    `name` is the key as it was written, indented; `comment` what follows the value on its last
+    line, with its `#`.
     """
 
     path: Key
@@ -32,6 +33,7 @@ class Entry:
     first: int
     last: int
     table: Key
+    name: str = ""
     comment: str = ""
 
     @property
@@ -61,6 +63,8 @@ def read_entries(text: str) -> tuple[Entry, ...]:
         key, end = _read_key(line, 0, number)
         if not line.startswith("=", end):
             raise TomlTextError(f"line {number + 1}: neither a table nor a key with a value")
+        indent = len(lines[number]) - len(lines[number].lstrip())
+        name = lines[number][: indent + end].rstrip()
         value, last, comment = _read_value(lines, number, line[end + 1 :])
         entries.append(
             Entry(
@@ -69,6 +73,7 @@ def read_entries(text: str) -> tuple[Entry, ...]:
                 first=number,
                 last=last,
                 table=table,
+                name=name,
                 comment=comment,
             )
         )
@@ -166,11 +171,8 @@ def set_value(text: str, path: Key, value: str) -> str:
     table = path[:-1]
     for entry in entries:
         if not entry.is_header and entry.path == path:
-            line = lines[entry.first]
-            start = len(line) - len(line.lstrip())
-            name = line[: _read_key(line, start, entry.first)[1]].rstrip()
             comment = f"  {entry.comment}" if entry.comment else ""
-            lines[entry.first : entry.last + 1] = [f"{name} = {value}{comment}"]
+            lines[entry.first : entry.last + 1] = [f"{entry.name} = {value}{comment}"]
             return "\n".join(lines)
         if not entry.is_header and entry.path == path[: len(entry.path)]:
             raise TomlTextError(

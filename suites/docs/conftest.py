@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from suites.docs.pages import Block
 
+_PLUGINS = ("-p", "harness.plugin", "-p", "harness.plugin.specfiles")
+
 
 @pytest.fixture(scope="session")
 def pages() -> list[Page]:
@@ -42,10 +44,10 @@ def sandbox(
     made = Sandbox(
         folder=tmp_path_factory.mktemp("repository"),
         repository=REPOSITORY,
-        plugin_arguments=("-p", "harness.plugin") if by_module else (),
+        plugin_arguments=_PLUGINS if by_module else (),
     )
     made.prepare()
-    for block in [*blocks("python"), *blocks("yaml")]:
+    for block in [*blocks("python"), *blocks("yaml"), *blocks("bash")]:
         if file_name(block) is not None:
             made.put(block)
     return made

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence import ProvisioningOutcome
-from harness.gpu import read_model
+from harness.gpu.catalogue import read_model
 from harness.image.catalogue import read_entry
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.configuration import ConfigurationError, parse_configuration
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from suites.docs.pages import Block, Place
 
-_FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|yaml))\n")
+_FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|sh|yaml))\n")
 _PYTEST_S = 60.0
 
 #: Nothing is left in the copy, and no garbage is looked through after a run that made none.
@@ -98,11 +98,7 @@ class Sandbox:
         """Leave out what is no source, and the tests of these suites: planning takes time."""
         suites = self.repository / "suites"
         is_unit = any(Path(folder).is_relative_to(suites / name) for name in ("unit", "docs"))
-        return [
-            name
-            for name in names
-            if name == "__pycache__" or (is_unit and name.startswith(("test_", "conftest")))
-        ]
+        return [name for name in names if name == "__pycache__" or (is_unit and _is_test(name))]
 
     def put(self, block: Block) -> Path:
         """Write a block that names its file to that place; refuse to write over another."""
@@ -129,6 +125,10 @@ class Sandbox:
             request: Answer(exit_code=code, output=output)
             for request, (code, output) in zip(requests, answers, strict=True)
         }
+
+
+def _is_test(name: str) -> bool:
+    return name.startswith(("test_", "conftest")) or name.endswith("_spec.sh")
 
 
 def run(block: Block) -> None:

@@ -13,20 +13,21 @@ from fnmatch import fnmatch
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from harness import expect
+from harness import expect, plugin
 from harness.agent import frames
-from harness.cli import build_parser
+from harness.cli import bench_shell, build_parser
 from harness.cli.bench import MEASURES
+from harness.cli.bench_gpu import GPU_MEASURES
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
 from harness.evidence.collect import node_request
-from harness.gpu import ModelFile, load_catalogue
+from harness.gpu.catalogue import ModelFile, NodeFile, load_catalogue
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
 from harness.image.catalogue import RecipeFile
 from harness.image.catalogue import load_catalogue as load_images
 from harness.image.source import Stock, StockFile
 from harness.lab.node import NodeRequest
-from harness.plugin import pytest_addoption
+from harness.plugin import specfiles
 from harness.plugin.report import _ATTACHED
 from harness.provisioning import exit_codes
 from harness.provisioning.__main__ import COMMANDS
@@ -39,6 +40,7 @@ from harness.provisioning.outcome import Outcome
 from harness.provisioning.prebake import Decision, Reason, Record, Wanted, decide
 from harness.settings import Settings
 from suites.docs.pages import REPOSITORY
+from suites.e2e.real_driver.expected import NAMES
 from suites.unit.provisioning import fakes
 from suites.unit.provisioning.simulation import SimulatedNode
 
@@ -46,11 +48,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from pytest import Parser  # noqa: PT013 - a type alone
+
     from suites.docs.pages import Table
 
 Row: TypeAlias = "tuple[str | None, ...]"
 
-_QEMU_VERSIONS = ("6.2.0", "7.2.0", "8.2.0", "9.0.0", "10.0.0", "10.1.0")
+_QEMU_VERSIONS = ("6.2.0", "7.2.0", "8.2.0", "9.0.0", "10.0.0", "10.1.1", "11.1.0")
 _PREBAKE_LINE = re.compile(r"AKS_GPU_PREBAKE event=(\w+)")
 
 
@@ -132,7 +136,7 @@ def _default(field: dataclasses.Field[object]) -> str:
 
 
 def _value(value: object) -> str:
-    if value is None or value in ((), {}):
+    if value is None or value in ((), {}, []):
         return "none"
     if isinstance(value, tuple):
         return ", ".join(value)
@@ -153,12 +157,19 @@ class _Options:
     def addoption(self, name: str, **attributes: object) -> None:
         self.added.append((name, attributes))
 
+    def addini(self, name: str, help: str, **attributes: object) -> None:  # noqa: A002
+        """Take an ini option; the pages show those of the command line."""
 
-def pytest_options() -> list[Row]:
+
+def pytest_options(add: Callable[[Parser], None] = plugin.pytest_addoption) -> list[Row]:
     options = _Options()
-    pytest_addoption(options)  # type: ignore[arg-type]  # all of a parser that it uses
+    add(options)  # type: ignore[arg-type]  # all of a parser that it uses
     return [
-        (name, str(attributes["default"]), str(attributes["help"]).partition(" (default")[0])
+        (
+            name,
+            _value(attributes.get("default")),
+            str(attributes["help"]).partition(" (default")[0],
+        )
         for name, attributes in options.added
     ]
 
@@ -296,6 +307,10 @@ def model_keys() -> list[Row]:
     return list(_keys(ModelFile))
 
 
+def node_keys() -> list[Row]:
+    return list(_keys(NodeFile))
+
+
 def _keys(shape: type, prefix: str = "") -> Iterator[Row]:
     """Yield the keys of a data file's shape, those of the shapes within after a dot."""
     for field in dataclasses.fields(shape):
@@ -323,6 +338,17 @@ def models() -> list[Row]:
     return [(name, model.title, str(model.pci)) for name, model in load_catalogue().models.items()]
 
 
+def names_under_driver() -> list[Row]:
+    return [(name, called or "refused") for name, called in NAMES.items()]
+
+
+def gpu_nodes() -> list[Row]:
+    return [
+        (name, f"{node.count} x {node.model.name}", node.vm_size)
+        for name, node in load_catalogue().nodes.items()
+    ]
+
+
 def qemu_versions() -> list[Row]:
     """Return for some releases whether one that has the device takes an emulated GPU."""
     return [
@@ -332,15 +358,16 @@ def qemu_versions() -> list[Row]:
 
 
 def _takes_gpu(version: str, accelerator: str) -> str:
+    """Return the transport of a release whose binary has every device that it could have."""
     try:
-        choose_transport(
-            device_help=f'name "{Transport.MPQEMU.value}", bus PCI',
+        transport = choose_transport(
+            device_help="".join(f'name "{one.value}", bus PCI\n' for one in Transport),
             version=parse_qemu_version(f"version {version}"),
             accelerator="kvm" if accelerator == "kvm" else "tcg",
         )
     except RequirementError:
-        return "no"
-    return "yes"
+        return "none"
+    return transport.value
 
 
 def evidence_paths() -> list[Row]:
@@ -393,6 +420,7 @@ def _first_line(function: object) -> str:
 TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Command": lambda _: harness_commands(),
     "Option": lambda _: pytest_options(),
+    "Option for shell code": lambda _: pytest_options(specfiles.pytest_addoption),
     "Fixture": lambda _: fixtures(),
     "Field": lambda _: request_fields(),
     "Expectation": lambda _: expectations(),
@@ -401,8 +429,13 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Stock image": lambda _: stock_images(),
     "Stock key": lambda _: stock_keys(),
     "Measure": lambda _: list(MEASURES.items()),
+    "Figure": lambda _: list(bench_shell.FIGURES.items()),
+    "GPU measure": lambda _: list(GPU_MEASURES.items()),
     "Model": lambda _: models(),
     "Model key": lambda _: model_keys(),
+    "GPU under driver 535": lambda _: names_under_driver(),
+    "GPU node": lambda _: gpu_nodes(),
+    "GPU node key": lambda _: node_keys(),
     "QEMU": lambda _: qemu_versions(),
     "Provisioning command": lambda _: provisioning_commands(),
     "Configuration key": lambda _: configuration_keys(),
@@ -416,4 +449,4 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
 }
 
 #: Tables that are checked elsewhere, or of which nothing but their paths and names can be.
-PROSE = frozenset({"Path", "Function"})
+PROSE = frozenset({"Path", "Function", "shellspec"})

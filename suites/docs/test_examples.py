@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from suites.docs.examples import Sandbox
 
-LANGUAGES = frozenset({"json", "python", "sh", "yaml"})
+LANGUAGES = frozenset({"bash", "json", "python", "sh", "yaml"})
 
 
 def python(text: str) -> Block:

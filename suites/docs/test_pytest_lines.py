@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,11 +40,12 @@ WRONG: Mapping[str, Request] = {
 
 @pytest.fixture(scope="module")
 def shown(blocks: Callable[[str], list[Block]]) -> list[Request]:
-    """Return what the pages show: command lines, e2e tests to plan, unit tests to run."""
+    """Return what the pages show: command lines, e2e tests to plan, others to run."""
     programs = Programs.of(REPOSITORY)
     lines = [line for block in blocks("sh") for line in command_lines(block)]
     given = [(line.place, programs.check(line)) for line in lines]
-    tests = {str(file_name(block)): block for block in blocks("python") if file_name(block)}
+    shown = [*blocks("python"), *blocks("bash")]
+    tests = {str(file_name(block)): block for block in shown if file_name(block)}
     return [
         *(
             Request.to_plan(place, arguments)
@@ -52,11 +54,11 @@ def shown(blocks: Callable[[str], list[Block]]) -> list[Request]:
         ),
         *(
             Request.to_run(block)
-            if name.startswith("suites/unit/")
+            if name.startswith("suites/unit/") or name.endswith("_spec.sh")
             else Request.to_plan(block.place, [name])
             for name, block in tests.items()
-            # pytest finds it beside the tests that need it, which are shown as well.
-            if not name.endswith("/conftest.py")
+            # Others are used by the tests, which are shown as well.
+            if name.endswith("_spec.sh") or Path(name).name.startswith("test_")
         ),
     ]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.cli import build_parser
+from harness.plugin import specfiles
 from harness.provisioning.__main__ import _parser as build_provisioning_parser
 from suites.docs import reference
 from suites.docs.commands import command_lines, options_of
@@ -52,6 +53,7 @@ def test_names_in_prose_are_there(pages: list[Page], blocks: Callable[[str], lis
         *options_of(build_provisioning_parser()),
         *options_of(build_mutation_parser()),
         *(str(name) for name, *_ in reference.pytest_options()),
+        *(str(name) for name, *_ in reference.pytest_options(specfiles.pytest_addoption)),
         *(word.partition("=")[0] for word in shown),
     }
 

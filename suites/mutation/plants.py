@@ -54,8 +54,8 @@ TARGETS = (
     _plant(
         "failed install ignored",
         "driver.py",
-        "        replace(full, only_after_failure_of=INSTALL_PREBUILT),",
-        "        replace(full, exit_code=None, only_after_failure_of=INSTALL_PREBUILT),",
+        "        replace(again, only_after_failure_of=INSTALL_PREBUILT),",
+        "        replace(again, exit_code=None, only_after_failure_of=INSTALL_PREBUILT),",
     ),
     _plant(
         "image stays on the node",
@@ -88,8 +88,8 @@ TARGETS = (
     _plant(
         "failing nvidia-modprobe ignored",
         "driver.py",
-        "            actions=(Run(argv=PROBE, retry=_UNTIL_READY),),\n            exit_code=_FAILED,",
-        "            actions=(Run(argv=PROBE, retry=_UNTIL_READY),),\n            exit_code=None,",
+        "            actions=(Run(argv=PROBE, retry=_UNTIL_READY, judge=judge_refusal),),\n            exit_code=_FAILED,",
+        "            actions=(Run(argv=PROBE, retry=_UNTIL_READY, judge=judge_refusal),),\n            exit_code=None,",
     ),
     _plant(
         "containerd not restarted",

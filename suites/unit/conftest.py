@@ -12,13 +12,14 @@ from pathlib import Path
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a private folder below it
 _NEEDED_BYTES = 512 << 20
+_NEEDED_FILES = 200_000
 
 
 def _has_room(folder: Path) -> bool:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         return False
     state = os.statvfs(folder)
-    return state.f_bavail * state.f_frsize >= _NEEDED_BYTES
+    return state.f_bavail * state.f_frsize >= _NEEDED_BYTES and state.f_favail >= _NEEDED_FILES
 
 
 if "TMPDIR" not in os.environ and _has_room(_MEMORY):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fixtures.recordings import load_recording
 from harness import expect
 from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH
 from harness.errors import ExpectationError, HarnessError
@@ -18,6 +19,7 @@ from harness.evidence import (
     RECORD_PATH,
     Evidence,
 )
+from harness.gpu.trace import AccessKind, IncidentKind
 from suites.unit.evidence.folders import (
     BOOTED_AT_S,
     IMAGE,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     Expectation = Callable[[Evidence], object]
 
 OUTCOME_FILE = f"files{OUTCOME_PATH}"
+INFORMATION = "/proc/driver/nvidia/gpus/0000:01:00.0/information"
+REFUSAL = load_recording("dmesg/2.38.1-nvidia-refusal").text
 
 
 def as_it_is(folder: EvidenceFolder) -> EvidenceFolder:
@@ -59,6 +63,20 @@ class Case:
 
     def judge(self, folder: Path) -> object:
         return self.expectation(self.change(self.node(folder)).evidence)
+
+
+def with_loaded_driver(folder: EvidenceFolder) -> EvidenceFolder:
+    """Write the trace of a GPU that was reset and found, and whose driver then read it."""
+    return folder.trace(
+        IncidentKind.RESET,
+        AccessKind.CONFIG_READ,
+        "step install-driver done after 3.0 s",
+        AccessKind.BAR_READ,
+    )
+
+
+def with_xid(folder: EvidenceFolder) -> EvidenceFolder:
+    return folder.command("dmesg", "[   9.1] NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>'\n")
 
 
 ACCEPTED = {
@@ -93,13 +111,92 @@ ACCEPTED = {
     "no_module_loaded": Case(expect.no_module_loaded, node=a_stripped_node),
     "unit_state": Case(lambda e: expect.unit_state(e, "nvidia-dcgm.service", active="active")),
     "gpu_bound": Case(lambda e: expect.gpu_bound(e, device="2330")),
+    "gpus_driven": Case(lambda e: expect.gpus_driven(e, "2330")),
+    "gpus_driven when there are none": Case(expect.gpus_driven, node=a_stripped_node),
+    "driver_names_gpus": Case(lambda e: expect.driver_names_gpus(e, "NVIDIA H100 80GB HBM3")),
+    "driver_names_gpus when there are none": Case(expect.driver_names_gpus, node=a_stripped_node),
+    "gpus_refused": Case(
+        lambda e: expect.gpus_refused(e, "2bb5"), lambda f: f.command("dmesg", REFUSAL)
+    ),
+    "gpus_refused when none is": Case(expect.gpus_refused),
     "no_gpu": Case(expect.no_gpu, node=a_stripped_node),
     "driver_installed": Case(expect.driver_installed),
     "no_driver_artefact": Case(expect.no_driver_artefact, node=a_stripped_node),
     "events_recorded": Case(lambda e: expect.events_recorded(e, "AKS.CSE.ensureGPUDrivers")),
+    "no_bar_access": Case(
+        expect.no_bar_access, lambda f: f.trace(AccessKind.CONFIG_READ, IncidentKind.RESET)
+    ),
+    "no_bar_access_before": Case(
+        lambda e: expect.no_bar_access_before(e, "step install-driver"), with_loaded_driver
+    ),
+    "bar_access_after": Case(
+        lambda e: expect.bar_access_after(e, "step install-driver"), with_loaded_driver
+    ),
+    "gpu_reset": Case(expect.gpu_reset, with_loaded_driver),
+    "gpu_reset since a mark": Case(
+        lambda e: expect.gpu_reset(e, times=0, since="step install-driver"), with_loaded_driver
+    ),
+    "kernel_log_line": Case(
+        lambda e: expect.kernel_log_line(e, "Xid (PCI:0000:01:00): 79"), with_xid
+    ),
 }
 
 REFUSED = {
+    "gpus_driven: another": Case(
+        lambda e: expect.gpus_driven(e, "20b0"),
+        trouble="bound to ['20b0'], but is to ['2330']",
+    ),
+    "gpus_driven: bound to another module": Case(
+        lambda e: expect.gpus_driven(e, "2330"),
+        lambda f: f.command(
+            "lspci",
+            "01:00.0 3D controller [0302]: NVIDIA Corporation GH100 [10de:2330] (rev a1)\n"
+            "\tKernel driver in use: vfio-pci\n",
+        ),
+        trouble="bound to ['2330'], but is to []",
+    ),
+    "driver_names_gpus: a name it does not know": Case(
+        lambda e: expect.driver_names_gpus(e, "Tesla T4"),
+        lambda f: f.file(INFORMATION, "Model: \t\t Unknown\n"),
+        trouble="have the GPUs ['Tesla T4'], but has ['Unknown']",
+    ),
+    "driver_names_gpus: a file without a name": Case(
+        expect.driver_names_gpus, lambda f: f.file(INFORMATION, "IRQ: 22\n"), trouble="(no name)"
+    ),
+    "gpus_refused: none is": Case(
+        lambda e: expect.gpus_refused(e, "2bb5"), trouble="['2bb5'], but its log lines name []"
+    ),
+    "gpus_refused: one that was not expected": Case(
+        expect.gpus_refused, lambda f: f.command("dmesg", REFUSAL), trouble="name ['2bb5']"
+    ),
+    "no_bar_access: the driver read": Case(
+        expect.no_bar_access, with_loaded_driver, trouble="'BAR read 0 0x0 -> 0x180000a1'"
+    ),
+    "no_bar_access_before: one came before": Case(
+        lambda e: expect.no_bar_access_before(e, "install-driver"),
+        lambda f: f.trace(AccessKind.BAR_WRITE, "step install-driver done after 3.0 s"),
+        trouble="expected before 'step install-driver done after 3.0 s', but there was 'BAR write",
+    ),
+    "bar_access_after: none came": Case(
+        lambda e: expect.bar_access_after(e, "install-driver"),
+        lambda f: f.trace(AccessKind.BAR_READ, "step install-driver", AccessKind.CONFIG_READ),
+        trouble="expected after 'step install-driver', but there was none",
+    ),
+    "gpu_reset: twice": Case(
+        expect.gpu_reset,
+        lambda f: f.trace(IncidentKind.RESET, IncidentKind.RESET),
+        trouble="1 resets of 'gpu0' were expected, but there were 2",
+    ),
+    "gpu_reset: only before the mark": Case(
+        lambda e: expect.gpu_reset(e, since="install-driver"),
+        with_loaded_driver,
+        trouble="expected since 'install-driver', but there were 0",
+    ),
+    "kernel_log_line: none": Case(
+        lambda e: expect.kernel_log_line(e, "Xid (PCI:0000:01:00): 48"),
+        with_xid,
+        trouble="'Xid (PCI:0000:01:00): 48' was expected",
+    ),
     "provisioned: another code": Case(
         expect.provisioned,
         lambda f: f.outcome(exit_code=84, exit_name="ERR_GPU_DRIVERS", error="no headers"),
@@ -450,3 +547,32 @@ def test_step_is_returned_with_what_is_known_of_it(tmp_path: Path) -> None:
     step = expect.step_of(a_gpu_node(tmp_path).evidence, "install-driver")
 
     assert (step.status, step.duration_s, step.detail) == ("done", 1.5, None)
+
+
+def test_trace_that_is_not_there_is_no_verdict(tmp_path: Path) -> None:
+    evidence = a_gpu_node(tmp_path).trace(gpu="gpu1").evidence
+
+    with pytest.raises(HarnessError, match=r"no access trace of 'gpu0', but of \['gpu1'\]"):
+        expect.no_bar_access(evidence)
+
+
+def test_mark_that_is_not_there_is_no_verdict(tmp_path: Path) -> None:
+    evidence = a_gpu_node(tmp_path).trace("step probe-device done").evidence
+
+    with pytest.raises(HarnessError, match=r"no mark with 'instal', but .*probe-device"):
+        expect.no_bar_access_before(evidence, "instal")
+
+
+def test_resets_that_were_not_all_kept_are_no_verdict(tmp_path: Path) -> None:
+    evidence = a_gpu_node(tmp_path).trace(*[IncidentKind.RESET] * 1025).evidence
+
+    with pytest.raises(HarnessError, match="1 incidents are not in its trace"):
+        expect.gpu_reset(evidence, times=1025)
+
+
+def test_file_that_is_no_trace_is_no_verdict(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).trace()
+    (tmp_path / "host" / "gpu0-trace.json").write_text('{"accesses": [[1]]}')
+
+    with pytest.raises(HarnessError, match=r"gpu0-trace\.json' was expected to be"):
+        expect.no_bar_access(folder.evidence)

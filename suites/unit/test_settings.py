@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
-from harness.settings import Settings, is_ci
+from harness.settings import Settings, accepted_licences, is_ci
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,3 +65,14 @@ def test_relative_cache_is_never_taken_as_it_is(
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
 
     assert Settings().cache.is_absolute()
+
+
+def test_licences_are_accepted_by_option_and_environment() -> None:
+    environment = {"HARNESS_ACCEPT_LICENCE": "one, two"}
+
+    assert accepted_licences(["three", "four,one"], environment) == {"one", "two", "three", "four"}
+
+
+def test_no_licence_is_accepted_by_itself() -> None:
+    assert accepted_licences([], {}) == frozenset()
+    assert Settings().accepted_licences == frozenset()

@@ -20,22 +20,28 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from harness.gpu import GpuAttachment
+    from harness.gpu import Bars, GpuAttachment
 
 ROOT_PORT = "rp0"
-BAR_0 = 0xE0000000
 
+#: Where 32-bit BARs go, and 64-bit ones: address space that no other device of the machine has.
+_NARROW = 0xE0000000
+_WIDE = 0x80_0000_0000
+_NARROW_BYTES = 256 << 20
+_WIDE_BYTES = 256 << 30
 _ROOT_PORT_SLOT = 4
 _PATIENCE_S = 20.0
 _BUS_NUMBERS = 0x18
 _MEMORY_WINDOW = 0x20
+_PREFETCHABLE_WINDOW = 0x24
 _COMMAND = 0x04
 
 
 class PausedQemu:
     """QEMU with one root port and stopped vCPUs, ended with its `with` block."""
 
-    def __init__(self, folder: Path, attachment: GpuAttachment | None = None) -> None:
+    def __init__(self, qemu: str, folder: Path, attachment: GpuAttachment | None = None) -> None:
+        self._qemu = qemu
         self._folder = folder
         self._attachment = attachment
 
@@ -51,7 +57,7 @@ class PausedQemu:
                 "mem-reserve=64M"
             )
             argv = [
-                *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-S"),
+                *(self._qemu, "-nodefaults", "-no-user-config", "-S"),
                 *("-machine", "q35,memory-backend=ram"),
                 # Shared as a machine's is, so that QEMU hands its descriptors to the server.
                 *("-object", "memory-backend-memfd,id=ram,size=64M,share=on"),
@@ -67,8 +73,9 @@ class PausedQemu:
             fds = [qtest_theirs.fileno(), qmp_theirs.fileno()]
             if attachment is not None:
                 argv += ["-device", attachment.to_device_argv(ROOT_PORT)]
-                fds.append(attachment.fd)
-            self._process = spawn(argv, stderr=stderr, pass_fds=fds)
+                if attachment.fd is not None:
+                    fds.append(attachment.fd)
+            self._process = spawn(argv, stderr=stderr, pass_fds=fds, cwd=self._folder)
         self._qtest_lines = _lines(self._qtest)
         self._qmp_lines = _lines(self._qmp)
         return self
@@ -94,14 +101,28 @@ class PausedQemu:
     def stderr(self) -> str:
         return (self._folder / "stderr.log").read_text()
 
-    def place_gpu(self) -> None:
-        """Do what firmware does: open the root port's window, and put BAR 0 in it."""
+    def place_gpu(self, bars: Bars) -> dict[int, int]:
+        """Do what firmware does: open the root port's windows, and put the BARs in them.
+
+        Returns the BARs' addresses.
+        """
         port = _ROOT_PORT_SLOT << 3
         self._config_write(port, _BUS_NUMBERS, 0x01_01_00)
-        self._config_write(port, _MEMORY_WINDOW, (BAR_0 + 0x3F00000) & 0xFFF00000 | BAR_0 >> 16)
+        self._config_write(port, _MEMORY_WINDOW, _window(_NARROW, _NARROW_BYTES))
+        self._config_write(port, _PREFETCHABLE_WINDOW, _window(_WIDE, _WIDE_BYTES))
+        self._config_write(port, _PREFETCHABLE_WINDOW + 4, _WIDE >> 32)
+        self._config_write(port, _PREFETCHABLE_WINDOW + 8, (_WIDE + _WIDE_BYTES - 1) >> 32)
         self._config_write(port, _COMMAND, 0x0006)
-        self._config_write(1 << 8, 0x10, BAR_0)
+        free = {32: _NARROW, 64: _WIDE}
+        addresses = {}
+        for index, bar in sorted(bars.items(), key=lambda pair: -pair[1].mib):
+            address = addresses[index] = free[bar.bits]
+            free[bar.bits] += bar.size
+            self._config_write(1 << 8, 0x10 + 4 * index, address & 0xFFFFFFFF)
+            if bar.bits == 64:
+                self._config_write(1 << 8, 0x14 + 4 * index, address >> 32)
         self._config_write(1 << 8, _COMMAND, 0x0002)
+        return addresses
 
     def gpu_config_read(self, offset: int) -> int:
         """Read 32 bits of the GPU's configuration space."""
@@ -135,8 +156,11 @@ class PausedQemu:
     def plug(self, attachment: GpuAttachment) -> None:
         """Hot-plug as a machine does: hand the descriptor over, then name it."""
         self._qmp_execute("qmp_capabilities", {})
-        self._qmp_execute("getfd", {"fdname": "fd-gpu"}, fd=attachment.fd)
-        self._qmp_execute("device_add", attachment.to_device_add(ROOT_PORT, "fd-gpu"))
+        fdname = None
+        if attachment.fd is not None:
+            fdname = "fd-gpu"
+            self._qmp_execute("getfd", {"fdname": fdname}, fd=attachment.fd)
+        self._qmp_execute("device_add", attachment.to_device_add(ROOT_PORT, fdname))
 
     def _qmp_execute(
         self, command: str, arguments: dict[str, object], *, fd: int | None = None
@@ -150,6 +174,11 @@ class PausedQemu:
                 assert "return" in answer, f"{command}: {answer}; {self.stderr()}"
                 return
         raise AssertionError(f"QEMU hung up on '{command}': {self.stderr()}")
+
+
+def _window(start: int, length: int) -> int:
+    """Return a bridge's base and limit registers: bits 31 to 20 of each address, in halves."""
+    return (start + length - 1) & 0xFFF00000 | start >> 16 & 0xFFF0
 
 
 def _lines(sock: socket.socket) -> Iterator[str]:

@@ -2,185 +2,232 @@
 
 from __future__ import annotations
 
-import os
+import functools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.errors import RequirementError
-from harness.gpu import GpuModel, load_catalogue
-from harness.gpu.emulated import EmulatedGpu
-from harness.gpu.mpqemu import EndKind, MpqemuServer
-from harness.gpu.trace import AccessKind
-from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
+from harness.gpu.server import EndKind
+from harness.gpu.serving import serve_gpu
+from harness.gpu.transport import Transport, find_transport
+from harness.machine.qemu import require_qemu
+from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
-from suites.e2e.gpu.pausedqemu import BAR_0, PausedQemu
+from suites.e2e.gpu.pausedqemu import PausedQemu
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-_QEMU = "qemu-system-x86_64"
+    from harness.gpu import GpuModel
+    from harness.gpu.catalogue import Catalogue
+    from harness.gpu.server import DeviceServer
+    from harness.settings import Settings
+
 _END_S = 20.0
 _FIRMWARE_S = 60.0
+#: Room for the aperture of an H100, and for what its root port rounds up to.
+_APERTURE_MIB = 256 << 10
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _stock_qemu() -> None:
-    """Skip where this host's QEMU cannot take the device, except under CI."""
-    try:
-        assert _transport() is Transport.MPQEMU
-    except RequirementError as refusal:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(refusal))
+@pytest.fixture(scope="module")
+def transport(settings: Settings) -> Transport:
+    """Return this QEMU's transport; skip where it has none, except under CI."""
+    with requirements(settings):
+        require_qemu(settings.qemu)
+        return find_transport(settings.qemu, "tcg", LocalRunner())
 
 
-def _transport() -> Transport:
-    runner = LocalRunner()
-    version = runner.run([_QEMU, "--version"], timeout_s=_END_S)
-    if not version.ok:
-        raise RequirementError(
-            "There is no QEMU on this host; install it with `apt-get install qemu-system-x86`."
-        )
-    return choose_transport(
-        device_help=runner.run([_QEMU, "-device", "help"], timeout_s=_END_S).stdout,
-        version=parse_qemu_version(version.stdout),
-        accelerator="tcg",
+@pytest.fixture
+def serve(transport: Transport, tmp_path: Path) -> Callable[[GpuModel], DeviceServer[Any]]:
+    """Return a function that makes servers for a QEMU whose working folder is `tmp_path`."""
+    return functools.partial(
+        serve_gpu, transport=transport, folder=tmp_path, aperture_mib=_APERTURE_MIB
     )
 
 
-@pytest.fixture(params=["h100-sxm5-80gb", "a100-sxm4-40gb"])
-def model(request: pytest.FixtureRequest) -> GpuModel:
-    return load_catalogue().get(request.param)
-
-
 @pytest.fixture
-def h100() -> GpuModel:
-    return load_catalogue().get("h100-sxm5-80gb")
-
-
-@pytest.fixture
-def server(h100: GpuModel) -> Iterator[MpqemuServer]:
-    with MpqemuServer(EmulatedGpu(h100, bars_mib=h100.bars_mib.mpqemu)) as running:
+def server(
+    serve: Callable[[GpuModel], DeviceServer[Any]], h100: GpuModel
+) -> Iterator[DeviceServer[Any]]:
+    with serve(h100) as running:
         yield running
 
 
-def test_guest_finds_the_model_and_its_boot_registers(model: GpuModel, tmp_path: Path) -> None:
-    gpu = EmulatedGpu(model, bars_mib=model.bars_mib.mpqemu)
+class Plugged:
+    """A GPU in a paused QEMU, its BARs in place."""
+
+    def __init__(self, qemu: PausedQemu, server: DeviceServer[Any]) -> None:
+        self.qemu = qemu
+        self.gpu = server.gpu
+        self.bars = qemu.place_gpu(server.gpu.bars)
+
+    def read(self, offset: int) -> int:
+        """Read 32 bits of BAR 0."""
+        return self.qemu.memory_read(self.bars[0] + offset)
+
+    def write(self, offset: int, value: int) -> None:
+        """Write 32 bits of BAR 0."""
+        self.qemu.memory_write(self.bars[0] + offset, value)
+
+
+@pytest.fixture
+def plugged(server: DeviceServer[Any], settings: Settings, tmp_path: Path) -> Iterator[Plugged]:
+    with PausedQemu(settings.qemu, tmp_path, server.attachment()) as qemu:
+        yield Plugged(qemu, server)
+
+
+@pytest.mark.parametrize("name", ["a100-sxm4-40gb", "h100-sxm5-80gb", "t4-16gb"])
+def test_guest_finds_the_model_and_its_boot_registers(
+    name: str,
+    gpu_catalogue: Catalogue,
+    serve: Callable[[GpuModel], DeviceServer[Any]],
+    settings: Settings,
+    tmp_path: Path,
+) -> None:
+    model = gpu_catalogue.get(name)
     with (
-        MpqemuServer(gpu) as server,
-        PausedQemu(tmp_path, server.attachment()) as qemu,
+        serve(model) as server,
+        PausedQemu(settings.qemu, tmp_path, server.attachment()) as qemu,
     ):
-        qemu.place_gpu()
+        plugged = Plugged(qemu, server)
 
         assert qemu.gpu_config_read(0x00) == model.pci.device << 16 | model.pci.vendor
         assert qemu.gpu_config_read(0x2C) == model.pci.subsystem << 16 | model.pci.subsystem_vendor
         for offset, value in model.boot_registers.items():
-            assert qemu.memory_read(BAR_0 + offset) == value
-        assert [one.offset for one in gpu.trace.bar_accesses()] == list(model.boot_registers)
+            assert plugged.read(offset) == value
+        seen = [one.offset for one in server.gpu.trace.bar_accesses()]
+        assert seen == list(model.boot_registers)
 
 
-def test_register_written_through_qemu_reads_back(server: MpqemuServer, tmp_path: Path) -> None:
-    with PausedQemu(tmp_path, server.attachment()) as qemu:
-        qemu.place_gpu()
+def test_every_bar_answers_to_its_end(plugged: Plugged) -> None:
+    for bar, address in plugged.bars.items():
+        last = plugged.gpu.bars[bar].size - 4
+        plugged.qemu.memory_write(address + last, 0xCAFE0000 + bar)
 
-        qemu.memory_write(BAR_0 + 0xFFFFFC, 0xCAFEF00D)
+        assert plugged.qemu.memory_read(address + last) == 0xCAFE0000 + bar
 
-        assert qemu.memory_read(BAR_0 + 0xFFFFFC) == 0xCAFEF00D
-
-
-def test_gpu_that_falls_off_the_bus_reads_all_ones(server: MpqemuServer, tmp_path: Path) -> None:
-    with PausedQemu(tmp_path, server.attachment()) as qemu:
-        qemu.place_gpu()
-        server.gpu.fall_off_bus()
-
-        assert (qemu.memory_read(BAR_0), qemu.gpu_config_read(0)) == (0xFFFFFFFF, 0xFFFFFFFF)
-
-        server.gpu.return_to_bus()
-        assert qemu.memory_read(BAR_0) == 0x180000A1
+    written = {one.bar: one.offset for one in plugged.gpu.trace.bar_accesses()}
+    assert written == {bar: plugged.gpu.bars[bar].size - 4 for bar in plugged.bars}
 
 
-def test_guest_memory_is_not_held_on_to(server: MpqemuServer, tmp_path: Path) -> None:
+def test_bars_are_as_wide_as_the_transport_allows(plugged: Plugged, transport: Transport) -> None:
+    """Behind vfio-user an H100's frame buffer is 128 GiB of address space, above all memory."""
+    kind = plugged.qemu.gpu_config_read(0x18) & 0xF
+    if transport is Transport.VFIO_USER:
+        assert plugged.gpu.bars[2].size == 128 << 30
+        assert plugged.gpu.address_of(2) == plugged.bars[2] > 1 << 32
+        assert kind == 0xC
+    else:
+        assert max(plugged.bars.values()) < 1 << 32
+        assert kind == 0
+
+
+def test_function_is_express_where_the_transport_has_room(
+    plugged: Plugged, transport: Transport
+) -> None:
+    pointer = plugged.qemu.gpu_config_read(0x34) & 0xFF
+    if transport is Transport.VFIO_USER:
+        assert plugged.qemu.gpu_config_read(pointer) & 0xFF == 0x10
+    else:
+        assert pointer == 0
+
+
+def test_gpu_that_falls_off_the_bus_reads_all_ones(plugged: Plugged) -> None:
+    plugged.gpu.fall_off_bus()
+
+    assert plugged.read(0) == 0xFFFFFFFF
+
+    plugged.gpu.return_to_bus()
+    assert plugged.read(0) == 0x180000A1
+
+
+def test_stalled_gpu_answers_once_the_stall_ends(plugged: Plugged) -> None:
+    plugged.gpu.stall(0.2)
+
+    assert plugged.read(0) == 0x180000A1
+
+
+def test_guest_memory_is_not_held_on_to(plugged: Plugged) -> None:
     """QEMU hands over its memory's descriptors again and again; in a clone they are precious."""
-    with PausedQemu(tmp_path, server.attachment()) as qemu:
-        qemu.place_gpu()
-        assert "Bad file descriptor" not in qemu.stderr()
+    assert "Bad file descriptor" not in plugged.qemu.stderr()
 
-        held = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
-        assert not [file for file in held if str(file).startswith("/memfd:")]
+    held = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    assert not [file for file in held if str(file).startswith("/memfd:")]
 
 
-def test_qemu_outlives_the_gpus_server(server: MpqemuServer, tmp_path: Path) -> None:
-    with PausedQemu(tmp_path, server.attachment()) as qemu:
-        qemu.place_gpu()
-        server.close()
+def test_qemu_outlives_the_gpus_server(plugged: Plugged, server: DeviceServer[Any]) -> None:
+    server.close()
 
-        assert (qemu.memory_read(BAR_0), qemu.gpu_config_read(0)) == (0xFFFFFFFF, 0xFFFFFFFF)
-        assert qemu.is_running()
+    assert plugged.read(0) == 0xFFFFFFFF
+    assert plugged.qemu.is_running()
 
 
-def test_killed_qemu_ends_the_gpus_server(server: MpqemuServer, tmp_path: Path) -> None:
-    with PausedQemu(tmp_path, server.attachment()) as qemu:
-        qemu.place_gpu()
+def test_killed_qemu_ends_the_gpus_server(plugged: Plugged, server: DeviceServer[Any]) -> None:
+    plugged.qemu.kill()
 
-        qemu.kill()
-
-        assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED
+    assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED
 
 
-def test_gpu_is_hot_plugged_over_qmp(server: MpqemuServer, tmp_path: Path) -> None:
-    with PausedQemu(tmp_path) as qemu:
+def test_gpu_is_hot_plugged_over_qmp(
+    server: DeviceServer[Any], settings: Settings, tmp_path: Path
+) -> None:
+    with PausedQemu(settings.qemu, tmp_path) as qemu:
         qemu.plug(server.attachment())
 
-        sized = {
-            one.offset for one in server.gpu.trace.config_accesses() if one.value == 2**32 - 1
-        }
-        assert sized == set(range(0x10, 0x2C, 4))
         assert len(server.gpu.trace.resets()) == 1
         assert server.state.ending is None
+        assert Plugged(qemu, server).read(0) == 0x180000A1
 
 
-def test_firmware_gives_every_bar_an_address(server: MpqemuServer, tmp_path: Path) -> None:
+def test_plugged_gpu_leaves_no_socket_behind(plugged: Plugged, tmp_path: Path) -> None:
+    assert plugged.read(0) == 0x180000A1
+    assert not [entry for entry in tmp_path.iterdir() if entry.is_socket()]
+
+
+def test_firmware_gives_every_bar_an_address(
+    server: DeviceServer[Any], settings: Settings, tmp_path: Path
+) -> None:
     """SeaBIOS on one running vCPU takes the GPU for a device like any other."""
     attachment = server.attachment()
-    window_mib = attachment.root_port_window_mib
-    root_port = f"pcie-root-port,id=rp0,chassis=1,slot=1,mem-reserve={window_mib}M"
+    root_port = (
+        "pcie-root-port,id=rp0,chassis=1,slot=1,"
+        f"mem-reserve={attachment.root_port_window_mib}M,"
+        f"pref64-reserve={attachment.aperture_mib}M"
+    )
     with (tmp_path / "stderr.log").open("wb") as stderr:
         process = spawn(
             [
-                *(_QEMU, "-nodefaults", "-no-user-config"),
+                *(settings.qemu, "-nodefaults", "-no-user-config"),
                 *("-machine", "q35,memory-backend=ram"),
                 *("-object", "memory-backend-memfd,id=ram,size=128M,share=on"),
                 *("-m", "128M"),
                 *("-smp", "1"),
                 *("-accel", "tcg,thread=single"),
+                *("-cpu", "max"),
                 *("-display", "none"),
                 *("-device", root_port),
                 *("-device", attachment.to_device_argv("rp0")),
             ],
             stderr=stderr,
-            pass_fds=[attachment.fd],
+            pass_fds=[] if attachment.fd is None else [attachment.fd],
+            cwd=tmp_path,
         )
 
     def look() -> Observation[dict[int, int]]:
         assert process.poll() is None, (tmp_path / "stderr.log").read_text()
-        trace = server.gpu.trace
-        written = {
-            one.offset: one.value
-            for one in trace.config_accesses()
-            if one.kind is AccessKind.CONFIG_WRITE
-        }
-        decodes = written.get(0x04, 0) & 0x0002
-        return Observation(written if decodes else None, trace.render()[-500:])
+        addresses = {bar: server.gpu.address_of(bar) or 0 for bar in server.gpu.bars}
+        return Observation(
+            addresses if all(addresses.values()) else None, server.gpu.trace.render()[-500:]
+        )
 
     try:
-        written = wait_for("firmware to place the BARs", look, Deadline.after(_FIRMWARE_S))
+        addresses = wait_for("firmware to place the BARs", look, Deadline.after(_FIRMWARE_S))
     finally:
         process.kill()
         process.wait(_END_S)
-    bases = [written[0x10 + 4 * bar] for bar in server.gpu.bars_mib]
-    assert all(base and base % (16 << 20) == 0 for base in bases)
-    assert len(set(bases)) == len(bases)
+    for bar, address in addresses.items():
+        assert address % server.gpu.bars[bar].size == 0
+    assert len(set(addresses.values())) == len(addresses)
     assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -16,9 +17,6 @@ from harness.payload import build_payload
 from harness.provisioning.command import CommandError, CommandResult
 from harness.provisioning.wait import WaitTimeoutError
 from suites.unit.image.stockfolder import DIGEST, ENTRY, IMAGE, published_files, write_stock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FAILED = CommandResult(argv=("false",), exit_code=1, stdout="", stderr="no")
 
@@ -240,3 +238,15 @@ def test_image_events_go_to_people(capsys: pytest.CaptureFixture[str]) -> None:
     images.show_event(event)
 
     assert capsys.readouterr() == ("", "[debian-12] wait: waiting\n")
+
+
+def test_image_under_a_licence_is_not_built_without_a_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HARNESS_ACCEPT_LICENCE", raising=False)
+
+    recipes = Path(__file__).parents[3] / "images"
+
+    assert main(["image", "build", "--image=debian-12-nvidia", f"--images-dir={recipes}"]) == 2
+
+    assert "--accept-licence=nvidia-debian-non-free" in capsys.readouterr().err

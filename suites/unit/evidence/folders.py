@@ -12,8 +12,12 @@ from harness.evidence import (
     CLOUD_INIT_RESULT_PATH,
     EVENTS_FOLDER,
     RECORD_PATH,
+    TRACE_SUFFIX,
     Evidence,
 )
+from harness.gpu.trace import AccessKind, IncidentKind, TraceRecorder
+from harness.gpu.tracefile import render_trace
+from harness.provisioning.wait import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +53,21 @@ class EvidenceFolder:
         """Take away one kept file, by its name in the folder."""
         (self.root / name).unlink()
         return self
+
+    def trace(self, *entries: AccessKind | IncidentKind | str, gpu: str = "gpu0") -> Self:
+        """Write a GPU's access trace: accesses of BAR 0 or configuration space, incidents, marks.
+
+        A string is a mark.
+        """
+        recorder = TraceRecorder(SYSTEM_CLOCK)
+        for entry in entries:
+            if isinstance(entry, str):
+                recorder.incident(IncidentKind.MARK, entry)
+            elif isinstance(entry, IncidentKind):
+                recorder.incident(entry)
+            else:
+                recorder.access(entry, None if entry.is_config else 0, 0, 4, 0x180000A1)
+        return self._write(f"host/{gpu}{TRACE_SUFFIX}", render_trace(recorder.snapshot()))
 
     def outcome(self, **fields: object) -> Self:
         """Write an outcome that differs in `fields` from one that went well."""
@@ -107,6 +126,10 @@ def a_gpu_node(folder: Path) -> EvidenceFolder:
         )
         .file(RECORD_PATH, f"DRIVER_VERSION={VERSION}\nKERNEL={KERNEL}\n")
         .file("/proc/stat", f"cpu 1 2 3\nbtime {BOOTED_AT_S}\n")
+        .file(
+            "/proc/driver/nvidia/gpus/0000:01:00.0/information",
+            "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 22\nDevice Minor: \t 0\n",
+        )
         .modules("nvidia", "virtio_blk")
         .event("1700000001000", "AKS.CSE.ensureGPUDrivers")
         .command("uname-r", f"{KERNEL}\n")
@@ -119,6 +142,7 @@ def a_gpu_node(folder: Path) -> EvidenceFolder:
             "\tKernel driver in use: nvidia\n",
         )
         .command("container-images", f"{IMAGE}\nregistry.k8s.io/pause:3.9\n")
+        .command("dmesg", "[    0.000000] Linux version 6.1.0\n")
         .command("failed-units", "")
         .command("units", "nvidia-dcgm.service loaded active running NVIDIA DCGM service\n")
         .command(
@@ -143,6 +167,7 @@ def a_stripped_node(folder: Path) -> EvidenceFolder:
         a_gpu_node(folder)
         .outcome(decision={"action": "teardown", "reason": "opted_out"})
         .without(f"files{RECORD_PATH}")
+        .without("files/proc/driver/nvidia/gpus/0000:01:00.0/information")
         .modules("virtio_blk")
         .command("dkms-status", "")
         .command("lspci", "00:00.0 Host bridge [0600]: Intel Corporation 82G33/G31 [8086:29c0]\n")

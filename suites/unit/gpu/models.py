@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.gpu import GpuModel, PciIdentity, TransportBars
+from harness.gpu import Bar, GpuModel, PciIdentity, TransportBars
 from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.trace import DEFAULT_CAPACITY
 from harness.provisioning.wait import SYSTEM_CLOCK
@@ -32,16 +32,20 @@ def a_model() -> GpuModel:
             revision=0xA1,
         ),
         chip=0x180,
-        bars_mib=TransportBars(mpqemu={0: 16, 1: 16}),
+        ids_from="a test",
+        bars=TransportBars(
+            mpqemu={0: Bar(mib=16), 1: Bar(mib=16)},
+            vfio_user={0: Bar(mib=16), 2: Bar(mib=131072, bits=64)},
+        ),
+        driver_kinds=("cuda",),
+        has_mig=True,
     )
 
 
 def a_gpu(*, clock: Clock = SYSTEM_CLOCK, trace_capacity: int = DEFAULT_CAPACITY) -> EmulatedGpu:
     """Return a GPU as it is after power-on."""
     model = a_model()
-    return EmulatedGpu(
-        model, bars_mib=model.bars_mib.mpqemu, clock=clock, trace_capacity=trace_capacity
-    )
+    return EmulatedGpu(model, bars=model.bars.mpqemu, clock=clock, trace_capacity=trace_capacity)
 
 
 def configure(gpu: EmulatedGpu) -> EmulatedGpu:

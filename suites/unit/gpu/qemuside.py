@@ -38,6 +38,7 @@ class QemuSide:
     """QEMU's end, with a descriptor of its own as after fork or SCM_RIGHTS."""
 
     def __init__(self, attachment: GpuAttachment) -> None:
+        assert attachment.fd is not None
         self.sock = socket.socket(fileno=os.dup(attachment.fd))
         self.sock.settimeout(_PATIENCE_S)
 

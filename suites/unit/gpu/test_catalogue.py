@@ -10,10 +10,13 @@ from harness.errors import BadInputError
 from harness.gpu import (
     PMC_BOOT_0,
     PMC_BOOT_42,
+    Bar,
     GpuAttachment,
-    load_catalogue,
+    aperture_mib,
+    fitted,
     root_port_window_mib,
 )
+from harness.gpu.catalogue import load_catalogue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +31,20 @@ pci:
   subsystem: 0x0001
   class_code: 0x030200
   revision: 0xa1
+ids_from: "a test"
 chip: 0x172
 bars_mib:
   mpqemu: {0: 16, 1: 32}
+  vfio_user: {0: 16}
+  vfio_user_64bit: {1: 1024}
+driver_kinds: [cuda]
+mig: false
+"""
+_NODE = """\
+title: Two of mine
+model: my-gpu
+count: 2
+vm_size: Standard_Mine
 """
 
 
@@ -43,8 +57,16 @@ def _model(folder: Path, text: str = _MODEL, name: str = "my-gpu.yaml") -> Path:
 @pytest.mark.parametrize(
     ("name", "ids", "subsystem", "boot_0", "boot_42"),
     [
-        ("h100-sxm5-80gb", "10de:2330", 0x16C1, 0x180000A1, 0x180A1000),
+        ("t4-16gb", "10de:1eb8", 0x12A2, 0x164000A1, 0x164A1000),
+        ("v100-pcie-16gb", "10de:1db4", 0x1214, 0x140000A1, 0x140A1000),
+        ("a10-24gb", "10de:2236", 0x1482, 0x172000A1, 0x172A1000),
         ("a100-sxm4-40gb", "10de:20b0", 0x134F, 0x170000A1, 0x170A1000),
+        ("a100-sxm4-80gb", "10de:20b2", 0x1463, 0x170000A1, 0x170A1000),
+        ("h100-sxm5-80gb", "10de:2330", 0x16C1, 0x180000A1, 0x180A1000),
+        ("h200-sxm5-141gb", "10de:2335", 0x18BE, 0x180000A1, 0x180A1000),
+        ("l4-24gb", "10de:27b8", 0x16EE, 0x194000A1, 0x194A1000),
+        ("l40s-48gb", "10de:26b9", 0x1851, 0x192000A1, 0x192A1000),
+        ("rtx-pro-6000-server-96gb", "10de:2bb5", 0x204E, 0x1B2000A1, 0x1B2A1000),
     ],
 )
 def test_shipped_model_is_what_nvidias_driver_looks_for(
@@ -56,7 +78,30 @@ def test_shipped_model_is_what_nvidias_driver_looks_for(
     assert (model.pci.subsystem_vendor, model.pci.subsystem) == (0x10DE, subsystem)
     assert (model.pci.class_code, model.pci.revision) == (0x030200, 0xA1)
     assert model.boot_registers == {PMC_BOOT_0: boot_0, PMC_BOOT_42: boot_42}
-    assert model.bars_mib.mpqemu == {0: 16, 1: 16, 3: 16}
+    assert model.bars.mpqemu == {0: Bar(mib=16), 1: Bar(mib=16), 3: Bar(mib=16)}
+    assert model.ids_from
+
+
+def test_hopper_has_64bit_registers_and_ampere_has_not() -> None:
+    catalogue = load_catalogue()
+
+    assert catalogue.get("h100-sxm5-80gb").bars.vfio_user == {
+        0: Bar(mib=16, bits=64),
+        2: Bar(mib=128 << 10, bits=64),
+        4: Bar(mib=32, bits=64),
+    }
+    assert catalogue.get("a100-sxm4-40gb").bars.vfio_user == {
+        0: Bar(mib=16),
+        1: Bar(mib=64 << 10, bits=64),
+        3: Bar(mib=32, bits=64),
+    }
+
+
+def test_shipped_node_has_eight_gpus_of_one_model() -> None:
+    node = load_catalogue().node("nd96isr-h100-v5")
+
+    assert [gpu.name for gpu in node.gpus] == ["h100-sxm5-80gb"] * 8
+    assert node.needs_fabric_manager
 
 
 def test_implementation_and_revision_have_fields_of_their_own(tmp_path: Path) -> None:
@@ -76,13 +121,47 @@ def test_user_adds_a_model_by_a_file(tmp_path: Path) -> None:
     assert "h100-sxm5-80gb" in catalogue.models
 
 
+def test_user_adds_a_kind_of_node_by_a_file(tmp_path: Path) -> None:
+    _model(tmp_path)
+    (tmp_path / "nodes").mkdir()
+    _model(tmp_path / "nodes", _NODE, "two.yaml")
+
+    node = load_catalogue(tmp_path).node("two")
+
+    assert (node.model.name, node.count, node.needs_fabric_manager) == ("my-gpu", 2, False)
+
+
+def test_node_of_an_unknown_model_is_refused_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "nodes").mkdir()
+    file = _model(tmp_path / "nodes", _NODE, "two.yaml")
+
+    with pytest.raises(BadInputError, match="no GPU model 'my-gpu'") as slip:
+        load_catalogue(tmp_path)
+
+    assert (slip.value.source, slip.value.line, slip.value.key) == (str(file), 2, "model")
+
+
+def test_unknown_kind_of_node_names_the_known_ones() -> None:
+    with pytest.raises(BadInputError, match="'nd96isr-h100-v5'"):
+        load_catalogue().node("dgx")
+
+
+def test_model_without_vfio_users_bars_has_mpqemus(tmp_path: Path) -> None:
+    lines = [line for line in _MODEL.splitlines() if "vfio" not in line]
+    _model(tmp_path, "\n".join(lines))
+
+    bars = load_catalogue(tmp_path).get("my-gpu").bars
+
+    assert bars.vfio_user == bars.mpqemu == {0: Bar(mib=16), 1: Bar(mib=32)}
+
+
 def test_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
     _model(tmp_path)
 
     with pytest.raises(BadInputError) as slip:
         load_catalogue(tmp_path).get("h10")
 
-    assert "'a100-sxm4-40gb', 'h100-sxm5-80gb', 'my-gpu'" in str(slip.value)
+    assert "'l4-24gb', 'l40s-48gb', 'my-gpu', 'rtx-pro-6000-server-96gb'" in str(slip.value)
     assert str(tmp_path) in slip.value.source
 
 
@@ -90,13 +169,21 @@ def test_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
     ("slip", "line", "key", "words"),
     [
         (("  device: 0x1234", "  devise: 0x1234"), 5, "pci.devise", "'vendor', 'device'"),
-        (("chip: 0x172", "chip: 0x172\nmig: true"), 11, "mig", "'chip', 'bars_mib'"),
+        (("mig: false", "mig: false\nsize: 3"), 18, "size", "'chip', 'bars_mib'"),
+        (("mig: false", "mig: perhaps"), 17, "mig", "boolean"),
+        (("[cuda]", "[cuda, cuda-lts]"), 16, "driver_kinds.1", "'cuda' or 'grid'"),
+        (("[cuda]", "[]"), 16, "driver_kinds", "at least 1"),
+        (('"a test"', '""'), 10, "ids_from", "at least 1"),
         (("device: 0x1234", "device: 0x12345"), 5, "pci.device", "65535"),
-        (("{0: 16, 1: 32}", "{0: 16, 1: 24}"), 12, "bars_mib.mpqemu.1", "power of two"),
-        (("{0: 16, 1: 32}", "{0: 16, 1: 2048}"), 12, "bars_mib.mpqemu.1", "256"),
-        (("{0: 16, 1: 32}", "{0: 16, 6: 16}"), 12, "bars_mib.mpqemu.6", "5"),
+        (("{0: 16, 1: 32}", "{0: 16, 1: 24}"), 13, "bars_mib.mpqemu.1", "power of two"),
+        (("{0: 16, 1: 32}", "{0: 16, 1: 2048}"), 13, "bars_mib.mpqemu.1", "256"),
+        (("{0: 16, 1: 32}", "{0: 16, 6: 16}"), 13, "bars_mib.mpqemu.6", "5"),
         (("{0: 16, 1: 32}", "{1: 16}"), None, "bars_mib.mpqemu", "BAR 0"),
-        (("  mpqemu:", "  vfio:"), 12, "bars_mib.vfio", "'mpqemu'"),
+        (("vfio_user: {0: 16}", "vfio_user: {2: 16}"), 15, "bars_mib.vfio_user_64bit.1", "BAR 2"),
+        (("{1: 1024}", "{5: 1024}"), 15, "bars_mib.vfio_user_64bit.5", "4"),
+        (("{1: 1024}", "{1: 64, 2: 64}"), 15, "bars_mib.vfio_user_64bit.1", "BAR 2"),
+        (("vfio_user: {0: 16}", "vfio_user: {3: 16}"), None, "bars_mib.vfio_user", "BAR 0"),
+        (("  mpqemu:", "  vfio:"), 13, "bars_mib.vfio", "'mpqemu'"),
     ],
 )
 def test_slip_in_a_model_is_told_with_its_place(
@@ -168,10 +255,33 @@ def test_id_that_qemu_refuses_is_refused(device_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bars_mib", "window_mib"),
+    ("sizes", "window_mib"),
     [({0: 16}, 64), ({0: 16, 1: 16, 3: 16}, 64), ({0: 32, 1: 32}, 64), ({0: 16, 1: 64}, 128)],
 )
-def test_root_port_window_has_room_for_every_bar(
-    bars_mib: dict[int, int], window_mib: int
-) -> None:
-    assert root_port_window_mib(bars_mib) == window_mib
+def test_root_port_window_has_room_for_every_bar(sizes: dict[int, int], window_mib: int) -> None:
+    bars = {index: Bar(mib=mib) for index, mib in sizes.items()}
+
+    assert root_port_window_mib(bars) == window_mib
+
+
+def test_64bit_bars_need_room_of_their_own() -> None:
+    bars = load_catalogue().get("a100-sxm4-40gb").bars.vfio_user
+
+    assert (root_port_window_mib(bars), aperture_mib(bars)) == (64, 128 << 10)
+    assert aperture_mib({0: Bar(mib=16)}) == 0
+
+
+def test_largest_bar_is_halved_until_all_fit() -> None:
+    bars = load_catalogue().get("h200-sxm5-141gb").bars.vfio_user
+
+    assert {index: bar.mib for index, bar in fitted(bars, 64 << 10).items()} == {
+        0: 16,
+        2: 32 << 10,
+        4: 32,
+    }
+    assert fitted(bars, 512 << 10) == bars
+
+
+def test_window_without_room_for_any_bar_is_refused() -> None:
+    with pytest.raises(BadInputError, match="do not fit into a window of 0 MiB"):
+        fitted({0: Bar(mib=16, bits=64)}, 0)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.gpu import PciIdentity
-from harness.gpu.configspace import BAR_0, COMMAND, COMMAND_MEMORY, ConfigSpace
+from harness.gpu import Bar, PciIdentity
+from harness.gpu.configspace import BAR_0, COMMAND, COMMAND_MEMORY, EXPRESS, ConfigSpace
 
 _MIB = 1 << 20
 _IDENTITY = PciIdentity(
@@ -20,8 +20,16 @@ _IDENTITY = PciIdentity(
 )
 
 
-def _space(bars: dict[int, int] | None = None) -> ConfigSpace:
-    return ConfigSpace(_IDENTITY, bars or {0: 16 * _MIB, 1: 32 * _MIB, 3: 16})
+def _space() -> ConfigSpace:
+    return ConfigSpace(_IDENTITY, {0: Bar(mib=16), 1: Bar(mib=32), 3: Bar(mib=1)})
+
+
+def _express_space() -> ConfigSpace:
+    return ConfigSpace(
+        _IDENTITY,
+        {0: Bar(mib=16, bits=64), 2: Bar(mib=128 << 10, bits=64), 4: Bar(mib=32)},
+        is_express=True,
+    )
 
 
 def test_identity_lies_where_the_specification_has_it() -> None:
@@ -34,17 +42,19 @@ def test_identity_lies_where_the_specification_has_it() -> None:
     assert space.read(0x2C, 4) == 0x16C110DE
 
 
-def test_function_has_no_interrupt_no_rom_and_no_capabilities() -> None:
+def test_function_has_an_interrupt_pin_no_rom_and_no_capabilities() -> None:
+    """NVIDIA's driver leaves a function alone for which the guest has routed no interrupt."""
     space = _space()
     space.write(0x30, 0xFFFFFFFF, 4)
+    space.write(0x3C, 0xFFFF, 2)
 
-    assert space.read(0x3D, 1) == 0
+    assert space.read(0x3C, 2) == 0x01FF
     assert space.read(0x30, 4) == 0
     assert (space.read(0x06, 2), space.read(0x34, 1)) == (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("offset", "size"), [(0x10, 16 * _MIB), (0x14, 32 * _MIB), (0x18, 0), (0x1C, 16), (0x28, 0)]
+    ("offset", "size"), [(0x10, 16 * _MIB), (0x14, 32 * _MIB), (0x18, 0), (0x1C, _MIB), (0x28, 0)]
 )
 def test_all_ones_written_to_a_bar_read_back_as_its_size(offset: int, size: int) -> None:
     space = _space()
@@ -89,8 +99,18 @@ def test_reset_forgets_addresses() -> None:
     assert (space.read(COMMAND, 2), space.read(BAR_0, 4)) == (0, 0)
 
 
-@pytest.mark.parametrize("bars", [{6: 16}, {0: 24}, {0: 8}, {0: 1 << 32}])
-def test_bar_that_cannot_be_is_refused(bars: dict[int, int]) -> None:
+@pytest.mark.parametrize(
+    "bars",
+    [
+        {6: Bar(mib=16)},
+        {0: Bar(mib=24)},
+        {0: Bar(mib=0)},
+        {0: Bar(mib=4096)},
+        {5: Bar(mib=16, bits=64)},
+        {0: Bar(mib=16, bits=64), 1: Bar(mib=16)},
+    ],
+)
+def test_bar_that_cannot_be_is_refused(bars: dict[int, Bar]) -> None:
     with pytest.raises(ValueError, match="BAR"):
         ConfigSpace(_IDENTITY, bars)
 
@@ -125,3 +145,42 @@ def test_beyond_the_end_reads_all_ones() -> None:
 
     assert space.read(0x100, 4) == 0xFFFFFFFF
     assert space.read(0xFE, 4) == 0xFFFF0000
+
+
+def test_64bit_bar_is_sized_and_placed_by_two_registers() -> None:
+    space = _express_space()
+    for offset in (0x18, 0x1C):
+        space.write(offset, 0xFFFFFFFF, 4)
+
+    assert (space.read(0x18, 4), space.read(0x1C, 4)) == (0x0000000C, 0xFFFFFFE0)
+
+    space.write(0x18, 0, 4)
+    space.write(0x1C, 0x20, 4)
+    space.write(COMMAND, COMMAND_MEMORY, 2)
+
+    assert space.bar_address(2) == 0x20_0000_0000
+    assert space.find_bar(0x3F_FFFF_FFFC, 4) == (2, (128 << 30) - 4)
+    assert space.find_bar(0x40_0000_0000, 4) is None
+    assert space.bar_address(3) is None
+
+
+def test_express_function_says_so_in_a_capability() -> None:
+    space = _express_space()
+
+    assert space.size == 4096
+    assert space.read(0x06, 2) & 1 << 4
+    assert space.read(0x34, 1) == EXPRESS
+    assert space.read(EXPRESS, 4) == 0x0002_00_10
+    assert space.read(0x100, 4) == 0
+    assert space.read(0xFFE, 4) == 0xFFFF0000
+
+
+def test_link_cannot_be_written_where_it_only_tells() -> None:
+    space = _express_space()
+    before = space.read(EXPRESS + 0x0C, 4)
+
+    space.write(EXPRESS + 0x08, 0xFFFFFFFF, 4)
+    space.write(EXPRESS + 0x0C, 0, 4)
+
+    assert space.read(EXPRESS + 0x08, 4) == 0x7FFF
+    assert space.read(EXPRESS + 0x0C, 4) == before

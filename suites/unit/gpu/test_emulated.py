@@ -261,7 +261,7 @@ def test_any_guest_access_is_answered_within_its_size(
 
     gpu.return_to_bus()
     assert gpu.config_read(0, 4) == 0x233010DE
-    assert gpu.config_read(0x3D, 1) == 0
+    assert gpu.config_read(0x3D, 1) == 1
     assert len(gpu.trace.accesses) <= 4 * 4
     configure(gpu)
     assert gpu.memory_read(BAR_0, 4) == 0x180000A1

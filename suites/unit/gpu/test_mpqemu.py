@@ -16,11 +16,10 @@ from harness.errors import HarnessError
 from harness.gpu.mpqemu import (
     UNANSWERED,
     Command,
-    EndKind,
     MessageReader,
     MpqemuServer,
-    ProtocolViolationError,
 )
+from harness.gpu.server import EndKind, ProtocolViolationError
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.unit.gpu.models import BAR_0, BAR_1, a_gpu
 from suites.unit.gpu.qemuside import QemuSide, bar_message, config_message, message
@@ -304,6 +303,7 @@ def test_attachment_says_how_to_plug(server: MpqemuServer) -> None:
 
     assert (attachment.driver, attachment.id) == ("x-pci-proxy-dev", "gpu0")
     assert attachment.root_port_window_mib == 64
+    assert attachment.fd is not None
     assert not os.get_inheritable(attachment.fd)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.gpu.trace import NO_BAR, AccessKind, IncidentKind, TraceRecorder
+from harness.gpu.trace import NO_BAR, AccessKind, IncidentKind, Stray, TraceRecorder
+from harness.gpu.tracefile import parse_trace, render_trace
 from suites.unit.gpu.ticking import TickingClock
 
 
@@ -70,7 +71,7 @@ def test_rendering_shows_what_is_missing() -> None:
     assert recorder.snapshot().render().splitlines() == [
         "      0.0 ms config read 0x0 -> 0x10de",
         "             (1 entries not shown)",
-        "   2000.0 ms fell off the bus",
+        "   2000.0 ms -- fell off the bus",
         "   3000.0 ms BAR write 0 0x140 <- 0x00000001",
         "   4000.0 ms config read 0x0 -> 0xffff",
     ]
@@ -95,3 +96,56 @@ def test_first_and_last_access_of_each_place_are_exact(bars: list[int | None]) -
         assert len(kept) <= 4
         assert (kept[0].sequence, kept[-1].sequence) == (when[0], when[-1])
     assert len(trace.accesses) + trace.dropped == len(bars)
+
+
+def test_marks_are_found_by_a_part_of_their_words() -> None:
+    recorder = _recorder()
+    recorder.incident(IncidentKind.MARK, "step one done")
+    recorder.access(AccessKind.BAR_READ, 0, 0, 4, 1)
+    recorder.incident(IncidentKind.MARK, "step two done")
+    trace = recorder.snapshot()
+
+    mark = trace.find_mark("step")
+
+    assert mark is not None
+    assert str(mark) == "-- mark: step one done"
+    assert trace.find_mark("three") is None
+    assert len(trace.around(mark, 1).accesses) == 1
+    assert trace.around(mark, 0).accesses == ()
+
+
+def test_long_access_is_shown_by_its_lowest_bytes() -> None:
+    recorder = _recorder()
+    recorder.access(AccessKind.CONFIG_READ, None, 0, 4096, 0x2330_10DE)
+
+    assert recorder.snapshot().render().endswith("-> 0x...00000000233010de (4096 bytes)\n")
+
+
+_KINDS = st.sampled_from(AccessKind)
+
+
+@given(
+    accesses=st.lists(
+        st.tuples(
+            _KINDS,
+            st.sampled_from([None, 0, 5, NO_BAR]),
+            st.integers(0, 2**64 - 1),
+            st.integers(1, 8),
+            st.integers(0, 2**64 - 1),
+        ),
+        max_size=20,
+    ),
+    marks=st.lists(st.text(max_size=10), max_size=3),
+)
+def test_trace_survives_its_file(
+    accesses: list[tuple[AccessKind, int | Stray | None, int, int, int]], marks: list[str]
+) -> None:
+    recorder = _recorder(capacity=4)
+    for kind, bar, offset, size, value in accesses:
+        recorder.access(kind, bar, offset, size, value)
+    for words in marks:
+        recorder.incident(IncidentKind.MARK, words)
+    recorder.incident(IncidentKind.RESET)
+    trace = recorder.snapshot()
+
+    assert parse_trace(render_trace(trace), "a test") == trace

@@ -68,15 +68,31 @@ def test_mpqemu_serves_where_it_is_safe(
 
 
 @pytest.mark.parametrize(
+    ("version", "accelerator"), [((10, 1, 1), "kvm"), ((10, 1, 1), "tcg"), ((11, 1, 3), "tcg")]
+)
+def test_vfio_user_serves_where_it_is_safe(
+    version: tuple[int, int, int], accelerator: AcceleratorName
+) -> None:
+    chosen = choose_transport(
+        device_help=_HEAD + _MPQEMU + _VFIO_USER,
+        version=QemuVersion(*version),
+        accelerator=accelerator,
+    )
+
+    assert chosen is Transport.VFIO_USER
+
+
+@pytest.mark.parametrize(
     ("devices", "version", "accelerator", "reason"),
     [
-        (_MPQEMU, (8, 2, 0), "tcg", "crashes QEMU under TCG"),
-        (_MPQEMU, (10, 0, 13), "tcg", "crashes QEMU under TCG"),
+        (_MPQEMU, (8, 2, 0), "tcg", "'x-pci-proxy-dev' crashes QEMU under TCG"),
+        (_MPQEMU, (10, 0, 13), "tcg", "no device 'vfio-user-pci' and its .* crashes"),
         (_MPQEMU, (11, 1, 3), "tcg", "crashes"),
-        (_MPQEMU + _VFIO_USER, (11, 1, 3), "tcg", "'vfio-user-pci' is not supported .* yet"),
-        (_MPQEMU + _VFIO_USER, (10, 1, 1), "kvm", "'vfio-user-pci' is not supported .* yet"),
-        (_MPQEMU, (10, 1, 0), "kvm", "never tried"),
+        (_MPQEMU + _VFIO_USER, (10, 1, 0), "tcg", "its 'vfio-user-pci' was never tried and"),
+        (_MPQEMU + _VFIO_USER, (10, 1, 0), "kvm", "'vfio-user-pci' was never tried"),
+        (_MPQEMU, (10, 1, 0), "kvm", "'x-pci-proxy-dev' was never tried"),
         ("", (7, 2, 22), "tcg", "no device 'x-pci-proxy-dev'"),
+        ("", (11, 1, 3), "tcg", "no device 'vfio-user-pci' and it has no device"),
         (_MPQEMU, (5, 2, 0), "kvm", "never tried"),
     ],
 )
@@ -90,4 +106,5 @@ def test_qemu_that_cannot_take_a_gpu_is_refused_in_one_sentence(
 
     assert str(refusal.value).startswith(f"QEMU {qemu} under {accelerator.upper()} ")
     assert "use QEMU 6.0 to 8.1" in str(refusal.value)
+    assert "QEMU 10.1.1 or newer" in str(refusal.value)
     assert str(refusal.value).count(". ") == 0

@@ -30,6 +30,13 @@ driver:
   sha: "20260801000000"
 """
 
+LICENSED = f"""\
+{RECIPE}
+licence:
+  id: vendor-terms
+  text: https://example.org/terms
+"""
+
 
 def write_catalogue(folder: Path, *, recipe: str = RECIPE, name: str = "node") -> Path:
     """Write a catalogue of one recipe, with its inputs; return the recipe's file."""

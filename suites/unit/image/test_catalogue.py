@@ -14,7 +14,7 @@ from harness.image.build import input_entries
 from harness.image.catalogue import Recipe, load_catalogue, read_entry
 from harness.image.signature import read_key
 from harness.image.source import LocalImage, Stock
-from suites.unit.image.cataloguefolder import RECIPE, a_recipe, write_catalogue
+from suites.unit.image.cataloguefolder import LICENSED, RECIPE, a_recipe, write_catalogue
 from suites.unit.image.stockfolder import ENTRY, a_stock, write_stock
 
 if TYPE_CHECKING:
@@ -382,3 +382,18 @@ def test_unit_of_the_guest_agent_is_wanted_by_its_port() -> None:
     assert wants.link == "../harness-agent.service"
     assert f"{units}/harness-agent.service" in entries
     assert entries["usr/lib/harness/agent-loader"].mode == 0o755
+
+
+def test_licence_does_not_change_the_key(tmp_path: Path) -> None:
+    """It says on which terms an image may be used, and nothing of what is in it."""
+    free, licensed = a_recipe(tmp_path), a_recipe(tmp_path, recipe=LICENSED)
+
+    assert licensed.key(builder="b") == free.key(builder="b")
+
+
+def test_own_image_of_nvidias_driver_needs_its_licence() -> None:
+    recipe = load_catalogue(REPOSITORY / "images").get("debian-12-nvidia")
+
+    assert isinstance(recipe, Recipe)
+    assert recipe.file.licence is not None
+    assert recipe.file.licence.id == "nvidia-debian-non-free"

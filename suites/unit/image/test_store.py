@@ -13,10 +13,11 @@ import pytest
 from harness.errors import HarnessError, RequirementError
 from harness.image import Image, ImageEvent, Stage
 from harness.image.build import BuiltDisk
+from harness.image.catalogue import LicenceError
 from harness.image.store import ImageStore
 from harness.provisioning.command import CommandResult
 from harness.provisioning.wait import Deadline
-from suites.unit.image.cataloguefolder import a_recipe
+from suites.unit.image.cataloguefolder import LICENSED, a_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -426,3 +427,36 @@ def test_child_of_a_parent_that_was_built_again_is_refused(cache: Cache) -> None
     with pytest.raises(HarnessError, match="that image was built again"):
         cache.store.verify(child)
     assert cache.derive(rebuilt, lambda _disk: None).folder != child.folder
+
+
+def test_licence_that_nobody_accepted_stops_the_build(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    cache.recipe = a_recipe(tmp_path / "licensed", recipe=LICENSED)
+
+    with pytest.raises(LicenceError) as refusal:
+        cache.ensure()
+
+    assert cache.builder.builds == 0
+    assert str(refusal.value) == (
+        "The image 'node' holds software under the licence 'vendor-terms', which was not accepted. "
+        "Read it at https://example.org/terms; whoever accepts it passes "
+        "'--accept-licence=vendor-terms', or sets HARNESS_ACCEPT_LICENCE=vendor-terms in the "
+        "environment."
+    )
+
+
+def test_licence_is_asked_for_at_a_cached_image_too(tmp_path: Path) -> None:
+    """Who finds the image in a shared cache has accepted nothing yet."""
+    recipe = a_recipe(tmp_path / "licensed", recipe=LICENSED)
+    builder = FakeBuilder()
+    accepting = ImageStore(
+        tmp_path / "images", builder=builder, accepted_licences={"vendor-terms"}
+    )
+
+    accepting.ensure(recipe, deadline=Deadline.after(60))
+
+    assert builder.builds == 1
+    with pytest.raises(LicenceError):
+        ImageStore(tmp_path / "images", builder=builder, accepted_licences={"other"}).ensure(
+            recipe, deadline=Deadline.after(60)
+        )

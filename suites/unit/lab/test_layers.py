@@ -52,7 +52,7 @@ def test_neither_name_nor_place_counts() -> None:
     "changes",
     [
         {"memory_mib": 2048},
-        {"slots": 8},
+        {"slots": 10},
         {"image": replace(an_image(), key="1" * 64)},
         {"kernel": an_image().other_kernel},
         {"parts": {"payload": "2"}},
@@ -81,7 +81,7 @@ def test_machine_is_held_before_cloud_init() -> None:
 
 def test_few_slots_share_a_checkpoint_and_many_get_their_own() -> None:
     assert booted(an_image(), slots=1) == booted(an_image(), slots=2)
-    assert booted(an_image(), slots=8).slots == 8
+    assert booted(an_image(), slots=9).slots == 9
 
 
 def test_layer_on_top_keeps_its_parent_and_names_its_source() -> None:

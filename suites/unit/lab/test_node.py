@@ -11,6 +11,7 @@ import pytest
 
 from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
+from harness.gpu.transport import Transport
 from harness.image import DriverImage, Image, Kernel
 from harness.lab.layers import node_spec
 from harness.lab.machine import Equipment, LabMachine
@@ -52,7 +53,7 @@ def an_equipment(folder: Path) -> Equipment:
         agent_program=b"",
         identity=SshIdentity(folder=folder),
         broker=Broker(folder / "room"),
-        require_transport=lambda: None,
+        transport=lambda: Transport.MPQEMU,
         tell=lambda _: None,
     )
 

@@ -15,6 +15,7 @@ import pytest
 from harness.agent import PROTOCOL, frames
 from harness.errors import HarnessError
 from harness.machine import agent as agent_module
+from harness.machine import agentlink
 from harness.machine.agent import Agent, StreamResult
 from harness.machine.guest import Guest
 from harness.provisioning.wait import Deadline
@@ -391,6 +392,15 @@ def test_answer_without_end_is_refused(guest: _Guest, ready: Agent) -> None:
         ready.snapshot([], soon())
 
 
+def test_known_reason_of_a_delay_is_told(guest: _Guest, ready: Agent) -> None:
+    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+    ready.link.explain_delay = lambda: "its emulated GPU 'gpu0' is stuck."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_module, "_GRACE_S", 0.2)
+        with pytest.raises(HarnessError, match=r"Meanwhile, its emulated GPU 'gpu0' is stuck\."):
+            ready.stream(["cat"], timeout_s=0.0, stdin=bytes(1 << 20))
+
+
 def test_guest_that_reads_nothing_stops_nobody(
     guest: _Guest, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,7 +409,7 @@ def test_guest_that_reads_nothing_stops_nobody(
     session = json.loads(guest.theirs.recv(4096)[len(frames.SYNC_FRAME) + 9 :])["session"]
     _welcome(guest, 1, frames.to_json({"session": session}))
     agent.wait_until_ready(soon())
-    monkeypatch.setattr(agent_module, "_CANCEL_S", 0.05)
+    monkeypatch.setattr(agentlink, "_CANCEL_S", 0.05)
     started = time.monotonic()
     for _ in range(3):
         with pytest.raises(HarnessError, match="took too long"):

@@ -211,3 +211,12 @@ def test_flash_holds_code_that_nobody_writes_and_variables_of_the_machines_own()
         "if=pflash,unit=0,format=raw,readonly=on,file=/ovmf/CODE.fd",
         "if=pflash,unit=1,format=raw,file=/runs/a,,b/VARS.fd",
     ]
+
+
+def test_room_for_64bit_bars_is_reserved_above_memory() -> None:
+    spec = a_machine_spec(root_ports=1, root_port_aperture_mib=131072)
+
+    assert (
+        "pcie-root-port,id=rp0,chassis=1,slot=1,mem-reserve=64M,pref64-reserve=131072M"
+        in values_of(render_argv(spec, CHANNELS, serial_log=LOG), "-device")
+    )

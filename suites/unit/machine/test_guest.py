@@ -127,13 +127,23 @@ def test_missing_result_of_cloud_init_tells_where_to_look() -> None:
 
 @pytest.mark.starts_process
 @pytest.mark.parametrize(
-    ("ids", "timeout_s", "exit_code"), [("10de:2330", 30.0, 0), ("10de:20b0", 0.1, 124)]
+    ("ids", "count", "timeout_s", "exit_code"),
+    [
+        ("10de:2330", 1, 30.0, 0),
+        ("10de:2330", 2, 30.0, 0),
+        ("10de:2330", 3, 0.1, 124),
+        ("10de:20b0", 1, 0.1, 124),
+    ],
 )
-def test_function_is_looked_for_among_all_on_the_bus(
-    tmp_path: Path, ids: str, timeout_s: float, exit_code: int
+def test_functions_are_counted_among_all_on_the_bus(
+    tmp_path: Path, ids: str, count: int, timeout_s: float, exit_code: int
 ) -> None:
-    """The script that the guest runs, run here on a bus of two functions."""
-    for slot, vendor, device in (("00:00.0", "0x8086", "0x29c0"), ("01:00.0", "0x10de", "0x2330")):
+    """The script that the guest runs, run here on a bus of three functions."""
+    for slot, vendor, device in (
+        ("00:00.0", "0x8086", "0x29c0"),
+        ("01:00.0", "0x10de", "0x2330"),
+        ("02:00.0", "0x10de", "0x2330"),
+    ):
         (tmp_path / slot).mkdir()
         (tmp_path / slot / "vendor").write_text(f"{vendor}\n")
         (tmp_path / slot / "device").write_text(f"{device}\n")
@@ -141,14 +151,14 @@ def test_function_is_looked_for_among_all_on_the_bus(
     vendor, _, device = ids.partition(":")
 
     result = LocalRunner().run(
-        ["sh", "-c", script, "wait", f"0x{vendor}:0x{device}"], timeout_s=timeout_s
+        ["sh", "-c", script, "wait", f"0x{vendor}:0x{device}", str(count)], timeout_s=timeout_s
     )
 
     assert result.exit_code == exit_code
 
 
 def test_function_on_the_bus_is_waited_for() -> None:
-    script = ScriptedRunner().expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330"])
+    script = ScriptedRunner().expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "1"])
     with script as runner:
         Guest("node", runner).wait_for_pci("10de:2330")
 
@@ -156,7 +166,7 @@ def test_function_on_the_bus_is_waited_for() -> None:
 def test_missing_function_on_the_bus_shows_the_bus() -> None:
     script = (
         ScriptedRunner()
-        .expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330"], is_timed_out=True)
+        .expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "1"], is_timed_out=True)
         .expect("lspci -nn", stdout="00:00.0 Host bridge\n")
     )
     with script as runner, pytest.raises(HarnessError, match=r"lists:\n00:00\.0 Host bridge"):

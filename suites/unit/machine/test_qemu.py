@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.errors import HarnessError, RequirementError
+from harness.gpu import GpuAttachment
 from harness.machine.qemu import QemuMachine, require_qemu
 from suites.unit.machine.test_argv import a_machine_spec, an_attachment
+
+if TYPE_CHECKING:
+    from harness.provisioning.wait import Deadline
 
 
 def test_missing_qemu_is_named_with_its_remedy(tmp_path: Path) -> None:
@@ -36,6 +41,16 @@ def test_device_that_needs_a_larger_window_is_not_plugged(tmp_path: Path) -> Non
 
     with pytest.raises(HarnessError, match=r"reserve 64 MiB, but device 'gpu0' needs 256; raise"):
         machine.plug(an_attachment(window_mib=256))
+
+
+def test_device_that_needs_room_for_64bit_bars_is_not_plugged_without(tmp_path: Path) -> None:
+    machine = QemuMachine(a_machine_spec(root_port_aperture_mib=64), tmp_path)
+    attachment = GpuAttachment(
+        id="gpu0", driver="vfio-user-pci", root_port_window_mib=64, aperture_mib=256
+    )
+
+    with pytest.raises(HarnessError, match=r"64 MiB for 64-bit BARs, but device 'gpu0' needs 256"):
+        machine.plug(attachment)
 
 
 def test_device_without_a_free_root_port_is_not_plugged(tmp_path: Path) -> None:
@@ -101,3 +116,36 @@ def test_machine_ends_with_its_block(tmp_path: Path) -> None:
 
     assert (within, machine.is_running) == (True, False)
     assert "-machine q35" in (tmp_path / "argv.txt").read_text()
+
+
+class _VersionedQmp:
+    """Answers `query-version`, and takes note of what is handed over."""
+
+    def __init__(self, major: int) -> None:
+        self.handed: list[object] = []
+        self._major = major
+
+    def execute(self, command: str, _deadline: Deadline, _arguments: object) -> object:
+        assert command == "query-version"
+        return {"qemu": {"major": self._major, "minor": 1, "micro": 0}, "package": ""}
+
+    def hand_over(self, _fd: int, fdname: str, _deadline: Deadline) -> None:
+        self.handed.append(fdname)
+
+    def hand_over_set(self, _fd: int, fdset: int, _deadline: Deadline) -> None:
+        self.handed.append(fdset)
+
+
+@pytest.mark.parametrize(
+    ("major", "uri", "handed"),
+    [(7, "fd:state", "state"), (8, "fd:state", "state"), (11, "file:/dev/fdset/1", 1)],
+)
+def test_state_is_handed_over_as_this_qemu_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, major: int, uri: str, handed: object
+) -> None:
+    machine = QemuMachine(a_machine_spec(), tmp_path)
+    qmp = _VersionedQmp(major)
+    monkeypatch.setattr(machine, "_qmp", qmp, raising=False)
+
+    assert machine._hand_over_state(5) == uri
+    assert qmp.handed == [handed]

@@ -74,6 +74,19 @@ def test_qemu_that_goes_ends_a_command_early(session: QmpSession) -> None:
         session.execute("quit", Deadline.after(_LONG_S))
 
 
+def test_descriptor_is_handed_over_as_a_set(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with (
+        FakeQemu({"add-fd": {"return": {}}}) as qemu,
+        (tmp_path_factory.mktemp("fd") / "file").open("w") as file,
+    ):
+        session = _session(qemu)
+
+        session.hand_over_set(file.fileno(), 7, Deadline.after(_LONG_S))
+
+        session.close()
+        assert qemu.commands[-1]["arguments"] == {"fdset-id": 7}
+
+
 def test_descriptor_is_handed_over_by_name(tmp_path_factory: pytest.TempPathFactory) -> None:
     with (
         FakeQemu({"getfd": {"return": {}}}) as qemu,

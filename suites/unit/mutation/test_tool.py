@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,7 +28,6 @@ from suites.unit.provisioning.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
     from typing import IO
 
     from harness.provisioning.command import ChildProcess
@@ -166,9 +166,17 @@ class FakeMutmut:
         self.is_killed = False
 
     def start(
-        self, argv: Sequence[str], *, stdout: IO[bytes], stderr: IO[bytes], cwd: Path
+        self,
+        argv: Sequence[str],
+        *,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+        cwd: Path,
+        env: Mapping[str, str],
     ) -> ChildProcess:
         assert (stderr, cwd) == (stdout, self.top)
+        self.scratch = Path(env["TMPDIR"])
+        (self.scratch / "left by a mutant").touch()
         stdout.write(b"done in 3 s\n")
         self.argv = tuple(argv)
         return self  # type: ignore[return-value]  # as much of a process as is asked of it
@@ -197,6 +205,7 @@ def test_tool_tells_once_a_minute_how_far_it_is(
     try_mutants(tmp_path, 3, start=mutmut.start, clock=clock)
 
     assert mutmut.argv == (sys.executable, "-m", "mutmut", "run", "--max-children", "3")
+    assert not mutmut.scratch.exists()
     assert capsys.readouterr().out == "60/5000 tried\n120/5000 tried\n"
 
 

@@ -9,84 +9,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from suites.unit.plugin.innerpytest import MIXED
+
 if TYPE_CHECKING:
-    from pathlib import Path
+    from suites.unit.plugin.innerpytest import Inner
 
 pytest_plugins = ["pytester"]
-
-CONFTEST = """
-import pytest
-from harness.errors import ExpectationError, HarnessError, RequirementError
-from harness.plugin import SETTINGS
-from harness.plugin.select import requirements
-
-class Source:
-    def __init__(self, name, trouble=None):
-        self.name = name
-        self.trouble = trouble
-
-    def gather(self, folder):
-        (folder / "host").mkdir(parents=True)
-        (folder / "host" / "serial.log").write_text("Linux version 6.1\\n")
-        (folder / "host" / "argv.txt").write_text("")
-        (folder / "manifest.json").write_text("{}")
-        if self.trouble:
-            raise self.trouble
-
-@pytest.fixture
-def add(pytestconfig):
-    reporter = pytestconfig.pluginmanager.getplugin("harness-reporter")
-    added = []
-    def add(name, trouble=None):
-        added.append(Source(name, trouble))
-        reporter.add(added[-1])
-    yield add
-    for source in added:
-        reporter.discard(source)
-
-@pytest.fixture
-def node(add):
-    add("node")
-
-@pytest.fixture
-def settings(pytestconfig):
-    return pytestconfig.stash[SETTINGS]
-"""
-
-
-class Inner:
-    """A pytest run with the plugin, in a folder of its own."""
-
-    def __init__(self, pytester: pytest.Pytester, *, is_installed: bool) -> None:
-        self.folder: Path = pytester.path
-        self._pytester = pytester
-        self._plugin = [] if is_installed else ["-p", "harness.plugin"]
-        pytester.makeconftest(CONFTEST)
-
-    def run(self, source: str, *options: str) -> pytest.RunResult:
-        self._pytester.makepyfile(test_inner=source)
-        return self._pytester.runpytest_inprocess(
-            *self._plugin, "-p", "no:cacheprovider", *options
-        )
-
-    def kept(self) -> list[str]:
-        """Return the files of evidence, from the evidence folder on."""
-        folder = self.folder / "evidence"
-        return sorted(
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-        )
-
-
-@pytest.fixture
-def inner(
-    pytester: pytest.Pytester, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> Inner:
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    # An installed project is found by its entry point, and refuses to be loaded twice.
-    is_installed = pytestconfig.pluginmanager.hasplugin("gpu-node-harness")
-    return Inner(pytester, is_installed=is_installed)
-
 
 FAILS = "def test_kernel(node):\n    assert False, 'no'\n"
 PASSES = "def test_kernel(node):\n    pass\n"
@@ -205,43 +133,10 @@ def test_allure_says_failed_of_the_node_and_broken_of_the_harness(inner: Inner) 
     }
 
 
-MIXED = """
-    import pytest
-    from harness.errors import ExpectationError, HarnessError, RequirementError
-    def test_expectation():
-        raise ExpectationError("wrong kernel")
-    def test_assertion():
-        assert 1 == 2
-    def test_fail():
-        pytest.fail("said so")
-    def test_harness():
-        raise HarnessError("QEMU died")
-    def test_slip():
-        {}["key"]
-    @pytest.fixture
-    def broken():
-        raise RequirementError("There is no QEMU; install it.")
-    def test_set_up(broken):
-        pass
-    @pytest.mark.xfail(strict=True, raises=HarnessError)
-    def test_expected():
-        raise HarnessError("known")
-    """
-
-
 def test_the_nodes_fault_and_the_harness_trouble_are_counted_apart(inner: Inner) -> None:
     result = inner.run(MIXED)
 
     result.assert_outcomes(failed=5, errors=1, xfailed=1)
-    result.stdout.fnmatch_lines(["expectations not met: 3; the harness could not tell: 3"])
-
-
-@pytest.mark.starts_process
-def test_they_are_counted_apart_across_workers(inner: Inner) -> None:
-    pytest.importorskip("xdist")
-
-    result = inner.run(MIXED, "-n", "1")
-
     result.stdout.fnmatch_lines(["expectations not met: 3; the harness could not tell: 3"])
 
 
@@ -358,3 +253,37 @@ def test_declared_markers_are_known(inner: Inner) -> None:
     )
 
     inner.run(source, "--strict-markers").assert_outcomes(passed=1)
+
+
+ACCEPTED = """
+def test_settings(settings):
+    assert settings.accepted_licences == {wanted}
+"""
+
+
+def test_licences_are_accepted_by_option(inner: Inner) -> None:
+    source = ACCEPTED.format(wanted={"one", "two"})
+
+    inner.run(source, "--accept-licence=one", "--accept-licence=two").assert_outcomes(passed=1)
+
+
+def test_licences_are_accepted_by_ini(inner: Inner) -> None:
+    (inner.folder / "pytest.ini").write_text("[pytest]\naccept_licence = one\n")
+
+    inner.run(ACCEPTED.format(wanted={"one"})).assert_outcomes(passed=1)
+
+
+def test_folders_of_gpu_models_come_from_ini_and_options(inner: Inner) -> None:
+    (inner.folder / "pytest.ini").write_text("[pytest]\ngpu_models = ours\n")
+
+    result = inner.run(
+        """
+        def test_folders(settings, pytestconfig):
+            root = pytestconfig.rootpath
+            assert settings.gpu_models == (root / "ours", root / "mine", root / "theirs")
+        """,
+        "--gpu-models=mine",
+        "--gpu-models=theirs",
+    )
+
+    result.assert_outcomes(passed=1)

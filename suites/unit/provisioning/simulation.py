@@ -73,6 +73,7 @@ class SimulatedNode:
     image_actions: tuple[str, ...] = ("build-only", "install", "install-skip-build")
     failing: dict[str, CommandResult] = field(default_factory=dict)
     """Answers instead of the simulation's, by the start of the command line."""
+    kernel_log: str = ""
     fuse: int | None = None
     """How many more things may happen before the node loses power."""
     calls: list[tuple[str, ...]] = field(default_factory=list)
@@ -121,6 +122,7 @@ class SimulatedNode:
         yield ("uname", "-r"), lambda c: self._say(c, self.kernel)
         yield ("uname", "-m"), lambda c: self._say(c, self.arch)
         yield ("uname", "-n"), lambda c: self._say(c, "Node-0")
+        yield ("dmesg",), lambda c: self._say(c, self.kernel_log)
         yield ("ldconfig",), self._say
         yield ("depmod", "-a"), self._say
         yield ("apt-get", "install"), self._say

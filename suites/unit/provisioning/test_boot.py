@@ -254,6 +254,20 @@ def test_corrupted_inforom_ends_validation_at_once(
     assert invocation.clock.sleeps == []
 
 
+def test_gpu_off_the_bus_ends_provisioning_at_once(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """Upstream tries for ten minutes; no try brings a lost GPU back."""
+    simulated.build(VERSION, KERNEL)
+    simulated.failing["nvidia-smi"] = failure("Unable to determine the device handle\n", 15)
+
+    code = invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False})
+
+    assert code == 84
+    assert invocation.outcome()["exit_name"] == "GPU_DRIVERS_START_FAIL"
+    assert invocation.clock.sleeps == []
+
+
 def test_validation_of_a_working_driver_installs_nothing(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:

@@ -10,7 +10,7 @@ from harness.provisioning.command import CommandResult
 from harness.provisioning.configuration import Configuration
 from harness.provisioning.driver import (
     is_configured,
-    judge_inforom,
+    judge_gpu,
     judge_resident_version,
     query_device,
     validate_plan,
@@ -37,18 +37,32 @@ def test_corrupted_inforom_is_seen_whatever_the_tool_returns(
 ) -> None:
     result = printed("WARNING: infoROM is corrupted at gpu 0000:00:1E.0\n", exit_code)
 
-    verdict = judge_inforom(make_node(ScriptedRunner(), tmp_path), result)
+    verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), result)
 
     assert verdict is not None
     assert verdict.exit_code is ExitCode.GPU_INFO_ROM_CORRUPTED
     assert verdict.message == "The GPU's infoROM is corrupted; the machine needs repair."
 
 
+def test_gpu_off_the_bus_is_seen_by_the_tools_exit_code(tmp_path: Path) -> None:
+    result = printed(
+        "Unable to determine the device handle for GPU0: 0000:01:00.0: Unknown Error\n", 15
+    )
+
+    verdict = judge_gpu(make_node(ScriptedRunner(), tmp_path), result)
+
+    assert verdict is not None
+    assert verdict.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
+    assert verdict.message == (
+        "A GPU has fallen off the bus; the machine needs a reboot, or repair."
+    )
+
+
 @pytest.mark.parametrize("exit_code", [0, 9])
 def test_other_answers_are_no_verdict(tmp_path: Path, exit_code: int) -> None:
     result = printed("No devices were found\n", exit_code)
 
-    assert judge_inforom(make_node(ScriptedRunner(), tmp_path), result) is None
+    assert judge_gpu(make_node(ScriptedRunner(), tmp_path), result) is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +75,7 @@ def test_another_resident_version_is_seen(
         Root(tmp_path).write("/sys/module/nvidia/version", resident)
 
     node = make_node(ScriptedRunner(), tmp_path)
-    verdict = judge_resident_version(node, printed(""), version=VERSION)
+    verdict = judge_resident_version(node, version=VERSION)
 
     assert (verdict is not None) is is_seen
     if verdict is not None:
@@ -77,7 +91,7 @@ def test_device_is_queried_on_path_or_in_the_drivers_folder() -> None:
 
     assert run.argv == ("nvidia-smi",)
     assert run.elsewhere == "/usr/local/nvidia/bin/nvidia-smi"
-    assert run.judge is judge_inforom
+    assert run.judge is judge_gpu
     assert run.retry == Retry(attempts=2, pause_s=1, timeout_s=3)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.provisioning.command import PIPE, spawn
+from harness.provisioning.command import PIPE, end, has_ended, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 
 pytestmark = pytest.mark.starts_process
@@ -74,3 +74,40 @@ def test_missing_setpriv_is_an_error_of_the_host(
 
     with pytest.raises(FileNotFoundError, match="setpriv"):
         spawn(["true"])
+
+
+def test_ended_process_takes_what_it_left_in_its_group_with_it() -> None:
+    process = spawn(["sh", "-c", "sleep 600 & echo $!"], stdout=PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        left = int(process.stdout.readline())
+
+    assert end(process, grace_s=20) == 0
+
+    wait_for("the left one's end", lambda: _is_gone(left), Deadline.after(20), interval_s=0.01)
+
+
+def test_process_that_has_ended_is_seen_to_without_being_reaped() -> None:
+    process = spawn(["sleep", "600"])
+    assert not has_ended(process)
+
+    process.kill()
+
+    wait_for(
+        "its end",
+        lambda: Observation(has_ended(process) or None, "alive"),
+        Deadline.after(20),
+        interval_s=0.01,
+    )
+    assert process.returncode is None
+    assert end(process) == -9
+    assert has_ended(process)
+
+
+def test_group_of_a_reaped_process_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be that of another group by now."""
+    process = spawn(["true"])
+    process.wait(20)
+    monkeypatch.setattr("os.killpg", lambda *_: pytest.fail("a foreign group got a signal"))
+
+    assert end(process, grace_s=1) == 0

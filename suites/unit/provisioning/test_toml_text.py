@@ -66,6 +66,8 @@ def test_entries_have_whole_paths_and_their_lines() -> None:
         first=16,
         last=16,
         table=CRI,
+        name="  containerd.snapshotter",
+        comment="",
     )
 
 
@@ -154,7 +156,7 @@ def test_existing_value_is_replaced_in_its_place() -> None:
         ("'a = b'.c=1\n", ("a = b", "c"), "'a = b'.c = 3\n"),
         ("a = 1 # mine \nb = 2\n", ("a",), "a = 3  # mine\nb = 2\n"),
         ('a = "#"  # mine\n', ("a",), "a = 3  # mine\n"),
-        ("a = [ # first\n  1,\n]   # last\nb = 2\n", ("a",), "a = 3  # last\nb = 2\n"),
+        ("a = [ # first\n  1,\n]   # last \nb = 2\n", ("a",), "a = 3  # last\nb = 2\n"),
     ],
 )
 def test_key_and_comment_of_a_replaced_value_stay(

@@ -3,6 +3,10 @@
  * A stand-in for NVIDIA's kernel module: it does what provisioning and its tests can see of the
  * real one, and nothing for CUDA. It binds to NVIDIA's display controllers, reads the first boot
  * register through BAR 0, and shows device nodes and /proc/driver/nvidia in the real one's form.
+ * Once a second, as the real one does, it looks whether the GPU still answers.
+ *
+ * An emulated GPU has a mailbox that no real one has (harness/gpu/mailbox.py). By it the GPU tells
+ * what the module says of it: an Xid, the infoROM's state, the MIG mode.
  *
  * Kernels 6.1 to 6.12.
  */
@@ -16,7 +20,9 @@
 #include <linux/pci.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
+#include <linux/uaccess.h>
 #include <linux/version.h>
+#include <linux/workqueue.h>
 
 #include "nv-version.h"
 #include "nv-stand-in.h"
@@ -30,8 +36,22 @@
 /* What a read returns when no device answers any more. */
 #define NV_NO_ANSWER 0xffffffff
 
+#define NV_MAILBOX 0xfff000
+#define NV_MAILBOX_END 0xfff010
+#define NV_MAILBOX_MAGIC 0x47504e48
+#define NV_MAILBOX_XID 0xfff004
+#define NV_MAILBOX_HEALTH 0xfff008
+#define NV_HEALTH_INFOROM_CORRUPTED BIT(0)
+#define NV_MAILBOX_MIG 0xfff00c
+#define NV_MIG_ABLE BIT(0)
+#define NV_MIG_ENABLED BIT(1)
+#define NV_MIG_PENDING BIT(2)
+
 struct nv_gpu {
 	struct pci_dev *pdev;
+	struct delayed_work look;
+	bool has_mailbox;
+	bool lost;
 	void __iomem *registers;
 	struct proc_dir_entry *proc;
 	u32 boot_0;
@@ -51,6 +71,7 @@ static const struct {
 	{ 0x27b8, "NVIDIA L4" },
 	{ 0x2330, "NVIDIA H100 80GB HBM3" },
 	{ 0x2335, "NVIDIA H200" },
+	{ 0x2bb5, "NVIDIA RTX PRO 6000 Blackwell Server Edition" },
 };
 
 static DEFINE_MUTEX(nv_lock);
@@ -82,6 +103,44 @@ static const char *nv_model(u16 device)
 	return "Unknown";
 }
 
+static void nv_print_xid(struct nv_gpu *gpu, u32 xid, const char *words)
+{
+	struct pci_dev *pdev = gpu->pdev;
+
+	pr_err("Xid (PCI:%04x:%02x:%02x): %u, pid='<unknown>', name=<unknown>, %s\n",
+	       pci_domain_nr(pdev->bus), pdev->bus->number, PCI_SLOT(pdev->devfn), xid, words);
+}
+
+/* Tell whether the GPU still answers, and say once that it does not. */
+static bool nv_answers(struct nv_gpu *gpu)
+{
+	if (ioread32(gpu->registers + NV_PMC_BOOT_0) != NV_NO_ANSWER)
+		return true;
+	if (!gpu->lost) {
+		gpu->lost = true;
+		nv_print_xid(gpu, 79, "GPU has fallen off the bus.");
+		pr_err("GPU %s: GPU has fallen off the bus.\n", pci_name(gpu->pdev));
+	}
+	return false;
+}
+
+static void nv_look(struct work_struct *work)
+{
+	struct nv_gpu *gpu = container_of(to_delayed_work(work), struct nv_gpu, look);
+	u32 xid;
+
+	if (!nv_answers(gpu))
+		return;
+	if (gpu->has_mailbox) {
+		xid = ioread32(gpu->registers + NV_MAILBOX_XID);
+		if (xid && xid != NV_NO_ANSWER) {
+			iowrite32(0, gpu->registers + NV_MAILBOX_XID);
+			nv_print_xid(gpu, xid, "reported by the emulated GPU.");
+		}
+	}
+	schedule_delayed_work(&gpu->look, HZ);
+}
+
 static int nv_open(struct inode *inode, struct file *file)
 {
 	unsigned int minor = iminor(inode);
@@ -94,8 +153,7 @@ static int nv_open(struct inode *inode, struct file *file)
 	gpu = minor < NV_MAX_GPUS ? nv_gpus[minor] : NULL;
 	if (!gpu) {
 		rc = -ENODEV;
-	} else if (ioread32(gpu->registers + NV_PMC_BOOT_0) == NV_NO_ANSWER) {
-		pr_err("GPU %s has fallen off the bus.\n", pci_name(gpu->pdev));
+	} else if (!nv_answers(gpu)) {
 		rc = -EIO;
 	}
 	mutex_unlock(&nv_lock);
@@ -136,6 +194,57 @@ static int nv_show_information(struct seq_file *out, void *unused)
 	seq_printf(out, "GPU Excluded:\t No\n");
 	return 0;
 }
+
+/* What only this stand-in shows, for its nvidia-smi. */
+static int nv_show_mailbox(struct seq_file *out, void *unused)
+{
+	struct nv_gpu *gpu = out->private;
+	u32 health = ioread32(gpu->registers + NV_MAILBOX_HEALTH);
+	u32 mig = ioread32(gpu->registers + NV_MAILBOX_MIG);
+
+	if (health == NV_NO_ANSWER || mig == NV_NO_ANSWER)
+		return -EIO;
+	seq_printf(out, "infoROM: %s\n",
+		   health & NV_HEALTH_INFOROM_CORRUPTED ? "corrupted" : "valid");
+	seq_printf(out, "MIG current: %s\n", !(mig & NV_MIG_ABLE) ? "[N/A]" :
+		   mig & NV_MIG_ENABLED ? "Enabled" : "Disabled");
+	seq_printf(out, "MIG pending: %s\n", !(mig & NV_MIG_ABLE) ? "[N/A]" :
+		   mig & NV_MIG_PENDING ? "Enabled" : "Disabled");
+	return 0;
+}
+
+static int nv_open_mailbox(struct inode *inode, struct file *file)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 17, 0)
+	return single_open(file, nv_show_mailbox, pde_data(inode));
+#else
+	return single_open(file, nv_show_mailbox, PDE_DATA(inode));
+#endif
+}
+
+/* "0" or "1": the MIG mode that is wanted. */
+static ssize_t nv_write_mailbox(struct file *file, const char __user *from, size_t length,
+				loff_t *offset)
+{
+	struct nv_gpu *gpu = ((struct seq_file *)file->private_data)->private;
+	bool wanted;
+	int rc = kstrtobool_from_user(from, length, &wanted);
+
+	if (rc)
+		return rc;
+	if (!(ioread32(gpu->registers + NV_MAILBOX_MIG) & NV_MIG_ABLE))
+		return -EOPNOTSUPP;
+	iowrite32(wanted ? NV_MIG_PENDING : 0, gpu->registers + NV_MAILBOX_MIG);
+	return length;
+}
+
+static const struct proc_ops nv_mailbox_ops = {
+	.proc_open = nv_open_mailbox,
+	.proc_read = seq_read,
+	.proc_write = nv_write_mailbox,
+	.proc_lseek = seq_lseek,
+	.proc_release = single_release,
+};
 
 static int nv_claim_minor(struct nv_gpu *gpu)
 {
@@ -187,6 +296,9 @@ static int nv_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		pr_err("GPU %s has fallen off the bus.\n", pci_name(pdev));
 		return -ENODEV;
 	}
+	gpu->has_mailbox = pci_resource_len(pdev, 0) >= NV_MAILBOX_END &&
+			   ioread32(gpu->registers + NV_MAILBOX) == NV_MAILBOX_MAGIC;
+	INIT_DELAYED_WORK(&gpu->look, nv_look);
 	rc = nv_claim_minor(gpu);
 	if (rc)
 		return rc;
@@ -200,7 +312,10 @@ static int nv_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	folder = gpu->proc;
 	if (folder)
 		proc_create_single_data("information", 0444, folder, nv_show_information, gpu);
+	if (folder && gpu->has_mailbox)
+		proc_create_data("stand-in", 0600, folder, &nv_mailbox_ops, gpu);
 	pci_set_drvdata(pdev, gpu);
+	schedule_delayed_work(&gpu->look, HZ);
 	return 0;
 }
 
@@ -208,10 +323,31 @@ static void nv_remove(struct pci_dev *pdev)
 {
 	struct nv_gpu *gpu = pci_get_drvdata(pdev);
 
+	cancel_delayed_work_sync(&gpu->look);
 	proc_remove(gpu->proc);
 	device_destroy(nv_class, MKDEV(NV_MAJOR, gpu->minor));
 	nv_yield_minor(gpu);
 }
+
+/* While a reset lasts, every register reads as if the GPU were gone. */
+static void nv_reset_prepare(struct pci_dev *pdev)
+{
+	struct nv_gpu *gpu = pci_get_drvdata(pdev);
+
+	cancel_delayed_work_sync(&gpu->look);
+}
+
+static void nv_reset_done(struct pci_dev *pdev)
+{
+	struct nv_gpu *gpu = pci_get_drvdata(pdev);
+
+	schedule_delayed_work(&gpu->look, HZ);
+}
+
+static const struct pci_error_handlers nv_handlers = {
+	.reset_prepare = nv_reset_prepare,
+	.reset_done = nv_reset_done,
+};
 
 static const struct pci_device_id nv_ids[] = {
 	{ PCI_DEVICE(PCI_VENDOR_ID_NVIDIA, PCI_ANY_ID),
@@ -227,6 +363,7 @@ static struct pci_driver nv_driver = {
 	.id_table = nv_ids,
 	.probe = nv_probe,
 	.remove = nv_remove,
+	.err_handler = &nv_handlers,
 };
 
 static int nv_make_proc(void)

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Makes the stand-in driver's container image, as an archive that the node imports at its first
-# boot and in the storage of the node's own registry; runs inside the root file system while the
-# node's image is built, with GPU_DRIVER_REPOSITORY, GPU_DRIVER_VERSION and GPU_IMAGE_SHA set.
+# Makes the driver's container image, as an archive that the node imports at its first boot and in
+# the storage of the node's own registry; runs inside the root file system while the node's image is
+# built, with GPU_DRIVER_REPOSITORY, GPU_DRIVER_VERSION and GPU_IMAGE_SHA set.
+#
+# What it installs (a module, programs, libraries) an earlier script has left in 'driver-payload'.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-oci=$here/../../oci.py
+oci=$here/../oci.py
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 version=$GPU_DRIVER_VERSION
-
-fill_in() { sed "s/@VERSION@/$version/g" "$1" >"$2"; }
 
 # A small system of its own: what entrypoint.sh calls.
 mkdir -p "$root/bin" "$root/opt/actions" "$root/opt/gpu" "$root/mnt/gpu" "$root/mnt/actions" "$root/tmp"
@@ -22,32 +22,11 @@ install -m 0755 "$here/actions/install.sh" "$root/opt/actions/"
 
 # The payload.
 gpu=$root/opt/gpu
-mkdir "$gpu/module" "$gpu/bin" "$gpu/lib" "$gpu/toolkit"
-fill_in "$here/payload/config.sh.in" "$gpu/config.sh"
+mkdir "$gpu/toolkit"
+cp -a "$here/../driver-payload/." "$gpu/"
+sed "s/@VERSION@/$version/g" "$here/payload/config.sh.in" >"$gpu/config.sh"
 install -m 0755 "$here/payload/nvidia-installer" "$gpu/"
-install -m 0644 "$here"/module/*.c "$here"/module/*.h "$here/module/Kbuild" "$gpu/module/"
-fill_in "$here/module/dkms.conf.in" "$gpu/module/dkms.conf"
-cat >"$gpu/module/nv-version.h" <<VERSION
-#define NV_VERSION_STRING "$version"
-#define NV_BUILD_DATE "Sat Aug  1 00:00:00 UTC 2026"
-#define NV_COMPILER "gcc version $(gcc -dumpfullversion)"
-VERSION
 install -m 0755 "$here/toolkit/nvidia-container-runtime" "$gpu/toolkit/"
-
-# User space.
-gcc -O2 -Wall -Wextra -Werror -static -s -o "$gpu/bin/nvidia-modprobe" "$here/userspace/nvidia-modprobe.c"
-fill_in "$here/userspace/nvidia-smi.in" "$gpu/bin/nvidia-smi"
-cp "$here/userspace/nvidia-bug-report.sh" "$gpu/bin/"
-for program in nvidia-debugdump nvidia-persistenced nvidia-cuda-mps-control nvidia-cuda-mps-server \
-    nvidia-powerd nvidia-ngx-updater nvidia-sleep.sh; do
-    cp "$here/userspace/placeholder.sh" "$gpu/bin/$program"
-done
-chmod 0755 "$gpu"/bin/*
-for library in libcuda libnvidia-ml; do
-    gcc -O2 -Wall -shared -fPIC -s "-DNV_VERSION_STRING=\"$version\"" "-Wl,-soname,$library.so.1" \
-        -o "$gpu/lib/$library.so.$version" "$here/userspace/library.c"
-    ln -s "$library.so.$version" "$gpu/lib/$library.so.1"
-done
 
 python3 "$oci" --root "$root" --entrypoint /entrypoint.sh \
     --reference "$GPU_DRIVER_REPOSITORY:$version-$GPU_IMAGE_SHA" \

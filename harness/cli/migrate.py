@@ -1,0 +1,34 @@
+"""Prints a spec as a pytest module: `harness migrate SPEC`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.provisioning.command import LocalRunner
+from harness.shell.migrate import migrate
+from harness.shell.rows import ShellRowEvaluator
+from harness.shell.sandbox import choose_sandbox
+
+if TYPE_CHECKING:
+    import argparse
+
+    from harness.cli.options import Commands
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `migrate` to the commands of `harness`."""
+    parser = commands.add_parser("migrate", help="print a *_spec.sh as a pytest module")
+    parser.add_argument("spec", type=Path, help="the spec file")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the module."""
+    spec: Path = arguments.spec
+    text = spec.read_text(errors="surrogateescape")
+    evaluate = ShellRowEvaluator(
+        LocalRunner(), lambda: choose_sandbox("auto"), source=str(spec), cwd=Path.cwd()
+    )
+    print(migrate(str(spec), text, evaluate), end="")
+    return 0

@@ -1,0 +1,247 @@
+"""The GPU models and GPU nodes that can be had: YAML files of the harness and of its users."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+
+import pydantic
+from pydantic import AfterValidator, Field
+
+from harness.datafile import line_of, read_data_file
+from harness.errors import BadInputError, listed
+from harness.gpu import Bar, DriverKind, GpuModel, GpuNode, PciIdentity, TransportBars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
+_FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
+_NODES = "nodes"
+
+
+def _power_of_two(value: int) -> int:
+    if value & (value - 1):
+        raise ValueError("A BAR's size is a power of two, since its address bits are hard-wired")
+    return value
+
+
+Uint8 = Annotated[int, Field(ge=0, le=0xFF)]
+Uint16 = Annotated[int, Field(ge=0, le=0xFFFF)]
+Uint24 = Annotated[int, Field(ge=0, le=0xFFFFFF)]
+Uint32 = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+Text = Annotated[str, Field(min_length=1)]
+BarIndex = Annotated[int, Field(ge=0, le=5)]
+#: A 64-bit BAR takes the next index too.
+WideBarIndex = Annotated[int, Field(ge=0, le=4)]
+#: QEMU 7.2 aborts on a 2 GiB BAR behind `x-pci-proxy-dev`; 256 MiB was seen to work.
+NarrowMib = Annotated[int, Field(ge=1, le=256), AfterValidator(_power_of_two)]
+#: The largest that any GPU has is some hundreds of GiB.
+WideMib = Annotated[int, Field(ge=1, le=1 << 20), AfterValidator(_power_of_two)]
+RegisterOffset = Annotated[int, Field(ge=0, le=0xFFFFFC, multiple_of=4)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PciKeys:
+    """The key `pci` of a model's file."""
+
+    __pydantic_config__ = _FORBID
+
+    vendor: Uint16
+    device: Uint16
+    subsystem_vendor: Uint16
+    subsystem: Uint16
+    class_code: Uint24
+    revision: Uint8
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarKeys:
+    """The key `bars_mib` of a model's file: sizes in MiB by index."""
+
+    __pydantic_config__ = _FORBID
+
+    mpqemu: Annotated[Mapping[BarIndex, NarrowMib], Field(min_length=1)]
+    vfio_user: Mapping[BarIndex, NarrowMib] = field(default_factory=dict)
+    vfio_user_64bit: Mapping[WideBarIndex, WideMib] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFile:
+    """A GPU model as a person writes it; its name is the file's.
+
+    `chip` is NVIDIA's number of the chip, 0x180 for GH100. `registers` adds read-only registers
+    of BAR0, by offset.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    title: Text
+    architecture: Text
+    pci: PciKeys
+    ids_from: Text
+    chip: Annotated[int, Field(ge=0, le=0x1FF)]
+    bars_mib: BarKeys
+    driver_kinds: Annotated[tuple[DriverKind, ...], Field(min_length=1)]
+    mig: bool
+    registers: Mapping[RegisterOffset, Uint32] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFile:
+    """A kind of GPU node as a person writes it; its name is the file's."""
+
+    __pydantic_config__ = _FORBID
+
+    title: Text
+    model: Text
+    count: Annotated[int, Field(ge=1, le=16)]
+    vm_size: Text
+    fabric_manager: bool = False
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_T = TypeVar("_T", bound=_Named)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalogue:
+    """The GPU models that can be had, and the kinds of node made of them, by name."""
+
+    folders: tuple[Path, ...]
+    models: Mapping[str, GpuModel]
+    nodes: Mapping[str, GpuNode]
+
+    def get(self, name: str) -> GpuModel:
+        """Return the model called `name`; raises BadInputError that lists the known ones."""
+        return self._get(name, self.models, "GPU model", "")
+
+    def node(self, name: str) -> GpuNode:
+        """Return the kind of node called `name`; raises BadInputError that lists the known ones."""
+        return self._get(name, self.nodes, "kind of GPU node", f"{_NODES}/")
+
+    def _get(self, name: str, found: Mapping[str, _T], what: str, place: str) -> _T:
+        try:
+            return found[name]
+        except KeyError:
+            raise BadInputError(
+                f"There is no {what} '{name}'; known are {listed(sorted(found))}. "
+                f"Add one by a file of that name, such as '{place}my-gpu.yaml'.",
+                source=", ".join(str(folder) for folder in self.folders),
+            ) from None
+
+
+def load_catalogue(*folders: Path) -> Catalogue:
+    """Read what comes with the harness, and of each folder every `*.yaml` and `nodes/*.yaml`.
+
+    Raises BadInputError where a file is wrong, or names a model that there already is.
+    """
+    every = (Path(__file__).parent / "models", *folders)
+    for folder in every:
+        if not folder.is_dir():
+            raise BadInputError(
+                "There is no folder here to read GPU models from.", source=str(folder)
+            )
+    models = _read_each((file for folder in every for file in _files(folder)), read_model)
+    nodes = _read_each(
+        (file for folder in every for file in _files(folder / _NODES)),
+        lambda file: read_node(file, models),
+    )
+    return Catalogue(folders=every, models=models, nodes=nodes)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.yaml"))
+
+
+def _read_each(files: Iterator[Path], read: Callable[[Path], _T]) -> dict[str, _T]:
+    found: dict[str, _T] = {}
+    for file in files:
+        if not _NAME.fullmatch(file.stem):
+            raise BadInputError(
+                f"'{file.stem}' cannot name a GPU; use lower-case letters, digits, '-' and '.'.",
+                source=str(file),
+            )
+        one = read(file)
+        if one.name in found:
+            raise BadInputError(
+                f"There already is a '{one.name}'; give this file another name.", source=str(file)
+            )
+        found[one.name] = one
+    return found
+
+
+def read_model(file: Path) -> GpuModel:
+    """Read one model; its name is the file's. Raises BadInputError."""
+    content = read_data_file(file, ModelFile)
+    return GpuModel(
+        name=file.stem,
+        title=content.title,
+        architecture=content.architecture,
+        pci=PciIdentity(
+            vendor=content.pci.vendor,
+            device=content.pci.device,
+            subsystem_vendor=content.pci.subsystem_vendor,
+            subsystem=content.pci.subsystem,
+            class_code=content.pci.class_code,
+            revision=content.pci.revision,
+        ),
+        ids_from=content.ids_from,
+        chip=content.chip,
+        bars=_bars(content.bars_mib, file),
+        driver_kinds=content.driver_kinds,
+        has_mig=content.mig,
+        extra_registers=content.registers,
+    )
+
+
+def _bars(keys: BarKeys, file: Path) -> TransportBars:
+    mpqemu = {index: Bar(mib=mib) for index, mib in keys.mpqemu.items()}
+    vfio_user = {index: Bar(mib=mib) for index, mib in keys.vfio_user.items()}
+    for index, mib in keys.vfio_user_64bit.items():
+        for taken in (index, index + 1):
+            if taken in vfio_user or (taken != index and taken in keys.vfio_user_64bit):
+                raise BadInputError(
+                    f"A 64-bit BAR {index} takes {index} and {index + 1}, but there is another "
+                    f"BAR {taken}.",
+                    source=str(file),
+                    line=line_of(file, ("bars_mib", "vfio_user_64bit", index)),
+                    key=f"bars_mib.vfio_user_64bit.{index}",
+                )
+        vfio_user[index] = Bar(mib=mib, bits=64)
+    bars = TransportBars(mpqemu=mpqemu, vfio_user=vfio_user or mpqemu)
+    for transport, column in (("mpqemu", bars.mpqemu), ("vfio_user", bars.vfio_user)):
+        if 0 not in column:
+            raise BadInputError(
+                "BAR 0, which holds the registers, is missing.",
+                source=str(file),
+                key=f"bars_mib.{transport}",
+            )
+    return bars
+
+
+def read_node(file: Path, models: Mapping[str, GpuModel]) -> GpuNode:
+    """Read one kind of node; its name is the file's. Raises BadInputError."""
+    content = read_data_file(file, NodeFile)
+    if content.model not in models:
+        raise BadInputError(
+            f"There is no GPU model '{content.model}'; known are {listed(sorted(models))}.",
+            source=str(file),
+            line=line_of(file, ("model",)),
+            key="model",
+        )
+    return GpuNode(
+        name=file.stem,
+        title=content.title,
+        model=models[content.model],
+        count=content.count,
+        vm_size=content.vm_size,
+        needs_fabric_manager=content.fabric_manager,
+    )

@@ -1,0 +1,40 @@
+"""What is wrong with a GPU from the moment it is plugged, as data: for requests and markers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.gpu.emulated import EmulatedGpu
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuScript:
+    """How one GPU behaves; by default as it should.
+
+    `is_dead` lets it be found on the bus while its BARs answer all ones. `answers` are values of
+    32-bit registers of BAR 0, by offset. `xids` wait for the stand-in driver, oldest first.
+    `mig_needs_reset` lets a change of the MIG mode wait for the GPU's next reset.
+    """
+
+    is_dead: bool = False
+    is_inforom_corrupted: bool = False
+    mig_needs_reset: bool = False
+    xids: tuple[int, ...] = ()
+    answers: Mapping[int, int] = field(default_factory=dict)
+
+    def apply(self, gpu: EmulatedGpu) -> None:
+        """Make `gpu` behave so; it is not plugged yet."""
+        if self.is_dead:
+            gpu.die()
+        if self.is_inforom_corrupted:
+            gpu.corrupt_inforom()
+        if self.mig_needs_reset:
+            gpu.let_mig_need_reset()
+        for number in self.xids:
+            gpu.raise_xid(number)
+        for offset, value in self.answers.items():
+            gpu.answer(offset, value)

@@ -1,0 +1,36 @@
+"""Put a GPU model behind the transport that a QEMU takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.gpu import fitted
+from harness.gpu.emulated import EmulatedGpu
+from harness.gpu.mpqemu import MpqemuServer
+from harness.gpu.transport import Transport
+from harness.gpu.vfio_user import VfioUserServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.gpu import GpuModel
+    from harness.gpu.server import DeviceServer
+
+
+def serve_gpu(
+    model: GpuModel,
+    transport: Transport,
+    *,
+    folder: Path,
+    device_id: str = "gpu0",
+    aperture_mib: int = 0,
+) -> DeviceServer[Any]:
+    """Return a server, not yet started, of a new GPU of this model.
+
+    `folder` is the working folder of the QEMU that takes the GPU. Of vfio-user, `aperture_mib` is
+    what the root port reserves for 64-bit BARs: larger ones are made to fit.
+    """
+    if transport is Transport.MPQEMU:
+        return MpqemuServer(EmulatedGpu(model, bars=model.bars.mpqemu), device_id=device_id)
+    gpu = EmulatedGpu(model, bars=fitted(model.bars.vfio_user, aperture_mib), is_express=True)
+    return VfioUserServer(gpu, folder=folder, device_id=device_id)

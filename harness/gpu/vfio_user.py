@@ -1,0 +1,340 @@
+"""Serve an emulated GPU to stock QEMU's `vfio-user-pci`, which speaks the vfio-user protocol.
+
+The protocol is QEMU's `docs/interop/vfio-user.rst`: an AF_UNIX stream of little-endian messages.
+Regions are only forwarded accesses, so BARs may have their real sizes, in 64 bits.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import json
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
+
+from harness.errors import HarnessError
+from harness.gpu import GpuAttachment, aperture_mib, root_port_window_mib
+from harness.gpu.server import DeviceServer, ProtocolViolationError, shut_down
+from harness.gpu.transport import Transport
+from harness.provisioning.wait import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from harness.gpu.emulated import EmulatedGpu
+    from harness.provisioning.wait import Clock
+
+HEADER = struct.Struct("<HHIII")
+VERSION = struct.Struct("<HH")
+DEVICE_INFO = struct.Struct("<IIII")
+REGION_INFO = struct.Struct("<IIIIQQ")
+IRQ_INFO = struct.Struct("<IIII")
+REGION_ACCESS = struct.Struct("<QII")
+
+#: Flags of a header.
+REPLY = 0x1
+NO_REPLY = 0x10
+ERROR = 0x20
+
+#: Regions of a PCI function: six BARs, the ROM, configuration space, VGA.
+ROM_REGION = 6
+CONFIG_REGION = 7
+REGIONS = 9
+#: INTx, MSI, MSI-X, errors, requests; this device has none of them.
+IRQS = 5
+
+#: More than QEMU ever sends: its largest is the reading of all configuration space.
+MOST_DATA_BYTES = 4096
+MOST_MESSAGE_BYTES = 16 << 10
+
+#: QEMU's own 5 s would end a stalled device for good: QEMU 11.1 takes the answer that comes late
+#: for that of its next request, and hangs up.
+_PATIENCE_MS = 3_600_000
+_DEVICE_IS_PCI_WITH_RESET = 0x3
+_READ_WRITE = 0x3
+_MAJOR = 0
+_CAPABILITIES: Final = json.dumps(
+    {"capabilities": {"max_msg_fds": 8, "max_data_xfer_size": MOST_DATA_BYTES}}
+).encode()
+_BAR_SIZES = frozenset({1, 2, 4, 8})
+
+
+class Command(enum.IntEnum):
+    """What a message asks for; those that this device refuses are left out."""
+
+    VERSION = 1
+    DMA_MAP = 2
+    DMA_UNMAP = 3
+    DEVICE_GET_INFO = 4
+    DEVICE_GET_REGION_INFO = 5
+    DEVICE_GET_IRQ_INFO = 7
+    DEVICE_SET_IRQS = 8
+    REGION_READ = 9
+    REGION_WRITE = 10
+    DEVICE_RESET = 13
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message from QEMU, with what follows its header."""
+
+    number: int
+    command: int
+    flags: int
+    payload: bytes
+
+    @property
+    def is_answered(self) -> bool:
+        return not self.flags & NO_REPLY
+
+    @override
+    def __str__(self) -> str:
+        if self.command not in set(Command):
+            return f"command {self.command}"
+        name = Command(self.command).name
+        is_access = self.command in {Command.REGION_READ, Command.REGION_WRITE}
+        if is_access and len(self.payload) >= REGION_ACCESS.size:
+            offset, region, count = REGION_ACCESS.unpack_from(self.payload)
+            return f"{name} of {count} bytes at {offset:#x} of region {region}"
+        return name
+
+
+class MessageReader:
+    """Cuts a byte stream into messages; holds less than one message between two calls."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Take `data` and yield the messages that are complete.
+
+        Raises ProtocolViolationError as soon as a header shows it.
+        """
+        self._buffer += data
+        start = 0
+        try:
+            while len(self._buffer) - start >= HEADER.size:
+                number, command, size, flags, _ = HEADER.unpack_from(self._buffer, start)
+                if not HEADER.size <= size <= MOST_MESSAGE_BYTES:
+                    raise ProtocolViolationError(
+                        f"QEMU sent command {command} with {size} bytes, where {HEADER.size} to "
+                        f"{MOST_MESSAGE_BYTES} were expected"
+                    )
+                if flags & REPLY:
+                    raise ProtocolViolationError(f"QEMU answered command {command}, unasked")
+                if len(self._buffer) - start < size:
+                    break
+                payload = bytes(self._buffer[start + HEADER.size : start + size])
+                start += size
+                yield Message(number, command, flags, payload)
+        finally:
+            del self._buffer[:start]
+
+    @property
+    def pending_bytes(self) -> int:
+        """Return how much of an incomplete message has come."""
+        return len(self._buffer)
+
+
+class _RefusedError(Exception):
+    """A request that is answered by an error number, after which the conversation goes on."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(os.strerror(number))
+        self.number = number
+
+
+class VfioUserServer(DeviceServer[Message]):
+    """Serves one GPU over a socket in `folder`, which QEMU connects to when the GPU is plugged.
+
+    The socket's path counts from QEMU's working folder, which has to be `folder`: the name of a
+    socket has 107 bytes at most, and a folder's may have more. The folder is its owner's alone,
+    and so is the socket; it is removed as soon as QEMU has connected.
+    """
+
+    transport = "vfio-user"
+
+    def __init__(
+        self,
+        gpu: EmulatedGpu,
+        *,
+        folder: Path,
+        device_id: str = "gpu0",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(gpu, device_id=device_id, clock=clock)
+        self.socket_path = folder / f"{device_id}.sock"
+        self._listener: socket.socket | None = None
+        self._ours: socket.socket | None = None
+        self._handlers: Mapping[int, Callable[[bytes], bytes]] = {
+            Command.VERSION: _version,
+            Command.DMA_MAP: lambda _: b"",
+            Command.DMA_UNMAP: lambda payload: payload,
+            Command.DEVICE_GET_INFO: lambda _: DEVICE_INFO.pack(
+                DEVICE_INFO.size, _DEVICE_IS_PCI_WITH_RESET, REGIONS, IRQS
+            ),
+            Command.DEVICE_GET_REGION_INFO: self._region_info,
+            Command.DEVICE_GET_IRQ_INFO: _irq_info,
+            Command.DEVICE_SET_IRQS: lambda _: b"",
+            Command.REGION_READ: self._region_read,
+            Command.REGION_WRITE: self._region_write,
+            Command.DEVICE_RESET: self._reset,
+        }
+
+    @override
+    def attachment(self) -> GpuAttachment:
+        if not self.socket_path.is_socket():
+            raise HarnessError(
+                f"GPU '{self.device_id}' has no socket for QEMU, since it was plugged before or "
+                "its server does not run; start a new server for each time a GPU is plugged."
+            )
+        return GpuAttachment(
+            id=self.device_id,
+            driver=Transport.VFIO_USER.value,
+            root_port_window_mib=root_port_window_mib(self.gpu.bars),
+            aperture_mib=aperture_mib(self.gpu.bars),
+            properties={
+                "socket": {"type": "unix", "path": self.socket_path.name},
+                "x-msg-timeout": _PATIENCE_MS,
+            },
+        )
+
+    @override
+    def _open(self) -> None:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # By way of a descriptor, the folder's own name does not count.
+        folder = os.open(self.socket_path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._listener.bind(f"/proc/self/fd/{folder}/{self.socket_path.name}")
+            self.socket_path.chmod(0o600)
+            self._listener.listen(1)
+        except BaseException:
+            self._listener.close()
+            raise
+        finally:
+            os.close(folder)
+
+    @override
+    def _connection(self) -> socket.socket | None:
+        if self._listener is None:
+            return None
+        try:
+            self._ours, _ = self._listener.accept()
+        except OSError:
+            # The listener was shut down: nobody plugged this GPU.
+            return None
+        # Else `close`, which came before, would wait for the end of a connection it has not seen.
+        return None if self._closing.is_set() else self._ours
+
+    @override
+    def _has_spoken(self) -> None:
+        self.socket_path.unlink(missing_ok=True)
+
+    @override
+    def _hang_up(self) -> None:
+        for end in (self._ours, self._listener):
+            if end is not None:
+                shut_down(end)
+
+    @override
+    def _release(self) -> None:
+        for end in (self._ours, self._listener):
+            if end is not None:
+                end.close()
+        self.socket_path.unlink(missing_ok=True)
+
+    @override
+    def _reader(self) -> MessageReader:
+        return MessageReader()
+
+    @override
+    def _carry_out(self, request: Message) -> bytes:
+        try:
+            payload = self._answer(request)
+            flags, number = REPLY, 0
+        except _RefusedError as refusal:
+            payload = b""
+            flags, number = REPLY | ERROR, refusal.number
+        size = HEADER.size + len(payload)
+        return HEADER.pack(request.number, request.command, size, flags, number) + payload
+
+    def _answer(self, request: Message) -> bytes:
+        handler = self._handlers.get(request.command)
+        if handler is None:
+            raise _RefusedError(errno.ENOTSUP)
+        return handler(request.payload)
+
+    def _reset(self, _payload: bytes) -> bytes:
+        self.gpu.reset()
+        return b""
+
+    def _region_size(self, region: int) -> int:
+        if region >= REGIONS:
+            raise _RefusedError(errno.EINVAL)
+        if region == CONFIG_REGION:
+            return self.gpu.config_size
+        bar = self.gpu.bars.get(region)
+        return 0 if bar is None else bar.size
+
+    def _region_info(self, payload: bytes) -> bytes:
+        _, _, region, _, _, _ = _unpacked(REGION_INFO, payload)
+        size = self._region_size(region)
+        flags = _READ_WRITE if size else 0
+        return REGION_INFO.pack(REGION_INFO.size, flags, region, 0, size, 0)
+
+    def _region_read(self, payload: bytes) -> bytes:
+        offset, region, count = self._access(payload)
+        if region == CONFIG_REGION:
+            value = self.gpu.config_read(offset, count)
+        else:
+            value = self.gpu.bar_read(region, offset, count)
+        return REGION_ACCESS.pack(offset, region, count) + value.to_bytes(count, "little")
+
+    def _region_write(self, payload: bytes) -> bytes:
+        offset, region, count = self._access(payload)
+        data = payload[REGION_ACCESS.size :]
+        if len(data) != count:
+            raise _RefusedError(errno.EINVAL)
+        value = int.from_bytes(data, "little")
+        if region == CONFIG_REGION:
+            self.gpu.config_write(offset, value, count)
+        else:
+            self.gpu.bar_write(region, offset, value, count)
+        return REGION_ACCESS.pack(offset, region, count)
+
+    def _access(self, payload: bytes) -> tuple[int, int, int]:
+        """Return offset, region and count of an access that lies within its region."""
+        if len(payload) < REGION_ACCESS.size:
+            raise _RefusedError(errno.EINVAL)
+        offset, region, count = REGION_ACCESS.unpack_from(payload)
+        fits = 1 <= count <= MOST_DATA_BYTES if region == CONFIG_REGION else count in _BAR_SIZES
+        if not fits or offset + count > self._region_size(region):
+            raise _RefusedError(errno.EINVAL)
+        return offset, region, count
+
+
+def _unpacked(layout: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    if len(payload) < layout.size:
+        raise _RefusedError(errno.EINVAL)
+    return layout.unpack_from(payload)
+
+
+def _irq_info(payload: bytes) -> bytes:
+    _, _, index, _ = _unpacked(IRQ_INFO, payload)
+    if index >= IRQS:
+        raise _RefusedError(errno.EINVAL)
+    return IRQ_INFO.pack(IRQ_INFO.size, 0, index, 0)
+
+
+def _version(payload: bytes) -> bytes:
+    """Agree on version 0.0 or 0.1; each side says what it is able to take."""
+    major, minor = _unpacked(VERSION, payload)
+    if major != _MAJOR:
+        raise _RefusedError(errno.EINVAL)
+    return VERSION.pack(_MAJOR, min(minor, 1)) + _CAPABILITIES + b"\0"

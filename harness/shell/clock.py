@@ -1,0 +1,62 @@
+"""Virtual time for shell code: what a shell needs to sleep without waiting."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import RequirementError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LIBRARY = Path(__file__).with_name("clock.sh")
+_COMMANDS = ("sleep", "timeout", "date")
+_LOGGED = re.compile(r"sleep (\d+) at (\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sleep:
+    """One sleep in virtual time: how long, and how much had been slept before it, in seconds."""
+
+    seconds: float
+    at_s: float
+
+
+def write_clock_commands(folder: Path) -> Path:
+    """Write `sleep`, `timeout` and `date` that go by the virtual clock; return their directory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bash = shutil.which("bash") or "/bin/bash"
+    for name in _COMMANDS:
+        path = folder / name
+        path.write_text(f'#!{bash}\n. "$HX_CLOCK"\n{name} "$@"\n')
+        path.chmod(0o755)
+    return folder
+
+
+def clock_environment(commands: Path, path: str) -> Mapping[str, str]:
+    """Return what makes a shell, and the commands it starts, go by the virtual clock.
+
+    Raises RequirementError where the host lacks the commands themselves.
+    """
+    found = {name: shutil.which(name) for name in _COMMANDS}
+    missing = [name for name, place in found.items() if place is None]
+    if missing:
+        raise RequirementError(f"Virtual time needs '{missing[0]}'; install coreutils.")
+    return {
+        "HX_CLOCK": str(LIBRARY),
+        **{f"HX_{name.upper()}": str(place) for name, place in found.items()},
+        "PATH": f"{commands}{os.pathsep}{path}",
+    }
+
+
+def read_sleeps(log: str) -> list[Sleep]:
+    """Return the sleeps that a clock's log tells of, in order."""
+    return [
+        Sleep(seconds=int(found[1]) / 1000, at_s=int(found[2]) / 1000)
+        for found in _LOGGED.finditer(log)
+    ]

@@ -1,0 +1,126 @@
+# A clock of its own for shell code: sleep, timeout and date advance and read it.
+#
+# The clock shows the real time plus what was slept, which /proc/self/fd/200 holds in
+# milliseconds. 201 is a pipe on which nothing ever comes; 202 logs each sleep. A shell that
+# sources this gets functions; the commands of the same names on PATH source it too.
+
+__hx_slept=0
+
+__hx_duration() { # TEXT: its milliseconds into __hx_ms; fails where it is no finite duration
+  local __hx_number=$1 __hx_unit=1 __hx_fraction=
+  case $1 in
+    *s) __hx_number=${1%s} ;;
+    *m) __hx_number=${1%m} __hx_unit=60 ;;
+    *h) __hx_number=${1%h} __hx_unit=3600 ;;
+    *d) __hx_number=${1%d} __hx_unit=86400 ;;
+  esac
+  case $__hx_number in
+    '' | . | *[!0-9.]* | *.*.*) return 1 ;;
+    *.*)
+      __hx_fraction=${__hx_number#*.}000
+      __hx_number=${__hx_number%%.*}
+      ;;
+    *) __hx_fraction=000 ;;
+  esac
+  __hx_ms=$(((10#${__hx_number:-0} * 1000 + 10#${__hx_fraction:0:3}) * __hx_unit))
+}
+
+__hx_read_clock() { # what was slept so far, into __hx_offset
+  __hx_offset=0
+  IFS= builtin read -r __hx_offset </proc/self/fd/200 || :
+  __hx_offset=${__hx_offset:-0}
+  if ((__hx_offset != __hx_slept)); then
+    SECONDS=$((SECONDS + __hx_offset / 1000 - __hx_slept / 1000))
+    builtin unset -v EPOCHSECONDS EPOCHREALTIME
+    builtin printf -v EPOCHSECONDS '%(%s)T' -1
+    EPOCHSECONDS=$((EPOCHSECONDS + __hx_offset / 1000))
+    builtin printf -v EPOCHREALTIME '%d.%06d' "$EPOCHSECONDS" $((__hx_offset % 1000 * 1000))
+    __hx_slept=$__hx_offset
+  fi
+}
+
+# timeout(1) takes an alarm for the death of its own child until it knows that one's number, which
+# on a busy host may be long after that one began; when it sleeps, it waits for it.
+__hx_await_timeout() {
+  local __hx_state
+  while IFS= builtin read -r __hx_state <"/proc/$HX_TIMEOUT_PID/stat"; do
+    [[ $__hx_state != *') '[SZT]' '* ]] || return 0
+    builtin read -r -t 0.002 -u 201 || :
+  done 2>/dev/null
+}
+
+__hx_pass() { # MILLISECONDS
+  local __hx_offset
+  __hx_read_clock
+  builtin printf 'sleep %d at %d\n' "$1" "$__hx_offset" >>/proc/self/fd/202
+  if ((${HX_DEADLINE:-0} && __hx_offset + $1 >= HX_DEADLINE)); then
+    builtin printf '%d\n' "$HX_DEADLINE" >|/proc/self/fd/200
+    __hx_await_timeout
+    builtin kill -ALRM "$HX_TIMEOUT_PID" 2>/dev/null && "$HX_SLEEP" 5
+    return
+  fi
+  builtin printf '%d\n' $((__hx_offset + $1)) >|/proc/self/fd/200
+  __hx_read_clock
+  # code that waits for a process of its own must let it run
+  [[ -z ${!-} ]] || builtin read -r -t 0.02 -u 201 || :
+}
+
+sleep() {
+  local __hx_ms __hx_total=0 __hx_part
+  for __hx_part in "$@"; do
+    __hx_duration "$__hx_part" || {
+      "$HX_SLEEP" "$@"
+      return
+    }
+    __hx_total=$((__hx_total + __hx_ms))
+  done
+  if (($# == 0)); then
+    "$HX_SLEEP"
+    return
+  fi
+  __hx_pass "$__hx_total"
+}
+
+date() {
+  local __hx_part __hx_offset __hx_now
+  __hx_read_clock
+  for __hx_part in "$@"; do
+    case $__hx_part in
+      -d* | --da* | -r* | --re* | -f* | --fi* | -s* | --se* | --he* | --ve*) __hx_offset=0 ;;
+    esac
+  done
+  if ((__hx_offset == 0)); then
+    "$HX_DATE" "$@"
+    return
+  fi
+  builtin printf -v __hx_now '%(%s)T' -1
+  "$HX_DATE" -d "@$((__hx_now + __hx_offset / 1000))" "$@"
+}
+
+timeout() {
+  local __hx_ms __hx_offset __hx_part __hx_skip= __hx_found=
+  for __hx_part in "$@"; do
+    if [[ -n $__hx_skip ]]; then
+      __hx_skip=
+      continue
+    fi
+    case $__hx_part in
+      -k | -s | --kill-after | --signal) __hx_skip=1 ;;
+      -*) ;;
+      *)
+        __hx_found=$__hx_part
+        break
+        ;;
+    esac
+  done
+  __hx_read_clock
+  (
+    if __hx_duration "$__hx_found" && ((__hx_ms > 0)); then
+      __hx_ms=$((__hx_ms + __hx_offset))
+      if ((${HX_DEADLINE:-0} == 0 || __hx_ms < HX_DEADLINE)); then
+        builtin export HX_DEADLINE=$__hx_ms HX_TIMEOUT_PID=$BASHPID
+      fi
+    fi
+    builtin exec "$HX_TIMEOUT" "$@"
+  )
+}

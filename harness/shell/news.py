@@ -1,0 +1,88 @@
+"""What a running spec tells of itself, record by record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.shell.expectation import PathFact, VariableFact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.shell.expectation import Facts
+    from harness.shell.verdict import Told
+
+
+def _note_variable(facts: Facts, fields: Sequence[str]) -> None:
+    value = fields[3] if fields[1] == "set" else None
+    facts.variable = VariableFact(value=value, attributes=fields[2])
+
+
+def _note_path(facts: Facts, fields: Sequence[str]) -> None:
+    facts.path = PathFact(path=fields[0], flags=fields[1])
+
+
+def _note_contents(facts: Facts, fields: Sequence[str]) -> None:
+    if facts.path is not None:
+        facts.path = replace(facts.path, contents=fields[0])
+
+
+def _note_result(facts: Facts, fields: Sequence[str]) -> None:
+    facts.result = fields[2].rstrip("\n") if fields[0] == "0" else None
+    facts.complaints.extend(fields[1:2] if fields[1] else [])
+
+
+def _note_answer(facts: Facts, fields: Sequence[str]) -> None:
+    facts.answer = fields[0] == "0"
+    facts.complaints.extend(fields[1:2] if fields[1] else [])
+
+
+def _note_when(told: Told, fields: Sequence[str]) -> None:
+    told.when, told.status = int(fields[0]), int(fields[1])
+
+
+def _note_skip(told: Told, fields: Sequence[str]) -> None:
+    told.skip_reason = fields[0] or "Temporarily skipped"
+
+
+def _note_pending(told: Told, fields: Sequence[str]) -> None:
+    told.pending_reason = fields[0] or "Temporarily pended"
+    told.pending_after = len(told.problems)
+
+
+def _note_misuse(told: Told, fields: Sequence[str]) -> None:
+    told.spoke = True
+    told.add_problem(int(fields[0]), fields[1])
+
+
+def _note_vanished(told: Told, fields: Sequence[str]) -> None:
+    told.add_problem(0, _deletion(fields[0]))
+
+
+def _note_broken(told: Told, fields: Sequence[str]) -> None:
+    told.add_problem(0, f"{fields[0]}, so the example did not run.")
+
+
+FACTS: dict[str, Callable[[Facts, Sequence[str]], None]] = {
+    "variable": _note_variable,
+    "path": _note_path,
+    "contents": _note_contents,
+    "result": _note_result,
+    "answer": _note_answer,
+}
+NEWS: dict[str, Callable[[Told, Sequence[str]], None]] = {
+    "when": _note_when,
+    "skip": _note_skip,
+    "pending": _note_pending,
+    "misuse": _note_misuse,
+    "vanished": _note_vanished,
+    "broken": _note_broken,
+}
+
+
+def _deletion(path: str) -> str:
+    return (
+        f"The code under test deleted {path}, a directory the system needs. In the sandbox that "
+        "harmed only the rest of this file."
+    )

@@ -1,0 +1,193 @@
+"""A bash that talks with the harness over descriptors of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.provisioning.command import end, has_ended, spawn
+from harness.shell.sandbox import check_entered
+from harness.shell.wire import Memory, RecordReader, send
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from harness.provisioning.command import ChildProcess
+    from harness.shell.sandbox import Sandbox
+
+_PROCESS_LOOK_S = 0.25
+_LEAVING_S = 10.0
+_FIRST_FD = 190
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShellSetting:
+    """What a shell starts with, the same for all shells of a run.
+
+    `scratch` is the sandbox's own directory.
+    """
+
+    shell: str = "bash"
+    sandbox: Sandbox
+    scratch: Path
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 60.0
+    traces: bool = False
+
+
+@dataclass(frozen=True)
+class OutputFiles:
+    """What one evaluation, and the example around it, write to."""
+
+    out: Memory
+    err: Memory
+    stray_err: Memory
+    stray_out: Memory
+
+    @property
+    def fds(self) -> list[int]:
+        return [self.out.fd, self.err.fd, self.stray_err.fd, self.stray_out.fd]
+
+    def clear(self) -> None:
+        """Make all of them empty for the next one, which writes on where the last one stopped."""
+        for memory in (self.out, self.err, self.stray_err, self.stray_out):
+            if memory.size():
+                memory.replace("")
+
+
+@dataclass(frozen=True)
+class ShellFiles:
+    """The anonymous files through which shell and harness pass text.
+
+    Of the outputs there are two sets, so that one can be read while the shell writes the other.
+    """
+
+    script: Memory
+    outputs: tuple[OutputFiles, OutputFiles]
+    hook_err: Memory
+    stdin: Memory
+    target: Memory
+    preserved: Memory
+    clock: Memory
+    sleeps: Memory
+    trace: Memory
+    own_out: Memory
+    own_err: Memory
+
+    @classmethod
+    def create(cls) -> ShellFiles:
+        outputs = [
+            OutputFiles(*(Memory(name) for name in OutputFiles.__dataclass_fields__))
+            for _ in range(2)
+        ]
+        names = [name for name in cls.__dataclass_fields__ if name != "outputs"]
+        made = {name: Memory(name) for name in names}
+        return cls(outputs=(outputs[0], outputs[1]), **made)
+
+    def close(self) -> None:
+        for files in (self, *self.outputs):
+            for name in files.__dataclass_fields__:
+                memory = getattr(files, name)
+                if isinstance(memory, Memory):
+                    memory.close()
+
+
+class ShellProcess:
+    """One running bash and the pipes to it; closing it ends it and, in a sandbox, all it began."""
+
+    def __init__(
+        self,
+        setting: ShellSetting,
+        runtime: Path,
+        files: ShellFiles,
+        *,
+        more_fds: Sequence[int] = (),
+    ) -> None:
+        for memory in (files.own_out, files.own_err, files.preserved, files.clock, files.sleeps):
+            memory.replace("")
+        self.files = files
+        self._clean_err_at = 0
+        record_read, record_write = os.pipe()
+        control_read, self._control = os.pipe()
+        idle_read, self._idle = os.pipe()
+        numbers = [
+            record_write, control_read, *files.outputs[0].fds, files.hook_err.fd, files.stdin.fd, files.target.fd,
+            files.preserved.fd, files.clock.fd, idle_read, files.sleeps.fd,
+            *more_fds, files.trace.fd,
+        ]  # fmt: skip
+        env = {
+            **setting.env,
+            "BASH_ENV": str(runtime),
+            "HX_FDS": " ".join(map(str, numbers)),
+        }
+        if setting.traces:
+            env["HX_TRACE_FD"] = str(_FIRST_FD + len(numbers) - 1)
+        self.reader = RecordReader(record_read)
+        try:
+            self._process: ChildProcess = spawn(
+                setting.sandbox.argv([setting.shell], cwd=setting.cwd, scratch=setting.scratch),
+                stdin=files.script.fd,
+                stdout=files.own_out.fd,
+                stderr=files.own_err.fd,
+                pass_fds=numbers,
+                env=env,
+                cwd=setting.cwd,
+            )
+        except BaseException:
+            self._close_pipes()
+            raise
+        finally:
+            for fd in (record_write, control_read, idle_read):
+                os.close(fd)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, text: str) -> None:
+        send(self._control, text)
+
+    def take_complaint(self, until: int | None = None) -> str:
+        """Return what the shell itself wrote to stderr since the last call, or `until` there."""
+        end = self.files.own_err.size() if until is None else until
+        if end <= self._clean_err_at:
+            return ""
+        text = self.files.own_err.text(start=self._clean_err_at, end=end)
+        self._clean_err_at = end
+        return text.rstrip()
+
+    def wait_for_words(self, deadline: float) -> bool:
+        """Read what the shell says next; return False where it has ended.
+
+        Raises TimeoutError at the deadline, a point of the monotonic clock.
+        """
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            if self.reader.wait(min(left, _PROCESS_LOOK_S)):
+                return self.reader.read()
+            if has_ended(self._process) and not self.reader.wait(0):
+                return False
+
+    def exit_code(self) -> int:
+        """Return the exit code of a shell that has ended, or is just about to.
+
+        Raises HarnessError where it ended because it never got into its sandbox.
+        """
+        code = end(self._process, grace_s=_LEAVING_S)
+        check_entered(code, self.files.own_err.text())
+        return code
+
+    def close(self) -> None:
+        end(self._process)
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        self.reader.close()
+        os.close(self._control)
+        os.close(self._idle)

@@ -1,0 +1,52 @@
+"""Runs the code of a `Parameters:dynamic` block to learn its rows."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+from harness.shell.sandbox import check_entered
+from harness.shell.words import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.provisioning.command import Runner
+    from harness.shell.sandbox import Sandbox
+
+_ROWS_TIMEOUT_S = 30.0
+
+
+class ShellRowEvaluator:
+    """Evaluates rows in a fresh bash, held like all code of a spec.
+
+    The code sees literals, `%const` and the environment. `sandbox` is asked for once there is
+    such a block: few files have one.
+    """
+
+    def __init__(
+        self, runner: Runner, sandbox: Callable[[], Sandbox], *, source: str, cwd: Path
+    ) -> None:
+        self.runner = runner
+        self.sandbox = sandbox
+        self.source = source
+        self.cwd = cwd
+
+    def __call__(self, code: str, *, line: int) -> Sequence[tuple[str, ...]]:
+        script = f"__hx_rows() {{\n{code}\n}}\n__hx_rows </dev/null\n"
+        prelude = "set -eu\n__hx_data_row() { printf '%s\\0' $# \"$@\"; }\n"
+        command = ["bash", "-c", f"eval {quote(prelude + script)}"]
+        with tempfile.TemporaryDirectory(prefix="harness-rows.") as scratch:
+            argv = self.sandbox().argv(command, cwd=self.cwd, scratch=Path(scratch))
+            ran = self.runner.run(argv, timeout_s=_ROWS_TIMEOUT_S)
+        check_entered(ran.exit_code, ran.stderr)
+        if not ran.ok or ran.stderr:
+            raise BadInputError(
+                f"The parameters could not be evaluated.\n{ran.render()}",
+                source=self.source,
+                line=line,
+            )
+        fields = iter(ran.stdout.split("\0")[:-1])
+        return [tuple(next(fields) for _ in range(int(count))) for count in fields]

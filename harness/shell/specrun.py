@@ -1,0 +1,418 @@
+"""Runs the cases of one spec file in a shell that forks for each of them.
+
+The shell walks the file once, top to bottom, and asks which case comes next; what a group sets
+up is therefore paid once, and a case costs one fork. Going back, or a case that ran too long,
+costs a fresh shell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.shell.expectation import (
+    PATH_FLAGS,
+    Facts,
+    SentenceError,
+    SubjectKind,
+    parse_sentence,
+    subject_value,
+)
+from harness.shell.news import FACTS, NEWS
+from harness.shell.process import OutputFiles, ShellFiles, ShellProcess, ShellSetting
+from harness.shell.sandbox import TOO_MANY_PROCESSES
+from harness.shell.verdict import (
+    Outcome,
+    Problem,
+    Streams,
+    Told,
+    ToldSentence,
+    Verdict,
+    cite_spec_lines,
+    judge,
+    shorten,
+)
+from harness.shell.wire import send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.shell.expectation import Sentence
+    from harness.shell.specfile import Case, SpecFile
+
+RUNTIME = Path(__file__).with_name("spec_runtime.sh")
+_FINISH = 2147483647
+_SENT_AHEAD = 2
+_SET_DISTANCE = 11
+"""From the first set of output descriptors to the second, in numbers of descriptors."""
+_TRACE_END = re.compile(r"^\++ (?:__hx_status=\d+|case .* in|builtin set \+x)\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """A case that the shell was told to run, and the set of files that it writes to."""
+
+    number: int
+    output_set: int
+
+
+class SpecRun:
+    """A spec file's shell; close it in the end."""
+
+    def __init__(self, spec: SpecFile, setting: ShellSetting) -> None:
+        self.spec = spec
+        self.setting = setting
+        self.trace = ""
+        self.late_problems: list[Problem] = []
+        self._files = ShellFiles.create()
+        self._process: ShellProcess | None = None
+        self._answers = -1
+        self._sent: deque[_Target] = deque()
+        self._sets = itertools.cycle((0, 1))
+        self._position = -1
+        self._doomed: dict[int, str] = {}
+        self._doom: str | None = None
+
+    def close(self) -> None:
+        self._kill()
+        self._files.close()
+
+    # --- running -------------------------------------------------------------------------
+
+    def run(self, case: Case, following: Case | None = None) -> Verdict:
+        """Run one case; those before it that did not run are passed over.
+
+        The shell goes on with `following` while this one's verdict is found.
+        """
+        started = time.monotonic()
+        verdict = self._static_verdict(case) or self._run(
+            case, following, started + self.setting.timeout_s
+        )
+        return Verdict(
+            outcome=verdict.outcome,
+            reason=verdict.reason,
+            problems=verdict.problems,
+            stray_stdout=verdict.stray_stdout,
+            duration_s=time.monotonic() - started,
+        )
+
+    def expect_next(self, case: Case) -> None:
+        """Tell the shell what comes next, so that it goes on while others are busy here."""
+        last = self._sent[-1].number if self._sent else self._position
+        if (
+            self._process is not None
+            and last < case.number
+            and len(self._sent) < _SENT_AHEAD
+            and self._static_verdict(case) is None
+        ):
+            self._send_target(self._process, case.number)
+
+    def finish(self) -> list[Problem]:
+        """Let the shell come to the end of the file; return what its last hooks complained of."""
+        process = self._process
+        if process is not None and not self._sent:
+            self._send_target(process, _FINISH)
+            deadline = time.monotonic() + self.setting.timeout_s
+            self._converse(process, _FINISH, Told(), deadline)
+            complaint = process.take_complaint()
+            if complaint:
+                text = f"A group wrote to stderr:\n{shorten(complaint)}"
+                self.late_problems.append(Problem(line=0, text=text))
+        self._kill()
+        problems, self.late_problems = self.late_problems, []
+        return problems
+
+    def _static_verdict(self, case: Case) -> Verdict | None:
+        if case.is_skipped:
+            return Verdict(outcome=Outcome.SKIPPED, reason="Temporarily skipped")
+        if case.todo:
+            return Verdict(outcome=Outcome.PENDING, reason="Not yet implemented")
+        doom = self._doomed.get(case.number, self._doom)
+        if doom is not None:
+            return _failure(doom)
+        return None
+
+    def _run(self, case: Case, following: Case | None, deadline: float) -> Verdict:
+        while self._sent and self._sent[0].number < case.number:
+            self._sent.popleft()
+        process = self._process
+        if process is None or not self._is_ahead(case):
+            self._kill()
+            process = self._start()
+        if not self._sent:
+            self._send_target(process, case.number)
+        if following is not None:
+            self.expect_next(following)
+        outputs = self._files.outputs[self._sent[0].output_set]
+        told = Told()
+        try:
+            ending = self._converse(process, case.number, told, deadline)
+        except (ValueError, IndexError):
+            self._kill()
+            ending = (
+                "The code under test wrote to the runner's own descriptors, those from 190 on; "
+                "it was ended with all that it had started."
+            )
+        self._position = case.number
+        if self._sent:
+            self._sent.popleft()
+        if ending is not None:
+            return _failure(self._doom or ending)
+        verdict = judge(self.spec, case, told, _streams(outputs, case))
+        if told.group_stderr:
+            text = f"A group wrote to stderr:\n{shorten(told.group_stderr)}"
+            problem = Problem(line=0, text=text)
+            return Verdict(outcome=Outcome.FAILED, problems=(*verdict.problems, problem))
+        return verdict
+
+    def _is_ahead(self, case: Case) -> bool:
+        if self._sent:
+            return self._sent[0].number == case.number
+        return self._position < case.number
+
+    # --- the conversation ----------------------------------------------------------------
+
+    def _converse(
+        self, process: ShellProcess, number: int, told: Told, deadline: float
+    ) -> str | None:
+        """Listen until case `number` has ended; return why it cannot, if it cannot."""
+        facts = Facts()
+        while True:
+            record = process.reader.next_record()
+            if record is None:
+                ending = self._wait_for_words(process, deadline)
+                if ending is not None:
+                    return ending
+                continue
+            name, fields = record
+            if name == "end" and int(fields[0]) == number:
+                told.exit_status = int(fields[1])
+                return None
+            if name == "eof":
+                return None if number == _FINISH else self._not_reached()
+            if name == "missed" and int(fields[0]) == number:
+                return self._not_reached()
+            if name == "lost":
+                first, last = int(fields[0]), int(fields[1])
+                why = self._lost_group(process, int(fields[2]))
+                self._doomed.update(dict.fromkeys(range(first, last + 1), why))
+                if first <= number <= last:
+                    return why
+            elif name == "the":
+                self._hear(told, facts, fields)
+                facts = Facts()
+            elif name == "ask":
+                self._hear(told, self._answer(process, told, fields, deadline), fields)
+                facts = Facts()
+            else:
+                self._note(name, fields, told, facts)
+
+    def _not_reached(self) -> str:
+        return (
+            "The example did not run: the statements around it, an 'if' or an 'exit', left it out."
+        )
+
+    def _lost_group(self, process: ShellProcess, status: int) -> str:
+        text = process.take_complaint()
+        shown = f" It wrote to stderr:\n{shorten(text)}" if text else ""
+        return (
+            f"A statement of the group around this example ended its shell with exit code "
+            f"{status}, so its examples did not run.{shown}"
+        )
+
+    def _hear(self, told: Told, facts: Facts, fields: Sequence[str]) -> None:
+        told.spoke = True
+        told.sentences.append(
+            ToldSentence(line=int(fields[0]), words=tuple(fields[1:]), facts=facts)
+        )
+
+    def _note(self, name: str, fields: Sequence[str], told: Told, facts: Facts) -> None:
+        if name in FACTS:
+            FACTS[name](facts, fields)
+        elif name in NEWS:
+            NEWS[name](told, fields)
+        elif name == "assert":
+            self._note_assertion(fields, told)
+        elif name == "hook":
+            self._note_hook(fields, told)
+        elif name in {"complained", "obituary"} and self._process is not None:
+            text = self._process.take_complaint(int(fields[0]))
+            told.group_stderr = text if name == "complained" else ""
+        elif name == "repeated":
+            self._doom = "The file repeats a block, as a loop around it would; a block runs once."
+            self.late_problems.append(Problem(line=0, text=self._doom))
+        elif name == "precheck":
+            self._doom = f"The precheck of '{fields[0]}' failed ({fields[1]}): {fields[2]}"
+
+    def _note_assertion(self, fields: Sequence[str], told: Told) -> None:
+        told.spoke = True
+        line, status, complaint = int(fields[0]), int(fields[1]), fields[2]
+        shown = f"\n  stderr: {complaint.rstrip()}" if complaint else ""
+        if status:
+            told.add_problem(line, f"{self.spec.line(line)}\n  status: {status}{shown}")
+        elif complaint:
+            told.add_problem(line, f"{self.spec.line(line)}{shown}", is_warning=True)
+
+    def _note_hook(self, fields: Sequence[str], told: Told) -> None:
+        kind, code, status, complaint = fields
+        name = "".join(part.capitalize() for part in kind.split("_"))
+        shown = f"\n  stderr: {shorten(complaint.rstrip())}" if complaint else ""
+        text = f"{name} '{code}' failed with status {status}.{shown}"
+        told.spoke = True
+        if kind in {"before_all", "after_all"}:
+            self.late_problems.append(Problem(line=0, text=text))
+        else:
+            told.add_problem(0, text)
+
+    # --- expectations that need the shell ------------------------------------------------
+
+    def _answer(
+        self, process: ShellProcess, told: Told, fields: Sequence[str], deadline: float
+    ) -> Facts:
+        """Ask the shell for what a sentence looks at, and let it run a matcher of its own."""
+        facts = Facts()
+        words = tuple(fields[1:])
+
+        def ask(operation: str, argument: str, answer: str) -> None:
+            send(self._answers, f"{operation}\0{argument}\0")
+            while True:
+                record = process.reader.next_record()
+                if record is not None:
+                    self._note(*record, told, facts)
+                    if record[0] in {answer, "unknown"}:
+                        return
+                elif self._wait_for_words(process, deadline) is not None:
+                    return
+
+        with contextlib.suppress(SentenceError):
+            self._gather(parse_sentence(words), words, told, facts, ask)
+        send(self._answers, "done\0\0")
+        return facts
+
+    def _gather(
+        self,
+        sentence: Sentence,
+        words: Sequence[str],
+        told: Told,
+        facts: Facts,
+        ask: Callable[[str, str, str], None],
+    ) -> None:
+        subject = sentence.subject
+        if told.when:
+            outputs = self._files.outputs[self._sent[0].output_set]
+            facts.stdout, facts.stderr = outputs.out.text(), _stderr(outputs)
+            facts.status = told.status
+        if sentence.has_modifier("result") and told.when:
+            ask("result", subject.argument, "result")
+        elif subject.kind is SubjectKind.VARIABLE:
+            ask("variable", subject.argument, "variable")
+        elif subject.kind is SubjectKind.PATH:
+            ask("path", subject.argument, "path")
+        if sentence.has_modifier("contents", "entire contents") or (
+            sentence.matcher.name in PATH_FLAGS and facts.path is None
+        ):
+            path = subject_value(replace(sentence, modifiers=()), facts) or ""
+            ask("path", path, "path")
+            if facts.path is not None and "r" in facts.path.flags and "d" not in facts.path.flags:
+                ask("contents", path, "contents")
+        if not sentence.matcher.is_custom:
+            return
+        value = subject_value(sentence, facts)
+        place = len(words) - len(sentence.matcher.arguments) + 2
+        operation, at = "satisfy", place
+        if sentence.matcher.name != "satisfy":
+            operation, at = ("custom_not" if sentence.negated else "custom"), place - 1
+        if value is not None:
+            process_value = value.replace("\0", "")
+            ask("value", process_value, "value")
+        ask(operation, str(at), "answer")
+
+    # --- the process ---------------------------------------------------------------------
+
+    def _start(self) -> ShellProcess:
+        self._files.script.replace(self.spec.script)
+        self._position = -1
+        answers_read, self._answers = os.pipe()
+        more_fds = [*self._files.outputs[1].fds, answers_read]
+        try:
+            self._process = ShellProcess(self.setting, RUNTIME, self._files, more_fds=more_fds)
+        finally:
+            os.close(answers_read)
+        return self._process
+
+    def _send_target(self, process: ShellProcess, number: int) -> None:
+        output_set = next(self._sets)
+        self._files.outputs[output_set].clear()
+        self._sent.append(_Target(number=number, output_set=output_set))
+        process.send(f"{number}:{output_set * _SET_DISTANCE}\n")
+
+    def _wait_for_words(self, process: ShellProcess, deadline: float) -> str | None:
+        """Wait until the shell says more; return why it never will, if so."""
+        try:
+            if process.wait_for_words(deadline):
+                return None
+        except TimeoutError:
+            self._kill()
+            return (
+                f"The example ran longer than {self.setting.timeout_s:g} s; "
+                "it was ended with all that it had started."
+            )
+        code = process.exit_code()
+        text = process.take_complaint()
+        self._kill()
+        why = f"The shell of this file ended early, with exit code {code}."
+        if code > 128:
+            why = (
+                f"The shell of this file was killed by signal {code - 128}, as by a 'kill' of the "
+                "code under test that reached more than its own processes."
+            )
+        if code == TOO_MANY_PROCESSES:
+            why = (
+                "There were more processes than an example may start, by this one or left behind "
+                "by one before it; all of them were ended."
+            )
+        if text:
+            why += f" It wrote to stderr:\n{shorten(text)}"
+        if "syntax error" in text or "unexpected EOF" in text:
+            self._doom = why
+        return why
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            os.close(self._answers)
+            self.trace += self._files.trace.text()
+            self._files.trace.replace("")
+            self._process = None
+        self._sent.clear()
+
+
+def _streams(outputs: OutputFiles, case: Case) -> Streams:
+    return Streams(
+        stdout=outputs.out.text,
+        stderr=lambda: _stderr(outputs),
+        stdout_bytes=outputs.out.size(),
+        stderr_bytes=outputs.err.size(),
+        stray_stdout=outputs.stray_out.text(),
+        stray_stderr=cite_spec_lines(outputs.stray_err.text(), case),
+    )
+
+
+def _stderr(outputs: OutputFiles) -> str:
+    """Return what the evaluation wrote to stderr, without the end of a trace left on."""
+    text = outputs.err.text()
+    return _TRACE_END.sub("", text) if "__hx_status=" in text else text
+
+
+def _failure(text: str) -> Verdict:
+    return Verdict(outcome=Outcome.FAILED, problems=(Problem(line=0, text=text),))
+
+
+__all__ = ["RUNTIME", "ShellSetting", "SpecRun"]

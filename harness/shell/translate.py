@@ -1,0 +1,502 @@
+"""Turn the text of a `*_spec.sh` file into groups, cases and runnable shell code.
+
+Recognition goes by lines, as the language defines it: the first word of a line decides, and
+quotes and heredocs do not hide it. Each line of the result stands at the number it had.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+from harness.shell import directives
+from harness.shell.expectation import PATH_FLAGS, SentenceError, SubjectKind, parse_sentence
+from harness.shell.specfile import Case, Group, MockScript, SpecFile
+from harness.shell.words import Word, quote, rest_after, split_words, strip_comment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.shell.specfile import RowEvaluator
+
+_GROUPS = {"Describe", "Context", "ExampleGroup"}
+_EXAMPLES = {"It", "Specify", "Example"}
+_HOOKS = {
+    "BeforeEach": "before_each", "Before": "before_each", "AfterEach": "after_each",
+    "After": "after_each", "BeforeAll": "before_all", "AfterAll": "after_all",
+    "BeforeCall": "before_call", "AfterCall": "after_call", "BeforeRun": "before_run",
+    "AfterRun": "after_run",
+}  # fmt: skip
+_GROUP_ONLY = {"BeforeEach", "Before", "AfterEach", "After", "BeforeAll", "AfterAll"}
+_EVALUATIONS = {"command": "command", "script": "script", "source": "source"}
+_FIRST_WORD = re.compile(r"[ \t]*([A-Za-z]+(?::[a-z]+)?)(?= |$|\n|\\\n)")
+_OF_THE_EVALUATION = re.compile(
+    r"The (?:output|stdout|error|stderr|status) should (?:not )?"
+    r"(?:eq|equal|include|start with|end with|be (?:success|failure|present|defined)) ?"
+)
+_SELF_EXECUTING = re.compile(r"""\s*eval ["']\$\(shellspec\b""")
+
+
+def translate(path: str, text: str, evaluate_rows: RowEvaluator) -> SpecFile:
+    """Translate `text`, which stands in the file `path`.
+
+    Raises BadInputError, with the line, for a block that does not close or stands where it must
+    not, and for a construct that has no meaning.
+    """
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise BadInputError("A NUL byte stands here; a spec is text.", source=path, line=line)
+    return _Translator(path, text, evaluate_rows).run()
+
+
+@dataclass(kw_only=True)
+class _Block:
+    """An open group or example; the file itself is the outermost group."""
+
+    kind: str
+    group: Group | None = None
+    first_number: int = 0
+    out_at: int = 0
+    begin: int = 0
+    rows: list[tuple[Word, ...]] = field(default_factory=list)
+    has_blocks: bool = False
+    has_body: bool = False
+    name: str = ""
+    tags: tuple[str, ...] = ()
+    skipped: bool = False
+    focused: bool = False
+
+
+class _Translator:
+    def __init__(self, path: str, text: str, evaluate_rows: RowEvaluator) -> None:
+        self.path = path
+        self.lines = [line.removesuffix("\r") for line in text.split("\n")]
+        self.evaluate_rows = evaluate_rows
+        self.at = 0
+        self.out: list[str] = []
+        self.blocks = [_Block(kind="file")]
+        self.cases: list[Case] = []
+        self.mocks: list[MockScript] = []
+        self.constants: list[str] = []
+        self.number = 0
+
+    def run(self) -> SpecFile:
+        while self.at < len(self.lines):
+            first = self.at
+            text = self._take_logical_line()
+            generated = self._translate_line(text, first + 1)
+            self.out.append(generated)
+            missing = self.at - first - (generated.count("\n") + 1)
+            self.out.extend([""] * missing)
+        if len(self.blocks) > 1:
+            block = self.blocks[-1]
+            raise self._error(f"'{block.kind}' is not closed by an 'End'.", block.begin)
+        return SpecFile(
+            path=self.path,
+            cases=tuple(self.cases),
+            script="\n".join(self.out) + "\n__hx_end_of_file\n",
+            mocks=tuple(self.mocks),
+            lines=tuple(self.lines),
+        )
+
+    def _error(self, message: str, line: int) -> BadInputError:
+        return BadInputError(message, source=self.path, line=line)
+
+    def _take_logical_line(self) -> str:
+        first = self.at
+        while self.at + 1 < len(self.lines) and _continues(self.lines[self.at]):
+            self.at += 1
+        self.at += 1
+        return "\n".join(self.lines[first : self.at])
+
+    @property
+    def _in_example(self) -> bool:
+        return self.blocks[-1].kind == "example"
+
+    # --- one line ------------------------------------------------------------------------
+
+    def _translate_line(self, text: str, line: int) -> str:
+        directive = directives.match(text)
+        if directive is not None:
+            return self._directive(directive, line)
+        found = _FIRST_WORD.match(text)
+        keyword = found[1] if found else ""
+        handler = self._handler(keyword)
+        if handler is None:
+            stripped = text.strip()
+            if stripped and not stripped.startswith("#"):
+                self.blocks[-1].has_body = True
+            return ":" if _SELF_EXECUTING.match(text) else text
+        indent = text[: len(text) - len(text.lstrip())]
+        return indent + handler(keyword, text.lstrip(" \t"), line)
+
+    def _handler(self, keyword: str) -> Callable[[str, str, int], str] | None:
+        name, _, mode = keyword.partition(":")
+        if mode and name not in {"Data", "Parameters"}:
+            return None
+        plain = name[1:] if name[:1] in {"x", "f"} else name
+        if plain in _GROUPS:
+            return self._group
+        if plain in _EXAMPLES:
+            return self._example
+        if name in _HOOKS:
+            return self._hook
+        return {
+            "End": self._end, "Todo": self._todo, "Include": self._include, "When": self._when,
+            "The": self._the, "Assert": self._assert, "Skip": self._mark, "Pending": self._mark,
+            "Path": self._simple, "File": self._simple, "Dir": self._simple, "Set": self._simple,
+            "Dump": self._simple, "Intercept": self._simple, "Data": self._data,
+            "Parameters": self._parameters, "Mock": self._mock,
+        }.get(name)  # fmt: skip
+
+    # --- blocks --------------------------------------------------------------------------
+
+    def _group(self, keyword: str, text: str, line: int) -> str:
+        if self._in_example:
+            raise self._error(f"'{keyword}' stands inside an example.", line)
+        name, tags = self._name_and_tags(text)
+        group = Group(
+            name=name or f"<group:{line}>",
+            begin=line,
+            tags=tags,
+            skipped=keyword.startswith("x"),
+            focused=keyword.startswith("f"),
+        )
+        self.blocks[-1].has_blocks = True
+        self.blocks.append(
+            _Block(
+                kind=keyword, group=group, first_number=self.number, begin=line,
+                out_at=len(self.out), rows=list(self.blocks[-1].rows),
+            )
+        )  # fmt: skip
+        return f"if __hx_open {self.number} @LAST@; then ( __hx_group() {{ :"
+
+    def _example(self, keyword: str, text: str, line: int) -> str:
+        if self._in_example:
+            raise self._error(f"'{keyword}' stands inside an example.", line)
+        name, tags = self._name_and_tags(text)
+        self.blocks[-1].has_blocks = True
+        rows = self.blocks[-1].rows
+        self.blocks.append(
+            _Block(
+                kind="example", begin=line, first_number=self.number, name=name, tags=tags,
+                out_at=len(self.out), rows=list(rows), skipped=keyword.startswith("x"),
+                focused=keyword.startswith("f"),
+            )
+        )  # fmt: skip
+        if rows:
+            return f"while __hx_example {self.number} {len(rows)}; do ( eval '__hx_it() {{ :"
+        return f"if __hx_example {self.number}; then ( eval '__hx_it() {{ :"
+
+    def _todo(self, keyword: str, text: str, line: int) -> str:
+        if self._in_example:
+            raise self._error(f"'{keyword}' stands inside an example.", line)
+        name, tags = self._name_and_tags(text)
+        self._add_cases(
+            _Block(kind="example", begin=line, name=name, tags=tags, first_number=self.number),
+            line,
+            todo=True,
+        )
+        return ":"
+
+    def _name_and_tags(self, text: str) -> tuple[str, tuple[str, ...]]:
+        words = split_words(text.replace("\\\n", " "))[1:]
+        if not words:
+            return "", ()
+        return words[0].text.replace("\n", " "), tuple(word.text for word in words[1:])
+
+    def _end(self, keyword: str, text: str, line: int) -> str:
+        del text
+        block = self.blocks.pop() if len(self.blocks) > 1 else None
+        if block is None:
+            raise self._error(f"'{keyword}' closes nothing.", line)
+        outermost = len(self.blocks) == 1
+        stdin = " </dev/null" if outermost else ""
+        if block.kind == "example":
+            # as text an example is small; as parsed code it would make every fork dearer
+            for at in range(block.out_at + 1, len(self.out)):
+                self.out[at] = self.out[at].replace("'", "'\\''")
+            self._add_cases(block, line, todo=not block.has_body)
+            rows = bool(block.rows)
+            return (
+                f":; }}'; __hx_run; ) 2>&$((194 + __hx_set)) "
+                f">&$((195 + __hx_set)){stdin}; "
+                f"__hx_done $?; {'done' if rows else 'fi'}"
+            )
+        self.out[block.out_at] = self.out[block.out_at].replace("@LAST@", str(self.number - 1), 1)
+        return (
+            f":; }}; __hx_enter; __hx_group; __hx_close; ){stdin}; "
+            f"__hx_leave $? {block.first_number} {self.number - 1}; fi"
+        )
+
+    def _add_cases(self, block: _Block, line: int, *, todo: bool) -> None:
+        groups = tuple(b.group for b in self.blocks if b.group is not None)
+        name = block.name or f"<example:{block.begin}-{line}>"
+        case = Case(
+            number=self.number, name=name, groups=groups, begin=block.begin, end=line,
+            tags=block.tags, todo=todo, skipped=block.skipped, focused=block.focused,
+        )  # fmt: skip
+        rows = block.rows
+        if not rows:
+            self.cases.append(case)
+            self.number += 1
+            return
+        names = [_name_of_row(name, row) for row in rows]
+        for at, row_name in enumerate(names):
+            unique = row_name if names.count(row_name) == 1 else f"{row_name} [{at + 1}]"
+            self.cases.append(replace(case, number=self.number, name=unique, row=at))
+            self.number += 1
+
+    # --- statements ----------------------------------------------------------------------
+
+    def _hook(self, keyword: str, text: str, line: int) -> str:
+        if keyword in _GROUP_ONLY and self._in_example:
+            raise self._error(f"'{keyword}' stands inside an example.", line)
+        if keyword == "BeforeAll" and self.blocks[-1].has_blocks:
+            raise self._error("'BeforeAll' must come before the first block of its group.", line)
+        return f"__hx_hook {_HOOKS[keyword]} {text[len(keyword) :].lstrip()}"
+
+    def _include(self, keyword: str, text: str, line: int) -> str:
+        self.blocks[-1].has_body = True
+        words = split_words(text)
+        if len(words) < 2 or self._in_example:
+            where = "stands inside an example" if self._in_example else "names no file"
+            raise self._error(f"'{keyword}' {where}.", line)
+        return f"__SOURCED__={words[1].raw} . {rest_after(text, 1)}"
+
+    def _when(self, keyword: str, text: str, line: int) -> str:
+        self._needs_example(keyword, line)
+        words = [word.raw for word in split_words(text)]
+        if words[1:2] == ["call"] and len(words) > 2:
+            return f"__hx_call {line} {rest_after(text, 2)}"
+        if words[1:2] == ["run"] and len(words) > 2:
+            if words[2] in _EVALUATIONS and len(words) > 3:
+                return f"__hx_run_{words[2]} {line} {rest_after(text, 3)}"
+            return f"__hx_run_function {line} {rest_after(text, 2)}"
+        return f"__hx_misuse {line} {quote(f'There is no evaluation {text!r}.')}"
+
+    def _the(self, keyword: str, text: str, line: int) -> str:
+        self._needs_example(keyword, line)
+        last = line + text.count("\n")
+        return f"{_fetcher(text)} {last} {text[len(keyword) :].lstrip(' ')}"
+
+    def _assert(self, keyword: str, text: str, line: int) -> str:
+        self._needs_example(keyword, line)
+        return f"__hx_assert {line + text.count(chr(10))} {text[len(keyword) :].lstrip()}"
+
+    def _needs_example(self, keyword: str, line: int) -> None:
+        self.blocks[-1].has_body = True
+        if not self._in_example:
+            raise self._error(f"'{keyword}' stands outside an example.", line)
+
+    def _mark(self, keyword: str, text: str, line: int) -> str:
+        self.blocks[-1].has_body = True
+        del line
+        rest = text[len(keyword) :].lstrip()
+        if keyword == "Skip" and split_words(rest)[:1] == [Word("if", "if", literal=True)]:
+            return f"__hx_skip_if {rest_after(rest, 1)}"
+        return f"__hx_{keyword.lower()} {rest}".rstrip()
+
+    def _simple(self, keyword: str, text: str, line: int) -> str:
+        self.blocks[-1].has_body = True
+        del line
+        name = {"File": "path", "Dir": "path"}.get(keyword, keyword.lower())
+        return f"__hx_{name} {text[len(keyword) :].lstrip()}".rstrip()
+
+    # --- text ----------------------------------------------------------------------------
+
+    def _directive(self, directive: directives.Directive, line: int) -> str:
+        self.blocks[-1].has_body = True
+        if directive.name == "const":
+            if len(self.blocks) > 1:
+                raise self._error("'%const' stands inside a block.", line)
+            assignment = directives.constant(directive)
+            if assignment is None:
+                raise self._error("'%const' needs 'NAME: value', the name in capitals.", line)
+            self.constants.append(assignment)
+            return assignment
+        if directive.name == "text":
+            return directives.render_text(directive, self._peek_text())
+        return directives.render(directive)
+
+    def _peek_text(self) -> list[str]:
+        """Return the `#|` lines that follow; they stay where they are, being comments."""
+        found: list[str] = []
+        for text in self.lines[self.at :]:
+            marked = text.lstrip(" \t")
+            if not marked.startswith("#|"):
+                break
+            found.append(marked[2:])
+        return found
+
+    def _data(self, keyword: str, text: str, line: int) -> str:
+        self.blocks[-1].has_body = True
+        mode = keyword.partition(":")[2] or "raw"
+        rest = strip_comment(text[len(keyword) :]).strip()
+        if mode not in {"raw", "expand"}:
+            raise self._error(f"There is no '{keyword}'.", line)
+        if not rest or rest.startswith("|"):
+            lines: list[str] = []
+            while True:
+                inner = self._take_inner_line(keyword, line).lstrip(" \t")
+                if inner.startswith("#|"):
+                    lines.append(inner[2:])
+                elif strip_comment(inner) == "End":
+                    break
+                elif not inner.startswith("#"):
+                    raise self._error("Only '#|' lines may stand in 'Data'.", self.at)
+            body = directives.text_command(lines, expand=mode == "expand")
+            return f"__hx_has_data=1 __hx_special=data; __hx_data() {{ {body} {rest}; }}"
+        if rest.startswith("<"):
+            body = f"__hx_slurp {rest}"
+        elif rest[0] in "'\"":
+            body = f"builtin printf '%s\\n' {rest}"
+        else:
+            body = rest
+        return f"__hx_has_data=1 __hx_special=data; __hx_data() {{ {body}; }}"
+
+    def _take_inner_line(self, keyword: str, line: int) -> str:
+        if not any(self.lines[self.at :]):
+            raise self._error(f"'{keyword}' is not closed by an 'End'.", line)
+        return self._take_logical_line()
+
+    def _parameters(self, keyword: str, text: str, line: int) -> str:
+        if self._in_example:
+            raise self._error(f"'{keyword}' stands inside an example.", line)
+        mode = keyword.partition(":")[2] or "block"
+        rest = strip_comment(text[len(keyword) :].replace("\\\n", " ")).strip()
+        if mode == "value":
+            words = split_words(rest)
+            return self._fixed_rows([[word] for word in words], f"for __hx_1 in {rest}", 1, line)
+        if mode not in {"block", "matrix", "dynamic"}:
+            raise self._error(f"There is no '{keyword}'.", line)
+        inner: list[str] = []
+        while strip_comment(taken := self._take_inner_line(keyword, line)).strip() != "End":
+            inner.append(taken)
+        if mode == "dynamic":
+            return self._dynamic_rows("\n".join(inner), line)
+        if mode == "block":
+            generated = [":"]
+            for row in inner:
+                words = split_words(row)
+                if words:
+                    self.blocks[-1].rows.append(tuple(words))
+                    generated.append(f"__hx_row {row.lstrip()}")
+                else:
+                    generated.append(row)
+            return "\n".join([*generated, ":"])
+        lines = [
+            row for row in (strip_comment(r).replace("\\\n", " ") for r in inner) if row.strip()
+        ]
+        loops = "; do ".join(f"for __hx_{n} in {row}" for n, row in enumerate(lines, start=1))
+        product = [list(row) for row in itertools.product(*(split_words(row) for row in lines))]
+        return self._fixed_rows(product, loops, len(lines), line)
+
+    def _fixed_rows(
+        self, rows: Sequence[Sequence[Word]], loops: str, depth: int, line: int
+    ) -> str:
+        """Add rows that are known now; where a word expands, let the shell run the loops."""
+        if any(not word.literal for row in rows for word in row):
+            data = "%data " + " ".join(f'"$__hx_{n}"' for n in range(1, depth + 1))
+            return self._dynamic_rows(f"{loops}; do {data}" + "; done" * depth, line)
+        return self._literal_rows([tuple(word.text for word in row) for row in rows])
+
+    def _dynamic_rows(self, code: str, line: int) -> str:
+        code = re.sub(
+            r"(^|[\n;]|\bdo\b|\bthen\b|\{|&&|\|\|)([ \t]*)%data\b", r"\1\2__hx_data_row", code
+        )
+        return self._literal_rows(
+            self.evaluate_rows("\n".join([*self.constants, code]), line=line)
+        )
+
+    def _literal_rows(self, rows: Sequence[tuple[str, ...]]) -> str:
+        generated = [":"]
+        for row in rows:
+            self.blocks[-1].rows.append(tuple(Word(quote(v), v, literal=True) for v in row))
+            generated.append("__hx_row " + " ".join(quote(value) for value in row))
+        return "; ".join(generated)
+
+    def _mock_number(self, name: str | None, body: str) -> int:
+        """Return the number of a mock with this text; the same text needs one file only."""
+        for mock in self.mocks:
+            if name is not None and (mock.name, mock.body) == (name, body):
+                return mock.number
+        self.mocks.append(MockScript(number=len(self.mocks), name=name, body=body))
+        return len(self.mocks) - 1
+
+    def _mock(self, keyword: str, text: str, line: int) -> str:
+        self.blocks[-1].has_body = True
+        words = split_words(text)
+        if len(words) != 2:
+            raise self._error("'Mock' takes one name.", line)
+        body: list[str] = []
+        while True:
+            start = self.at
+            inner = self._take_inner_line(keyword, line)
+            if strip_comment(inner).strip() == "End":
+                break
+            directive = directives.match(inner)
+            if directive is not None:
+                inner = self._directive(directive, start + 1)
+            found = _FIRST_WORD.match(inner)
+            if found and self._handler(found[1]):
+                raise self._error(f"'{found[1]}' stands inside 'Mock'.", start + 1)
+            body.append(inner)
+        name = words[1].text if words[1].literal else None
+        number = self._mock_number(name, "\n".join(body) + "\n")
+        needs = directives.mock_needs("\n".join(body))
+        setup = f"__hx_mock {number} {words[1].raw} {needs}"
+        if needs == "inline":
+            return "\n".join(
+                [
+                    f"{setup}; __hx_mock_{number}() {{ :",
+                    *(directives.inline_line(line) for line in body),
+                    "}",
+                ]
+            )
+        return "\n".join([f"{setup}; __hx_mock_{number}() {{ :", *body, ":; }"])
+
+
+def _continues(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _name_of_row(name: str, row: Sequence[Word]) -> str:
+    """Put a row's words where the name has `$1`, as far as they are known beforehand."""
+
+    def value(found: re.Match[str]) -> str:
+        at = int(found[1] or found[2]) - 1
+        return row[at].text if at < len(row) else ""
+
+    return re.sub(r"\$(?:\{(\d+)\}|(\d))", value, name).replace("\n", " ")
+
+
+def _fetcher(text: str) -> str:
+    """Choose the runtime function that gathers what the sentence in `text` looks at.
+
+    The words are parsed as written; the shell hands over what they expand to, and the sentence
+    is parsed again from that.
+    """
+    if _OF_THE_EVALUATION.match(text):
+        return "__hx_the"
+    words = split_words(text)[1:]
+    try:
+        sentence = parse_sentence(tuple(word.text for word in words))
+    except SentenceError:
+        return "__hx_ask"
+    kind = sentence.subject.kind
+    place = sentence.subject.argument_at + 3  # after the place itself and the line
+    reads_contents = sentence.has_modifier("contents", "entire contents")
+    needs_path = reads_contents or sentence.matcher.name in PATH_FLAGS
+    if (
+        sentence.matcher.is_custom
+        or sentence.has_modifier("result")
+        or (needs_path and kind is not SubjectKind.PATH)
+    ):
+        return "__hx_ask"
+    if kind is SubjectKind.PATH:
+        return f"__hx_the_{'contents' if reads_contents else 'path'} {place}"
+    return f"__hx_the_variable {place}" if kind is SubjectKind.VARIABLE else "__hx_the"

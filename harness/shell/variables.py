@@ -1,0 +1,73 @@
+"""Reads what `declare -p` prints."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harness.shell.words import split_words
+
+_DECLARED = re.compile(r"declare -(\S+) ([A-Za-z_][A-Za-z0-9_]*)(?:=(.*))?\Z", re.DOTALL)
+_ELEMENT = re.compile(r"\[((?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*)\]=")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable:
+    """A variable of bash: a text, or elements by index or key; None where it is declared only."""
+
+    value: str | None = None
+    elements: dict[str, str] | None = None
+    attributes: str = ""
+
+
+def parse_declarations(text: str) -> dict[str, Variable]:
+    """Return the variables that `declare -p` or `export -p` printed."""
+    found: dict[str, Variable] = {}
+    for chunk in _statements(text):
+        match = _DECLARED.match(chunk)
+        if match is None:
+            continue
+        attributes, name, raw = match.groups()
+        flags = attributes.strip("-")
+        if raw is None:
+            found[name] = Variable(attributes=flags)
+        elif ("a" in flags or "A" in flags) and raw.startswith("("):
+            found[name] = Variable(elements=_elements(raw[1:-1]), attributes=flags)
+        else:
+            found[name] = Variable(value=_text(raw), attributes=flags)
+    return found
+
+
+def _statements(text: str) -> list[str]:
+    """Cut at lines that begin a declaration; a value may span lines, but is then quoted."""
+    chunks: list[str] = []
+    for line in text.splitlines():
+        if chunks and (not line.startswith("declare -") or _is_open(chunks[-1])):
+            chunks[-1] += "\n" + line
+        else:
+            chunks.append(line)
+    return chunks
+
+
+def _is_open(chunk: str) -> bool:
+    quotes = re.sub(r"\\.", "", chunk, flags=re.DOTALL).count('"')
+    return "=$'" not in chunk and quotes % 2 == 1
+
+
+def _text(raw: str) -> str:
+    words = split_words(raw)
+    return words[0].text if words else ""
+
+
+def _elements(raw: str) -> dict[str, str]:
+    elements: dict[str, str] = {}
+    at = 0
+    while True:
+        found = _ELEMENT.search(raw, at)
+        if found is None:
+            return elements
+        value_from = found.end()
+        words = split_words(raw[value_from:])
+        key = split_words(found[1])[0].text if found[1].startswith('"') else found[1]
+        elements[key] = words[0].text if words else ""
+        at = value_from + (len(words[0].raw) if words else 0)

@@ -1,0 +1,298 @@
+"""From what an example told while it ran to its verdict, and the words for it."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.shell.expectation import (
+    Facts,
+    Sentence,
+    SentenceError,
+    Stream,
+    is_satisfied,
+    parse_sentence,
+    subject_value,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.shell.specfile import Case, SpecFile
+
+FINISHED = 217
+"""Exit code with which an example's shell says that it came to its end."""
+
+_SHOWN = 4000
+
+
+class Outcome(enum.Enum):
+    """The verdicts of the language; `fails` tells which of them fail a run."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    WARNED = "warned"
+    SKIPPED = "skipped"
+    PENDING = "pending"
+    FIXED = "fixed"
+
+    @property
+    def fails(self) -> bool:
+        return self in {Outcome.FAILED, Outcome.WARNED, Outcome.FIXED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that went wrong; `line` is 0 where the whole example is meant."""
+
+    line: int
+    text: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of an example."""
+
+    outcome: Outcome
+    reason: str = ""
+    problems: tuple[Problem, ...] = ()
+    stray_stdout: str = ""
+    duration_s: float = 0.0
+
+    def render(self, spec: SpecFile, case: Case) -> str:
+        """Render the report of an example that did not simply pass."""
+        parts: list[str] = []
+        for problem in self.problems:
+            line = problem.line or case.begin
+            kind = "warning: " if problem.is_warning else ""
+            parts.append(f"{spec.path}:{line}: {kind}{problem.text}")
+        if self.outcome is Outcome.FIXED:
+            parts.append(
+                f"{spec.path}:{case.begin}: The example is marked Pending"
+                f"{f' ({self.reason})' if self.reason else ''}, but all of it holds; "
+                "remove the mark."
+            )
+        if self.stray_stdout:
+            parts.append(f"The example itself printed:\n{shorten(self.stray_stdout)}")
+        return "\n\n".join(parts)
+
+
+@dataclass(kw_only=True)
+class Told:
+    """What one example told, in order, as far as it came."""
+
+    when: int = 0
+    status: int | None = None
+    sentences: list[ToldSentence] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    claims: Stream = Stream.NONE
+    spoke: bool = False
+    skip_reason: str | None = None
+    pending_reason: str | None = None
+    pending_after: int = 0
+    exit_status: int = FINISHED
+    group_stderr: str = ""
+
+    def add_problem(self, line: int, text: str, *, is_warning: bool = False) -> None:
+        self.problems.append(Problem(line=line, text=text, is_warning=is_warning))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToldSentence:
+    """One expectation as it was reached: its expanded words and what they looked at."""
+
+    line: int
+    words: tuple[str, ...]
+    facts: Facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streams:
+    """What the evaluation and the example itself wrote; read only when wanted."""
+
+    stdout: Callable[[], str]
+    stderr: Callable[[], str]
+    stdout_bytes: int
+    stderr_bytes: int
+    stray_stdout: str
+    stray_stderr: str
+
+
+def cite_spec_lines(text: str, case: Case) -> str:
+    """Turn the line numbers in the shell's messages into those of the spec.
+
+    The shell reads the body of an example when it runs it, and counts on from its last line.
+    """
+    if not text:
+        return text
+
+    def mend(found: re.Match[str]) -> str:
+        line = int(found[2]) - case.end + case.begin
+        return f"{found[1]}{line}:" if case.begin <= line <= case.end else found[0]
+
+    return re.sub(r"^((?:main|bash|environment): line )(\d+):", mend, text, flags=re.MULTILINE)
+
+
+def judge(spec: SpecFile, case: Case, told: Told, streams: Streams) -> Verdict:
+    """Return the verdict on an example that ended."""
+    for sentence in told.sentences:
+        _judge_sentence(spec, told, sentence, streams)
+    _judge_end(spec, case, told, streams)
+    if told.skip_reason is None:
+        _judge_leftovers(told, streams)
+    failed = any(not problem.is_warning for problem in told.problems)
+    aborted = told.exit_status != FINISHED or bool(streams.stray_stderr)
+    if told.pending_reason is not None and not aborted and told.skip_reason is None:
+        early = [p for p in told.problems[: told.pending_after] if not p.is_warning]
+        if not early:
+            outcome = Outcome.PENDING if told.problems else Outcome.FIXED
+            return _verdict(outcome, told, streams, told.pending_reason)
+    if failed:
+        return _verdict(Outcome.FAILED, told, streams)
+    if told.skip_reason is not None:
+        return _verdict(Outcome.SKIPPED, told, streams, told.skip_reason)
+    if told.problems:
+        return _verdict(Outcome.WARNED, told, streams)
+    return _verdict(Outcome.SUCCEEDED, told, streams)
+
+
+def _verdict(outcome: Outcome, told: Told, streams: Streams, reason: str = "") -> Verdict:
+    return Verdict(
+        outcome=outcome,
+        reason=reason,
+        problems=tuple(told.problems),
+        stray_stdout=streams.stray_stdout,
+    )
+
+
+def _judge_sentence(spec: SpecFile, told: Told, said: ToldSentence, streams: Streams) -> None:
+    try:
+        sentence = parse_sentence(said.words)
+        told.claims |= sentence.claims
+        facts = said.facts
+        if told.when:
+            facts.status = told.status
+            if facts.stdout is None and Stream.STDOUT in sentence.claims:
+                facts.stdout = streams.stdout()
+            if facts.stderr is None and Stream.STDERR in sentence.claims:
+                facts.stderr = streams.stderr()
+        satisfied = is_satisfied(sentence, facts)
+    except SentenceError as error:
+        told.add_problem(said.line, f"{spec.line(said.line)}\n  This cannot be read: {error}.")
+        return
+    for complaint in facts.complaints:
+        told.add_problem(
+            said.line,
+            f"{spec.line(said.line)}\n  A function it called wrote to stderr: {complaint.rstrip()}",
+            is_warning=True,
+        )
+    if not satisfied:
+        told.add_problem(said.line, _explain(spec, told, said.line, sentence, facts))
+
+
+def _judge_end(spec: SpecFile, case: Case, told: Told, streams: Streams) -> None:
+    if told.exit_status != FINISHED:
+        how = (
+            f"was killed by signal {told.exit_status - 128}"
+            if told.exit_status > 128
+            else f"ended with exit code {told.exit_status}"
+        )
+        last = f" The last line reached was {_last_line(spec, case, told)}."
+        told.add_problem(
+            0, f"Example aborted: its shell {how} before the end of the example.{last}"
+        )
+    if streams.stray_stderr:
+        told.add_problem(
+            0, f"The example itself wrote to stderr:\n{shorten(streams.stray_stderr.rstrip())}"
+        )
+
+
+def _last_line(spec: SpecFile, case: Case, told: Told) -> str:
+    line = max([told.when, *(said.line for said in told.sentences)], default=0)
+    return f"{line} ({spec.line(line)})" if line else f"{case.begin}, its first"
+
+
+def _judge_leftovers(told: Told, streams: Streams) -> None:
+    if told.exit_status != FINISHED:
+        return
+    if not told.spoke and not told.problems:
+        told.add_problem(0, "The example states no expectation.", is_warning=True)
+    if not told.when:
+        return
+    if streams.stdout_bytes and Stream.STDOUT not in told.claims:
+        told.add_problem(
+            told.when,
+            "There was output to stdout, and no expectation mentions it:\n"
+            + shorten(streams.stdout().rstrip("\n")),
+            is_warning=True,
+        )
+    if streams.stderr_bytes and Stream.STDERR not in told.claims:
+        told.add_problem(
+            told.when,
+            "There was output to stderr, and no expectation mentions it:\n"
+            + shorten(streams.stderr().rstrip("\n")),
+            is_warning=True,
+        )
+    if told.status and Stream.STATUS not in told.claims:
+        told.add_problem(
+            told.when,
+            f"The status was {told.status}, and no expectation mentions it.",
+            is_warning=True,
+        )
+
+
+def _explain(spec: SpecFile, told: Told, line: int, sentence: Sentence, facts: Facts) -> str:
+    parts = [spec.line(line)]
+    if told.when:
+        parts.append(f"  evaluation: {spec.line(told.when)}")
+    value = subject_value(sentence, facts)
+    parts.append(f"  expected: {_expected(sentence)}")
+    parts.append(f"       got: {_got(sentence, value, facts)}")
+    if sentence.matcher.name == "equal" and not sentence.negated and value is not None:
+        parts.extend(_diff(sentence.matcher.arguments[0], value))
+    return "\n".join(parts)
+
+
+def _expected(sentence: Sentence) -> str:
+    negation = "not " if sentence.negated else ""
+    arguments = " ".join(_show(argument) for argument in sentence.matcher.arguments)
+    return f"{negation}{sentence.matcher.name} {arguments}".rstrip()
+
+
+def _got(sentence: Sentence, value: str | None, facts: Facts) -> str:
+    if facts.path is not None and not sentence.modifiers:
+        names = {"f": "regular file", "d": "directory", "p": "pipe", "S": "socket"}
+        kinds = [name for flag, name in names.items() if flag in facts.path.flags]
+        if "e" not in facts.path.flags:
+            kinds = ["dangling symlink"] if "L" in facts.path.flags else ["nothing there"]
+        elif "L" in facts.path.flags:
+            kinds.append("by symlink")
+        return f"{facts.path.path} ({', '.join(kinds) or 'special file'})"
+    return "<unset>" if value is None else _show(value)
+
+
+def _show(text: str) -> str:
+    if "\n" not in text:
+        return f'"{shorten(text)}"'
+    return '"""\n' + "\n".join(f"    {line}" for line in shorten(text).split("\n")) + '\n  """'
+
+
+def _diff(wanted: str, got: str) -> Sequence[str]:
+    if "\n" not in wanted and "\n" not in got:
+        return []
+    lines = difflib.unified_diff(
+        shorten(wanted).split("\n"), shorten(got).split("\n"), "expected", "got", lineterm=""
+    )
+    return ["  diff:", *(f"    {line}" for line in lines)]
+
+
+def shorten(text: str) -> str:
+    """Return `text`, or its beginning and end where it is too long to read."""
+    if len(text) <= _SHOWN:
+        return text
+    half = _SHOWN // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"

@@ -1,0 +1,106 @@
+"""What passes between the harness and a shell that it started: records, anonymous files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections import deque
+
+_CHUNK = 1 << 16
+
+
+class Memory:
+    """An anonymous file that a child writes and this process reads, or the other way round.
+
+    The child opens it anew through `/proc/self/fd`, so each side has its own position, and
+    nothing is left on a disk.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.fd = os.memfd_create(name)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def text(self, *, start: int = 0, end: int | None = None) -> str:
+        """Return what it holds from byte `start` on, to `end` if given, without NUL bytes."""
+        size = (self.size() if end is None else end) - start
+        if size <= 0:
+            return ""
+        data = bytearray()
+        while len(data) < size:
+            part = os.pread(self.fd, size - len(data), start + len(data))
+            if not part:
+                break
+            data += part
+        return data.replace(b"\0", b"").decode(errors="surrogateescape")
+
+    def replace(self, text: str) -> None:
+        """Make `text` its only content, the position at its beginning."""
+        os.ftruncate(self.fd, 0)
+        os.lseek(self.fd, 0, os.SEEK_SET)
+        data = text.encode(errors="surrogateescape")
+        at = 0
+        while at < len(data):
+            at += os.pwrite(self.fd, data[at:], at)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class RecordReader:
+    """Cuts a stream of NUL-ended fields into records: a name, a count, that many fields."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+        self._fields: deque[bytes] = deque()
+        self._tail: list[bytes] = []
+
+    def next_record(self) -> tuple[str, list[str]] | None:
+        """Return the next whole record that has been read, or None."""
+        fields = self._fields
+        if len(fields) < 2:
+            return None
+        count = int(fields[1])
+        if len(fields) < count + 2:
+            return None
+        name = fields.popleft().decode()
+        fields.popleft()
+        return name, [fields.popleft().decode(errors="surrogateescape") for _ in range(count)]
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether there is something to read, waiting at most `seconds`."""
+        return bool(self._poll.poll(max(0.0, seconds) * 1000))
+
+    def read(self) -> bool:
+        """Read what there is; return False at the end of the stream."""
+        data = os.read(self.fd, _CHUNK)
+        if not data:
+            return False
+        parts = data.split(b"\0")
+        if len(parts) == 1:
+            self._tail.append(data)
+            return True
+        parts[0] = b"".join([*self._tail, parts[0]])
+        self._tail = [parts.pop()]
+        self._fields.extend(parts)
+        return True
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def printable(text: str) -> str:
+    """Return `text` with bytes that are no UTF-8 replaced, fit for reports and messages."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def send(fd: int, text: str) -> None:
+    """Write `text` whole; a reader that is gone shows itself at the next read instead."""
+    data = memoryview(text.encode(errors="surrogateescape"))
+    with contextlib.suppress(BrokenPipeError):
+        while data:
+            data = data[os.write(fd, data) :]

@@ -1,0 +1,219 @@
+"""What goes wrong with a GPU is seen on the node, and told as what it is.
+
+Most tests begin from a clone whose image has the driver baked in, held before cloud-init: udev loads
+the module as soon as there is a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.cloudinit import GuestFile
+from harness.gpu import PMC_BOOT_0
+from harness.gpu.mailbox import MigMode
+from harness.gpu.trace import IncidentKind
+from harness.lab import layers
+from harness.lab.node import STAND_INS, NodeRequest
+
+if TYPE_CHECKING:
+    from fixtures.layers import CloneLayer
+    from fixtures.machines import BootNode
+    from harness.gpu import GpuModel
+    from harness.image import Image
+    from harness.lab.layers import Layer
+    from harness.lab.machine import LabMachine
+
+_WITHIN_S = 60.0
+#: Where the guest has the GPUs: bus 1 is the seed's.
+_SLOTS = ("0000:02:00", "0000:03:00")
+#: Waits for a line of the kernel's log; grep itself takes the log to its end.
+_UNTIL_LOGGED = 'until dmesg | grep -F -e "$1"; do sleep 0.2; done'
+
+
+@pytest.fixture(scope="session")
+def driver_baked(baked_image: Image) -> Layer:
+    """Return the image with the driver baked in, booted up to the point before cloud-init."""
+    return layers.booted(baked_image)
+
+
+def _load_driver(machine: LabMachine, model: GpuModel, *, count: int = 1) -> None:
+    """Wait until the driver is there, which udev may have loaded already."""
+    machine.wait_for_gpu(model, count=count)
+    machine.guest.output_of("modprobe", "nvidia")
+
+
+def _wait_for_kernel_line(machine: LabMachine, words: str) -> str:
+    """Wait until the kernel has logged `words`, and return the line."""
+    return machine.guest.output_of(
+        *("sh", "-c", _UNTIL_LOGGED, "wait", words), timeout_s=_WITHIN_S
+    )
+
+
+def test_gpu_that_falls_off_the_bus_during_provisioning_ends_it(
+    boot_node: BootNode, baked_image: Image, h100: GpuModel
+) -> None:
+    """The driver is installed already; the node finds its GPU gone, and says so with 84."""
+    # The stand-in reads its settings before it looks: that long the GPU has to go.
+    slow = GuestFile(path=f"{STAND_INS}/nvidia-smi.env", content=b"sleep 5\n")
+    node = boot_node(
+        NodeRequest(name="falls", image=baked_image, gpus=[h100], files=[slow]), wait=False
+    )
+
+    def watch(line: str) -> None:
+        if line.startswith("step install-prebuilt-driver done"):
+            node.gpu().fall_off_bus()
+
+    node.wait_until_provisioned(watch)
+
+    evidence = node.evidence()
+    expect.provisioned(evidence, exit_code=84)
+    expect.step_failed(evidence, "query-device")
+    assert evidence.outcome is not None
+    assert "fallen off the bus" in (evidence.outcome.error or "")
+    expect.cloud_init_reports_failure(evidence)
+    expect.kernel_log_line(evidence, f"Xid (PCI:{_SLOTS[0]}): 79")
+    expect.bar_access_after(evidence, "step wait-for-containerd")
+    trace = evidence.gpu_traces["gpu0"]
+    (fall,) = trace.incidents_of(IncidentKind.FELL_OFF_BUS)
+    around = trace.around(fall, 40).render()
+    assert "step install-prebuilt-driver done" in around
+    assert "BAR read 0 0x0 -> 0x180000a1" in around
+    assert "BAR read 0 0x0 -> 0xffffffff" in around
+
+
+@pytest.mark.gpu_script("gpu1", is_dead=True)
+def test_dead_gpu_beside_a_good_one_is_left_out(
+    clone: CloneLayer, driver_baked: Layer, h100: GpuModel
+) -> None:
+    """Both are on the bus; the driver takes the one that answers, and names the other."""
+    machine = clone(driver_baked, gpus=[h100, h100])
+
+    _load_driver(machine, h100, count=2)
+
+    _wait_for_kernel_line(machine, f"GPU {_SLOTS[1]}.0 has fallen off the bus.")
+    listed = machine.guest.output_of("nvidia-smi", "-L").splitlines()
+    assert len(listed) == 1
+    assert listed[0].startswith("GPU 0: NVIDIA H100 80GB HBM3")
+    driven = machine.guest.output_of("lspci", "-k", "-d", "10de:")
+    assert driven.count("Kernel driver in use: nvidia") == 1
+
+
+@pytest.mark.gpu_script("gpu0", xids=(48,))
+def test_xid_is_logged_as_the_driver_logs_it(
+    clone: CloneLayer, driver_baked: Layer, h100: GpuModel
+) -> None:
+    machine = clone(driver_baked, gpus=[h100])
+    _load_driver(machine, h100)
+
+    first = _wait_for_kernel_line(machine, f"NVRM: Xid (PCI:{_SLOTS[0]}): 48, pid='<unknown>'")
+    machine.gpu().raise_xid(63)
+    second = _wait_for_kernel_line(machine, f"NVRM: Xid (PCI:{_SLOTS[0]}): 63, pid='<unknown>'")
+
+    assert len((first + "\n" + second).splitlines()) == 2
+
+
+def test_surprise_removal_is_an_xid_79_and_a_code_of_nvidia_smi(
+    clone: CloneLayer, driver_baked: Layer, h100: GpuModel
+) -> None:
+    machine = clone(driver_baked, gpus=[h100])
+    _load_driver(machine, h100)
+    assert machine.guest.run("nvidia-smi", "-L").exit_code == 0
+
+    machine.gpu().fall_off_bus()
+
+    _wait_for_kernel_line(machine, f"Xid (PCI:{_SLOTS[0]}): 79")
+    lost = machine.guest.run("nvidia-smi")
+    assert (lost.exit_code, lost.stdout.partition(":")[0]) == (
+        15,
+        "Unable to determine the device handle for GPU0",
+    )
+
+
+@pytest.mark.gpu_script("gpu0", is_inforom_corrupted=True)
+def test_corrupted_inforom_is_what_nvidia_smi_warns_of(
+    clone: CloneLayer, driver_baked: Layer, h100: GpuModel
+) -> None:
+    machine = clone(driver_baked, gpus=[h100])
+    _load_driver(machine, h100)
+
+    told = machine.guest.run("nvidia-smi")
+
+    assert told.exit_code == 14
+    assert f"infoROM is corrupted at gpu {_SLOTS[0]}.0" in told.stdout
+
+
+@pytest.mark.gpu_script("gpu0", mig_needs_reset=True)
+def test_mig_mode_waits_for_a_reset_of_the_gpu(
+    clone: CloneLayer, driver_baked: Layer, a100: GpuModel
+) -> None:
+    """An A100 in use takes the new mode only with its reset, and has instances only then."""
+    machine = clone(driver_baked, gpus=[a100])
+    _load_driver(machine, a100)
+    asked = (
+        "nvidia-smi",
+        "--query-gpu=mig.mode.current,mig.mode.pending",
+        "--format=csv,noheader",
+    )
+
+    told = machine.guest.output_of("nvidia-smi", "-mig", "1")
+
+    assert "pending enable state" in told
+    assert machine.gpu().mig_mode == MigMode(is_enabled=False, is_pending=True)
+    assert machine.guest.output_of(*asked) == "Disabled, Enabled"
+    assert machine.guest.run("nvidia-smi", "mig", "-cgi", "19").exit_code == 6
+    resets = len(machine.gpu().trace.resets())
+
+    machine.guest.output_of("nvidia-smi", "--gpu-reset")
+
+    assert machine.guest.output_of(*asked) == "Enabled, Enabled"
+    assert machine.guest.run("nvidia-smi", "mig", "-cgi", "19").exit_code == 0
+    assert len(machine.gpu().trace.resets()) == resets + 1
+
+
+def test_stalled_gpu_holds_its_guest_and_lets_it_go(
+    clone: CloneLayer, driver_baked: Layer, h100: GpuModel
+) -> None:
+    machine = clone(driver_baked, gpus=[h100])
+    _load_driver(machine, h100)
+
+    machine.gpu().stall(2.0)
+    machine.guest.output_of("nvidia-smi", "-L")
+
+    ended = machine.gpu().trace.incidents_of(IncidentKind.STALL_ENDED)
+    assert len(ended) == 1
+    assert machine.trouble() is None
+
+
+@pytest.mark.gpu_script("gpu0", answers={PMC_BOOT_0: 0x140000A1})
+def test_register_answers_as_told(clone: CloneLayer, driver_baked: Layer, h100: GpuModel) -> None:
+    """A driver that is told of another chip takes it for one."""
+    machine = clone(driver_baked, gpus=[h100])
+
+    _load_driver(machine, h100)
+
+    _wait_for_kernel_line(machine, "PMC_BOOT_0 = 0x140000a1")
+
+
+def test_nobody_reads_a_register_before_the_driver_is_loaded(
+    boot_node: BootNode, baked_image: Image, h100: GpuModel
+) -> None:
+    """The kernel sizes the BARs; what is in them only a driver wants to know."""
+    no_autoload = GuestFile(path="/etc/modprobe.d/by-hand.conf", content=b"blacklist nvidia\n")
+    node = boot_node(
+        NodeRequest(name="by-hand", image=baked_image, command=None, files=[no_autoload])
+    )
+    device_id = node.hot_plug(h100)
+    node.guest.wait_for_pci(str(h100.pci))
+    assert node.gpu(device_id).trace.config_accesses()
+
+    node.mark("driver is loaded")
+    node.guest.output_of("modprobe", "nvidia")
+
+    evidence = node.evidence()
+    expect.no_bar_access_before(evidence, "driver is loaded", gpu=device_id)
+    expect.bar_access_after(evidence, "driver is loaded", gpu=device_id)
+    expect.gpu_reset(evidence, times=1, gpu=device_id)
+    expect.gpu_reset(evidence, times=0, since="driver is loaded", gpu=device_id)

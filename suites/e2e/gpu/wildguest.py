@@ -1,0 +1,78 @@
+"""Runs in a guest: reads and writes every GPU at random until it is ended.
+
+Arguments: a seed, and the ids of the GPUs to touch as sysfs has them ("0x10de:0x2330"). Whatever the
+kernel refuses is passed over: GPUs come and go meanwhile. One that goes while its BAR is mapped
+ends this process with SIGBUS, and systemd starts it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Literal
+
+_DEVICES = Path("/sys/bus/pci/devices")
+_ROUNDS = Path("/run/wild-rounds")
+_FORMATS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
+#: The command register and the BARs are left alone, so that the next round reaches registers.
+_HEADER = range(0x04, 0x28)
+
+
+def find(ids: str) -> list[Path]:
+    """Return the GPUs that are there now."""
+    return [device for device in sorted(_DEVICES.iterdir()) if _ids_of(device) == ids]
+
+
+def _ids_of(device: Path) -> str | None:
+    try:
+        return ":".join((device / name).read_text().strip() for name in ("vendor", "device"))
+    except OSError:
+        return None
+
+
+def touch_config(gpu: Path, chance: random.Random) -> None:
+    with (gpu / "config").open("r+b", buffering=0) as config:
+        for _ in range(50):
+            offset, width = chance.randrange(256), chance.choice((1, 2, 4))
+            if chance.random() < 0.7:
+                os.pread(config.fileno(), width, offset)
+            elif offset not in _HEADER:
+                os.pwrite(config.fileno(), chance.randbytes(width), offset)
+
+
+def touch_bar(gpu: Path, chance: random.Random) -> None:
+    (gpu / "enable").write_text("1")
+    file = chance.choice([path for path in gpu.glob("resource?") if path.stat().st_size])
+    with file.open("r+b", buffering=0) as resource:
+        size = os.fstat(resource.fileno()).st_size
+        # Of 128 GiB the ends are enough.
+        length = min(size, 64 << 20)
+        start = chance.choice((0, size - length))
+        with mmap.mmap(resource.fileno(), length, offset=start) as window:
+            for _ in range(50):
+                width = chance.choice(tuple(_FORMATS))
+                with memoryview(window) as octets, octets.cast(_FORMATS[width]) as view:
+                    index = chance.randrange(length // width)
+                    if chance.random() < 0.5:
+                        chance.seed(chance.getrandbits(32) ^ view[index])
+                    else:
+                        view[index] = chance.getrandbits(8 * width)
+
+
+def main(seed: str, ids: str) -> None:
+    rounds = int(_ROUNDS.read_text()) if _ROUNDS.exists() else 0
+    chance = random.Random(int(seed) + rounds)  # noqa: S311 - nobody is to be surprised by it
+    while True:
+        for gpu in find(ids):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                chance.choice((touch_config, touch_bar))(gpu, chance)
+        rounds += 1
+        _ROUNDS.write_text(str(rounds))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,26 @@
+"""What the driver 535 makes of each model of the catalogue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: What the driver calls a GPU of which its own table of names, by device and subsystem id, has none.
+UNKNOWN = "Unknown"
+
+#: Its name for each model, as it was seen; None for one that it refuses. Its README's appendix A, 'Supported NVIDIA
+#: GPU Products', lists the same, and neither H200 nor T4.
+NAMES: Mapping[str, str | None] = {
+    "a10-24gb": "NVIDIA A10",
+    "a100-sxm4-40gb": "NVIDIA A100-SXM4-40GB",
+    "a100-sxm4-80gb": "NVIDIA A100-SXM4-80GB",
+    "h100-sxm5-80gb": "NVIDIA H100 80GB HBM3",
+    "h200-sxm5-141gb": UNKNOWN,
+    "l4-24gb": "NVIDIA L4",
+    "l40s-48gb": "NVIDIA L40S",
+    "rtx-pro-6000-server-96gb": None,
+    "t4-16gb": UNKNOWN,
+    "v100-pcie-16gb": "Tesla V100-PCIE-16GB",
+}

@@ -1,0 +1,140 @@
+"""Provisioning with NVIDIA's own driver, from the fast path to its removal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.lab.node import METADATA_CACHE, NodeRequest
+
+if TYPE_CHECKING:
+    from fixtures.machines import BootNode
+    from harness.evidence import Evidence
+    from harness.gpu import GpuModel
+    from harness.gpu.catalogue import Catalogue
+    from harness.image import Image
+
+pytestmark = pytest.mark.real_driver
+
+A100 = "NVIDIA A100-SXM4-40GB"
+PROVISION_LOG = "/var/log/azure/cluster-provision.log"
+SKIP_DRIVER = (
+    '{"compute": {"tagsList": [{"name": "SkipGpuDriverInstall", "value": "true"}], '
+    '"vmSize": "Standard_ND96asr_v4"}}'
+)
+
+
+def decision_of(evidence: Evidence) -> tuple[str | None, str | None]:
+    """Return what provisioning decided when it last ran, be it by cloud-init or by the test."""
+    assert evidence.outcome is not None
+    return evidence.outcome.action, evidence.outcome.reason
+
+
+def test_prebaked_driver_drives_the_gpu_and_is_torn_down(
+    boot_node: BootNode, real_driver_image: Image, a100: GpuModel
+) -> None:
+    """Nothing is compiled; and once the node is to have no driver, nothing of it stays."""
+    assert real_driver_image.driver is not None
+    version = real_driver_image.driver.version
+    kernel = real_driver_image.newest_kernel.version
+    node = boot_node(NodeRequest(name="real-driver", image=real_driver_image, gpus=[a100]))
+
+    driven = node.evidence()
+
+    expect.cloud_init_clean(driven)
+    expect.provisioned(driven)
+    expect.decided(driven, action="install-skip-build", reason="ok")
+    expect.record_names(driven, kernel=kernel, driver_version=version, driver_kind="cuda")
+    expect.module_built_for(driven, kernel, version=version)
+    expect.module_built_before_boot(driven, kernel)
+    expect.driver_installed(driven)
+    expect.gpu_bound(driven, device="20b0")
+    expect.driver_names_gpus(driven, A100)
+    expect.gpus_refused(driven)
+    assert {"nvidia", "nvidia_uvm"} <= set(driven.loaded_modules)
+    assert node.gpu().trace.bar_accesses(0), "The driver never read the GPU's registers."
+
+    node.guest.write_text(METADATA_CACHE, SKIP_DRIVER)
+    node.provision("boot").check("Provisioning of a node that has opted out")
+
+    stripped = node.evidence()
+    expect.gpus_on_bus(stripped, "20b0")
+    expect.gpus_driven(stripped)
+    expect.no_driver_artefact(stripped)
+    expect.no_record(stripped)
+    assert decision_of(stripped) == ("teardown", "opted_out")
+    assert (
+        "AKS_GPU_PREBAKE event=teardown gpu_node=true status=cleaned dkms_before=true "
+        "module_before=true module_after=false marker_after=false dkms_after=false "
+        "modprobe_after=false"
+    ) in (stripped.file(PROVISION_LOG) or "")
+
+
+def test_kernel_mismatch_makes_the_driver_absent(
+    boot_node: BootNode, real_driver_image: Image, a100: GpuModel
+) -> None:
+    """The module is there for one kernel only; on another nobody drives the GPU."""
+    other = real_driver_image.other_kernel
+    node = boot_node(
+        NodeRequest(
+            name="mismatch", image=real_driver_image, kernel=other, gpus=[a100], command=None
+        )
+    )
+
+    probe = node.guest.run("nvidia-modprobe", "-u", "-c0")
+    query = node.guest.run("nvidia-smi")
+    foretold = node.provision("plan").check("plan").stdout
+
+    evidence = node.evidence()
+    expect.kernel_running(evidence, other.version)
+    expect.no_module_for(evidence, other.version)
+    expect.no_module_loaded(evidence)
+    expect.gpus_on_bus(evidence, "20b0")
+    expect.gpus_driven(evidence)
+    assert (probe.exit_code, query.exit_code) == (1, 9)
+    assert "couldn't communicate with the NVIDIA driver" in query.stdout
+    assert "install-driver" in foretold
+    assert decision_of(evidence) == ("install", "kernel")
+
+
+def test_gpu_newer_than_the_driver_is_reported_as_that(
+    boot_node: BootNode, real_driver_image: Image, gpu_catalogue: Catalogue
+) -> None:
+    """The node fails with the driver's code and its reason; nothing is built and tried again."""
+    blackwell = gpu_catalogue.get("rtx-pro-6000-server-96gb")
+    node = boot_node(NodeRequest(name="too-new", image=real_driver_image, gpus=[blackwell]))
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code=84)
+    expect.decided(evidence, action="install-skip-build", reason="ok")
+    expect.step_failed(evidence, "install-driver")
+    expect.gpus_refused(evidence, "2bb5")
+    expect.gpus_driven(evidence)
+    expect.module_built_before_boot(evidence, real_driver_image.newest_kernel.version)
+    expect.log_line(
+        evidence, "NVIDIA's driver 535.309.01 does not support the GPU 0000:02:00.0 (10de:2bb5)"
+    )
+    expect.cloud_init_reports_failure(evidence)
+
+
+def test_gpu_that_leaves_the_bus_is_lost_to_nvidia_smi(
+    boot_node: BootNode, real_driver_image: Image, a100: GpuModel, h100: GpuModel
+) -> None:
+    """One of two is gone: its loss is told, with nvidia-smi's own exit code."""
+    node = boot_node(
+        NodeRequest(name="lost", image=real_driver_image, gpus=[a100, h100], command=None)
+    )
+    assert len(node.guest.output_of("nvidia-smi", "-L").splitlines()) == 2
+
+    node.gpu("gpu0").fall_off_bus()
+
+    lost = node.guest.run("nvidia-smi")
+    assert lost.exit_code == 15
+    assert "GPU is lost.  Reboot the system to recover this GPU" in lost.stdout
+    left = node.guest.output_of(
+        "nvidia-smi", "--id=1", "--query-gpu=name", "--format=csv,noheader"
+    )
+    assert left == h100.title

@@ -1,0 +1,260 @@
+"""The stand-in for NVIDIA's management library answers from what the node says, and never crashes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.gpu.catalogue import load_catalogue
+from suites.host.nvml.library import REPOSITORY, VERSION, Library
+
+if TYPE_CHECKING:
+    from harness.gpu import GpuModel
+
+pytestmark = [
+    pytest.mark.starts_process,
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler (package gcc)"),
+]
+
+MODELS = [
+    model
+    for model in load_catalogue().models.values()
+    # Too new for the release whose library this is.
+    if model.architecture != "Blackwell"
+]
+H100 = load_catalogue().get("h100-sxm5-80gb")
+T4 = load_catalogue().get("t4-16gb")
+
+FUNCTIONS = re.findall(
+    r"^UNSUPPORTED\((nvml\w+)\)$",
+    (REPOSITORY / "images/nvidia-driver/nvml/unsupported.c").read_text(),
+    re.MULTILINE,
+)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return Library.compiled_in(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def library(compiled: Library) -> Library:
+    compiled.empty_node()
+    return compiled
+
+
+def devices_of(library: Library) -> list[Any]:
+    answer = library.ask()
+    devices = answer["devices"]
+    assert isinstance(devices, list), answer
+    return devices
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_gpu_is_what_the_catalogue_says(library: Library, model: GpuModel) -> None:
+    library.load_driver()
+    library.plug(model)
+
+    (device,) = devices_of(library)
+
+    pci = model.pci
+    assert device["name"] == model.title
+    assert device["ids"] == (
+        f"{pci.device:04x}{pci.vendor:04x} {pci.subsystem:04x}{pci.subsystem_vendor:04x}"
+    )
+    assert device["mig"] == ([0, 0] if model.has_mig else "error 3")
+    # The last part of a model's name, such as 80gb; tools show some per cent less or more.
+    size_gib = int(re.findall(r"(\d+)gb$", model.name)[0])
+    assert abs(device["memory_mib"] / 1024 - size_gib) / size_gib < 0.1
+
+
+def test_gpus_are_listed_in_the_order_of_their_addresses(library: Library) -> None:
+    library.load_driver()
+    for slot in (2, 0, 1):
+        library.plug(H100, slot)
+
+    devices = devices_of(library)
+
+    assert [device["bus_id"] for device in devices] == [
+        "00000000:01:00.0",
+        "00000000:02:00.0",
+        "00000000:03:00.0",
+    ]
+    assert [device["index"] for device in devices] == [0, 1, 2]
+    assert [device["minor"] for device in devices] == [0, 1, 2]
+    assert [device["by_uuid"] for device in devices] == [0, 1, 2]
+    assert [device["by_bus_id"] for device in devices] == [0, 1, 2]
+
+
+def test_uuids_differ_and_stay(library: Library) -> None:
+    library.load_driver()
+    library.plug(H100, 0)
+    library.plug(H100, 1)
+
+    first, second = (device["uuid"] for device in devices_of(library))
+
+    assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", first)
+    assert first != second
+    assert [device["uuid"] for device in devices_of(library)] == [first, second]
+
+
+def test_gpu_that_the_driver_cannot_name_has_its_models_name(library: Library) -> None:
+    library.load_driver()
+    library.plug(T4, name="Unknown")
+
+    (device,) = devices_of(library)
+
+    assert device["name"] == "Tesla T4"
+
+
+def test_driver_without_gpus_has_none(library: Library) -> None:
+    library.load_driver()
+
+    assert library.ask() == {"driver": VERSION, "cuda": 12020, "devices": []}
+
+
+def test_nothing_is_known_without_a_driver(library: Library) -> None:
+    assert library.ask() == {"error": 9, "words": "Driver Not Loaded"}
+
+
+def test_driver_is_loaded_for_who_asks_first(library: Library) -> None:
+    """As the real library does, by the setuid program."""
+    library.load_driver()
+    version = library.root / "proc/driver/nvidia/version"
+    library.install_probe(f"[ -n \"$*\" ] || printf '%s' '{version.read_text()}' >{version}")
+    version.unlink()
+
+    assert library.ask()["driver"] == VERSION
+    assert library.probe_calls() == ["", "-c255"]
+
+
+def test_device_nodes_are_made_where_they_lack(library: Library) -> None:
+    library.load_driver()
+    library.plug(H100, 0)
+    library.plug(H100, 1)
+    library.install_probe("")
+    (library.root / "dev").mkdir()
+    (library.root / "dev/nvidiactl").touch()
+    (library.root / "dev/nvidia0").touch()
+
+    assert len(devices_of(library)) == 2
+    assert library.probe_calls() == ["-c1"]
+
+
+def test_driver_of_another_version_is_told_apart(library: Library) -> None:
+    """The mismatch that a node shows on which another driver's module stayed loaded."""
+    library.load_driver("580.126.09")
+
+    assert library.ask() == {"error": 18, "words": "RM has detected an NVML/RM version mismatch."}
+
+
+def test_gpu_that_left_the_bus_is_lost_and_hides_no_other(library: Library) -> None:
+    library.load_driver()
+    lost = library.plug(H100, 0)
+    library.plug(H100, 1)
+    library.lose(lost)
+
+    first, second = devices_of(library)
+
+    assert first == "error 15"
+    assert second["name"] == H100.title
+
+
+def test_what_has_no_answer_is_not_supported(library: Library) -> None:
+    library.load_driver()
+    library.plug(H100)
+
+    (device,) = devices_of(library)
+
+    assert device["temperature"] == "error 3"
+    assert device["processes"] == []
+
+
+SET_MIG_MODE = """
+import json, pynvml
+pynvml.nvmlInit()
+device = pynvml.nvmlDeviceGetHandleByIndex(0)
+try:
+    print(json.dumps(pynvml.nvmlDeviceSetMigMode(device, 1)))
+except pynvml.NVMLError as error:
+    print(error.value)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may set a GPU's MIG mode")
+def test_mig_mode_comes_with_the_next_boot(library: Library) -> None:
+    library.load_driver()
+    library.plug(H100)
+
+    activation = json.loads(library.run(SET_MIG_MODE))
+
+    assert activation == 3
+    (device,) = devices_of(library)
+    assert device["mig"] == [0, 1]
+    library.boot("second")
+    (device,) = devices_of(library)
+    assert device["mig"] == [1, 1]
+
+
+def test_gpu_without_mig_takes_no_mode(library: Library) -> None:
+    library.load_driver()
+    library.plug(T4)
+
+    assert json.loads(library.run(SET_MIG_MODE)) == 3
+
+
+CALL_ALL = """
+import ctypes
+library = ctypes.CDLL("libnvidia-ml.so.1")
+for is_open in (False, True):
+    if is_open:
+        assert library.nvmlInit_v2() == 0
+    for name in {functions}:
+        if is_open and name in ("nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown"):
+            continue
+        result = getattr(library, name)(0, 0, 0, 0, 0, 0)
+        assert is_open or name == "nvmlErrorString" or result != 999, name
+print("alive")
+"""
+
+
+def test_no_function_crashes_when_it_is_given_nothing(library: Library) -> None:
+    """Each of the driver's own library, before and after it was opened."""
+    library.load_driver()
+    library.plug(H100)
+
+    assert len(FUNCTIONS) == 331
+    assert library.run(CALL_ALL.format(functions=FUNCTIONS)) == "alive\n"
+
+
+WRONG_HANDLES = """
+import ctypes
+library = ctypes.CDLL("libnvidia-ml.so.1")
+library.nvmlInit_v2()
+device = ctypes.c_void_p()
+assert library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+name = ctypes.create_string_buffer(96)
+answers = [
+    library.nvmlDeviceGetName(handle, name, size)
+    for handle, size in (
+        (ctypes.c_void_p(8), 96),
+        (ctypes.c_void_p(device.value + 8), 96),
+        (ctypes.c_void_p(device.value + 4096), 96),
+        (device, 4),
+        (device, 96),
+    )
+]
+print(answers, library.nvmlDeviceGetHandleByIndex_v2(1, ctypes.byref(device)))
+"""
+
+
+def test_handle_that_nobody_got_and_short_buffer_are_refused(library: Library) -> None:
+    library.load_driver()
+    library.plug(H100)
+
+    assert library.run(WRONG_HANDLES) == "[2, 2, 2, 7, 0] 2\n"

@@ -1,0 +1,293 @@
+# Section 3: the forms of When, and what each of them leaves. A name begins with its verdict.
+
+lib() {
+  state=changed
+  echo "out $1"
+  echo "err $1" >&2
+  return "${2:-0}"
+}
+silent() { :; }
+leave() { exit "$1"; }
+stops_at_false() {
+  set -e
+  false
+  echo unreached
+}
+goes_on_after_false() {
+  false
+  echo reached
+}
+reads() { cat; }
+
+Describe 'When call'
+  It 'succeeded: output, error and status of a function'
+    When call lib a 3
+    The output should equal 'out a'
+    The error should equal 'err a'
+    The status should equal 3
+  End
+
+  It 'succeeded: variables survive'
+    When call lib a
+    The variable state should equal changed
+    The output should be present
+    The error should be present
+  End
+
+  It 'succeeded: an external command'
+    When call env -i true
+    The status should be success
+  End
+
+  It 'succeeded: a builtin'
+    When call printf '%s' x
+    The output should equal x
+  End
+
+  It 'succeeded: the working directory survives'
+    When call cd /
+    The variable PWD should equal /
+    The status should be success
+  End
+
+  It 'succeeded: errexit has no effect'
+    When call goes_on_after_false
+    The output should equal reached
+  End
+
+  It 'FAILED: exit aborts the example'
+    When call leave 0
+    The status should be success
+  End
+
+  It 'succeeded: a redirection on the line does not hide the output'
+    When call eval 'echo one; echo two >&2'
+    The output should equal one
+    The error should equal two
+  End
+
+  It 'succeeded: stdin is empty without Data'
+    When call reads
+    The output should equal ''
+  End
+End
+
+Describe 'When run'
+  It 'succeeded: exit is the status'
+    When run leave 7
+    The status should equal 7
+  End
+
+  It 'succeeded: variables do not survive'
+    state=before
+    When run lib a
+    The variable state should equal before
+    The output should be present
+    The error should be present
+  End
+
+  It 'succeeded: errexit turned on by the code ends it'
+    When run stops_at_false
+    The status should be failure
+    The output should equal ''
+  End
+
+  It 'succeeded: errexit of the example is not that of the code'
+    When run goes_on_after_false
+    The output should equal reached
+  End
+
+  It 'succeeded: Set turns errexit on'
+    Set 'errexit:on'
+    When run goes_on_after_false
+    The status should be failure
+    The output should equal ''
+  End
+End
+
+Describe 'When run command'
+  env() { echo function; }
+
+  It 'succeeded: a function of the name is ignored'
+    When run command env -i echo real
+    The output should equal real
+  End
+
+  It 'succeeded: a path is not found'
+    When run command /bin/true
+    The status should equal 127
+    The error should be present
+  End
+
+  It 'succeeded: an unknown command'
+    When run command no-such-command-at-all
+    The status should equal 127
+    The error should be present
+  End
+End
+
+Describe 'When run script'
+  write() {
+    printf '%s\n' "$2" >"$SHELLSPEC_WORKDIR/$1"
+    chmod "$3" "$SHELLSPEC_WORKDIR/$1"
+  }
+
+  It 'succeeded: the shebang is ignored'
+    write ignored.sh '#!/bin/false
+echo "ran with $1 ${BASH_VERSION:+in bash}"; exit 4' 755
+    When run script "$SHELLSPEC_WORKDIR/ignored.sh" x
+    The output should equal 'ran with x in bash'
+    The status should equal 4
+  End
+
+  It 'succeeded: a function mock is not seen'
+    hostname() { echo mocked; }
+    write mocked.sh 'type -t hostname' 755
+    When run script "$SHELLSPEC_WORKDIR/mocked.sh"
+    The output should not equal function
+    The status should be defined
+  End
+
+  It 'succeeded: a file that may not run'
+    write plain.sh 'echo x' 644
+    When run script "$SHELLSPEC_WORKDIR/plain.sh"
+    The status should equal 126
+    The error should be present
+  End
+
+  It 'succeeded: a file that is not there'
+    When run script "$SHELLSPEC_WORKDIR/missing.sh"
+    The status should equal 127
+    The error should be present
+  End
+End
+
+Describe 'When run source'
+  write() {
+    printf '%s\n' "$2" >"$SHELLSPEC_WORKDIR/$1"
+  }
+
+  It 'succeeded: function mocks work'
+    hostname() { echo mocked; }
+    write sourced.sh 'hostname; echo "$1"; exit 3'
+    When run source "$SHELLSPEC_WORKDIR/sourced.sh" arg
+    The line 1 of output should equal mocked
+    The line 2 of output should equal arg
+    The status should equal 3
+  End
+
+  It 'succeeded: __SOURCED__ is unset'
+    write unset.sh 'echo "[${__SOURCED__-unset}]"'
+    When run source "$SHELLSPEC_WORKDIR/unset.sh"
+    The output should equal '[unset]'
+  End
+
+  It 'succeeded: Intercept'
+    Intercept begin
+    __begin__() { echo "intercepted $1"; }
+    write points.sh 'test || __() { :; }
+__ begin first __
+__ other second __
+echo body'
+    When run source "$SHELLSPEC_WORKDIR/points.sh"
+    The line 1 of output should equal 'intercepted first'
+    The line 2 of output should equal body
+  End
+
+  It 'succeeded: Intercept with a function of another name'
+    Intercept begin:mine
+    mine() { echo "mine $1"; }
+    write named.sh 'test || __() { :; }
+__ begin first __'
+    When run source "$SHELLSPEC_WORKDIR/named.sh"
+    The output should equal 'mine first'
+  End
+
+  It 'succeeded: without Intercept the points do nothing'
+    write quiet.sh 'test || __() { :; }
+__ begin first __
+echo body'
+    When run source "$SHELLSPEC_WORKDIR/quiet.sh"
+    The output should equal body
+  End
+End
+
+Describe 'rules'
+  It 'FAILED: a second When'
+    When call silent
+    When call silent
+    The status should be success
+  End
+
+  It 'FAILED: When after an expectation'
+    The value a should equal a
+    When call silent
+  End
+
+  It 'succeeded: no When leaves output and status unset'
+    The output should be undefined
+    The status should be undefined
+    The error should be undefined
+  End
+
+  It 'FAILED: an unknown evaluation'
+    When frobnicate silent
+    The status should be success
+  End
+
+  It 'succeeded: NUL bytes are lost'
+    When call printf 'a\0b'
+    The output should equal ab
+  End
+
+  It 'succeeded: a line may be continued'
+    When call lib \
+      a \
+      3
+    The output \
+      should equal 'out a'
+    The error should be present
+    The status should be failure
+  End
+
+  It 'succeeded: arguments may hold anything'
+    When call printf '[%s]' 'a b' '' '*' "it's" $'new\nline'
+    The output should equal "[a b][][*][it's][new
+line]"
+  End
+End
+
+Describe 'options that the code sets'
+  sets() {
+    set "$@"
+    echo "last"
+  }
+  It 'succeeded: nounset does not trouble what follows'
+    When call sets -u
+    The output should equal last
+    The variable no_such should be undefined
+    The contents of file /no/such should be undefined
+    The value a should satisfy test a
+  End
+  It 'succeeded: noglob and noclobber'
+    When call sets -fC
+    The output should equal last
+    The path /etc should be directory
+  End
+  It 'succeeded: errexit and pipefail'
+    When call sets -eo pipefail
+    The output should equal last
+  End
+  It 'succeeded: a trace is stderr of the evaluation'
+    When call sets -x
+    The output should equal last
+    The stderr should equal '+ echo last'
+  End
+  It 'succeeded: IFS and nocasematch'
+    changes() { IFS=,; shopt -s nocasematch nullglob; }
+    When call changes
+    The variable IFS should equal ,
+    The path /ETC should not be exist
+    The status should be success
+  End
+End

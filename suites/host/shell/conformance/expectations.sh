@@ -1,0 +1,443 @@
+# Section 4: subjects, modifiers and matchers. A name begins with its verdict.
+
+text() { printf 'alpha beta\n\ngamma\n\n'; }
+both() {
+  echo to-out
+  echo to-err >&2
+}
+status() { return "$1"; }
+
+Describe 'subjects'
+  It 'succeeded: output and stdout lose their trailing newlines'
+    When call text
+    The output should equal 'alpha beta
+
+gamma'
+    The stdout should end with gamma
+  End
+
+  It 'succeeded: entire output keeps them'
+    When call text
+    The entire output should end with 'gamma
+
+'
+  End
+
+  It 'succeeded: error and stderr'
+    When call both
+    The error should equal to-err
+    The stderr should equal to-err
+    The entire error should equal 'to-err
+'
+    The output should be defined
+  End
+
+  It 'succeeded: line and word stand alone for those of output'
+    When call text
+    The line 1 should equal 'alpha beta'
+    The word 3 should equal gamma
+  End
+
+  It 'succeeded: value'
+    The value 'a b' should equal 'a b'
+  End
+
+  It 'succeeded: variables, elements, whole arrays'
+    array=(one two)
+    declare -A map=([key]=value)
+    empty=()
+    The variable array should equal one
+    The variable array[1] should equal two
+    The variable 'array[@]' should equal 'one two'
+    The variable map[key] should equal value
+    The variable 'empty[@]' should be undefined
+    The variable no_such should be undefined
+  End
+
+  It 'succeeded: a variable that is set but empty'
+    nothing=
+    The variable nothing should be defined
+    The variable nothing should equal ''
+  End
+
+  It 'succeeded: path, file, dir and directory'
+    The path /etc should be exist
+    The file /etc/passwd should be file
+    The dir /etc should be directory
+    The directory /etc should be exist
+  End
+
+  It 'succeeded: articles are ignored'
+    When call text
+    The first line of the output should equal 'alpha beta'
+    The path /etc should be a directory
+  End
+
+  It 'FAILED: an unknown subject'
+    The thing should equal x
+  End
+
+  It 'FAILED: a subject without its argument'
+    The variable should equal x
+  End
+
+  It 'succeeded: words may come out of variables'
+    subject=output
+    When call text
+    The "$subject" should start with alpha
+    The line $((1 + 2)) of output should equal gamma
+  End
+End
+
+Describe 'modifiers'
+  It 'succeeded: of turns the order round'
+    When call text
+    The word 2 of line 1 of output should equal beta
+    The output line 1 word 2 should equal beta
+  End
+
+  It 'succeeded: ordinals'
+    When call text
+    The second word of output should equal beta
+    The 3rd line of output should equal gamma
+    The twentieth line of output should be undefined
+  End
+
+  It 'succeeded: a blank line in the middle is set, one beyond the end is not'
+    When call text
+    The line 2 of output should equal ''
+    The line 4 of output should be undefined
+  End
+
+  It 'succeeded: lines'
+    When call text
+    The lines of output should equal 3
+    The lines of entire output should equal 3
+  End
+
+  It 'succeeded: length counts characters'
+    The length of value 'äöü' should equal 3
+  End
+
+  It 'succeeded: contents and entire contents'
+    printf 'one\ntwo\n\n' >"$SHELLSPEC_WORKDIR/file"
+    The contents of file "$SHELLSPEC_WORKDIR/file" should equal 'one
+two'
+    The entire contents of file "$SHELLSPEC_WORKDIR/file" should end with 'two
+
+'
+    The line 2 of contents of file "$SHELLSPEC_WORKDIR/file" should equal two
+  End
+
+  It 'succeeded: the contents of a missing file are unset'
+    The contents of file "$SHELLSPEC_WORKDIR/missing" should be undefined
+    The contents of file "$SHELLSPEC_WORKDIR/missing" should not include x
+  End
+
+  It 'succeeded: contents are those of the moment'
+    echo early >"$SHELLSPEC_WORKDIR/moment"
+    The contents of file "$SHELLSPEC_WORKDIR/moment" should equal early
+    echo late >"$SHELLSPEC_WORKDIR/moment"
+    The contents of file "$SHELLSPEC_WORKDIR/moment" should equal late
+    rm "$SHELLSPEC_WORKDIR/moment"
+    The file "$SHELLSPEC_WORKDIR/moment" should not be exist
+  End
+
+  upper() {
+    tr a-z A-Z
+    echo "[$1][$2][$3]"
+  }
+  complain() { echo complaint >&2; }
+
+  It 'succeeded: result of a function'
+    When call both
+    The result of function upper should equal 'TO-OUT
+[to-out][to-err][0]'
+  End
+
+  It 'succeeded: result with brackets'
+    When call both
+    The result of "upper()" should include TO-OUT
+    The result of function upper should be successful
+  End
+
+  It 'succeeded: result of a function that fails is unset'
+    When call both
+    The result of function false should be undefined
+  End
+
+  It 'WARNED: result of a function that writes to stderr'
+    When call both
+    The result of function complain should equal ''
+  End
+
+  It 'FAILED: an unknown modifier'
+    The paragraph 1 of output should equal x
+  End
+End
+
+Describe 'text matchers'
+  It 'succeeded: equal and eq'
+    The value abc should equal abc
+    The value abc should eq abc
+    The value abc should not equal 'abc '
+  End
+  It 'FAILED: equal'
+    The value abc should equal abd
+  End
+  It 'FAILED: not equal'
+    The value abc should not equal abc
+  End
+  It 'succeeded: include, start with, end with are literal'
+    The value 'a*c [x]' should include '*c ['
+    The value 'a*c [x]' should start with 'a*'
+    The value 'a*c [x]' should end with '[x]'
+    The value 'abc' should not include '*'
+    The value 'a' should include ''
+  End
+  It 'FAILED: include'
+    The value abc should include x
+  End
+  It 'FAILED: not include'
+    The value abc should not include b
+  End
+  It 'FAILED: start with'
+    The value abc should start with b
+  End
+  It 'FAILED: end with'
+    The value abc should end with b
+  End
+  It 'succeeded: match pattern matches the whole subject'
+    The value abc should match pattern 'a*'
+    The value abc should match pattern 'a?c'
+    The value abc should match pattern 'x|a[bx]c'
+    The value abc should match pattern '[!x]bc'
+    The value abc should not match pattern 'b'
+    The value 'a
+c' should match pattern 'a*c'
+    The value 'a*c' should match pattern 'a[*]c'
+    The value abc should not match pattern 'a[*]c'
+    The value a7 should match pattern 'a[[:digit:]]'
+    The value x should not match pattern ''
+  End
+  It 'FAILED: match pattern, backslash does not escape'
+    The value 'a*c' should match pattern 'a\*c'
+  End
+  It 'FAILED: match pattern'
+    The value abc should match pattern 'b*'
+  End
+End
+
+Describe 'state matchers'
+  It 'succeeded: be success and be failure'
+    When call status 0
+    The status should be success
+    The status should not be failure
+  End
+  It 'FAILED: be success'
+    When call status 1
+    The status should be success
+  End
+  It 'FAILED: be failure'
+    When call status 0
+    The status should be failure
+  End
+  It 'succeeded: defined, undefined, present, blank'
+    full=x empty=
+    The variable full should be defined
+    The variable full should be present
+    The variable empty should be defined
+    The variable empty should be blank
+    The variable gone should be undefined
+    The variable gone should be blank
+    The variable gone should not be present
+  End
+  It 'FAILED: be defined'
+    The variable gone should be defined
+  End
+  It 'FAILED: be undefined'
+    full=x
+    The variable full should be undefined
+  End
+  It 'FAILED: be present'
+    empty=
+    The variable empty should be present
+  End
+  It 'FAILED: be blank'
+    full=x
+    The variable full should be blank
+  End
+  It 'succeeded: exported and readonly'
+    export out=1
+    readonly fixed=1
+    plain=1
+    The variable out should be exported
+    The variable fixed should be readonly
+    The variable plain should not be exported
+    The variable plain should not be readonly
+  End
+  It 'FAILED: be exported'
+    plain=1
+    The variable plain should be exported
+  End
+  It 'FAILED: be exported speaks of variables only'
+    The value x should be exported
+  End
+  It 'succeeded: valid number and valid funcname'
+    The value 0123 should be valid number
+    The value 12a should not be valid number
+    The value a_1 should be valid funcname
+    The value 1a should not be valid funcname
+  End
+End
+
+Describe 'path matchers'
+  prepare() {
+    cd "$SHELLSPEC_WORKDIR" && rm -rf tree && mkdir -p tree/empty tree/full && cd tree || return
+    : >empty-file
+    echo text >full/file
+    ln -s full/file link
+    mkfifo pipe
+    chmod 755 full/file
+    chmod u+s,g+s empty-file
+  }
+  BeforeEach 'prepare'
+
+  It 'succeeded: all of them'
+    The file full/file should be exist
+    The file full/file should be file
+    The file full should be directory
+    The file link should be symlink
+    The file pipe should be pipe
+    The file full/file should be readable
+    The file full/file should be writable
+    The file full/file should be executable
+    The file empty-file should be empty file
+    The file empty should be empty directory
+    The file empty should be empty dir
+    The file full should not be empty directory
+    The file full/file should not be empty file
+    The file /dev/null should be character device
+    The file /dev/null should not be block device
+    The file pipe should not be socket
+  End
+
+  It 'succeeded: setuid and setgid'
+    The file empty-file should has setuid
+    The file empty-file should has setgid flag
+    The file full/file should not has setuid
+  End
+
+  It 'FAILED: be exist'
+    The file nowhere should be exist
+  End
+  It 'FAILED: be file'
+    The file full should be file
+  End
+  It 'FAILED: be directory'
+    The file full/file should be directory
+  End
+  It 'FAILED: not be exist'
+    The file full/file should not be exist
+  End
+  It 'FAILED: be empty directory'
+    The file full should be empty directory
+  End
+  It 'succeeded: an alias'
+    Path here=full/file
+    File there=nowhere
+    The path here should be exist
+    The contents of file here should equal text
+    The file there should not be exist
+  End
+  It 'FAILED: be dir is absent'
+    The file full should be dir
+  End
+  It 'FAILED: be exists is absent'
+    The file full should be exists
+  End
+End
+
+Describe 'satisfy'
+  is_long() { [ "${#is_long}" -ge "$1" ]; }
+  from_stdin() { [ "$(cat)" = abc ]; }
+  noisy() { echo noise >&2; }
+
+  It 'succeeded: the subject is in a variable and on stdin'
+    The value abc should satisfy is_long 3
+    The value abc should satisfy from_stdin
+    The value abc should not satisfy is_long 4
+  End
+  It 'succeeded: with modifiers'
+    When call text
+    The word 2 of line 1 of output should satisfy is_long 4
+  End
+  It 'FAILED: satisfy'
+    The value abc should satisfy is_long 4
+  End
+  It 'WARNED: satisfy writes to stderr'
+    The value abc should satisfy noisy
+  End
+End
+
+Describe 'matchers of the spec itself'
+  shellspec_syntax 'shellspec_matcher_regexp'
+  shellspec_matcher_regexp() {
+    shellspec_matcher__match() {
+      SHELLSPEC_EXPECT="$1"
+      [ "${SHELLSPEC_SUBJECT+x}" ] || return 1
+      [[ $SHELLSPEC_SUBJECT =~ $SHELLSPEC_EXPECT ]]
+    }
+    shellspec_matcher__failure_message() { shellspec_putsn "expected: $1 match $2"; }
+    shellspec_matcher__failure_message_when_negated() { shellspec_putsn "expected: $1 not match $2"; }
+    shellspec_syntax_param count [ $# -eq 1 ] || return 0
+    shellspec_matcher_do_match "$@"
+  }
+
+  It 'succeeded: a custom matcher'
+    The value abc123 should regexp '^[a-z]+[0-9]+$'
+    The value abc should not regexp '[0-9]'
+  End
+  It 'FAILED: a custom matcher'
+    The value abc should regexp '[0-9]'
+  End
+  It 'FAILED: a custom matcher, negated'
+    The value abc1 should not regexp '[0-9]'
+  End
+  It 'FAILED: a custom matcher with a wrong argument count'
+    The value abc should regexp a b
+  End
+End
+
+Describe 'sentences'
+  It 'FAILED: an unknown matcher'
+    The value a should resemble b
+  End
+  It 'FAILED: valid number without be'
+    The value 1 should valid number
+  End
+  It 'FAILED: too many arguments'
+    The value a should equal a b
+  End
+  It 'FAILED: too few arguments'
+    The value a should equal
+  End
+  It 'succeeded: should not passes on an unset subject'
+    The variable gone should not equal x
+    The variable gone should not include x
+    The line 9 of output should not start with x
+  End
+  It 'FAILED: should fails on an unset subject'
+    The variable gone should equal ''
+  End
+  It 'FAILED: a failed expectation does not stop the body'
+    The value a should equal b
+    marker=reached
+    The variable marker should equal reached
+  End
+  It 'succeeded: a string may span lines'
+    The value 'one
+two' should equal 'one
+two'
+  End
+End

@@ -1,0 +1,400 @@
+# What specs of real provisioning scripts do to a runner: exits, traps, modes, jobs, odd text.
+
+strict() { set -euo pipefail; false; echo unreached; }
+leaves() { exit "${1:-0}"; }
+prints() { echo "$1"; return "${2:-0}"; }
+
+Describe 'code that exits'
+  It 'FAILED: exit under call aborts'
+    When call leaves 0
+    The status should be success
+  End
+  It 'succeeded: exit under run is the status'
+    When run leaves 9
+    The status should equal 9
+  End
+  It 'succeeded: exit in a command substitution'
+    inner() { got=$(leaves 4); echo "got $?"; }
+    When call inner
+    The output should equal 'got 4'
+  End
+  It 'succeeded: exit in a pipe'
+    inner() { leaves 4 | cat; echo "${PIPESTATUS[0]}"; }
+    When call inner
+    The output should equal 4
+  End
+  It 'succeeded: an EXIT trap of the code under run'
+    trapped() { trap 'echo bye' EXIT; exit 5; }
+    When run trapped
+    The output should equal bye
+    The status should equal 5
+  End
+  It 'succeeded: kill of itself under run'
+    dies() { kill -TERM "$BASHPID"; sleep 5; }
+    When run dies
+    The status should equal 143
+    The stderr should include Terminated
+  End
+  It 'succeeded: exec under run'
+    replaces() { exec echo replaced; }
+    When run replaces
+    The output should equal replaced
+  End
+  It 'WARNED: status of run is not claimed'
+    When run leaves 3
+    The output should equal ''
+  End
+End
+
+Describe 'modes of the code'
+  It 'succeeded: strict under run'
+    When run strict
+    The status should be failure
+    The output should equal ''
+  End
+  It 'succeeded: errexit is without effect under call'
+    When call strict
+    The status should be success
+    The output should equal unreached
+  End
+  It 'succeeded: nounset survives a call'
+    sets() { set -u; }
+    When call sets
+    The status should be success
+    The variable no_such_variable should be undefined
+    The output should equal ''
+  End
+  It 'succeeded: noclobber and noglob survive too'
+    sets() { set -Cf; }
+    When call sets
+    The status should be success
+    The value '*' should equal '*'
+  End
+  It 'succeeded: a changed IFS survives'
+    sets() { IFS=:; }
+    When call sets
+    The status should be success
+    The value 'a b' should equal 'a b'
+    The variable IFS should equal :
+  End
+  It 'succeeded: posix mode survives'
+    sets() { set -o posix; }
+    When call sets
+    The status should be success
+    The variable POSIXLY_CORRECT should be defined
+  End
+  It 'succeeded: xtrace of the code is its stderr'
+    traces() { set -x; true; }
+    When call traces
+    The stderr should include '+ true'
+  End
+  It 'succeeded: a pipe that fails'
+    piped() { set -o pipefail; false | true; }
+    When call piped
+    The status should be failure
+  End
+  It 'succeeded: readonly in one example'
+    readonly mine=1
+    The variable mine should be readonly
+  End
+  It 'succeeded: is gone in the next'
+    mine=2
+    The variable mine should equal 2
+    The variable mine should not be readonly
+  End
+  It 'FAILED: assigning to a readonly variable aborts'
+    readonly fixed=1
+    fixed=2
+    The variable fixed should equal 1
+  End
+  It 'succeeded: an ERR trap of the code'
+    errs() { trap 'echo trapped' ERR; (exit 3); false; true; }
+    When run errs
+    The status should be success
+    The output should be defined
+  End
+  It 'succeeded: umask'
+    masks() { umask 077; : >"$SHELLSPEC_WORKDIR/masked"; }
+    When call masks
+    The value "$(stat -c %a "$SHELLSPEC_WORKDIR/masked")" should equal 600
+    rm -f "$SHELLSPEC_WORKDIR/masked"
+  End
+End
+
+Describe 'text'
+  It 'succeeded: carriage returns in output'
+    When call printf 'a\r\nb\r\n'
+    The line 1 of output should start with a
+    The line 1 of output should not equal a
+    The length of line 2 of output should equal 2
+  End
+  It 'succeeded: quotes, dollars, backslashes'
+    When call prints "it's \"x\" \$HOME \\n"
+    The output should equal "it's \"x\" \$HOME \\n"
+    The output should equal 'it'"'"'s "x" $HOME \n'
+  End
+  It 'succeeded: globs are no patterns in include'
+    When call prints 'a*b[c]'
+    The output should include '*b['
+    The output should not include 'a?b'
+  End
+  It 'succeeded: a value that looks like an option'
+    When call prints '-n -e'
+    The output should equal '-n -e'
+    The output should start with '-n'
+  End
+  It 'succeeded: only newlines'
+    When call printf '\n\n\n'
+    The output should equal ''
+    The entire output should equal '
+
+
+'
+    The lines of output should equal 0
+  End
+  It 'succeeded: words the language knows'
+    When call prints 'should not equal of the End'
+    The output should equal 'should not equal of the End'
+  End
+  It 'succeeded: a subject named like a word'
+    of=1 should=2
+    The variable of should equal 1
+    The variable should should equal 2
+  End
+  It 'succeeded: percent signs'
+    When call prints '100% %s %d'
+    The output should equal '100% %s %d'
+  End
+  It 'succeeded: an empty argument'
+    When call prints ''
+    The output should equal ''
+    The output should be blank
+    The output should be defined
+  End
+  It 'FAILED: nothing to equal'
+    When call prints x
+    The output should equal
+  End
+  It 'FAILED: two to equal'
+    When call prints x
+    The output should equal x y
+  End
+  It 'FAILED: an unquoted variable that splits'
+    two='x y'
+    When call prints "$two"
+    The output should equal $two
+  End
+  It 'FAILED: an unknown matcher'
+    When call prints x
+    The output should resemble x
+  End
+  It 'FAILED: be exists'
+    The path /usr should be exists
+  End
+End
+
+Describe 'jobs'
+  It 'succeeded: waits for a job'
+    job() { (sleep 0.05; echo late) & wait; }
+    When call job
+    The output should equal late
+  End
+  It 'succeeded: a job that ends on its own'
+    job() { sleep 0.05 & }
+    When call job
+    The status should be success
+  End
+  It 'succeeded: a coprocess'
+    talk() { coproc cat; echo hi >&"${COPROC[1]}"; read -r said <&"${COPROC[0]}"; echo "$said"; kill "$COPROC_PID"; }
+    When run talk
+    The output should equal hi
+    The status should be defined
+    The stderr should be defined
+  End
+  It 'succeeded: process substitution'
+    both() { cat <(echo one) <(echo two); }
+    When call both
+    The output should equal "one
+two"
+  End
+  It 'succeeded: mapfile, here-strings, printf -v'
+    reads() { mapfile -t rows <<<$'a\nb c'; printf -v joined '%s|' "${rows[@]}"; }
+    When call reads
+    The variable joined should equal 'a|b c|'
+    The variable 'rows[1]' should equal 'b c'
+    The variable 'rows[@]' should equal 'a b c'
+    The variable 'rows[9]' should be undefined
+  End
+  It 'succeeded: a select of odd redirections'
+    odd() { exec 7>&1; echo seven >&7; exec 7>&-; echo err >&2; { echo both; } 2>&1; }
+    When call odd
+    The output should equal "seven
+both"
+    The stderr should equal err
+  End
+End
+
+Describe 'mocks of mocks'
+  curl() { wget "$@" | tr a-z A-Z; }
+  wget() { echo "wget $*"; }
+  It 'succeeded: a mock calls a mock'
+    When call curl x
+    The output should equal 'WGET X'
+  End
+  It 'succeeded: of an absolute path'
+    /opt/never/tool() { echo "tool $1"; }
+    When call /opt/never/tool 1
+    The output should equal 'tool 1'
+  End
+  It 'succeeded: a wrapper runs a mock'
+    retry() { shift; "$@"; }
+    When call retry 3 wget a
+    The output should equal 'wget a'
+  End
+  It 'FAILED: xargs does not see a function'
+    piped() { echo x | xargs wget_never; }
+    wget_never() { echo seen; }
+    When call piped
+    The output should equal seen
+  End
+  It 'succeeded: xargs sees a Mock'
+    Mock wget_never
+      echo "seen $1"
+    End
+    piped() { echo x | xargs wget_never; }
+    When call piped
+    The output should equal 'seen x'
+  End
+  It 'succeeded: env and timeout see a Mock'
+    Mock never-there
+      echo "there $1 ${WITH:-}"
+    End
+    wrapped() { env WITH=it never-there a; timeout 5 never-there b; }
+    When call wrapped
+    The output should equal "there a it
+there b "
+  End
+  It 'succeeded: a Mock reads stdin'
+    Mock eats
+      cat
+    End
+    fed() { echo food | eats; }
+    When call fed
+    The output should equal food
+  End
+  It 'succeeded: a Mock writes to stderr'
+    Mock complains
+      echo loud >&2
+      exit 2
+    End
+    When call complains
+    The stderr should equal loud
+    The status should equal 2
+  End
+  It 'succeeded: mocks in a subshell count by file'
+    calls=$SHELLSPEC_WORKDIR/calls
+    systemctl() { echo "$*" >>"$calls"; }
+    works() { (systemctl stop x); $(systemctl start x); systemctl status x | cat; }
+    When call works
+    The contents of file "$calls" should equal "stop x
+start x
+status x"
+    rm -f "$calls"
+  End
+  It 'succeeded: unset takes a mock away'
+    unset -f wget
+    here() { declare -F wget >/dev/null && echo yes || echo no; }
+    When call here
+    The output should equal no
+  End
+  It 'succeeded: and it is back'
+    When call wget
+    The output should equal 'wget '
+  End
+End
+
+Describe 'hooks that go wrong'
+  Describe 'before each, status'
+    BeforeEach 'false'
+    It 'FAILED: is not run'
+      The value a should equal a
+    End
+  End
+  Describe 'before each, stderr'
+    BeforeEach 'echo oops >&2'
+    It 'FAILED: is not run either'
+      The value a should equal a
+    End
+  End
+  Describe 'before each, errexit off'
+    BeforeEach 'false; true'
+    It 'succeeded: only the last status counts'
+      The value a should equal a
+    End
+  End
+  Describe 'after each'
+    AfterEach 'return 3'
+    It 'FAILED: though all held'
+      The value a should equal a
+    End
+  End
+  Describe 'a hook function that changes directory'
+    go() { cd /usr; }
+    BeforeEach go
+    It 'succeeded: is where the hook went'
+      The value "$PWD" should equal /usr
+    End
+  End
+  It 'succeeded: and is back here'
+    The value "$PWD" should not equal /usr
+  End
+End
+
+Describe 'statements between'
+  It 'FAILED: an unknown command aborts'
+    no_such_command_at_all
+    The value a should equal a
+  End
+  It 'FAILED: cd that fails aborts'
+    cd /no/such/directory
+    The value a should equal a
+  End
+  It 'succeeded: a guarded one does not'
+    cd /no/such/directory 2>/dev/null || :
+    The value a should equal a
+  End
+  It 'succeeded: case, until, arithmetic, [[ ]]'
+    n=0
+    until ((n >= 2)); do ((n += 1)); done
+    case $n in
+      2)
+        The value "$n" should equal 2
+        ;;
+      *)
+        The value "$n" should equal never
+        ;;
+    esac
+    [[ $n == 2 ]]
+    The variable n should equal 2
+  End
+  It 'FAILED: a sentence that does not begin its line'
+    case a in
+      a) The value a should equal a ;;
+    esac
+  End
+  It 'FAILED: an arithmetic zero aborts'
+    n=0
+    ((n++))
+    The value a should equal a
+  End
+  It 'FAILED: two evaluations'
+    When call true
+    When call true
+    The status should be success
+  End
+  It 'FAILED: an evaluation after an expectation'
+    The value a should equal a
+    When call true
+    The status should be success
+  End
+End

@@ -1,0 +1,43 @@
+"""What the tests of the shell tier share."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.host.shell.running import SpecProject, WarmPytest, warm_pytest_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def warm_pytest() -> Iterator[WarmPytest]:
+    """Keep a process that runs pytest for the tests of this worker."""
+    with warm_pytest_process() as warm:
+        yield warm
+
+
+@pytest.fixture
+def project(tmp_path: Path, warm_pytest: WarmPytest) -> SpecProject:
+    """Give a test an empty spec project."""
+    (tmp_path / ".shellspec").touch()
+    return SpecProject(tmp_path, warm_pytest)
+
+
+@pytest.fixture
+def host_socket() -> Iterator[Path]:
+    """Give the path of a socket of the host, as daemons have them; short, as they must be."""
+    with (
+        tempfile.TemporaryDirectory(prefix="hs.") as folder,
+        contextlib.closing(socket.socket(socket.AF_UNIX)) as listening,
+    ):
+        path = Path(folder) / "s"
+        listening.bind(str(path))
+        listening.listen()
+        yield path

@@ -1,0 +1,2 @@
+# sourced by hooks and groups
+FROM_LIB="lib value"

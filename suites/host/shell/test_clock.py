@@ -1,0 +1,57 @@
+"""Virtual time: what sleeps, waits and reads the clock agrees on one that only counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from harness.shell.zygote import Shell
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds"),
+    [
+        ("sleep 5", [5]),
+        ("sleep 1m 0.5", [60.5]),
+        ("(sleep 2h)", [7200]),
+        ("bash -c 'sleep 1d'", [86400]),
+        ("env sleep 3 && command sleep 4", [3, 4]),
+    ],
+)
+def test_sleeps_are_told_and_take_no_time(shell: Shell, code: str, seconds: list[float]) -> None:
+    assert [sleep.seconds for sleep in shell.evaluate(code).check().sleeps] == seconds
+
+
+def test_clocks_of_the_shell_and_of_date_advance_together(shell: Shell) -> None:
+    result = shell.evaluate(
+        "a=$(date +%s) s=$SECONDS e=$EPOCHSECONDS; sleep 1000; (sleep 1000); sleep 0\n"
+        "echo $(($(date +%s) - a)) $((SECONDS - s)) $((EPOCHSECONDS - e))"
+    )
+
+    assert all(2000 <= int(number) <= 2060 for number in result.stdout.split())
+
+
+def test_timeout_ends_what_sleeps_longer(shell: Shell) -> None:
+    assert shell.evaluate("timeout 5 sleep 100").status == 124
+    assert shell.evaluate("timeout -k 3 30 bash -c 'while :; do sleep 7; done'").status == 124
+    assert shell.evaluate("timeout 5 bash -c 'sleep 4; exit 3'").status == 3
+
+
+def test_waiting_for_a_process_lets_it_run(shell: Shell) -> None:
+    code = (
+        "{ /bin/sleep 0.1; echo done; } & pid=$!\n"
+        "for try in {1..60}; do kill -0 $pid 2>/dev/null || exit 0; sleep 1; done; exit 9"
+    )
+
+    result = shell.evaluate(f"wait_for() {{ {code}\n}}; wait_for")
+
+    assert (result.status, result.stdout) == (0, "done\n")
+
+
+def test_wrong_duration_fails_as_the_real_sleep_does(shell: Shell) -> None:
+    result = shell.evaluate("sleep x")
+
+    assert result.status == 1
+    assert "invalid time interval" in result.stderr

@@ -1,0 +1,178 @@
+"""Specs that mean no good get a clear verdict, and nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from suites.host.shell.running import outcomes
+
+if TYPE_CHECKING:
+    from harness.provisioning.command import CommandResult
+    from suites.host.shell.running import SpecProject
+
+_HOSTILE = """\
+Describe 'hostile'
+  It 'writes 200 MB'
+    big() { head -c 200000000 /dev/zero | tr '\\0' x; }
+    When call big
+    The length of output should equal 200000000
+  End
+  It 'starts a fork storm'
+    storm() { storm | storm & storm; }
+    When call storm
+    The status should be success
+  End
+  It 'after the storm'
+    When call echo fine
+    The output should equal fine
+  End
+  It 'leaves processes behind'
+    leave() { setsid sleep @MARK@ & nohup sleep @MARK@ >/dev/null 2>&1 & }
+    When call leave
+    The status should be success
+  End
+  It 'kills all it can'
+    kill_all() { kill -9 -1; }
+    When call kill_all
+    The status should be success
+  End
+  It 'after the killing'
+    When call echo fine
+    The output should equal fine
+  End
+  It 'speaks in the name of the runner'
+    speak() { printf 'end\\0many\\0' >&190; }
+    When call speak
+    The status should be success
+  End
+  It 'after the speech'
+    When call echo fine
+    The output should equal fine
+  End
+  It 'prints NUL bytes'
+    When call printf 'a\\0b'
+    The output should equal ab
+  End
+End
+"""
+
+
+def _run(project: SpecProject, *options: str) -> CommandResult:
+    return project.run("--shell-sandbox=throwaway", *options)
+
+
+def test_hostile_examples_get_verdicts_and_leave_nothing(project: SpecProject) -> None:
+    mark = f"9{os.getpid()}"
+    project.write("hostile_spec.sh", _HOSTILE.replace("@MARK@", mark))
+
+    result = _run(project)
+
+    seen = outcomes(result)
+    assert seen.pop("starts a fork storm") == "failed"
+    assert seen == {
+        "writes 200 MB": "passed",
+        "after the storm": "passed",
+        "leaves processes behind": "passed",
+        "kills all it can": "failed",
+        "after the killing": "passed",
+        "speaks in the name of the runner": "failed",
+        "after the speech": "passed",
+        "prints NUL bytes": "passed",
+    }
+    assert "was killed by signal 9, as by a 'kill' of the code" in result.stdout
+    assert "more processes than" in result.stdout
+    assert "wrote to the runner's own descriptors" in result.stdout
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _read(path)]
+
+
+def test_endless_loop_is_ended_and_the_next_example_runs(project: SpecProject) -> None:
+    project.write(
+        "loop_spec.sh",
+        "It 'loops for ever'\nloop() { while :; do :; done; }\nWhen call loop\n"
+        "The status should be success\nEnd\n"
+        "It 'comes after'\nThe value a should equal a\nEnd\n",
+    )
+
+    result = _run(project, "--shell-timeout=2")
+
+    assert outcomes(result) == {"loops for ever": "failed", "comes after": "passed"}
+    assert "ran longer than 2 s; it was ended with all that it had started" in result.stdout
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def test_deleted_system_directory_fails_by_name_and_the_host_keeps_it(
+    project: SpecProject,
+) -> None:
+    project.write(
+        "mutant_spec.sh",
+        "Describe 'a mutant'\nIt 'deletes too much'\n"
+        'clean_up() { rm -rf "/usr/lib/${missing-}"; }\n'
+        "When call clean_up\nThe status should be success\nEnd\nEnd\n",
+    )
+    before = len(list(Path("/usr/lib").iterdir()))
+
+    result = _run(project)
+
+    assert outcomes(result) == {"deletes too much": "failed"}
+    assert "deleted /usr/lib, a directory the system needs" in result.stdout
+    assert len(list(Path("/usr/lib").iterdir())) == before
+
+
+def test_carriage_returns_are_dropped(project: SpecProject) -> None:
+    (project.root / "dos_spec.sh").write_bytes(
+        b"It 'has DOS line ends'\r\nWhen call echo x\r\nThe output should equal x\r\nEnd\r\n"
+    )
+
+    assert outcomes(_run(project)) == {"has DOS line ends": "passed"}
+
+
+def test_nul_byte_in_a_spec_is_an_error_with_its_line(project: SpecProject) -> None:
+    (project.root / "nul_spec.sh").write_bytes(b"It 'x'\nWhen call echo \0\nEnd\n")
+
+    assert "nul_spec.sh:2: A NUL byte stands here" in _run(project).stdout
+
+
+def test_shell_syntax_error_in_an_example_fails_it_alone(project: SpecProject) -> None:
+    project.write(
+        "syntax_spec.sh",
+        "Describe 'x'\nIt 'broken'\nif true; then\nEnd\nIt 'sound'\n"
+        "The value a should eq a\nEnd\nEnd\n",
+    )
+
+    result = _run(project)
+
+    assert outcomes(result) == {"broken": "failed", "sound": "passed"}
+    assert "syntax error" in result.stdout
+
+
+def test_shell_syntax_error_in_a_group_fails_all_its_examples(project: SpecProject) -> None:
+    project.write(
+        "syntax_spec.sh",
+        "Describe 'x'\nif true; then\nIt 'one'\nThe value a should eq a\nEnd\n"
+        "It 'two'\nThe value a should eq a\nEnd\nEnd\n",
+    )
+
+    result = _run(project)
+
+    assert outcomes(result) == {"one": "failed", "two": "failed"}
+    assert "syntax error" in result.stdout
+
+
+def test_sleeping_examples_take_no_time(project: SpecProject) -> None:
+    examples = "".join(
+        f"It 'sleeps {number}'\nWhen call sleep 500\nThe status should be success\nEnd\n"
+        for number in range(100)
+    )
+    project.write("sleepers_spec.sh", f"Describe 'sleepers'\n{examples}End\n")
+
+    result = _run(project, "--shell-time=virtual", "-q")
+
+    assert "100 passed" in result.stdout

@@ -1,0 +1,319 @@
+"""Code under test is held away from the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from harness.errors import HarnessError, RequirementError
+from harness.provisioning.command import CommandResult, LocalRunner
+from harness.shell import sandbox_enter
+from harness.shell.sandbox import (
+    TOO_MANY_PROCESSES,
+    Sandbox,
+    SandboxKind,
+    check_entered,
+    choose_for_user,
+    choose_sandbox,
+    find_refusal,
+)
+from harness.shell.sandbox_enter import CANNOT_ENTER, KERNEL_REFUSES, MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NOBODY = 65534
+
+
+def _run(script: str, scratch: Path) -> CommandResult:
+    argv = Sandbox(kind=SandboxKind.THROWAWAY, process_limit=60).argv(
+        ["sh", "-c", script], cwd=scratch, scratch=scratch
+    )
+    return LocalRunner().run(argv, timeout_s=60)
+
+
+def test_command_runs_in_spaces_of_its_own_and_sees_no_other_process(tmp_path: Path) -> None:
+    names = "pid mnt user ipc uts"
+    script = f"for n in {names}; do readlink /proc/self/ns/$n; done; echo /proc/[0-9]*; echo $PPID"
+
+    *spaces, processes, parent = _run(script, tmp_path).stdout.splitlines()
+
+    assert not {str(Path(f"/proc/self/ns/{n}").readlink()) for n in names.split()} & set(spaces)
+    assert len(spaces) == len(names.split())
+    assert "/proc/1 " in processes
+    assert len(processes.split()) < 5
+    assert parent == "1"
+
+
+def test_killing_everything_ends_the_command_alone(tmp_path: Path) -> None:
+    script = "sleep 600 & [ $PPID = 1 ] && [ ! -e /proc/%d ] && kill -9 -1; wait $!; echo $?"
+
+    assert _run(script % os.getpid(), tmp_path).stdout == "137\n"
+
+
+def test_writes_and_deletions_do_not_reach_the_host(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("old")
+    script = f"rm {kept} && echo new >/etc/harness-trial && cat /etc/harness-trial"
+
+    result = _run(script, tmp_path)
+
+    assert result.stdout == "new\n", result.render()
+    assert kept.read_text() == "old"
+    assert not Path("/etc/harness-trial").exists()
+
+
+def test_what_covers_the_host_cannot_be_taken_away(tmp_path: Path) -> None:
+    script = "for m in /proc /proc/sys /sys /dev /; do umount -l $m; done; ls /proc; ls /"
+
+    result = _run(script, tmp_path)
+
+    assert f"\n{os.getpid()}\n" not in result.stdout
+    assert result.stderr.count("umount: ") == 5
+
+
+@pytest.mark.parametrize("path", ["/proc/sys/vm/swappiness", "/sys/kernel/mm/ksm/run"])
+def test_kernel_settings_cannot_be_changed(tmp_path: Path, path: str) -> None:
+    before = Path(path).read_text()
+
+    result = _run(f"echo 7 >{path}", tmp_path)
+
+    assert not result.ok
+    assert Path(path).read_text() == before
+
+
+def test_socket_of_the_host_is_not_seen(tmp_path: Path, host_socket: Path) -> None:
+    """The daemon behind one would act on the host, as systemd does for root."""
+    assert host_socket.is_socket()
+
+    result = _run(f"[ -S {host_socket} ] && echo a socket; echo x >{host_socket}", tmp_path)
+
+    assert result.stdout == ""
+
+
+def test_exit_code_passes_through(tmp_path: Path) -> None:
+    assert _run("exit 42", tmp_path).exit_code == 42
+
+
+def test_too_many_processes_are_ended(tmp_path: Path) -> None:
+    script = "i=0; while [ $i -lt 100 ]; do sleep 30 & i=$((i+1)); done; wait"
+
+    assert _run(script, tmp_path).exit_code == TOO_MANY_PROCESSES
+
+
+# --- nothing runs outside --------------------------------------------------------------------
+
+_ON_THE_HOST = """\
+import sys
+sys.path.insert(0, {folder!r})
+import sandbox_enter
+{act}
+"""
+
+
+def _run_python(act: str) -> CommandResult:
+    folder = str(Path(sandbox_enter.__file__).parent)
+    code = _ON_THE_HOST.format(folder=folder, act=act)
+    return LocalRunner().run([sys.executable, "-I", "-c", code], timeout_s=60)
+
+
+def test_command_is_refused_by_its_own_process_on_the_host(tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+
+    result = _run_python(f"sandbox_enter._run(['touch', '{proof}'], '/', sandbox_enter._Spaces())")
+
+    assert result.exit_code == CANNOT_ENTER
+    assert "would have run on the host, with its pid, mnt, user, ipc, uts, root" in result.stderr
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize("name", ["pid", "mnt", "root directory"])
+def test_one_thing_shared_with_the_host_is_enough_to_refuse(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    host = sandbox_enter._Spaces()
+    host.names = {each: "another" for each in host.names if each != name} | (
+        {name: host.names[name]} if name in host.names else {}
+    )
+    if name != "root directory":
+        host.root = (0, 0)
+    monkeypatch.setattr("os.getppid", lambda: 1)
+    monkeypatch.setattr("os.getpid", lambda: 3)
+    monkeypatch.setattr(sandbox_enter, "_SPACE_NAMES", tuple(host.names))
+
+    with pytest.raises(PermissionError, match=f"with its {name}$"):
+        sandbox_enter._refuse_to_run_on(host)
+
+
+def test_kernel_that_only_claims_to_have_made_spaces_is_found_out(tmp_path: Path) -> None:
+    """Before anything is mounted."""
+    proof = tmp_path / "proof"
+    settings = f'{{"staging": "{tmp_path}", "cwd": "/"}}'
+
+    result = _run_python(
+        "sandbox_enter._libc.unshare = lambda flags: 0\n"
+        "sandbox_enter._enter_user_space = lambda: None\n"
+        "sandbox_enter._mount = lambda *_: sandbox_enter.os.abort()\n"
+        f"sys.argv = ['', '{settings}', 'touch', '{proof}']\n"
+        "sys.exit(sandbox_enter.main())"
+    )
+
+    assert result.exit_code == CANNOT_ENTER, result.render()
+    assert "the process space is not a new one" in result.stderr
+    assert not proof.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="what root is refused, only root can see")
+def test_root_is_not_held_by_refused_writes_alone(tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    argv = Sandbox(kind=SandboxKind.REFUSE).argv(
+        ["touch", str(proof)], cwd=tmp_path, scratch=tmp_path
+    )
+
+    result = LocalRunner().run(argv, timeout_s=60)
+
+    assert result.exit_code == CANNOT_ENTER
+    assert not proof.exists()
+
+
+def test_shell_that_was_not_let_in_is_trouble_of_the_harness() -> None:
+    with pytest.raises(RequirementError, match=r"refuses here \(unshare: no\); run the tests as"):
+        check_entered(KERNEL_REFUSES, f"{MARK} unshare: no\n")
+    with pytest.raises(HarnessError, match=r"could not be entered: no room. Nothing was run"):
+        check_entered(CANNOT_ENTER, f"{MARK} no room\n")
+    check_entered(CANNOT_ENTER, "code under test ended so\n")
+    check_entered(3, f"{MARK} said by the code under test\n")
+
+
+# --- which sandbox ---------------------------------------------------------------------------
+
+
+class _Kernel:
+    """Answers the probes: what it refuses, with which words."""
+
+    def __init__(self, **answers: CommandResult) -> None:
+        self.answers = answers
+
+    def run(
+        self,
+        argv: object,
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: object = None,
+    ) -> CommandResult:
+        del timeout_s, stdin, env
+        programs = {"throwaway": "/sandbox_enter.py", "refuse": "/refuse_enter.py"}
+        kind = next(name for name in self.answers if programs[name] in str(argv))
+        return self.answers[kind]
+
+
+def _answer(exit_code: int = 0, stderr: str = "", *, timed_out: bool = False) -> CommandResult:
+    return CommandResult(
+        argv=("probe",), exit_code=exit_code, stdout="", stderr=stderr, timed_out=timed_out
+    )
+
+
+_REFUSED = _answer(KERNEL_REFUSES, f"{MARK} unshare: Operation not permitted\n")
+_SLOW = _answer(124, timed_out=True)
+
+
+def test_user_gets_the_throwaway_root_where_the_kernel_grants_it() -> None:
+    assert choose_for_user(_Kernel(throwaway=_answer())).kind is SandboxKind.THROWAWAY
+
+
+def test_user_without_name_spaces_gets_refused_writes_and_is_told_what_is_open() -> None:
+    chosen = choose_for_user(_Kernel(throwaway=_REFUSED, refuse=_answer()))
+
+    assert chosen.kind is SandboxKind.REFUSE
+    assert "(unshare: Operation not permitted)" in chosen.why
+    assert "your other processes were not protected from its signals" in chosen.why
+
+
+def test_host_with_neither_refuses_to_run() -> None:
+    with pytest.raises(RequirementError, match="--shell-sandbox=off"):
+        choose_for_user(_Kernel(throwaway=_REFUSED, refuse=_REFUSED))
+
+
+@pytest.mark.parametrize("answer", [_SLOW, _answer(1, "no room on device"), _answer(CANNOT_ENTER)])
+def test_trouble_with_the_probe_is_an_error_and_costs_no_protection(answer: CommandResult) -> None:
+    with pytest.raises(HarnessError, match="'throwaway' could not be found out"):
+        choose_for_user(_Kernel(throwaway=answer, refuse=_answer()))
+
+
+def test_probe_whose_deletion_was_real_ends_it_all() -> None:
+    class Leaking(_Kernel):
+        @override
+        def run(
+            self,
+            argv: object,
+            *,
+            timeout_s: float,
+            stdin: str | None = None,
+            env: object = None,
+        ) -> CommandResult:
+            assert isinstance(argv, tuple)
+            (Path(argv[-1]) / "file").unlink()
+            return _answer()
+
+    with pytest.raises(HarnessError, match="reached the host"):
+        find_refusal(SandboxKind.THROWAWAY, Leaking())
+
+
+def test_root_gets_the_throwaway_root_without_a_question() -> None:
+    assert choose_sandbox("auto", is_root=True).kind is SandboxKind.THROWAWAY
+    assert choose_sandbox("throwaway", is_root=True).kind is SandboxKind.THROWAWAY
+    with pytest.raises(RequirementError, match="do not hold root"):
+        choose_sandbox("refuse", is_root=True)
+
+
+def test_who_turns_the_sandbox_off_is_told_so() -> None:
+    assert "nothing protected this host" in choose_sandbox("off").why
+
+
+def test_this_host_can_be_probed() -> None:
+    assert find_refusal(SandboxKind.THROWAWAY, LocalRunner()) == ""
+
+
+# --- an ordinary user ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def user_folder() -> Iterator[Path]:
+    """Give a folder that an ordinary user owns, with the program in it."""
+    with tempfile.TemporaryDirectory(prefix="harness-user.", dir="/tmp") as folder:
+        shutil.copy(str(sandbox_enter.__file__), folder)
+        (Path(folder) / ".staging").mkdir()
+        if os.geteuid() == 0:
+            for path in (Path(folder), Path(folder) / ".staging"):
+                os.chown(path, _NOBODY, _NOBODY)
+        yield Path(folder)
+
+
+def test_ordinary_user_writes_where_root_would(user_folder: Path) -> None:
+    script = (
+        "mkdir -p /etc/systemd/system/x.d /opt/harness-trial /var/log/harness-trial &&"
+        " echo a >/etc/default/harness-trial && echo b >>/etc/hosts && tail -n 1 /etc/hosts &&"
+        " rm -r /etc/systemd/system && [ ! -e /etc/systemd/system ] && echo gone"
+    )
+    settings = {"cwd": "/", "staging": f"{user_folder}/.staging", "size_mib": 64}
+    become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    argv = [
+        *(become if os.geteuid() == 0 else []),
+        *("/usr/bin/python3", "-I", "-S", f"{user_folder}/sandbox_enter.py"),
+        *(json.dumps({**settings, "process_limit": 100}), "sh", "-c", script),
+    ]
+
+    result = LocalRunner().run(argv, timeout_s=60)
+
+    assert result.stdout == "b\ngone\n", result.render()
+    assert not Path("/opt/harness-trial").exists()
+    assert not Path("/var/log/harness-trial").exists()

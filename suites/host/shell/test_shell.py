@@ -1,0 +1,168 @@
+"""Tests in Python for shell code: evaluations, strict mocks, virtual time, a throw-away root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ExpectationError
+from harness.shell.doubles import ANY, Answer, Like, UnmockedCommandError
+from harness.shell.zygote import Shell, ShellTimeoutError
+
+_LIBRARY = """\
+declare -A MAP=([key]="v w" [two]=$'a\\nb')
+retry() {
+  local try
+  for ((try = 0; try < 5; try++)); do
+    "$@" && return 0
+    sleep 10
+  done
+  return 1
+}
+download() {
+  LIST=(one "two three")
+  TEXT='it'"'"'s "quoted" $HOME'
+  retry curl -fsSL "$1"
+}
+in_child() { bash -c 'curl a "b c"; echo $?'; }
+piped() { curl 1 | curl 2; }
+restart() { systemctl restart containerd; }
+feed() { printf 'a\\nb' | wget -i -; }
+absolute() { /usr/sbin/no-such-tool -L; bash -c '/usr/sbin/no-such-tool -q'; }
+configure() { mkdir -p /etc/harness-trial && echo on >/etc/harness-trial/state; }
+strict() { set -e; false; echo unreached; }
+"""
+
+
+@pytest.fixture
+def code(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """Give a shell that has sourced the library."""
+    path = tmp_path_factory.getbasetemp() / "library.sh"
+    path.write_text(_LIBRARY)
+    shell.source(path)
+    return shell
+
+
+def test_retries_are_ten_seconds_apart_and_take_no_time(code: Shell) -> None:
+    code.mock("curl").answers_in_turn(
+        Answer(exit_code=6), Answer(exit_code=6), Answer(stdout="data\n")
+    )
+
+    result = code.call("download", "http://host/x").check()
+
+    assert result.stdout == "data\n"
+    assert [sleep.seconds for sleep in result.sleeps] == [10, 10]
+    code.assert_calls(*["curl -fsSL http://host/x"] * 3)
+
+
+def test_variables_and_arrays_are_seen_afterwards(code: Shell) -> None:
+    code.mock("curl")
+
+    result = code.call("download", "x")
+
+    assert result.array("LIST") == ["one", "two three"]
+    assert result.variable("TEXT") == 'it\'s "quoted" $HOME'
+    assert result.mapping("MAP") == {"key": "v w", "two": "a\nb"}
+    assert result.variable("NO_SUCH") is None
+
+
+def test_status_is_that_of_exit_and_of_errexit(code: Shell) -> None:
+    assert code.evaluate("exit 7").status == 7
+    result = code.call("strict")
+    assert (result.status, result.stdout) == (1, "")
+    with pytest.raises(ExpectationError, match="ended with status 1"):
+        result.check()
+
+
+def test_child_process_sees_the_mock(code: Shell) -> None:
+    code.mock("curl").when("a", Like("b*")).answers("hi\n", exit_code=4)
+
+    assert code.call("in_child", FOO="bar").stdout == "hi\n4\n"
+    assert code.calls[0].env["FOO"] == "bar"
+
+
+def test_mocks_in_one_pipe_do_not_block_each_other(code: Shell) -> None:
+    curl = code.mock("curl").answers(effect=lambda call: Answer(stdout=f"{call.arguments[0]}\n"))
+
+    assert code.call("piped").stdout == "2\n"
+    curl.assert_called_times(2)
+
+
+def test_stdin_is_recorded_where_asked_for(code: Shell) -> None:
+    wget = code.mock("wget", reads_stdin=True)
+
+    code.call("feed").check()
+
+    assert wget.calls[0].stdin == "a\nb"
+    wget.assert_called_with("-i", "-")
+
+
+def test_absolute_path_is_replaced(code: Shell) -> None:
+    code.mock("/usr/sbin/no-such-tool").answers("GPU\n")
+
+    assert code.call("absolute").stdout == "GPU\nGPU\n"
+    assert not Path("/usr/sbin/no-such-tool").exists()
+
+
+def test_unmocked_command_fails_the_test_and_names_itself(code: Shell) -> None:
+    with pytest.raises(UnmockedCommandError, match="'systemctl restart containerd' was run"):
+        code.call("restart")
+
+
+def test_unforeseen_arguments_fail_the_test(code: Shell) -> None:
+    code.mock("systemctl").when("status", ANY).answers()
+    with pytest.raises(UnmockedCommandError, match=r"It foresees:\n  systemctl status"):
+        code.call("restart")
+    code.evaluate("systemctl status x")
+
+
+def test_more_calls_than_answers_fail_the_test(code: Shell) -> None:
+    code.mock("curl").answers_in_turn(Answer(exit_code=1), Answer(exit_code=1))
+    with pytest.raises(UnmockedCommandError, match="foresees 2 answers in turn"):
+        code.call("download", "x")
+
+
+def test_rule_that_was_not_used_fails_the_test(code: Shell) -> None:
+    command = code.mock("curl").when("never").answers()
+    with pytest.raises(ExpectationError, match="calls that did not happen:\n  curl never"):
+        code.finish()
+    code.evaluate("curl never")
+    assert command.calls
+
+
+def test_calls_that_differ_are_shown_as_a_diff(code: Shell) -> None:
+    code.mock("curl")
+    code.evaluate("curl a; curl 'b c'")
+    with pytest.raises(ExpectationError, match=r"-curl b\n\+curl 'b c'"):
+        code.assert_calls("curl a", "curl b")
+
+
+def test_files_are_written_in_a_root_that_vanishes(code: Shell) -> None:
+    code.call("configure").check()
+
+    assert (code.root / "etc/harness-trial/state").read_text() == "on\n"
+    assert not Path("/etc/harness-trial").exists()
+
+
+def test_next_test_does_not_see_those_files(code: Shell) -> None:
+    assert code.evaluate("test -e /etc/harness-trial").status == 1
+
+
+def test_endless_loop_is_ended(code: Shell) -> None:
+    code.timeout_s = 0.3
+    with pytest.raises(ShellTimeoutError, match=r"ran longer than 0\.3 s"):
+        code.evaluate("while :; do :; done")
+
+
+def test_script_runs_in_dash_with_its_mocks(code: Shell, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text('curl "$1"; echo "status $?"\n')
+    code.mock("curl").answers(exit_code=7)
+
+    assert code.run_script(script, "x", interpreter="dash").stdout == "status 7\n"
+    code.assert_calls("curl x")
+
+
+def test_stdin_reaches_the_code(code: Shell) -> None:
+    assert code.evaluate("cat", stdin="text").stdout == "text"

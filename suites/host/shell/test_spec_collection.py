@@ -1,0 +1,144 @@
+"""Each example of a spec file is a test to pytest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from suites.host.shell.running import GREETING, outcomes
+
+if TYPE_CHECKING:
+    from suites.host.shell.running import SpecProject
+
+
+def test_examples_are_reported_one_by_one(project: SpecProject) -> None:
+    project.write("spec/greeting_spec.sh", GREETING)
+
+    result = project.run(f"--junitxml={project.root}/junit.xml")
+
+    assert outcomes(result) == {
+        "greets": "passed",
+        "fails": "failed",
+        "greets ann": "passed",
+        "greets bob": "passed",
+        "is skipped": "skipped",
+        "is to be written": "xfail",
+    }
+    assert "spec/greeting_spec.sh:9: The output should equal 'hello moon'" in result.stdout
+    assert 'expected: equal "hello moon"' in result.stdout
+    assert 'got: "hello world"' in result.stdout
+    cases = ET.parse(project.root / "junit.xml").iter("testcase")  # noqa: S314
+    assert {case.get("name") for case in cases} == set(outcomes(result))
+
+
+def test_examples_are_chosen_by_keyword_tag_and_id(project: SpecProject) -> None:
+    project.write("spec/greeting_spec.sh", GREETING)
+    project.write("spec/other_spec.sh", "It 'is not slow'\nThe value a should equal a\nEnd\n")
+
+    assert set(outcomes(project.run("-k", "bob"))) == {"greets bob"}
+    assert "is not slow" not in outcomes(project.run("-k", "slow and greets"))
+    assert "is not slow" not in outcomes(project.run("--shell-tag", "slow"))
+
+
+def test_focused_examples_pass_any_filter(project: SpecProject) -> None:
+    body = "The value a should equal a\nEnd\n"
+    project.write(
+        "a_spec.sh", f"fIt 'focused'\n{body}It 'tagged' slow:1\n{body}It 'other'\n{body}"
+    )
+
+    assert set(outcomes(project.run("--shell-focus"))) == {"focused"}
+    assert set(outcomes(project.run("--shell-tag=slow"))) == {"focused", "tagged"}
+
+
+def test_run_stops_at_the_first_failure(project: SpecProject) -> None:
+    project.write("spec/greeting_spec.sh", GREETING)
+
+    assert set(outcomes(project.run("-x"))) == {"greets", "fails"}
+    assert set(outcomes(project.run("--lf"))) == {"fails"}
+
+
+def test_failing_group_hooks_are_errors(project: SpecProject) -> None:
+    project.write(
+        "hooks_spec.sh",
+        "Describe 'group'\nAfterAll 'false'\nIt 'passes'\nThe value a should equal a\nEnd\nEnd\n",
+    )
+
+    result = project.run()
+
+    assert "1 passed, 1 error" in result.stdout
+    assert "AfterAll 'false' failed with status 1." in result.stdout
+
+
+def test_what_a_file_says_on_stderr_after_its_last_example_is_an_error(
+    project: SpecProject,
+) -> None:
+    project.write("a_spec.sh", "It 'passes'\nThe value a should equal a\nEnd\necho late >&2\n")
+
+    result = project.run()
+
+    assert "1 passed, 1 error" in result.stdout
+    assert "A group wrote to stderr:\nlate" in result.stdout
+
+
+def test_block_in_a_loop_is_an_error_though_its_first_round_passed(project: SpecProject) -> None:
+    project.write(
+        "loop_spec.sh",
+        "Describe 'group'\nfor i in 1 2; do\nIt 'looped'\nThe value a should equal a\nEnd\n"
+        "done\nEnd\n",
+    )
+
+    result = project.run()
+
+    assert "1 passed, 1 error" in result.stdout
+    assert "The file repeats a block, as a loop around it would" in result.stdout
+
+
+def test_helper_module_hooks_and_options_are_honoured(project: SpecProject) -> None:
+    project.write(".shellspec", "--require spec_helper\n--env FROM_OPTIONS=yes # a comment\n")
+    project.write(
+        "spec/spec_helper.sh",
+        "spec_helper_precheck() { minimum_version 0.28.1; setenv FROM_PRECHECK=yes; }\n"
+        "spec_helper_configure() { before_each prepare; }\nprepare() { prepared=yes; }\n",
+    )
+    project.write(
+        "spec/helper_spec.sh",
+        "It 'sees the helper'\n"
+        "The variable prepared should equal yes\n"
+        "The variable FROM_OPTIONS should equal yes\n"
+        "The variable FROM_PRECHECK should equal yes\nEnd\n",
+    )
+
+    assert outcomes(project.run()) == {"sees the helper": "passed"}
+
+
+def test_failing_precheck_fails_every_example(project: SpecProject) -> None:
+    project.write(".shellspec", "--require spec_helper\n")
+    project.write("spec/spec_helper.sh", "spec_helper_precheck() { abort 'too old'; }\n")
+    project.write("spec/a_spec.sh", "It 'cannot run'\nThe value a should equal a\nEnd\n")
+
+    result = project.run()
+
+    assert outcomes(result) == {"cannot run": "failed"}
+    assert "too old" in result.stdout
+
+
+def test_warnings_pass_where_the_project_says_so(project: SpecProject) -> None:
+    project.write("a_spec.sh", "It 'warns'\nWhen call echo x\nEnd\n")
+
+    assert outcomes(project.run()) == {"warns": "failed"}
+    assert outcomes(project.run("--no-warning-as-failure")) == {"warns": "passed"}
+
+
+def test_spec_that_cannot_be_read_is_an_error_with_its_line(project: SpecProject) -> None:
+    project.write("a_spec.sh", "Describe 'open'\nIt 'never closes'\n  When call true\n")
+    project.write("b_spec.sh", "Describe 'fine'\nEnd\nEnd\n")
+    project.write(".shellspec", "--no-such-option\n")
+
+    result = project.run()
+
+    assert result.exit_code == 2
+    assert ".shellspec:1: There is no option '--no-such-option'." in result.stdout
+    project.write(".shellspec", "")
+    result = project.run()
+    assert "a_spec.sh:2: 'example' is not closed by an 'End'." in result.stdout
+    assert "b_spec.sh:3: 'End' closes nothing." in result.stdout

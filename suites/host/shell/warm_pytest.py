@@ -1,0 +1,50 @@
+"""Runs pytest again and again, each time in a fork of a process that has imported it already.
+
+Reads a request a line, `{"arguments": [...], "cwd": "..."}`, answers each with a line
+`{"exit_code": 0, "output": "..."}`. A program of its own: starting pytest takes longer than most
+runs of specs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import NoReturn
+
+import pytest
+import xdist.plugin  # noqa: F401 - so that no fork has to
+
+import harness.plugin.specfiles  # noqa: F401
+
+
+def _become(arguments: list[str], cwd: str, output: int) -> NoReturn:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for fd, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(fd, target)
+    os.chdir(cwd)
+    code = int(pytest.main(arguments))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _answer(arguments: list[str], cwd: str) -> dict[str, object]:
+    output = os.memfd_create("output")
+    child = os.fork()
+    if child == 0:
+        _become(arguments, cwd, output)
+    _, status = os.waitpid(child, 0)
+    text = os.pread(output, os.fstat(output).st_size, 0).decode(errors="replace")
+    os.close(output)
+    return {"exit_code": os.waitstatus_to_exitcode(status), "output": text}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps(_answer(**request)), flush=True)  # noqa: T201 - the protocol
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What is scripted of a GPU is what its driver finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.gpu import PMC_BOOT_0
+from harness.gpu.mailbox import (
+    HEALTH,
+    INFOROM_CORRUPTED,
+    MAGIC,
+    MAGIC_VALUE,
+    MIG,
+    MIG_ABLE,
+    MIG_ENABLED,
+    MIG_PENDING,
+    XID,
+    MigMode,
+)
+from harness.gpu.script import GpuScript
+from harness.gpu.trace import IncidentKind
+from suites.unit.gpu.models import a_gpu
+
+if TYPE_CHECKING:
+    from harness.gpu.emulated import EmulatedGpu
+
+
+def _read(gpu: EmulatedGpu, offset: int) -> int:
+    return gpu.bar_read(0, offset, 4)
+
+
+def test_gpu_without_a_script_is_well() -> None:
+    gpu = a_gpu()
+    GpuScript().apply(gpu)
+
+    assert [_read(gpu, offset) for offset in (MAGIC, XID, HEALTH, MIG)] == [
+        MAGIC_VALUE,
+        0,
+        0,
+        MIG_ABLE,
+    ]
+    assert gpu.trace.incidents == ()
+
+
+def test_dead_gpu_is_found_on_the_bus_but_its_bars_are_silent() -> None:
+    gpu = a_gpu()
+    GpuScript(is_dead=True).apply(gpu)
+
+    gpu.bar_write(0, 0x100, 1, 4)
+
+    assert gpu.config_read(0, 4) == 0x233010DE
+    assert _read(gpu, PMC_BOOT_0) == 0xFFFFFFFF
+    assert gpu.trace.incidents_of(IncidentKind.DIED)
+
+
+def test_scripted_register_answers_as_told() -> None:
+    gpu = a_gpu()
+    GpuScript(answers={PMC_BOOT_0: 0x140000A1}).apply(gpu)
+
+    assert _read(gpu, PMC_BOOT_0) == 0x140000A1
+
+
+def test_xids_are_taken_one_by_one_in_order() -> None:
+    gpu = a_gpu()
+    GpuScript(xids=(48, 63)).apply(gpu)
+
+    seen = []
+    while number := _read(gpu, XID):
+        seen.append(number)
+        gpu.bar_write(0, XID, 0, 4)
+
+    assert seen == [48, 63]
+    assert [one.words for one in gpu.trace.incidents_of(IncidentKind.XID_RAISED)] == ["48", "63"]
+
+
+def test_xid_that_was_not_taken_stays() -> None:
+    """QEMU resets a device as it is plugged: what was scripted beforehand is there afterwards."""
+    gpu = a_gpu()
+    gpu.raise_xid(79)
+    gpu.bar_write(0, XID, 5, 4)
+    gpu.reset()
+
+    assert _read(gpu, XID) == 79
+
+
+@pytest.mark.parametrize("number", [0, -1, 0x10000])
+def test_number_that_is_no_xid_is_refused(number: int) -> None:
+    with pytest.raises(ValueError, match="no Xid"):
+        a_gpu().raise_xid(number)
+
+
+def test_xids_that_nobody_takes_do_not_pile_up() -> None:
+    gpu = a_gpu()
+    for number in range(1, 1000):
+        gpu.raise_xid(number)
+
+    assert _read(gpu, XID) == 999 - 63
+
+
+def test_corrupted_inforom_is_told() -> None:
+    gpu = a_gpu()
+    GpuScript(is_inforom_corrupted=True).apply(gpu)
+
+    assert _read(gpu, HEALTH) == INFOROM_CORRUPTED
+
+
+def test_mig_changes_at_once_where_no_reset_is_needed() -> None:
+    gpu = a_gpu()
+
+    gpu.bar_write(0, MIG, MIG_PENDING, 4)
+
+    assert _read(gpu, MIG) == MIG_ABLE | MIG_ENABLED | MIG_PENDING
+    assert gpu.mig_mode == MigMode(is_enabled=True, is_pending=True)
+
+
+def test_mig_waits_for_the_reset_that_it_needs() -> None:
+    gpu = a_gpu()
+    GpuScript(mig_needs_reset=True).apply(gpu)
+
+    gpu.bar_write(0, MIG, MIG_PENDING, 4)
+    assert gpu.mig_mode == MigMode(is_enabled=False, is_pending=True)
+
+    gpu.reset()
+    assert gpu.mig_mode == MigMode(is_enabled=True, is_pending=True)
+    assert _read(gpu, MIG) == MIG_ABLE | MIG_ENABLED | MIG_PENDING

@@ -1,0 +1,37 @@
+"""A model is served by the transport that was chosen, with the BARs that it allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.gpu.catalogue import load_catalogue
+from harness.gpu.mpqemu import MpqemuServer
+from harness.gpu.serving import serve_gpu
+from harness.gpu.transport import Transport
+from harness.gpu.vfio_user import VfioUserServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_mpqemu_gets_narrow_bars_and_conventional_space(tmp_path: Path) -> None:
+    server = serve_gpu(load_catalogue().get("h200-sxm5-141gb"), Transport.MPQEMU, folder=tmp_path)
+
+    assert isinstance(server, MpqemuServer)
+    assert {bar.bits for bar in server.gpu.bars.values()} == {32}
+    assert server.gpu.config_size == 256
+
+
+def test_vfio_user_gets_bars_that_fit_and_express_space(tmp_path: Path) -> None:
+    server = serve_gpu(
+        load_catalogue().get("h200-sxm5-141gb"),
+        Transport.VFIO_USER,
+        folder=tmp_path,
+        device_id="gpu3",
+        aperture_mib=64 << 10,
+    )
+
+    assert isinstance(server, VfioUserServer)
+    assert server.gpu.bars[2].mib == 32 << 10
+    assert server.gpu.config_size == 4096
+    assert server.socket_path == tmp_path / "gpu3.sock"

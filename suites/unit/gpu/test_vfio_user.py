@@ -1,0 +1,349 @@
+"""The server's side of a vfio-user conversation with QEMU."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import struct
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import HarnessError
+from harness.gpu.emulated import EmulatedGpu
+from harness.gpu.server import EndKind, ProtocolViolationError
+from harness.gpu.vfio_user import MOST_MESSAGE_BYTES, Command, MessageReader, VfioUserServer
+from harness.provisioning.wait import Deadline, Observation, wait_for
+from suites.unit.gpu.models import a_model
+from suites.unit.gpu.vfioside import CONFIG, QemuSide, message, read_message, write_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_END_S = 10.0
+_VERSION = message(Command.VERSION, struct.pack("<HH", 0, 1) + b'{"capabilities":{}}\0')
+
+
+def a_gpu(*, trace_capacity: int = 64) -> EmulatedGpu:
+    model = a_model()
+    return EmulatedGpu(
+        model, bars=model.bars.vfio_user, is_express=True, trace_capacity=trace_capacity
+    )
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[VfioUserServer]:
+    with VfioUserServer(a_gpu(), folder=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def qemu(server: VfioUserServer) -> Iterator[QemuSide]:
+    with contextlib.closing(QemuSide(server)) as side:
+        yield side
+
+
+def test_device_is_realized_as_qemu_does_it(server: VfioUserServer, qemu: QemuSide) -> None:
+    """Plays what QEMU 11.1 was seen to send for `-device vfio-user-pci`."""
+    version = qemu.ask(_VERSION)
+    assert (version.number, version.command, version.flags) == (1, Command.VERSION, 1)
+    assert struct.unpack_from("<HH", version.payload) == (0, 1)
+    assert version.payload.endswith(b"}\0")
+
+    info = qemu.ask(message(Command.DEVICE_GET_INFO, struct.pack("<IIII", 16, 0, 0, 0)))
+    assert struct.unpack("<IIII", info.payload) == (16, 3, 9, 5)
+    sizes = []
+    for region in range(9):
+        asked = struct.pack("<IIIIQQ", 32, 0, region, 0, 0, 0)
+        reply = qemu.ask(message(Command.DEVICE_GET_REGION_INFO, asked))
+        _, flags, index, _, size, _ = struct.unpack("<IIIIQQ", reply.payload)
+        assert (index, flags) == (region, 3 if size else 0)
+        sizes.append(size)
+    assert sizes == [16 << 20, 0, 128 << 30, 0, 0, 0, 0, 4096, 0]
+    for irq in range(5):
+        reply = qemu.ask(message(Command.DEVICE_GET_IRQ_INFO, struct.pack("<IIII", 16, 0, irq, 0)))
+        assert struct.unpack("<IIII", reply.payload) == (16, 0, irq, 0)
+
+    assert qemu.read(CONFIG, 0, 4096) & 0xFFFFFFFF == 0x233010DE
+    assert qemu.ask(message(Command.DEVICE_RESET)).error == 0
+    assert qemu.ask(message(Command.DMA_MAP, bytes(32))).payload == b""
+    assert qemu.ask(message(Command.DMA_UNMAP, bytes(24))).payload == bytes(24)
+    assert len(server.gpu.trace.resets()) == 1
+    assert server.gpu.trace.bar_accesses() == ()
+
+
+def test_region_and_offset_lead_to_the_register(server: VfioUserServer, qemu: QemuSide) -> None:
+    last = (128 << 30) - 8
+    qemu.write(2, last, 0x1122334455667788, 8)
+
+    assert qemu.read(0, 0) == 0x180000A1
+    assert qemu.read(2, last, 8) == 0x1122334455667788
+    assert qemu.read(2, last + 7, 1) == 0x11
+    assert [one.bar for one in server.gpu.trace.bar_accesses()] == [2, 0, 2, 2]
+
+
+def test_address_of_a_64bit_bar_is_kept(server: VfioUserServer, qemu: QemuSide) -> None:
+    qemu.write(CONFIG, 0x18, 0x0000000C)
+    qemu.write(CONFIG, 0x1C, 0x40)
+    qemu.write(CONFIG, 0x04, 0x0002, 2)
+
+    assert server.gpu.address_of(2) == 0x40_0000_0000
+
+
+def test_posted_write_gets_no_answer_and_is_done(server: VfioUserServer, qemu: QemuSide) -> None:
+    qemu.post(write_message(0, 0x100, b"\x2a\0\0\0", flags=0x10))
+
+    # An answer to that would come first, and be taken for this one's.
+    assert qemu.read(0, 0x100) == 0x2A
+    assert server.state.requests == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (message(99), errno.ENOTSUP),
+        (message(6), errno.ENOTSUP),
+        (message(Command.VERSION, struct.pack("<HH", 1, 0)), errno.EINVAL),
+        (message(Command.VERSION), errno.EINVAL),
+        (message(Command.REGION_READ, bytes(8)), errno.EINVAL),
+        (message(Command.DEVICE_GET_REGION_INFO, bytes(16)), errno.EINVAL),
+        (
+            message(Command.DEVICE_GET_REGION_INFO, struct.pack("<IIIIQQ", 32, 0, 9, 0, 0, 0)),
+            errno.EINVAL,
+        ),
+        (message(Command.DEVICE_GET_IRQ_INFO, struct.pack("<IIII", 16, 0, 5, 0)), errno.EINVAL),
+        (read_message(0, 16 << 20, 1), errno.EINVAL),
+        (read_message(0, (16 << 20) - 2, 4), errno.EINVAL),
+        (read_message(0, 0, 3), errno.EINVAL),
+        (read_message(0, 2**64 - 1, 4), errno.EINVAL),
+        (read_message(1, 0, 4), errno.EINVAL),
+        (read_message(6, 0, 4), errno.EINVAL),
+        (read_message(CONFIG, 4094, 4), errno.EINVAL),
+        (read_message(CONFIG, 0, 0), errno.EINVAL),
+        (read_message(CONFIG, 0, 2**32 - 1), errno.EINVAL),
+        (write_message(0, 0, b"", flags=0), errno.EINVAL),
+        (message(Command.REGION_WRITE, struct.pack("<QII", 0, 0, 4) + b"\0"), errno.EINVAL),
+    ],
+)
+def test_request_that_cannot_be_met_is_refused_and_the_conversation_goes_on(
+    qemu: QemuSide, wrong: bytes, error: int
+) -> None:
+    reply = qemu.ask(wrong)
+
+    assert (reply.flags, reply.error, reply.payload) == (0x21, error, b"")
+    assert qemu.read(0, 0) == 0x180000A1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (message(9, size=15), "with 15 bytes"),
+        (message(9, size=0), "with 0 bytes"),
+        (message(9, size=MOST_MESSAGE_BYTES + 1), f"with {MOST_MESSAGE_BYTES + 1} bytes"),
+        (message(9, size=2**32 - 1), "with 4294967295 bytes"),
+        (message(9, flags=1), "answered command 9, unasked"),
+    ],
+)
+def test_broken_protocol_ends_the_conversation_with_its_reason(
+    server: VfioUserServer, qemu: QemuSide, wrong: bytes, words: str
+) -> None:
+    qemu.post(wrong)
+
+    ending = server.wait_for_end(_END_S)
+    assert ending.kind is EndKind.VIOLATION
+    assert words in ending.detail
+    assert qemu.has_been_hung_up_on()
+
+
+def test_socket_is_its_owners_alone_and_gone_once_qemu_speaks(server: VfioUserServer) -> None:
+    assert stat.S_IMODE(server.socket_path.stat().st_mode) == 0o600
+
+    with contextlib.closing(QemuSide(server)) as qemu:
+        qemu.ask(_VERSION)
+
+        assert not server.socket_path.exists()
+        with pytest.raises(HarnessError, match="plugged before"):
+            server.attachment()
+
+
+def test_folder_may_have_a_longer_name_than_a_socket(tmp_path: Path) -> None:
+    folder = tmp_path / ("long-" * 30)
+    folder.mkdir()
+    with (
+        VfioUserServer(a_gpu(), folder=folder) as server,
+        contextlib.closing(QemuSide(server)) as qemu,
+    ):
+        assert qemu.read(0, 0) == 0x180000A1
+
+
+def test_attachment_says_how_to_plug(server: VfioUserServer) -> None:
+    attachment = server.attachment()
+
+    assert attachment.to_device_add("rp0", None) == {
+        "driver": "vfio-user-pci",
+        "id": "gpu0",
+        "bus": "rp0",
+        "socket": {"type": "unix", "path": "gpu0.sock"},
+        "x-msg-timeout": 3_600_000,
+    }
+    assert attachment.to_device_argv("rp0").startswith('{"driver": "vfio-user-pci"')
+    assert (attachment.root_port_window_mib, attachment.aperture_mib) == (64, 128 << 10)
+
+
+def test_close_leaves_neither_thread_nor_descriptor_nor_socket(tmp_path: Path) -> None:
+    before = _open_descriptors()
+    server = VfioUserServer(a_gpu(), folder=tmp_path)
+    server.start()
+    qemu = QemuSide(server)
+    qemu.ask(_VERSION)
+
+    server.close()
+
+    assert qemu.has_been_hung_up_on()
+    qemu.close()
+    assert server.wait_for_end(0.0).kind is EndKind.CLOSED
+    assert _open_descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_server_that_nobody_plugged_or_started_can_be_closed_twice(tmp_path: Path) -> None:
+    before = _open_descriptors()
+    VfioUserServer(a_gpu(), folder=tmp_path).close()
+    server = VfioUserServer(a_gpu(), folder=tmp_path)
+    with pytest.raises(HarnessError, match="does not run"):
+        server.attachment()
+    server.start()
+
+    server.close()
+    server.close()
+
+    assert _open_descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stalled_gpu_does_not_keep_the_server_from_closing(
+    server: VfioUserServer, qemu: QemuSide
+) -> None:
+    server.gpu.stall(3600.0)
+    qemu.post(read_message(0, 0xA00, 4))
+
+    def look() -> Observation[str]:
+        return Observation(server.trouble(0.0), str(server.state))
+
+    trouble = wait_for("a stall to be told", look, Deadline.after(_END_S), interval_s=0.01)
+    assert trouble.startswith(
+        "its emulated GPU 'gpu0' is stuck: The device has owed QEMU an answer to REGION_READ of "
+        "4 bytes at 0xa00 of region 0 for "
+    )
+    assert server.trouble(3600.0) is None
+
+    server.close()
+
+    assert server.wait_for_end(0.0).kind is EndKind.CLOSED
+
+
+def test_every_descriptor_is_closed(qemu: QemuSide) -> None:
+    ours, theirs = os.pipe()
+
+    qemu.post(message(Command.DMA_MAP, bytes(32)), [theirs] * 4)
+    os.close(theirs)
+    qemu.answer()
+
+    with os.fdopen(ours, "rb", buffering=0) as pipe:
+        os.set_blocking(ours, False)
+        assert pipe.read(1) == b""
+
+
+def _open_descriptors() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}
+
+
+_U32 = st.integers(0, 2**32 - 1)
+_U64 = st.integers(0, 2**64 - 1)
+_REGION = st.one_of(st.sampled_from([0, 2, CONFIG]), _U32)
+_OFFSET = st.one_of(st.integers(0, 5000), st.integers((16 << 20) - 16, 16 << 20), _U64)
+_VALID = st.one_of(
+    st.builds(read_message, _REGION, _OFFSET, st.one_of(st.integers(0, 9), _U32)),
+    st.builds(write_message, _REGION, _OFFSET, st.binary(max_size=64)),
+    st.builds(message, st.integers(0, 20), st.binary(max_size=80)),
+)
+_ANY = st.one_of(
+    st.binary(max_size=100),
+    st.builds(
+        lambda command, size, flags, data: message(command, data, size=size, flags=flags),
+        st.integers(0, 2**16 - 1),
+        st.one_of(st.integers(0, 100), _U32),
+        _U32,
+        st.binary(max_size=200),
+    ),
+)
+
+
+@given(messages=st.lists(_VALID, max_size=40))
+def test_any_sequence_of_messages_gets_one_answer_for_each(messages: list[bytes]) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        VfioUserServer(a_gpu(trace_capacity=4), folder=Path(folder)) as server,
+        contextlib.closing(QemuSide(server)) as qemu,
+    ):
+        qemu.post(b"".join((*messages, read_message(CONFIG, 0, 4))))
+
+        replies = [qemu.answer() for _ in messages]
+
+        assert all(reply.flags in {0x1, 0x21} for reply in replies)
+        assert qemu.answer().payload[16:] == b"\xde\x10\x30\x23"
+        qemu.close()
+        assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED
+
+
+@given(messages=st.lists(_VALID, max_size=5), junk=_ANY, rest=st.lists(_VALID, max_size=5))
+def test_any_bytes_end_in_an_ending_and_leave_nothing(
+    messages: list[bytes], junk: bytes, rest: list[bytes]
+) -> None:
+    before = _open_descriptors()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        VfioUserServer(a_gpu(trace_capacity=4), folder=Path(folder)) as server,
+    ):
+        qemu = QemuSide(server)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for sent in (*messages, junk, *rest):
+                qemu.post(sent)
+        qemu.close()
+
+        ending = server.wait_for_end(_END_S)
+
+    assert ending.kind in {EndKind.PEER_CLOSED, EndKind.VIOLATION}
+    assert _open_descriptors() == before
+
+
+@given(chunks=st.lists(st.one_of(_VALID, _ANY), max_size=20))
+def test_reader_never_holds_more_than_a_message(chunks: list[bytes]) -> None:
+    reader = MessageReader()
+    with contextlib.suppress(ProtocolViolationError):
+        for chunk in chunks:
+            list(reader.feed(chunk))
+            assert reader.pending_bytes < MOST_MESSAGE_BYTES
+
+
+@given(
+    accesses=st.lists(st.tuples(st.sampled_from([0, 2]), _U64, st.sampled_from([1, 2, 4, 8]))),
+    value=_U64,
+)
+def test_trace_and_registers_stay_bounded_whatever_is_accessed(
+    accesses: list[tuple[int, int, int]], value: int
+) -> None:
+    gpu = a_gpu(trace_capacity=4)
+    for bar, offset, size in accesses:
+        gpu.bar_write(bar, offset, value, size)
+        assert 0 <= gpu.bar_read(bar, offset, size) < 1 << 8 * size
+
+    assert len(gpu.trace.accesses) <= 4 * 3
+    # Eight bytes that begin within one register end within the second after it.
+    assert len(gpu._written) <= 3 * len(accesses)

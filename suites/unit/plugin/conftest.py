@@ -1,0 +1,19 @@
+"""Gives the tests of the plugin a pytest of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.unit.plugin.innerpytest import prepare
+
+if TYPE_CHECKING:
+    from suites.unit.plugin.innerpytest import Inner
+
+
+@pytest.fixture
+def inner(
+    pytester: pytest.Pytester, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> Inner:
+    return prepare(pytester, pytestconfig, monkeypatch)

@@ -1,0 +1,108 @@
+"""A pytest of its own with the plugin, run inside this one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+CONFTEST = """
+import pytest
+from harness.errors import ExpectationError, HarnessError, RequirementError
+from harness.plugin import SETTINGS
+from harness.plugin.select import requirements
+
+class Source:
+    def __init__(self, name, trouble=None):
+        self.name = name
+        self.trouble = trouble
+
+    def gather(self, folder):
+        (folder / "host").mkdir(parents=True)
+        (folder / "host" / "serial.log").write_text("Linux version 6.1\\n")
+        (folder / "host" / "argv.txt").write_text("")
+        (folder / "manifest.json").write_text("{}")
+        if self.trouble:
+            raise self.trouble
+
+@pytest.fixture
+def add(pytestconfig):
+    reporter = pytestconfig.pluginmanager.getplugin("harness-reporter")
+    added = []
+    def add(name, trouble=None):
+        added.append(Source(name, trouble))
+        reporter.add(added[-1])
+    yield add
+    for source in added:
+        reporter.discard(source)
+
+@pytest.fixture
+def node(add):
+    add("node")
+
+@pytest.fixture
+def settings(pytestconfig):
+    return pytestconfig.stash[SETTINGS]
+"""
+
+
+class Inner:
+    """A pytest run with the plugin, in a folder of its own."""
+
+    def __init__(self, pytester: pytest.Pytester, *, is_installed: bool) -> None:
+        self.folder: Path = pytester.path
+        self._pytester = pytester
+        self._plugin = [] if is_installed else ["-p", "harness.plugin"]
+        pytester.makeconftest(CONFTEST)
+
+    def run(self, source: str, *options: str) -> pytest.RunResult:
+        self._pytester.makepyfile(test_inner=source)
+        return self._pytester.runpytest_inprocess(
+            *self._plugin, "-p", "no:cacheprovider", *options
+        )
+
+    def kept(self) -> list[str]:
+        """Return the files of evidence, from the evidence folder on."""
+        folder = self.folder / "evidence"
+        return sorted(
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        )
+
+
+#: Failures of both families, at setup, call and teardown.
+MIXED = """
+    import pytest
+    from harness.errors import ExpectationError, HarnessError, RequirementError
+    def test_expectation():
+        raise ExpectationError("wrong kernel")
+    def test_assertion():
+        assert 1 == 2
+    def test_fail():
+        pytest.fail("said so")
+    def test_harness():
+        raise HarnessError("QEMU died")
+    def test_slip():
+        {}["key"]
+    @pytest.fixture
+    def broken():
+        raise RequirementError("There is no QEMU; install it.")
+    def test_set_up(broken):
+        pass
+    @pytest.mark.xfail(strict=True, raises=HarnessError)
+    def test_expected():
+        raise HarnessError("known")
+    """
+
+
+def prepare(
+    pytester: pytest.Pytester, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> Inner:
+    """Prepare such a run, apart from what this one was told."""
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    # An installed project is found by its entry point, and refuses to be loaded twice.
+    is_installed = pytestconfig.pluginmanager.hasplugin("gpu-node-harness")
+    return Inner(pytester, is_installed=is_installed)

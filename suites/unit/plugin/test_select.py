@@ -1,0 +1,42 @@
+"""What markers say is read as data."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.gpu.script import GpuScript
+from harness.plugin.select import gpu_scripts
+
+pytestmark = pytest.mark.gpu_script("gpu0", is_dead=True)
+
+
+def test_marker_of_the_module_counts_for_its_tests(request: pytest.FixtureRequest) -> None:
+    assert gpu_scripts(request.node) == {"gpu0": GpuScript(is_dead=True)}
+
+
+@pytest.mark.gpu_script("gpu1", xids=(48,), mig_needs_reset=True)
+def test_each_gpu_has_a_script_of_its_own(request: pytest.FixtureRequest) -> None:
+    assert gpu_scripts(request.node) == {
+        "gpu0": GpuScript(is_dead=True),
+        "gpu1": GpuScript(xids=(48,), mig_needs_reset=True),
+    }
+
+
+@pytest.mark.gpu_script("gpu0", is_inforom_corrupted=True)
+def test_nearest_marker_counts(request: pytest.FixtureRequest) -> None:
+    assert gpu_scripts(request.node) == {"gpu0": GpuScript(is_inforom_corrupted=True)}
+
+
+@pytest.mark.gpu_script("gpu1", is_lost=True)
+def test_behaviour_that_is_not_known_names_the_known_ones(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(BadInputError, match=r"'is_dead'.*is_lost") as slip:
+        gpu_scripts(request.node)
+
+    assert slip.value.source == request.node.nodeid
+
+
+@pytest.mark.gpu_script(is_dead=True)
+def test_marker_without_a_gpu_is_refused(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(BadInputError, match="takes a device id"):
+        gpu_scripts(request.node)

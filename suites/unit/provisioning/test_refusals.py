@@ -1,0 +1,147 @@
+"""A GPU that the driver refuses is told in the driver's own words, and not tried again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fixtures.recordings import load_recording
+from harness.provisioning.command import CommandResult
+from harness.provisioning.refusals import Refusal, parse_refusals
+
+from .fakes import GPU_NODE, KERNEL, VERSION, Invocation
+
+if TYPE_CHECKING:
+    from .simulation import SimulatedNode
+
+NO_DEVICE = CommandResult(
+    argv=("nvidia-modprobe",),
+    exit_code=1,
+    stdout="",
+    stderr="modprobe: ERROR: could not insert 'nvidia': No such device",
+)
+
+
+TOLD = (
+    "NVIDIA's driver 535.309.01 does not support the GPU 0000:0b:00.0 (10de:2bb5): it is too new "
+    "for this release, or too old. Choose a release that supports it, or a node with another GPU."
+)
+
+
+def refused_by(version: str) -> str:
+    return load_recording("dmesg/2.38.1-nvidia-refusal").text.replace("535.309.01", version)
+
+
+def test_refusal_names_gpu_and_release() -> None:
+    (refusal,) = parse_refusals(refused_by("535.309.01"))
+
+    assert refusal == Refusal(address="0000:0b:00.0", device="10de:2bb5", version="535.309.01")
+
+
+def test_refusal_is_described_with_what_to_do() -> None:
+    refusal = Refusal(address="0000:0b:00.0", device="10de:2bb5", version="535.309.01")
+
+    assert refusal.describe() == TOLD
+
+
+def test_refusal_is_told_once_however_often_it_was_tried() -> None:
+    assert len(parse_refusals(refused_by("535.309.01") * 3)) == 1
+
+
+@pytest.mark.parametrize("command", ["boot", "validate"])
+def test_two_refused_gpus_are_both_told(
+    simulated: SimulatedNode, invocation: Invocation, command: str
+) -> None:
+    """At boot by the step that would build the driver anew, and by validation's probe."""
+    simulated.build(VERSION, KERNEL)
+    log = refused_by(VERSION)
+    simulated.kernel_log = log + log.replace("0000:0b:00.0", "0000:0c:00.0")
+    simulated.failing["ctr -n k8s.io run" if command == "boot" else "nvidia-modprobe"] = NO_DEVICE
+
+    assert invocation.run(command, GPU_NODE) == 84
+
+    told = TOLD.replace("535.309.01", VERSION)
+    second = told.replace("0000:0b:00.0", "0000:0c:00.0")
+    assert f" {told} {second}" in str(invocation.outcome()["error"])
+
+
+def test_refusal_ends_the_tries_of_the_probe_at_boot(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel_log = refused_by(VERSION)
+    simulated.failing["nvidia-modprobe"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    assert [call for call in simulated.calls if call[0] == "nvidia-modprobe"] == [
+        ("nvidia-modprobe", "-u", "-c0")
+    ]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "",
+        "[    1.0] NVRM: None of the NVIDIA devices were initialized.\n",
+        "[    1.0] NVRM: The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:2bb5)\n[    1.1] usb 1-1: new\n",
+    ],
+    ids=["empty", "other", "cut-off"],
+)
+def test_other_words_are_no_refusal(log: str) -> None:
+    assert parse_refusals(log) == ()
+
+
+def test_refused_gpu_ends_the_boot_without_another_build(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """What the baked module refuses, the same driver built once more refuses too."""
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel_log = refused_by(VERSION)
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    runs = [call[-1] for call in simulated.calls if call[:4] == ("ctr", "-n", "k8s.io", "run")]
+    assert runs == ["install-skip-build"]
+    error = str(invocation.outcome()["error"])
+    assert "Step 'install-driver' failed. NVIDIA's driver 580.126.09 does not support" in error
+    assert "the GPU 0000:0b:00.0 (10de:2bb5)" in error
+
+
+def test_refusal_ends_the_tries_of_a_full_install(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.kernel_log = refused_by(VERSION)
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    runs = [call[-1] for call in simulated.calls if call[:4] == ("ctr", "-n", "k8s.io", "run")]
+    assert runs == ["install"]
+
+
+def test_refusal_by_another_release_does_not_stop_this_one(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """An older driver, since replaced, may have said it earlier in this boot."""
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel_log = refused_by("470.82.01")
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+
+def test_refusal_ends_the_tries_of_validation(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel_log = refused_by(VERSION)
+    simulated.failing["nvidia-modprobe"] = NO_DEVICE
+
+    assert invocation.run("validate", GPU_NODE) == 84
+
+    assert [call for call in simulated.calls if call[0] == "nvidia-modprobe"] == [
+        ("nvidia-modprobe", "-u", "-c0")
+    ]
+    assert "does not support the GPU 0000:0b:00.0" in str(invocation.outcome()["error"])
