@@ -71,7 +71,10 @@ def main(seed: str, ids: str) -> None:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 chance.choice((touch_config, touch_bar))(gpu, chance)
         rounds += 1
-        _ROUNDS.write_text(str(rounds))
+        # Beside and renamed: whoever reads it meanwhile must not find it empty.
+        beside = _ROUNDS.with_suffix(".new")
+        beside.write_text(str(rounds))
+        beside.replace(_ROUNDS)
 
 
 if __name__ == "__main__":

@@ -145,3 +145,20 @@ def test_refusal_ends_the_tries_of_validation(
         ("nvidia-modprobe", "-u", "-c0")
     ]
     assert "does not support the GPU 0000:0b:00.0" in str(invocation.outcome()["error"])
+
+
+def test_kernel_log_that_cannot_be_read_tells_of_no_refusal(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.failing["nvidia-modprobe"] = NO_DEVICE
+    simulated.failing["dmesg"] = CommandResult(
+        argv=("dmesg",),
+        exit_code=1,
+        stdout="",
+        stderr="dmesg: read kernel buffer failed: Operation not permitted",
+    )
+
+    assert invocation.run("validate", GPU_NODE) == 84
+
+    assert len([call for call in simulated.calls if call[0] == "nvidia-modprobe"]) == 24
