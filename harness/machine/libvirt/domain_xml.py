@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import MAC_ADDRESS
 from harness.errors import RequirementError
 from harness.machine.argv import AGENT_PORT, SEED_PORT, root_port_id
-from harness.machine.spec import Accelerator, DirectKernel, Firmware
+from harness.machine.spec import Accelerator, Firmware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -190,12 +190,8 @@ def _seed_disk(seed: Path) -> ET.Element:
     return disk
 
 
-def _add_root_port(
-    devices: ET.Element, name: str, bus: int, *, slot: int, chassis: int
-) -> None:
-    port = ET.SubElement(
-        devices, "controller", type="pci", index=str(bus), model="pcie-root-port"
-    )
+def _add_root_port(devices: ET.Element, name: str, bus: int, *, slot: int, chassis: int) -> None:
+    port = ET.SubElement(devices, "controller", type="pci", index=str(bus), model="pcie-root-port")
     ET.SubElement(port, "model", name="pcie-root-port")
     ET.SubElement(port, "target", chassis=str(chassis), port=f"{chassis:#x}")
     ET.SubElement(port, "alias", name=alias_of(name))
