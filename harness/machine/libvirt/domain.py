@@ -105,7 +105,7 @@ class LibvirtMachine:
     @property
     def domain_name(self) -> str:
         """Return the name that libvirt knows the machine by."""
-        return self.folder.name
+        return f"{self.spec.name}-{self._uuid[:8]}"
 
     @property
     def logs(self) -> Mapping[str, Path]:
