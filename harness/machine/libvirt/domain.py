@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, RequirementError
 from harness.machine.agent import Agent
-from harness.machine.argv import AGENT_PORT, ssh_port_of
+from harness.machine.argv import AGENT_PORT, root_port_id, ssh_port_of
 from harness.machine.console import Console
 from harness.machine.devicestate import (
     CAPABILITIES,
@@ -27,6 +27,7 @@ from harness.machine.libvirt.domain_xml import (
     SEED_ALIAS,
     alias_of,
     render_domain,
+    render_host_gpu,
     render_seed_disk,
 )
 from harness.machine.libvirt.events import DomainEvents, EventKind, kinds
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     from harness.gpu import GpuAttachment
     from harness.machine.libvirt.connection import Connection
-    from harness.machine.libvirt.domain_xml import DomainHost
+    from harness.machine.libvirt.domain_xml import DomainHost, PciAddress
     from harness.machine.libvirt.events import DomainEvent
     from harness.machine.qmp import QmpEvent
     from harness.machine.spec import MachineSpec
@@ -265,6 +266,33 @@ class LibvirtMachine:
         )
         self._ports.release(device_id)
 
+    def plug_host_gpu(self, address: PciAddress, device_id: str) -> None:
+        """Plug a GPU of the host itself into the first free root port.
+
+        Raises RequirementError where VFIO does not give it away.
+        """
+        index = self._ports.free()
+        xml = render_host_gpu(address, device_id, port=index)
+        try:
+            self._connection.run(
+                f"the plugging of the host's GPU '{address}' into machine '{self.spec.name}'",
+                lambda: self._domain.attachDevice(xml),
+            )
+        except LibvirtError as error:
+            raise RequirementError(
+                f"{error} A GPU is handed over by VFIO: switch the IOMMU on in the firmware and by "
+                "the kernel's command line ('intel_iommu=on' or 'amd_iommu=on'), load 'vfio-pci', "
+                "end what uses the GPU on the host, and hand over its whole IOMMU group "
+                f"(`ls /sys/bus/pci/devices/{address}/iommu_group/devices`)."
+            ) from error
+        self._ports.take(device_id, root_port_id(index))
+
+    def unplug_host_gpu(self, device_id: str, deadline: Deadline) -> None:
+        """Ask the guest to let go of a GPU of the host, and wait until the host has it back."""
+        alias = alias_of(device_id)
+        self._detach(alias, f"the host's GPU '{device_id}'", deadline)
+        self._ports.release(device_id)
+
     def plug_seed(self, seed: Path) -> None:
         """Hot-plug a seed volume, where the machine was started without one."""
         xml = render_seed_disk(seed)
@@ -278,18 +306,22 @@ class LibvirtMachine:
         """Take the seed volume out again, where there is one."""
         if not self._has_seed:
             return
+        self._detach(SEED_ALIAS, "the seed", deadline)
+        self._has_seed = False
+
+    def _detach(self, alias: str, what: str, deadline: Deadline) -> None:
+        """Have libvirt ask the guest to let go of a device, and wait until it has."""
         since = len(self._life.seen)
         self._connection.run(
-            f"the unplugging of the seed from machine '{self.spec.name}'",
-            lambda: self._domain.detachDeviceAlias(SEED_ALIAS, 0),
+            f"the unplugging of {what} from machine '{self.spec.name}'",
+            lambda: self._domain.detachDeviceAlias(alias, 0),
         )
         self._life.wait_for(
-            "the removal of the seed",
-            lambda event: event.kind is EventKind.DEVICE_REMOVED and event.device == SEED_ALIAS,
+            f"the removal of {what}",
+            lambda event: event.kind is EventKind.DEVICE_REMOVED and event.device == alias,
             deadline,
             since=since,
         )
-        self._has_seed = False
 
     def wait_until_idle(self, deadline: Deadline) -> None:
         """Wait until the guest has nothing to do, judged by the time that its QEMU takes.

@@ -126,7 +126,7 @@ class LibvirtDriver:
             folder,
             self._connection,
             DomainHost(
-                emulator=host.emulator,
+                emulator=shutil.which(spec.qemu) or spec.qemu,
                 security_models=host.security_models,
                 owner=host.owner,
                 agent_socket=self._sockets / secrets.token_hex(4),
