@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +12,8 @@ from harness.machine.spec import Accelerator, Firmware, Flash, MemoryFile
 from suites.unit.machine.test_argv import a_machine_spec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from harness.machine.spec import MachineSpec
 
 GOLDENS = Path(__file__).parent / "goldens"
