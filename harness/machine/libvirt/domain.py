@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from harness.machine.spec import MachineSpec
 
 _CONNECT_S = 30.0
-_END_S = 15.0
+_REOPEN_S = 10.0
 
 
 class LibvirtMachine:
@@ -419,25 +419,35 @@ class LibvirtMachine:
         self._resources.close()
 
     def _destroy(self) -> None:
-        domain = self._domain
-        if domain is None or not self.is_running:
+        """End the domain where it has not ended, and show that libvirt lists it no more.
+
+        Where libvirtd went meanwhile, the one that came instead is asked: after a crash of
+        libvirtd its domains go on. Raises HarnessError where none came.
+        """
+        if self._domain is None or self._has_ended:
             return
-        name = self.spec.name
+        connection, name = self._connection, self.spec.name
         try:
-            self._connection.run(f"the end of machine '{name}'", domain.destroy)
-        except ConnectionLostError:
-            # AUTODESTROY ends it.
-            return
+            connection.reopen(Deadline.after(_REOPEN_S))
+            raw = connection.raw
+            connection.run(
+                f"the end of machine '{name}'",
+                lambda: raw.lookupByUUIDString(self._uuid).destroy(),
+            )
         except LibvirtError as error:
             if error.code not in {Code.NO_DOMAIN, Code.OPERATION_INVALID}:
                 raise
-        self._wait_for_end(Deadline.after(_END_S))
-        left = self._connection.run(
-            "the list of domains",
-            lambda: [each.UUIDString() for each in self._connection.raw.listAllDomains(0)],
+        except (ConnectionLostError, RequirementError) as error:
+            raise HarnessError(
+                f"Machine '{name}' may run on: {error} Once a libvirtd answers there, look for its "
+                f"domain by `virsh list`, and end it by `virsh destroy {self.domain_name}`."
+            ) from error
+        self._has_ended = True
+        left = connection.run(
+            "the list of domains", lambda: [each.UUIDString() for each in raw.listAllDomains(0)]
         )
         if self._uuid in left:
             raise HarnessError(
-                f"Machine '{name}' was ended, but libvirt at '{self._connection.uri}' still lists its "
+                f"Machine '{name}' was ended, but libvirt at '{connection.uri}' still lists its "
                 f"domain '{self.domain_name}'; end it by `virsh destroy {self.domain_name}`."
             )
