@@ -6,6 +6,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.errors import HarnessError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -65,3 +67,40 @@ def why_not_alone(path: Path) -> str | None:
     if header.has_data_file:
         return "names an external data file, and so is only a part of an image"
     return None
+
+
+def backing_name(path: Path) -> str | None:
+    """Return what a qcow2 calls the file below it, or nothing where there is none."""
+    with path.open("rb") as source:
+        start = source.read(_HEADER.size)
+        if len(start) < _HEADER.size or not start.startswith(MAGIC):
+            return None
+        _, _, at, length, _, _ = _HEADER.unpack(start)
+        if not at:
+            return None
+        source.seek(at)
+        return source.read(length).decode()
+
+
+def with_backing_name(path: Path, name: str) -> bytes:
+    """Return how a qcow2 with a backing file begins once that is called `name`; writes nothing.
+
+    The name stands in the first cluster behind the header's extensions, with nothing after it.
+    Raises HarnessError where a longer one has no room there.
+    """
+    with path.open("rb") as source:
+        start = source.read(_HEADER.size)
+        magic, version, at, length, bits, size = _HEADER.unpack(start)
+        source.seek(0)
+        cluster = bytearray(source.read(1 << bits))
+    new = name.encode()
+    end = at + len(new)
+    if end > len(cluster) or any(cluster[at + length : end]):
+        raise HarnessError(
+            f"The disk '{path}' has no room in its header to call its backing file '{name}'; "
+            f"rewrite it by `qemu-img convert -O qcow2 -B '{backing_name(path)}' -F qcow2`."
+        )
+    cluster[at : at + length] = bytes(length)
+    cluster[at:end] = new
+    _HEADER.pack_into(cluster, 0, magic, version, at, len(new), bits, size)
+    return bytes(cluster)

@@ -134,10 +134,6 @@ class LibvirtMachine:
         spec, name = with_kernel_header(self.spec, self.folder), self.spec.name
         xml = render_domain(spec, self._host, name=self.domain_name, uuid=self._uuid)
         (self.folder / "domain.xml").write_text(xml)
-        self._life = DomainEvents(
-            self._connection, name=self.domain_name, uuid=self._uuid, listener=self._hear
-        )
-        self._resources.callback(self._life.close)
         # Before the domain, which finds it as it starts.
         listener = self._listen()
         # After the streams that are opened from here on: they end before their domain.
@@ -147,6 +143,14 @@ class LibvirtMachine:
         self._domain = self._connection.run(
             f"the start of machine '{name}'", lambda: raw.createXML(xml, flags)
         )
+        self._life = DomainEvents(
+            self._connection,
+            name=self.domain_name,
+            uuid=self._uuid,
+            domain=self._domain,
+            listener=self._hear,
+        )
+        self._resources.callback(self._life.close)
         self._monitor = DomainMonitor(self._connection, self._domain, name)
         self._resources.callback(self._monitor.close)
         self._open_console()
