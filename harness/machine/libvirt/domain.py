@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from harness.machine.libvirt.connection import Connection
     from harness.machine.libvirt.domain_xml import DomainHost, PciAddress
     from harness.machine.libvirt.events import DomainEvent
+    from harness.machine.libvirt.monitor import MonitorEvents
     from harness.machine.qmp import QmpEvent
     from harness.machine.spec import MachineSpec
 
@@ -66,16 +67,18 @@ class LibvirtMachine:
         self,
         spec: MachineSpec,
         folder: Path,
-        connection: Connection,
-        host: DomainHost,
         attachments: Sequence[GpuAttachment] = (),
         *,
+        connection: Connection,
+        host: DomainHost,
+        monitor_events: MonitorEvents,
         agent_program: bytes = b"",
     ) -> None:
         self.spec = spec
         self.folder = folder
         self._connection = connection
         self._host = host
+        self._monitor_events = monitor_events
         self._attachments = tuple(attachments)
         self._agent_program = agent_program
         self._libvirt = load_libvirt()
@@ -151,7 +154,9 @@ class LibvirtMachine:
             listener=self._hear,
         )
         self._resources.callback(self._life.close)
-        self._monitor = DomainMonitor(self._connection, self._domain, name)
+        self._monitor = DomainMonitor(
+            self._connection, self._monitor_events, self._domain, name=name, uuid=self._uuid
+        )
         self._resources.callback(self._monitor.close)
         self._open_console()
         self._open_agent(listener)
