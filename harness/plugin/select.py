@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import BadInputError, RequirementError, listed
 from harness.gpu.script import GpuScript
+from harness.plugin import drivers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ MARKERS = (
     "gpu_script(device_id, **behaviour): what is wrong with an emulated GPU; keys of GpuScript",
     "real_driver: needs an image with NVIDIA's own driver",
     "slow: takes minutes",
+    drivers.MARKER,
 )
 
 

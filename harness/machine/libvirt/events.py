@@ -57,16 +57,29 @@ class DomainEvent:
         return self.kind.value if self.device is None else f"{self.kind.value} '{self.device}'"
 
 
+def _hear_nothing(_event: DomainEvent) -> None:
+    pass
+
+
 class DomainEvents:
     """The events of the domain with this UUID, from the making of this object to its close.
 
-    The domain need not exist yet, so that nothing of its life is missed.
+    The domain need not exist yet, so that nothing of its life is missed. The `listener` is called
+    by libvirt's event loop, and has to be quick.
     """
 
-    def __init__(self, connection: Connection, *, name: str, uuid: str) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        name: str,
+        uuid: str,
+        listener: Callable[[DomainEvent], None] = _hear_nothing,
+    ) -> None:
         self._connection = connection
         self._name = name
         self._uuid = uuid
+        self._listener = listener
         self._changed = threading.Condition()
         self._events: list[DomainEvent] = []
         self._registrations: list[int] = []
@@ -193,6 +206,7 @@ class DomainEvents:
             with self._changed:
                 self._events.append(event)
                 self._changed.notify_all()
+            self._listener(event)
 
     def _wake(self) -> None:
         with self._changed:
