@@ -30,7 +30,11 @@ def open_driver(settings: Settings, tell: Callable[[str], None]) -> Iterator[VmD
             yield QemuDriver(settings.qemu, cache=settings.cache)
         case "libvirt":
             with LibvirtDriver.open(
-                settings.machine_uri, qemu=settings.qemu, cache=settings.cache, tell=tell
+                settings.machine_uri,
+                qemu=settings.qemu,
+                cache=settings.cache,
+                tell=tell,
+                far_folder=settings.machine_storage,
             ) as driver:
                 yield driver
         case "node":
