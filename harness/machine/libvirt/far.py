@@ -16,9 +16,9 @@ from typing_extensions import override
 
 from harness.errors import RequirementError
 from harness.machine.accelerator import AcceleratorChoice
-from harness.machine.libvirt.domain import LibvirtMachine
 from harness.machine.libvirt.domain_xml import DomainHost
 from harness.machine.libvirt.farfiles import far_files
+from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.libvirt.storage import open_storage
 from harness.machine.spec import Accelerator
