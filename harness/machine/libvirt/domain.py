@@ -49,11 +49,12 @@ if TYPE_CHECKING:
     from harness.machine.libvirt.connection import Connection
     from harness.machine.libvirt.domain_xml import DomainHost, PciAddress
     from harness.machine.libvirt.events import DomainEvent
+    from harness.machine.libvirt.monitor import MonitorEvents
     from harness.machine.qmp import QmpEvent
     from harness.machine.spec import MachineSpec
 
 _CONNECT_S = 30.0
-_END_S = 15.0
+_REOPEN_S = 10.0
 
 
 class LibvirtMachine:
@@ -66,16 +67,18 @@ class LibvirtMachine:
         self,
         spec: MachineSpec,
         folder: Path,
-        connection: Connection,
-        host: DomainHost,
         attachments: Sequence[GpuAttachment] = (),
         *,
+        connection: Connection,
+        host: DomainHost,
+        monitor_events: MonitorEvents,
         agent_program: bytes = b"",
     ) -> None:
         self.spec = spec
         self.folder = folder
         self._connection = connection
         self._host = host
+        self._monitor_events = monitor_events
         self._attachments = tuple(attachments)
         self._agent_program = agent_program
         self._libvirt = load_libvirt()
@@ -134,10 +137,6 @@ class LibvirtMachine:
         spec, name = with_kernel_header(self.spec, self.folder), self.spec.name
         xml = render_domain(spec, self._host, name=self.domain_name, uuid=self._uuid)
         (self.folder / "domain.xml").write_text(xml)
-        self._life = DomainEvents(
-            self._connection, name=self.domain_name, uuid=self._uuid, listener=self._hear
-        )
-        self._resources.callback(self._life.close)
         # Before the domain, which finds it as it starts.
         listener = self._listen()
         # After the streams that are opened from here on: they end before their domain.
@@ -147,7 +146,17 @@ class LibvirtMachine:
         self._domain = self._connection.run(
             f"the start of machine '{name}'", lambda: raw.createXML(xml, flags)
         )
-        self._monitor = DomainMonitor(self._connection, self._domain, name)
+        self._life = DomainEvents(
+            self._connection,
+            name=self.domain_name,
+            uuid=self._uuid,
+            domain=self._domain,
+            listener=self._hear,
+        )
+        self._resources.callback(self._life.close)
+        self._monitor = DomainMonitor(
+            self._connection, self._monitor_events, self._domain, name=name, uuid=self._uuid
+        )
         self._resources.callback(self._monitor.close)
         self._open_console()
         self._open_agent(listener)
@@ -419,25 +428,35 @@ class LibvirtMachine:
         self._resources.close()
 
     def _destroy(self) -> None:
-        domain = self._domain
-        if domain is None or not self.is_running:
+        """End the domain where it has not ended, and show that libvirt lists it no more.
+
+        Where libvirtd went meanwhile, the one that came instead is asked: after a crash of
+        libvirtd its domains go on. Raises HarnessError where none came.
+        """
+        if self._domain is None or self._has_ended:
             return
-        name = self.spec.name
+        connection, name = self._connection, self.spec.name
         try:
-            self._connection.run(f"the end of machine '{name}'", domain.destroy)
-        except ConnectionLostError:
-            # AUTODESTROY ends it.
-            return
+            connection.reopen(Deadline.after(_REOPEN_S))
+            raw = connection.raw
+            connection.run(
+                f"the end of machine '{name}'",
+                lambda: raw.lookupByUUIDString(self._uuid).destroy(),
+            )
         except LibvirtError as error:
             if error.code not in {Code.NO_DOMAIN, Code.OPERATION_INVALID}:
                 raise
-        self._wait_for_end(Deadline.after(_END_S))
-        left = self._connection.run(
-            "the list of domains",
-            lambda: [each.UUIDString() for each in self._connection.raw.listAllDomains(0)],
+        except (ConnectionLostError, RequirementError) as error:
+            raise HarnessError(
+                f"Machine '{name}' may run on: {error} Once a libvirtd answers there, look for its "
+                f"domain by `virsh list`, and end it by `virsh destroy {self.domain_name}`."
+            ) from error
+        self._has_ended = True
+        left = connection.run(
+            "the list of domains", lambda: [each.UUIDString() for each in raw.listAllDomains(0)]
         )
         if self._uuid in left:
             raise HarnessError(
-                f"Machine '{name}' was ended, but libvirt at '{self._connection.uri}' still lists its "
+                f"Machine '{name}' was ended, but libvirt at '{connection.uri}' still lists its "
                 f"domain '{self.domain_name}'; end it by `virsh destroy {self.domain_name}`."
             )

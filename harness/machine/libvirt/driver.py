@@ -21,6 +21,7 @@ from harness.machine.libvirt.domain import LibvirtMachine
 from harness.machine.libvirt.domain_xml import DomainHost, render_domain
 from harness.machine.libvirt.far import FarLibvirtDriver
 from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.qemu import qemu_identity, require_qemu
 from harness.machine.spec import placeless
 from harness.provisioning.command import LocalRunner
@@ -52,6 +53,7 @@ class LibvirtDriver:
     ) -> None:
         self._connection = connection
         self._host = host
+        self._monitor_events = MonitorEvents(connection)
         self._sockets = sockets
         self._cache = cache
 
@@ -136,14 +138,15 @@ class LibvirtDriver:
         return LibvirtMachine(
             spec,
             folder,
-            self._connection,
-            DomainHost(
+            attachments,
+            connection=self._connection,
+            host=DomainHost(
                 emulator=shutil.which(spec.qemu) or spec.qemu,
                 security_models=host.security_models,
                 owner=host.owner,
                 agent_socket=self._sockets / secrets.token_hex(4),
             ),
-            attachments,
+            monitor_events=self._monitor_events,
             agent_program=agent_program,
         )
 

@@ -19,6 +19,7 @@ from harness.machine.accelerator import AcceleratorChoice
 from harness.machine.libvirt.domain import LibvirtMachine
 from harness.machine.libvirt.domain_xml import DomainHost
 from harness.machine.libvirt.farfiles import far_files
+from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.libvirt.storage import open_storage
 from harness.machine.spec import Accelerator
 from harness.provisioning.wait import Deadline
@@ -49,14 +50,21 @@ class FarMachine(LibvirtMachine):
         self,
         files: FarFiles,
         folder: Path,
-        connection: Connection,
-        host: DomainHost,
         attachments: Sequence[GpuAttachment] = (),
         *,
+        connection: Connection,
+        host: DomainHost,
+        monitor_events: MonitorEvents,
         agent_program: bytes = b"",
     ) -> None:
         super().__init__(
-            files.spec, folder, connection, host, attachments, agent_program=agent_program
+            files.spec,
+            folder,
+            attachments,
+            connection=connection,
+            host=host,
+            monitor_events=monitor_events,
+            agent_program=agent_program,
         )
         self._files = files
 
@@ -73,6 +81,7 @@ class FarLibvirtDriver:
 
     def __init__(self, connection: Connection, storage: Storage, capabilities: str) -> None:
         self._connection = connection
+        self._monitor_events = MonitorEvents(connection)
         self._storage = storage
         self._capabilities = capabilities
 
@@ -147,9 +156,10 @@ class FarLibvirtDriver:
             FarMachine(
                 files,
                 folder,
-                self._connection,
-                DomainHost(emulator=parse_emulator(self._capabilities)),
                 attachments,
+                connection=self._connection,
+                host=DomainHost(emulator=parse_emulator(self._capabilities)),
+                monitor_events=self._monitor_events,
                 agent_program=agent_program,
             ) as machine,
         ):
