@@ -35,6 +35,9 @@ _LOG = logging.getLogger(__name__)
 _MARK = ".ready"
 _PREFIX = "far"
 _TENTH = 10
+#: From so many bytes on, the end of an upload is told, and each tenth of it.
+_WORTH_TELLING = 1 << 20
+_LARGE = 64 << 20
 _WITH_BUILD = 1  # VIR_STORAGE_POOL_CREATE_WITH_BUILD
 _PHYSICAL = 1  # VIR_STORAGE_VOL_GET_PHYSICAL
 _OWNER = re.compile(
@@ -244,7 +247,7 @@ class Storage:
                 sent += (taken := self._connection.run(what, _sending(stream, rest)))
                 rest = rest[taken:]
             tenths = sent * _TENTH // size
-            if size > CHUNK and tenths > told:
+            if tenths > told and (size >= _LARGE or sent == size >= _WORTH_TELLING):
                 told = tenths
                 self._tell(
                     f"uploaded {tenths * 100 // _TENTH} % of {content.title} ({size >> 20} MiB) "
