@@ -92,13 +92,13 @@ def _render(row: Row) -> str:
 
 def expectations() -> list[Row]:
     rows: list[Row] = []
-    for name, function in inspect.getmembers(expect, inspect.isfunction):
-        if function.__module__ == expect.__name__ and not name.startswith("_"):
-            parameters = [
-                str(parameter.replace(annotation=parameter.empty)).replace(" ", "")
-                for parameter in inspect.signature(function).parameters.values()
-            ]
-            rows.append((f"{name}({', '.join(parameters)})", _first_line(function)))
+    for name in expect.__all__:
+        function = getattr(expect, name)
+        parameters = [
+            str(parameter.replace(annotation=parameter.empty)).replace(" ", "")
+            for parameter in inspect.signature(function).parameters.values()
+        ]
+        rows.append((f"{name}({', '.join(parameters)})", _first_line(function)))
     return rows
 
 
