@@ -17,7 +17,8 @@ from harness.cloudinit import (
     write_seed,
 )
 from harness.evidence import TRACE_SUFFIX
-from harness.evidence.collect import collect_guest, keep_host_files, node_request
+from harness.evidence.collect import collect_guest, keep_host_files
+from harness.evidence.request import node_request
 from harness.gpu.tracefile import render_trace
 from harness.lab.machine import SEED, say_nothing
 

@@ -20,7 +20,7 @@ from harness.cli.bench import MEASURES
 from harness.cli.bench_gpu import GPU_MEASURES
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
-from harness.evidence.collect import node_request
+from harness.evidence.request import node_request
 from harness.gpu.catalogue import ModelFile, NodeFile, load_catalogue
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
 from harness.image.catalogue import RecipeFile
