@@ -18,7 +18,7 @@ from harness.cloudinit import (
 )
 from harness.evidence import TRACE_SUFFIX
 from harness.evidence.collect import collect_guest, keep_host_files
-from harness.evidence.request import node_request
+from harness.evidence.request import guest_request
 from harness.gpu.tracefile import render_trace
 from harness.lab.machine import SEED, say_nothing
 
@@ -227,7 +227,7 @@ class Node:
 
     def collect(self, folder: Path) -> Evidence:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""
-        request = node_request([kernel.version for kernel in self.request.image.kernels])
+        request = guest_request([kernel.version for kernel in self.request.image.kernels])
         try:
             return collect_guest(self.machine.agent, request, folder)
         finally:
