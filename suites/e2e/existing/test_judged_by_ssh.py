@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from harness.cloudinit import CONFIG_PATH
+from harness.errors import HarnessError
 from harness.evidence.collect import collect_guest
 from harness.evidence.request import node_request
 from harness.expect.node import Verdict, VerdictState, judge_node
@@ -113,13 +117,16 @@ def test_who_may_not_ask_is_told_so(provisioned_node: Node, tmp_path: Path) -> N
     request = node_request([provisioned_node.request.booted_kernel.version])
     nobody = Wrapped(provisioned_node.machine.agent, "runuser", "-u", "nobody", "--")
 
-    verdicts = by_name(judge_node(collect_guest(nobody, request, tmp_path / "evidence")))
+    evidence = collect_guest(nobody, request, tmp_path / "evidence")
 
+    verdicts = by_name(judge_node(evidence))
     sentences = [each.sentence for each in verdicts.values()]
     assert VerdictState.NOT_MET not in {each.state for each in verdicts.values()}, sentences
     assert verdicts["gpu"].state is VerdictState.MET
     assert verdicts["log"].state is VerdictState.UNKNOWN
     assert "Operation not permitted" in verdicts["log"].sentence
+    with pytest.raises(HarnessError, match=f"'{CONFIG_PATH}' was closed to who asked"):
+        evidence.file(CONFIG_PATH)
 
 
 def test_node_without_a_driver_is_told_what_it_lacks(
