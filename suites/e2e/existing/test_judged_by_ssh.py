@@ -10,26 +10,19 @@ from harness.cloudinit import CONFIG_PATH
 from harness.errors import HarnessError
 from harness.evidence.collect import collect_guest
 from harness.evidence.request import node_request
-from harness.expect.node import Verdict, VerdictState, judge_node
+from harness.expect.node import VerdictState, judge_node
 from harness.lab.existing import ExistingNode
-from harness.machine.node import NodeAddress
+from suites.e2e.existing.address import address_of, by_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from fixtures.layers import CloneLayer
     from harness.evidence import Evidence
-    from harness.gpu import GpuModel
     from harness.lab import Lab
-    from harness.lab.layers import Layer
-    from harness.lab.machine import LabMachine
     from harness.lab.node import Node
-    from harness.machine.ssh import SshIdentity
     from harness.provisioning.command import CommandResult, Runner
 
-#: sshd is slow to greet under emulation.
-CONNECT_S = 120
 #: What a command answers depends on the moment, not on who asks.
 MOVING = {"commands/journal", "commands/units", "files/proc/stat", "commands/dmesg", "stat.txt"}
 #: Makes every file system read-only for the command and what it starts, and for nobody else.
@@ -59,25 +52,6 @@ class Wrapped:
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         return self._runner.run([*self._words, *argv], timeout_s=timeout_s, stdin=stdin, env=env)
-
-
-def address_of(machine: LabMachine, identity: SshIdentity, folder: Path) -> NodeAddress:
-    """Write a configuration of ssh with which the machine is known, and return its address."""
-    config = folder / "ssh_config"
-    config.write_text(
-        "Host *\n"
-        f"  IdentityFile {identity.folder}/user\n"
-        "  IdentitiesOnly yes\n"
-        f"  UserKnownHostsFile {identity.folder}/known_hosts\n"
-        "  HostKeyAlias guest\n"
-        "  StrictHostKeyChecking yes\n"
-    )
-    uri = f"ssh://root@127.0.0.1:{machine.vm.ssh_port()}?config={config}&timeout={CONNECT_S}"
-    return NodeAddress.from_uri(uri, source="the test")
-
-
-def by_name(verdicts: list[Verdict]) -> dict[str, Verdict]:
-    return {verdict.expectation.name: verdict for verdict in verdicts}
 
 
 def gathered(evidence: Evidence) -> dict[str, bytes]:
@@ -127,40 +101,3 @@ def test_who_may_not_ask_is_told_so(provisioned_node: Node, tmp_path: Path) -> N
     assert "Operation not permitted" in verdicts["log"].sentence
     with pytest.raises(HarnessError, match=f"'{CONFIG_PATH}' was closed to who asked"):
         evidence.file(CONFIG_PATH)
-
-
-def test_node_without_a_driver_is_told_what_it_lacks(
-    lab: Lab, clone: CloneLayer, cloud_init_done: Layer, h100: GpuModel, tmp_path: Path
-) -> None:
-    """A machine with a GPU that nobody provisioned: each sentence is true of it."""
-    machine = clone(cloud_init_done, gpus=[h100])
-    machine.wait_for_gpu(h100)
-    let_in(machine, lab.identity)
-    node = ExistingNode(address_of(machine, lab.identity, tmp_path))
-
-    verdicts = by_name(judge_node(node.collect(tmp_path / "evidence")))
-
-    states = {name: verdict.state for name, verdict in verdicts.items()}
-    assert {name for name, state in states.items() if state is VerdictState.MET} == {
-        "gpu",
-        "log",
-        "services",
-    }, verdicts
-    assert VerdictState.UNKNOWN not in states.values()
-    assert "no module 'nvidia' is loaded. Install a driver" in verdicts["driver"].sentence
-    assert "modinfo finds none" in verdicts["module"].sentence
-    assert "'/usr/bin/nvidia-smi'" in verdicts["tools"].sentence
-    assert "no driver was baked into the node's image" in verdicts["record"].sentence
-    assert "there is none" in verdicts["cdi"].sentence
-    assert "'nvidia-container-runtime', but does not" in verdicts["runtime"].sentence
-
-
-def let_in(machine: LabMachine, identity: SshIdentity) -> None:
-    """Give a machine that was provisioned without keys those of the run."""
-    access = identity.access
-    guest = machine.guest
-    guest.write_text("/root/.ssh/authorized_keys", f"{access.authorized_key}\n")
-    guest.write_text("/etc/ssh/ssh_host_ed25519_key", access.host_private_key)
-    guest.output_of("chmod", "600", "/root/.ssh/authorized_keys", "/etc/ssh/ssh_host_ed25519_key")
-    guest.output_of("systemctl", "restart", "ssh")
-    machine.ssh().run(["true"], timeout_s=CONNECT_S)
