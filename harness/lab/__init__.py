@@ -8,37 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import os
-import secrets
-import shutil
-import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import write_seed
 from harness.errors import HarnessError, RequirementError
 from harness.evidence import Evidence
-from harness.gpu.transport import Transport, find_transport
-from harness.image import ImageEvent, Stage, manifest
+from harness.gpu.transport import Transport
+from harness.image import ImageEvent, Stage
 from harness.image.catalogue import Recipe, load_catalogue
 from harness.image.source import Algorithm, LocalImage, Stock
 from harness.image.stock import StockStore, open_local
 from harness.image.store import ImageStore
-from harness.lab.layers import HELD_UNITS, booted, key_parts, node_spec
-from harness.lab.machine import NONCE_FACT, SEED, Equipment, LabMachine
+from harness.lab.drivers import open_driver
+from harness.lab.layers import booted, node_spec
+from harness.lab.machine import SEED, Equipment
+from harness.lab.machines import Machines
 from harness.lab.node import Node, NodeRequest
 from harness.lab.stock import ovmf, stock_seed
+from harness.lab.templates import Templates
 from harness.lease import leased_folder, make_private_folder, sweep
-from harness.machine.accelerator import choose_accelerator
 from harness.machine.broker import Broker, host_folder
 from harness.machine.checkpoint import CheckpointStore
-from harness.machine.qemu import qemu_identity, require_qemu
 from harness.machine.spec import Accelerator as Accelerator
-from harness.machine.spec import Firmware, MachineSpec, MemoryFile
+from harness.machine.spec import Firmware, MachineSpec
 from harness.machine.ssh import SshIdentity
 from harness.payload import build_agent, build_payload
-from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
@@ -49,20 +44,17 @@ if TYPE_CHECKING:
     from harness.gpu.script import GpuScript
     from harness.image import Image, ImageListener, StockImage
     from harness.lab.layers import Layer
+    from harness.lab.machine import LabMachine
+    from harness.machine import VmDriver
     from harness.machine.accelerator import AcceleratorChoice
-    from harness.machine.checkpoint import Checkpoint, CheckpointEvent, CheckpointPlace
+    from harness.machine.checkpoint import Checkpoint
     from harness.payload import Payload
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
 _FETCH_S = 3600.0
 _BAKE_KVM_S = 120.0
-_LAYER_KVM_S = 120.0
-_COPY_S = 120.0
-_BOOT_KVM_S = 30.0
 _DISK = "disk.qcow2"
-#: What a full driver build writes, with room to spare.
-_OVERLAY_MIB = 1024
 _STOCK_DISK_GIB = 10
 _STOCK_MEMORY_MIB = 1024
 
@@ -73,6 +65,7 @@ class Lab:
 
     settings: Settings
     folder: Path
+    driver: VmDriver
     accelerator: AcceleratorChoice
     payload: Payload
     agent_program: Payload
@@ -82,11 +75,8 @@ class Lab:
     store: ImageStore = field(init=False)
     stock: StockStore = field(init=False)
     checkpoints: CheckpointStore = field(init=False)
-    _machines: set[LabMachine] = field(init=False, default_factory=set)
-    _is_abandoned: bool = field(init=False, default=False)
-    _held: dict[Layer, Checkpoint] = field(init=False, default_factory=dict)
-    _holding: threading.RLock = field(init=False, default_factory=threading.RLock)
-    _resources: contextlib.ExitStack = field(init=False, default_factory=contextlib.ExitStack)
+    machines: Machines = field(init=False)
+    templates: Templates = field(init=False)
 
     def __post_init__(self) -> None:
         self.store = ImageStore(
@@ -96,11 +86,36 @@ class Lab:
         self.checkpoints = CheckpointStore(
             self.settings.checkpoint_store, limit_mib=self.settings.checkpoint_limit_mib
         )
+        self.machines = Machines(
+            self.folder,
+            Equipment(
+                driver=self.driver,
+                agent_program=self.agent_program.content,
+                identity=self.identity,
+                broker=self.broker,
+                transport=lambda: self.transport,
+                tell=self._tell,
+            ),
+        )
+        self.templates = Templates(
+            checkpoints=self.checkpoints,
+            images=self.store,
+            machines=self.machines,
+            driver=self.driver,
+            spec_of=self._spec_of,
+            agent_digest=self.agent_program.digest,
+            folder=self.folder,
+            evidence_folder=self.settings.evidence_folder,
+            patience=self.accelerator.accelerator.patience,
+            listener=self.listener,
+        )
+
+    def _tell(self, message: str) -> None:
+        self.listener(ImageEvent(image="machines", stage=Stage.WAIT, message=message))
 
     def close(self) -> None:
         """Let go of the checkpoints and the images that this lab used."""
-        self._held.clear()
-        self._resources.close()
+        self.templates.close()
         self.store.close()
         self.stock.close()
 
@@ -202,7 +217,7 @@ class Lab:
         )
         is_clone = disk is None and (start or self.settings.machine_start) == "clone"
         checkpoint = self.hold(layer) if is_clone else None
-        with self._machine_folder(request.name) as folder:
+        with self.machines.place(request.name) as folder:
             if disk is None:
                 disk = folder / _DISK
                 backing = request.image.disk if checkpoint is None else checkpoint.disk
@@ -224,16 +239,15 @@ class Lab:
                 )
             else:
                 spec = self._spec_of(layer, request.name, disk)
-            machine = LabMachine(
+            machine = self.machines.new(
                 spec,
                 folder,
-                self._equipment(),
                 gpus=request.gpus,
                 gpu_scripts=request.gpu_scripts,
                 checkpoint=checkpoint,
             )
             node = Node(request, machine, payload=self.payload, identity=self.identity)
-            with self._account_for(machine), node:
+            with self.machines.accounted_for(machine), node:
                 yield node
 
     @contextlib.contextmanager
@@ -252,7 +266,7 @@ class Lab:
         comes with cloud-init, and so does a console on the serial port. `firmware` is "bios" or
         "uefi"; raises RequirementError where the host has no OVMF.
         """
-        with self._machine_folder(name) as folder:
+        with self.machines.place(name) as folder:
             disk = folder / _DISK
             self.store.create_overlay(image.disk, disk, size_gib=disk_gib)
             seed = stock_seed(
@@ -270,8 +284,8 @@ class Lab:
                 memory_mib=memory_mib,
                 qemu=self.settings.qemu,
             )
-            machine = LabMachine(spec, folder, self._equipment())
-            with self._account_for(machine), machine:
+            machine = self.machines.new(spec, folder)
+            with self.machines.accounted_for(machine), machine:
                 yield machine
 
     @contextlib.contextmanager
@@ -290,90 +304,19 @@ class Lab:
         maps the checkpoint's memory privately, so nothing that it does reaches another one.
         """
         checkpoint = self.hold(layer)
-        with self._machine_folder(name) as folder:
+        with self.machines.place(name) as folder:
             disk = folder / _DISK
             self.store.create_overlay(checkpoint.disk, disk)
-            machine = LabMachine(
+            machine = self.machines.new(
                 self._spec_of(layer, name, disk),
                 folder,
-                self._equipment(),
                 gpus=gpus,
-                gpu_scripts=gpu_scripts or {},
+                gpu_scripts=gpu_scripts,
                 checkpoint=checkpoint,
                 hostname=hostname,
             )
-            with self._account_for(machine), machine:
+            with self.machines.accounted_for(machine), machine:
                 yield machine
-
-    def hold(self, layer: Layer) -> Checkpoint:
-        """Return a layer's checkpoint, made where the cache has none, and in use until the end."""
-        with self._holding:
-            if layer not in self._held:
-                parent = None if layer.parent is None else self.hold(layer.parent)
-                spec = self._spec_of(layer, layer.name, self.folder / _DISK)
-                # An image that was built again under its key has other blocks for an overlay.
-                disk = manifest.KIND.read(layer.image.folder).files[manifest.DISK]
-                parts = {
-                    **key_parts(layer, spec),
-                    **self._host_parts,
-                    "image_disk_sha256": disk.sha256,
-                }
-                self._held[layer] = self._resources.enter_context(
-                    self.checkpoints.use(
-                        layer.name,
-                        parts,
-                        functools.partial(self._make, layer, parent),
-                        memory_mib=layer.memory_mib,
-                        parent=parent,
-                        deadline=Deadline.after(
-                            _LAYER_KVM_S * self.accelerator.accelerator.patience
-                        ),
-                        listener=self._hear_of_checkpoint,
-                    )
-                )
-            return self._held[layer]
-
-    def _hear_of_checkpoint(self, event: CheckpointEvent) -> None:
-        self.listener(ImageEvent(image=event.checkpoint, stage=event.stage, message=event.message))
-
-    def _make(
-        self, layer: Layer, parent: Checkpoint | None, place: CheckpointPlace
-    ) -> Mapping[str, str]:
-        """Bring a machine to the layer's state, save it in `place`, and return its facts."""
-        backing = layer.image.disk if parent is None else parent.disk
-        self.store.create_overlay(backing, place.disk)
-        if parent is not None:
-            copied = LocalRunner().run(
-                ["cp", "--reflink=auto", "--sparse=always", str(parent.ram), str(place.ram)],
-                timeout_s=_COPY_S,
-            )
-            copied.check(f"Copying the memory of '{parent.folder}'")
-        _reserve(place.ram, layer.memory_mib)
-        spec = replace(
-            self._spec_of(layer, layer.name, place.disk),
-            memory_file=MemoryFile(path=place.ram, is_private=False),
-        )
-        nonce = secrets.token_hex(16)
-        with self._machine_folder(layer.name) as folder:
-            machine = LabMachine(spec, folder, self._equipment(), checkpoint=parent)
-            try:
-                with self._account_for(machine), machine:
-                    if layer.make is None:
-                        for unit in HELD_UNITS:
-                            machine.agent.wait_for_unit(unit, machine.deadline(_BOOT_KVM_S))
-                    else:
-                        layer.make(machine)
-                    machine.save(place.state, nonce)
-            except HarnessError as error:
-                kept = make_private_folder(self.settings.evidence_folder / "layers" / layer.name)
-                for log in ("argv.txt", "stderr.log", "serial.log"):
-                    if (folder / log).is_file():
-                        shutil.copyfile(folder / log, kept / log)
-                raise HarnessError(
-                    f"The layer '{layer.name}' could not be made. {error}\nWhat its machine "
-                    f"printed lies in '{kept}'."
-                ) from error
-        return {NONCE_FACT: hashlib.sha256(nonce.encode()).hexdigest()}
 
     def _spec_of(self, layer: Layer, name: str, disk: Path) -> MachineSpec:
         return layer.spec(
@@ -384,56 +327,17 @@ class Lab:
             has_apertures=self._has_apertures,
         )
 
-    @functools.cached_property
-    def _host_parts(self) -> Mapping[str, object]:
-        """Return what a saved state depends on beside the machine: it moves between no two."""
-        return {
-            "qemu": qemu_identity(self.settings.qemu, self.accelerator.accelerator),
-            "agent": self.agent_program.digest,
-        }
-
-    def _equipment(self) -> Equipment:
-        def tell(message: str) -> None:
-            self.listener(ImageEvent(image="machines", stage=Stage.WAIT, message=message))
-
-        return Equipment(
-            agent_program=self.agent_program.content,
-            identity=self.identity,
-            broker=self.broker,
-            transport=lambda: self.transport,
-            tell=tell,
-        )
-
-    @contextlib.contextmanager
-    def _machine_folder(self, name: str) -> Iterator[Path]:
-        self._require_space()
-        folder = make_private_folder(self.folder / f"{name}-{secrets.token_hex(3)}")
-        try:
-            yield folder
-        finally:
-            # An overlay holds hundreds of megabytes, and a run may boot many nodes.
-            shutil.rmtree(folder, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def _account_for(self, machine: LabMachine) -> Iterator[None]:
-        """Let `abandon` end a machine, from before it starts."""
-        self._machines.add(machine)
-        try:
-            if self._is_abandoned:
-                raise HarnessError(f"Machine '{machine.name}' is not wanted any more.")
-            yield
-        finally:
-            self._machines.discard(machine)
+    def hold(self, layer: Layer) -> Checkpoint:
+        """Return a layer's checkpoint, made where the cache has none, and in use until the end."""
+        return self.templates.hold(layer)
 
     @functools.cached_property
     def transport(self) -> Transport:
-        """Return the way by which this QEMU takes an emulated GPU without harm.
+        """Return the way by which machines take an emulated GPU without harm.
 
         Raises RequirementError where there is none, with what would do.
         """
-        return find_transport(
-            self.settings.qemu, self.accelerator.accelerator.accel, LocalRunner()
-        )
+        return self.driver.transport(self.accelerator.accelerator)
 
     @functools.cached_property
     def _has_apertures(self) -> bool:
@@ -448,18 +352,7 @@ class Lab:
 
     def abandon(self) -> None:
         """End every machine at once, from any thread; those who wait for one learn of it."""
-        self._is_abandoned = True
-        for machine in list(self._machines):
-            machine.kill()
-
-    def _require_space(self) -> None:
-        """Refuse to start a machine whose overlay would run out of space half-way."""
-        free_mib = shutil.disk_usage(self.folder).free >> 20
-        if free_mib < _OVERLAY_MIB:
-            raise RequirementError(
-                f"A node's overlay may take {_OVERLAY_MIB} MiB, but '{self.folder}' has only "
-                f"{free_mib} MiB left; free some, or set XDG_CACHE_HOME to a larger disk."
-            )
+        self.machines.abandon()
 
     def keep(self, evidence: Evidence, name: str) -> Path:
         """Copy an evidence folder to where people look for it, and return its new path."""
@@ -472,12 +365,6 @@ class Lab:
         return kept
 
 
-def _reserve(ram: Path, memory_mib: int) -> None:
-    """Give a memory file all of its blocks: QEMU dies of SIGBUS at a page that finds none."""
-    with ram.open("ab") as file:
-        os.posix_fallocate(file.fileno(), 0, memory_mib << 20)
-
-
 #: What a bake is asked for: section 4 of the contract, with prebaking switched on.
 BAKE = {"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"}
 
@@ -488,17 +375,15 @@ def open_lab(settings: Settings, listener: ImageListener) -> Iterator[Lab]:
 
     Raises RequirementError where the host cannot run machines.
     """
-    runner = LocalRunner()
-    require_qemu(settings.qemu)
-    sweep(settings.runs_folder)
-    choice = choose_accelerator(
-        settings.accelerator, qemu=settings.qemu, runner=runner, cache=settings.cache
-    )
-    with leased_folder(settings.runs_folder, prefix="run") as folder:
+    with contextlib.ExitStack() as opened:
+        driver = opened.enter_context(open_driver(settings))
+        sweep(settings.runs_folder)
+        folder = opened.enter_context(leased_folder(settings.runs_folder, prefix="run"))
         lab = Lab(
             settings=settings,
             folder=folder,
-            accelerator=choice,
+            driver=driver,
+            accelerator=driver.choose_accelerator(settings.accelerator),
             payload=build_payload(),
             agent_program=build_agent(),
             identity=SshIdentity.generate(make_private_folder(folder / "keys")),

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import UserData, render_seed
 from harness.errors import HarnessError
-from harness.machine.argv import Channels, render_argv
-from harness.machine.spec import DirectKernel, Firmware, MachineSpec, MemoryFile
+from harness.machine.spec import DirectKernel, MachineSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from harness.image import Image, Kernel
     from harness.lab.machine import LabMachine
+    from harness.machine import VmDriver
     from harness.machine.spec import Accelerator
 
 #: Slots that every machine has, so that one checkpoint serves nodes with few GPUs and with none.
@@ -160,34 +160,17 @@ def _aperture_mib(slots: int) -> int:
     return 1 << (_APERTURES_MIB // slots).bit_length() - 1
 
 
-def key_parts(layer: Layer, spec: MachineSpec) -> Mapping[str, object]:
+def key_parts(layer: Layer, spec: MachineSpec, driver: VmDriver) -> Mapping[str, object]:
     """Return all that the bytes of a layer's checkpoint depend on, beside its parent's key.
 
-    The command line says machine type, CPU, memory and devices; paths in it are made neutral,
-    since the image's key stands for what lies there.
+    What the driver tells of a machine names no paths: the image's key stands for what lies there.
     """
-    neutral = replace(
-        spec,
-        name="checkpoint",
-        disk=Path("disk"),
-        seed=None,
-        kernel=_neutral_kernel(spec.kernel),
-        memory_file=MemoryFile(path=Path("ram"), is_private=False),
-        is_restored=False,
-    )
-    channels = Channels(qmp_fd=0, serial_fd=0, agent_fd=0)
     return {
-        "argv": render_argv(neutral, channels, serial_log=Path("serial.log")),
+        **driver.state_parts(spec),
         "image": layer.image.key,
         "kernel": layer.kernel.version,
         **layer.parts,
     }
-
-
-def _neutral_kernel(kernel: DirectKernel | Firmware) -> DirectKernel | Firmware:
-    if isinstance(kernel, Firmware):
-        return kernel
-    return replace(kernel, vmlinuz=Path("vmlinuz"), initrd=Path("initrd"))
 
 
 def source_parts(make: Callable[[LabMachine], None]) -> Mapping[str, str]:

@@ -17,7 +17,8 @@ from harness.cloudinit import (
     write_seed,
 )
 from harness.evidence import TRACE_SUFFIX
-from harness.evidence.collect import collect_guest, keep_host_files, node_request
+from harness.evidence.collect import collect_guest, keep_host_files
+from harness.evidence.request import node_request
 from harness.gpu.tracefile import render_trace
 from harness.lab.machine import SEED, say_nothing
 
@@ -234,19 +235,15 @@ class Node:
 
     def keep_host_side(self, folder: Path) -> None:
         """Copy what the host knows of this machine into `folder`."""
-        qemu = self.machine.qemu
+        vm = self.machine.vm
         keep_host_files(
             folder,
-            {
-                "argv.txt": self.folder / "argv.txt",
-                "stderr.log": qemu.stderr_log,
-                "serial.log": qemu.serial_log,
-            },
+            vm.logs,
             {
                 "qmp-events.json": json.dumps(
                     [
                         {"name": event.name, "at_s": event.at_s, "data": dict(event.data)}
-                        for event in qemu.events
+                        for event in vm.events
                     ],
                     indent=2,
                 ),
@@ -262,9 +259,9 @@ class Node:
         )
 
     def power_off(self) -> None:
-        """Power the node off and wait until QEMU has ended, its disk complete.
+        """Power the node off and wait until its machine has ended, its disk complete.
 
         Raises HarnessError when it does not go down.
         """
         self.guest.power_off()
-        self.machine.qemu.wait_for_power_off(self.machine.deadline(_POWER_OFF_KVM_S))
+        self.machine.vm.wait_for_power_off(self.machine.deadline(_POWER_OFF_KVM_S))

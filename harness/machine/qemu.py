@@ -26,7 +26,7 @@ from harness.provisioning.command import spawn
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -132,6 +132,15 @@ class QemuMachine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def logs(self) -> Mapping[str, Path]:
+        """Return what is left in `folder` for those who ask what happened."""
+        return {
+            "argv.txt": self.folder / "argv.txt",
+            "stderr.log": self.stderr_log,
+            "serial.log": self.serial_log,
+        }
 
     @property
     def serial_log(self) -> Path:

@@ -11,10 +11,14 @@ from harness.machine.accelerator import CHOICES
 from harness.plugin import report, select
 from harness.settings import (
     ACCEPT_OPTION,
+    DRIVER_CHOICES,
+    DRIVER_VARIABLE,
     EVIDENCE_CHOICES,
     START_CHOICES,
+    URI_VARIABLE,
     Settings,
     accepted_licences,
+    first_of,
     is_ci,
 )
 
@@ -51,6 +55,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="a folder of GPU models beside those that come with the harness; may be repeated",
     )
+    group.addoption(
+        "--machine-driver",
+        choices=DRIVER_CHOICES,
+        help="what runs machines; 'node' judges one that exists (QEMU's own processes where "
+        "nothing is said)",
+    )
+    group.addoption(
+        "--machine-uri",
+        metavar="URI",
+        help="libvirt's URI, such as qemu:///session, or that of a node",
+    )
+    parser.addini("machine_driver", "what runs machines, as --machine-driver", default="")
+    parser.addini("machine_uri", "where, as --machine-uri", default="")
     group.addoption(
         "--machine-start",
         choices=START_CHOICES,
@@ -106,6 +123,15 @@ def pytest_configure(config: pytest.Config) -> None:
             image=config.getoption("--image"),
             images_folder=root / "images",
             gpu_models=(*config.getini("gpu_models"), *gpu_models),
+            machine_driver=first_of(
+                config.getoption("--machine-driver"),
+                DRIVER_VARIABLE,
+                config.getini("machine_driver"),
+            )
+            or Settings.machine_driver,
+            machine_uri=first_of(
+                config.getoption("--machine-uri"), URI_VARIABLE, config.getini("machine_uri")
+            ),
             machine_start=config.getoption("--machine-start"),
             evidence=config.getoption("--evidence"),
             evidence_folder=root / Path(config.getoption("--evidence-dir")),

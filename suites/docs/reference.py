@@ -20,7 +20,7 @@ from harness.cli.bench import MEASURES
 from harness.cli.bench_gpu import GPU_MEASURES
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
-from harness.evidence.collect import node_request
+from harness.evidence.request import node_request
 from harness.gpu.catalogue import ModelFile, NodeFile, load_catalogue
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
 from harness.image.catalogue import RecipeFile
@@ -92,13 +92,13 @@ def _render(row: Row) -> str:
 
 def expectations() -> list[Row]:
     rows: list[Row] = []
-    for name, function in inspect.getmembers(expect, inspect.isfunction):
-        if function.__module__ == expect.__name__ and not name.startswith("_"):
-            parameters = [
-                str(parameter.replace(annotation=parameter.empty)).replace(" ", "")
-                for parameter in inspect.signature(function).parameters.values()
-            ]
-            rows.append((f"{name}({', '.join(parameters)})", _first_line(function)))
+    for name in expect.__all__:
+        function = getattr(expect, name)
+        parameters = [
+            str(parameter.replace(annotation=parameter.empty)).replace(" ", "")
+            for parameter in inspect.signature(function).parameters.values()
+        ]
+        rows.append((f"{name}({', '.join(parameters)})", _first_line(function)))
     return rows
 
 

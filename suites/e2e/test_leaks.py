@@ -31,7 +31,7 @@ from harness.provisioning.wait import Deadline
 def test_waits(boot_node, node_image):
     node = boot_node(NodeRequest(name="busy", image=node_image, command=None), wait=False)
     print("folder", node.folder, flush=True)
-    node.machine.qemu.console.wait_for("this is never printed", Deadline.after(600), what="it")
+    node.machine.vm.console.wait_for("this is never printed", Deadline.after(600), what="it")
 """
 
 SHORT_RUN = """
@@ -39,7 +39,7 @@ from harness.lab.node import NodeRequest
 
 def test_boots(boot_node, node_image):
     node = boot_node(NodeRequest(name="next", image=node_image, command=None), wait=False)
-    assert node.machine.qemu.is_running
+    assert node.machine.vm.is_running
 """
 
 

@@ -19,6 +19,7 @@ from harness.payload import Payload
 from harness.settings import Settings
 from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.image.stockfolder import DIGEST, IMAGE
+from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.test_node import a_request
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
             qemu="qemu-that-is-not-there",
         ),
         folder=folder,
+        driver=StuckDriver(),
         accelerator=AcceleratorChoice(accelerator=Accelerator.TCG, reason=""),
         payload=Payload(content=b"", digest="0" * 64),
         agent_program=Payload(content=b"", digest="1" * 64),
@@ -96,8 +98,8 @@ def test_abandoned_lab_ends_its_machines(lab: Lab, monkeypatch: pytest.MonkeyPat
     killed: list[str] = []
 
     def start(machine: LabMachine) -> None:
-        qemu = SimpleNamespace(kill=lambda: killed.append(machine.name))
-        monkeypatch.setattr(machine, "_qemu", qemu)
+        vm = SimpleNamespace(kill=lambda: killed.append(machine.name))
+        monkeypatch.setattr(machine, "_vm", vm)
 
     monkeypatch.setattr(LabMachine, "_start", start)
     with lab.boot(a_request(name="gone")):

@@ -11,6 +11,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.lab.layers import Layer, booted, cloud_init_done, key_parts, source_parts
 from harness.machine.spec import Accelerator
+from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.test_node import an_image
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def parts_of(
     disk: Path = Path("/runs/disk.qcow2"),
     name: str = "node",
 ) -> Mapping[str, object]:
-    return key_parts(layer, layer.spec(name, accelerator=accelerator, qemu="qemu", disk=disk))
+    spec = layer.spec(name, accelerator=accelerator, qemu="qemu", disk=disk)
+    return key_parts(layer, spec, StuckDriver())
 
 
 def do_nothing(_: LabMachine) -> None:

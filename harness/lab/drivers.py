@@ -1,0 +1,35 @@
+"""Which VM driver a run gets."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, RequirementError
+from harness.machine.direct import QemuDriver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.machine import VmDriver
+    from harness.settings import Settings
+
+
+@contextlib.contextmanager
+def open_driver(settings: Settings) -> Iterator[VmDriver]:
+    """Open the driver that the settings name, for as long as the run's machines need it.
+
+    Raises RequirementError where the host can't serve it.
+    """
+    match settings.machine_driver:
+        case "qemu":
+            yield QemuDriver(settings.qemu, cache=settings.cache)
+        case "libvirt":
+            raise RequirementError("Machines are not begun by libvirt yet; use QEMU itself.")
+        case "node":
+            raise RequirementError(
+                "An existing node is judged as it is, and no machine is begun for it; use "
+                "--machine-driver=qemu or libvirt for tests that boot machines of their own."
+            )
+        case other:
+            raise BadInputError(f"There is no VM driver '{other}'.", source="--machine-driver")
