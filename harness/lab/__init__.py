@@ -20,22 +20,23 @@ from harness.cloudinit import write_seed
 from harness.errors import HarnessError, RequirementError
 from harness.evidence import Evidence
 from harness.gpu.transport import Transport, find_transport
-from harness.image import ImageEvent, Stage, manifest
+from harness.image import ImageEvent, Stage, StockImage
 from harness.image.catalogue import Recipe, load_catalogue
+from harness.image.derived import DerivedStore
 from harness.image.source import Algorithm, LocalImage, Stock
 from harness.image.stock import StockStore, open_local
 from harness.image.store import ImageStore
-from harness.lab.layers import HELD_UNITS, booted, key_parts, node_spec
+from harness.lab.layers import Shape, booted, key_parts, node_spec
 from harness.lab.machine import NONCE_FACT, SEED, Equipment, LabMachine
 from harness.lab.node import Node, NodeRequest
-from harness.lab.stock import ovmf, stock_seed
+from harness.lab.stock import StockBoot, StockOrigin, agent_commands, stock_booted, stock_seed
 from harness.lease import leased_folder, make_private_folder, sweep
 from harness.machine.accelerator import choose_accelerator
 from harness.machine.broker import Broker, host_folder
 from harness.machine.checkpoint import CheckpointStore
 from harness.machine.qemu import qemu_identity, require_qemu
 from harness.machine.spec import Accelerator as Accelerator
-from harness.machine.spec import Firmware, MachineSpec, MemoryFile
+from harness.machine.spec import MachineSpec, MemoryFile
 from harness.machine.ssh import SshIdentity
 from harness.payload import build_agent, build_payload
 from harness.provisioning.command import LocalRunner
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from harness.gpu import GpuModel
     from harness.gpu.script import GpuScript
-    from harness.image import Image, ImageListener, StockImage
+    from harness.image import Image, ImageListener, StockKernel
     from harness.lab.layers import Layer
     from harness.machine.accelerator import AcceleratorChoice
     from harness.machine.checkpoint import Checkpoint, CheckpointEvent, CheckpointPlace
@@ -59,12 +60,10 @@ _FETCH_S = 3600.0
 _BAKE_KVM_S = 120.0
 _LAYER_KVM_S = 120.0
 _COPY_S = 120.0
-_BOOT_KVM_S = 30.0
+_KERNELS_S = 600.0
 _DISK = "disk.qcow2"
 #: What a full driver build writes, with room to spare.
 _OVERLAY_MIB = 1024
-_STOCK_DISK_GIB = 10
-_STOCK_MEMORY_MIB = 1024
 
 
 @dataclass(kw_only=True)
@@ -81,6 +80,7 @@ class Lab:
     broker: Broker
     store: ImageStore = field(init=False)
     stock: StockStore = field(init=False)
+    derived: DerivedStore = field(init=False)
     checkpoints: CheckpointStore = field(init=False)
     _machines: set[LabMachine] = field(init=False, default_factory=set)
     _is_abandoned: bool = field(init=False, default=False)
@@ -93,6 +93,7 @@ class Lab:
             self.settings.image_store, accepted_licences=self.settings.accepted_licences
         )
         self.stock = StockStore(self.settings.stock_store)
+        self.derived = DerivedStore(self.settings.derived_store)
         self.checkpoints = CheckpointStore(
             self.settings.checkpoint_store, limit_mib=self.settings.checkpoint_limit_mib
         )
@@ -103,6 +104,7 @@ class Lab:
         self._resources.close()
         self.store.close()
         self.stock.close()
+        self.derived.close()
 
     def node_image(self, name: str | None = None) -> Image:
         """Return an image of the catalogue, built where the cache has none.
@@ -133,6 +135,18 @@ class Lab:
                 "`node_image`, or name one of kind 'url'."
             )
         return self.stock.ensure(source, deadline=Deadline.after(_FETCH_S), listener=self.listener)
+
+    def stock_kernels(self, image: StockImage) -> tuple[StockKernel, ...]:
+        """Return the kernels of a stock image's boot menu, the oldest first, for `StockBoot`.
+
+        They are taken out of its disk where the cache has none; nothing is booted for it.
+        """
+        deadline = Deadline.after(_KERNELS_S)
+        return self.derived.kernels(image, deadline=deadline, listener=self.listener)
+
+    def stock_booted(self, image: StockImage, boot: StockBoot | None = None) -> Layer:
+        """Return the layer of a stock image whose cloud-init has finished, for `clone`."""
+        return stock_booted(image, images=self.settings.images_folder, boot=boot)
 
     def baked_image(self, name: str | None = None) -> Image:
         """Return the node image of this name with the driver baked in by a machine without a GPU.
@@ -192,11 +206,15 @@ class Lab:
 
         `start` is "cold" or "clone", as the settings say where it is None. A clone goes on from
         a checkpoint of its image and kernel, taken just before cloud-init; `disk` needs a cold
-        start.
+        start, and so does a stock image.
         """
+        if isinstance(request.image, StockImage):
+            with self._boot_stock_node(request, request.image, disk) as node:
+                yield node
+            return
         layer = booted(
             request.image,
-            request.booted_kernel,
+            request.kernel,
             memory_mib=request.memory_mib,
             slots=request.slots,
         )
@@ -223,7 +241,7 @@ class Lab:
                     seed=folder / SEED,
                 )
             else:
-                spec = self._spec_of(layer, request.name, disk)
+                spec = self._spec_of(layer, request.name, disk, folder)
             machine = LabMachine(
                 spec,
                 folder,
@@ -237,42 +255,80 @@ class Lab:
                 yield node
 
     @contextlib.contextmanager
+    def _boot_stock_node(
+        self, request: NodeRequest, image: StockImage, disk: Path | None
+    ) -> Iterator[Node]:
+        boot = replace(request.stock, memory_mib=request.memory_mib)
+        with self._machine_folder(request.name) as folder:
+            spec = self._stock_spec(
+                image, boot, name=request.name, folder=folder, disk=disk, slots=request.slots
+            )
+            machine = LabMachine(
+                replace(spec, seed=folder / SEED),
+                folder,
+                self._equipment(),
+                gpus=request.gpus,
+                gpu_scripts=request.gpu_scripts,
+            )
+            node = Node(
+                request,
+                machine,
+                payload=self.payload,
+                identity=self.identity,
+                early=agent_commands(self.settings.images_folder),
+            )
+            with self._account_for(machine), node:
+                yield node
+
+    @contextlib.contextmanager
     def boot_stock(
-        self,
-        image: StockImage,
-        *,
-        name: str = "stock",
-        firmware: str = "bios",
-        disk_gib: int = _STOCK_DISK_GIB,
-        memory_mib: int = _STOCK_MEMORY_MIB,
+        self, image: StockImage, boot: StockBoot | None = None, *, name: str = "stock"
     ) -> Iterator[LabMachine]:
         """Boot a distribution's image by firmware and its own boot loader, and end it afterwards.
 
         Its disk is an overlay, larger than the image, which cloud-init grows into. The guest agent
-        comes with cloud-init, and so does a console on the serial port. `firmware` is "bios" or
-        "uefi"; raises RequirementError where the host has no OVMF.
+        comes with cloud-init, and so does a console on the serial port. `boot` says by which
+        firmware, or which kernel of `stock_kernels` alone; raises RequirementError where the host
+        has no OVMF.
         """
         with self._machine_folder(name) as folder:
-            disk = folder / _DISK
-            self.store.create_overlay(image.disk, disk, size_gib=disk_gib)
             seed = stock_seed(
                 name,
                 instance_id=f"{name}-{folder.name}",
                 images=self.settings.images_folder,
                 access=self.identity.access,
             )
-            spec = MachineSpec(
-                name=name,
-                accelerator=self.accelerator.accelerator,
-                kernel=Firmware(flash=ovmf(folder) if firmware == "uefi" else None),
-                disk=disk,
-                seed=write_seed(seed, folder / SEED),
-                memory_mib=memory_mib,
-                qemu=self.settings.qemu,
+            spec = self._stock_spec(image, boot or StockBoot(), name=name, folder=folder)
+            machine = LabMachine(
+                replace(spec, seed=write_seed(seed, folder / SEED)), folder, self._equipment()
             )
-            machine = LabMachine(spec, folder, self._equipment())
             with self._account_for(machine), machine:
                 yield machine
+
+    def _stock_spec(
+        self,
+        image: StockImage,
+        boot: StockBoot,
+        *,
+        name: str,
+        folder: Path,
+        disk: Path | None = None,
+        slots: int = 1,
+    ) -> MachineSpec:
+        """Make a stock machine's disk and firmware in its folder, and return what boots them."""
+        if disk is None:
+            disk = folder / _DISK
+            self.store.create_overlay(image.disk, disk, size_gib=boot.size_gib(image))
+        origin = StockOrigin(image=image, boot=boot, images=self.settings.images_folder)
+        shape = Shape(
+            accelerator=self.accelerator.accelerator,
+            qemu=self.settings.qemu,
+            memory_mib=boot.memory_mib,
+            slots=slots,
+            has_apertures=self._has_apertures,
+        )
+        boot.prepare(folder)
+        return origin.spec(name, shape, disk=disk, folder=folder)
 
     @contextlib.contextmanager
     def clone(
@@ -293,8 +349,9 @@ class Lab:
         with self._machine_folder(name) as folder:
             disk = folder / _DISK
             self.store.create_overlay(checkpoint.disk, disk)
+            spec = self._spec_of(layer, name, disk, folder)
             machine = LabMachine(
-                self._spec_of(layer, name, disk),
+                layer.origin.prepare(spec, folder, is_first=False),
                 folder,
                 self._equipment(),
                 gpus=gpus,
@@ -310,13 +367,11 @@ class Lab:
         with self._holding:
             if layer not in self._held:
                 parent = None if layer.parent is None else self.hold(layer.parent)
-                spec = self._spec_of(layer, layer.name, self.folder / _DISK)
-                # An image that was built again under its key has other blocks for an overlay.
-                disk = manifest.KIND.read(layer.image.folder).files[manifest.DISK]
+                spec = self._spec_of(layer, layer.name, self.folder / _DISK, self.folder)
                 parts = {
                     **key_parts(layer, spec),
                     **self._host_parts,
-                    "image_disk_sha256": disk.sha256,
+                    "image_disk_sha256": layer.origin.disk_sha256(),
                 }
                 self._held[layer] = self._resources.enter_context(
                     self.checkpoints.use(
@@ -340,8 +395,11 @@ class Lab:
         self, layer: Layer, parent: Checkpoint | None, place: CheckpointPlace
     ) -> Mapping[str, str]:
         """Bring a machine to the layer's state, save it in `place`, and return its facts."""
-        backing = layer.image.disk if parent is None else parent.disk
-        self.store.create_overlay(backing, place.disk)
+        if parent is None:
+            origin = layer.origin
+            self.store.create_overlay(origin.disk, place.disk, size_gib=origin.disk_gib)
+        else:
+            self.store.create_overlay(parent.disk, place.disk)
         if parent is not None:
             copied = LocalRunner().run(
                 ["cp", "--reflink=auto", "--sparse=always", str(parent.ram), str(place.ram)],
@@ -349,18 +407,18 @@ class Lab:
             )
             copied.check(f"Copying the memory of '{parent.folder}'")
         _reserve(place.ram, layer.memory_mib)
-        spec = replace(
-            self._spec_of(layer, layer.name, place.disk),
-            memory_file=MemoryFile(path=place.ram, is_private=False),
-        )
         nonce = secrets.token_hex(16)
         with self._machine_folder(layer.name) as folder:
+            spec = replace(
+                self._spec_of(layer, layer.name, place.disk, folder),
+                memory_file=MemoryFile(path=place.ram, is_private=False),
+            )
+            spec = layer.origin.prepare(spec, folder, is_first=parent is None)
             machine = LabMachine(spec, folder, self._equipment(), checkpoint=parent)
             try:
                 with self._account_for(machine), machine:
                     if layer.make is None:
-                        for unit in HELD_UNITS:
-                            machine.agent.wait_for_unit(unit, machine.deadline(_BOOT_KVM_S))
+                        layer.origin.settle(machine)
                     else:
                         layer.make(machine)
                     machine.save(place.state, nonce)
@@ -375,12 +433,13 @@ class Lab:
                 ) from error
         return {NONCE_FACT: hashlib.sha256(nonce.encode()).hexdigest()}
 
-    def _spec_of(self, layer: Layer, name: str, disk: Path) -> MachineSpec:
+    def _spec_of(self, layer: Layer, name: str, disk: Path, folder: Path) -> MachineSpec:
         return layer.spec(
             name,
             accelerator=self.accelerator.accelerator,
             qemu=self.settings.qemu,
             disk=disk,
+            folder=folder,
             has_apertures=self._has_apertures,
         )
 

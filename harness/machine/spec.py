@@ -68,7 +68,11 @@ class Accelerator(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DirectKernel:
-    """A kernel that QEMU loads itself, without firmware's boot order and boot loader."""
+    """A kernel that QEMU loads itself, without firmware's boot order and boot loader.
+
+    One that `is_verbatim` is told `append` and what a caller adds, and not what spares time under
+    the accelerator.
+    """
 
     version: str
     vmlinuz: Path
@@ -82,6 +86,7 @@ class DirectKernel:
         "mitigations=off",
         "quiet",
     )
+    is_verbatim: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
