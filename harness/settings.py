@@ -106,6 +106,11 @@ class Settings:
         return self.cache / "stock"
 
     @property
+    def derived_store(self) -> Path:
+        """Return where lies what was made of stock images."""
+        return self.cache / "derived"
+
+    @property
     def checkpoint_store(self) -> Path:
         return self.cache / "checkpoints"
 

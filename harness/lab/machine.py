@@ -15,7 +15,7 @@ from harness.gpu.serving import serve_gpu
 from harness.gpu.transport import Transport
 from harness.machine.broker import Demand
 from harness.machine.guest import Guest
-from harness.machine.spec import Firmware, MemoryFile
+from harness.machine.spec import DirectKernel, Firmware, MemoryFile
 from harness.machine.ssh import SshRunner
 from harness.provisioning.wait import (
     Deadline,
@@ -234,6 +234,9 @@ class LabMachine:
         `progress` hears of boot stages and of provisioning's steps as the console shows them.
         Raises HarnessError when it has not in time, or at once when the guest can't any more.
         """
+        if not self._is_built:
+            # Its console may be any; the agent tells, and its limit is the deadline's.
+            return self.guest.wait_for_cloud_init_result(deadline)
         seen = ""
         while seen != FINISHED:
             seen = self.vm.console.wait_for(
@@ -354,11 +357,16 @@ class LabMachine:
     def agent(self) -> Agent:
         """Return the guest's agent; the first use in a booted machine waits until it is up."""
         if not self._is_agent_ready:
-            is_firmware = isinstance(self.spec.kernel, Firmware)
-            patience_s = _READY_BY_FIRMWARE_KVM_S if is_firmware else _READY_KVM_S
+            patience_s = _READY_KVM_S if self._is_built else _READY_BY_FIRMWARE_KVM_S
             self.vm.agent.wait_until_ready(self.deadline(patience_s))
             self._is_agent_ready = True
         return self.vm.agent
+
+    @property
+    def _is_built(self) -> bool:
+        """Return whether the image is one of ours, with the agent in it and a console on serial."""
+        kernel = self.spec.kernel
+        return isinstance(kernel, DirectKernel) and not kernel.is_verbatim
 
     @property
     def guest(self) -> Guest:

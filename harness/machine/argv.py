@@ -122,7 +122,8 @@ def _boot_argv(spec: MachineSpec) -> Sequence[str]:
         return () if kernel.flash is None else _flash_argv(kernel.flash)
     if spec.is_restored:
         return ("-kernel", str(kernel.vmlinuz))
-    words = (*kernel.append, *spec.accelerator.kernel_append, *spec.extra_append)
+    spared = () if kernel.is_verbatim else spec.accelerator.kernel_append
+    words = (*kernel.append, *spared, *spec.extra_append)
     return (
         *("-kernel", str(kernel.vmlinuz)),
         *("-initrd", str(kernel.initrd)),

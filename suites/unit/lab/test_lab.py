@@ -11,6 +11,7 @@ from harness.errors import HarnessError, RequirementError
 from harness.image.store import ImageStore
 from harness.lab import Lab, open_lab
 from harness.lab.machine import LabMachine
+from harness.lab.stock import StockBoot
 from harness.machine.accelerator import AcceleratorChoice
 from harness.machine.broker import Broker
 from harness.machine.spec import Accelerator
@@ -164,6 +165,6 @@ def test_host_without_ovmf_is_told_what_to_install(
 
     with (
         pytest.raises(RequirementError, match="apt-get install --no-install-recommends ovmf"),
-        lab.boot_stock(image, firmware="uefi"),
+        lab.boot_stock(image, StockBoot(firmware="uefi")),
     ):
         pass

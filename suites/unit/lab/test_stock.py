@@ -19,7 +19,7 @@ def test_agent_comes_before_cloud_init_writes_files() -> None:
     seed = stock_seed("stock", instance_id="stock-1", images=IMAGES)
 
     user_data = yaml.safe_load(seed.user_data)
-    assert user_data["bootcmd"] == [list(argv) for argv in agent_commands(TREE)]
+    assert user_data["bootcmd"] == [list(argv) for argv in agent_commands(IMAGES)]
     assert "write_files" not in user_data
     assert yaml.safe_load(seed.meta_data)["instance-id"] == "stock-1"
 
@@ -27,14 +27,14 @@ def test_agent_comes_before_cloud_init_writes_files() -> None:
 def test_agents_files_arrive_as_they_are() -> None:
     loader = "/usr/lib/harness/agent-loader"
 
-    (put,) = [argv for argv in agent_commands(TREE) if loader in argv]
+    (put,) = [argv for argv in agent_commands(IMAGES) if loader in argv]
 
     assert put[-1] == "0755"
     assert base64.b64decode(put[-2]) == (TREE / loader[1:]).read_bytes()
 
 
 def test_agent_is_started_at_later_boots_too() -> None:
-    commands = agent_commands(TREE)
+    commands = agent_commands(IMAGES)
 
     assert (
         "ln",

@@ -36,7 +36,7 @@ if [ "${next_entry}" ] ; then
   set next_entry=
   save_env next_entry
 else
-  set default="${saved_entry}"
+  set default="0"
 fi
 HEAD
     for kernel in $(linux-version list | sort --version-sort --reverse); do
@@ -49,4 +49,6 @@ menuentry 'Debian GNU/Linux, with Linux $kernel' --class debian \$menuentry_id_o
 ENTRY
     done
 } >/boot/grub/grub.cfg
+# Started on demand only, as in the images that we build.
+systemctl disable docker-registry.service
 echo "$root / ext4 defaults 0 1" >/etc/fstab
