@@ -13,4 +13,18 @@ if TYPE_CHECKING:
 def claim(condition: bool, sentence: str, evidence: Evidence) -> None:
     """Raise ExpectationError with `sentence` where the `condition` does not hold."""
     if not condition:
-        raise ExpectationError(f"{sentence} The evidence lies in '{evidence.folder}'.")
+        raise refusal(sentence, evidence)
+
+
+def refusal(sentence: str, evidence: Evidence) -> ExpectationError:
+    """Return the error to raise, for where there is no condition to give."""
+    return ExpectationError(f"{sentence}{_where(evidence)}")
+
+
+def sentence_of(error: Exception, evidence: Evidence) -> str:
+    """Return an error's sentence without where the evidence lies, for who knows."""
+    return str(error).replace(_where(evidence), "")
+
+
+def _where(evidence: Evidence) -> str:
+    return f" The evidence lies in '{evidence.folder}'."

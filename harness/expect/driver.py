@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 from harness.evidence import RECORD_PATH
-from harness.expect.claim import claim
+from harness.expect.claim import claim, refusal
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence
@@ -28,6 +28,7 @@ DRIVER_ARTEFACTS = (
     "/usr/bin/nvidia-ngx-updater",
     "/usr/bin/nvidia-sleep.sh",
 )
+_TOOLS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
 DRIVER_MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia")
 
 
@@ -168,6 +169,94 @@ def no_driver_artefact(evidence: Evidence) -> None:
     claim(not loaded, f"No driver module was expected, but these are loaded: {loaded}.", evidence)
     builds = [build for build in evidence.dkms_builds if build.name == "nvidia"]
     claim(not builds, f"DKMS was expected to know no driver, but knows {builds}.", evidence)
+
+
+def module_fits_kernel(evidence: Evidence) -> str:
+    """Expect the module on disk to be one for the running kernel, and the one that is loaded.
+
+    A module that was updated under a running driver is another than the loaded one, and
+    the driver's libraries then refuse to work with the kernel's half.
+    """
+    kernel = evidence.running_kernel
+    claim(
+        f"/lib/modules/{kernel}" in evidence.paths,
+        f"Modules for the running kernel '{kernel}' were expected, but there is no "
+        f"'/lib/modules/{kernel}', so no driver can be loaded. Install the kernel's modules and "
+        "headers, or boot a kernel that has them.",
+        evidence,
+    )
+    vermagic = evidence.vermagic_of(kernel)
+    claim(
+        vermagic is not None,
+        f"A module 'nvidia' for the running kernel '{kernel}' was expected, but modinfo finds "
+        "none. Install the driver, or build its module for this kernel (`dkms autoinstall`).",
+        evidence,
+    )
+    claim(
+        (vermagic or "").split()[:1] == [kernel],
+        f"The module 'nvidia' was expected to be for the running kernel '{kernel}', but was built "
+        f"for {vermagic!r}. Build it for this kernel (`dkms autoinstall`).",
+        evidence,
+    )
+    on_disk, loaded = evidence.module_version_of(kernel), evidence.driver_version
+    claim(
+        loaded is None or on_disk == loaded,
+        f"The loaded driver was expected to be the installed one, but {loaded} is loaded and "
+        f"{on_disk} lies on disk. Reboot the node, or unload the old modules.",
+        evidence,
+    )
+    is_loaded = "not loaded" if loaded is None else "loaded"
+    return (
+        f"The module 'nvidia' {on_disk} is for the running kernel '{kernel}', and is {is_loaded}."
+    )
+
+
+def driver_tools_installed(evidence: Evidence) -> str:
+    """Expect the driver's programs, from wherever they came."""
+    missing = [path for path in _TOOLS if path not in evidence.paths]
+    claim(
+        not missing,
+        f"The driver's programs were expected, but {missing} are not there. Install the "
+        " driver's userspace, of the version of its module.",
+        evidence,
+    )
+    return f"The driver's programs are there: {', '.join(_TOOLS)}."
+
+
+def record_fits(evidence: Evidence) -> str:
+    """Expect a prebake record that is true of the running kernel and of the loaded driver."""
+    loaded, record = evidence.driver_version, evidence.record
+    if record is None:
+        why = (
+            "no driver was baked into the node's image or installed by provisioning, or a "
+            "teardown removed it. Provision the node."
+            if loaded is None
+            else f"the driver {loaded}, which is loaded, is somebody else's. Nothing is to be "
+            "done where that is meant."
+        )
+        raise refusal(
+            f"A prebake record was expected in '{RECORD_PATH}', but there is none: {why}", evidence
+        )
+    seen = {key: record.get(key) for key in ("kernel", "driver_version", "driver_kind", "arch")}
+    corrupt = [key for key, value in seen.items() if not value or value.split() != [value]]
+    claim(
+        not corrupt,
+        f"The prebake record in '{RECORD_PATH}' was expected to have a word for each of its keys, "
+        f"but says {seen}. Provision the node; that rebuilds the driver.",
+        evidence,
+    )
+    wanted = {
+        "kernel": evidence.running_kernel,
+        "driver_version": loaded or seen["driver_version"],
+    }
+    claim(
+        wanted.items() <= seen.items(),
+        f"The prebake record in '{RECORD_PATH}' was expected to say {wanted} as the node does, but "
+        f"says {seen}. Another driver or kernel came later; provision the node where that was "
+        "not meant.",
+        evidence,
+    )
+    return f"The record names {seen['driver_version']} ({seen['driver_kind']}) for this kernel."
 
 
 def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:

@@ -21,6 +21,7 @@ from harness.cli.bench_gpu import GPU_MEASURES
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
 from harness.evidence.request import node_request
+from harness.expect.node import NODE_EXPECTATIONS
 from harness.gpu.catalogue import ModelFile, NodeFile, load_catalogue
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
 from harness.image.catalogue import RecipeFile
@@ -100,6 +101,10 @@ def expectations() -> list[Row]:
         ]
         rows.append((f"{name}({', '.join(parameters)})", _first_line(function)))
     return rows
+
+
+def node_expectation_rows() -> list[Row]:
+    return [(each.name, each.words) for each in NODE_EXPECTATIONS]
 
 
 def fixtures() -> list[Row]:
@@ -424,6 +429,7 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Fixture": lambda _: fixtures(),
     "Field": lambda _: request_fields(),
     "Expectation": lambda _: expectations(),
+    "Expectation of a node": lambda _: node_expectation_rows(),
     "Path in the folder": lambda _: evidence_paths(),
     "Recipe key": lambda _: recipe_keys(),
     "Stock image": lambda _: stock_images(),
