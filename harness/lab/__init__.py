@@ -273,7 +273,7 @@ class Lab:
     def _boot_stock_node(
         self, request: NodeRequest, image: StockImage, disk: Path | None
     ) -> Iterator[Node]:
-        boot = replace(request.stock, memory_mib=request.memory_mib)
+        boot = replace(request.stock or StockBoot(), memory_mib=request.memory_mib)
         with self.machines.place(request.name) as folder:
             spec = self._stock_spec(
                 image, boot, name=request.name, folder=folder, disk=disk, slots=request.slots

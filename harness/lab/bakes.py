@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
-import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import CONFIG_PATH, OUTCOME_PATH, PAYLOAD_FOLDER
@@ -21,7 +22,7 @@ from harness.provisioning.wait import Deadline
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.image import StockImage
+    from harness.image import DriverImage, Image, StockImage
     from harness.lab import Lab
 
 _BAKE_KVM_S = 240.0
@@ -44,15 +45,17 @@ sync
 """
 
 
-def bake_stock(lab: Lab, image: StockImage) -> StockImage:
+def bake_stock(lab: Lab, image: StockImage, *, driver: DriverImage | None = None) -> StockImage:
     """Return a stock image with the driver baked in, by a machine that has no GPU.
 
+    `driver` is the one that its entry names, where it is None.
     The machine boots by SeaBIOS from an overlay; provisioning comes by cloud-init. What the first
     boot and the harness left is removed again, so that the result is an image like the one that
     it was made of, which depends on no other file. `bake_evidence` reads the evidence.
 
     Raises BadInputError where nobody says which driver, HarnessError where the bake failed.
     """
+    image = replace(image, driver=driver or image.driver)
     if image.driver is None:
         raise BadInputError(
             f"Nothing says which driver to bake into the image '{image.name}'; give its entry the "
@@ -114,18 +117,23 @@ def _make(lab: Lab, image: StockImage, disk: Path) -> None:
     overlay.unlink()
 
 
-def write_alone(image: StockImage, to: Path) -> Path:
-    """Copy an image to a place of a person's own; raises BadInputError where that is taken."""
+def write_alone(image: Image | StockImage, to: Path) -> Path:
+    """Write an image to a place of a person's own, as a qcow2 that depends on no other file.
+
+    Raises BadInputError where that place is taken, or can't be written.
+    """
     if to.exists():
         raise BadInputError("There is such a file already.", source=str(to))
     beside = to.with_name(f".{to.name}.part")
     try:
-        shutil.copyfile(image.disk, beside)
+        beside.touch(mode=0o600, exist_ok=True)
+        flatten(image.disk, beside, runner=LocalRunner(), timeout_s=_FLATTEN_S)
         beside.rename(to)
     except OSError as error:
         raise BadInputError(
             f"The image could not be written there ({error.strerror}).", source=str(to)
         ) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
     return to

@@ -23,7 +23,6 @@ from harness.evidence.request import node_request
 from harness.gpu.tracefile import render_trace
 from harness.image import StockImage
 from harness.lab.machine import SEED, say_nothing
-from harness.lab.stock import StockBoot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from harness.gpu.script import GpuScript
     from harness.image import Image, Kernel
     from harness.lab.machine import LabMachine
+    from harness.lab.stock import StockBoot
     from harness.machine.guest import Guest
     from harness.machine.ssh import SshIdentity
     from harness.payload import Payload
@@ -79,7 +79,7 @@ class NodeRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
     vm_size: str = "Standard_ND96isr_H100_v5"
     memory_mib: int = 1536
-    stock: StockBoot = field(default_factory=StockBoot)
+    stock: StockBoot | None = None
 
     def __post_init__(self) -> None:
         if self.kernel is not None and isinstance(self.image, StockImage):

@@ -4,6 +4,7 @@
 # whoever partitions the disk.
 set -eu
 root=LABEL=node-root
+. /etc/default/grub
 modules="part_gpt ext2 fat normal linux configfile search search_label loadenv test echo reboot"
 loader=/boot/loader
 mkdir -p "$loader" /boot/grub
@@ -43,7 +44,7 @@ HEAD
         cat <<ENTRY
 menuentry 'Debian GNU/Linux, with Linux $kernel' --class debian \$menuentry_id_option 'gnulinux-$kernel-advanced' {
   search --no-floppy --label node-root --set=root
-  linux /boot/vmlinuz-$kernel root=$root ro quiet
+  linux /boot/vmlinuz-$kernel root=$root ro $GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT
   initrd /boot/initrd.img-$kernel
 }
 ENTRY
