@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 APPLICATION = "gpu-node-harness"
 START_CHOICES = ("clone", "cold", "both")
 EVIDENCE_CHOICES = ("on-failure", "always")
+#: What tests of nodes run with by default: each distribution of which nodes are made.
+TESTED_IMAGES = "debian-12,debian-13"
 ACCEPT_OPTION = "--accept-licence"
 #: The environment variable that does the same; several licences are separated by commas.
 ACCEPT_VARIABLE = "HARNESS_ACCEPT_LICENCE"

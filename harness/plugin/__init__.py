@@ -13,6 +13,7 @@ from harness.settings import (
     ACCEPT_OPTION,
     EVIDENCE_CHOICES,
     START_CHOICES,
+    TESTED_IMAGES,
     Settings,
     accepted_licences,
     is_ci,
@@ -39,9 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--image",
-        default=defaults.image,
+        default=TESTED_IMAGES,
         metavar="NAME[,NAME...]",
-        help="the node image, one of images/*.yaml, or several to run with each "
+        help="the node images, of images/*.yaml; tests of nodes run with each "
         "(default: %(default)s)",
     )
     group.addoption(
