@@ -51,7 +51,7 @@ class Settings:
     machine_start: str = "clone"
     evidence: str = "on-failure"
     evidence_folder: Path = Path("evidence")
-    checkpoint_limit_mib: int = 16384
+    checkpoint_limit_mib: int = 24576
     accepted_licences: frozenset[str] = frozenset()
     ci: bool = False
 
