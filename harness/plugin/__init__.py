@@ -15,6 +15,7 @@ from harness.settings import (
     DRIVER_VARIABLE,
     EVIDENCE_CHOICES,
     START_CHOICES,
+    TESTED_IMAGES,
     URI_VARIABLE,
     Settings,
     accepted_licences,
@@ -43,9 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--image",
-        default=defaults.image,
+        default=TESTED_IMAGES,
         metavar="NAME[,NAME...]",
-        help="the node image, one of images/*.yaml, or several to run with each "
+        help="the node images, of images/*.yaml; tests of nodes run with each "
         "(default: %(default)s)",
     )
     group.addoption(
