@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, RequirementError
 from harness.machine.direct import QemuDriver
+from harness.machine.libvirt.driver import LibvirtDriver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,10 @@ def open_driver(settings: Settings) -> Iterator[VmDriver]:
         case "qemu":
             yield QemuDriver(settings.qemu, cache=settings.cache)
         case "libvirt":
-            raise RequirementError("Machines are not begun by libvirt yet; use QEMU itself.")
+            with LibvirtDriver.open(
+                settings.machine_uri, qemu=settings.qemu, cache=settings.cache
+            ) as driver:
+                yield driver
         case "node":
             raise RequirementError(
                 "An existing node is judged as it is, and no machine is begun for it; use "
