@@ -116,6 +116,12 @@ class PrivateDaemon:
         """Kill libvirtd, as a crash would; machines go on without it."""
         self._signal("KILL", deadline)
 
+    def processes(self) -> tuple[int, ...]:
+        """Return the PIDs, as this process sees them, of what keeps the daemon alive, and its own."""
+        entering = () if self._process is None else (self._process.pid,)
+        inner = tuple(child for parent in entering for child in _children(parent))
+        return (self._holder.pid, self._init, *entering, *inner)
+
     def close(self) -> None:
         """End the name space with all that runs in it."""
         if self._process is not None:
@@ -227,7 +233,6 @@ def _prepare(layout: DaemonLayout) -> None:
 
 def _wait_for_init(holder: ChildProcess, marker: Path, errors: Path, deadline: Deadline) -> int:
     """Return the PID, in this name space, of the other one's first process."""
-    children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
 
     def look() -> Observation[int]:
         if has_ended(holder):
@@ -240,7 +245,7 @@ def _wait_for_init(holder: ChildProcess, marker: Path, errors: Path, deadline: D
             )
         if not marker.exists():
             return Observation(None, "its folders are not mounted yet")
-        return Observation(int(children.read_text().split()[0]), "ready")
+        return Observation(_children(holder.pid)[0], "ready")
 
     try:
         return wait_for("the name spaces of libvirtd", look, deadline, interval_s=_LOOK_S)
@@ -256,3 +261,7 @@ def _answers(path: Path) -> bool | None:
         except OSError:
             return None
     return True
+
+
+def _children(process: int) -> tuple[int, ...]:
+    return tuple(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
