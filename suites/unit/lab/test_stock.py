@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -20,7 +20,11 @@ from harness.machine.argv import Channels, render_argv
 from harness.machine.spec import Accelerator, Firmware, MachineSpec
 from harness.machine.ssh import SshIdentity
 from harness.payload import Payload
+from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.test_node import an_equipment, an_image
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 IMAGES = Path(__file__).parents[3] / "images"
 TREE = IMAGES / "debian-12/root"
@@ -88,6 +92,10 @@ def a_spec(layer: Layer, folder: Path = Path("/runs")) -> MachineSpec:
     return layer.spec(
         "noble", accelerator=Accelerator.TCG, qemu="qemu", disk=folder / "disk", folder=folder
     )
+
+
+def parts_of(layer: Layer, folder: Path = Path()) -> Mapping[str, object]:
+    return key_parts(layer, a_spec(layer, folder), StuckDriver())
 
 
 @pytest.fixture
@@ -184,14 +192,14 @@ def test_host_without_ovmf_makes_no_checkpoint_by_uefi(
 def test_whatever_changes_a_stock_checkpoint_counts(other: Layer) -> None:
     here = a_layer()
 
-    assert key_parts(other, a_spec(other)) != key_parts(here, a_spec(here))
+    assert parts_of(other) != parts_of(here)
 
 
 @pytest.mark.usefixtures("ovmf")
 def test_place_of_a_machine_does_not_count() -> None:
     layer = a_layer(firmware="uefi")
 
-    here, there = (key_parts(layer, a_spec(layer, Path(each))) for each in ("/runs", "/moved"))
+    here, there = (parts_of(layer, Path(each)) for each in ("/runs", "/moved"))
 
     assert here == there
     assert "/runs" not in str(here)
