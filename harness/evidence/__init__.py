@@ -48,8 +48,10 @@ CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
 
 #: modinfo's exit code for a module that is not there; others mean that it could not tell.
 _NO_SUCH_MODULE = 1
-#: `timeout`'s exit code for a program that is not there; for one that can't be run it is 126.
+#: `timeout`'s exit code for a program that is not there.
 _NOT_FOUND = 127
+#: The same, or for one that can't be run, as where a folder on PATH is closed to who asks.
+_NOT_STARTED = {126, _NOT_FOUND}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,11 +291,11 @@ class Evidence:
 
         Raises HarnessError where neither tells.
         """
-        if not self.is_command_absent("lspci"):
+        if self.exit_code_of("lspci") not in _NOT_STARTED:
             return nodestate.parse_lspci(self.answer_of("lspci"))
         if PCI_FOLDER not in self.paths:
             raise HarnessError(
-                f"The node has neither 'lspci' nor '{PCI_FOLDER}', so what is on its PCI bus "
+                f"The node ran no 'lspci' and has no '{PCI_FOLDER}', so what is on its PCI bus "
                 "can't be told."
             )
         kept = self.folder / "files" / PCI_FOLDER.lstrip("/")

@@ -80,7 +80,10 @@ def _unpack(frames: Iterable[Frame], folder: Path) -> None:
                 unreadable.append(frame.name)
                 _below(folder / "files", frame.name.lstrip("/")).unlink(missing_ok=True)
             case "paths":
-                _write(folder / "stat.txt", frame.content)
+                root, _, paths = frame.content.partition(b"\n")
+                if not root.endswith(b" /"):
+                    raise StreamError("find did not tell of '/'")
+                _write(folder / "stat.txt", paths)
             case _:
                 raise StreamError(f"it has a frame of the unknown kind {frame.kind!r}")
     _write(folder / UNREADABLE_NAME, "".join(f"{path}\n" for path in unreadable).encode())

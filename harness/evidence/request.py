@@ -1,11 +1,11 @@
 """What is asked of a node: the one list of commands that looking at it may run.
 
-All of them only look, and `script` takes care that nothing is written where they run.
+All of `node_request` only look, and `script` takes care that nothing is written where they run.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import CONFIG_PATH, EXIT_CODE_PATH, OUTCOME_PATH
@@ -35,13 +35,13 @@ class Request:
 def node_request(kernels: Sequence[str]) -> Request:
     """Return what is gathered of every GPU node; `kernels` are those to ask modinfo about.
 
-    `nvidia-smi` is not among the commands: it loads the module, and looking must change nothing.
+    `nvidia-smi` is not among the commands, since it loads the module; nor is `dkms status`, which
+    makes a temporary file (DKMS 3.0.10): looking must change nothing.
     """
     return Request(
         commands={
             "uname-r": ["uname", "-r"],
             "lspci": ["lspci", "-nnk"],
-            "dkms-status": ["dkms", "status"],
             "containerd-config": ["containerd", "config", "dump"],
             "container-images": ["ctr", "-n", "k8s.io", "images", "ls", "-q"],
             "failed-units": ["systemctl", "--failed", "--no-legend", "--plain"],
@@ -89,5 +89,12 @@ def node_request(kernels: Sequence[str]) -> Request:
             "/usr/bin/nvidia-*",
             "/usr/local/nvidia",
             "/var/lib/dkms/nvidia",
+            "/var/lib/dkms/nvidia/*/*/*",
         ],
     )
+
+
+def guest_request(kernels: Sequence[str]) -> Request:
+    """Return what is gathered of a machine of ours, which may be asked for more."""
+    request = node_request(kernels)
+    return replace(request, commands={**request.commands, "dkms-status": ["dkms", "status"]})

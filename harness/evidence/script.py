@@ -52,6 +52,9 @@ def render_script(request: Request, nonce: str) -> str:
     """
     lines = [
         f'export LC_ALL=C PATH="$PATH":{_PATH}',
+        # Without one of these, much would seem to be absent that is there.
+        f"for tool in {' '.join(TOOLS)}; do",
+        'command -v "$tool" >/dev/null || { echo "The node has no \'$tool\'." >&2; exit 1; }; done',
         f'frame() {{ printf \'\\n{nonce} %s %s\\0\' "$1" "$2"; }}',
         "{",
     ]
@@ -71,13 +74,14 @@ def render_script(request: Request, nonce: str) -> str:
         for pattern in request.files
     ]
     lines += [
-        "set --",
+        # The root is there always: where even that is not told of, find is not the one we know.
+        "set -- /",
         (
             f"for f in {' '.join(map(_pattern, request.paths))}; do "
             '[ -e "$f" ] || [ -L "$f" ] || continue; set -- "$@" "$f"; done'
         ),
         "frame paths ''",
-        f'[ "$#" = 0 ] || find "$@" -maxdepth 0 -printf {shlex.quote(STAT_FORMAT)}',
+        f'find "$@" -maxdepth 0 -printf {shlex.quote(STAT_FORMAT)}',
         "frame end ''",
         "} | gzip -c | base64",
     ]

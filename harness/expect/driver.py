@@ -217,7 +217,7 @@ def driver_tools_installed(evidence: Evidence) -> str:
     claim(
         not missing,
         f"The driver's programs were expected, but {missing} are not there. Install the "
-        " driver's userspace, of the version of its module.",
+        "driver's userspace, of the version of its module.",
         evidence,
     )
     return f"The driver's programs are there: {', '.join(_TOOLS)}."

@@ -19,7 +19,7 @@ from harness.cloudinit import (
 from harness.errors import BadInputError, HarnessError
 from harness.evidence import TRACE_SUFFIX
 from harness.evidence.collect import collect_guest, keep_host_files
-from harness.evidence.request import node_request
+from harness.evidence.request import guest_request
 from harness.gpu.tracefile import render_trace
 from harness.image import StockImage
 from harness.lab.machine import SEED, say_nothing
@@ -257,7 +257,7 @@ class Node:
     def collect(self, folder: Path) -> Evidence:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""
         try:
-            return collect_guest(self.machine.agent, node_request(self._kernels()), folder)
+            return collect_guest(self.machine.agent, guest_request(self._kernels()), folder)
         finally:
             self.keep_host_side(folder)
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-URI_FORMS = "'local:' or 'ssh://[user@]host[:port][?config=FILE]'"
+URI_FORMS = "'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=SECONDS]'"
 _CONNECT_S = 10
-#: What ssh may take to connect and to end beyond a command's own limit on the node.
-_GRACE_S = 30.0
+#: What ssh may take beyond that and a command's own limit on the node.
+_GRACE_S = 20.0
 #: ssh's own exit code for trouble of its own.
 _SSH_FAILED = 255
 #: What a person does about ssh's own words, which come in no other way.
@@ -39,7 +39,10 @@ _REMEDIES = (
     ),
     ("Could not resolve hostname", "Look at the host's name."),
     ("Connection refused", "Look at the port, and whether sshd runs there."),
-    ("timed out", "Look whether the host is up, and a firewall between."),
+    (
+        "timed out",
+        "Look whether the host is up, and a firewall between; give a slow one '?timeout=60'.",
+    ),
     ("No route to host", "Look whether the host is up, and the way to it."),
 )
 
@@ -49,13 +52,14 @@ class NodeAddress:
     """Where a node is: by SSH at `host`, or, where that is None, this host itself.
 
     `user` and `port` are ssh's own choice where they are None. `config` is a configuration of ssh
-    to use in place of the user's.
+    to use in place of the user's. A connection is given `connect_s`.
     """
 
     host: str | None = None
     user: str | None = None
     port: int | None = None
     config: Path | None = None
+    connect_s: int = _CONNECT_S
 
     @classmethod
     def from_uri(cls, uri: str, *, source: str) -> NodeAddress:
@@ -82,12 +86,15 @@ class NodeAddress:
             raise _bad(uri, source, "it names no host, or more than one")
         if parts.password is not None:
             raise _bad(uri, source, "a password does not belong here; use a key")
-        if unknown := query.keys() - {"config"}:
+        if unknown := query.keys() - {"config", "timeout"}:
             raise _bad(uri, source, f"{min(unknown)!r} is not known")
         config = Path(query["config"]).absolute() if query.get("config") else None
         if config is not None and not config.is_file():
             raise _bad(uri, source, f"there is no file '{config}'")
-        return cls(host=host, user=user or None, port=port, config=config)
+        timeout = query.get("timeout", str(_CONNECT_S))
+        if not re.fullmatch("[1-9][0-9]{0,3}", timeout):
+            raise _bad(uri, source, f"{timeout!r} is no number of seconds")
+        return cls(host=host, user=user or None, port=port, config=config, connect_s=int(timeout))
 
     @property
     def name(self) -> str:
@@ -110,7 +117,7 @@ class NodeAddress:
             *("-T", "-a", "-x"),
             *("-o", "ClearAllForwardings=yes"),
             *("-o", "BatchMode=yes"),
-            *("-o", f"ConnectTimeout={_CONNECT_S}"),
+            *("-o", f"ConnectTimeout={self.connect_s}"),
             *("-o", "ServerAliveInterval=10"),
             # A shared connection would outlive us, and hold our pipes open.
             *("-o", "ControlMaster=no"),
@@ -154,7 +161,7 @@ class NodeRunner:
         answer = self._runner.run(
             # A user's own shell may be any; only sh is known to understand the line.
             [*self.address.ssh_argv(), shlex.join(["sh", "-c", line])],
-            timeout_s=timeout_s + _GRACE_S,
+            timeout_s=timeout_s + self.address.connect_s + _GRACE_S,
             stdin=stdin,
         )
         ending = find_ending(answer.stderr, nonce)

@@ -144,4 +144,4 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
-    config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), "harness-reporter")
+    config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)

@@ -20,7 +20,7 @@ from harness.cli.bench import MEASURES
 from harness.cli.bench_gpu import GPU_MEASURES
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
-from harness.evidence.request import node_request
+from harness.evidence.request import guest_request
 from harness.expect.node import NODE_EXPECTATIONS
 from harness.gpu.catalogue import ModelFile, NodeFile, load_catalogue
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
@@ -377,7 +377,7 @@ def _takes_gpu(version: str, accelerator: str) -> str:
 
 def evidence_paths() -> list[Row]:
     """Return what is gathered of a node, by its path in the folder, and whether it is attached."""
-    request = node_request(["KERNEL"])
+    request = guest_request(["KERNEL"])
     gathered = [
         *(f"commands/{name}" for name in request.commands),
         *(f"files{path}" for path in request.files),

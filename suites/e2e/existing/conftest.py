@@ -11,7 +11,7 @@ import pytest
 from fixtures.machines import NodeSource
 from harness.cloudinit import GuestFile
 from harness.lab.node import NodeRequest
-from harness.plugin.report import Reporter
+from harness.plugin.report import kept_on_failure
 from harness.plugin.select import requirements
 
 if TYPE_CHECKING:
@@ -50,12 +50,11 @@ TOOLKIT = (
 def module_node(
     lab: Lab, settings: Settings, baked_image: Image, h100: GpuModel
 ) -> Iterator[Node]:
-    """Boot a node that provisions itself, with a GPU and managed services; for reading tests."""
+    """Boot a node that provisions itself, with a GPU; for tests that only read."""
     request = NodeRequest(
         name="existing",
         image=baked_image,
         gpus=[h100],
-        config={"enable_managed_gpu": True},
         files=TOOLKIT,
     )
     with contextlib.ExitStack() as stack:
@@ -68,9 +67,5 @@ def module_node(
 @pytest.fixture
 def provisioned_node(pytestconfig: pytest.Config, module_node: Node) -> Iterator[Node]:
     """Return that node, and keep its evidence where the test fails."""
-    reporter = pytestconfig.pluginmanager.getplugin("harness-reporter")
-    assert isinstance(reporter, Reporter)
-    source = NodeSource(module_node)
-    reporter.add(source)
-    yield module_node
-    reporter.discard(source)
+    with kept_on_failure(pytestconfig, NodeSource(module_node)):
+        yield module_node

@@ -58,7 +58,7 @@ def test_frames_become_files_of_the_folder(tmp_path: Path) -> None:
         a_frame("command", "lspci"),
         a_frame("exit", "0", b""),
         a_frame("file", "/proc/stat"),
-        a_frame("paths"),
+        a_frame("paths", content=b"d 755 0 1.0 /\nf 644 0 1.0 /x\n"),
     )
 
     assert files == [
@@ -68,6 +68,28 @@ def test_frames_become_files_of_the_folder(tmp_path: Path) -> None:
         "e/stat.txt",
         "e/unreadable.txt",
     ]
+    assert (tmp_path / "e/stat.txt").read_text() == "f 644 0 1.0 /x\n"
+
+
+def test_find_that_tells_nothing_is_not_taken_for_an_empty_node(tmp_path: Path) -> None:
+    """A find without -printf, as busybox has it, prints nothing and fails."""
+    message = _refused_frames(tmp_path / "e", a_frame("paths", content=b""))
+
+    assert "find did not tell of '/'" in message
+
+
+@pytest.mark.starts_process
+@pytest.mark.parametrize("missing", TOOLS)
+def test_node_that_lacks_a_tool_delivers_nothing(tmp_path: Path, missing: str) -> None:
+    """Else its commands would all seem to be absent, or its files."""
+    for name in {"sh", *TOOLS} - {missing}:
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    text = render_script(NOTHING, NONCE).replace(":/usr/local/sbin:/usr/sbin:/sbin", "")
+
+    result = LocalRunner().run(["sh"], timeout_s=60, stdin=text, env={"PATH": str(tmp_path)})
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"The node has no '{missing}'.\n"
 
 
 def _refused(folder: Path, stdout: str, exit_code: int = 0) -> str:
@@ -200,14 +222,15 @@ def test_files_of_a_closed_folder_are_not_taken_for_none(tmp_path: Path) -> None
 
 
 def test_script_opens_no_file_to_write() -> None:
-    """Outside of quotes, the shell is told to redirect to /dev/null and to stdout alone."""
+    """Outside of quotes, the shell redirects to /dev/null and to what it has open alone."""
     text = render_script(node_request(["6.1.0-56"]), NONCE)
 
     words = list(shlex.shlex(text, posix=True, punctuation_chars=True))
-    targets = [words[at + 1] for at, word in enumerate(words) if set(word) & {"<", ">"}]
+    redirections = {
+        (word, words[at + 1]) for at, word in enumerate(words) if set(word) & set("<>")
+    }
 
-    assert targets
-    assert set(targets) <= {"/dev/null", "1"}, targets
+    assert redirections == {("<", "/dev/null"), (">", "/dev/null"), (">&", "1"), (">&", "2")}
     assert "mktemp" not in words
 
 
@@ -300,7 +323,7 @@ def test_every_path_asked_for_is_absolute() -> None:
 
 #: How the script may run its own tools; of these, none can write to a file so.
 HARMLESS = re.compile(
-    r"timeout 60 .*|head -c 4096K /.*|find (/\S+ )+-maxdepth 0 -printf \S.*|gzip -c|base64"
+    r"timeout 60 .*|head -c 4096K /.*|find / (/\S+ )*-maxdepth 0 -printf \S.*|gzip -c|base64"
 )
 
 

@@ -126,11 +126,14 @@ def test_missing_outcome_is_none(tmp_path: Path) -> None:
     assert folder.evidence.outcome is None
 
 
-def test_bus_is_read_from_the_kernel_where_there_is_no_lspci(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exit_code", [126, 127])
+def test_bus_is_read_from_the_kernel_where_lspci_does_not_run(
+    tmp_path: Path, exit_code: int
+) -> None:
     gpu = "PCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SLOT_NAME=0000:01:00.0\n"
     folder = (
         a_gpu_node(tmp_path)
-        .command("lspci", "timeout: failed to run command 'lspci'\n", 127)
+        .command("lspci", "timeout: failed to run command 'lspci'\n", exit_code)
         .file("/sys/bus/pci/devices/0000:01:00.0/uevent", gpu)
         .more_paths("d 755 0 1.0 /sys/bus/pci/devices")
     )

@@ -206,7 +206,7 @@ UNKNOWN = (
     Case(
         "gpu",
         lambda f: f.command("lspci", "timeout: failed to run command\n", 127),
-        "neither 'lspci' nor '/sys/bus/pci/devices'",
+        "ran no 'lspci' and has no '/sys/bus/pci/devices'",
     ),
     Case("driver", lambda f: f.command("lspci", "", 124), "'lspci' ended with 124"),
     Case(

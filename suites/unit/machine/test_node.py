@@ -59,6 +59,7 @@ class FakeSsh:
         ("ssh://root@box.lab:2222", NodeAddress(host="box.lab", user="root", port=2222)),
         ("ssh://[fe80::1%25eth0]:22", NodeAddress(host="fe80::1%eth0", port=22)),
         ("ssh://10.0.0.7", NodeAddress(host="10.0.0.7")),
+        ("ssh://box?timeout=60", NodeAddress(host="box", connect_s=60)),
     ],
 )
 def test_uri_says_where_the_node_is(uri: str, address: NodeAddress) -> None:
@@ -97,6 +98,8 @@ def test_uri_may_name_a_configuration_of_ssh(tmp_path: Path) -> None:
         ("ssh://box?keyfile=x", "'keyfile' is not known"),
         ("ssh://box?config=/no/such/file", "there is no file '/no/such/file'"),
         ("ssh://box?config", "bad query field"),
+        ("ssh://box?timeout=0", "'0' is no number of seconds"),
+        ("ssh://box?timeout=long", "'long' is no number of seconds"),
     ],
 )
 def test_uri_that_names_no_node_is_refused_with_the_forms(uri: str, why: str) -> None:
@@ -104,7 +107,7 @@ def test_uri_that_names_no_node_is_refused_with_the_forms(uri: str, why: str) ->
         NodeAddress.from_uri(uri, source="--machine-uri")
 
     assert str(caught.value).startswith("--machine-uri: ")
-    assert "give 'local:' or 'ssh://[user@]host[:port][?config=FILE]'" in str(caught.value)
+    assert "give 'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=" in str(caught.value)
 
 
 def test_ssh_never_asks_back_and_leaves_nothing_behind() -> None:
