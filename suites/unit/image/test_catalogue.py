@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
-from harness.image.build import input_entries
 from harness.image.catalogue import Recipe, load_catalogue, read_entry
+from harness.image.commands import input_entries
 from harness.image.signature import read_key
 from harness.image.source import LocalImage, Stock
 from suites.unit.image.cataloguefolder import LICENSED, RECIPE, a_recipe, write_catalogue
