@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _CLOUD_INIT_KVM_S = 60.0
 _REBOOT_KVM_S = 60.0
 _GIB = 1 << 30
+#: A node that has its driver removes the driver's image; one that needs it again pulls it.
+_SERVE_DRIVER = ("systemctl", "start", "docker-registry")
 
 
 def _root_bytes(machine: LabMachine) -> int:
@@ -114,13 +116,22 @@ def test_ovmf_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
 ) -> None:
     """On the kernel of the bake nothing is compiled; on the other one the module is built."""
     newest, other = stock_like.newest_kernel.version, stock_like.other_kernel.version
-    request = NodeRequest(name="uefi", image=baked, gpus=[h100], stock=StockBoot(firmware="uefi"))
-    node = boot_node(request)
+    node = boot_node(
+        NodeRequest(
+            name="uefi",
+            image=baked,
+            gpus=[h100],
+            config={"mcr_repository_base": "localhost:5000/"},
+            before=[_SERVE_DRIVER],
+            stock=StockBoot(firmware="uefi"),
+        )
+    )
     assert _is_uefi(node.machine)
     fast = node.evidence()
 
     boot_always(node.guest, other)
     node.machine.reboot(node.machine.deadline(_REBOOT_KVM_S))
+    node.guest.output_of(*_SERVE_DRIVER)
     node.provision("boot").check("boot")
     full = node.evidence()
 
