@@ -153,6 +153,7 @@ class DerivedStore:
                 disk=folder / DISK,
                 virtual_bytes=header.virtual_bytes,
                 driver=image.driver,
+                firmware=image.firmware,
             )
 
         def tell(stage: Stage, message: str) -> None:

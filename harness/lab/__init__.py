@@ -318,6 +318,7 @@ class Lab:
         slots: int = 1,
     ) -> MachineSpec:
         """Make a stock machine's disk and firmware in its folder, and return what boots them."""
+        boot = boot.of(image)
         if disk is None:
             disk = folder / _DISK
             self.store.create_overlay(image.disk, disk, size_gib=boot.size_gib(image))

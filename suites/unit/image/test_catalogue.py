@@ -340,6 +340,19 @@ OWN_STOCK = {
 }
 
 
+def test_driver_and_firmware_of_a_stock_image_reach_it(tmp_path: Path) -> None:
+    more = (
+        "firmware: uefi\ndriver:\n  repository: mcr.example.org/gpu\n  version: 580.1\n"
+        '  sha: "2026"\n'
+    )
+
+    stock = a_stock(tmp_path, folder="https://example.org/", more=more)
+
+    assert stock.file.firmware == "uefi"
+    assert stock.file.driver is not None
+    assert stock.file.driver.reference == "mcr.example.org/gpu:580.1-2026"
+
+
 def test_own_stock_images_lie_where_their_distributions_put_them() -> None:
     entries = load_catalogue(REPOSITORY / "images").entries
 
