@@ -342,7 +342,7 @@ OWN_STOCK = {
 
 def test_driver_and_firmware_of_a_stock_image_reach_it(tmp_path: Path) -> None:
     more = (
-        "firmware: uefi\ndriver:\n  repository: mcr.example.org/gpu\n  version: 580.1\n"
+        "firmware: uefi\ndriver:\n  repository: mcr.example.org/gpu\n  version: 580.1.2\n"
         '  sha: "2026"\n'
     )
 
@@ -350,7 +350,7 @@ def test_driver_and_firmware_of_a_stock_image_reach_it(tmp_path: Path) -> None:
 
     assert stock.file.firmware == "uefi"
     assert stock.file.driver is not None
-    assert stock.file.driver.reference == "mcr.example.org/gpu:580.1-2026"
+    assert stock.file.driver.reference == "mcr.example.org/gpu:580.1.2-2026"
 
 
 def test_own_stock_images_lie_where_their_distributions_put_them() -> None:
