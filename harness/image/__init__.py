@@ -101,7 +101,8 @@ class StockImage:
     """A distribution's image as it is: a partitioned disk with a boot loader of its own.
 
     `digest` is what its publisher's list says, `disk` is never written. `driver` is the one that
-    a bake put in, where its entry names it.
+    a bake put in, where its entry names it, and `firmware` what it is booted by unless a test
+    says otherwise: "bios" or "uefi".
     """
 
     name: str
@@ -109,6 +110,7 @@ class StockImage:
     disk: Path
     virtual_bytes: int
     driver: DriverImage | None = None
+    firmware: str = "bios"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,11 @@ from harness.image import (
     ignore_events,
 )
 from harness.image.bootmenu import read_menu
-from harness.image.build import version_key
 from harness.image.cache import ImageCache
 from harness.image.extract import Extractor, find_boot
 from harness.image.manifest import DISK
 from harness.image.qcow2 import read_header
+from harness.image.versions import version_key
 from harness.provisioning.command import LocalRunner
 from harness.published import KEY_DIGITS, FileFact, now
 from harness.published.kind import Kind, facts_of
@@ -153,6 +153,7 @@ class DerivedStore:
                 disk=folder / DISK,
                 virtual_bytes=header.virtual_bytes,
                 driver=image.driver,
+                firmware=image.firmware,
             )
 
         def tell(stage: Stage, message: str) -> None:

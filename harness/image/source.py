@@ -122,6 +122,7 @@ class StockFile:
     signature: Signature | None = None
     digest: Annotated[str, AfterValidator(_digest)] | None = None
     driver: DriverImage | None = None
+    firmware: Literal["bios", "uefi"] = "bios"
     mirrors: tuple[Folder, ...] = ()
 
 

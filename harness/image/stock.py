@@ -142,6 +142,7 @@ class StockStore:
             disk=folder / DISK,
             virtual_bytes=0 if header is None else header.virtual_bytes,
             driver=stock.file.driver,
+            firmware=stock.file.firmware,
         )
 
     def _fill(self, place: Workplace, fetch: Fetch, named: Named) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import write_seed
-from harness.errors import HarnessError, RequirementError
+from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.evidence import Evidence
 from harness.gpu.transport import Transport
 from harness.image import ImageEvent, Stage, StockImage
@@ -130,10 +130,11 @@ class Lab:
         name = name or self.settings.images[0]
         source = load_catalogue(self.settings.images_folder).get(name)
         if not isinstance(source, Recipe):
-            raise RequirementError(
-                f"The image '{name}' is a stock image, with a boot loader of its "
-                "own, and nodes boot only images that were built from a recipe; choose one of "
-                "kind 'build' with --image."
+            # What a person asked for can't be had anywhere: no reason to skip.
+            raise BadInputError(
+                f"'{name}' is a stock image, and these nodes are of images that are built from a "
+                "recipe; name one of kind 'build', or ask for a node of `lab.stock_image`.",
+                source="--image",
             )
         return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
 
@@ -146,9 +147,10 @@ class Lab:
         if isinstance(source, LocalImage):
             return open_local(source, Algorithm.SHA256)
         if not isinstance(source, Stock):
-            raise RequirementError(
-                f"The image '{name}' is built from a recipe, and has no boot loader; use "
-                "`node_image`, or name one of kind 'url'."
+            raise BadInputError(
+                f"'{name}' is built from a recipe, and has no boot loader; use `node_image`, or name "
+                "one of kind 'url' or a file.",
+                source="stock_image",
             )
         return self.stock.ensure(source, deadline=Deadline.after(_FETCH_S), listener=self.listener)
 
@@ -330,6 +332,7 @@ class Lab:
         slots: int = 1,
     ) -> MachineSpec:
         """Make a stock machine's disk and firmware in its folder, and return what boots them."""
+        boot = boot.of(image)
         if disk is None:
             disk = folder / _DISK
             self.store.create_overlay(image.disk, disk, size_gib=boot.size_gib(image))

@@ -49,7 +49,7 @@ def bake_stock(lab: Lab, image: StockImage, *, driver: DriverImage | None = None
     """Return a stock image with the driver baked in, by a machine that has no GPU.
 
     `driver` is the one that its entry names, where it is None.
-    The machine boots by SeaBIOS from an overlay; provisioning comes by cloud-init. What the first
+    The machine boots from an overlay by the firmware that the image asks for; provisioning comes by cloud-init. What the first
     boot and the harness left is removed again, so that the result is an image like the one that
     it was made of, which depends on no other file. `bake_evidence` reads the evidence.
 

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 #: Seconds that KVM is given; TCG gets them times its patience.
 _PROVISION_KVM_S = 60.0
+#: A boot loader's wait, and all of what a distribution does at a first boot.
+_PROVISION_STOCK_KVM_S = 150.0
 _POWER_OFF_KVM_S = 15.0
 
 METADATA_CACHE = "/opt/azure/containers/imds_instance_metadata_cache.json"
@@ -221,9 +223,9 @@ class Node:
         `progress` hears of boot stages and of provisioning's steps as the console shows them.
         Raises HarnessError when it has not in time, or at once when the guest can't any more.
         """
-        self.machine.wait_until_cloud_init_finished(
-            self.machine.deadline(_PROVISION_KVM_S), progress
-        )
+        is_stock = isinstance(self.request.image, StockImage)
+        patience_s = _PROVISION_STOCK_KVM_S if is_stock else _PROVISION_KVM_S
+        self.machine.wait_until_cloud_init_finished(self.machine.deadline(patience_s), progress)
 
     def provision(self, command: str) -> CommandResult:
         """Run one of provisioning's commands in the guest, as cloud-init would.

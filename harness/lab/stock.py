@@ -58,18 +58,18 @@ _CONSOLE = (
 class StockBoot:
     """How a stock image is booted.
 
-    By `firmware` ("bios" or "uefi") and its own boot loader, or where there is a `kernel` by that
-    one alone, told what the boot loader would and `append`. The disk is made `disk_gib` large.
+    By `firmware` ("bios", "uefi", or None for what the image's entry asks for) and its own boot
+    loader, or where there is a `kernel` by that one alone, told what the boot loader would and `append`. The disk is made `disk_gib` large.
     """
 
-    firmware: str = "bios"
+    firmware: str | None = None
     kernel: StockKernel | None = None
     append: tuple[str, ...] = ()
     disk_gib: int = DISK_GIB
     memory_mib: int = MEMORY_MIB
 
     def __post_init__(self) -> None:
-        if self.firmware not in {"bios", "uefi"}:
+        if self.firmware not in {None, "bios", "uefi"}:
             raise BadInputError(
                 f"'{self.firmware}' is no firmware; give 'bios' or 'uefi'.",
                 source="StockBoot",
@@ -82,6 +82,10 @@ class StockBoot:
                 source="StockBoot",
                 key="append",
             )
+
+    def of(self, image: StockImage) -> StockBoot:
+        """Return the same with the firmware that `image` asks for, where none is named."""
+        return replace(self, firmware=self.firmware or image.firmware)
 
     def size_gib(self, image: StockImage) -> int | None:
         """Return how large an overlay has to be made, or None for as large as the image.
@@ -186,7 +190,7 @@ class StockOrigin:
 
 def stock_booted(image: StockImage, *, images: Path, boot: StockBoot | None = None) -> Layer:
     """Return the layer of a stock image whose cloud-init has finished; `images` is the catalogue."""
-    boot = boot or StockBoot()
+    boot = (boot or StockBoot()).of(image)
     return Layer(
         name=f"{image.name}-stock-booted",
         origin=StockOrigin(image=image, boot=boot, images=images),

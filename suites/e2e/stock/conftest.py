@@ -16,6 +16,7 @@ from harness.image.catalogue import Recipe, read_entry
 from harness.image.source import Stock
 from harness.image.store import ImageStore
 from harness.lab.bakes import bake_stock
+from harness.lab.stock import StockBoot
 from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
@@ -136,8 +137,8 @@ def fetched(lab: Lab, entry: Stock, announce: Callable[[ImageEvent], None]) -> S
 
 @pytest.fixture(scope="session")
 def booted(lab: Lab, fetched: StockImage) -> Layer:
-    """Return the state in which SeaBIOS, its boot loader and cloud-init have left the image."""
-    return lab.stock_booted(fetched)
+    """Return the state in which OVMF, its boot loader and cloud-init have left the image."""
+    return lab.stock_booted(fetched, StockBoot(firmware="uefi"))
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _CLOUD_INIT_KVM_S = 60.0
 _REBOOT_KVM_S = 60.0
 _GIB = 1 << 30
+#: A node that has its driver removes the driver's image; one that needs it again pulls it.
+_SERVE_DRIVER = ("systemctl", "start", "docker-registry")
 
 
 def _root_bytes(machine: LabMachine) -> int:
@@ -38,13 +40,13 @@ def _is_uefi(machine: LabMachine) -> bool:
     return machine.guest.run("test", "-d", "/sys/firmware/efi").ok
 
 
-def test_clone_of_it_was_booted_by_seabios_and_grown_by_its_cloud_init(
+def test_clone_of_it_was_booted_by_ovmf_and_grown_by_its_cloud_init(
     clone: CloneLayer, booted: Layer, fetched: StockImage, stock_like: Image
 ) -> None:
     """What is asked of the first boot is asked of a clone, which begins where that ended."""
     machine = clone(booted, hostname="grown")
 
-    assert not _is_uefi(machine)
+    assert _is_uefi(machine)
     assert machine.guest.output_of("uname", "-r") == stock_like.newest_kernel.version
     assert machine.guest.cloud_init_report().status is CloudInitStatus.DONE
     assert machine.guest.output_of("hostname") == "grown"
@@ -54,15 +56,18 @@ def test_clone_of_it_was_booted_by_seabios_and_grown_by_its_cloud_init(
     assert "10.0.2.15" in machine.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")
 
 
-def test_another_kernel_boots_once_and_the_next_boot_is_not_told_of_it(
-    clone: CloneLayer, booted: Layer, stock_like: Image
+def test_another_kernel_boots_once_beside_a_gpu_and_the_next_boot_is_not_told_of_it(
+    clone: CloneLayer, booted: Layer, stock_like: Image, h100: GpuModel
 ) -> None:
-    machine = clone(booted)
+    """The clone's firmware comes upon the GPU, which was plugged in while the machine ran."""
+    machine = clone(booted, gpus=[h100])
     other = stock_like.other_kernel.version
 
     boot_once(machine.guest, other)
     machine.reboot(machine.deadline(_REBOOT_KVM_S))
 
+    assert _is_uefi(machine)
+    machine.wait_for_gpu(h100)
     assert machine.guest.output_of("uname", "-r") == other
     assert "next_entry=\n" in machine.guest.output_of("grub-editenv", "list") + "\n"
 
@@ -109,18 +114,26 @@ def test_bake_leaves_an_image_that_is_like_new(
     ]
 
 
-def test_ovmf_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
+def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
     boot_node: BootNode, baked: StockImage, stock_like: Image, h100: GpuModel
 ) -> None:
     """On the kernel of the bake nothing is compiled; on the other one the module is built."""
     newest, other = stock_like.newest_kernel.version, stock_like.other_kernel.version
-    request = NodeRequest(name="uefi", image=baked, gpus=[h100], stock=StockBoot(firmware="uefi"))
-    node = boot_node(request)
-    assert _is_uefi(node.machine)
+    node = boot_node(
+        NodeRequest(
+            name="seabios",
+            image=baked,
+            gpus=[h100],
+            config={"mcr_repository_base": "localhost:5000/"},
+            before=[_SERVE_DRIVER],
+        )
+    )
+    assert not _is_uefi(node.machine)
     fast = node.evidence()
 
     boot_always(node.guest, other)
     node.machine.reboot(node.machine.deadline(_REBOOT_KVM_S))
+    node.guest.output_of(*_SERVE_DRIVER)
     node.provision("boot").check("boot")
     full = node.evidence()
 

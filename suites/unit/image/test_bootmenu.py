@@ -95,3 +95,37 @@ menuentry 'Ubuntu' --class ubuntu $menuentry_id_option 'gnulinux-simple-1' {
     words = read_menu(menu)["6.8.0-31-generic"].command_line
 
     assert words[1:] == ("root=PARTUUID=1", "ro", "console=tty1", "console=ttyS0")
+
+
+def test_menu_of_ubuntu_with_a_boot_partition_of_its_own_is_read() -> None:
+    """As grub-mkconfig of Ubuntu 24.04 writes it, after the settings of its cloud images."""
+    menu = """\
+menuentry 'Ubuntu' --class ubuntu --class os $menuentry_id_option 'gnulinux-simple-5e0d' {
+	recordfail
+	load_video
+	gfxmode $linux_gfx_mode
+	if [ x$grub_platform = xxen ]; then insmod xzio; insmod lzopio; fi
+	search --no-floppy --fs-uuid --set=root 9c41
+	linux	/vmlinuz-6.8.0-85-generic root=LABEL=cloudimg-rootfs ro  console=tty1 console=ttyS0
+	initrd	/initrd.img-6.8.0-85-generic
+}
+submenu 'Advanced options for Ubuntu' $menuentry_id_option 'gnulinux-advanced-5e0d' {
+	menuentry 'Ubuntu, with Linux 6.8.0-31-generic' $menuentry_id_option 'gnulinux-31-advanced-5e0d' {
+		linux	/vmlinuz-6.8.0-31-generic root=LABEL=cloudimg-rootfs ro  console=tty1 $vt_handoff
+	}
+	menuentry 'Ubuntu, with Linux 6.8.0-31-generic (recovery mode)' $menuentry_id_option 'r' {
+		linux	/vmlinuz-6.8.0-31-generic root=LABEL=cloudimg-rootfs ro recovery nomodeset
+	}
+}
+"""
+
+    entries = read_menu(menu)
+
+    assert list(entries) == ["6.8.0-85-generic", "6.8.0-31-generic"]
+    assert entries["6.8.0-31-generic"].path == "gnulinux-advanced-5e0d>gnulinux-31-advanced-5e0d"
+    assert entries["6.8.0-31-generic"].command_line == (
+        "BOOT_IMAGE=/vmlinuz-6.8.0-31-generic",
+        "root=LABEL=cloudimg-rootfs",
+        "ro",
+        "console=tty1",
+    )

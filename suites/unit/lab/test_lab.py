@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from harness.errors import HarnessError, RequirementError
+from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image.store import ImageStore
 from harness.lab import Lab, open_lab
 from harness.lab.machine import LabMachine
@@ -140,9 +140,9 @@ def test_stock_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_recipe_is_no_stock_image_and_stock_image_no_node(lab: Lab) -> None:
-    with pytest.raises(RequirementError, match="'debian-12' is built from a recipe"):
+    with pytest.raises(BadInputError, match="'debian-12' is built from a recipe"):
         lab.stock_image("debian-12")
-    with pytest.raises(RequirementError, match=r"'ubuntu-24\.04' is a stock image"):
+    with pytest.raises(BadInputError, match=r"'ubuntu-24\.04' is a stock image"):
         lab.node_image("ubuntu-24.04")
 
 

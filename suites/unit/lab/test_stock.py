@@ -144,6 +144,14 @@ def test_image_that_is_larger_than_its_overlay_would_be_is_not_cut_off(
     assert StockBoot(disk_gib=10).size_gib(image) == size_gib
 
 
+def test_image_is_booted_by_the_firmware_that_it_asks_for_unless_a_test_names_one() -> None:
+    image = a_stock_image(firmware="uefi")
+
+    assert StockBoot().of(image).firmware == "uefi"
+    assert StockBoot(firmware="bios").of(image).firmware == "bios"
+    assert StockBoot().of(a_stock_image()).firmware == "bios"
+
+
 def test_each_machine_by_uefi_has_variables_of_its_own(tmp_path: Path, ovmf: Path) -> None:
     layer = a_layer(firmware="uefi")
     spec = a_spec(layer, tmp_path)
