@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import UserData, render_seed
 from harness.errors import HarnessError
+from harness.lab.machine import LET_GO
 from harness.machine.argv import Channels, render_argv
 from harness.machine.spec import DirectKernel, Firmware, MachineSpec, MemoryFile
 
@@ -124,7 +125,7 @@ def cloud_init_done(layer: Layer) -> Layer:
     return layer.then(
         f"{layer.image.name}-cloud-init-done",
         make,
-        {"seed": hashlib.sha256(repr(seed).encode()).hexdigest()},
+        {"seed": hashlib.sha256(repr(seed).encode()).hexdigest(), "let_go": LET_GO},
     )
 
 
