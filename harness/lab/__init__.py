@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import write_seed
-from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.errors import BadInputError, HarnessError
+from harness.errors import RequirementError as RequirementError
 from harness.evidence import Evidence
 from harness.gpu.transport import Transport
 from harness.image import ImageEvent, Stage, StockImage

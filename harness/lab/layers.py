@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from harness.cloudinit import UserData, render_seed
 from harness.errors import HarnessError
 from harness.image import manifest
+from harness.lab.machine import LET_GO
 from harness.machine.spec import DirectKernel, MachineSpec
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def cloud_init_done(layer: Layer) -> Layer:
     return layer.then(
         f"{layer.origin.name}-cloud-init-done",
         make,
-        {"seed": hashlib.sha256(repr(seed).encode()).hexdigest()},
+        {"seed": hashlib.sha256(repr(seed).encode()).hexdigest(), "let_go": LET_GO},
     )
 
 

@@ -79,8 +79,10 @@ _WARM_UP = (
 )
 _NO_SCRIPTS: Mapping[str, GpuScript] = MappingProxyType({})
 _SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
-#: `ds-identify` keeps its answer in /run, and is asked again when systemd's generators run.
-_LET_GO = (
+#: `ds-identify` keeps its answer in /run, and is asked again when systemd's generators run. The
+#: network, which its socket has started before its time, has to find what cloud-init writes for it.
+LET_GO = (
+    "systemctl stop systemd-networkd.socket systemd-networkd.service; "
     "cd /run/cloud-init 2>/dev/null && rm -f .ds-identify.result cloud.cfg disabled enabled; "
     "systemctl daemon-reload && systemctl start --no-block default.target"
 )
@@ -224,7 +226,7 @@ class LabMachine:
         All stages of cloud-init then run, its search for a data source (in systemd's generator)
         among them: what that found without a seed is forgotten.
         """
-        self.guest.output_of("sh", "-c", _LET_GO)
+        self.guest.output_of("sh", "-c", LET_GO)
 
     def wait_until_cloud_init_finished(
         self, deadline: Deadline, progress: Callable[[str], None] = say_nothing

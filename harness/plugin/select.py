@@ -21,7 +21,7 @@ MARKERS = (
     "gpu_script(device_id, **behaviour): what is wrong with an emulated GPU; keys of GpuScript",
     "pin_image(reason): runs with the first image alone, since an image makes no difference to it",
     "real_driver: needs an image with NVIDIA's own driver",
-    "slow: takes minutes",
+    "slow: takes a minute or more, with what it alone needs",
 )
 
 

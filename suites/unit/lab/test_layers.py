@@ -116,5 +116,5 @@ def test_function_without_a_source_file_is_refused() -> None:
 def test_seed_counts_for_the_layer_after_cloud_init() -> None:
     layer = cloud_init_done(booted(an_image()))
 
-    assert set(layer.parts) == {"seed"}
+    assert set(layer.parts) == {"seed", "let_go"}
     assert layer.parent == booted(an_image())
