@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MAGIC = b"QFI\xfb"
 _HEADER = struct.Struct(">4sIQIIQIIQ")
+#: Of it what tells where the backing file is named.
+_BEGINNING = struct.Struct(">4sIQIIQ")
 _VERSIONS = (2, 3)
 _FEATURES = struct.Struct(">Q")
 _FEATURES_AT = 72
@@ -94,3 +96,40 @@ def flatten(disk: Path, to: Path, *, runner: Runner, timeout_s: float) -> None:
     )
     if not result.ok:
         raise HarnessError(f"Could not write the disk '{disk}' to '{to}'.\n{result.render()}")
+
+
+def backing_name(path: Path) -> str | None:
+    """Return what a qcow2 calls the file below it, or nothing where there is none."""
+    with path.open("rb") as source:
+        start = source.read(_BEGINNING.size)
+        if len(start) < _BEGINNING.size or not start.startswith(MAGIC):
+            return None
+        _, _, at, length, _, _ = _BEGINNING.unpack(start)
+        if not at:
+            return None
+        source.seek(at)
+        return source.read(length).decode()
+
+
+def with_backing_name(path: Path, name: str) -> bytes:
+    """Return how a qcow2 with a backing file begins once that is called `name`; writes nothing.
+
+    The name stands in the first cluster behind the header's extensions, with nothing after it.
+    Raises HarnessError where a longer one has no room there.
+    """
+    with path.open("rb") as source:
+        start = source.read(_BEGINNING.size)
+        magic, version, at, length, bits, size = _BEGINNING.unpack(start)
+        source.seek(0)
+        cluster = bytearray(source.read(1 << bits))
+    new = name.encode()
+    end = at + len(new)
+    if end > len(cluster) or any(cluster[at + length : end]):
+        raise HarnessError(
+            f"The disk '{path}' has no room in its header to call its backing file '{name}'; "
+            f"rewrite it by `qemu-img convert -O qcow2 -B '{backing_name(path)}' -F qcow2`."
+        )
+    cluster[at : at + length] = bytes(length)
+    cluster[at:end] = new
+    _BEGINNING.pack_into(cluster, 0, magic, version, at, len(new), bits, size)
+    return bytes(cluster)

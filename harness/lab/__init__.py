@@ -438,7 +438,11 @@ def open_lab(settings: Settings, listener: ImageListener) -> Iterator[Lab]:
     Raises RequirementError where the host cannot run machines.
     """
     with contextlib.ExitStack() as opened:
-        driver = opened.enter_context(open_driver(settings))
+
+        def tell(message: str) -> None:
+            listener(ImageEvent(image="machines", stage=Stage.WAIT, message=message))
+
+        driver = opened.enter_context(open_driver(settings, tell))
         sweep(settings.runs_folder)
         folder = opened.enter_context(leased_folder(settings.runs_folder, prefix="run"))
         lab = Lab(

@@ -29,14 +29,7 @@ class RootPorts:
         Raises HarnessError where none is free, or their windows are too small for it.
         """
         spec = self._spec
-        taken = set(self._taken.values())
-        ports = (root_port_id(index) for index in range(spec.root_ports))
-        port = next((each for each in ports if each not in taken), None)
-        if port is None:
-            raise HarnessError(
-                f"All {spec.root_ports} root ports of machine '{spec.name}' are taken; raise "
-                "'root_ports'."
-            )
+        port = root_port_id(self.free())
         if attachment.root_port_window_mib > spec.root_port_window_mib:
             raise HarnessError(
                 f"The root ports of machine '{spec.name}' reserve {spec.root_port_window_mib} MiB, "
@@ -50,6 +43,17 @@ class RootPorts:
                 f"{attachment.aperture_mib}; raise 'root_port_aperture_mib'."
             )
         return port
+
+    def free(self) -> int:
+        """Return the number of the first free root port. Raises HarnessError where none is."""
+        taken = set(self._taken.values())
+        for index in range(self._spec.root_ports):
+            if root_port_id(index) not in taken:
+                return index
+        raise HarnessError(
+            f"All {self._spec.root_ports} root ports of machine '{self._spec.name}' are taken; raise "
+            "'root_ports'."
+        )
 
     def take(self, device_id: str, port: str) -> None:
         """Note that a device is behind a port."""

@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.machine.accelerator import CHOICES
-from harness.plugin import report, select
+from harness.plugin import drivers, report, select
 from harness.settings import (
     ACCEPT_OPTION,
     DRIVER_CHOICES,
@@ -144,4 +144,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(
+        drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
+    )
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)

@@ -66,6 +66,10 @@ class ConnectionLostError(HarnessError):
     """The libvirtd behind a connection ended or was restarted; what hung on it is gone."""
 
 
+class NoDaemonError(RequirementError):
+    """No libvirtd of this host answers."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Complaint:
     """One error as libvirt tells it; `errno` is the system's number where there is one."""
@@ -144,7 +148,7 @@ def refused_connection(uri: HostUri, user: str, complaint: Complaint) -> Harness
             if uri.is_session
             else "`systemctl start libvirtd`, or without systemd `virtlogd -d` and `libvirtd -d`"
         )
-        return RequirementError(
+        return NoDaemonError(
             f"No libvirtd answers at '{uri.text}' ({said}); start it by {start}, or name another "
             "by --machine-uri."
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, RequirementError
 from harness.machine.agent import Agent
-from harness.machine.argv import AGENT_PORT, ssh_port_of
+from harness.machine.argv import AGENT_PORT, root_port_id, ssh_port_of
 from harness.machine.console import Console
 from harness.machine.devicestate import (
     CAPABILITIES,
@@ -27,6 +27,7 @@ from harness.machine.libvirt.domain_xml import (
     SEED_ALIAS,
     alias_of,
     render_domain,
+    render_host_gpu,
     render_seed_disk,
 )
 from harness.machine.libvirt.events import DomainEvents, EventKind, kinds
@@ -46,13 +47,14 @@ if TYPE_CHECKING:
 
     from harness.gpu import GpuAttachment
     from harness.machine.libvirt.connection import Connection
-    from harness.machine.libvirt.domain_xml import DomainHost
+    from harness.machine.libvirt.domain_xml import DomainHost, PciAddress
     from harness.machine.libvirt.events import DomainEvent
+    from harness.machine.libvirt.monitor import MonitorEvents
     from harness.machine.qmp import QmpEvent
     from harness.machine.spec import MachineSpec
 
 _CONNECT_S = 30.0
-_END_S = 15.0
+_REOPEN_S = 10.0
 
 
 class LibvirtMachine:
@@ -65,16 +67,18 @@ class LibvirtMachine:
         self,
         spec: MachineSpec,
         folder: Path,
-        connection: Connection,
-        host: DomainHost,
         attachments: Sequence[GpuAttachment] = (),
         *,
+        connection: Connection,
+        host: DomainHost,
+        monitor_events: MonitorEvents,
         agent_program: bytes = b"",
     ) -> None:
         self.spec = spec
         self.folder = folder
         self._connection = connection
         self._host = host
+        self._monitor_events = monitor_events
         self._attachments = tuple(attachments)
         self._agent_program = agent_program
         self._libvirt = load_libvirt()
@@ -105,7 +109,7 @@ class LibvirtMachine:
     @property
     def domain_name(self) -> str:
         """Return the name that libvirt knows the machine by."""
-        return self.folder.name
+        return f"{self.spec.name}-{self._uuid[:8]}"
 
     @property
     def logs(self) -> Mapping[str, Path]:
@@ -133,10 +137,6 @@ class LibvirtMachine:
         spec, name = with_kernel_header(self.spec, self.folder), self.spec.name
         xml = render_domain(spec, self._host, name=self.domain_name, uuid=self._uuid)
         (self.folder / "domain.xml").write_text(xml)
-        self._life = DomainEvents(
-            self._connection, name=self.domain_name, uuid=self._uuid, listener=self._hear
-        )
-        self._resources.callback(self._life.close)
         # Before the domain, which finds it as it starts.
         listener = self._listen()
         # After the streams that are opened from here on: they end before their domain.
@@ -146,7 +146,17 @@ class LibvirtMachine:
         self._domain = self._connection.run(
             f"the start of machine '{name}'", lambda: raw.createXML(xml, flags)
         )
-        self._monitor = DomainMonitor(self._connection, self._domain, name)
+        self._life = DomainEvents(
+            self._connection,
+            name=self.domain_name,
+            uuid=self._uuid,
+            domain=self._domain,
+            listener=self._hear,
+        )
+        self._resources.callback(self._life.close)
+        self._monitor = DomainMonitor(
+            self._connection, self._monitor_events, self._domain, name=name, uuid=self._uuid
+        )
         self._resources.callback(self._monitor.close)
         self._open_console()
         self._open_agent(listener)
@@ -265,6 +275,33 @@ class LibvirtMachine:
         )
         self._ports.release(device_id)
 
+    def plug_host_gpu(self, address: PciAddress, device_id: str) -> None:
+        """Plug a GPU of the host itself into the first free root port.
+
+        Raises RequirementError where VFIO does not give it away.
+        """
+        index = self._ports.free()
+        xml = render_host_gpu(address, device_id, port=index)
+        try:
+            self._connection.run(
+                f"the plugging of the host's GPU '{address}' into machine '{self.spec.name}'",
+                lambda: self._domain.attachDevice(xml),
+            )
+        except LibvirtError as error:
+            raise RequirementError(
+                f"{error} A GPU is handed over by VFIO: switch the IOMMU on in the firmware and by "
+                "the kernel's command line ('intel_iommu=on' or 'amd_iommu=on'), load 'vfio-pci', "
+                "end what uses the GPU on the host, and hand over its whole IOMMU group "
+                f"(`ls /sys/bus/pci/devices/{address}/iommu_group/devices`)."
+            ) from error
+        self._ports.take(device_id, root_port_id(index))
+
+    def unplug_host_gpu(self, device_id: str, deadline: Deadline) -> None:
+        """Ask the guest to let go of a GPU of the host, and wait until the host has it back."""
+        alias = alias_of(device_id)
+        self._detach(alias, f"the host's GPU '{device_id}'", deadline)
+        self._ports.release(device_id)
+
     def plug_seed(self, seed: Path) -> None:
         """Hot-plug a seed volume, where the machine was started without one."""
         xml = render_seed_disk(seed)
@@ -278,18 +315,22 @@ class LibvirtMachine:
         """Take the seed volume out again, where there is one."""
         if not self._has_seed:
             return
+        self._detach(SEED_ALIAS, "the seed", deadline)
+        self._has_seed = False
+
+    def _detach(self, alias: str, what: str, deadline: Deadline) -> None:
+        """Have libvirt ask the guest to let go of a device, and wait until it has."""
         since = len(self._life.seen)
         self._connection.run(
-            f"the unplugging of the seed from machine '{self.spec.name}'",
-            lambda: self._domain.detachDeviceAlias(SEED_ALIAS, 0),
+            f"the unplugging of {what} from machine '{self.spec.name}'",
+            lambda: self._domain.detachDeviceAlias(alias, 0),
         )
         self._life.wait_for(
-            "the removal of the seed",
-            lambda event: event.kind is EventKind.DEVICE_REMOVED and event.device == SEED_ALIAS,
+            f"the removal of {what}",
+            lambda event: event.kind is EventKind.DEVICE_REMOVED and event.device == alias,
             deadline,
             since=since,
         )
-        self._has_seed = False
 
     def wait_until_idle(self, deadline: Deadline) -> None:
         """Wait until the guest has nothing to do, judged by the time that its QEMU takes.
@@ -387,25 +428,35 @@ class LibvirtMachine:
         self._resources.close()
 
     def _destroy(self) -> None:
-        domain = self._domain
-        if domain is None or not self.is_running:
+        """End the domain where it has not ended, and show that libvirt lists it no more.
+
+        Where libvirtd went meanwhile, the one that came instead is asked: after a crash of
+        libvirtd its domains go on. Raises HarnessError where none came.
+        """
+        if self._domain is None or self._has_ended:
             return
-        name = self.spec.name
+        connection, name = self._connection, self.spec.name
         try:
-            self._connection.run(f"the end of machine '{name}'", domain.destroy)
-        except ConnectionLostError:
-            # AUTODESTROY ends it.
-            return
+            connection.reopen(Deadline.after(_REOPEN_S))
+            raw = connection.raw
+            connection.run(
+                f"the end of machine '{name}'",
+                lambda: raw.lookupByUUIDString(self._uuid).destroy(),
+            )
         except LibvirtError as error:
             if error.code not in {Code.NO_DOMAIN, Code.OPERATION_INVALID}:
                 raise
-        self._wait_for_end(Deadline.after(_END_S))
-        left = self._connection.run(
-            "the list of domains",
-            lambda: [each.UUIDString() for each in self._connection.raw.listAllDomains(0)],
+        except (ConnectionLostError, RequirementError) as error:
+            raise HarnessError(
+                f"Machine '{name}' may run on: {error} Once a libvirtd answers there, look for its "
+                f"domain by `virsh list`, and end it by `virsh destroy {self.domain_name}`."
+            ) from error
+        self._has_ended = True
+        left = connection.run(
+            "the list of domains", lambda: [each.UUIDString() for each in raw.listAllDomains(0)]
         )
         if self._uuid in left:
             raise HarnessError(
-                f"Machine '{name}' was ended, but libvirt at '{self._connection.uri}' still lists its "
+                f"Machine '{name}' was ended, but libvirt at '{connection.uri}' still lists its "
                 f"domain '{self.domain_name}'; end it by `virsh destroy {self.domain_name}`."
             )

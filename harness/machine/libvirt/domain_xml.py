@@ -7,12 +7,15 @@ goes to QEMU by libvirt's own extension of the schema; what can't be said either
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from harness.cloudinit import MAC_ADDRESS
-from harness.errors import RequirementError
+from harness.errors import BadInputError, RequirementError
 from harness.machine.argv import AGENT_PORT, SEED_PORT, root_port_id
 from harness.machine.spec import Accelerator, Firmware
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from harness.machine.spec import MachineSpec, MemoryFile
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
+_PCI_ADDRESS = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
 #: libvirt takes a user's names of devices only with this prefix.
 _OURS = "ua-"
 SEED_ALIAS = f"{_OURS}seed-disk"
@@ -50,6 +54,33 @@ class DomainHost:
     security_models: tuple[str, ...] = ()
     owner: tuple[int, int] | None = None
     agent_socket: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PciAddress:
+    """Where a function is on the host's bus."""
+
+    segment: int
+    bus: int
+    slot: int
+    function: int
+
+    @classmethod
+    def parse(cls, text: str) -> PciAddress:
+        """Take an address as `lspci -D` writes it. Raises BadInputError for anything else."""
+        found = _PCI_ADDRESS.fullmatch(text)
+        if found is None:
+            raise BadInputError(
+                f"'{text}' is no PCI address; `lspci -D` lists them, as '0000:65:00.0'.",
+                source="PciAddress",
+                key="text",
+            )
+        segment, bus, slot, function = (int(part, 16) for part in found.groups())
+        return cls(segment=segment, bus=bus, slot=slot, function=function)
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.segment:04x}:{self.bus:02x}:{self.slot:02x}.{self.function:x}"
 
 
 def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) -> str:
@@ -96,6 +127,26 @@ def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) 
 def render_seed_disk(seed: Path) -> str:
     """Render a seed volume, to be plugged into a running domain."""
     return ET.tostring(_seed_disk(seed), encoding="unicode")
+
+
+def render_host_gpu(address: PciAddress, device_id: str, *, port: int) -> str:
+    """Render a GPU of the host, to be plugged into the root port number `port`, from 0.
+
+    libvirt takes it from its driver on the host, and gives it back at the end ('managed').
+    """
+    device = ET.Element("hostdev", mode="subsystem", type="pci", managed="yes")
+    source = ET.SubElement(device, "source")
+    ET.SubElement(
+        source,
+        "address",
+        domain=f"{address.segment:#06x}",
+        bus=f"{address.bus:#04x}",
+        slot=f"{address.slot:#04x}",
+        function=f"{address.function:#x}",
+    )
+    ET.SubElement(device, "alias", name=alias_of(device_id))
+    _address(device, bus=_FIRST_PORT_BUS + port, slot=0)
+    return ET.tostring(device, encoding="unicode")
 
 
 def alias_of(name: str) -> str:

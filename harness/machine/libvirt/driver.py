@@ -14,16 +14,20 @@ from harness.gpu.transport import Transport, find_transport
 from harness.lease import leased_folder, sweep
 from harness.machine.accelerator import choose_accelerator
 from harness.machine.broker import host_folder
+from harness.machine.libvirt.complaint import NoDaemonError
 from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.daemon import private_daemon
 from harness.machine.libvirt.domain import LibvirtMachine
 from harness.machine.libvirt.domain_xml import DomainHost, render_domain
+from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.qemu import qemu_identity, require_qemu
 from harness.machine.spec import placeless
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from harness.gpu import GpuAttachment
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 DEFAULT_URI = "qemu:///session"
 
 _OPEN_S = 30.0
+#: URIs that name no daemon in particular.
+_OWN_DAEMONS = {"qemu:///system": DaemonKind.SYSTEM, "qemu:///session": DaemonKind.SESSION}
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -46,24 +52,27 @@ class LibvirtDriver:
     ) -> None:
         self._connection = connection
         self._host = host
+        self._monitor_events = MonitorEvents(connection)
         self._sockets = sockets
         self._cache = cache
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, uri: str | None, *, qemu: str, cache: Path) -> Iterator[LibvirtDriver]:
+    def open(
+        cls, uri: str | None, *, qemu: str, cache: Path, tell: Callable[[str], None]
+    ) -> Iterator[LibvirtDriver]:
         """Connect, for as long as machines are wanted; they end with it.
 
+        Where no libvirtd of this host answers, one is started for as long, of which `tell` hears.
         Raises RequirementError where there is no libvirt to be had.
         """
         require_qemu(qemu)
         # Short, since a socket's path may have no more than 107 characters.
         parent = host_folder() / "libvirt"
         sweep(parent)
-        with (
-            leased_folder(parent, prefix="s") as sockets,
-            Connection.open(uri or DEFAULT_URI, deadline=Deadline.after(_OPEN_S)) as connection,
-        ):
+        with contextlib.ExitStack() as opened:
+            sockets = opened.enter_context(leased_folder(parent, prefix="s"))
+            connection = _connect(uri or DEFAULT_URI, sockets, opened, tell)
             if not connection.is_local:
                 raise RequirementError(
                     f"'{connection.uri}' is another host, which has none of this one's files."
@@ -117,16 +126,34 @@ class LibvirtDriver:
         return LibvirtMachine(
             spec,
             folder,
-            self._connection,
-            DomainHost(
-                emulator=host.emulator,
+            attachments,
+            connection=self._connection,
+            host=DomainHost(
+                emulator=shutil.which(spec.qemu) or spec.qemu,
                 security_models=host.security_models,
                 owner=host.owner,
                 agent_socket=self._sockets / secrets.token_hex(4),
             ),
-            attachments,
+            monitor_events=self._monitor_events,
             agent_program=agent_program,
         )
+
+
+def _connect(
+    uri: str, folder: Path, opened: contextlib.ExitStack, tell: Callable[[str], None]
+) -> Connection:
+    """Connect, to a libvirtd of one's own in `folder` where the host runs none."""
+    try:
+        return opened.enter_context(Connection.open(uri, deadline=Deadline.after(_OPEN_S)))
+    except NoDaemonError as error:
+        kind = _OWN_DAEMONS.get(uri)
+        if kind is None:
+            raise
+        tell(f"{error} Until then, this run has a libvirtd of its own.")
+    daemon = opened.enter_context(
+        private_daemon(folder / "d", kind=kind, deadline=Deadline.after(_OPEN_S))
+    )
+    return opened.enter_context(Connection.open(daemon.uri, deadline=Deadline.after(_OPEN_S)))
 
 
 def parse_security_models(capabilities: str) -> tuple[str, ...]:

@@ -64,8 +64,9 @@ def _hear_nothing(_event: DomainEvent) -> None:
 class DomainEvents:
     """The events of the domain with this UUID, from the making of this object to its close.
 
-    The domain need not exist yet, so that nothing of its life is missed. The `listener` is called
-    by libvirt's event loop, and has to be quick.
+    The domain need not exist yet, so that nothing of its life is missed; but libvirt lets one
+    object alone of a connection watch so. Any number may watch a `domain` that they are given. The
+    `listener` is called by libvirt's event loop, and has to be quick.
     """
 
     def __init__(
@@ -74,11 +75,13 @@ class DomainEvents:
         *,
         name: str,
         uuid: str,
+        domain: Any = None,
         listener: Callable[[DomainEvent], None] = _hear_nothing,
     ) -> None:
         self._connection = connection
         self._name = name
         self._uuid = uuid
+        self._domain = domain
         self._listener = listener
         self._changed = threading.Condition()
         self._events: list[DomainEvent] = []
@@ -175,8 +178,7 @@ class DomainEvents:
             self._registrations.append(
                 self._connection.run(
                     f"the watch on domain '{self._name}'",
-                    # Of all domains, since this one may not be there yet.
-                    _bound(raw.domainEventRegisterAny, None, number, callback, None),
+                    _bound(raw.domainEventRegisterAny, self._domain, number, callback, None),
                 )
             )
 

@@ -20,10 +20,72 @@ if TYPE_CHECKING:
 _QMP_S = 30.0
 
 
+class MonitorEvents:
+    """What the QEMUs of one connection report, told to whoever listens for one domain.
+
+    libvirt's client asks its server for such events once a connection: of a second domain that is
+    asked for by itself none would ever come.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._listeners: dict[str, Callable[[QmpEvent], None]] = {}
+        self._registration: tuple[int, int] | None = None
+
+    def listen(self, uuid: str, hear: Callable[[QmpEvent], None]) -> None:
+        """Have `hear` called, by libvirt's event loop, for each event of a domain from now on."""
+        connection, qemu = self._connection, load_libvirt_qemu()
+        with self._lock:
+            if self._registration is None or self._registration[0] != connection.generation:
+                raw = connection.raw
+                number = connection.run(
+                    "the watch on QEMU's monitors",
+                    lambda: qemu.qemuMonitorEventRegister(raw, None, None, self._note, None),
+                )
+                self._registration = connection.generation, number
+            self._listeners[uuid] = hear
+
+    def forget(self, uuid: str) -> None:
+        """Listen to a domain no more."""
+        connection, qemu = self._connection, load_libvirt_qemu()
+        with self._lock:
+            self._listeners.pop(uuid, None)
+            if self._listeners or self._registration is None:
+                return
+            (generation, number), self._registration = self._registration, None
+            if connection.is_lost or generation != connection.generation:
+                return
+            raw = connection.raw
+            connection.run(
+                "the end of the watch on QEMU's monitors",
+                lambda: qemu.qemuMonitorEventDeregister(raw, number),
+            )
+
+    def _note(
+        self,
+        _raw: object,
+        domain: Any,
+        name: str,
+        seconds: int,
+        micros: int,
+        details: str | None,
+        _opaque: object,
+    ) -> None:
+        hear = self._listeners.get(domain.UUIDString())
+        if hear is not None:
+            data = json.loads(details) if details else {}
+            hear(QmpEvent(name=name, at_s=seconds + micros / 1e6, data=data))
+
+
 class DomainMonitor:
     """The monitor of one running domain; its events are kept from the making of this object on."""
 
-    def __init__(self, connection: Connection, domain: Any, name: str) -> None:
+    def __init__(
+        self, connection: Connection, events: MonitorEvents, domain: Any, *, name: str, uuid: str
+    ) -> None:
+        self._all_events = events
+        self._uuid = uuid
         self._qemu = load_libvirt_qemu()
         self._connection = connection
         self._domain = domain
@@ -33,11 +95,7 @@ class DomainMonitor:
         self._ended: str | None = None
         self._generation = connection.generation
         self._forget = connection.on_loss(self._wake)
-        raw = connection.raw
-        self._registration = connection.run(
-            f"the watch on the monitor of machine '{name}'",
-            lambda: self._qemu.qemuMonitorEventRegister(raw, domain, None, self._note, None),
-        )
+        events.listen(uuid, self._note)
 
     @property
     def events(self) -> tuple[QmpEvent, ...]:
@@ -110,14 +168,9 @@ class DomainMonitor:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let go of libvirt's callback."""
+        """Hear of no more events."""
         self._forget()
-        if not self._is_lost:
-            raw = self._connection.raw
-            self._connection.run(
-                f"the end of the watch on the monitor of machine '{self._name}'",
-                lambda: self._qemu.qemuMonitorEventDeregister(raw, self._registration),
-            )
+        self._all_events.forget(self._uuid)
 
     @property
     def _is_lost(self) -> bool:
@@ -132,19 +185,7 @@ class DomainMonitor:
             )
         return told.get("return")
 
-    def _note(
-        self,
-        _raw: object,
-        _domain: object,
-        name: str,
-        seconds: int,
-        micros: int,
-        details: str | None,
-        _opaque: object,
-    ) -> None:
-        event = QmpEvent(
-            name=name, at_s=seconds + micros / 1e6, data=json.loads(details) if details else {}
-        )
+    def _note(self, event: QmpEvent) -> None:
         with self._changed:
             self._events.append(event)
             self._changed.notify_all()

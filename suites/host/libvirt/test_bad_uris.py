@@ -41,6 +41,7 @@ def _binding(settings: Settings) -> None:
         ("qemu+tcp://127.0.0.1:1/system", "can't be reached .*Connection refused"),
         ("qemu+ext:///system?command=/bin/false", "can't be reached .*Connection reset"),
     ],
+    ids=["no socket", "no such host", "nobody listens", "no way"],
 )
 def test_uri_that_does_not_answer_is_refused_with_the_remedy(uri: str, said: str) -> None:
     with pytest.raises(RequirementError, match=said):
