@@ -8,13 +8,14 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.machine.accelerator import CHOICES
-from harness.plugin import report, select
+from harness.plugin import drivers, report, select
 from harness.settings import (
     ACCEPT_OPTION,
     DRIVER_CHOICES,
     DRIVER_VARIABLE,
     EVIDENCE_CHOICES,
     START_CHOICES,
+    TESTED_IMAGES,
     URI_VARIABLE,
     Settings,
     accepted_licences,
@@ -43,9 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--image",
-        default=defaults.image,
+        default=TESTED_IMAGES,
         metavar="NAME[,NAME...]",
-        help="the node image, one of images/*.yaml, or several to run with each "
+        help="the node images, of images/*.yaml; tests of nodes run with each "
         "(default: %(default)s)",
     )
     group.addoption(
@@ -143,4 +144,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(
+        drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
+    )
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)

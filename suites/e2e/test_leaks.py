@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
     from suites.e2e.inner import OwnCache
 
+pytestmark = [
+    pytest.mark.pin_image(reason="what may be left is the harness's"),
+    pytest.mark.vm_driver(
+        "qemu", reason="suites/e2e/libvirt shows that domains end with their run"
+    ),
+]
+
 START_S = 120.0
 
 #: A run in the middle of an e2e test: its machine boots, and it waits for what never comes.

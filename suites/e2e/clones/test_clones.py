@@ -71,6 +71,13 @@ def test_clone_takes_the_hostname_that_is_asked_for(
     assert machine.guest.read_text("/etc/hostname") == "node-7\n"
 
 
+def test_network_is_up_as_cloud_init_was_told(clone: CloneLayer, cloud_init_done: Layer) -> None:
+    """It began after cloud-init had written what the seed says of it, as on any first boot."""
+    machine = clone(cloud_init_done)
+
+    assert "10.0.2.15/24" in machine.guest.output_of("ip", "-4", "address", "show", "eth0")
+
+
 def test_gpu_is_plugged_into_a_clone(
     clone: CloneLayer, cloud_init_done: Layer, h100: GpuModel
 ) -> None:

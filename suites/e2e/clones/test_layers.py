@@ -6,6 +6,8 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.provisioning.command import LocalRunner, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.e2e.inner import REPOSITORY, machines_of, pytest_argv, wait_until_gone
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
 
     from harness.lab import Lab
     from suites.e2e.inner import OwnCache
+
+pytestmark = [
+    pytest.mark.pin_image(reason="whoever makes a layer is the harness"),
+    pytest.mark.vm_driver(
+        "qemu", reason="the run to be killed is known by its QEMU, which libvirt starts elsewhere"
+    ),
+]
 
 START_S = 120.0
 RUN_S = 600.0
