@@ -36,12 +36,20 @@ def by_name(verdicts: list[Verdict]) -> dict[str, Verdict]:
     return {verdict.expectation.name: verdict for verdict in verdicts}
 
 
+#: What QEMU's user network forwards to, and its gateway.
+_ONLINE = (
+    "ip link set eth0 up && ip address replace 10.0.2.15/24 dev eth0 && "
+    "ip route replace default via 10.0.2.2"
+)
+
+
 def let_in(machine: LabMachine, identity: SshIdentity) -> None:
-    """Give a machine that was provisioned without keys those of the run."""
+    """Bring a machine that has no network yet online, with the keys of the run."""
     access = identity.access
     guest = machine.guest
     guest.write_text("/root/.ssh/authorized_keys", f"{access.authorized_key}\n")
     guest.write_text("/etc/ssh/ssh_host_ed25519_key", access.host_private_key)
+    guest.write_text("/etc/ssh/ssh_host_ed25519_key.pub", f"{access.host_public_key}\n")
     guest.output_of("chmod", "600", "/root/.ssh/authorized_keys", "/etc/ssh/ssh_host_ed25519_key")
+    guest.output_of("sh", "-c", _ONLINE)
     guest.output_of("systemctl", "restart", "ssh")
-    machine.ssh().run(["true"], timeout_s=CONNECT_S)
