@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from harness.lab.node import Node
     from harness.provisioning.command import CommandResult, Runner
 
-#: What a command answers depends on the moment, not on who asks.
+pytestmark = pytest.mark.pin_image(
+    reason="the same script looks at each, and another node's boot takes a minute"
+)
+
+#: What depends on the moment, and not on who asks.
 MOVING = {"commands/journal", "commands/units", "files/proc/stat", "commands/dmesg", "stat.txt"}
 #: Makes every file system read-only for the command and what it starts, and for nobody else.
 FREEZE = """
