@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 APPLICATION = "gpu-node-harness"
+DRIVER_CHOICES = ("qemu", "libvirt", "node")
+DRIVER_VARIABLE = "HARNESS_MACHINE_DRIVER"
+URI_VARIABLE = "HARNESS_MACHINE_URI"
 START_CHOICES = ("clone", "cold", "both")
 EVIDENCE_CHOICES = ("on-failure", "always")
 #: What tests of nodes run with by default: each distribution of which nodes are made.
@@ -40,6 +43,9 @@ class Settings:
     checkpoints that nobody uses are removed. `gpu_models` are folders of GPU models beside those
     that come with the harness. `accepted_licences` are the terms that a person said yes to:
     images that need others are neither built nor used.
+
+    `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`; under "node" the
+    URI names one that exists.
     """
 
     accelerator: str = "auto"
@@ -48,6 +54,8 @@ class Settings:
     images_folder: Path = Path("images")
     gpu_models: tuple[Path, ...] = ()
     cache: Path = field(default_factory=_cache)
+    machine_driver: str = "qemu"
+    machine_uri: str | None = None
     machine_start: str = "clone"
     evidence: str = "on-failure"
     evidence_folder: Path = Path("evidence")
@@ -59,9 +67,16 @@ class Settings:
         for value, choices, source in (
             (self.evidence, EVIDENCE_CHOICES, "--evidence"),
             (self.machine_start, START_CHOICES, "--machine-start"),
+            (self.machine_driver, DRIVER_CHOICES, "--machine-driver"),
         ):
             if value not in choices:
                 raise BadInputError(f"'{value}' is none of {', '.join(choices)}.", source=source)
+        if self.machine_uri is not None and self.machine_driver == "qemu":
+            raise BadInputError(
+                f"'{self.machine_uri}' says where libvirt or a node is, but machines are QEMU's "
+                "own processes of this host; add --machine-driver=libvirt or node.",
+                source="--machine-uri",
+            )
         if not all(self.images) or len(set(self.images)) < len(self.images):
             raise BadInputError(
                 f"'{self.image}' is no list of images; give names with commas between them, each "
@@ -93,8 +108,25 @@ class Settings:
         return self.cache / "stock"
 
     @property
+    def derived_store(self) -> Path:
+        """Return where lies what was made of stock images."""
+        return self.cache / "derived"
+
+    @property
     def checkpoint_store(self) -> Path:
         return self.cache / "checkpoints"
+
+
+def first_of(
+    option: str | None,
+    variable: str,
+    ini: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> str | None:
+    """Return what the option says, or else the environment, or else the ini file."""
+    return (
+        option or (os.environ if environment is None else environment).get(variable) or ini or None
+    )
 
 
 def accepted_licences(

@@ -17,6 +17,7 @@ from rich.table import Table
 from harness.cli import bench_gpu, bench_shell
 from harness.cli.images import show_event
 from harness.cli.options import add_machine_options, settings_of
+from harness.errors import HarnessError
 from harness.gpu.catalogue import load_catalogue
 from harness.lab import open_lab
 from harness.lab.layers import booted, cloud_init_done
@@ -165,7 +166,9 @@ def _gpu_clone(lab: Lab, layer: Layer) -> float:
 
 def _private_mib(machine: LabMachine) -> float:
     """Return what the clone's process has written: memory that no other process shares."""
-    rollup = Path(f"/proc/{machine.qemu.pid}/smaps_rollup").read_text()
+    if machine.vm.pid is None:
+        raise HarnessError("Only a machine of this host shows how much memory it has for itself.")
+    rollup = Path(f"/proc/{machine.vm.pid}/smaps_rollup").read_text()
     for line in rollup.splitlines():
         if line.startswith("Private_Dirty:"):
             return int(line.split()[1]) / 1024

@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness.machine.accelerator import CHOICES
-from harness.settings import ACCEPT_OPTION, Settings, accepted_licences, is_ci
+from harness.settings import (
+    ACCEPT_OPTION,
+    DRIVER_CHOICES,
+    DRIVER_VARIABLE,
+    URI_VARIABLE,
+    Settings,
+    accepted_licences,
+    first_of,
+    is_ci,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -24,8 +33,15 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     defaults = Settings()
     parser.add_argument("--accelerator", choices=CHOICES, default=defaults.accelerator)
     parser.add_argument("--qemu", default=defaults.qemu, metavar="PROGRAM")
+    add_driver_options(parser)
     add_image_options(parser)
     add_checkpoint_options(parser)
+
+
+def add_driver_options(parser: argparse.ArgumentParser) -> None:
+    """Add what runs machines, and where."""
+    parser.add_argument("--machine-driver", choices=DRIVER_CHOICES)
+    parser.add_argument("--machine-uri", metavar="URI")
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +80,9 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     return Settings(
         accelerator=getattr(arguments, "accelerator", defaults.accelerator),
         qemu=getattr(arguments, "qemu", defaults.qemu),
+        machine_driver=first_of(getattr(arguments, "machine_driver", None), DRIVER_VARIABLE)
+        or defaults.machine_driver,
+        machine_uri=first_of(getattr(arguments, "machine_uri", None), URI_VARIABLE),
         image=getattr(arguments, "image", defaults.image),
         gpu_models=tuple(getattr(arguments, "gpu_models", defaults.gpu_models)),
         images_folder=getattr(arguments, "images_dir", defaults.images_folder),

@@ -8,37 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import os
-import secrets
-import shutil
-import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import write_seed
-from harness.errors import HarnessError, RequirementError
+from harness.errors import BadInputError, HarnessError
+from harness.errors import RequirementError as RequirementError
 from harness.evidence import Evidence
-from harness.gpu.transport import Transport, find_transport
-from harness.image import ImageEvent, Stage, manifest
+from harness.gpu.transport import Transport
+from harness.image import ImageEvent, Stage, StockImage
 from harness.image.catalogue import Recipe, load_catalogue
+from harness.image.derived import DerivedStore
 from harness.image.source import Algorithm, LocalImage, Stock
 from harness.image.stock import StockStore, open_local
 from harness.image.store import ImageStore
-from harness.lab.layers import HELD_UNITS, booted, key_parts, node_spec
-from harness.lab.machine import NONCE_FACT, SEED, Equipment, LabMachine
+from harness.lab.drivers import open_driver
+from harness.lab.layers import Shape, booted, node_spec
+from harness.lab.machine import SEED, Equipment
+from harness.lab.machines import Machines
 from harness.lab.node import Node, NodeRequest
-from harness.lab.stock import ovmf, stock_seed
+from harness.lab.stock import StockBoot, StockOrigin, agent_commands, stock_booted, stock_seed
+from harness.lab.templates import Templates
 from harness.lease import leased_folder, make_private_folder, sweep
-from harness.machine.accelerator import choose_accelerator
 from harness.machine.broker import Broker, host_folder
 from harness.machine.checkpoint import CheckpointStore
-from harness.machine.qemu import qemu_identity, require_qemu
 from harness.machine.spec import Accelerator as Accelerator
-from harness.machine.spec import Firmware, MachineSpec, MemoryFile
 from harness.machine.ssh import SshIdentity
 from harness.payload import build_agent, build_payload
-from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
@@ -47,24 +43,21 @@ if TYPE_CHECKING:
 
     from harness.gpu import GpuModel
     from harness.gpu.script import GpuScript
-    from harness.image import Image, ImageListener, StockImage
+    from harness.image import Image, ImageListener, StockKernel
     from harness.lab.layers import Layer
+    from harness.lab.machine import LabMachine
+    from harness.machine import VmDriver
     from harness.machine.accelerator import AcceleratorChoice
-    from harness.machine.checkpoint import Checkpoint, CheckpointEvent, CheckpointPlace
+    from harness.machine.checkpoint import Checkpoint
+    from harness.machine.spec import MachineSpec
     from harness.payload import Payload
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
 _FETCH_S = 3600.0
 _BAKE_KVM_S = 120.0
-_LAYER_KVM_S = 120.0
-_COPY_S = 120.0
-_BOOT_KVM_S = 30.0
+_KERNELS_S = 600.0
 _DISK = "disk.qcow2"
-#: What a full driver build writes, with room to spare.
-_OVERLAY_MIB = 1024
-_STOCK_DISK_GIB = 10
-_STOCK_MEMORY_MIB = 1024
 
 
 @dataclass(kw_only=True)
@@ -73,6 +66,7 @@ class Lab:
 
     settings: Settings
     folder: Path
+    driver: VmDriver
     accelerator: AcceleratorChoice
     payload: Payload
     agent_program: Payload
@@ -81,28 +75,53 @@ class Lab:
     broker: Broker
     store: ImageStore = field(init=False)
     stock: StockStore = field(init=False)
+    derived: DerivedStore = field(init=False)
     checkpoints: CheckpointStore = field(init=False)
-    _machines: set[LabMachine] = field(init=False, default_factory=set)
-    _is_abandoned: bool = field(init=False, default=False)
-    _held: dict[Layer, Checkpoint] = field(init=False, default_factory=dict)
-    _holding: threading.RLock = field(init=False, default_factory=threading.RLock)
-    _resources: contextlib.ExitStack = field(init=False, default_factory=contextlib.ExitStack)
+    machines: Machines = field(init=False)
+    templates: Templates = field(init=False)
 
     def __post_init__(self) -> None:
         self.store = ImageStore(
             self.settings.image_store, accepted_licences=self.settings.accepted_licences
         )
         self.stock = StockStore(self.settings.stock_store)
+        self.derived = DerivedStore(self.settings.derived_store)
         self.checkpoints = CheckpointStore(
             self.settings.checkpoint_store, limit_mib=self.settings.checkpoint_limit_mib
         )
+        self.machines = Machines(
+            self.folder,
+            Equipment(
+                driver=self.driver,
+                agent_program=self.agent_program.content,
+                identity=self.identity,
+                broker=self.broker,
+                transport=lambda: self.transport,
+                tell=self._tell,
+            ),
+        )
+        self.templates = Templates(
+            checkpoints=self.checkpoints,
+            images=self.store,
+            machines=self.machines,
+            driver=self.driver,
+            spec_of=self._spec_of,
+            agent_digest=self.agent_program.digest,
+            folder=self.folder,
+            evidence_folder=self.settings.evidence_folder,
+            patience=self.accelerator.accelerator.patience,
+            listener=self.listener,
+        )
+
+    def _tell(self, message: str) -> None:
+        self.listener(ImageEvent(image="machines", stage=Stage.WAIT, message=message))
 
     def close(self) -> None:
         """Let go of the checkpoints and the images that this lab used."""
-        self._held.clear()
-        self._resources.close()
+        self.templates.close()
         self.store.close()
         self.stock.close()
+        self.derived.close()
 
     def node_image(self, name: str | None = None) -> Image:
         """Return an image of the catalogue, built where the cache has none.
@@ -112,10 +131,11 @@ class Lab:
         name = name or self.settings.images[0]
         source = load_catalogue(self.settings.images_folder).get(name)
         if not isinstance(source, Recipe):
-            raise RequirementError(
-                f"The image '{name}' is a stock image, with a boot loader of its "
-                "own, and nodes boot only images that were built from a recipe; choose one of "
-                "kind 'build' with --image."
+            # What a person asked for can't be had anywhere: no reason to skip.
+            raise BadInputError(
+                f"'{name}' is a stock image, and these nodes are of images that are built from a "
+                "recipe; name one of kind 'build', or ask for a node of `lab.stock_image`.",
+                source="--image",
             )
         return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
 
@@ -128,11 +148,24 @@ class Lab:
         if isinstance(source, LocalImage):
             return open_local(source, Algorithm.SHA256)
         if not isinstance(source, Stock):
-            raise RequirementError(
-                f"The image '{name}' is built from a recipe, and has no boot loader; use "
-                "`node_image`, or name one of kind 'url'."
+            raise BadInputError(
+                f"'{name}' is built from a recipe, and has no boot loader; use `node_image`, or name "
+                "one of kind 'url' or a file.",
+                source="stock_image",
             )
         return self.stock.ensure(source, deadline=Deadline.after(_FETCH_S), listener=self.listener)
+
+    def stock_kernels(self, image: StockImage) -> tuple[StockKernel, ...]:
+        """Return the kernels of a stock image's boot menu, the oldest first, for `StockBoot`.
+
+        They are taken out of its disk where the cache has none; nothing is booted for it.
+        """
+        deadline = Deadline.after(_KERNELS_S)
+        return self.derived.kernels(image, deadline=deadline, listener=self.listener)
+
+    def stock_booted(self, image: StockImage, boot: StockBoot | None = None) -> Layer:
+        """Return the layer of a stock image whose cloud-init has finished, for `clone`."""
+        return stock_booted(image, images=self.settings.images_folder, boot=boot)
 
     def baked_image(self, name: str | None = None) -> Image:
         """Return the node image of this name with the driver baked in by a machine without a GPU.
@@ -192,17 +225,21 @@ class Lab:
 
         `start` is "cold" or "clone", as the settings say where it is None. A clone goes on from
         a checkpoint of its image and kernel, taken just before cloud-init; `disk` needs a cold
-        start.
+        start, and so does a stock image.
         """
+        if isinstance(request.image, StockImage):
+            with self._boot_stock_node(request, request.image, disk) as node:
+                yield node
+            return
         layer = booted(
             request.image,
-            request.booted_kernel,
+            request.kernel,
             memory_mib=request.memory_mib,
             slots=request.slots,
         )
         is_clone = disk is None and (start or self.settings.machine_start) == "clone"
         checkpoint = self.hold(layer) if is_clone else None
-        with self._machine_folder(request.name) as folder:
+        with self.machines.place(request.name) as folder:
             if disk is None:
                 disk = folder / _DISK
                 backing = request.image.disk if checkpoint is None else checkpoint.disk
@@ -223,56 +260,93 @@ class Lab:
                     seed=folder / SEED,
                 )
             else:
-                spec = self._spec_of(layer, request.name, disk)
-            machine = LabMachine(
+                spec = self._spec_of(layer, request.name, disk, folder)
+            machine = self.machines.new(
                 spec,
                 folder,
-                self._equipment(),
                 gpus=request.gpus,
                 gpu_scripts=request.gpu_scripts,
                 checkpoint=checkpoint,
             )
             node = Node(request, machine, payload=self.payload, identity=self.identity)
-            with self._account_for(machine), node:
+            with self.machines.accounted_for(machine), node:
+                yield node
+
+    @contextlib.contextmanager
+    def _boot_stock_node(
+        self, request: NodeRequest, image: StockImage, disk: Path | None
+    ) -> Iterator[Node]:
+        boot = replace(request.stock or StockBoot(), memory_mib=request.memory_mib)
+        with self.machines.place(request.name) as folder:
+            spec = self._stock_spec(
+                image, boot, name=request.name, folder=folder, disk=disk, slots=request.slots
+            )
+            machine = self.machines.new(
+                replace(spec, seed=folder / SEED),
+                folder,
+                gpus=request.gpus,
+                gpu_scripts=request.gpu_scripts,
+            )
+            node = Node(
+                request,
+                machine,
+                payload=self.payload,
+                identity=self.identity,
+                early=agent_commands(self.settings.images_folder),
+            )
+            with self.machines.accounted_for(machine), node:
                 yield node
 
     @contextlib.contextmanager
     def boot_stock(
-        self,
-        image: StockImage,
-        *,
-        name: str = "stock",
-        firmware: str = "bios",
-        disk_gib: int = _STOCK_DISK_GIB,
-        memory_mib: int = _STOCK_MEMORY_MIB,
+        self, image: StockImage, boot: StockBoot | None = None, *, name: str = "stock"
     ) -> Iterator[LabMachine]:
         """Boot a distribution's image by firmware and its own boot loader, and end it afterwards.
 
         Its disk is an overlay, larger than the image, which cloud-init grows into. The guest agent
-        comes with cloud-init, and so does a console on the serial port. `firmware` is "bios" or
-        "uefi"; raises RequirementError where the host has no OVMF.
+        comes with cloud-init, and so does a console on the serial port. `boot` says by which
+        firmware, or which kernel of `stock_kernels` alone; raises RequirementError where the host
+        has no OVMF.
         """
-        with self._machine_folder(name) as folder:
-            disk = folder / _DISK
-            self.store.create_overlay(image.disk, disk, size_gib=disk_gib)
+        with self.machines.place(name) as folder:
             seed = stock_seed(
                 name,
                 instance_id=f"{name}-{folder.name}",
                 images=self.settings.images_folder,
                 access=self.identity.access,
             )
-            spec = MachineSpec(
-                name=name,
-                accelerator=self.accelerator.accelerator,
-                kernel=Firmware(flash=ovmf(folder) if firmware == "uefi" else None),
-                disk=disk,
-                seed=write_seed(seed, folder / SEED),
-                memory_mib=memory_mib,
-                qemu=self.settings.qemu,
+            spec = self._stock_spec(image, boot or StockBoot(), name=name, folder=folder)
+            machine = self.machines.new(
+                replace(spec, seed=write_seed(seed, folder / SEED)), folder
             )
-            machine = LabMachine(spec, folder, self._equipment())
-            with self._account_for(machine), machine:
+            with self.machines.accounted_for(machine), machine:
                 yield machine
+
+    def _stock_spec(
+        self,
+        image: StockImage,
+        boot: StockBoot,
+        *,
+        name: str,
+        folder: Path,
+        disk: Path | None = None,
+        slots: int = 1,
+    ) -> MachineSpec:
+        """Make a stock machine's disk and firmware in its folder, and return what boots them."""
+        boot = boot.of(image)
+        if disk is None:
+            disk = folder / _DISK
+            self.store.create_overlay(image.disk, disk, size_gib=boot.size_gib(image))
+        origin = StockOrigin(image=image, boot=boot, images=self.settings.images_folder)
+        shape = Shape(
+            accelerator=self.accelerator.accelerator,
+            qemu=self.settings.qemu,
+            memory_mib=boot.memory_mib,
+            slots=slots,
+            has_apertures=self._has_apertures,
+        )
+        boot.prepare(folder)
+        return origin.spec(name, shape, disk=disk, folder=folder)
 
     @contextlib.contextmanager
     def clone(
@@ -290,150 +364,42 @@ class Lab:
         maps the checkpoint's memory privately, so nothing that it does reaches another one.
         """
         checkpoint = self.hold(layer)
-        with self._machine_folder(name) as folder:
+        with self.machines.place(name) as folder:
             disk = folder / _DISK
             self.store.create_overlay(checkpoint.disk, disk)
-            machine = LabMachine(
-                self._spec_of(layer, name, disk),
+            spec = self._spec_of(layer, name, disk, folder)
+            machine = self.machines.new(
+                layer.origin.prepare(spec, folder, is_first=False),
                 folder,
-                self._equipment(),
                 gpus=gpus,
-                gpu_scripts=gpu_scripts or {},
+                gpu_scripts=gpu_scripts,
                 checkpoint=checkpoint,
                 hostname=hostname,
             )
-            with self._account_for(machine), machine:
+            with self.machines.accounted_for(machine), machine:
                 yield machine
 
-    def hold(self, layer: Layer) -> Checkpoint:
-        """Return a layer's checkpoint, made where the cache has none, and in use until the end."""
-        with self._holding:
-            if layer not in self._held:
-                parent = None if layer.parent is None else self.hold(layer.parent)
-                spec = self._spec_of(layer, layer.name, self.folder / _DISK)
-                # An image that was built again under its key has other blocks for an overlay.
-                disk = manifest.KIND.read(layer.image.folder).files[manifest.DISK]
-                parts = {
-                    **key_parts(layer, spec),
-                    **self._host_parts,
-                    "image_disk_sha256": disk.sha256,
-                }
-                self._held[layer] = self._resources.enter_context(
-                    self.checkpoints.use(
-                        layer.name,
-                        parts,
-                        functools.partial(self._make, layer, parent),
-                        memory_mib=layer.memory_mib,
-                        parent=parent,
-                        deadline=Deadline.after(
-                            _LAYER_KVM_S * self.accelerator.accelerator.patience
-                        ),
-                        listener=self._hear_of_checkpoint,
-                    )
-                )
-            return self._held[layer]
-
-    def _hear_of_checkpoint(self, event: CheckpointEvent) -> None:
-        self.listener(ImageEvent(image=event.checkpoint, stage=event.stage, message=event.message))
-
-    def _make(
-        self, layer: Layer, parent: Checkpoint | None, place: CheckpointPlace
-    ) -> Mapping[str, str]:
-        """Bring a machine to the layer's state, save it in `place`, and return its facts."""
-        backing = layer.image.disk if parent is None else parent.disk
-        self.store.create_overlay(backing, place.disk)
-        if parent is not None:
-            copied = LocalRunner().run(
-                ["cp", "--reflink=auto", "--sparse=always", str(parent.ram), str(place.ram)],
-                timeout_s=_COPY_S,
-            )
-            copied.check(f"Copying the memory of '{parent.folder}'")
-        _reserve(place.ram, layer.memory_mib)
-        spec = replace(
-            self._spec_of(layer, layer.name, place.disk),
-            memory_file=MemoryFile(path=place.ram, is_private=False),
-        )
-        nonce = secrets.token_hex(16)
-        with self._machine_folder(layer.name) as folder:
-            machine = LabMachine(spec, folder, self._equipment(), checkpoint=parent)
-            try:
-                with self._account_for(machine), machine:
-                    if layer.make is None:
-                        for unit in HELD_UNITS:
-                            machine.agent.wait_for_unit(unit, machine.deadline(_BOOT_KVM_S))
-                    else:
-                        layer.make(machine)
-                    machine.save(place.state, nonce)
-            except HarnessError as error:
-                kept = make_private_folder(self.settings.evidence_folder / "layers" / layer.name)
-                for log in ("argv.txt", "stderr.log", "serial.log"):
-                    if (folder / log).is_file():
-                        shutil.copyfile(folder / log, kept / log)
-                raise HarnessError(
-                    f"The layer '{layer.name}' could not be made. {error}\nWhat its machine "
-                    f"printed lies in '{kept}'."
-                ) from error
-        return {NONCE_FACT: hashlib.sha256(nonce.encode()).hexdigest()}
-
-    def _spec_of(self, layer: Layer, name: str, disk: Path) -> MachineSpec:
+    def _spec_of(self, layer: Layer, name: str, disk: Path, folder: Path) -> MachineSpec:
         return layer.spec(
             name,
             accelerator=self.accelerator.accelerator,
             qemu=self.settings.qemu,
             disk=disk,
+            folder=folder,
             has_apertures=self._has_apertures,
         )
 
-    @functools.cached_property
-    def _host_parts(self) -> Mapping[str, object]:
-        """Return what a saved state depends on beside the machine: it moves between no two."""
-        return {
-            "qemu": qemu_identity(self.settings.qemu, self.accelerator.accelerator),
-            "agent": self.agent_program.digest,
-        }
-
-    def _equipment(self) -> Equipment:
-        def tell(message: str) -> None:
-            self.listener(ImageEvent(image="machines", stage=Stage.WAIT, message=message))
-
-        return Equipment(
-            agent_program=self.agent_program.content,
-            identity=self.identity,
-            broker=self.broker,
-            transport=lambda: self.transport,
-            tell=tell,
-        )
-
-    @contextlib.contextmanager
-    def _machine_folder(self, name: str) -> Iterator[Path]:
-        self._require_space()
-        folder = make_private_folder(self.folder / f"{name}-{secrets.token_hex(3)}")
-        try:
-            yield folder
-        finally:
-            # An overlay holds hundreds of megabytes, and a run may boot many nodes.
-            shutil.rmtree(folder, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def _account_for(self, machine: LabMachine) -> Iterator[None]:
-        """Let `abandon` end a machine, from before it starts."""
-        self._machines.add(machine)
-        try:
-            if self._is_abandoned:
-                raise HarnessError(f"Machine '{machine.name}' is not wanted any more.")
-            yield
-        finally:
-            self._machines.discard(machine)
+    def hold(self, layer: Layer) -> Checkpoint:
+        """Return a layer's checkpoint, made where the cache has none, and in use until the end."""
+        return self.templates.hold(layer)
 
     @functools.cached_property
     def transport(self) -> Transport:
-        """Return the way by which this QEMU takes an emulated GPU without harm.
+        """Return the way by which machines take an emulated GPU without harm.
 
         Raises RequirementError where there is none, with what would do.
         """
-        return find_transport(
-            self.settings.qemu, self.accelerator.accelerator.accel, LocalRunner()
-        )
+        return self.driver.transport(self.accelerator.accelerator)
 
     @functools.cached_property
     def _has_apertures(self) -> bool:
@@ -448,18 +414,7 @@ class Lab:
 
     def abandon(self) -> None:
         """End every machine at once, from any thread; those who wait for one learn of it."""
-        self._is_abandoned = True
-        for machine in list(self._machines):
-            machine.kill()
-
-    def _require_space(self) -> None:
-        """Refuse to start a machine whose overlay would run out of space half-way."""
-        free_mib = shutil.disk_usage(self.folder).free >> 20
-        if free_mib < _OVERLAY_MIB:
-            raise RequirementError(
-                f"A node's overlay may take {_OVERLAY_MIB} MiB, but '{self.folder}' has only "
-                f"{free_mib} MiB left; free some, or set XDG_CACHE_HOME to a larger disk."
-            )
+        self.machines.abandon()
 
     def keep(self, evidence: Evidence, name: str) -> Path:
         """Copy an evidence folder to where people look for it, and return its new path."""
@@ -472,12 +427,6 @@ class Lab:
         return kept
 
 
-def _reserve(ram: Path, memory_mib: int) -> None:
-    """Give a memory file all of its blocks: QEMU dies of SIGBUS at a page that finds none."""
-    with ram.open("ab") as file:
-        os.posix_fallocate(file.fileno(), 0, memory_mib << 20)
-
-
 #: What a bake is asked for: section 4 of the contract, with prebaking switched on.
 BAKE = {"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"}
 
@@ -488,17 +437,19 @@ def open_lab(settings: Settings, listener: ImageListener) -> Iterator[Lab]:
 
     Raises RequirementError where the host cannot run machines.
     """
-    runner = LocalRunner()
-    require_qemu(settings.qemu)
-    sweep(settings.runs_folder)
-    choice = choose_accelerator(
-        settings.accelerator, qemu=settings.qemu, runner=runner, cache=settings.cache
-    )
-    with leased_folder(settings.runs_folder, prefix="run") as folder:
+    with contextlib.ExitStack() as opened:
+
+        def tell(message: str) -> None:
+            listener(ImageEvent(image="machines", stage=Stage.WAIT, message=message))
+
+        driver = opened.enter_context(open_driver(settings, tell))
+        sweep(settings.runs_folder)
+        folder = opened.enter_context(leased_folder(settings.runs_folder, prefix="run"))
         lab = Lab(
             settings=settings,
             folder=folder,
-            accelerator=choice,
+            driver=driver,
+            accelerator=driver.choose_accelerator(settings.accelerator),
             payload=build_payload(),
             agent_program=build_agent(),
             identity=SshIdentity.generate(make_private_folder(folder / "keys")),

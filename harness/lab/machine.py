@@ -1,4 +1,4 @@
-"""A machine of a lab: QEMU with its emulated GPUs, its guest's agent, and the way it began."""
+"""A machine of a lab: a VM with its emulated GPUs, its guest's agent, and the way it began."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from harness.gpu.serving import serve_gpu
 from harness.gpu.transport import Transport
 from harness.machine.broker import Demand
 from harness.machine.guest import Guest
-from harness.machine.qemu import QemuMachine
-from harness.machine.spec import Accelerator, Firmware, MemoryFile
+from harness.machine.spec import DirectKernel, Firmware, MemoryFile
 from harness.machine.ssh import SshRunner
 from harness.provisioning.wait import (
     Deadline,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from harness.gpu.script import GpuScript
     from harness.gpu.server import DeviceServer
     from harness.gpu.trace import AccessTrace
+    from harness.machine import Machine, VmDriver
     from harness.machine.agent import Agent
     from harness.machine.broker import Broker
     from harness.machine.checkpoint import Checkpoint
@@ -94,10 +94,11 @@ LET_GO = (
 class Equipment:
     """What a lab lends to each of its machines.
 
-    `transport` raises RequirementError where QEMU takes no emulated GPU; `tell` hears
-    why a machine has to wait for room.
+    `driver` makes the VM itself. `transport` raises RequirementError where QEMU takes no emulated
+    GPU; `tell` hears why a machine has to wait for room.
     """
 
+    driver: VmDriver
     agent_program: bytes = field(repr=False)
     identity: SshIdentity
     broker: Broker
@@ -141,7 +142,7 @@ class LabMachine:
         self._ssh: SshRunner | None = None
         self._is_agent_ready = False
         self._is_killed = False
-        self._qemu: QemuMachine | None = None
+        self._vm: Machine | None = None
         if checkpoint is not None:
             memory = spec.memory_file or MemoryFile(path=checkpoint.ram, is_private=True)
             spec = replace(spec, is_restored=True, seed=None, memory_file=memory)
@@ -168,11 +169,11 @@ class LabMachine:
         return self.spec.name
 
     @property
-    def qemu(self) -> QemuMachine:
-        """Return the machine's process; raises HarnessError before it has been started."""
-        if self._qemu is None:
+    def vm(self) -> Machine:
+        """Return the VM itself; raises HarnessError before it has been started."""
+        if self._vm is None:
             raise HarnessError(f"Machine '{self.name}' has not been started.")
-        return self._qemu
+        return self._vm
 
     def _start(self) -> None:
         equipment = self._equipment
@@ -184,16 +185,18 @@ class LabMachine:
                 tell=equipment.tell,
             )
         )
-        # After QEMU, whose guest would else see its GPUs vanish.
+        # After the VM, whose guest would else see its GPUs vanish.
         self._resources.callback(self._close_servers)
         at_start = () if self.checkpoint is not None else self._gpus
         attachments = [self._serve(model).attachment() for model in at_start]
-        self._qemu = QemuMachine(
-            self.spec, self.folder, attachments, agent_program=equipment.agent_program
+        self._vm = self._resources.enter_context(
+            equipment.driver.machine(
+                self.spec, self.folder, attachments, agent_program=equipment.agent_program
+            )
         )
-        self._resources.enter_context(self._qemu)
-        room.used_by(self._qemu.pid)
-        self._qemu.agent.link.explain_delay = lambda: self._stuck(_NOTICED_S)
+        if self._vm.pid is not None:
+            room.used_by(self._vm.pid)
+        self._vm.agent.link.explain_delay = lambda: self._stuck(_NOTICED_S)
         if self._is_killed:
             raise HarnessError(f"Machine '{self.name}' is not wanted any more.")
         if self.checkpoint is not None:
@@ -203,8 +206,8 @@ class LabMachine:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go on from the checkpoint, with the host's time and random numbers of its own."""
-        self.qemu.restore(checkpoint.state)
-        settled = self.qemu.agent.settle(self.deadline(_READY_KVM_S), hostname=self._hostname)
+        self.vm.restore(checkpoint.state)
+        settled = self.vm.agent.settle(self.deadline(_READY_KVM_S), hostname=self._hostname)
         told = hashlib.sha256((settled.nonce or "").encode()).hexdigest()
         if told != checkpoint.facts[NONCE_FACT]:
             raise HarnessError(
@@ -216,7 +219,7 @@ class LabMachine:
 
     def plug_seed(self, seed: Path) -> None:
         """Plug a seed volume into the running machine, and wait until the guest sees its label."""
-        self.qemu.plug_seed(seed)
+        self.vm.plug_seed(seed)
         self.agent.wait_for_file(_SEED_LABEL, self.deadline(_HOT_PLUG_KVM_S))
 
     def let_cloud_init_run(self) -> None:
@@ -235,9 +238,12 @@ class LabMachine:
         `progress` hears of boot stages and of provisioning's steps as the console shows them.
         Raises HarnessError when it has not in time, or at once when the guest can't any more.
         """
+        if not self._is_built:
+            # Its console may be any; the agent tells, and its limit is the deadline's.
+            return self.guest.wait_for_cloud_init_result(deadline)
         seen = ""
         while seen != FINISHED:
-            seen = self.qemu.console.wait_for(
+            seen = self.vm.console.wait_for(
                 f"{FINISHED}|{_MILESTONE}",
                 deadline,
                 what="that cloud-init has finished",
@@ -263,7 +269,7 @@ class LabMachine:
                 f"Machine '{self.name}' can't become a checkpoint while it has the GPU "
                 f"'{next(iter(self._servers))}'; unplug it before, and plug one into each clone."
             )
-        self.qemu.unplug_seed(self.deadline(_HOT_PLUG_KVM_S))
+        self.vm.unplug_seed(self.deadline(_HOT_PLUG_KVM_S))
         # Whatever the guest is still at, each of its clones would go on with.
         self.guest.run("systemctl", "is-system-running", "--wait", timeout_s=_REST_S)
         self.guest.output_of("udevadm", "settle")
@@ -271,14 +277,14 @@ class LabMachine:
         self.guest.output_of("sh", "-c", _WARM_UP)
         self.guest.output_of("true")
         self.guest.output_of("sync")
-        self.qemu.wait_until_idle(Deadline.after(_REST_S))
+        self.vm.wait_until_idle(Deadline.after(_REST_S))
         self.agent.remember(nonce, self.deadline(_CONNECT_KVM_S))
-        self.qemu.save(state)
+        self.vm.save(state)
 
     def _serve(self, model: GpuModel) -> DeviceServer[Any]:
         transport = self._equipment.transport()
         spec = self.spec
-        if transport is Transport.MPQEMU and spec.cpus > 1 and spec.accelerator is Accelerator.KVM:
+        if transport is Transport.MPQEMU and self._equipment.driver.has_vcpu_threads(spec):
             raise HarnessError(
                 f"Machine '{spec.name}' has {spec.cpus} vCPUs, each in a thread of its own, and two "
                 f"threads that touch one '{transport.value}' at once hang QEMU; give it one vCPU, "
@@ -307,7 +313,7 @@ class LabMachine:
     def hot_plug(self, model: GpuModel) -> str:
         """Plug a GPU into the running machine, and return its device id."""
         server = self._serve(model)
-        self.qemu.plug(server.attachment())
+        self.vm.plug(server.attachment())
         return server.device_id
 
     def wait_for_gpu(self, model: GpuModel, *, count: int = 1) -> None:
@@ -319,7 +325,7 @@ class LabMachine:
 
     def hot_unplug(self, device_id: str) -> None:
         """Ask the guest to let go of a GPU, and wait until it has; its trace is kept."""
-        self.qemu.unplug(device_id, self.deadline(_HOT_PLUG_KVM_S))
+        self.vm.unplug(device_id, self.deadline(_HOT_PLUG_KVM_S))
         server = self._servers.pop(device_id)
         server.close()
         self._departed[device_id] = server.gpu
@@ -355,11 +361,16 @@ class LabMachine:
     def agent(self) -> Agent:
         """Return the guest's agent; the first use in a booted machine waits until it is up."""
         if not self._is_agent_ready:
-            is_firmware = isinstance(self.spec.kernel, Firmware)
-            patience_s = _READY_BY_FIRMWARE_KVM_S if is_firmware else _READY_KVM_S
-            self.qemu.agent.wait_until_ready(self.deadline(patience_s))
+            patience_s = _READY_KVM_S if self._is_built else _READY_BY_FIRMWARE_KVM_S
+            self.vm.agent.wait_until_ready(self.deadline(patience_s))
             self._is_agent_ready = True
-        return self.qemu.agent
+        return self.vm.agent
+
+    @property
+    def _is_built(self) -> bool:
+        """Return whether the image is one of ours, with the agent in it and a console on serial."""
+        kernel = self.spec.kernel
+        return isinstance(kernel, DirectKernel) and not kernel.is_verbatim
 
     @property
     def guest(self) -> Guest:
@@ -375,7 +386,7 @@ class LabMachine:
         if self._ssh is None:
             runner = SshRunner(
                 name=self.name,
-                port=self.qemu.ssh_port(),
+                port=self.vm.ssh_port(),
                 identity=self._equipment.identity,
                 folder=self.folder,
             )
@@ -415,12 +426,12 @@ class LabMachine:
             wait_for(f"machine '{self.name}' to come back", look, deadline, interval_s=0.5)
         except WaitTimeoutError as error:
             raise HarnessError(
-                f"{error} Its serial console says in '{self.qemu.serial_log}' how far it came."
+                f"{error} Its serial console says in '{self.vm.serial_log}' how far it came."
             ) from error
 
     def trouble(self) -> str | None:
         """Say why nothing good can come of this machine any more, or None."""
-        return self._stuck(_STALL_S) or self.qemu.trouble()
+        return self._stuck(_STALL_S) or self.vm.trouble()
 
     def _stuck(self, patience_s: float) -> str | None:
         """Name a GPU on which the guest has been blocked for so long, or None."""
@@ -430,8 +441,8 @@ class LabMachine:
     def kill(self) -> None:
         """End the machine at once, from any thread; who waits for it learns of that."""
         self._is_killed = True
-        if self._qemu is not None:
-            self._qemu.kill()
+        if self._vm is not None:
+            self._vm.kill()
 
     def deadline(self, kvm_s: float) -> Deadline:
         """Return a deadline of `kvm_s` seconds under KVM, and of what TCG needs for the same."""

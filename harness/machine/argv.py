@@ -1,7 +1,8 @@
-"""A machine's command line; pure."""
+"""A machine's command line, and what follows from it; pure."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ AGENT_PORT = "harness.agent"
 SEED_PORT = "seed"
 #: Past every slot that a GPU takes.
 _SEED_SLOT = 31
+_SSH_FORWARD = re.compile(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,8 @@ def _boot_argv(spec: MachineSpec) -> Sequence[str]:
         return () if kernel.flash is None else _flash_argv(kernel.flash)
     if spec.is_restored:
         return ("-kernel", str(kernel.vmlinuz))
-    words = (*kernel.append, *spec.accelerator.kernel_append, *spec.extra_append)
+    spared = () if kernel.is_verbatim else spec.accelerator.kernel_append
+    words = (*kernel.append, *spared, *spec.extra_append)
     return (
         *("-kernel", str(kernel.vmlinuz)),
         *("-initrd", str(kernel.initrd)),
@@ -157,3 +160,14 @@ def _memory_backend(spec: MachineSpec) -> str:
 def _quoted(path: Path) -> str:
     """Return `path` as QEMU's option parser takes it: a comma is written twice."""
     return str(path).replace(",", ",,")
+
+
+def ssh_port_of(usernet: str) -> int:
+    """Return the loopback port that leads to the guest's SSH server, as `info usernet` has it.
+
+    Raises HarnessError where there is no such forward.
+    """
+    found = _SSH_FORWARD.search(usernet)
+    if found is None:
+        raise HarnessError(f"QEMU shows no forward to the guest's SSH port: {usernet!r}.")
+    return int(found.group(1))

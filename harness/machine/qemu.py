@@ -5,28 +5,35 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import math
 import os
-import re
 import shlex
 import shutil
 import signal
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, RequirementError
 from harness.machine.agent import Agent
-from harness.machine.argv import SEED_PORT, Channels, render_argv, root_port_id
+from harness.machine.argv import SEED_PORT, Channels, render_argv, ssh_port_of
 from harness.machine.console import Console
+from harness.machine.devicestate import (
+    CAPABILITIES,
+    LAST_WORDS_S,
+    MIGRATE_S,
+    QUIET,
+    is_end,
+    with_kernel_header,
+)
 from harness.machine.qmp import QmpEvent, QmpSession, names
-from harness.machine.spec import Accelerator, Firmware
+from harness.machine.rest import wait_until_idle
+from harness.machine.rootports import RootPorts
+from harness.machine.spec import Accelerator
 from harness.provisioning.command import spawn
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -38,24 +45,8 @@ if TYPE_CHECKING:
 _START_S = 30.0
 _QMP_S = 30.0
 _QUIT_S = 5.0
-_LAST_WORDS_S = 2.0
-_MIGRATE_S = 120.0
-#: More than the set-up code of any kernel; Documentation/arch/x86/boot.rst has 64 sectors at most.
-_KERNEL_HEADER_BYTES = 64 << 10
-#: A guest that takes no more of a core than this, over so many looks in a row, rests. udev's
-#: workers end after three idle seconds; each clone would have to see them off.
-_IDLE_SHARE = 0.05
-_IDLE_LOOK_S = 1.0
-_IDLE_LOOKS = 5
-#: What a checkpoint's device state is saved and loaded with: the memory stays in its file.
-_CAPABILITIES = [
-    {"capability": "x-ignore-shared", "state": True},
-    {"capability": "events", "state": True},
-]
 _FILE_URI_MAJOR = 9
 _STATE_FDSET = 1
-_ENDS = frozenset({"completed", "failed", "cancelled"})
-_SSH_FORWARD = re.compile(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)")
 
 
 def require_qemu(qemu: str) -> None:
@@ -117,9 +108,7 @@ class QemuMachine:
         self._attachments = tuple(attachments)
         self._process: ChildProcess | None = None
         self._resources = contextlib.ExitStack()
-        self._ports: dict[str, str] = {
-            attachment.id: root_port_id(index) for index, attachment in enumerate(attachments)
-        }
+        self._ports = RootPorts(spec, attachments)
 
     def __enter__(self) -> Self:
         self.start()
@@ -132,6 +121,15 @@ class QemuMachine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def logs(self) -> Mapping[str, Path]:
+        """Return what is left in `folder` for those who ask what happened."""
+        return {
+            "argv.txt": self.folder / "argv.txt",
+            "stderr.log": self.stderr_log,
+            "serial.log": self.serial_log,
+        }
 
     @property
     def serial_log(self) -> Path:
@@ -175,7 +173,7 @@ class QemuMachine:
         self._resources.callback(agent_ours.close)
         with qmp_theirs, serial_theirs, agent_theirs:
             argv = render_argv(
-                self._started_spec(),
+                with_kernel_header(self.spec, self.folder),
                 Channels(
                     qmp_fd=qmp_theirs.fileno(),
                     serial_fd=serial_theirs.fileno(),
@@ -212,21 +210,6 @@ class QemuMachine:
                 f"{self._last_words()}. {error} Its command line was:\n{command_line}"
             ) from error
 
-    def _started_spec(self) -> MachineSpec:
-        """Return what QEMU is started with.
-
-        A restored guest has its kernel in memory, but QEMU has to place the option ROM of
-        `-kernel` as it did for the template. It asks no more of the file than its header, and
-        reading all of it takes 10 ms of a clone's 200.
-        """
-        spec = self.spec
-        if not spec.is_restored or isinstance(spec.kernel, Firmware):
-            return spec
-        head = self.folder / "kernel-header"
-        with spec.kernel.vmlinuz.open("rb") as kernel:
-            head.write_bytes(kernel.read(_KERNEL_HEADER_BYTES))
-        return replace(spec, kernel=replace(spec.kernel, vmlinuz=head))
-
     @property
     def events(self) -> tuple[QmpEvent, ...]:
         """Return QEMU's events so far, oldest first."""
@@ -246,36 +229,20 @@ class QemuMachine:
     def ssh_port(self) -> int:
         """Return the loopback port that leads to the guest's SSH server."""
         text = self._execute("human-monitor-command", {"command-line": "info usernet"})
-        found = _SSH_FORWARD.search(str(text))
-        if found is None:
-            raise HarnessError(f"QEMU shows no forward to the guest's SSH port: {text!r}.")
-        return int(found.group(1))
+        return ssh_port_of(str(text))
 
     def plug(self, attachment: GpuAttachment) -> None:
         """Hot-plug a device into the first free root port.
 
         Raises HarnessError where no port is free, or the ports' windows are too small for it.
         """
-        port = self._free_port()
-        if attachment.root_port_window_mib > self.spec.root_port_window_mib:
-            raise HarnessError(
-                f"The root ports of machine '{self.spec.name}' reserve "
-                f"{self.spec.root_port_window_mib} MiB, but device '{attachment.id}' needs "
-                f"{attachment.root_port_window_mib}; raise 'root_port_window_mib'."
-            )
-        if attachment.aperture_mib > self.spec.root_port_aperture_mib:
-            raise HarnessError(
-                f"The root ports of machine '{self.spec.name}' reserve "
-                f"{self.spec.root_port_aperture_mib} MiB for 64-bit BARs, but device "
-                f"'{attachment.id}' needs {attachment.aperture_mib}; raise "
-                "'root_port_aperture_mib'."
-            )
+        port = self._ports.choose(attachment)
         fdname = None
         if attachment.fd is not None:
             fdname = f"fd-{attachment.id}"
             self._qmp.hand_over(attachment.fd, fdname, Deadline.after(_QMP_S))
         self._execute("device_add", attachment.to_device_add(port, fdname))
-        self._ports[attachment.id] = port
+        self._ports.take(attachment.id, port)
 
     def unplug(self, device_id: str, deadline: Deadline) -> None:
         """Ask the guest to let go of a device, and wait until it has."""
@@ -287,7 +254,7 @@ class QemuMachine:
             deadline,
             since=seen,
         )
-        self._ports.pop(device_id, None)
+        self._ports.release(device_id)
 
     def plug_seed(self, seed: Path) -> None:
         """Hot-plug a seed volume, where the machine was started without one."""
@@ -326,29 +293,7 @@ class QemuMachine:
         Raises HarnessError where it never rests.
         """
         stat = Path(f"/proc/{self.pid}/stat")
-        # The first look has nothing to compare with.
-        before, rests = -math.inf, 0
-
-        def look() -> Observation[bool]:
-            nonlocal before, rests
-            now = _processor_s(stat)
-            share, before = (now - before) / _IDLE_LOOK_S, now
-            rests = rests + 1 if share <= _IDLE_SHARE else 0
-            return Observation(
-                True if rests >= _IDLE_LOOKS else None, f"{share:.0%} of a core in use"
-            )
-
-        try:
-            wait_for(
-                f"machine '{self.spec.name}' to come to rest",
-                look,
-                deadline,
-                interval_s=_IDLE_LOOK_S,
-            )
-        except WaitTimeoutError as error:
-            raise HarnessError(
-                f"{error} A checkpoint is taken of a guest that rests; end what keeps it busy."
-            ) from error
+        wait_until_idle(self.spec.name, lambda: _processor_s(stat), deadline)
 
     def save(self, state: Path) -> None:
         """Stop the guest, save its devices' state to the new file `state`, and end QEMU.
@@ -358,7 +303,7 @@ class QemuMachine:
         that cannot be saved.
         """
         self._execute("stop")
-        self._execute("migrate-set-capabilities", {"capabilities": _CAPABILITIES})
+        self._execute("migrate-set-capabilities", {"capabilities": CAPABILITIES})
         self._migrate("migrate", state, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         self._execute("quit")
         self._wait_for_exit(Deadline.after(_QMP_S))
@@ -368,10 +313,8 @@ class QemuMachine:
 
         Raises HarnessError where QEMU finds that the state is another machine's, or cut short.
         """
-        self._execute("migrate-set-capabilities", {"capabilities": _CAPABILITIES})
-        # Else the guest's card announces itself to a network that knows nobody else, and every
-        # listener to netlink wakes up: a third of what a clone does until its first answer.
-        self._execute("migrate-set-parameters", {"announce-rounds": 0})
+        self._execute("migrate-set-capabilities", {"capabilities": CAPABILITIES})
+        self._execute("migrate-set-parameters", QUIET)
         self._migrate("migrate-incoming", state, os.O_RDONLY)
         self._execute("cont")
 
@@ -386,8 +329,8 @@ class QemuMachine:
             self._execute(command, {"uri": uri})
             event = self._qmp.wait_for_event(
                 f"the end of '{command}'",
-                lambda event: event.name == "MIGRATION" and event.data.get("status") in _ENDS,
-                Deadline.after(_MIGRATE_S),
+                is_end,
+                Deadline.after(MIGRATE_S),
                 since=seen,
             )
         except HarnessError as error:
@@ -412,7 +355,7 @@ class QemuMachine:
     def _no_state(self, command: str, state: Path, reason: str) -> HarnessError:
         with contextlib.suppress(HarnessError):
             # QEMU ends over a state that it can't load, and says why just before.
-            self._wait_for_exit(Deadline.after(_LAST_WORDS_S))
+            self._wait_for_exit(Deadline.after(LAST_WORDS_S))
         return HarnessError(
             f"QEMU of machine '{self.spec.name}' could not carry out '{command}' with the state "
             f"'{state}'. {reason} Its stderr says: {self._last_words()}"
@@ -420,16 +363,6 @@ class QemuMachine:
 
     def _last_words(self) -> str:
         return self.stderr_log.read_text(errors="replace").strip()[-2000:] or "nothing"
-
-    def _free_port(self) -> str:
-        taken = set(self._ports.values())
-        for index in range(self.spec.root_ports):
-            if root_port_id(index) not in taken:
-                return root_port_id(index)
-        raise HarnessError(
-            f"All {self.spec.root_ports} root ports of machine '{self.spec.name}' are taken; "
-            "raise 'root_ports'."
-        )
 
     def wait_for_power_off(self, deadline: Deadline) -> None:
         """Wait until the guest has powered itself off and QEMU has ended.
@@ -458,7 +391,7 @@ class QemuMachine:
         except WaitTimeoutError as error:
             raise HarnessError(str(error)) from error
 
-    def _execute(self, command: str, arguments: dict[str, object] | None = None) -> object:
+    def _execute(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         return self._qmp.execute(command, Deadline.after(_QMP_S), arguments)
 
     def kill(self) -> None:

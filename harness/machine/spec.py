@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
 
 from harness.errors import BadInputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 
@@ -68,7 +66,11 @@ class Accelerator(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DirectKernel:
-    """A kernel that QEMU loads itself, without firmware's boot order and boot loader."""
+    """A kernel that QEMU loads itself, without firmware's boot order and boot loader.
+
+    One that `is_verbatim` is told `append` and what a caller adds, and not what spares time under
+    the accelerator.
+    """
 
     version: str
     vmlinuz: Path
@@ -82,6 +84,7 @@ class DirectKernel:
         "mitigations=off",
         "quiet",
     )
+    is_verbatim: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +121,7 @@ class MachineSpec:
     `root_ports` are empty PCIe slots into which a GPU is plugged, at start or later; each
     reserves `root_port_window_mib` of address space, without which the guest finds no room for
     a hot-plugged function's memory BARs; `root_port_aperture_mib` is the same for 64-bit ones. A machine that `is_restored` waits for the state that
-    `QemuMachine.restore` loads; everything else must be as it was when that was saved.
+    `Machine.restore` loads; everything else must be as it was when that was saved.
     """
 
     name: str
@@ -161,3 +164,25 @@ class MachineSpec:
                 raise BadInputError(
                     f"{value} is too little; give {least} or more.", source="MachineSpec", key=key
                 )
+
+
+def placeless(spec: MachineSpec) -> MachineSpec:
+    """Return the machine with neutral names and paths, its memory in a file that it writes.
+
+    Two machines that are the same so have the same devices, and a saved state of one fits the
+    other.
+    """
+    kernel = spec.kernel
+    if isinstance(kernel, DirectKernel):
+        kernel = replace(kernel, vmlinuz=Path("vmlinuz"), initrd=Path("initrd"))
+    elif kernel.flash is not None:
+        kernel = Firmware(flash=Flash(code=Path("code"), variables=Path("variables")))
+    return replace(
+        spec,
+        name="checkpoint",
+        disk=Path("disk"),
+        seed=None,
+        kernel=kernel,
+        memory_file=MemoryFile(path=Path("ram"), is_private=False),
+        is_restored=False,
+    )

@@ -8,14 +8,18 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.machine.accelerator import CHOICES
-from harness.plugin import report, select
+from harness.plugin import drivers, report, select
 from harness.settings import (
     ACCEPT_OPTION,
+    DRIVER_CHOICES,
+    DRIVER_VARIABLE,
     EVIDENCE_CHOICES,
     START_CHOICES,
     TESTED_IMAGES,
+    URI_VARIABLE,
     Settings,
     accepted_licences,
+    first_of,
     is_ci,
 )
 
@@ -52,6 +56,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="a folder of GPU models beside those that come with the harness; may be repeated",
     )
+    group.addoption(
+        "--machine-driver",
+        choices=DRIVER_CHOICES,
+        help="what runs machines; 'node' judges one that exists (QEMU's own processes where "
+        "nothing is said)",
+    )
+    group.addoption(
+        "--machine-uri",
+        metavar="URI",
+        help="libvirt's URI, such as qemu:///session, or that of a node",
+    )
+    parser.addini("machine_driver", "what runs machines, as --machine-driver", default="")
+    parser.addini("machine_uri", "where, as --machine-uri", default="")
     group.addoption(
         "--machine-start",
         choices=START_CHOICES,
@@ -107,6 +124,15 @@ def pytest_configure(config: pytest.Config) -> None:
             image=config.getoption("--image"),
             images_folder=root / "images",
             gpu_models=(*config.getini("gpu_models"), *gpu_models),
+            machine_driver=first_of(
+                config.getoption("--machine-driver"),
+                DRIVER_VARIABLE,
+                config.getini("machine_driver"),
+            )
+            or Settings.machine_driver,
+            machine_uri=first_of(
+                config.getoption("--machine-uri"), URI_VARIABLE, config.getini("machine_uri")
+            ),
             machine_start=config.getoption("--machine-start"),
             evidence=config.getoption("--evidence"),
             evidence_folder=root / Path(config.getoption("--evidence-dir")),
@@ -118,4 +144,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
-    config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), "harness-reporter")
+    config.pluginmanager.register(
+        drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
+    )
+    config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)

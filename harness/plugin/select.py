@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import BadInputError, RequirementError, listed
 from harness.gpu.script import GpuScript
+from harness.plugin import drivers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ MARKERS = (
     "pin_image(reason): runs with the first image alone, since an image makes no difference to it",
     "real_driver: needs an image with NVIDIA's own driver",
     "slow: takes a minute or more, with what it alone needs",
+    drivers.MARKER,
 )
 
 

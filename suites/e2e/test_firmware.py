@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import RequirementError
-from harness.machine.qemu import QemuMachine
 from harness.machine.spec import Firmware, Flash, MachineSpec
 from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from harness.lab import Lab
+    from harness.machine import Machine
     from harness.settings import Settings
 
 _SAYS = b"the disk's own boot loader runs\n"
@@ -43,7 +45,7 @@ def a_disk(folder: Path) -> Path:
     return disk
 
 
-def a_machine(lab: Lab, folder: Path, firmware: Firmware) -> QemuMachine:
+def a_machine(lab: Lab, folder: Path, firmware: Firmware) -> AbstractContextManager[Machine]:
     spec = MachineSpec(
         name="firmware",
         accelerator=lab.accelerator.accelerator,
@@ -52,7 +54,7 @@ def a_machine(lab: Lab, folder: Path, firmware: Firmware) -> QemuMachine:
         memory_mib=256,
         qemu=lab.settings.qemu,
     )
-    return QemuMachine(spec, folder, agent_program=lab.agent_program.content)
+    return lab.driver.machine(spec, folder, agent_program=lab.agent_program.content)
 
 
 def patience(lab: Lab) -> Deadline:

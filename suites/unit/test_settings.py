@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
-from harness.settings import Settings, accepted_licences, is_ci
+from harness.settings import Settings, accepted_licences, first_of, is_ci
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,3 +76,22 @@ def test_licences_are_accepted_by_option_and_environment() -> None:
 def test_no_licence_is_accepted_by_itself() -> None:
     assert accepted_licences([], {}) == frozenset()
     assert Settings().accepted_licences == frozenset()
+
+
+def test_driver_is_told_by_option_environment_and_ini_in_this_order() -> None:
+    environment = {"HARNESS_MACHINE_DRIVER": "libvirt"}
+
+    assert first_of("node", "HARNESS_MACHINE_DRIVER", "qemu", environment) == "node"
+    assert first_of(None, "HARNESS_MACHINE_DRIVER", "qemu", environment) == "libvirt"
+    assert first_of(None, "HARNESS_MACHINE_DRIVER", "qemu", {}) == "qemu"
+    assert first_of(None, "HARNESS_MACHINE_DRIVER", "", {}) is None
+
+
+def test_unknown_driver_is_refused_with_those_that_are() -> None:
+    with pytest.raises(BadInputError, match="'xen' is none of qemu, libvirt, node"):
+        Settings(machine_driver="xen")
+
+
+def test_uri_without_a_driver_that_takes_one_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"'qemu:///system'.*--machine-driver=libvirt"):
+        Settings(machine_uri="qemu:///system")

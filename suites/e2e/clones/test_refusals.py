@@ -29,7 +29,7 @@ def begin_from(
     """Return a function that begins a machine from another state than the layer's."""
 
     def begin(checkpoint: Checkpoint) -> None:
-        monkeypatch.setitem(lab._held, cloud_init_done, checkpoint)
+        monkeypatch.setitem(lab.templates._held, cloud_init_done, checkpoint)
         with lab.clone(cloud_init_done):
             pass
 

@@ -134,10 +134,12 @@ def test_random_accesses_and_random_plugging_leave_everything_alive(
     # What the first of each costs is no leak.
     chaos.plug()
     chaos.unplug()
+    qemu = machine.vm.pid
+    assert qemu is not None
     threads, ours, qemus = (
         threading.active_count(),
         _descriptors(),
-        _descriptors(machine.qemu.pid),
+        _descriptors(qemu),
     )
     before_mib = _resident_mib()
 
@@ -145,7 +147,7 @@ def test_random_accesses_and_random_plugging_leave_everything_alive(
     while time.monotonic() < ends_at_s:
         chaos.act()
         SYSTEM_CLOCK.sleep(0.05)
-        assert machine.qemu.is_running, f"CHAOS_SEED={seed}: QEMU died"
+        assert machine.vm.is_running, f"CHAOS_SEED={seed}: QEMU died"
 
     for device_id in list(chaos.plugged):
         gpu = machine.gpu(device_id)
@@ -157,7 +159,7 @@ def test_random_accesses_and_random_plugging_leave_everything_alive(
     rounds = int(machine.guest.read_text(_ROUNDS) or 0)
     assert rounds > 0, "The guest's program was expected to touch GPUs, but it did not run."
     request.node.user_properties += [("actions", chaos.actions), ("guest's rounds", rounds)]
-    assert (threading.active_count(), _descriptors(), _descriptors(machine.qemu.pid)) == (
+    assert (threading.active_count(), _descriptors(), _descriptors(qemu)) == (
         threads,
         ours,
         qemus,

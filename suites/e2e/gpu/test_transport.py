@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from harness.gpu.server import DeviceServer
     from harness.settings import Settings
 
+pytestmark = pytest.mark.vm_driver(
+    "qemu", reason="the transports are tried on a bare QEMU, without a guest"
+)
+
 _END_S = 20.0
 _FIRMWARE_S = 60.0
 #: Room for the aperture of an H100, and for what its root port rounds up to.

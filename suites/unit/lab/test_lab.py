@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from harness.errors import HarnessError, RequirementError
+from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image.store import ImageStore
 from harness.lab import Lab, open_lab
 from harness.lab.machine import LabMachine
+from harness.lab.stock import StockBoot
 from harness.machine.accelerator import AcceleratorChoice
 from harness.machine.broker import Broker
 from harness.machine.spec import Accelerator
@@ -19,6 +20,7 @@ from harness.payload import Payload
 from harness.settings import Settings
 from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.image.stockfolder import DIGEST, IMAGE
+from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.test_node import a_request
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
             qemu="qemu-that-is-not-there",
         ),
         folder=folder,
+        driver=StuckDriver(),
         accelerator=AcceleratorChoice(accelerator=Accelerator.TCG, reason=""),
         payload=Payload(content=b"", digest="0" * 64),
         agent_program=Payload(content=b"", digest="1" * 64),
@@ -96,8 +99,8 @@ def test_abandoned_lab_ends_its_machines(lab: Lab, monkeypatch: pytest.MonkeyPat
     killed: list[str] = []
 
     def start(machine: LabMachine) -> None:
-        qemu = SimpleNamespace(kill=lambda: killed.append(machine.name))
-        monkeypatch.setattr(machine, "_qemu", qemu)
+        vm = SimpleNamespace(kill=lambda: killed.append(machine.name))
+        monkeypatch.setattr(machine, "_vm", vm)
 
     monkeypatch.setattr(LabMachine, "_start", start)
     with lab.boot(a_request(name="gone")):
@@ -137,9 +140,9 @@ def test_stock_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_recipe_is_no_stock_image_and_stock_image_no_node(lab: Lab) -> None:
-    with pytest.raises(RequirementError, match="'debian-12' is built from a recipe"):
+    with pytest.raises(BadInputError, match="'debian-12' is built from a recipe"):
         lab.stock_image("debian-12")
-    with pytest.raises(RequirementError, match=r"'ubuntu-24\.04' is a stock image"):
+    with pytest.raises(BadInputError, match=r"'ubuntu-24\.04' is a stock image"):
         lab.node_image("ubuntu-24.04")
 
 
@@ -162,6 +165,6 @@ def test_host_without_ovmf_is_told_what_to_install(
 
     with (
         pytest.raises(RequirementError, match="apt-get install --no-install-recommends ovmf"),
-        lab.boot_stock(image, firmware="uefi"),
+        lab.boot_stock(image, StockBoot(firmware="uefi")),
     ):
         pass

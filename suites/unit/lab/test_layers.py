@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.errors import HarnessError
-from harness.lab.layers import Layer, booted, cloud_init_done, key_parts, source_parts
+from harness.lab.layers import BuiltOrigin, Layer, booted, cloud_init_done, key_parts, source_parts
 from harness.machine.spec import Accelerator
+from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.test_node import an_image
 
 if TYPE_CHECKING:
@@ -26,7 +27,13 @@ def parts_of(
     disk: Path = Path("/runs/disk.qcow2"),
     name: str = "node",
 ) -> Mapping[str, object]:
-    return key_parts(layer, layer.spec(name, accelerator=accelerator, qemu="qemu", disk=disk))
+    spec = layer.spec(name, accelerator=accelerator, qemu="qemu", disk=disk)
+    return key_parts(layer, spec, StuckDriver())
+
+
+def an_origin(**changes: Any) -> BuiltOrigin:
+    image = an_image()
+    return replace(BuiltOrigin(image=image, kernel=image.newest_kernel), **changes)
 
 
 def do_nothing(_: LabMachine) -> None:
@@ -53,11 +60,11 @@ def test_neither_name_nor_place_counts() -> None:
     [
         {"memory_mib": 2048},
         {"slots": 10},
-        {"image": replace(an_image(), key="1" * 64)},
-        {"kernel": an_image().other_kernel},
+        {"origin": an_origin(image=replace(an_image(), key="1" * 64))},
+        {"origin": an_origin(kernel=an_image().other_kernel)},
         {"parts": {"payload": "2"}},
     ],
-    ids=lambda changes: next(iter(changes)),
+    ids=["memory", "slots", "image", "kernel", "parts"],
 )
 def test_whatever_changes_the_bytes_counts(changes: dict[str, Any]) -> None:
     layer = booted(an_image())

@@ -14,6 +14,7 @@ from harness.lab.layers import node_spec
 from harness.lab.machine import Equipment, LabMachine
 from harness.machine.spec import Accelerator
 from suites.unit.gpu.models import a_model
+from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.test_node import an_equipment, an_image
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def a_spec(folder: Path, *, cpus: int = 1, accelerator: Accelerator) -> MachineS
 
 def test_two_vcpus_in_threads_of_their_own_get_no_mpqemu_gpu(tmp_path: Path) -> None:
     spec = a_spec(tmp_path, cpus=2, accelerator=Accelerator.KVM)
-    machine = LabMachine(spec, tmp_path, an_equipment(tmp_path))
+    equipment = replace(an_equipment(tmp_path), driver=StuckDriver(has_threads=True))
+    machine = LabMachine(spec, tmp_path, equipment)
 
     with pytest.raises(HarnessError, match=r"2 vCPUs.*'x-pci-proxy-dev' at once hang QEMU"):
         machine.hot_plug(a_model())

@@ -20,6 +20,7 @@ from harness.machine.broker import Broker
 from harness.machine.spec import Accelerator
 from harness.machine.ssh import SshIdentity
 from harness.payload import Payload
+from suites.unit.lab.drivers import StuckDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +51,7 @@ def a_request(**changes: Any) -> NodeRequest:
 
 def an_equipment(folder: Path) -> Equipment:
     return Equipment(
+        driver=StuckDriver(),
         agent_program=b"",
         identity=SshIdentity(folder=folder),
         broker=Broker(folder / "room"),
@@ -62,7 +64,7 @@ def a_node(folder: Path, **changes: Any) -> Node:
     request = a_request(**changes)
     spec = node_spec(
         request.name,
-        image=request.image,
+        image=an_image(),
         kernel=request.kernel,
         accelerator=Accelerator.TCG,
         qemu="qemu-that-is-not-there",

@@ -9,10 +9,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from suites.unit.plugin.innerpytest import MIXED
+from suites.host.plugin.innerpytest import MIXED
 
 if TYPE_CHECKING:
-    from suites.unit.plugin.innerpytest import Inner
+    from suites.host.plugin.innerpytest import Inner
 
 pytest_plugins = ["pytester"]
 

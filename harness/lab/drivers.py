@@ -1,0 +1,39 @@
+"""Which VM driver a run gets."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, RequirementError
+from harness.machine.direct import QemuDriver
+from harness.machine.libvirt.driver import LibvirtDriver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.machine import VmDriver
+    from harness.settings import Settings
+
+
+@contextlib.contextmanager
+def open_driver(settings: Settings, tell: Callable[[str], None]) -> Iterator[VmDriver]:
+    """Open the driver that the settings name, for as long as the run's machines need it.
+
+    `tell` hears what is started for it. Raises RequirementError where the host can't serve it.
+    """
+    match settings.machine_driver:
+        case "qemu":
+            yield QemuDriver(settings.qemu, cache=settings.cache)
+        case "libvirt":
+            with LibvirtDriver.open(
+                settings.machine_uri, qemu=settings.qemu, cache=settings.cache, tell=tell
+            ) as driver:
+                yield driver
+        case "node":
+            raise RequirementError(
+                "An existing node is judged as it is, and no machine is begun for it; use "
+                "--machine-driver=qemu or libvirt for tests that boot machines of their own."
+            )
+        case other:
+            raise BadInputError(f"There is no VM driver '{other}'.", source="--machine-driver")

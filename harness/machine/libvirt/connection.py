@@ -1,0 +1,232 @@
+"""One connection to one libvirtd: calls under a watchdog, errors as sentences, a second life.
+
+This is the only place that hands out libvirt's own connection.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from harness.errors import RequirementError
+from harness.machine.libvirt.binding import load_libvirt
+from harness.machine.libvirt.complaint import (
+    Complaint,
+    lost,
+    refused_call,
+    refused_connection,
+)
+from harness.machine.libvirt.eventloop import EVENT_LOOP
+from harness.machine.libvirt.uri import HostUri
+from harness.machine.libvirt.watchdog import LibvirtHangsError, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from harness.machine.libvirt.binding import VirConnect
+    from harness.provisioning.wait import Deadline
+
+T = TypeVar("T")
+
+#: The oldest libvirt that these drivers are written for: Ubuntu 22.04's.
+OLDEST = (8, 0, 0)
+#: A call that takes longer hangs: even a start of a domain on a busy host takes a few seconds.
+CALL_S = 90.0
+_CLOSE_S = 10.0
+# libvirt drops a connection that leaves this many questions unanswered, so many seconds apart.
+_KEEP_ALIVE_S = 5
+_KEEP_ALIVE_COUNT = 5
+
+_LOG = logging.getLogger(__name__)
+
+
+class Connection:
+    """An open connection; `open` makes one, and leaving the context closes it.
+
+    Domains that were started with AUTODESTROY end with it, however it ends.
+    """
+
+    def __init__(self, uri: HostUri, libvirt: Any) -> None:
+        self._uri = uri
+        self._libvirt = libvirt
+        self._raw: VirConnect | None = None
+        self._lost_why: str | None = None
+        self._watchers: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self.generation = 0
+        self.daemon_version = (0, 0, 0)
+
+    @classmethod
+    def open(cls, uri: str, *, deadline: Deadline) -> Connection:
+        """Connect.
+
+        Raises BadInputError for what is no URI, RequirementError where there is no binding, no
+        libvirtd, no permission, or a libvirtd too old; LibvirtHangsError at the deadline.
+        """
+        parsed = HostUri.parse(uri)
+        libvirt = load_libvirt()
+        EVENT_LOOP.start(libvirt)
+        connection = cls(parsed, libvirt)
+        connection.reopen(deadline)
+        return connection
+
+    @property
+    def uri(self) -> str:
+        return self._uri.text
+
+    @property
+    def is_local(self) -> bool:
+        """Tell whether its machines see this host's files."""
+        return self._uri.is_local
+
+    @property
+    def is_session(self) -> bool:
+        """Tell whether libvirtd there runs as an ordinary user."""
+        return self._uri.is_session
+
+    @property
+    def raw(self) -> VirConnect:
+        """Return libvirt's own object; raises ConnectionLostError once libvirtd has gone."""
+        if self._raw is None or self._lost_why is not None:
+            raise lost("a call", self.uri, self._lost_why or "the connection was closed")
+        return self._raw
+
+    @property
+    def is_lost(self) -> bool:
+        """Tell whether libvirtd has gone since the connection was opened."""
+        return self._lost_why is not None
+
+    def on_loss(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Have `watcher` called, from any thread, when libvirtd goes; returns how to stop it."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    def reopen(self, deadline: Deadline) -> None:
+        """Connect anew, where libvirtd has gone, to the one that runs now.
+
+        What belonged to the old connection stays lost; `generation` counts the connections.
+        """
+        if self._raw is not None and not self.is_lost:
+            return
+        self._drop()
+        what = f"the connection to '{self.uri}'"
+        try:
+            raw = watched(
+                what, lambda: self._libvirt.open(self._uri.unattended), deadline.cap(CALL_S)
+            )
+        except self._libvirt.libvirtError as error:
+            raise refused_connection(self._uri, _user(), Complaint.of(error)) from error
+        self._raw = raw
+        self._lost_why = None
+        self.generation += 1
+        try:
+            self._settle(raw)
+        except BaseException:
+            self._drop()
+            raise
+
+    def _settle(self, raw: VirConnect) -> None:
+        number = self.run("the query of its version", raw.getLibVersion)
+        self.daemon_version = (number // 1_000_000, number // 1000 % 1000, number % 1000)
+        if self.daemon_version < OLDEST:
+            raise RequirementError(
+                f"libvirt at '{self.uri}' is version {_dotted(self.daemon_version)}, but machines "
+                f"need {_dotted(OLDEST)} or newer; update it, or name another host by "
+                "--machine-uri."
+            )
+        generation = self.generation
+
+        def closed(_raw: object, reason: int, _opaque: object) -> None:
+            # A close of ours is no loss, and an old connection's end tells nothing of the new one.
+            if generation == self.generation and self._raw is not None:
+                self._note_loss(_CLOSE_REASONS.get(reason, f"reason {reason}"))
+
+        self.run("the watch for its end", lambda: raw.registerCloseCallback(closed, None))
+        # A daemon may have keep-alive switched off (1); then only a broken socket tells.
+        self.run("keep-alive", lambda: raw.setKeepAlive(_KEEP_ALIVE_S, _KEEP_ALIVE_COUNT))
+
+    def run(self, what: str, call: Callable[[], T], *, limit_s: float = CALL_S) -> T:
+        """Return what one call of libvirt returns; `what` is a noun, such as "the start of 'x'".
+
+        Raises LibvirtError with libvirt's code where it is refused, ConnectionLostError where
+        libvirtd went, and LibvirtHangsError with all stacks after `limit_s` seconds.
+        """
+        if self._lost_why is not None:
+            raise lost(what, self.uri, self._lost_why)
+        try:
+            return watched(f"{what} at '{self.uri}'", call, limit_s)
+        except self._libvirt.libvirtError as error:
+            complaint = Complaint.of(error)
+            if complaint.tells_of_loss:
+                self._note_loss(complaint.message)
+            raise refused_call(what, self.uri, complaint) from error
+
+    def close(self) -> None:
+        """Disconnect; what libvirt still counts as in use is logged."""
+        self._drop()
+        self._lost_why = self._lost_why or "the connection was closed"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _drop(self) -> None:
+        raw, self._raw = self._raw, None
+        if raw is None:
+            return
+        self._let_go("the end of the watch", raw.unregisterCloseCallback)
+        self._let_go("the end of the connection", raw.close)
+
+    def _let_go(self, what: str, call: Callable[[], int | None]) -> None:
+        """Make a call of the end, which may fail where libvirtd is gone already."""
+        try:
+            left = watched(f"{what} to '{self.uri}'", call, _CLOSE_S)
+        except (self._libvirt.libvirtError, LibvirtHangsError) as error:
+            if not self.is_lost:
+                _LOG.warning("The connection to '%s' did not close well: %s", self.uri, error)
+        else:
+            if left:
+                _LOG.debug("%s objects still hold the connection to '%s'", left, self.uri)
+
+    def _note_loss(self, why: str) -> None:
+        with self._lock:
+            if self._lost_why is not None:
+                return
+            self._lost_why = why
+            watchers = tuple(self._watchers)
+        for watcher in watchers:
+            watcher()
+
+
+#: virConnectCloseReason of libvirt-common.h.
+_CLOSE_REASONS = {
+    0: "an error of the connection",
+    1: "end of file",
+    2: "no answer to keep-alive",
+    3: "the connection was closed",
+}
+
+
+def _dotted(version: tuple[int, int, int]) -> str:
+    return ".".join(str(part) for part in version)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user need not stand in its /etc/passwd.
+        return str(os.getuid())

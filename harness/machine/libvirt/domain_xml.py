@@ -1,0 +1,338 @@
+"""A machine's domain XML; pure.
+
+It gives the guest the devices that `harness.machine.argv` gives it. What libvirt has no words for
+goes to QEMU by libvirt's own extension of the schema; what can't be said either way is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from harness.cloudinit import MAC_ADDRESS
+from harness.errors import BadInputError, RequirementError
+from harness.machine.argv import AGENT_PORT, SEED_PORT, root_port_id
+from harness.machine.spec import Accelerator, Firmware
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from harness.machine.spec import MachineSpec, MemoryFile
+
+QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
+_PCI_ADDRESS = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
+#: libvirt takes a user's names of devices only with this prefix.
+_OURS = "ua-"
+SEED_ALIAS = f"{_OURS}seed-disk"
+
+#: Places on the root bus. libvirt's own are 0x1f, and those that it would choose by itself.
+_SERIAL_SLOT, _RNG_SLOT, _DISK_SLOT, _NET_SLOT, _SEED_SLOT, _FIRST_PORT_SLOT = range(2, 8)
+_LAST_SLOT = 0x1E
+MOST_ROOT_PORTS = _LAST_SLOT - _FIRST_PORT_SLOT + 1
+_SEED_CHASSIS = 31
+#: The number of the bus behind a root port; the root bus has 0.
+SEED_BUS, _FIRST_PORT_BUS = 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainHost:
+    """What a domain has to know of its host.
+
+    `owner` is the user and the group that QEMU runs as where libvirt lets it be chosen: then it
+    has the files of whoever asked for the machine, and of nobody else. The other `security_models`
+    are told to leave the domain alone. `agent_socket` is where QEMU finds the harness's listening
+    socket; without one libvirt makes a socket on its host.
+    """
+
+    emulator: str
+    security_models: tuple[str, ...] = ()
+    owner: tuple[int, int] | None = None
+    agent_socket: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PciAddress:
+    """Where a function is on the host's bus."""
+
+    segment: int
+    bus: int
+    slot: int
+    function: int
+
+    @classmethod
+    def parse(cls, text: str) -> PciAddress:
+        """Take an address as `lspci -D` writes it. Raises BadInputError for anything else."""
+        found = _PCI_ADDRESS.fullmatch(text)
+        if found is None:
+            raise BadInputError(
+                f"'{text}' is no PCI address; `lspci -D` lists them, as '0000:65:00.0'.",
+                source="PciAddress",
+                key="text",
+            )
+        segment, bus, slot, function = (int(part, 16) for part in found.groups())
+        return cls(segment=segment, bus=bus, slot=slot, function=function)
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.segment:04x}:{self.bus:02x}:{self.slot:02x}.{self.function:x}"
+
+
+def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) -> str:
+    """Render the domain that is machine `spec`.
+
+    Raises RequirementError for what libvirt can't give it.
+    """
+    if spec.root_ports > MOST_ROOT_PORTS:
+        raise RequirementError(
+            f"Machine '{spec.name}' asks for {spec.root_ports} root ports, but under libvirt it has "
+            f"room for {MOST_ROOT_PORTS}; ask for fewer, or take --machine-driver=qemu."
+        )
+    ET.register_namespace("qemu", QEMU_NAMESPACE)
+    is_kvm = spec.accelerator is Accelerator.KVM
+    domain = ET.Element("domain", type="kvm" if is_kvm else "qemu")
+    _text(domain, "name", name)
+    _text(domain, "uuid", uuid)
+    _text(domain, "title", f"machine '{spec.name}' of gpu-node-harness")
+    _text(domain, "memory", str(spec.memory_mib), unit="MiB")
+    if spec.memory_file is None:
+        memory = ET.SubElement(domain, "memoryBacking")
+        ET.SubElement(memory, "source", type="memfd")
+        ET.SubElement(memory, "access", mode="shared")
+    _text(domain, "vcpu", str(spec.cpus))
+    _add_boot(domain, spec)
+    features = ET.SubElement(domain, "features")
+    ET.SubElement(features, "acpi")
+    ET.SubElement(features, "apic")
+    _add_cpu(domain, spec.accelerator)
+    clock = ET.SubElement(domain, "clock", offset="utc")
+    ET.SubElement(clock, "timer", name="hpet", present="no")
+    _text(domain, "on_poweroff", "destroy")
+    # A guest whose kernel QEMU loads ends with its reboot, as with `-no-reboot`.
+    _text(domain, "on_reboot", "restart" if isinstance(spec.kernel, Firmware) else "destroy")
+    _text(domain, "on_crash", "destroy")
+    _add_devices(domain, spec, host)
+    _add_security(domain, host)
+    _add_command_line(domain, _extra_arguments(spec))
+    _add_overrides(domain, spec)
+    ET.indent(domain)
+    return ET.tostring(domain, encoding="unicode") + "\n"
+
+
+def render_seed_disk(seed: Path) -> str:
+    """Render a seed volume, to be plugged into a running domain."""
+    return ET.tostring(_seed_disk(seed), encoding="unicode")
+
+
+def render_host_gpu(address: PciAddress, device_id: str, *, port: int) -> str:
+    """Render a GPU of the host, to be plugged into the root port number `port`, from 0.
+
+    libvirt takes it from its driver on the host, and gives it back at the end ('managed').
+    """
+    device = ET.Element("hostdev", mode="subsystem", type="pci", managed="yes")
+    source = ET.SubElement(device, "source")
+    ET.SubElement(
+        source,
+        "address",
+        domain=f"{address.segment:#06x}",
+        bus=f"{address.bus:#04x}",
+        slot=f"{address.slot:#04x}",
+        function=f"{address.function:#x}",
+    )
+    ET.SubElement(device, "alias", name=alias_of(device_id))
+    _address(device, bus=_FIRST_PORT_BUS + port, slot=0)
+    return ET.tostring(device, encoding="unicode")
+
+
+def alias_of(name: str) -> str:
+    """Return the id that a device of ours has in QEMU."""
+    return f"{_OURS}{name}"
+
+
+def _text(parent: ET.Element, tag: str, text: str, **attributes: str) -> None:
+    ET.SubElement(parent, tag, attributes).text = text
+
+
+def _add_boot(domain: ET.Element, spec: MachineSpec) -> None:
+    system = ET.SubElement(domain, "os")
+    _text(system, "type", "hvm", arch="x86_64", machine="q35")
+    kernel = spec.kernel
+    if isinstance(kernel, Firmware):
+        if kernel.flash is not None:
+            _text(system, "loader", str(kernel.flash.code), readonly="yes", type="pflash")
+            _text(system, "nvram", str(kernel.flash.variables))
+        return
+    _text(system, "kernel", str(kernel.vmlinuz))
+    if not spec.is_restored:
+        words = (*kernel.append, *spec.accelerator.kernel_append, *spec.extra_append)
+        _text(system, "initrd", str(kernel.initrd))
+        _text(system, "cmdline", " ".join(words))
+
+
+def _add_cpu(domain: ET.Element, accelerator: Accelerator) -> None:
+    """Render the CPU model, whose name and switches are QEMU's."""
+    model, *switches = accelerator.cpu_model.split(",")
+    mode = {"host": "host-passthrough", "max": "maximum"}[model]
+    cpu = ET.SubElement(domain, "cpu", mode=mode, check="none", migratable="on")
+    for switch in switches:
+        ET.SubElement(cpu, "feature", policy="disable", name=switch.removeprefix("-"))
+
+
+def _add_devices(domain: ET.Element, spec: MachineSpec, host: DomainHost) -> None:
+    devices = ET.SubElement(domain, "devices")
+    _text(devices, "emulator", host.emulator)
+    devices.append(_root_disk(spec))
+    if spec.seed is not None:
+        devices.append(_seed_disk(spec.seed))
+    ET.SubElement(devices, "controller", type="pci", index="0", model="pcie-root")
+    _add_root_port(devices, SEED_PORT, SEED_BUS, slot=_SEED_SLOT, chassis=_SEED_CHASSIS)
+    for index in range(spec.root_ports):
+        _add_root_port(
+            devices,
+            root_port_id(index),
+            _FIRST_PORT_BUS + index,
+            slot=_FIRST_PORT_SLOT + index,
+            chassis=index + 1,
+        )
+    ET.SubElement(devices, "controller", type="usb", model="none")
+    serial_bus = ET.SubElement(devices, "controller", type="virtio-serial", index="0")
+    _address(serial_bus, bus=0, slot=_SERIAL_SLOT)
+    serial = ET.SubElement(devices, "serial", type="pty")
+    ET.SubElement(serial, "target", port="0")
+    console = ET.SubElement(devices, "console", type="pty")
+    ET.SubElement(console, "target", type="serial", port="0")
+    channel = ET.SubElement(devices, "channel", type="unix")
+    if host.agent_socket is not None:
+        ET.SubElement(channel, "source", mode="connect", path=str(host.agent_socket))
+    ET.SubElement(channel, "target", type="virtio", name=AGENT_PORT)
+    ET.SubElement(devices, "memballoon", model="none")
+    rng = ET.SubElement(devices, "rng", model="virtio")
+    ET.SubElement(rng, "backend", model="builtin")
+    _address(rng, bus=0, slot=_RNG_SLOT)
+
+
+def _root_disk(spec: MachineSpec) -> ET.Element:
+    disk = ET.Element("disk", type="file", device="disk")
+    ET.SubElement(disk, "driver", name="qemu", type="qcow2", cache="unsafe")
+    ET.SubElement(disk, "source", file=str(spec.disk))
+    ET.SubElement(disk, "target", dev="vda", bus="virtio")
+    _text(disk, "serial", "root")
+    if isinstance(spec.kernel, Firmware):
+        # The seed is a disk like any other to firmware.
+        ET.SubElement(disk, "boot", order="1")
+    _address(disk, bus=0, slot=_DISK_SLOT)
+    return disk
+
+
+def _seed_disk(seed: Path) -> ET.Element:
+    disk = ET.Element("disk", type="file", device="disk")
+    ET.SubElement(disk, "driver", name="qemu", type="raw")
+    ET.SubElement(disk, "source", file=str(seed))
+    ET.SubElement(disk, "target", dev="vdb", bus="virtio")
+    ET.SubElement(disk, "readonly")
+    _text(disk, "serial", "seed")
+    ET.SubElement(disk, "alias", name=SEED_ALIAS)
+    _address(disk, bus=SEED_BUS, slot=0)
+    return disk
+
+
+def _add_root_port(devices: ET.Element, name: str, bus: int, *, slot: int, chassis: int) -> None:
+    port = ET.SubElement(devices, "controller", type="pci", index=str(bus), model="pcie-root-port")
+    ET.SubElement(port, "model", name="pcie-root-port")
+    ET.SubElement(port, "target", chassis=str(chassis), port=f"{chassis:#x}")
+    ET.SubElement(port, "alias", name=alias_of(name))
+    _address(port, bus=0, slot=slot)
+
+
+def _address(device: ET.Element, *, bus: int, slot: int) -> None:
+    ET.SubElement(
+        device,
+        "address",
+        type="pci",
+        domain="0x0000",
+        bus=f"{bus:#04x}",
+        slot=f"{slot:#04x}",
+        function="0x0",
+    )
+
+
+def _add_security(domain: ET.Element, host: DomainHost) -> None:
+    for model in host.security_models:
+        if model == "dac" and host.owner is not None:
+            user, group = host.owner
+            label = ET.SubElement(domain, "seclabel", type="static", model="dac", relabel="no")
+            _text(label, "label", f"+{user}:+{group}")
+        elif model != "none":
+            ET.SubElement(domain, "seclabel", type="none", model=model)
+
+
+def _extra_arguments(spec: MachineSpec) -> Sequence[str]:
+    """Return what libvirt has no words for.
+
+    Its network of type 'user' can neither be cut off nor have a port forwarded, and it chooses
+    the names of memory files itself. The last `-machine` wins in what it names.
+    """
+    card = {
+        "driver": "virtio-net-pci",
+        "netdev": "net",
+        "romfile": "",
+        "mac": MAC_ADDRESS,
+        "bus": "pcie.0",
+        "addr": f"{_NET_SLOT:#x}",
+    }
+    arguments = [
+        *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
+        *("-device", json.dumps(card)),
+    ]
+    if spec.memory_file is not None:
+        arguments += [
+            *("-object", json.dumps(_memory_backend(spec.memory_file, spec.memory_mib))),
+            *("-machine", "memory-backend=ram"),
+        ]
+    if spec.is_restored:
+        arguments += ["-incoming", "defer"]
+    return arguments
+
+
+def _memory_backend(memory: MemoryFile, memory_mib: int) -> Mapping[str, object]:
+    return {
+        "qom-type": "memory-backend-file",
+        "id": "ram",
+        "size": memory_mib << 20,
+        "share": not memory.is_private,
+        "mem-path": str(memory.path),
+    }
+
+
+def _add_command_line(domain: ET.Element, arguments: Sequence[str]) -> None:
+    line = ET.SubElement(domain, f"{{{QEMU_NAMESPACE}}}commandline")
+    for argument in arguments:
+        ET.SubElement(line, f"{{{QEMU_NAMESPACE}}}arg", value=argument)
+
+
+def _add_overrides(domain: ET.Element, spec: MachineSpec) -> None:
+    """Render the address space that root ports reserve, for which libvirt has no words either."""
+    reserved = {"mem-reserve": spec.root_port_window_mib << 20}
+    if spec.root_port_aperture_mib:
+        reserved["pref64-reserve"] = spec.root_port_aperture_mib << 20
+    if not spec.root_ports:
+        return
+    override = ET.SubElement(domain, f"{{{QEMU_NAMESPACE}}}override")
+    for index in range(spec.root_ports):
+        device = ET.SubElement(
+            override, f"{{{QEMU_NAMESPACE}}}device", alias=alias_of(root_port_id(index))
+        )
+        frontend = ET.SubElement(device, f"{{{QEMU_NAMESPACE}}}frontend")
+        for name, size in reserved.items():
+            ET.SubElement(
+                frontend,
+                f"{{{QEMU_NAMESPACE}}}property",
+                name=name,
+                type="unsigned",
+                value=str(size),
+            )

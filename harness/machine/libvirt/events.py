@@ -1,0 +1,236 @@
+"""What libvirt tells of one domain as it happens: events to wait for, instead of questions."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from harness.errors import HarnessError
+from harness.machine.libvirt.complaint import lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from harness.machine.libvirt.connection import Connection
+    from harness.provisioning.wait import Deadline
+
+
+class EventKind(enum.Enum):
+    """What happened; the life cycle's come first, in the order of libvirt's numbers."""
+
+    DEFINED = "defined"
+    UNDEFINED = "undefined"
+    STARTED = "started"
+    SUSPENDED = "suspended"
+    RESUMED = "resumed"
+    STOPPED = "stopped"
+    SHUTDOWN = "shutdown"
+    PMSUSPENDED = "pmsuspended"
+    CRASHED = "crashed"
+    REBOOT = "reboot"
+    DEVICE_ADDED = "device added"
+    DEVICE_REMOVED = "device removed"
+    DEVICE_KEPT = "device removal refused"
+    UNKNOWN = "unknown"
+
+
+_LIFE_CYCLE = tuple(EventKind)[:9]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainEvent:
+    """One event; `detail` is libvirt's number of the cause, `device` the alias of a device."""
+
+    kind: EventKind
+    detail: int = 0
+    device: str | None = None
+
+    @override
+    def __str__(self) -> str:
+        return self.kind.value if self.device is None else f"{self.kind.value} '{self.device}'"
+
+
+def _hear_nothing(_event: DomainEvent) -> None:
+    pass
+
+
+class DomainEvents:
+    """The events of the domain with this UUID, from the making of this object to its close.
+
+    The domain need not exist yet, so that nothing of its life is missed; but libvirt lets one
+    object alone of a connection watch so. Any number may watch a `domain` that they are given. The
+    `listener` is called by libvirt's event loop, and has to be quick.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        name: str,
+        uuid: str,
+        domain: Any = None,
+        listener: Callable[[DomainEvent], None] = _hear_nothing,
+    ) -> None:
+        self._connection = connection
+        self._name = name
+        self._uuid = uuid
+        self._domain = domain
+        self._listener = listener
+        self._changed = threading.Condition()
+        self._events: list[DomainEvent] = []
+        self._registrations: list[int] = []
+        self._generation = connection.generation
+        self._forget = connection.on_loss(self._wake)
+        try:
+            self._register()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def seen(self) -> tuple[DomainEvent, ...]:
+        """Return the events so far, oldest first."""
+        with self._changed:
+            return tuple(self._events)
+
+    def wait_for(
+        self,
+        what: str,
+        matches: Callable[[DomainEvent], bool],
+        deadline: Deadline,
+        *,
+        since: int = 0,
+        ends: Callable[[DomainEvent], bool] | None = None,
+    ) -> DomainEvent:
+        """Wait for an event from position `since` of `seen` on that `matches`.
+
+        Raises HarnessError at the deadline and at an event that `ends` the hope for it, by
+        default the domain's stop; ConnectionLostError at once when libvirtd goes.
+        """
+        hopeless = _is_end if ends is None else ends
+        with self._changed:
+            while True:
+                for event in self._events[since:]:
+                    if matches(event):
+                        return event
+                    if hopeless(event):
+                        raise HarnessError(
+                            f"Domain '{self._name}' was '{event}' while waiting for {what}; its "
+                            "console and QEMU's log say why."
+                        )
+                told = ", ".join(f"'{event}'" for event in self._events[since:]) or "no event"
+                if self._is_lost:
+                    raise lost(
+                        f"the wait for {what} of domain '{self._name}'",
+                        self._connection.uri,
+                        f"seen of the domain: {told}",
+                    )
+                if deadline.has_passed():
+                    raise HarnessError(
+                        f"libvirt did not tell of {what} of domain '{self._name}' in time; seen: "
+                        f"{told}. Its console says what the guest does."
+                    )
+                self._changed.wait(deadline.remaining_s())
+
+    def close(self) -> None:
+        """Let go of libvirt's callbacks; waits end."""
+        self._forget()
+        registrations, self._registrations = self._registrations, []
+        if self._is_lost:
+            return
+        for registration in registrations:
+            self._connection.run(
+                f"the end of the watch on domain '{self._name}'",
+                _bound(self._connection.raw.domainEventDeregisterAny, registration),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _is_lost(self) -> bool:
+        return self._connection.is_lost or self._connection.generation != self._generation
+
+    def _register(self) -> None:
+        raw = self._connection.raw
+        for number, callback in (
+            (_LIFECYCLE_ID, self._on_life_cycle),
+            (_REBOOT_ID, self._on_reboot),
+            (_DEVICE_ADDED_ID, self._on_device(EventKind.DEVICE_ADDED)),
+            (_DEVICE_REMOVED_ID, self._on_device(EventKind.DEVICE_REMOVED)),
+            (_DEVICE_KEPT_ID, self._on_device(EventKind.DEVICE_KEPT)),
+        ):
+            self._registrations.append(
+                self._connection.run(
+                    f"the watch on domain '{self._name}'",
+                    _bound(raw.domainEventRegisterAny, self._domain, number, callback, None),
+                )
+            )
+
+    def _on_life_cycle(
+        self,
+        _raw: object,
+        domain: Any,
+        event: int,
+        detail: int,
+        _opaque: object,
+    ) -> None:
+        known = 0 <= event < len(_LIFE_CYCLE)
+        kind = _LIFE_CYCLE[event] if known else EventKind.UNKNOWN
+        self._note(domain, DomainEvent(kind=kind, detail=detail))
+
+    def _on_reboot(self, _raw: object, domain: Any, _opaque: object) -> None:
+        self._note(domain, DomainEvent(kind=EventKind.REBOOT))
+
+    def _on_device(self, kind: EventKind) -> Callable[[object, Any, str, object], None]:
+        def callback(_raw: object, domain: Any, alias: str, _opaque: object) -> None:
+            self._note(domain, DomainEvent(kind=kind, device=alias))
+
+        return callback
+
+    def _note(self, domain: Any, event: DomainEvent) -> None:
+        if domain.UUIDString() == self._uuid:
+            with self._changed:
+                self._events.append(event)
+                self._changed.notify_all()
+            self._listener(event)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def kinds(*wanted: EventKind) -> Callable[[DomainEvent], bool]:
+    """Return a test for events by kind."""
+    return lambda event: event.kind in wanted
+
+
+def _is_end(event: DomainEvent) -> bool:
+    return event.kind in {EventKind.STOPPED, EventKind.CRASHED}
+
+
+def _bound(call: Callable[..., int], *arguments: object) -> Callable[[], int]:
+    return lambda: call(*arguments)
+
+
+# virDomainEventID of libvirt-domain.h.
+_LIFECYCLE_ID = 0
+_REBOOT_ID = 1
+_DEVICE_REMOVED_ID = 15
+_DEVICE_ADDED_ID = 19
+_DEVICE_KEPT_ID = 22

@@ -1,0 +1,136 @@
+"""A machine's files where its libvirt's host sees them: near paths become far ones."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import RequirementError
+from harness.image.qcow2 import backing_name, with_backing_name
+from harness.machine.libvirt.storage import Content
+from harness.machine.spec import DirectKernel
+from harness.published import MANIFEST
+from harness.published.kind import fact_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.machine.libvirt.storage import Storage, Volume
+    from harness.machine.spec import Firmware, MachineSpec
+    from harness.provisioning.wait import Deadline
+
+_KEY_DIGITS = 32
+
+
+@contextlib.contextmanager
+def far_files(spec: MachineSpec, storage: Storage, *, deadline: Deadline) -> Iterator[MachineSpec]:
+    """Give the machine with its files on the far host; its own ones go when the context ends.
+
+    Images, kernels and initrds are uploaded once for all machines of all runs; overlay, seed and
+    firmware variables are the machine's.
+    Raises RequirementError for a machine that shares memory with this host.
+    """
+    if spec.memory_file is not None or spec.is_restored:
+        raise RequirementError(
+            f"Machine '{spec.name}' can't begin from a checkpoint on another host: its memory is a "
+            "file of this one. Use --machine-start=cold there."
+        )
+    mine: list[Volume] = []
+
+    def put(path: Path, title: str, start: bytes = b"") -> Path:
+        key = f"{spec.name}-{secrets.token_hex(3)}"
+        content = Content(
+            title=f"{title} of machine '{spec.name}'", path=path, key=key, start=start
+        )
+        mine.append(storage.put(content, deadline=deadline))
+        return Path(mine[-1].path)
+
+    def share(path: Path, title: str) -> Path:
+        return Path(_share_file(path, title, storage, deadline).path)
+
+    try:
+        below = backing_name(spec.disk)
+        start = b""
+        if below is not None:
+            image = _share_disk(_beside(spec.disk, below), storage, deadline)
+            start = with_backing_name(spec.disk, image.name)
+        yield dataclasses.replace(
+            spec,
+            disk=put(spec.disk, "the disk", start),
+            seed=None if spec.seed is None else put(spec.seed, "the seed"),
+            kernel=_far_kernel(spec.kernel, share, put),
+        )
+    finally:
+        for volume in mine:
+            storage.remove(volume)
+
+
+def _far_kernel(
+    kernel: DirectKernel | Firmware,
+    share: Callable[[Path, str], Path],
+    put: Callable[[Path, str], Path],
+) -> DirectKernel | Firmware:
+    if isinstance(kernel, DirectKernel):
+        return dataclasses.replace(
+            kernel,
+            vmlinuz=share(kernel.vmlinuz, f"the kernel '{kernel.version}'"),
+            initrd=share(kernel.initrd, f"the initrd of '{kernel.version}'"),
+        )
+    if kernel.flash is None:
+        return kernel
+    flash = dataclasses.replace(
+        kernel.flash,
+        code=share(kernel.flash.code, "the firmware"),
+        variables=put(kernel.flash.variables, "the firmware's variables"),
+    )
+    return dataclasses.replace(kernel, flash=flash)
+
+
+def _share_file(path: Path, title: str, storage: Storage, deadline: Deadline) -> Volume:
+    key = digest_of(path)[:_KEY_DIGITS]
+    return storage.ensure(Content(title=title, path=path, key=key), deadline=deadline)
+
+
+def _share_disk(path: Path, storage: Storage, deadline: Deadline) -> Volume:
+    """Upload a disk that nobody writes, and those below it, which it names as they are there.
+
+    The names are relative: QEMU takes them from the folder of the disk that names them.
+    """
+    title = f"the image '{path.parent.name}'"
+    below = backing_name(path)
+    if below is None:
+        return _share_file(path, title, storage, deadline)
+    parent = _share_disk(_beside(path, below), storage, deadline)
+    # On another parent it is another disk.
+    key = hashlib.sha256(f"{digest_of(path)} {parent.name}".encode()).hexdigest()[:_KEY_DIGITS]
+    start = with_backing_name(path, parent.name)
+    return storage.ensure(Content(title=title, path=path, key=key, start=start), deadline=deadline)
+
+
+def _beside(disk: Path, name: str) -> Path:
+    return disk.parent / name
+
+
+def digest_of(path: Path) -> str:
+    """Return a file's SHA-256: as its manifest has it where it was published, else read."""
+    stat = path.stat()
+    return _digest_of(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _digest_of(path: Path, _inode: int, size: int, _modified: int, _changed: int) -> str:
+    for folder in path.parents[:3]:
+        try:
+            files = json.loads((folder / MANIFEST).read_text())["files"]
+            fact = files[path.relative_to(folder).as_posix()]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if fact["size"] == size:
+            return str(fact["sha256"])
+    return fact_of(path).sha256

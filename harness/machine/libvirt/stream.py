@@ -1,0 +1,182 @@
+"""A stream of libvirt as a socket, which is what consoles and agents are made for.
+
+Both ends are moved by libvirt's event loop. Neither is read further than the other takes, so a
+guest that writes without end fills no memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from harness.machine.libvirt.binding import load_libvirt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.machine.libvirt.connection import Connection
+
+_CHUNK_BYTES = 65536
+_MOST_BYTES = 1 << 20
+_CLOSE_S = 5.0
+#: What libvirt's Python binding returns where it would block.
+_WOULD_BLOCK = -2
+
+_LOG = logging.getLogger(__name__)
+
+
+class StreamSocket:
+    """A stream that `attach` connects, and the socket `ours` that it comes out of.
+
+    What comes is written to `log` too.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        what: str,
+        attach: Callable[[Any], object],
+        *,
+        log: BinaryIO | None = None,
+    ) -> None:
+        self._libvirt = load_libvirt()
+        self._connection = connection
+        self._what = what
+        self._log = log
+        self._to_socket = bytearray()
+        self._to_stream = bytearray()
+        self._interests: tuple[int, int] | None = None
+        self._has_ended = threading.Event()
+        self.ours, self._theirs = socket.socketpair()
+        self._theirs.setblocking(False)
+        raw = connection.raw
+        self._stream = raw.newStream(self._libvirt.VIR_STREAM_NONBLOCK)
+        self._watch = -1
+        try:
+            connection.run(f"the opening of {what}", lambda: attach(self._stream))
+            self._watch = self._libvirt.virEventAddHandle(
+                self._theirs.fileno(), 0, self._on_socket, None
+            )
+            self._stream.eventAddCallback(
+                self._libvirt.VIR_STREAM_EVENT_READABLE, self._on_stream, None
+            )
+            self._update()
+        except BaseException:
+            self._end()
+            self.ours.close()
+            raise
+
+    def close(self) -> None:
+        """Close the stream; whoever still holds `ours` finds its end."""
+        with contextlib.suppress(OSError):
+            # The loop sees the end of the socket, and lets go of the stream by itself.
+            self.ours.shutdown(socket.SHUT_RDWR)
+        if not self._has_ended.wait(_CLOSE_S):
+            _LOG.warning("libvirt's event loop did not close %s", self._what)
+        self.ours.close()
+
+    def _on_stream(self, _stream: object, events: int, _opaque: object) -> None:
+        libvirt = self._libvirt
+        try:
+            if events & libvirt.VIR_STREAM_EVENT_WRITABLE:
+                self._send()
+            # What came before a hang-up can still be read.
+            if not self._receive():
+                self._end()
+                return
+            if events & (libvirt.VIR_STREAM_EVENT_ERROR | libvirt.VIR_STREAM_EVENT_HANGUP):
+                while self._to_socket and self._flush():
+                    pass
+                self._end()
+                return
+            self._update()
+        except (libvirt.libvirtError, OSError) as error:
+            _LOG.debug("%s ended: %s", self._what, error)
+            self._end()
+
+    def _on_socket(self, _watch: int, _fd: int, events: int, _opaque: object) -> None:
+        libvirt = self._libvirt
+        try:
+            if events & libvirt.VIR_EVENT_HANDLE_WRITABLE:
+                self._flush()
+            if events & (libvirt.VIR_EVENT_HANDLE_READABLE | libvirt.VIR_EVENT_HANDLE_HANGUP):
+                chunk = self._theirs.recv(_CHUNK_BYTES)
+                if not chunk:
+                    self._end()
+                    return
+                self._to_stream += chunk
+                self._send()
+            self._update()
+        except (libvirt.libvirtError, OSError) as error:
+            _LOG.debug("%s ended: %s", self._what, error)
+            self._end()
+
+    def _receive(self) -> bool:
+        """Take what the stream has; tell whether more may come."""
+        while len(self._to_socket) < _MOST_BYTES:
+            chunk = self._stream.recv(_CHUNK_BYTES)
+            if chunk == _WOULD_BLOCK:
+                return True
+            if not chunk:
+                return False
+            if self._log is not None:
+                self._log.write(chunk)
+                self._log.flush()
+            self._to_socket += chunk
+            self._flush()
+        return True
+
+    def _flush(self) -> bool:
+        """Give the socket what it takes; tell whether it took any."""
+        try:
+            sent = self._theirs.send(self._to_socket)
+        except BlockingIOError:
+            return False
+        del self._to_socket[:sent]
+        return True
+
+    def _send(self) -> None:
+        while self._to_stream:
+            sent = self._stream.send(bytes(self._to_stream[:_CHUNK_BYTES]))
+            if sent == _WOULD_BLOCK:
+                return
+            del self._to_stream[:sent]
+
+    def _update(self) -> None:
+        """Watch either end for what it may go on with."""
+        if self._has_ended.is_set():
+            return
+        libvirt = self._libvirt
+        of_stream = libvirt.VIR_STREAM_EVENT_ERROR | libvirt.VIR_STREAM_EVENT_HANGUP
+        of_socket = libvirt.VIR_EVENT_HANDLE_HANGUP
+        if len(self._to_socket) < _MOST_BYTES:
+            of_stream |= libvirt.VIR_STREAM_EVENT_READABLE
+        if self._to_stream:
+            of_stream |= libvirt.VIR_STREAM_EVENT_WRITABLE
+        if len(self._to_stream) < _MOST_BYTES:
+            of_socket |= libvirt.VIR_EVENT_HANDLE_READABLE
+        if self._to_socket:
+            of_socket |= libvirt.VIR_EVENT_HANDLE_WRITABLE
+        if self._interests != (of_stream, of_socket):
+            self._stream.eventUpdateCallback(of_stream)
+            libvirt.virEventUpdateHandle(self._watch, of_socket)
+            self._interests = of_stream, of_socket
+
+    def _end(self) -> None:
+        """Let go of both ends, from the loop's thread, or before it knows of them."""
+        if self._has_ended.is_set():
+            return
+        libvirt = self._libvirt
+        if self._watch >= 0:
+            libvirt.virEventRemoveHandle(self._watch)
+        with contextlib.suppress(libvirt.libvirtError):
+            self._stream.eventRemoveCallback()
+        with contextlib.suppress(libvirt.libvirtError):
+            self._stream.abort()
+        self._theirs.close()
+        if self._log is not None:
+            self._log.close()
+        self._has_ended.set()

@@ -1,0 +1,67 @@
+"""A lab whose machines are domains of a libvirtd of the tests' own."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.lab import Lab, open_lab
+from harness.lease import leased_folder
+from harness.machine.broker import host_folder
+from harness.machine.libvirt.binding import load_libvirt
+from harness.machine.libvirt.daemon import PrivateDaemon, private_daemon
+from harness.plugin.select import requirements
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.image import ImageEvent
+    from harness.settings import Settings
+
+PATIENCE_S = 60.0
+_VIRSH_S = 20.0
+
+
+@dataclass(frozen=True)
+class Far:
+    """A libvirtd, and what virsh says of it."""
+
+    daemon: PrivateDaemon
+
+    def domains(self) -> list[str]:
+        """Return the names of all domains, running or not, as `virsh list --all` has them."""
+        listed = LocalRunner().run(
+            ["virsh", "-c", self.daemon.uri, "list", "--all", "--name"], timeout_s=_VIRSH_S
+        )
+        return listed.check("Listing the domains").stdout.split()
+
+
+@pytest.fixture(scope="session")
+def libvirtd(settings: Settings) -> Iterator[Far]:
+    """Run a libvirtd for the tests of this folder."""
+    with contextlib.ExitStack() as stack:
+        with requirements(settings):
+            load_libvirt()
+            # Short, since the path of its socket is.
+            folder = stack.enter_context(leased_folder(host_folder() / "libvirt", prefix="t"))
+            daemon = stack.enter_context(
+                private_daemon(folder / "d", deadline=Deadline.after(PATIENCE_S))
+            )
+        yield Far(daemon)
+
+
+@pytest.fixture(scope="session")
+def libvirt_lab(
+    libvirtd: Far, settings: Settings, announce: Callable[[ImageEvent], None]
+) -> Iterator[Lab]:
+    """Open a lab on that libvirtd."""
+    here = replace(settings, machine_driver="libvirt", machine_uri=libvirtd.daemon.uri)
+    with contextlib.ExitStack() as stack:
+        with requirements(settings):
+            lab = stack.enter_context(open_lab(here, announce))
+        yield lab

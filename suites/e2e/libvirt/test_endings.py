@@ -1,0 +1,114 @@
+"""Whatever ends, pytest or libvirtd: no domain is left, and the tests on it say so."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.command import spawn
+from harness.provisioning.wait import Deadline, Observation, wait_for
+from suites.e2e.inner import REPOSITORY, pytest_argv
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.lab import Lab
+    from harness.provisioning.command import ChildProcess
+    from suites.e2e.inner import OwnCache
+    from suites.e2e.libvirt.conftest import Far
+
+START_S = 120.0
+END_S = 60.0
+GONE_S = 5.0
+
+#: The first test waits for what never comes, the second one needs a machine of its own.
+RUN = """
+from harness.machine.spec import Firmware
+from harness.provisioning.wait import Deadline
+from suites.e2e.test_firmware import a_machine, patience
+
+def test_waits(lab, tmp_path):
+    with a_machine(lab, tmp_path, Firmware()) as machine:
+        machine.console.wait_for(
+            "this is never printed", Deadline.after(600), what="it", trouble=machine.trouble
+        )
+
+def test_goes_on(lab, tmp_path):
+    with a_machine(lab, tmp_path, Firmware()) as machine:
+        machine.console.wait_for("the disk's own boot loader runs", patience(lab), what="it")
+"""
+
+
+@contextlib.contextmanager
+def busy_run(lab: Lab, cache: OwnCache, far: Far, folder: Path) -> Iterator[ChildProcess]:
+    """Start a run on that libvirtd, and give it once its first machine runs."""
+    test, output = folder / "test_busy.py", folder / "output.txt"
+    test.write_text(RUN)
+    argv = [
+        *pytest_argv(lab, test),
+        "--machine-driver=libvirt",
+        f"--machine-uri={far.daemon.uri}",
+    ]
+    with output.open("wb") as file:
+        run = spawn(argv, stdout=file, stderr=file, env=cache.environment, cwd=REPOSITORY)
+
+    def look() -> Observation[bool]:
+        said = output.read_text()[-2000:]
+        assert run.poll() is None, f"The run ended before its machine started: {said}"
+        return Observation(True if far.domains() else None, f"no machine; it said: {said}")
+
+    try:
+        wait_for("the run's machine", look, Deadline.after(START_S), interval_s=0.2)
+        yield run
+    finally:
+        run.kill()
+        run.wait()
+
+
+@pytest.fixture
+def alone(libvirtd: Far) -> Far:
+    """Return the libvirtd once it has no domain."""
+    assert libvirtd.domains() == []
+    return libvirtd
+
+
+def test_killed_run_leaves_no_domain(
+    lab: Lab, own_cache: OwnCache, alone: Far, tmp_path: Path
+) -> None:
+    """AUTODESTROY: libvirt ends the domains of a connection that ends."""
+    with busy_run(lab, own_cache, alone, tmp_path) as run:
+        run.send_signal(signal.SIGKILL)
+
+        def look() -> Observation[bool]:
+            left = alone.domains()
+            return Observation(None if left else True, f"{left} are listed")
+
+        wait_for("an empty list of domains", look, Deadline.after(GONE_S), interval_s=0.1)
+
+
+@pytest.mark.parametrize("is_crash", [False, True], ids=["restart", "crash"])
+def test_libvirtd_that_goes_in_the_middle_of_a_run_is_named_and_the_rest_goes_on(
+    lab: Lab, own_cache: OwnCache, alone: Far, tmp_path: Path, *, is_crash: bool
+) -> None:
+    """The test on it ends as an error of the harness; the next one connects anew."""
+    with busy_run(lab, own_cache, alone, tmp_path) as run:
+        if is_crash:
+            alone.daemon.kill(Deadline.after(END_S))
+            alone.daemon.start(Deadline.after(END_S))
+        else:
+            alone.daemon.restart(Deadline.after(END_S))
+
+        def look() -> Observation[int]:
+            return Observation(run.poll(), "the run has not ended")
+
+        wait_for("the end of the run", look, Deadline.after(END_S))
+    said = (tmp_path / "output.txt").read_text()
+
+    assert "1 failed, 1 passed" in said, said
+    assert "expectations not met: 0; the harness could not tell: 1" in said, said
+    assert "ended or was restarted" in said, said
+    assert alone.domains() == []

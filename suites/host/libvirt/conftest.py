@@ -1,0 +1,47 @@
+"""Gives the tests a libvirtd of their own."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.machine.libvirt.binding import load_libvirt
+from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.daemon import PrivateDaemon, private_daemon
+from harness.machine.libvirt.layout import DaemonKind
+from harness.plugin.select import requirements
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.settings import Settings
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module", params=list(DaemonKind), ids=lambda kind: kind.value)
+def daemon(
+    request: pytest.FixtureRequest, settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PrivateDaemon]:
+    """Run a daemon for the tests of one module."""
+    with contextlib.ExitStack() as stack:
+        with requirements(settings):
+            load_libvirt()
+            running = stack.enter_context(
+                private_daemon(
+                    tmp_path_factory.mktemp("d"),
+                    kind=request.param,
+                    deadline=Deadline.after(PATIENCE_S),
+                )
+            )
+        yield running
+
+
+@pytest.fixture
+def connection(daemon: PrivateDaemon) -> Iterator[Connection]:
+    """Connect to the module's daemon."""
+    with Connection.open(daemon.uri, deadline=Deadline.after(PATIENCE_S)) as opened:
+        yield opened

@@ -1,0 +1,79 @@
+"""URIs that lead nowhere: one sentence with the remedy, at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import RequirementError
+from harness.machine.libvirt.binding import load_libvirt
+from harness.machine.libvirt.connection import Connection
+from harness.plugin.select import requirements
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from harness.machine.libvirt.daemon import PrivateDaemon
+    from harness.settings import Settings
+
+REPOSITORY = Path(__file__).parents[3]
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _binding(settings: Settings) -> None:
+    with requirements(settings):
+        load_libvirt()
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("qemu+unix:///system?socket=/nonexistent/sock", "No libvirtd answers at .* start it by"),
+        (
+            "qemu+ssh://nobody.invalid/system",
+            "can't be reached .* `ssh nobody.invalid true` has to",
+        ),
+        ("qemu+tcp://127.0.0.1:1/system", "can't be reached .*Connection refused"),
+        ("qemu+ext:///system?command=/bin/false", "can't be reached .*Connection reset"),
+    ],
+    ids=["no socket", "no such host", "nobody listens", "no way"],
+)
+def test_uri_that_does_not_answer_is_refused_with_the_remedy(uri: str, said: str) -> None:
+    with pytest.raises(RequirementError, match=said):
+        Connection.open(uri, deadline=Deadline.after(PATIENCE_S))
+
+
+# It becomes a stranger once all is imported: strangers need not be able to read this folder.
+_STRANGER = """\
+import os, sys
+from harness.errors import RequirementError
+from harness.machine.libvirt.binding import load_libvirt
+from harness.machine.libvirt.connection import Connection
+from harness.provisioning.wait import Deadline
+load_libvirt()
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+os.environ["LOGNAME"] = "stranger"
+try:
+    Connection.open(sys.argv[1], deadline=Deadline.after(30))
+except RequirementError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without permission")
+def test_user_without_permission_is_told_the_group(daemon: PrivateDaemon) -> None:
+    answer = LocalRunner().run(
+        ["env", f"--chdir={REPOSITORY}", sys.executable, "-c", _STRANGER, daemon.uri],
+        timeout_s=PATIENCE_S,
+    )
+
+    assert "User 'stranger' may not use libvirt at" in answer.stdout, answer.render()
+    assert "Permission denied" in answer.stdout
+    assert "`usermod --append --groups libvirt stranger`" in answer.stdout

@@ -1,0 +1,194 @@
+"""A libvirtd of one's own, real: begun, restarted, ended, and gone with whoever asked for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine.libvirt.complaint import Code, ConnectionLostError, LibvirtError
+from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.daemon import private_daemon
+from harness.machine.libvirt.events import DomainEvents, EventKind, kinds
+from harness.machine.libvirt.layout import DaemonKind
+from harness.provisioning.command import PIPE, end, spawn
+from harness.provisioning.wait import Deadline, Observation, wait_for
+from suites.host.libvirt.conftest import PATIENCE_S
+
+if TYPE_CHECKING:
+    from harness.machine.libvirt.daemon import PrivateDaemon
+
+REPOSITORY = Path(__file__).parents[3]
+UUID = "6f2d9c1e-0d0b-4c5a-9c53-0f4f6f6d1a11"
+NAME = "never-started"
+XML = f"""
+<domain type='qemu'>
+  <name>{NAME}</name><uuid>{UUID}</uuid><memory unit='MiB'>64</memory>
+  <os><type arch='x86_64' machine='q35'>hvm</type></os>
+</domain>
+"""
+
+
+def _deadline() -> Deadline:
+    return Deadline.after(PATIENCE_S)
+
+
+def _names(connection: Connection) -> list[str]:
+    domains = connection.run("the list of domains", connection.raw.listAllDomains)
+    return [domain.name() for domain in domains]
+
+
+def test_daemon_is_of_the_kind_asked_for(daemon: PrivateDaemon, connection: Connection) -> None:
+    assert connection.is_session is (daemon.kind is DaemonKind.SESSION)
+    assert connection.is_local
+    assert connection.daemon_version >= (8, 0, 0)
+
+
+def test_daemon_knows_no_domain_of_the_hosts(connection: Connection) -> None:
+    assert _names(connection) == []
+
+
+def test_events_come_without_asking(connection: Connection) -> None:
+    with DomainEvents(connection, name=NAME, uuid=UUID) as events:
+        domain = connection.run("the definition", lambda: connection.raw.defineXML(XML))
+        events.wait_for("its definition", kinds(EventKind.DEFINED), _deadline())
+        connection.run("its removal", domain.undefine)
+        events.wait_for("its removal", kinds(EventKind.UNDEFINED), _deadline())
+
+    assert _names(connection) == []
+
+
+def test_refusal_has_libvirts_number_and_prints_nothing(
+    connection: Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(LibvirtError, match="no domain with matching name 'nobody'") as caught:
+        connection.run("the look at 'nobody'", lambda: connection.raw.lookupByName("nobody"))
+
+    assert caught.value.code == Code.NO_DOMAIN
+    assert capfd.readouterr() == ("", "")
+
+
+def test_restarted_daemon_is_told_and_found_again(
+    daemon: PrivateDaemon, connection: Connection
+) -> None:
+    generation = connection.generation
+    with DomainEvents(connection, name=NAME, uuid=UUID) as events:
+        daemon.restart(_deadline())
+
+        with pytest.raises(ConnectionLostError, match="ended or was restarted"):
+            events.wait_for("an event", kinds(EventKind.CRASHED), _deadline())
+        with pytest.raises(ConnectionLostError, match="ended or was restarted"):
+            _names(connection)
+
+    connection.reopen(_deadline())
+
+    assert connection.generation == generation + 1
+    assert _names(connection) == []
+
+
+def test_killed_daemon_starts_again(daemon: PrivateDaemon, connection: Connection) -> None:
+    daemon.kill(_deadline())
+    daemon.start(_deadline())
+
+    connection.reopen(_deadline())
+
+    assert _names(connection) == []
+
+
+def test_far_uri_leads_to_the_same_daemon(daemon: PrivateDaemon, connection: Connection) -> None:
+    domain = connection.run("the definition", lambda: connection.raw.defineXML(XML))
+    try:
+        with Connection.open(daemon.far_uri, deadline=_deadline()) as far:
+            assert not far.is_local
+            assert _names(far) == [NAME]
+    finally:
+        connection.run("its removal", domain.undefine)
+
+
+def test_daemons_run_beside_each_other(
+    daemon: PrivateDaemon, connection: Connection, tmp_path: Path
+) -> None:
+    domain = connection.run("the definition", lambda: connection.raw.defineXML(XML))
+    try:
+        with (
+            private_daemon(tmp_path / "d", kind=daemon.kind, deadline=_deadline()) as other,
+            Connection.open(other.uri, deadline=_deadline()) as beside,
+        ):
+            assert _names(beside) == []
+    finally:
+        connection.run("its removal", domain.undefine)
+
+
+def test_socket_with_too_long_a_path_is_refused(daemon: PrivateDaemon, tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 120)
+
+    with (
+        pytest.raises(HarnessError, match="but Unix allows 107; give a folder with a shorter"),
+        private_daemon(folder, kind=daemon.kind, deadline=_deadline()),
+    ):
+        raise AssertionError("it started all the same")
+
+    assert not folder.exists()
+
+
+_OWNER = """\
+import sys
+from pathlib import Path
+from harness.machine.libvirt.daemon import private_daemon
+from harness.machine.libvirt.layout import DaemonKind
+from harness.provisioning.wait import Deadline
+
+folder, kind = sys.argv[1:]
+with private_daemon(Path(folder), kind=DaemonKind(kind), deadline=Deadline.after(60)) as daemon:
+    print(*daemon.processes(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_daemon_ends_with_whoever_asked_for_it(
+    daemon: PrivateDaemon, tmp_path: Path, number: signal.Signals
+) -> None:
+    owner = spawn(
+        [
+            *("env", "--default-signal=INT", sys.executable, "-c", _OWNER),
+            *(str(tmp_path / "d"), daemon.kind.value),
+        ],
+        stdin=PIPE,
+        stdout=PIPE,
+        cwd=REPOSITORY,
+    )
+    try:
+        assert owner.stdout is not None
+        processes = [int(word) for word in owner.stdout.readline().split()]
+        assert len(processes) >= 3
+        assert _alive(processes) == processes
+
+        os.kill(owner.pid, number)
+
+        def look() -> Observation[bool]:
+            alive = _alive(processes)
+            return Observation(None if alive else True, f"processes {alive}")
+
+        wait_for("the end of all of them", look, _deadline(), interval_s=0.02)
+    finally:
+        end(owner)
+        for pipe in (owner.stdin, owner.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _alive(processes: list[int]) -> list[int]:
+    alive = []
+    for process in processes:
+        with contextlib.suppress(OSError):
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z":
+                alive.append(process)
+    return alive

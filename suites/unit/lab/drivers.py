@@ -1,0 +1,50 @@
+"""A VM driver whose machines never start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.gpu.transport import Transport
+from harness.machine.accelerator import AcceleratorChoice
+from harness.machine.direct import state_argv
+from harness.machine.qemu import QemuMachine
+from harness.machine.spec import Accelerator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from harness.gpu import GpuAttachment
+    from harness.machine.spec import MachineSpec
+
+
+class StuckDriver:
+    """Answers what a lab asks before it starts anything; its QEMU is not there."""
+
+    name = "stuck"
+
+    def __init__(self, *, has_threads: bool = False) -> None:
+        self._has_threads = has_threads
+
+    def choose_accelerator(self, choice: str) -> AcceleratorChoice:
+        return AcceleratorChoice(accelerator=Accelerator.TCG, reason=f"'{choice}' was asked for")
+
+    def transport(self, accelerator: Accelerator) -> Transport:
+        del accelerator
+        return Transport.MPQEMU
+
+    def has_vcpu_threads(self, spec: MachineSpec) -> bool:
+        return self._has_threads and spec.cpus > 1
+
+    def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
+        return {"argv": state_argv(spec)}
+
+    def machine(
+        self,
+        spec: MachineSpec,
+        folder: Path,
+        attachments: Sequence[GpuAttachment] = (),
+        *,
+        agent_program: bytes = b"",
+    ) -> QemuMachine:
+        return QemuMachine(spec, folder, attachments, agent_program=agent_program)

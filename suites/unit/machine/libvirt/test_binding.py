@@ -1,0 +1,41 @@
+"""libvirt's Python binding, where there is none."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.machine.libvirt.binding import load_libvirt
+from harness.machine.libvirt.eventloop import EventLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def not_loaded() -> Iterator[None]:
+    load_libvirt.cache_clear()
+    yield
+    load_libvirt.cache_clear()
+
+
+@pytest.mark.usefixtures("not_loaded")
+def test_host_without_the_binding_is_told_which_extra_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "libvirt", None)
+
+    with pytest.raises(RequirementError, match=r"pip install 'gpu-node-harness\[libvirt\]'"):
+        load_libvirt()
+
+
+def test_fork_of_a_process_with_a_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = EventLoop()
+    loop._owner = 7
+    monkeypatch.setattr("os.getpid", lambda: 8)
+
+    with pytest.raises(HarnessError, match="begun in process 7, of which this one is a fork"):
+        loop.start(object())

@@ -1,0 +1,182 @@
+"""A connection: how it opens, what its calls raise, what its loss does."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from harness.errors import BadInputError, RequirementError
+from harness.machine.libvirt.complaint import Code, ConnectionLostError, LibvirtError, Origin
+from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.watchdog import LibvirtHangsError
+from harness.provisioning.wait import Deadline
+from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirtError
+
+if TYPE_CHECKING:
+    from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
+
+_LONG_S = 20.0
+URI = "qemu:///system"
+
+
+def _open(libvirt: FakeLibvirt, *connects: FakeConnect | FakeLibvirtError) -> Connection:
+    libvirt.connects.extend(connects)
+    return Connection.open(URI, deadline=Deadline.after(_LONG_S))
+
+
+def test_open_connection_is_kept_alive_and_knows_its_daemon(libvirt: FakeLibvirt) -> None:
+    raw = FakeConnect(version=10_003_001)
+
+    with _open(libvirt, raw) as connection:
+        assert connection.daemon_version == (10, 3, 1)
+        assert connection.is_local
+        assert connection.raw is raw
+        assert "keep-alive 5 5" in raw.calls
+
+    assert raw.calls[-2:] == ["unwatch", "close"]
+
+
+def test_bad_uri_is_refused_before_libvirt_is_asked(libvirt: FakeLibvirt) -> None:
+    with pytest.raises(BadInputError, match="its scheme is not 'qemu'"):
+        Connection.open("lxc:///", deadline=Deadline.after(_LONG_S))
+
+    assert libvirt.opened == []
+
+
+def test_daemon_too_old_is_refused_and_left(libvirt: FakeLibvirt) -> None:
+    raw = FakeConnect(version=7_006_000)
+
+    with pytest.raises(RequirementError, match=r"is version 7\.6\.0, but machines need 8\.0\.0"):
+        _open(libvirt, raw)
+
+    assert raw.calls[-1] == "close"
+
+
+def test_refused_connection_is_a_requirement(libvirt: FakeLibvirt) -> None:
+    error = FakeLibvirtError("no such file", code=Code.SYSTEM_ERROR, origin=7, errno=2)
+
+    with pytest.raises(RequirementError, match="No libvirtd answers at 'qemu:///system'"):
+        _open(libvirt, error)
+
+
+def test_refused_call_is_told_with_its_purpose(libvirt: FakeLibvirt) -> None:
+    def refuse() -> NoReturn:
+        raise FakeLibvirtError("no domain 'x'", code=Code.NO_DOMAIN)
+
+    with _open(libvirt, FakeConnect()) as connection:
+        with pytest.raises(LibvirtError, match="failed the look at 'x': no domain") as caught:
+            connection.run("the look at 'x'", refuse)
+
+        assert caught.value.code == Code.NO_DOMAIN
+        assert connection.run("the next call", lambda: 7) == 7
+
+
+def test_call_that_hangs_is_left_with_all_stacks(libvirt: FakeLibvirt) -> None:
+    release = threading.Event()
+
+    def hang_in_libvirt() -> None:
+        release.wait(_LONG_S)
+
+    with _open(libvirt, FakeConnect()) as connection:
+        with pytest.raises(LibvirtHangsError) as caught:
+            connection.run("the start of 'x'", hang_in_libvirt, limit_s=0.05)
+        release.set()
+
+    assert "did not answer the start of 'x' at 'qemu:///system'" in str(caught.value)
+    assert "in hang_in_libvirt" in str(caught.value)
+    assert "in test_call_that_hangs_is_left_with_all_stacks" in str(caught.value)
+
+
+def test_daemon_that_never_answers_ends_at_the_deadline(libvirt: FakeLibvirt) -> None:
+    release = threading.Event()
+
+    def hang(uri: str) -> FakeConnect:
+        del uri
+        release.wait(_LONG_S)
+        return FakeConnect()
+
+    libvirt.open = hang  # type: ignore[method-assign]
+
+    with pytest.raises(LibvirtHangsError, match="did not answer the connection to"):
+        Connection.open(URI, deadline=Deadline.after(0.05))
+
+    release.set()
+
+
+def test_end_of_the_daemon_is_told_by_every_call_after_it(libvirt: FakeLibvirt) -> None:
+    raw = FakeConnect()
+    with _open(libvirt, raw) as connection:
+        told: list[str] = []
+        connection.on_loss(lambda: told.append("lost"))
+
+        raw.break_down()
+        raw.break_down()
+
+        assert told == ["lost"]
+        assert connection.is_lost
+        with pytest.raises(ConnectionLostError, match=r"during the look at 'x' \(end of file\)"):
+            connection.run("the look at 'x'", lambda: 7)
+        with pytest.raises(ConnectionLostError, match="ended or was restarted"):
+            _ = connection.raw
+
+
+def test_call_that_breaks_off_is_a_loss(libvirt: FakeLibvirt) -> None:
+    def break_off() -> NoReturn:
+        raise FakeLibvirtError(
+            "Cannot recv data: Connection reset", code=Code.SYSTEM_ERROR, origin=Origin.RPC
+        )
+
+    with _open(libvirt, FakeConnect()) as connection:
+        with pytest.raises(ConnectionLostError, match="during the start of 'x'"):
+            connection.run("the start of 'x'", break_off)
+
+        assert connection.is_lost
+
+
+def test_lost_connection_opens_anew(libvirt: FakeLibvirt) -> None:
+    old, new = FakeConnect(), FakeConnect()
+    with _open(libvirt, old, new) as connection:
+        generation = connection.generation
+        old.break_down()
+
+        connection.reopen(Deadline.after(_LONG_S))
+
+        assert connection.raw is new
+        assert not connection.is_lost
+        assert connection.generation == generation + 1
+        assert old.calls[-1] == "close"
+
+
+def test_late_news_of_an_old_connection_does_not_harm_the_new_one(libvirt: FakeLibvirt) -> None:
+    old, new = FakeConnect(), FakeConnect()
+    with _open(libvirt, old, new) as connection:
+        old.break_down()
+        connection.reopen(Deadline.after(_LONG_S))
+
+        old.break_down()
+
+        assert not connection.is_lost
+
+
+def test_sound_connection_is_not_opened_anew(libvirt: FakeLibvirt) -> None:
+    raw = FakeConnect()
+    with _open(libvirt, raw) as connection:
+        connection.reopen(Deadline.after(_LONG_S))
+
+        assert connection.raw is raw
+
+
+def test_close_of_ours_is_no_loss(libvirt: FakeLibvirt) -> None:
+    raw = FakeConnect()
+    told: list[str] = []
+    connection = _open(libvirt, raw)
+    connection.on_loss(lambda: told.append("lost"))
+    connection.close()
+
+    raw.break_down(3)
+
+    assert told == []
+    with pytest.raises(ConnectionLostError, match="the connection was closed"):
+        connection.run("a call", lambda: 7)

@@ -1,0 +1,184 @@
+"""A machine's domain."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cloudinit import MAC_ADDRESS
+from harness.errors import BadInputError, RequirementError
+from harness.machine.libvirt.domain_xml import (
+    MOST_ROOT_PORTS,
+    PciAddress,
+    render_domain,
+    render_host_gpu,
+    render_seed_disk,
+)
+from harness.machine.spec import Accelerator, Firmware, MachineSpec, MemoryFile
+from suites.unit.machine.libvirt.domains import CASES, GOLDENS, UUID, a_host
+from suites.unit.machine.test_argv import a_machine_spec
+
+QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+
+
+def parsed(spec: MachineSpec, **host: Any) -> ET.Element:
+    return an_element(render_domain(spec, a_host(**host), name="node", uuid=UUID))
+
+
+def an_element(text: str) -> ET.Element:
+    return ET.fromstring(text)  # noqa: S314 - it was rendered here
+
+
+def arguments(domain: ET.Element) -> list[str]:
+    return [each.attrib["value"] for each in domain.iter(f"{QEMU}arg")]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_domain_is_as_written_down(name: str) -> None:
+    """`UPDATE_GOLDENS=1` in the environment writes the files instead.
+
+    suites/host/libvirt has libvirt's schema judge them.
+    """
+    golden = GOLDENS / f"{name}.xml"
+    text = CASES[name].render()
+    if os.environ.get("UPDATE_GOLDENS") == "1":
+        golden.write_text(text)
+
+    assert text == golden.read_text()
+
+
+def test_every_domain_written_down_is_a_case() -> None:
+    assert {path.stem for path in GOLDENS.iterdir()} == set(CASES)
+
+
+#: A value of each field that is not that of `a_machine_spec`.
+OTHERS: dict[str, Any] = {
+    "name": "other",
+    "accelerator": Accelerator.KVM,
+    "kernel": Firmware(),
+    "disk": Path("/other"),
+    "seed": Path("/other"),
+    "memory_mib": 4096,
+    "cpus": 2,
+    "root_ports": 3,
+    "root_port_window_mib": 128,
+    "root_port_aperture_mib": 64,
+    "memory_file": MemoryFile(path=Path("/other"), is_private=True),
+    "is_restored": True,
+    "extra_append": ("other",),
+}
+
+
+@pytest.mark.parametrize(
+    "field", [each.name for each in dataclasses.fields(MachineSpec) if each.name != "qemu"]
+)
+def test_nothing_that_is_asked_for_is_dropped(field: str) -> None:
+    """The program alone is not in the spec's words: libvirt wants its path, which the host has."""
+    spec = a_machine_spec()
+
+    changed = replace(spec, **{field: OTHERS[field]})
+
+    assert ET.tostring(parsed(changed)) != ET.tostring(parsed(spec))
+
+
+def test_more_root_ports_than_the_bus_has_room_for_are_refused() -> None:
+    assert len(parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS)).findall(".//alias")) == (
+        MOST_ROOT_PORTS + 1
+    )
+    with pytest.raises(RequirementError, match=r"25 root ports.*room for 24.*machine-driver=qemu"):
+        parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS + 1))
+
+
+def test_no_two_devices_share_a_place() -> None:
+    domain = parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS, seed=Path("/seed")))
+
+    places = [
+        (each.attrib["bus"], each.attrib["slot"]) for each in domain.findall("./devices/*/address")
+    ]
+    (card,) = (json.loads(each) for each in arguments(domain) if "virtio-net" in each)
+
+    assert len(set(places)) == len(places)
+    assert ("0x00", f"{int(card['addr'], 16):#04x}") not in places
+
+
+def test_network_leads_nowhere_but_from_the_loopback_to_ssh() -> None:
+    words = arguments(parsed(a_machine_spec()))
+
+    assert words[words.index("-netdev") + 1] == (
+        "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"
+    )
+    assert json.loads(words[words.index("-device") + 1])["mac"] == MAC_ADDRESS
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+def test_memory_file_is_shared_by_a_template_and_mapped_privately_by_a_clone(
+    is_private: bool,
+) -> None:
+    memory = MemoryFile(path=Path("/a,b/ram"), is_private=is_private)
+
+    words = arguments(parsed(a_machine_spec(memory_file=memory)))
+
+    backend = json.loads(words[words.index("-object") + 1])
+    assert (backend["mem-path"], backend["share"]) == ("/a,b/ram", not is_private)
+    assert words[words.index("-machine") + 1] == f"memory-backend={backend['id']}"
+
+
+def test_qemu_runs_as_whoever_asks_where_the_host_lets_it_be_chosen() -> None:
+    labels = parsed(a_machine_spec(), security_models=("apparmor", "dac")).findall("seclabel")
+
+    assert [(label.attrib["model"], label.attrib["type"]) for label in labels] == [
+        ("apparmor", "none"),
+        ("dac", "static"),
+    ]
+    assert labels[1].findtext("label") == "+1000:+1000"
+
+
+def test_guest_with_a_kernel_of_its_own_may_reboot() -> None:
+    assert parsed(a_machine_spec(kernel=Firmware())).findtext("on_reboot") == "restart"
+    assert parsed(a_machine_spec()).findtext("on_reboot") == "destroy"
+
+
+def test_seed_is_plugged_into_its_own_port() -> None:
+    disk = an_element(render_seed_disk(Path("/runs/seed & more.iso")))
+
+    source, address = disk.find("source"), disk.find("address")
+    assert source is not None
+    assert address is not None
+    assert source.attrib["file"] == "/runs/seed & more.iso"
+    assert (address.attrib["bus"], address.attrib["slot"]) == ("0x01", "0x00")
+    assert disk.find("readonly") is not None
+
+
+def test_gpu_of_the_host_is_managed_by_libvirt() -> None:
+    device = an_element(render_host_gpu(PciAddress.parse("0000:65:00.1"), "gpu0", port=2))
+
+    source, address = device.find("source/address"), device.find("address")
+    assert source is not None
+    assert address is not None
+    assert device.attrib == {"mode": "subsystem", "type": "pci", "managed": "yes"}
+    assert source.attrib == {
+        "domain": "0x0000",
+        "bus": "0x65",
+        "slot": "0x00",
+        "function": "0x1",
+    }
+    assert address.attrib["bus"] == "0x04"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "65:00.0", "0000:65:00", "0000:65:20.0", "0000:65:00.8", "x"]
+)
+def test_what_is_no_pci_address_is_refused(text: str) -> None:
+    with pytest.raises(BadInputError, match=r"no PCI address.*'0000:65:00\.0'"):
+        PciAddress.parse(text)
+
+
+def test_pci_address_is_written_as_it_was_read() -> None:
+    assert str(PciAddress.parse("0001:ab:1f.7")) == "0001:ab:1f.7"

@@ -1,0 +1,218 @@
+"""Which of a machine's files go to the far host, under which names, and how often."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import struct
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from harness.errors import RequirementError
+from harness.image.qcow2 import MAGIC, backing_name
+from harness.machine.libvirt.farfiles import digest_of, far_files
+from harness.machine.libvirt.storage import Volume
+from harness.machine.spec import (
+    Accelerator,
+    DirectKernel,
+    Firmware,
+    Flash,
+    MachineSpec,
+    MemoryFile,
+)
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.machine.libvirt.storage import Content, Storage
+
+_HEAD = struct.Struct(">4sIQIIQ")
+
+
+@dataclass
+class FakeStorage:
+    """Keeps what is brought to it, in memory."""
+
+    shared: dict[str, bytes] = field(default_factory=dict)
+    own: dict[str, bytes] = field(default_factory=dict)
+    refuses: str = ""
+
+    def ensure(self, content: Content, *, deadline: Deadline) -> Volume:
+        del deadline
+        self.shared[content.key] = b"".join(content.chunks())
+        return Volume(name=content.key, path=PurePosixPath("/far") / content.key)
+
+    def put(self, content: Content, *, deadline: Deadline) -> Volume:
+        del deadline
+        if self.refuses and self.refuses in content.title:
+            raise RequirementError("The disk is full.")
+        name = f"run-{len(self.own)}"
+        self.own[name] = b"".join(content.chunks())
+        return Volume(name=name, path=PurePosixPath("/far") / name)
+
+    def remove(self, volume: Volume) -> None:
+        del self.own[volume.name]
+
+
+def _qcow2(path: Path, name: str, data: bytes) -> Path:
+    cluster = bytearray(512)
+    _HEAD.pack_into(cluster, 0, MAGIC, 3, 128 if name else 0, len(name), 9, 1 << 30)
+    cluster[128 : 128 + len(name)] = name.encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(cluster) + data)
+    return path
+
+
+def _file(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> MachineSpec:
+    image = _qcow2(tmp_path / "image" / "disk.qcow2", "", b"image")
+    baked = _qcow2(tmp_path / "baked" / "disk.qcow2", str(image), b"baked")
+    return MachineSpec(
+        name="node",
+        accelerator=Accelerator.TCG,
+        kernel=DirectKernel(
+            version="6.1",
+            vmlinuz=_file(tmp_path / "vmlinuz", b"kernel"),
+            initrd=_file(tmp_path / "initrd.img", b"initrd"),
+        ),
+        disk=_qcow2(tmp_path / "run" / "overlay.qcow2", str(baked), b"overlay"),
+        seed=_file(tmp_path / "seed.iso", b"seed"),
+    )
+
+
+@contextlib.contextmanager
+def _far(spec: MachineSpec, storage: FakeStorage) -> Iterator[MachineSpec]:
+    with far_files(spec, cast("Storage", storage), deadline=Deadline.after(20)) as far:
+        yield far
+
+
+def test_every_file_of_the_machine_lies_on_the_far_host(spec: MachineSpec) -> None:
+    storage = FakeStorage()
+
+    with _far(spec, storage) as far:
+        assert isinstance(far.kernel, DirectKernel)
+        paths = [far.disk, far.seed, far.kernel.vmlinuz, far.kernel.initrd]
+
+        assert all(str(path).startswith("/far/") for path in paths)
+        assert replace(far, disk=spec.disk, seed=spec.seed, kernel=spec.kernel) == spec
+
+
+def test_disks_name_those_below_them_as_they_are_there(spec: MachineSpec, tmp_path: Path) -> None:
+    storage = FakeStorage()
+
+    with _far(spec, storage) as far:
+        chain = []
+        data: bytes | None = storage.own[far.disk.name]
+        while data is not None:
+            below = backing_name(_file(tmp_path / "look", data))
+            chain.append((data[512:], below))
+            data = None if below is None else storage.shared[below]
+
+    assert [content for content, _ in chain] == [b"overlay", b"baked", b"image"]
+    assert chain[-1][1] is None
+
+
+def test_image_made_again_has_another_disk_above_it(spec: MachineSpec, tmp_path: Path) -> None:
+    storage = FakeStorage()
+    with _far(spec, storage):
+        before = set(storage.shared)
+    _qcow2(tmp_path / "image" / "disk.qcow2", "", b"IMAGE")
+
+    with _far(spec, storage):
+        assert len(set(storage.shared) - before) == 2
+
+
+def test_machines_share_all_but_what_they_write(spec: MachineSpec) -> None:
+    storage = FakeStorage()
+
+    with _far(spec, storage), _far(replace(spec, name="other"), storage):
+        assert len(storage.shared) == 4
+        assert len(storage.own) == 4
+
+    assert storage.own == {}
+    assert len(storage.shared) == 4
+
+
+def test_firmwares_code_is_shared_and_its_variables_are_not(
+    spec: MachineSpec, tmp_path: Path
+) -> None:
+    storage = FakeStorage()
+    flash = Flash(
+        code=_file(tmp_path / "CODE.fd", b"code"), variables=_file(tmp_path / "VARS.fd", b"vars")
+    )
+
+    with _far(replace(spec, kernel=Firmware(flash=flash), seed=None), storage) as far:
+        assert isinstance(far.kernel, Firmware)
+        assert far.kernel.flash is not None
+        assert storage.shared[far.kernel.flash.code.name] == b"code"
+        assert storage.own[far.kernel.flash.variables.name] == b"vars"
+
+
+def test_seabios_is_the_far_hosts_own(spec: MachineSpec) -> None:
+    with _far(replace(spec, kernel=Firmware()), FakeStorage()) as far:
+        assert far.kernel == Firmware()
+
+
+def test_upload_that_fails_takes_back_what_came_before(spec: MachineSpec) -> None:
+    storage = FakeStorage(refuses="the seed")
+
+    with pytest.raises(RequirementError, match="full"), _far(spec, storage):
+        raise AssertionError("it began all the same")
+
+    assert storage.own == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"is_restored": True},
+        {"memory_file": MemoryFile(path=Path("/ram"), is_private=False)},
+    ],
+)
+def test_machine_that_shares_memory_with_this_host_is_refused(
+    spec: MachineSpec, change: dict[str, bool]
+) -> None:
+    storage = FakeStorage()
+
+    with (
+        pytest.raises(RequirementError, match="Use --machine-start=cold there"),
+        _far(replace(spec, **change), storage),  # type: ignore[arg-type]
+    ):
+        raise AssertionError("it began all the same")
+
+    assert storage.shared == {}
+
+
+def test_digest_of_a_published_file_is_its_manifests(tmp_path: Path) -> None:
+    path = _file(tmp_path / "disk.qcow2", b"four")
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"files": {"disk.qcow2": {"size": 4, "sha256": "ab" * 32}}})
+    )
+
+    assert digest_of(path) == "ab" * 32
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "no JSON",
+        "[]",
+        '{"files": {}}',
+        '{"files": {"disk.qcow2": {"size": 9, "sha256": "ab"}}}',
+    ],
+)
+def test_file_that_no_manifest_describes_is_read(tmp_path: Path, manifest: str) -> None:
+    path = _file(tmp_path / "disk.qcow2", b"four")
+    (tmp_path / "manifest.json").write_text(manifest)
+
+    assert digest_of(path) == hashlib.sha256(b"four").hexdigest()
