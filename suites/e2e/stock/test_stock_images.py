@@ -72,33 +72,6 @@ def test_another_kernel_boots_once_beside_a_gpu_and_the_next_boot_is_not_told_of
     assert "next_entry=\n" in machine.guest.output_of("grub-editenv", "list") + "\n"
 
 
-def test_kernel_taken_out_boots_as_the_boot_loader_boots_it(
-    lab: Lab, clone: CloneLayer, booted: Layer, fetched: StockImage, stock_like: Image
-) -> None:
-    """The same version, the same command line, word for word; and ifupdown where that is asked for."""
-    kernels = lab.stock_kernels(fetched)
-    by_loader = clone(booted)
-    ask_for_ifupdown = "cc:{system_info:{network:{renderers:[eni]}}}"
-
-    boot = StockBoot(kernel=kernels[-1], append=(ask_for_ifupdown,))
-    with lab.boot_stock(fetched, boot, name="direct") as direct:
-        result = direct.guest.wait_for_cloud_init_result(direct.deadline(_CLOUD_INIT_KVM_S))
-
-        versions = [kernel.version for kernel in kernels]
-        assert versions == [kernel.version for kernel in stock_like.kernels]
-        assert sorted(menu_of(by_loader.guest)) == sorted(versions)
-        for question in (("uname", "-r"), ("uname", "-v")):
-            assert direct.guest.output_of(*question) == by_loader.guest.output_of(*question)
-        told = by_loader.guest.output_of("cat", "/proc/cmdline")
-        assert direct.guest.output_of("cat", "/proc/cmdline") == f"{told} {ask_for_ifupdown}"
-        assert result.errors == ()
-        assert "iface eth0 inet dhcp" in direct.guest.output_of(
-            "cat", "/etc/network/interfaces.d/50-cloud-init"
-        )
-        assert not direct.guest.run("test", "-e", "/etc/netplan/50-cloud-init.yaml").ok
-        assert "10.0.2.15" in direct.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")
-
-
 def test_bake_leaves_an_image_that_is_like_new(
     lab: Lab, baked: StockImage, stock_like: Image
 ) -> None:
@@ -149,3 +122,30 @@ def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
     expect.module_built_for(full, other, version=_version(baked))
     expect.gpu_bound(full, device="2330")
     assert "saved_entry=" in node.guest.output_of("grub-editenv", "list")
+
+
+def test_kernel_taken_out_boots_as_the_boot_loader_boots_it(
+    lab: Lab, clone: CloneLayer, booted: Layer, fetched: StockImage, stock_like: Image
+) -> None:
+    """The same version, the same command line, word for word; and ifupdown where that is asked for."""
+    kernels = lab.stock_kernels(fetched)
+    by_loader = clone(booted)
+    ask_for_ifupdown = "cc:{system_info:{network:{renderers:[eni]}}}"
+
+    boot = StockBoot(kernel=kernels[-1], append=(ask_for_ifupdown,))
+    with lab.boot_stock(fetched, boot, name="direct") as direct:
+        result = direct.guest.wait_for_cloud_init_result(direct.deadline(_CLOUD_INIT_KVM_S))
+
+        versions = [kernel.version for kernel in kernels]
+        assert versions == [kernel.version for kernel in stock_like.kernels]
+        assert sorted(menu_of(by_loader.guest)) == sorted(versions)
+        for question in (("uname", "-r"), ("uname", "-v")):
+            assert direct.guest.output_of(*question) == by_loader.guest.output_of(*question)
+        told = by_loader.guest.output_of("cat", "/proc/cmdline")
+        assert direct.guest.output_of("cat", "/proc/cmdline") == f"{told} {ask_for_ifupdown}"
+        assert result.errors == ()
+        assert "iface eth0 inet dhcp" in direct.guest.output_of(
+            "cat", "/etc/network/interfaces.d/50-cloud-init"
+        )
+        assert not direct.guest.run("test", "-e", "/etc/netplan/50-cloud-init.yaml").ok
+        assert "10.0.2.15" in direct.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")
