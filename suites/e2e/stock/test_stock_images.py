@@ -5,23 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness import expect
+from harness.cli import main
 from harness.cloudinit import CloudInitStatus
+from harness.image.source import Algorithm, LocalImage
+from harness.image.stock import open_local
 from harness.lab.bakes import bake_evidence
 from harness.lab.grub import boot_always, boot_once, menu_of
 from harness.lab.node import NodeRequest
 from harness.lab.stock import StockBoot
+from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fixtures.layers import CloneLayer
     from fixtures.machines import BootNode
     from harness.gpu import GpuModel
     from harness.image import Image, StockImage
+    from harness.image.source import Stock
     from harness.lab import Lab
     from harness.lab.layers import Layer
     from harness.lab.machine import LabMachine
+    from harness.settings import Settings
 
 _CLOUD_INIT_KVM_S = 60.0
 _REBOOT_KVM_S = 60.0
+_COMPARE_S = 300.0
 _GIB = 1 << 30
 #: A node that has its driver removes the driver's image; one that needs it again pulls it.
 _SERVE_DRIVER = ("systemctl", "start", "docker-registry")
@@ -85,6 +94,29 @@ def test_bake_leaves_an_image_that_is_like_new(
     assert [kernel.version for kernel in lab.stock_kernels(baked)] == [
         kernel.version for kernel in stock_like.kernels
     ]
+
+
+def test_command_hands_the_bake_on_as_a_file_of_its_own(
+    entry: Stock, baked: StockImage, settings: Settings, tmp_path: Path
+) -> None:
+    """What is cached is not baked again; the file is an image like any other that a person has."""
+    output = tmp_path / "our bake.qcow2"
+    (entry.folder / "debian-12").symlink_to(settings.images_folder.absolute() / "debian-12")
+
+    code = main(
+        [
+            *("image", "bake", f"--image={entry.name}", f"--images-dir={entry.folder}"),
+            f"--output={output}",
+        ]
+    )
+
+    assert code == 0
+    handed_on = open_local(LocalImage(path=output), Algorithm.SHA256)
+    assert handed_on.virtual_bytes == baked.virtual_bytes
+    LocalRunner().run(
+        ["qemu-img", "compare", "-f", "qcow2", "-F", "qcow2", str(output), str(baked.disk)],
+        timeout_s=_COMPARE_S,
+    ).check("Comparing the disks")
 
 
 def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
