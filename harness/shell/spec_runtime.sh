@@ -53,6 +53,13 @@ __hx_options=()
 __hx_vital='/usr/lib /usr/bin /etc /var'
 declare -A __hx_aliases=() __hx_points=() __hx_syntax=()
 
+# A lookup counts itself in the entry that it finds, and a fork copies each page written to:
+# entries made one after the other lie together.
+for __hx_name in example it run call the done; do
+  eval "__hx_$__hx_name() { :; }"
+done
+unset __hx_name
+
 __hx_tell() {
   builtin printf '%s\0' "$1" $(($# - 1)) "${@:2}" >&$__hx_records
 }

@@ -94,17 +94,10 @@ class SpecRun:
 
         The shell goes on with `following` while this one's verdict is found.
         """
-        started = time.monotonic()
-        verdict = self._static_verdict(case) or self._run(
-            case, following, started + self.setting.timeout_s
-        )
-        return Verdict(
-            outcome=verdict.outcome,
-            reason=verdict.reason,
-            problems=verdict.problems,
-            stray_stdout=verdict.stray_stdout,
-            duration_s=time.monotonic() - started,
-        )
+        verdict = self._static_verdict(case)
+        if verdict is None:
+            verdict = self._run(case, following, time.monotonic() + self.setting.timeout_s)
+        return verdict
 
     def expect_next(self, case: Case) -> None:
         """Tell the shell what comes next, so that it goes on while others are busy here."""

@@ -60,7 +60,6 @@ class Verdict:
     reason: str = ""
     problems: tuple[Problem, ...] = ()
     stray_stdout: str = ""
-    duration_s: float = 0.0
 
     def render(self, spec: SpecFile, case: Case) -> str:
         """Render the report of an example that did not simply pass."""
