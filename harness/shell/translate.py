@@ -465,7 +465,7 @@ class _Translator:
                     "}",
                 ]
             )
-        return "\n".join([f"{setup}; __hx_mock_{number}() {{ :", *body, ":; }"])
+        return "\n".join([f"{setup}; __hx_mock_{number}() {{ :", *body, "}"])
 
 
 def _continues(line: str) -> bool:
