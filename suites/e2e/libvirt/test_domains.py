@@ -42,6 +42,7 @@ def test_console_has_what_the_first_instructions_say_and_nothing_is_left(
     assert not machine.is_running
 
 
+@pytest.mark.pin_image(reason="libvirt keeps the checkpoint, whatever lies in it")
 def test_clone_goes_on_and_takes_a_gpu(
     libvirt_lab: Lab, libvirtd: Far, node_image: Image, h100: GpuModel
 ) -> None:

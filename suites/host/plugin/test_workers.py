@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from suites.unit.plugin.innerpytest import MIXED
+from suites.host.plugin.innerpytest import MIXED
 
 if TYPE_CHECKING:
-    from suites.unit.plugin.innerpytest import Inner
+    from suites.host.plugin.innerpytest import Inner
 
 pytest_plugins = ["pytester"]
 
