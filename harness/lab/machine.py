@@ -414,7 +414,7 @@ class LabMachine:
         def look() -> Observation[str]:
             if trouble := self.trouble():
                 raise HarnessError(f"Machine '{self.name}' did not come back: {trouble}")
-            if not self.qemu.is_running:
+            if not self.vm.is_running:
                 raise HarnessError(f"Machine '{self.name}' did not come back: QEMU has ended.")
             try:
                 now = self.guest.output_of(
