@@ -263,8 +263,8 @@ def test_workers_that_come_at_once_upload_once(far: FarHost) -> None:
     names = []
     uploads = 0
     for worker in workers:
-        out, _ = worker.communicate(timeout=PATIENCE_S)
-        assert worker.returncode == 0
+        out, err = worker.communicate(timeout=PATIENCE_S)
+        assert worker.returncode == 0, err.decode()
         lines = out.decode().splitlines()
         names.append(lines[-1])
         uploads += any("100 %" in line for line in lines)
