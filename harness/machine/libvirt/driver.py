@@ -7,7 +7,10 @@ import os
 import secrets
 import shutil
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import platformdirs
 
 from harness.errors import RequirementError
 from harness.gpu.transport import Transport, find_transport
@@ -29,7 +32,7 @@ from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path, PurePosixPath
+    from pathlib import PurePosixPath
 
     from harness.gpu import GpuAttachment
     from harness.machine.accelerator import AcceleratorChoice
@@ -40,6 +43,7 @@ DEFAULT_URI = "qemu:///session"
 _OPEN_S = 30.0
 #: URIs that name no daemon in particular.
 _OWN_DAEMONS = {"qemu:///system": DaemonKind.SYSTEM, "qemu:///session": DaemonKind.SESSION}
+_SYSTEM_LOGS = Path("/var/log/libvirt/qemu")
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -49,12 +53,19 @@ class LibvirtDriver:
     name = "libvirt"
 
     def __init__(
-        self, connection: Connection, host: DomainHost, *, sockets: Path, cache: Path
+        self,
+        connection: Connection,
+        host: DomainHost,
+        *,
+        sockets: Path,
+        qemu_logs: Path,
+        cache: Path,
     ) -> None:
         self._connection = connection
         self._host = host
         self._monitor_events = MonitorEvents(connection)
         self._sockets = sockets
+        self._qemu_logs = qemu_logs
         self._cache = cache
 
     @classmethod
@@ -81,7 +92,7 @@ class LibvirtDriver:
         sweep(parent)
         with contextlib.ExitStack() as opened:
             sockets = opened.enter_context(leased_folder(parent, prefix="s"))
-            connection = connect(uri or DEFAULT_URI, sockets, opened, tell)
+            connection, qemu_logs = connect(uri or DEFAULT_URI, sockets, opened, tell)
             capabilities = connection.run(
                 "the query of its capabilities", lambda: str(connection.raw.getCapabilities())
             )
@@ -97,7 +108,7 @@ class LibvirtDriver:
                 security_models=parse_security_models(capabilities),
                 owner=(os.geteuid(), os.getegid()),
             )
-            yield cls(connection, host, sockets=sockets, cache=cache)
+            yield cls(connection, host, sockets=sockets, qemu_logs=qemu_logs, cache=cache)
 
     def choose_accelerator(self, choice: str) -> AcceleratorChoice:
         return choose_accelerator(
@@ -147,25 +158,38 @@ class LibvirtDriver:
                 agent_socket=self._sockets / secrets.token_hex(4),
             ),
             monitor_events=self._monitor_events,
+            qemu_logs=self._qemu_logs,
             agent_program=agent_program,
         )
 
 
 def connect(
     uri: str, folder: Path, opened: contextlib.ExitStack, tell: Callable[[str], None]
-) -> Connection:
-    """Connect, to a libvirtd of one's own in `folder` where the host runs none."""
+) -> tuple[Connection, Path]:
+    """Connect, to a libvirtd of one's own in `folder` where the host runs none.
+
+    Returns with it where the host's libvirtd keeps what each QEMU says.
+    """
     try:
-        return opened.enter_context(Connection.open(uri, deadline=Deadline.after(_OPEN_S)))
+        connection = opened.enter_context(Connection.open(uri, deadline=Deadline.after(_OPEN_S)))
     except NoDaemonError as error:
         kind = _OWN_DAEMONS.get(uri)
         if kind is None:
             raise
         tell(f"{error} Until then, this run has a libvirtd of its own.")
+    else:
+        return connection, _session_logs() if connection.is_session else _SYSTEM_LOGS
     daemon = opened.enter_context(
         private_daemon(folder / "d", kind=kind, deadline=Deadline.after(_OPEN_S))
     )
-    return opened.enter_context(Connection.open(daemon.uri, deadline=Deadline.after(_OPEN_S)))
+    connection = opened.enter_context(
+        Connection.open(daemon.uri, deadline=Deadline.after(_OPEN_S))
+    )
+    return connection, daemon.qemu_logs
+
+
+def _session_logs() -> Path:
+    return Path(platformdirs.user_cache_dir("libvirt")) / "qemu" / "log"
 
 
 def parse_security_models(capabilities: str) -> tuple[str, ...]:
