@@ -55,7 +55,6 @@ class PrivateDaemon:
         self._process: ChildProcess | None = None
         self.kind = layout.kind
         self.log = layout.log
-        self.qemu_logs = layout.qemu_logs
 
     @property
     def uri(self) -> str:

@@ -22,7 +22,7 @@ from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.daemon import private_daemon
 from harness.machine.libvirt.domain_xml import DomainHost, render_domain
 from harness.machine.libvirt.far import FarLibvirtDriver
-from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.layout import DaemonKind, DaemonLayout
 from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.qemu import qemu_identity, require_qemu
@@ -43,6 +43,7 @@ DEFAULT_URI = "qemu:///session"
 _OPEN_S = 30.0
 #: URIs that name no daemon in particular.
 _OWN_DAEMONS = {"qemu:///system": DaemonKind.SYSTEM, "qemu:///session": DaemonKind.SESSION}
+_DAEMON = "d"
 _SYSTEM_LOGS = Path("/var/log/libvirt/qemu")
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 
@@ -92,7 +93,7 @@ class LibvirtDriver:
         sweep(parent)
         with contextlib.ExitStack() as opened:
             sockets = opened.enter_context(leased_folder(parent, prefix="s"))
-            connection, qemu_logs = connect(uri or DEFAULT_URI, sockets, opened, tell)
+            connection = connect(uri or DEFAULT_URI, sockets, opened, tell)
             capabilities = connection.run(
                 "the query of its capabilities", lambda: str(connection.raw.getCapabilities())
             )
@@ -108,7 +109,13 @@ class LibvirtDriver:
                 security_models=parse_security_models(capabilities),
                 owner=(os.geteuid(), os.getegid()),
             )
-            yield cls(connection, host, sockets=sockets, qemu_logs=qemu_logs, cache=cache)
+            yield cls(
+                connection,
+                host,
+                sockets=sockets,
+                qemu_logs=qemu_logs(connection, sockets),
+                cache=cache,
+            )
 
     def choose_accelerator(self, choice: str) -> AcceleratorChoice:
         return choose_accelerator(
@@ -165,30 +172,29 @@ class LibvirtDriver:
 
 def connect(
     uri: str, folder: Path, opened: contextlib.ExitStack, tell: Callable[[str], None]
-) -> tuple[Connection, Path]:
-    """Connect, to a libvirtd of one's own in `folder` where the host runs none.
-
-    Returns with it where the host's libvirtd keeps what each QEMU says.
-    """
+) -> Connection:
+    """Connect, to a libvirtd of one's own in `folder` where the host runs none."""
     try:
-        connection = opened.enter_context(Connection.open(uri, deadline=Deadline.after(_OPEN_S)))
+        return opened.enter_context(Connection.open(uri, deadline=Deadline.after(_OPEN_S)))
     except NoDaemonError as error:
         kind = _OWN_DAEMONS.get(uri)
         if kind is None:
             raise
         tell(f"{error} Until then, this run has a libvirtd of its own.")
-    else:
-        return connection, _session_logs() if connection.is_session else _SYSTEM_LOGS
     daemon = opened.enter_context(
-        private_daemon(folder / "d", kind=kind, deadline=Deadline.after(_OPEN_S))
+        private_daemon(folder / _DAEMON, kind=kind, deadline=Deadline.after(_OPEN_S))
     )
-    connection = opened.enter_context(
-        Connection.open(daemon.uri, deadline=Deadline.after(_OPEN_S))
-    )
-    return connection, daemon.qemu_logs
+    return opened.enter_context(Connection.open(daemon.uri, deadline=Deadline.after(_OPEN_S)))
 
 
-def _session_logs() -> Path:
+def qemu_logs(connection: Connection, folder: Path) -> Path:
+    """Return where the libvirtd that `connect` found, or put in `folder`, keeps QEMU's words."""
+    own = folder / _DAEMON
+    kind = DaemonKind.SESSION if connection.is_session else DaemonKind.SYSTEM
+    if own.is_dir():
+        return DaemonLayout(folder=own, kind=kind).qemu_logs
+    if kind is DaemonKind.SYSTEM:
+        return _SYSTEM_LOGS
     return Path(platformdirs.user_cache_dir("libvirt")) / "qemu" / "log"
 
 

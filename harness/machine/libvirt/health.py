@@ -83,7 +83,7 @@ def examine(uri: str | None, *, qemu: str, accelerator: Accelerator | None) -> l
     with contextlib.ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="gnh-")))
         try:
-            connection, _ = connect(uri or DEFAULT_URI, folder, opened, told.append)
+            connection = connect(uri or DEFAULT_URI, folder, opened, told.append)
         except NotAllowedError as error:
             # It answered, if only to refuse.
             return [
