@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 pytest_plugins = [
+    "fixtures.existing",
     "fixtures.layers",
     "fixtures.machines",
     "fixtures.properties",

@@ -21,6 +21,8 @@ URI_VARIABLE = "HARNESS_MACHINE_URI"
 STORAGE_VARIABLE = "HARNESS_MACHINE_STORAGE"
 START_CHOICES = ("clone", "cold", "both")
 EVIDENCE_CHOICES = ("on-failure", "always")
+#: What tests of nodes run with by default: each distribution of which nodes are made.
+TESTED_IMAGES = "debian-12,debian-13"
 ACCEPT_OPTION = "--accept-licence"
 #: The environment variable that does the same; several licences are separated by commas.
 ACCEPT_VARIABLE = "HARNESS_ACCEPT_LICENCE"
@@ -60,7 +62,7 @@ class Settings:
     machine_start: str = "clone"
     evidence: str = "on-failure"
     evidence_folder: Path = Path("evidence")
-    checkpoint_limit_mib: int = 16384
+    checkpoint_limit_mib: int = 24576
     accepted_licences: frozenset[str] = frozenset()
     ci: bool = False
 
@@ -113,6 +115,11 @@ class Settings:
     @property
     def stock_store(self) -> Path:
         return self.cache / "stock"
+
+    @property
+    def derived_store(self) -> Path:
+        """Return where lies what was made of stock images."""
+        return self.cache / "derived"
 
     @property
     def checkpoint_store(self) -> Path:

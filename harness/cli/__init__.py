@@ -6,7 +6,18 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from harness.cli import bench, checkpoints, demo, doctor, gpus, images, migrate, payload, qemu
+from harness.cli import (
+    bench,
+    checkpoints,
+    demo,
+    doctor,
+    gpus,
+    images,
+    migrate,
+    node,
+    payload,
+    qemu,
+)
 from harness.errors import ExpectationError, HarnessError
 from harness.provisioning.command import CommandError
 from harness.provisioning.wait import WaitTimeoutError
@@ -21,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="harness", description="Test harness for GPU-node provisioning."
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (bench, checkpoints, demo, doctor, gpus, images, migrate, payload, qemu):
+    for module in (bench, checkpoints, demo, doctor, gpus, images, migrate, node, payload, qemu):
         module.add_parser(commands)
     return parser
 

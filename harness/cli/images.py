@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from harness.cli import bake
 from harness.cli.options import add_image_options, settings_of
 from harness.errors import BadInputError
 from harness.image.catalogue import Recipe, load_catalogue
+from harness.image.derived import DerivedStore
 from harness.image.source import Algorithm, LocalImage, Stock
 from harness.image.stock import StockStore, Terms, open_local
 from harness.image.store import ImageStore
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from harness.cli.options import Commands
     from harness.image import ImageEvent, StockImage
-    from harness.image.cache import CachedImage
+    from harness.image.cache import CachedImage, ImageCache
     from harness.settings import Settings
 
 _BUILD_S = 1800.0
@@ -35,6 +37,7 @@ def add_parser(commands: Commands) -> None:
     listing = actions.add_parser("ls", help="list what the catalogue has, and what of it is here")
     build = actions.add_parser("build", help="build one where the cache lacks it")
     fetch = actions.add_parser("fetch", help="fetch and verify a stock image")
+    bake.add_parser(actions, show_event)
     verify = actions.add_parser("verify", help="read every byte of each image in the cache")
     gc = actions.add_parser("gc", help="remove what nobody used for long, and what was left over")
     for action, run in ((listing, _list), (build, _build), (fetch, _fetch)):
@@ -159,12 +162,17 @@ def _fetched(arguments: argparse.Namespace, settings: Settings) -> StockImage:
     )
 
 
+def _caches(settings: Settings) -> tuple[ImageCache[Any], ...]:
+    return (
+        ImageStore(settings.image_store).cache,
+        StockStore(settings.stock_store).cache,
+        DerivedStore(settings.derived_store).cache,
+    )
+
+
 def _verify(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
-    found = [
-        *ImageStore(settings.image_store).cache.verify(),
-        *StockStore(settings.stock_store).cache.verify(),
-    ]
+    found = [image for cache in _caches(settings) for image in cache.verify()]
     if arguments.json:
         _print_json([_facts(image) for image in found])
     else:
@@ -180,10 +188,7 @@ def _collect(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     unused = dt.timedelta(days=arguments.unused_days)
     at = dt.datetime.now(tz=dt.timezone.utc)
-    removals = [
-        *ImageStore(settings.image_store).cache.gc(unused, at=at),
-        *StockStore(settings.stock_store).cache.gc(unused, at=at),
-    ]
+    removals = [removal for cache in _caches(settings) for removal in cache.gc(unused, at=at)]
     if arguments.json:
         _print_json(
             [

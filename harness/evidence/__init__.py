@@ -7,6 +7,7 @@ Nothing here touches a machine, so a failure is judged again from its folder alo
     <folder>/commands/NAME     output of a command in the guest; NAME.exit-code beside it
     <folder>/files/…           files of the guest under their own paths
     <folder>/stat.txt          one line for every path looked for (`nodestate.PathState`)
+    <folder>/unreadable.txt    paths that are there, or may be, and were closed to who asked
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import secrets
 import shutil
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH, CloudInitResult
@@ -34,11 +36,22 @@ EVENTS_FOLDER = "/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events"
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
 #: Of a GPU's access trace in the folder `host`, after its device id.
 TRACE_SUFFIX = "-trace.json"
+UNREADABLE_NAME = "unreadable.txt"
+#: What the kernel says of each function on the PCI bus, `lspci` or not.
+PCI_FOLDER = "/sys/bus/pci/devices"
+#: Where container runtimes look for CDI specs.
+CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
+#: There exactly where systemd runs the system: sd_booted(3).
+SYSTEMD_PATH = "/run/systemd/system"
 CLOUD_INIT_RESULT_PATH = "/run/cloud-init/result.json"
 CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
 
 #: modinfo's exit code for a module that is not there; others mean that it could not tell.
 _NO_SUCH_MODULE = 1
+#: `timeout`'s exit code for a program that is not there.
+_NOT_FOUND = 127
+#: The same, or for one that can't be run, as where a folder on PATH is closed to who asks.
+_NOT_STARTED = {126, _NOT_FOUND}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,12 +134,33 @@ class Evidence:
         return folder
 
     def file(self, path: str) -> str | None:
-        """Return the text of a guest's file, or None where there was none."""
+        """Return the text of a guest's file, or None where there was none.
+
+        Raises HarnessError where it may be there, but was closed to who asked.
+        """
         kept = self.folder / "files" / path.lstrip("/")
-        return kept.read_text(errors="replace") if kept.is_file() else None
+        if kept.is_file():
+            return kept.read_text(errors="replace")
+        self._refuse_closed(path)
+        return None
+
+    def _refuse_closed(self, path: str) -> None:
+        """Raise HarnessError where `path` or a folder above it was closed to who asked."""
+        kept = self.folder / UNREADABLE_NAME
+        closed = kept.read_text(errors="replace").splitlines() if kept.is_file() else []
+        for each in (path, *map(str, PurePosixPath(path).parents)):
+            if each in closed:
+                raise HarnessError(
+                    f"'{each}' was closed to who asked the node, so whether '{path}' is there, "
+                    "and what it says, can't be told. Ask as root."
+                )
 
     def files(self, folder: str) -> Mapping[str, str]:
-        """Return the texts of the gathered files right below a guest's folder, by name."""
+        """Return the texts of the gathered files right below a guest's folder, by name.
+
+        Raises HarnessError where the folder was closed to who asked.
+        """
+        self._refuse_closed(folder)
         kept = self.folder / "files" / folder.lstrip("/")
         if not kept.is_dir():
             return {}
@@ -155,6 +189,10 @@ class Evidence:
         Raises HarnessError where it is not known.
         """
         return _number(self.output_of(f"{name}.exit-code"), f"exit code of '{name}'")
+
+    def is_command_absent(self, name: str) -> bool:
+        """Tell whether the node has no such program as the gathered command `name` needs."""
+        return self.exit_code_of(name) == _NOT_FOUND
 
     def answer_of(self, name: str) -> str:
         """Return the output of the gathered command `name`, which has to have succeeded.
@@ -249,7 +287,22 @@ class Evidence:
 
     @property
     def pci_functions(self) -> list[PciFunction]:
-        return nodestate.parse_lspci(self.answer_of("lspci"))
+        """Return what is on the PCI bus, by lspci or, on a node without it, by the kernel.
+
+        Raises HarnessError where neither tells.
+        """
+        if self.exit_code_of("lspci") not in _NOT_STARTED:
+            return nodestate.parse_lspci(self.answer_of("lspci"))
+        if PCI_FOLDER not in self.paths:
+            raise HarnessError(
+                f"The node ran no 'lspci' and has no '{PCI_FOLDER}', so what is on its PCI bus "
+                "can't be told."
+            )
+        kept = self.folder / "files" / PCI_FOLDER.lstrip("/")
+        return [
+            nodestate.parse_pci_event(file.read_text(errors="replace"), str(file))
+            for file in sorted(kept.glob("*/uevent"))
+        ]
 
     @property
     def driver_gpu_names(self) -> Mapping[str, str | None]:
@@ -258,6 +311,25 @@ class Evidence:
         return {
             file.parent.name: nodestate.parse_gpu_name(file.read_text(errors="replace"))
             for file in sorted(folder.glob("*/information"))
+        }
+
+    @property
+    def driver_version(self) -> str | None:
+        """Return the version of the driver in the kernel, or None where there is none."""
+        text = self.file("/proc/driver/nvidia/version")
+        return None if text is None else nodestate.parse_driver_version(text)
+
+    @property
+    def cdi_devices(self) -> Mapping[str, list[str] | None]:
+        """Return the CDI devices that each spec file offers, in full, by the file's path.
+
+        A file that is no spec offers None.
+        """
+        return {
+            f"{folder}/{name}": nodestate.parse_cdi_devices(text)
+            for folder in CDI_FOLDERS
+            for name, text in self.files(folder).items()
+            if name.endswith((".json", ".yaml"))
         }
 
     @property
@@ -296,9 +368,19 @@ class Evidence:
 
         Raises HarnessError where modinfo could not tell.
         """
+        return self._module_field(kernel, "vermagic")
+
+    def module_version_of(self, kernel: str) -> str | None:
+        """Return the version of the `nvidia` module that `kernel` would load, if any.
+
+        Raises HarnessError where modinfo could not tell.
+        """
+        return self._module_field(kernel, "version")
+
+    def _module_field(self, kernel: str, field: str) -> str | None:
         if self.exit_code_of(f"modinfo-{kernel}") == _NO_SUCH_MODULE:
             return None
-        return nodestate.parse_modinfo_field(self.answer_of(f"modinfo-{kernel}"), "vermagic")
+        return nodestate.parse_modinfo_field(self.answer_of(f"modinfo-{kernel}"), field)
 
 
 def _number(text: str, what: str) -> int:

@@ -4,189 +4,101 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 import json
-import shlex
+import secrets
 import shutil
-import tarfile
 import zlib
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from harness.cloudinit import CONFIG_PATH, EXIT_CODE_PATH, OUTCOME_PATH
 from harness.errors import HarnessError
-from harness.evidence import (
-    CLOUD_INIT_OUTPUT_PATH,
-    CLOUD_INIT_RESULT_PATH,
-    EVENTS_FOLDER,
-    RECORD_PATH,
-    Evidence,
-)
-from harness.evidence.nodestate import STAT_FORMAT
+from harness.evidence import UNREADABLE_NAME, Evidence
+from harness.evidence.script import StreamError, parse_stream, render_script
 from harness.lease import make_private_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
+    from harness.evidence.request import Request
+    from harness.evidence.script import Frame
     from harness.provisioning.command import Runner
 
-_FILE_LIMIT_KIB = 4096
 _ARCHIVE_LIMIT_BYTES = 256 << 20
 _SCRIPT_S = 180.0
+#: For zlib: a stream with a header and an end as gzip writes them.
+_GZIP = 16 + zlib.MAX_WBITS
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What to gather in a guest; paths and files may be shell patterns of `*` and `?`."""
-
-    commands: Mapping[str, Sequence[str]]
-    files: Sequence[str]
-    paths: Sequence[str]
-
-
-def node_request(kernels: Sequence[str]) -> Request:
-    """Return what is gathered of every GPU node; `kernels` are those of its image.
-
-    `nvidia-smi` is not among the commands: it loads the module, and looking must change nothing.
-    """
-    return Request(
-        commands={
-            "uname-r": ["uname", "-r"],
-            "lspci": ["lspci", "-nnk"],
-            "dkms-status": ["dkms", "status"],
-            "container-images": ["ctr", "-n", "k8s.io", "images", "ls", "-q"],
-            "failed-units": ["systemctl", "--failed", "--no-legend", "--plain"],
-            "units": ["systemctl", "list-units", "--all", "--no-legend", "--plain"],
-            "journal": ["journalctl", "-b", "--no-pager", "-o", "short-precise"],
-            "dmesg": ["dmesg"],
-            **{f"modinfo-{kernel}": ["modinfo", "-k", kernel, "nvidia"] for kernel in kernels},
-        },
-        files=[
-            OUTCOME_PATH,
-            EXIT_CODE_PATH,
-            CONFIG_PATH,
-            RECORD_PATH,
-            CLOUD_INIT_RESULT_PATH,
-            CLOUD_INIT_OUTPUT_PATH,
-            "/run/cloud-init/status.json",
-            "/var/log/cloud-init.log",
-            "/var/log/azure/cluster-provision.log",
-            f"{EVENTS_FOLDER}/*",
-            "/var/log/nvidia-installer-*.log",
-            "/var/lib/dkms/nvidia/*/*/*/log/make.log",
-            "/var/lib/dkms/nvidia/*/build/make.log",
-            "/proc/modules",
-            "/proc/stat",
-            "/proc/cmdline",
-            "/proc/driver/nvidia/version",
-            "/proc/driver/nvidia/gpus/*/information",
-            "/etc/systemd/system/*.service.d/*.conf",
-            "/etc/containerd/config.toml",
-            "/run/cdi/*",
-        ],
-        paths=[
-            "/dev/nvidia*",
-            "/etc/ld.so.conf.d/nvidia.conf",
-            "/lib/modules/*/build",
-            "/lib/modules/*/updates/dkms/*",
-            "/opt/gpu",
-            "/opt/azure/aks-gpu/*",
-            "/usr/bin/lib64",
-            "/usr/bin/nvidia-*",
-            "/usr/local/nvidia",
-            "/var/lib/dkms/nvidia",
-        ],
-    )
-
-
-def render_script(request: Request) -> str:
-    """Render the shell script that gathers `request` and prints a tar archive as base64.
-
-    It needs coreutils, findutils and tar alone, so that it also works on a node on which
-    nothing else went well.
-    """
-    lines = [
-        "umask 077",
-        "d=$(mktemp -d) || exit 1; trap 'rm -rf \"$d\"' EXIT",
-        'mkdir "$d/commands" "$d/files"',
-    ]
-    for name, argv in request.commands.items():
-        quoted = shlex.quote(name)
-        lines.append(
-            f'timeout 60 {shlex.join(argv)} >"$d/commands/"{quoted} 2>&1 </dev/null; '
-            f'echo $? >"$d/commands/"{quoted}.exit-code'
-        )
-    # Read by head and not copied: files below /proc have no size to go by.
-    lines += [
-        f'for f in {_pattern(pattern)}; do [ -f "$f" ] || continue; '
-        'mkdir -p "$d/files$(dirname "$f")"; '
-        f'head -c {_FILE_LIMIT_KIB}K "$f" >"$d/files$f"; done'
-        for pattern in request.files
-    ]
-    patterns = " ".join(_pattern(pattern) for pattern in request.paths)
-    lines += [
-        (
-            f'for f in {patterns}; do [ -e "$f" ] || [ -L "$f" ] || continue; '
-            f'find "$f" -maxdepth 0 -printf {shlex.quote(STAT_FORMAT)}; done >"$d/stat.txt"'
-        ),
-        'tar -C "$d" -czf - . | base64',
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _pattern(pattern: str) -> str:
-    """Quote everything of a path pattern but its wildcards."""
-    return "".join(
-        part if part in {"*", "?"} else shlex.quote(part)
-        for part in _split_wildcards(pattern)
-        if part
-    )
-
-
-def _split_wildcards(pattern: str) -> list[str]:
-    parts = [""]
-    for character in pattern:
-        if character in "*?":
-            parts += [character, ""]
-        else:
-            parts[-1] += character
-    return parts
-
-
-def collect_guest(runner: Runner, request: Request, folder: Path) -> Evidence:
+def collect_guest(
+    runner: Runner, request: Request, folder: Path, *, nonce: str | None = None
+) -> Evidence:
     """Run the script in the guest, and unpack what it gathered into the new `folder`.
 
+    Nothing is written in the guest. `nonce` is made for the stream where none is given.
     Raises HarnessError where the guest did not deliver; the folder then says so too.
     """
     make_private_folder(folder)
-    result = runner.run(["sh", "-c", render_script(request)], timeout_s=_SCRIPT_S)
+    nonce = nonce or secrets.token_hex(16)
+    # By stdin, and not as an argument: there, other processes and the log of sudo would see it.
+    result = runner.run(["sh"], timeout_s=_SCRIPT_S, stdin=render_script(request, nonce))
     try:
         archive = base64.b64decode(result.stdout, validate=False)
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
-            _unpack(tar, folder)
-    except (tarfile.TarError, binascii.Error, zlib.error, EOFError, OSError) as error:
+        _unpack(parse_stream(_gunzip(archive), nonce), folder)
+    except (StreamError, binascii.Error, zlib.error, OSError, ValueError) as error:
         sentence = f"The guest did not deliver its evidence ({error}).\n{result.render()}"
         (folder / "not-collected.txt").write_text(sentence)
         raise HarnessError(sentence) from error
     return Evidence(folder)
 
 
-def _unpack(tar: tarfile.TarFile, folder: Path) -> None:
-    """Unpack regular files alone, below `folder` alone: the archive comes from a guest."""
-    room = _ARCHIVE_LIMIT_BYTES
-    for member in tar:
-        path = PurePosixPath(member.name)
-        if not member.isreg() or path.is_absolute() or ".." in path.parts:
-            continue
-        room -= member.size
-        if room < 0:
-            raise tarfile.TarError(f"it unpacks to more than {_ARCHIVE_LIMIT_BYTES >> 20} MiB")
-        target = folder / path
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        content = tar.extractfile(member)
-        if content is not None:
-            target.write_bytes(content.read())
+def _gunzip(archive: bytes) -> bytes:
+    """Unpack a gzip archive, which comes from a guest and may unpack to anything."""
+    unpacking = zlib.decompressobj(wbits=_GZIP)
+    content = unpacking.decompress(archive, _ARCHIVE_LIMIT_BYTES)
+    if unpacking.unconsumed_tail:
+        raise StreamError(f"it unpacks to more than {_ARCHIVE_LIMIT_BYTES >> 20} MiB")
+    if not unpacking.eof:
+        raise StreamError("it ends too early")
+    return content
+
+
+def _unpack(frames: Iterable[Frame], folder: Path) -> None:
+    """Write frames as files below `folder` alone: their names come from a guest."""
+    command = ""
+    unreadable: list[str] = []
+    for frame in frames:
+        match frame.kind:
+            case "command":
+                command = frame.name
+                _write(_below(folder / "commands", command), frame.content)
+            case "exit":
+                exit_code = _below(folder / "commands", f"{command}.exit-code")
+                _write(exit_code, f"{int(frame.name)}\n".encode())
+            case "file":
+                _write(_below(folder / "files", frame.name.lstrip("/")), frame.content)
+            case "unreadable":
+                unreadable.append(frame.name)
+                _below(folder / "files", frame.name.lstrip("/")).unlink(missing_ok=True)
+            case "paths":
+                root, _, paths = frame.content.partition(b"\n")
+                if not root.endswith(b" /"):
+                    raise StreamError("find did not tell of '/'")
+                _write(folder / "stat.txt", paths)
+            case _:
+                raise StreamError(f"it has a frame of the unknown kind {frame.kind!r}")
+    _write(folder / UNREADABLE_NAME, "".join(f"{path}\n" for path in unreadable).encode())
+
+
+def _below(folder: Path, name: str) -> Path:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise StreamError(f"it has a frame named {name!r}")
+    return folder / path
+
+
+def _write(target: Path, content: bytes) -> None:
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target.write_bytes(content)
 
 
 def keep_host_files(folder: Path, files: Mapping[str, Path], texts: Mapping[str, str]) -> None:

@@ -8,6 +8,8 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import yaml
+
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -134,6 +136,52 @@ def parse_lspci(text: str) -> list[PciFunction]:
                 )
             )
     return functions
+
+
+def parse_pci_event(text: str, name: str) -> PciFunction:
+    """Parse the `uevent` file of a PCI function, which the kernel writes and needs no `lspci`.
+
+    Raises HarnessError that names a file of another form.
+    """
+    fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    try:
+        vendor, _, device = fields["PCI_ID"].lower().partition(":")
+        return PciFunction(
+            slot=fields["PCI_SLOT_NAME"],
+            # The last of its three bytes is the programming interface.
+            class_code=f"{int(fields['PCI_CLASS'], 16) >> 8:04x}",
+            vendor=vendor,
+            device=device,
+            driver_in_use=fields.get("DRIVER"),
+        )
+    except (KeyError, ValueError) as error:
+        raise HarnessError(
+            f"The PCI function in '{name}' has an unknown form: {text!r}."
+        ) from error
+
+
+def parse_driver_version(text: str) -> str:
+    """Parse `/proc/driver/nvidia/version`.
+
+    Raises HarnessError where it names none.
+    """
+    found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)(?:\s|$)", text, re.MULTILINE)
+    if found is None:
+        raise HarnessError(f"'/proc/driver/nvidia/version' has an unknown form: {text!r}.")
+    return found[1]
+
+
+def parse_cdi_devices(text: str) -> list[str] | None:
+    """Return the devices that a CDI spec offers, as in 'nvidia.com/gpu=0'; None if it is none.
+
+    Container runtimes leave out what is no spec, so such a file is the node's trouble.
+    """
+    try:
+        spec = yaml.safe_load(text)
+        kind = spec["kind"]
+        return [f"{kind}={device['name']}" for device in spec.get("devices") or ()]
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 def parse_gpu_name(text: str) -> str | None:

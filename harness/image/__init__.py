@@ -59,6 +59,13 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StockKernel(Kernel):
+    """A kernel taken out of a stock image, with what the image's boot loader tells it."""
+
+    command_line: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Image:
     """A published image: a disk to put overlays on, and the kernels that boot it.
 
@@ -93,13 +100,17 @@ class Image:
 class StockImage:
     """A distribution's image as it is: a partitioned disk with a boot loader of its own.
 
-    `digest` is what its publisher's list says, `disk` is never written.
+    `digest` is what its publisher's list says, `disk` is never written. `driver` is the one that
+    a bake put in, where its entry names it, and `firmware` what it is booted by unless a test
+    says otherwise: "bios" or "uefi".
     """
 
     name: str
     digest: str
     disk: Path
     virtual_bytes: int
+    driver: DriverImage | None = None
+    firmware: str = "bios"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,18 +9,25 @@ import re
 import shlex
 import shutil
 from dataclasses import dataclass
-from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness.errors import RequirementError
 from harness.image import ImageBuildError, ImageEvent, Stage, oci
+from harness.image.commands import (
+    Privilege,
+    input_entries,
+    mke2fs_argv,
+    mmdebstrap_argv,
+    own_sources,
+)
 from harness.image.logged import run_logged
 from harness.image.manifest import DISK
+from harness.image.versions import version_key
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from harness.image import ImageListener
     from harness.image.catalogue import Recipe
@@ -31,12 +38,6 @@ VERSION = 1
 
 SPACE_BYTES = 4 << 30
 """Root file system, raw disk and qcow2 of a node image beside each other, with some reserve."""
-
-INSIDE = Path(__file__).parent / "inside"
-"""The builder's own scripts that run inside the root file system."""
-
-WORKSHOP = "usr/src/image-build"
-"""Where those and the recipe's scripts lie while they run; removed at the end."""
 
 TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "qemu-img": "qemu-utils"}
 """Programs that a build needs, with the Debian package of each."""
@@ -52,33 +53,6 @@ SCRATCH = "scratch"
 """Folder of the work in which the namespace's users own files."""
 
 CLEAN_S = 60.0
-
-
-class Privilege(Enum):
-    """As whom a build runs: as root, or as a user with subordinate ids."""
-
-    ROOT = "root"
-    USER = "user"
-
-    @classmethod
-    def current(cls) -> Privilege:
-        return cls.ROOT if os.geteuid() == 0 else cls.USER
-
-    def contain(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Wrap a command so that its end takes each of its processes and mounts with it.
-
-        Whoever kills `unshare` kills the namespace's first process (`--kill-child`), and the
-        kernel then kills the rest. A user is root in there, so that both see the same owners.
-        `--map-auto` came with util-linux 2.38.
-        """
-        user = ("--user", "--map-root-user", "--map-auto") if self is Privilege.USER else ()
-        return (
-            "unshare",
-            *user,
-            *("--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
-            "--",
-            *argv,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,85 +292,6 @@ class _Build:
         self.listener(ImageEvent(image=self.recipe.name, stage=Stage.BUILD, message=message))
 
 
-def input_entries(recipe: Recipe) -> list[oci.Entry]:
-    """Return what is laid over the root file system before the recipe's scripts run."""
-    trees = [oci.entry_of(path, name) for name, path in recipe.tree_files().items()]
-    scripts = [
-        oci.entry_of(path, f"{WORKSHOP}/{name}") for name, path in recipe.script_files().items()
-    ]
-    own = [oci.entry_of(path, f"{WORKSHOP}/{path.name}") for path in own_sources()]
-    return [*trees, *scripts, *own]
-
-
-def own_sources() -> list[Path]:
-    """Return the builder's own files that run inside the root file system."""
-    return [*sorted(INSIDE.iterdir()), Path(oci.__file__)]
-
-
-def mmdebstrap_argv(
-    recipe: Recipe, privilege: Privilege, *, root: Path, inputs: Path
-) -> tuple[str, ...]:
-    """Return the command that fills the folder `root`, hooks in the order in which they run."""
-    content = recipe.file
-    kernels = content.kernels
-    script_environment = (
-        {}
-        if content.driver is None
-        else {
-            "GPU_DRIVER_REPOSITORY": content.driver.repository,
-            "GPU_DRIVER_VERSION": content.driver.version,
-            "GPU_IMAGE_SHA": content.driver.sha,
-        }
-    )
-    hooks = [
-        f"tar-in {shlex.quote(str(inputs))} /",
-        _chroot_hook(
-            ("sh", f"/{WORKSHOP}/install-kernels.sh", kernels.pattern, str(kernels.newest))
-        ),
-        *(
-            _chroot_hook(("sh", f"/{WORKSHOP}/{script}"), script_environment)
-            for script in content.scripts
-        ),
-        _chroot_hook(("sh", f"/{WORKSHOP}/finish.sh")),
-    ]
-    return (
-        "mmdebstrap",
-        "--mode=root" if privilege is Privilege.ROOT else "--mode=unshare",
-        "--variant=minbase",
-        "--format=directory",
-        f"--include={','.join(content.packages)}",
-        '--aptopt=Apt::Install-Recommends "false"',
-        *(f"--dpkgopt=path-exclude={pattern}" for pattern in content.exclude),
-        *(f"--customize-hook={hook}" for hook in hooks),
-        content.release,
-        str(root),
-        *(line for archive in content.archives for line in archive.sources()),
-    )
-
-
-def _chroot_hook(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Render a hook that runs `argv` inside; mmdebstrap hands hooks to a shell."""
-    set_here = [f"{name}={value}" for name, value in (environment or {}).items()]
-    return f'chroot "$1" env {shlex.join([*set_here, *argv])}'
-
-
-def mke2fs_argv(root: Path, raw: Path, *, size_gib: int) -> tuple[str, ...]:
-    """Return the command that makes the root file system; no work is left to the first boot."""
-    return (
-        "mke2fs",
-        "-q",
-        "-F",
-        *("-t", "ext4"),
-        *("-L", "node-root"),
-        *("-m", "0"),
-        # Else the kernel writes the tables at the first boot, into every overlay.
-        *("-E", "lazy_itable_init=0,lazy_journal_init=0"),
-        *("-d", str(root)),
-        str(raw),
-        f"{size_gib}G",
-    )
-
-
 def read_dpkg_status(text: str) -> dict[str, str]:
     """Return the installed packages and their versions from dpkg's status file."""
     packages: dict[str, str] = {}
@@ -405,14 +300,6 @@ def read_dpkg_status(text: str) -> dict[str, str]:
         if fields.get("Status", "").endswith(" installed"):
             packages[fields["Package"]] = fields["Version"]
     return dict(sorted(packages.items()))
-
-
-def version_key(version: str) -> list[tuple[int, str]]:
-    """Order kernel versions as `sort -V` does: runs of digits by value, the rest as text."""
-    return [
-        (int(part), "") if part.isdigit() else (-1, part)
-        for part in re.findall(r"\d+|\D+", version)
-    ]
 
 
 def log_tail(log: Path) -> str:

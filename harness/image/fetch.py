@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.errors import BadInputError
 from harness.image import ImageFetchError
 from harness.image.lockfile import lock_path
-from harness.image.qcow2 import why_not_alone
+from harness.image.qcow2 import why_unusable
 from harness.image.signature import check_signature
 from harness.image.source import Digest
 from harness.image.sums import digest_of, read_sums
@@ -127,7 +127,7 @@ class Fetch:
             except ImageFetchError as error:
                 raise ImageFetchError("\n".join([*troubles, str(error)])) from error
             found = digest_file(part, named.digest.algorithm)
-            trouble = why_not_alone(part)
+            trouble = why_unusable(part)
             if found == named.digest and trouble is None:
                 return url
             if found != named.digest and was_begun:

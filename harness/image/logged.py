@@ -46,7 +46,7 @@ def run_logged(
     """Run `argv` so that it, and what it started, die with this process, however that dies.
 
     It begins as the leader of a process group. A command that daemonises or mounts must come
-    wrapped in namespaces of its own (`contained` in harness.image.build).
+    wrapped in namespaces of its own (`Privilege.contain` in harness.image.commands).
     """
     with log.open("ab") as output, log.open("rb") as reader:
         reader.seek(0, os.SEEK_END)

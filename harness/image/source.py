@@ -14,6 +14,7 @@ from pydantic import AfterValidator
 from typing_extensions import override
 
 from harness.errors import BadInputError
+from harness.image import DriverImage  # noqa: TC001 - pydantic evaluates the annotations
 
 FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
 
@@ -120,6 +121,8 @@ class StockFile:
     sums: Sums
     signature: Signature | None = None
     digest: Annotated[str, AfterValidator(_digest)] | None = None
+    driver: DriverImage | None = None
+    firmware: Literal["bios", "uefi"] = "bios"
     mirrors: tuple[Folder, ...] = ()
 
 

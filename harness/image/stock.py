@@ -13,7 +13,7 @@ from harness.image.download import Downloader, Patience
 from harness.image.fetch import Fetch, Named, digest_file
 from harness.image.lockfile import Lock, lock_path, read_lock, write_lock
 from harness.image.manifest import DISK, STOCK_KIND, StockManifest
-from harness.image.qcow2 import read_header, why_not_alone
+from harness.image.qcow2 import read_header, why_unusable
 from harness.provisioning.command import LocalRunner
 from harness.published import KEY_DIGITS, DamagedError, Stage, now
 from harness.published.kind import facts_of
@@ -141,6 +141,8 @@ class StockStore:
             digest=manifest.digest,
             disk=folder / DISK,
             virtual_bytes=0 if header is None else header.virtual_bytes,
+            driver=stock.file.driver,
+            firmware=stock.file.firmware,
         )
 
     def _fill(self, place: Workplace, fetch: Fetch, named: Named) -> None:
@@ -186,15 +188,30 @@ def _offline(stock: Stock, wanted: Digest | None, damage: str) -> ImageFetchErro
 
 def open_local(local: LocalImage, algorithm: Algorithm) -> StockImage:
     """Return an image that lies where a person says; raises BadInputError where it is none."""
-    if not local.path.is_file():
-        raise BadInputError("There is no such file.", source=str(local.path))
-    trouble = why_not_alone(local.path)
-    if trouble is not None:
-        raise BadInputError(f"The file {trouble}.", source=str(local.path))
-    header = read_header(local.path)
+    path = local.path
+    try:
+        trouble = _why_not_a_file(path)
+        if trouble is None and (why := why_unusable(path)) is not None:
+            trouble = f"The file {why}."
+        if trouble is not None:
+            raise BadInputError(trouble, source=str(path))
+        header = read_header(path)
+        digest = digest_file(path, algorithm)
+    except OSError as error:
+        raise BadInputError(
+            f"The file cannot be read ({error.strerror}).", source=str(path)
+        ) from error
     return StockImage(
         name=local.name,
-        digest=str(digest_file(local.path, algorithm)),
-        disk=local.path.absolute(),
+        digest=str(digest),
+        disk=path.absolute(),
         virtual_bytes=0 if header is None else header.virtual_bytes,
     )
+
+
+def _why_not_a_file(path: Path) -> str | None:
+    if path.is_dir():
+        return "This is a folder; name the image file in it."
+    if not path.exists():
+        return "There is no such file."
+    return None if path.is_file() else "This is no file, but a device, pipe or socket."

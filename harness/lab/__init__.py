@@ -12,26 +12,27 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import write_seed
-from harness.errors import HarnessError, RequirementError
+from harness.errors import BadInputError, HarnessError
+from harness.errors import RequirementError as RequirementError
 from harness.evidence import Evidence
 from harness.gpu.transport import Transport
-from harness.image import ImageEvent, Stage
+from harness.image import ImageEvent, Stage, StockImage
 from harness.image.catalogue import Recipe, load_catalogue
+from harness.image.derived import DerivedStore
 from harness.image.source import Algorithm, LocalImage, Stock
 from harness.image.stock import StockStore, open_local
 from harness.image.store import ImageStore
 from harness.lab.drivers import open_driver
-from harness.lab.layers import booted, node_spec
+from harness.lab.layers import Shape, booted, node_spec
 from harness.lab.machine import SEED, Equipment
 from harness.lab.machines import Machines
 from harness.lab.node import Node, NodeRequest
-from harness.lab.stock import ovmf, stock_seed
+from harness.lab.stock import StockBoot, StockOrigin, agent_commands, stock_booted, stock_seed
 from harness.lab.templates import Templates
 from harness.lease import leased_folder, make_private_folder, sweep
 from harness.machine.broker import Broker, host_folder
 from harness.machine.checkpoint import CheckpointStore
 from harness.machine.spec import Accelerator as Accelerator
-from harness.machine.spec import Firmware, MachineSpec
 from harness.machine.ssh import SshIdentity
 from harness.payload import build_agent, build_payload
 from harness.provisioning.wait import Deadline
@@ -42,21 +43,21 @@ if TYPE_CHECKING:
 
     from harness.gpu import GpuModel
     from harness.gpu.script import GpuScript
-    from harness.image import Image, ImageListener, StockImage
+    from harness.image import Image, ImageListener, StockKernel
     from harness.lab.layers import Layer
     from harness.lab.machine import LabMachine
     from harness.machine import VmDriver
     from harness.machine.accelerator import AcceleratorChoice
     from harness.machine.checkpoint import Checkpoint
+    from harness.machine.spec import MachineSpec
     from harness.payload import Payload
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
 _FETCH_S = 3600.0
 _BAKE_KVM_S = 120.0
+_KERNELS_S = 600.0
 _DISK = "disk.qcow2"
-_STOCK_DISK_GIB = 10
-_STOCK_MEMORY_MIB = 1024
 
 
 @dataclass(kw_only=True)
@@ -74,6 +75,7 @@ class Lab:
     broker: Broker
     store: ImageStore = field(init=False)
     stock: StockStore = field(init=False)
+    derived: DerivedStore = field(init=False)
     checkpoints: CheckpointStore = field(init=False)
     machines: Machines = field(init=False)
     templates: Templates = field(init=False)
@@ -83,6 +85,7 @@ class Lab:
             self.settings.image_store, accepted_licences=self.settings.accepted_licences
         )
         self.stock = StockStore(self.settings.stock_store)
+        self.derived = DerivedStore(self.settings.derived_store)
         self.checkpoints = CheckpointStore(
             self.settings.checkpoint_store, limit_mib=self.settings.checkpoint_limit_mib
         )
@@ -118,6 +121,7 @@ class Lab:
         self.templates.close()
         self.store.close()
         self.stock.close()
+        self.derived.close()
 
     def node_image(self, name: str | None = None) -> Image:
         """Return an image of the catalogue, built where the cache has none.
@@ -127,10 +131,11 @@ class Lab:
         name = name or self.settings.images[0]
         source = load_catalogue(self.settings.images_folder).get(name)
         if not isinstance(source, Recipe):
-            raise RequirementError(
-                f"The image '{name}' is a stock image, with a boot loader of its "
-                "own, and nodes boot only images that were built from a recipe; choose one of "
-                "kind 'build' with --image."
+            # What a person asked for can't be had anywhere: no reason to skip.
+            raise BadInputError(
+                f"'{name}' is a stock image, and these nodes are of images that are built from a "
+                "recipe; name one of kind 'build', or ask for a node of `lab.stock_image`.",
+                source="--image",
             )
         return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
 
@@ -143,11 +148,24 @@ class Lab:
         if isinstance(source, LocalImage):
             return open_local(source, Algorithm.SHA256)
         if not isinstance(source, Stock):
-            raise RequirementError(
-                f"The image '{name}' is built from a recipe, and has no boot loader; use "
-                "`node_image`, or name one of kind 'url'."
+            raise BadInputError(
+                f"'{name}' is built from a recipe, and has no boot loader; use `node_image`, or name "
+                "one of kind 'url' or a file.",
+                source="stock_image",
             )
         return self.stock.ensure(source, deadline=Deadline.after(_FETCH_S), listener=self.listener)
+
+    def stock_kernels(self, image: StockImage) -> tuple[StockKernel, ...]:
+        """Return the kernels of a stock image's boot menu, the oldest first, for `StockBoot`.
+
+        They are taken out of its disk where the cache has none; nothing is booted for it.
+        """
+        deadline = Deadline.after(_KERNELS_S)
+        return self.derived.kernels(image, deadline=deadline, listener=self.listener)
+
+    def stock_booted(self, image: StockImage, boot: StockBoot | None = None) -> Layer:
+        """Return the layer of a stock image whose cloud-init has finished, for `clone`."""
+        return stock_booted(image, images=self.settings.images_folder, boot=boot)
 
     def baked_image(self, name: str | None = None) -> Image:
         """Return the node image of this name with the driver baked in by a machine without a GPU.
@@ -207,11 +225,15 @@ class Lab:
 
         `start` is "cold" or "clone", as the settings say where it is None. A clone goes on from
         a checkpoint of its image and kernel, taken just before cloud-init; `disk` needs a cold
-        start.
+        start, and so does a stock image.
         """
+        if isinstance(request.image, StockImage):
+            with self._boot_stock_node(request, request.image, disk) as node:
+                yield node
+            return
         layer = booted(
             request.image,
-            request.booted_kernel,
+            request.kernel,
             memory_mib=request.memory_mib,
             slots=request.slots,
         )
@@ -238,7 +260,7 @@ class Lab:
                     seed=folder / SEED,
                 )
             else:
-                spec = self._spec_of(layer, request.name, disk)
+                spec = self._spec_of(layer, request.name, disk, folder)
             machine = self.machines.new(
                 spec,
                 folder,
@@ -251,42 +273,80 @@ class Lab:
                 yield node
 
     @contextlib.contextmanager
+    def _boot_stock_node(
+        self, request: NodeRequest, image: StockImage, disk: Path | None
+    ) -> Iterator[Node]:
+        boot = replace(request.stock or StockBoot(), memory_mib=request.memory_mib)
+        with self.machines.place(request.name) as folder:
+            spec = self._stock_spec(
+                image, boot, name=request.name, folder=folder, disk=disk, slots=request.slots
+            )
+            machine = self.machines.new(
+                replace(spec, seed=folder / SEED),
+                folder,
+                gpus=request.gpus,
+                gpu_scripts=request.gpu_scripts,
+            )
+            node = Node(
+                request,
+                machine,
+                payload=self.payload,
+                identity=self.identity,
+                early=agent_commands(self.settings.images_folder),
+            )
+            with self.machines.accounted_for(machine), node:
+                yield node
+
+    @contextlib.contextmanager
     def boot_stock(
-        self,
-        image: StockImage,
-        *,
-        name: str = "stock",
-        firmware: str = "bios",
-        disk_gib: int = _STOCK_DISK_GIB,
-        memory_mib: int = _STOCK_MEMORY_MIB,
+        self, image: StockImage, boot: StockBoot | None = None, *, name: str = "stock"
     ) -> Iterator[LabMachine]:
         """Boot a distribution's image by firmware and its own boot loader, and end it afterwards.
 
         Its disk is an overlay, larger than the image, which cloud-init grows into. The guest agent
-        comes with cloud-init, and so does a console on the serial port. `firmware` is "bios" or
-        "uefi"; raises RequirementError where the host has no OVMF.
+        comes with cloud-init, and so does a console on the serial port. `boot` says by which
+        firmware, or which kernel of `stock_kernels` alone; raises RequirementError where the host
+        has no OVMF.
         """
         with self.machines.place(name) as folder:
-            disk = folder / _DISK
-            self.store.create_overlay(image.disk, disk, size_gib=disk_gib)
             seed = stock_seed(
                 name,
                 instance_id=f"{name}-{folder.name}",
                 images=self.settings.images_folder,
                 access=self.identity.access,
             )
-            spec = MachineSpec(
-                name=name,
-                accelerator=self.accelerator.accelerator,
-                kernel=Firmware(flash=ovmf(folder) if firmware == "uefi" else None),
-                disk=disk,
-                seed=write_seed(seed, folder / SEED),
-                memory_mib=memory_mib,
-                qemu=self.settings.qemu,
+            spec = self._stock_spec(image, boot or StockBoot(), name=name, folder=folder)
+            machine = self.machines.new(
+                replace(spec, seed=write_seed(seed, folder / SEED)), folder
             )
-            machine = self.machines.new(spec, folder)
             with self.machines.accounted_for(machine), machine:
                 yield machine
+
+    def _stock_spec(
+        self,
+        image: StockImage,
+        boot: StockBoot,
+        *,
+        name: str,
+        folder: Path,
+        disk: Path | None = None,
+        slots: int = 1,
+    ) -> MachineSpec:
+        """Make a stock machine's disk and firmware in its folder, and return what boots them."""
+        boot = boot.of(image)
+        if disk is None:
+            disk = folder / _DISK
+            self.store.create_overlay(image.disk, disk, size_gib=boot.size_gib(image))
+        origin = StockOrigin(image=image, boot=boot, images=self.settings.images_folder)
+        shape = Shape(
+            accelerator=self.accelerator.accelerator,
+            qemu=self.settings.qemu,
+            memory_mib=boot.memory_mib,
+            slots=slots,
+            has_apertures=self._has_apertures,
+        )
+        boot.prepare(folder)
+        return origin.spec(name, shape, disk=disk, folder=folder)
 
     @contextlib.contextmanager
     def clone(
@@ -307,8 +367,9 @@ class Lab:
         with self.machines.place(name) as folder:
             disk = folder / _DISK
             self.store.create_overlay(checkpoint.disk, disk)
+            spec = self._spec_of(layer, name, disk, folder)
             machine = self.machines.new(
-                self._spec_of(layer, name, disk),
+                layer.origin.prepare(spec, folder, is_first=False),
                 folder,
                 gpus=gpus,
                 gpu_scripts=gpu_scripts,
@@ -318,12 +379,13 @@ class Lab:
             with self.machines.accounted_for(machine), machine:
                 yield machine
 
-    def _spec_of(self, layer: Layer, name: str, disk: Path) -> MachineSpec:
+    def _spec_of(self, layer: Layer, name: str, disk: Path, folder: Path) -> MachineSpec:
         return layer.spec(
             name,
             accelerator=self.accelerator.accelerator,
             qemu=self.settings.qemu,
             disk=disk,
+            folder=folder,
             has_apertures=self._has_apertures,
         )
 

@@ -6,10 +6,12 @@ import hashlib
 import inspect
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from harness.cloudinit import UserData, render_seed
 from harness.errors import HarnessError
+from harness.image import manifest
+from harness.lab.machine import LET_GO
 from harness.machine.spec import DirectKernel, MachineSpec
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
     from harness.machine import VmDriver
     from harness.machine.spec import Accelerator
+
+#: Seconds that KVM is given to boot what is to become a checkpoint.
+_BOOT_KVM_S = 30.0
 
 #: Slots that every machine has, so that one checkpoint serves nodes with few GPUs and with none.
 #: Each more costs every clone some three milliseconds.
@@ -36,17 +41,108 @@ HELD_UNITS = ("basic.target", "containerd.service")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What machines of one layer have in common, whatever their image."""
+
+    accelerator: Accelerator
+    qemu: str
+    memory_mib: int
+    slots: int
+    has_apertures: bool
+
+
+class Origin(Protocol):
+    """The image of which a layer's first machine is booted, and how it is."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def disk(self) -> Path: ...
+
+    @property
+    def disk_gib(self) -> int | None:
+        """Return how large the disk is made, or None for as large as it is."""
+        ...
+
+    def parts(self) -> Mapping[str, object]:
+        """Return what of it the state depends on beside the command line."""
+        ...
+
+    def disk_sha256(self) -> str: ...
+
+    def spec(self, name: str, shape: Shape, *, disk: Path, folder: Path) -> MachineSpec:
+        """Return a machine of it; `folder` is where `prepare` leaves files of the machine's own."""
+        ...
+
+    def prepare(self, spec: MachineSpec, folder: Path, *, is_first: bool) -> MachineSpec:
+        """Make what such a machine needs in its folder; the first one has to boot yet."""
+        ...
+
+    def settle(self, machine: LabMachine) -> None:
+        """Wait until the first machine has come where the layer begins."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltOrigin:
+    """A built image and one of its kernels, held just before cloud-init."""
+
+    image: Image
+    kernel: Kernel
+    disk_gib: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.image.name
+
+    @property
+    def disk(self) -> Path:
+        return self.image.disk
+
+    def parts(self) -> Mapping[str, object]:
+        return {"image": self.image.key, "kernel": self.kernel.version}
+
+    def disk_sha256(self) -> str:
+        # An image that was built again under its key has other blocks for an overlay.
+        return manifest.KIND.read(self.image.folder).files[manifest.DISK].sha256
+
+    def spec(self, name: str, shape: Shape, *, disk: Path, folder: Path) -> MachineSpec:
+        del folder
+        spec = node_spec(
+            name,
+            image=self.image,
+            kernel=self.kernel,
+            accelerator=shape.accelerator,
+            qemu=shape.qemu,
+            disk=disk,
+            memory_mib=shape.memory_mib,
+            slots=shape.slots,
+            has_apertures=shape.has_apertures,
+        )
+        return replace(spec, extra_append=_HOLD)
+
+    def prepare(self, spec: MachineSpec, folder: Path, *, is_first: bool) -> MachineSpec:
+        del folder, is_first
+        return spec
+
+    def settle(self, machine: LabMachine) -> None:
+        for unit in HELD_UNITS:
+            machine.agent.wait_for_unit(unit, machine.deadline(_BOOT_KVM_S))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layer:
     """A state of a machine; a checkpoint holds it once somebody has asked for it.
 
-    A layer without a parent is an image booted up to the point just before cloud-init. Any other
-    one is its parent after `make` has been run on it. `parts` name all that the result depends
-    on beside the parent: the checkpoint is made again when one of them changes.
+    A layer without a parent is its origin: a built image booted up to the point just before
+    cloud-init, or a stock image just after. Any other one is its parent after `make` has been run
+    on it. `parts` name all that the result depends on beside the parent: the checkpoint is made
+    again when one of them changes.
     """
 
     name: str
-    image: Image
-    kernel: Kernel
+    origin: Origin
     memory_mib: int = _MEMORY_MIB
     slots: int = _SLOTS
     parent: Layer | None = None
@@ -79,21 +175,18 @@ class Layer:
         accelerator: Accelerator,
         qemu: str,
         disk: Path,
+        folder: Path = Path(),
         has_apertures: bool = False,
     ) -> MachineSpec:
         """Return a machine of this layer; its memory file is set by whoever starts it."""
-        spec = node_spec(
-            name,
-            image=self.image,
-            kernel=self.kernel,
+        shape = Shape(
             accelerator=accelerator,
             qemu=qemu,
-            disk=disk,
             memory_mib=self.memory_mib,
             slots=self.slots,
             has_apertures=has_apertures,
         )
-        return replace(spec, extra_append=_HOLD)
+        return self.origin.spec(name, shape, disk=disk, folder=folder)
 
 
 def booted(
@@ -107,8 +200,7 @@ def booted(
     kernel = kernel or image.newest_kernel
     return Layer(
         name=f"{image.name}-booted",
-        image=image,
-        kernel=kernel,
+        origin=BuiltOrigin(image=image, kernel=kernel),
         memory_mib=memory_mib,
         slots=max(slots, _SLOTS),
     )
@@ -122,9 +214,9 @@ def cloud_init_done(layer: Layer) -> Layer:
         machine.run_cloud_init(seed)
 
     return layer.then(
-        f"{layer.image.name}-cloud-init-done",
+        f"{layer.origin.name}-cloud-init-done",
         make,
-        {"seed": hashlib.sha256(repr(seed).encode()).hexdigest()},
+        {"seed": hashlib.sha256(repr(seed).encode()).hexdigest(), "let_go": LET_GO},
     )
 
 
@@ -150,12 +242,12 @@ def node_spec(
         disk=disk,
         memory_mib=memory_mib,
         root_ports=slots,
-        root_port_aperture_mib=_aperture_mib(slots) if has_apertures else 0,
+        root_port_aperture_mib=aperture_mib(slots) if has_apertures else 0,
         qemu=qemu,
     )
 
 
-def _aperture_mib(slots: int) -> int:
+def aperture_mib(slots: int) -> int:
     """Return each slot's share of the address space above memory, a power of two."""
     return 1 << (_APERTURES_MIB // slots).bit_length() - 1
 
@@ -167,8 +259,7 @@ def key_parts(layer: Layer, spec: MachineSpec, driver: VmDriver) -> Mapping[str,
     """
     return {
         **driver.state_parts(spec),
-        "image": layer.image.key,
-        "kernel": layer.kernel.version,
+        **layer.origin.parts(),
         **layer.parts,
     }
 

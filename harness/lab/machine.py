@@ -15,7 +15,7 @@ from harness.gpu.serving import serve_gpu
 from harness.gpu.transport import Transport
 from harness.machine.broker import Demand
 from harness.machine.guest import Guest
-from harness.machine.spec import Firmware, MemoryFile
+from harness.machine.spec import DirectKernel, Firmware, MemoryFile
 from harness.machine.ssh import SshRunner
 from harness.provisioning.wait import (
     Deadline,
@@ -79,8 +79,12 @@ _WARM_UP = (
 )
 _NO_SCRIPTS: Mapping[str, GpuScript] = MappingProxyType({})
 _SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
+#: The network, which its socket has started before its time, has to find what cloud-init writes for it;
+#: and only the start of `network-pre.target` is what waits for that.
+_WITHDRAW_NETWORK = "systemctl stop systemd-networkd.socket systemd-networkd.service network.target network-pre.target"
 #: `ds-identify` keeps its answer in /run, and is asked again when systemd's generators run.
-_LET_GO = (
+LET_GO = (
+    f"{_WITHDRAW_NETWORK}; "
     "cd /run/cloud-init 2>/dev/null && rm -f .ds-identify.result cloud.cfg disabled enabled; "
     "systemctl daemon-reload && systemctl start --no-block default.target"
 )
@@ -224,7 +228,7 @@ class LabMachine:
         All stages of cloud-init then run, its search for a data source (in systemd's generator)
         among them: what that found without a seed is forgotten.
         """
-        self.guest.output_of("sh", "-c", _LET_GO)
+        self.guest.output_of("sh", "-c", LET_GO)
 
     def wait_until_cloud_init_finished(
         self, deadline: Deadline, progress: Callable[[str], None] = say_nothing
@@ -234,6 +238,9 @@ class LabMachine:
         `progress` hears of boot stages and of provisioning's steps as the console shows them.
         Raises HarnessError when it has not in time, or at once when the guest can't any more.
         """
+        if not self._is_built:
+            # Its console may be any; the agent tells, and its limit is the deadline's.
+            return self.guest.wait_for_cloud_init_result(deadline)
         seen = ""
         while seen != FINISHED:
             seen = self.vm.console.wait_for(
@@ -354,11 +361,16 @@ class LabMachine:
     def agent(self) -> Agent:
         """Return the guest's agent; the first use in a booted machine waits until it is up."""
         if not self._is_agent_ready:
-            is_firmware = isinstance(self.spec.kernel, Firmware)
-            patience_s = _READY_BY_FIRMWARE_KVM_S if is_firmware else _READY_KVM_S
+            patience_s = _READY_KVM_S if self._is_built else _READY_BY_FIRMWARE_KVM_S
             self.vm.agent.wait_until_ready(self.deadline(patience_s))
             self._is_agent_ready = True
         return self.vm.agent
+
+    @property
+    def _is_built(self) -> bool:
+        """Return whether the image is one of ours, with the agent in it and a console on serial."""
+        kernel = self.spec.kernel
+        return isinstance(kernel, DirectKernel) and not kernel.is_verbatim
 
     @property
     def guest(self) -> Guest:
@@ -402,6 +414,8 @@ class LabMachine:
         def look() -> Observation[str]:
             if trouble := self.trouble():
                 raise HarnessError(f"Machine '{self.name}' did not come back: {trouble}")
+            if not self.qemu.is_running:
+                raise HarnessError(f"Machine '{self.name}' did not come back: QEMU has ended.")
             try:
                 now = self.guest.output_of(
                     "cat", _BOOT_ID, timeout_s=max(1.0, deadline.remaining_s())

@@ -16,9 +16,12 @@ from harness.cloudinit import (
     render_seed,
     write_seed,
 )
+from harness.errors import BadInputError, HarnessError
 from harness.evidence import TRACE_SUFFIX
-from harness.evidence.collect import collect_guest, keep_host_files, node_request
+from harness.evidence.collect import collect_guest, keep_host_files
+from harness.evidence.request import guest_request
 from harness.gpu.tracefile import render_trace
+from harness.image import StockImage
 from harness.lab.machine import SEED, say_nothing
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from harness.gpu.script import GpuScript
     from harness.image import Image, Kernel
     from harness.lab.machine import LabMachine
+    from harness.lab.stock import StockBoot
     from harness.machine.guest import Guest
     from harness.machine.ssh import SshIdentity
     from harness.payload import Payload
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
 
 #: Seconds that KVM is given; TCG gets them times its patience.
 _PROVISION_KVM_S = 60.0
+#: A boot loader's wait, and all of what a distribution does at a first boot.
+_PROVISION_STOCK_KVM_S = 150.0
 _POWER_OFF_KVM_S = 15.0
 
 METADATA_CACHE = "/opt/azure/containers/imds_instance_metadata_cache.json"
@@ -57,10 +63,12 @@ class NodeRequest:
     GPU node). `stand_ins` sets variables of a stand-in unit: {"nvidia-dcgm": {"START_DELAY_S":
     "30"}}. `tags` and `vm_size` go into the instance-metadata cache. `spare_slots` are empty, for
     GPUs that come later. `gpu_scripts` say by device id ("gpu0") what is wrong with a GPU.
+
+    A stock image boots as `stock` says, and always from cold; `kernel` is for built ones.
     """
 
     name: str
-    image: Image
+    image: Image | StockImage
     kernel: Kernel | None = None
     command: str | None = "boot"
     config: Mapping[str, object] = field(default_factory=dict)
@@ -73,6 +81,16 @@ class NodeRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
     vm_size: str = "Standard_ND96isr_H100_v5"
     memory_mib: int = 1536
+    stock: StockBoot | None = None
+
+    def __post_init__(self) -> None:
+        if self.kernel is not None and isinstance(self.image, StockImage):
+            raise BadInputError(
+                f"The stock image '{self.image.name}' boots the kernel that its boot loader takes; "
+                "choose one by `boot_once`, or take one out of the image and name it in 'stock'.",
+                source="NodeRequest",
+                key="kernel",
+            )
 
     @property
     def slots(self) -> int:
@@ -81,6 +99,12 @@ class NodeRequest:
 
     @property
     def booted_kernel(self) -> Kernel:
+        """Return the kernel that a built image boots; raises HarnessError for a stock image."""
+        if isinstance(self.image, StockImage):
+            raise HarnessError(
+                f"Which kernel the stock image '{self.image.name}' boots is its boot loader's to "
+                "choose; ask the machine."
+            )
         return self.kernel or self.image.newest_kernel
 
     def metadata_cache(self) -> GuestFile:
@@ -117,13 +141,20 @@ class Node:
     """A node on its machine; ends with its `with` block."""
 
     def __init__(
-        self, request: NodeRequest, machine: LabMachine, *, payload: Payload, identity: SshIdentity
+        self,
+        request: NodeRequest,
+        machine: LabMachine,
+        *,
+        payload: Payload,
+        identity: SshIdentity,
+        early: Sequence[Sequence[str]] = (),
     ) -> None:
         self.request = request
         self.machine = machine
         self.folder = machine.folder
         self._payload = payload
         self._identity = identity
+        self._early = early
         self._evidence: Evidence | None = None
         self._gatherings = itertools.count(1)
 
@@ -158,6 +189,7 @@ class Node:
                 (request.metadata_cache(), *stand_in_files(request.stand_ins), *request.files),
             ),
             commands=commands,
+            early=self._early,
         )
         return render_seed(user_data, instance_id=f"{request.name}-{self.folder.name}")
 
@@ -191,9 +223,9 @@ class Node:
         `progress` hears of boot stages and of provisioning's steps as the console shows them.
         Raises HarnessError when it has not in time, or at once when the guest can't any more.
         """
-        self.machine.wait_until_cloud_init_finished(
-            self.machine.deadline(_PROVISION_KVM_S), progress
-        )
+        is_stock = isinstance(self.request.image, StockImage)
+        patience_s = _PROVISION_STOCK_KVM_S if is_stock else _PROVISION_KVM_S
+        self.machine.wait_until_cloud_init_finished(self.machine.deadline(patience_s), progress)
 
     def provision(self, command: str) -> CommandResult:
         """Run one of provisioning's commands in the guest, as cloud-init would.
@@ -226,11 +258,17 @@ class Node:
 
     def collect(self, folder: Path) -> Evidence:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""
-        request = node_request([kernel.version for kernel in self.request.image.kernels])
         try:
-            return collect_guest(self.machine.agent, request, folder)
+            return collect_guest(self.machine.agent, guest_request(self._kernels()), folder)
         finally:
             self.keep_host_side(folder)
+
+    def _kernels(self) -> Sequence[str]:
+        """Return the versions of the image's kernels; what a stock image has, its guest knows."""
+        image = self.request.image
+        if isinstance(image, StockImage):
+            return self.guest.output_of("ls", "/lib/modules").split()
+        return [kernel.version for kernel in image.kernels]
 
     def keep_host_side(self, folder: Path) -> None:
         """Copy what the host knows of this machine into `folder`."""

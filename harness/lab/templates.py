@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.image import ImageEvent, manifest
-from harness.lab.layers import HELD_UNITS, key_parts
+from harness.image import ImageEvent
+from harness.lab.layers import key_parts
 from harness.lab.machine import NONCE_FACT
 from harness.lease import make_private_folder
 from harness.machine.spec import MemoryFile
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from harness.machine.spec import MachineSpec
 
 _LAYER_KVM_S = 120.0
-_BOOT_KVM_S = 30.0
 _COPY_S = 120.0
 #: Where nobody looks: the name of a disk that is not there yet.
 _DISK = "disk.qcow2"
@@ -49,15 +48,15 @@ _DISK = "disk.qcow2"
 class Templates:
     """The checkpoints that a lab uses, made where the cache has none, and in use until the end.
 
-    `spec_of` returns a layer's machine by its name and disk, and `agent_digest` names the agent
-    that its memory has.
+    `spec_of` returns a layer's machine by its name, disk and folder, and `agent_digest` names the
+    agent that its memory has.
     """
 
     checkpoints: CheckpointStore
     images: ImageStore
     machines: Machines
     driver: VmDriver
-    spec_of: Callable[[Layer, str, Path], MachineSpec]
+    spec_of: Callable[[Layer, str, Path, Path], MachineSpec]
     agent_digest: str
     folder: Path
     evidence_folder: Path
@@ -77,13 +76,11 @@ class Templates:
         with self._holding:
             if layer not in self._held:
                 parent = None if layer.parent is None else self.hold(layer.parent)
-                spec = self.spec_of(layer, layer.name, self.folder / _DISK)
-                # An image that was built again under its key has other blocks for an overlay.
-                disk = manifest.KIND.read(layer.image.folder).files[manifest.DISK]
+                spec = self.spec_of(layer, layer.name, self.folder / _DISK, self.folder)
                 parts = {
                     **key_parts(layer, spec, self.driver),
                     "agent": self.agent_digest,
-                    "image_disk_sha256": disk.sha256,
+                    "image_disk_sha256": layer.origin.disk_sha256(),
                 }
                 self._held[layer] = self._resources.enter_context(
                     self.checkpoints.use(
@@ -105,27 +102,29 @@ class Templates:
         self, layer: Layer, parent: Checkpoint | None, place: CheckpointPlace
     ) -> Mapping[str, str]:
         """Bring a machine to the layer's state, save it in `place`, and return its facts."""
-        backing = layer.image.disk if parent is None else parent.disk
-        self.images.create_overlay(backing, place.disk)
-        if parent is not None:
+        if parent is None:
+            origin = layer.origin
+            self.images.create_overlay(origin.disk, place.disk, size_gib=origin.disk_gib)
+        else:
+            self.images.create_overlay(parent.disk, place.disk)
             copied = LocalRunner().run(
                 ["cp", "--reflink=auto", "--sparse=always", str(parent.ram), str(place.ram)],
                 timeout_s=_COPY_S,
             )
             copied.check(f"Copying the memory of '{parent.folder}'")
         _reserve(place.ram, layer.memory_mib)
-        spec = replace(
-            self.spec_of(layer, layer.name, place.disk),
-            memory_file=MemoryFile(path=place.ram, is_private=False),
-        )
         nonce = secrets.token_hex(16)
         with self.machines.place(layer.name) as folder:
+            spec = replace(
+                self.spec_of(layer, layer.name, place.disk, folder),
+                memory_file=MemoryFile(path=place.ram, is_private=False),
+            )
+            spec = layer.origin.prepare(spec, folder, is_first=parent is None)
             machine = self.machines.new(spec, folder, checkpoint=parent)
             try:
                 with self.machines.accounted_for(machine), machine:
                     if layer.make is None:
-                        for unit in HELD_UNITS:
-                            machine.agent.wait_for_unit(unit, machine.deadline(_BOOT_KVM_S))
+                        layer.origin.settle(machine)
                     else:
                         layer.make(machine)
                     machine.save(place.state, nonce)

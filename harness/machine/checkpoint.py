@@ -30,6 +30,7 @@ from harness.machine.sealed import (
     CheckpointDamagedError,
     Manifest,
     look,
+    seal,
 )
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
@@ -39,10 +40,7 @@ from harness.published import (
     GoneError,
     ParentPin,
     Stage,
-    allocated_bytes,
-    now,
 )
-from harness.published.kind import appearance, facts_of, write_stamp
 from harness.published.shelf import Shelf
 from harness.published.space import Space, free_bytes
 
@@ -61,7 +59,6 @@ RESERVE_MIB = 512
 
 _GATE_S = 60.0
 _READERS_S = 60.0
-_DIG_S = 120.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 
 
@@ -236,7 +233,7 @@ class CheckpointStore:
                             folder=scratch,
                         )
                     )
-                    self._seal(
+                    seal(
                         place.content,
                         folder=folder,
                         name=name,
@@ -244,6 +241,7 @@ class CheckpointStore:
                         parts=parts,
                         pin=pin,
                         facts=facts,
+                        runner=self._runner,
                         deadline=deadline,
                     )
 
@@ -327,52 +325,6 @@ class CheckpointStore:
                 f"The checkpoint in '{folder}' was made in '{manifest.place}', and its disk names "
                 "files there."
             )
-
-    def _seal(
-        self,
-        content: Path,
-        *,
-        folder: Path,
-        name: str,
-        key: str,
-        parts: Mapping[str, object],
-        pin: ParentPin | None,
-        facts: Mapping[str, str],
-        deadline: Deadline,
-    ) -> None:
-        """Describe what a maker left, and note that it was read just now.
-
-        The memory file is not brought to the disk: a crash of the host voids the note, and the
-        verification that follows shows what was lost.
-        """
-        missing = [each for each in (RAM, STATE, DISK) if not (content / each).is_file()]
-        if missing:
-            raise HarnessError(
-                f"The maker of the checkpoint '{name}' left no file '{missing[0]}'; it has to "
-                "fill all three of the place that it is given."
-            )
-        # Pages that the guest zeroed need no blocks; where this fails, only space is lost.
-        self._runner.run(
-            ["fallocate", "--dig-holes", str(content / RAM)], timeout_s=deadline.cap(_DIG_S)
-        )
-        (content / USED).touch()
-        for path in content.iterdir():
-            path.chmod(0o600)
-        names = (RAM, STATE, DISK)
-        seen = appearance(content, names)
-        manifest = Manifest(
-            name=name,
-            key=key,
-            parts=json.loads(json.dumps(dict(parts))),
-            parent=pin,
-            facts=dict(facts),
-            created=now(),
-            place=str(folder.resolve()),
-            files=facts_of(content, names),
-            allocated_bytes=allocated_bytes(content),
-        )
-        KIND.write(content, manifest)
-        write_stamp(content, seen)
 
     @contextlib.contextmanager
     def _when_unused(self, folder: Path, deadline: Deadline) -> Iterator[None]:

@@ -1,20 +1,27 @@
-"""What is published with a checkpoint, and how one is looked at without using it."""
+"""What is published with a checkpoint: how it is sealed, and looked at without being used."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pydantic  # noqa: TC002
 
 from harness import lease
-from harness.published import DamagedError, FileFact, ParentPin, allocated_bytes
-from harness.published.kind import Kind
+from harness.errors import HarnessError
+from harness.published import DamagedError, FileFact, ParentPin, allocated_bytes, now
+from harness.published.kind import Kind, appearance, facts_of, write_stamp
+
+if TYPE_CHECKING:
+    from harness.provisioning.command import Runner
+    from harness.provisioning.wait import Deadline
 
 SCHEMA = 1
+_DIG_S = 120.0
 
 RAM = "ram"
 STATE = "state"
@@ -67,6 +74,53 @@ class CheckpointInfo:
     last_used: dt.datetime
     is_in_use: bool
     trouble: str | None = None
+
+
+def seal(
+    content: Path,
+    *,
+    folder: Path,
+    name: str,
+    key: str,
+    parts: Mapping[str, object],
+    pin: ParentPin | None,
+    facts: Mapping[str, str],
+    runner: Runner,
+    deadline: Deadline,
+) -> None:
+    """Describe what a maker left in `content`, which is to be published as `folder`.
+
+    It is noted that everything was read just now. The memory file is not brought to the disk: a
+    crash of the host voids the note, and the verification that follows shows what was lost.
+
+    Raises HarnessError where a file is missing.
+    """
+    missing = [each for each in (RAM, STATE, DISK) if not (content / each).is_file()]
+    if missing:
+        raise HarnessError(
+            f"The maker of the checkpoint '{name}' left no file '{missing[0]}'; it has to "
+            "fill all three of the place that it is given."
+        )
+    # Pages that the guest zeroed need no blocks; where this fails, only space is lost.
+    runner.run(["fallocate", "--dig-holes", str(content / RAM)], timeout_s=deadline.cap(_DIG_S))
+    (content / USED).touch()
+    for path in content.iterdir():
+        path.chmod(0o600)
+    names = (RAM, STATE, DISK)
+    seen = appearance(content, names)
+    manifest = Manifest(
+        name=name,
+        key=key,
+        parts=json.loads(json.dumps(dict(parts))),
+        parent=pin,
+        facts=dict(facts),
+        created=now(),
+        place=str(folder.resolve()),
+        files=facts_of(content, names),
+        allocated_bytes=allocated_bytes(content),
+    )
+    KIND.write(content, manifest)
+    write_stamp(content, seen)
 
 
 def look(folder: Path) -> CheckpointInfo | None:

@@ -66,7 +66,11 @@ class Accelerator(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DirectKernel:
-    """A kernel that QEMU loads itself, without firmware's boot order and boot loader."""
+    """A kernel that QEMU loads itself, without firmware's boot order and boot loader.
+
+    One that `is_verbatim` is told `append` and what a caller adds, and not what spares time under
+    the accelerator.
+    """
 
     version: str
     vmlinuz: Path
@@ -80,6 +84,7 @@ class DirectKernel:
         "mitigations=off",
         "quiet",
     )
+    is_verbatim: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +175,8 @@ def placeless(spec: MachineSpec) -> MachineSpec:
     kernel = spec.kernel
     if isinstance(kernel, DirectKernel):
         kernel = replace(kernel, vmlinuz=Path("vmlinuz"), initrd=Path("initrd"))
+    elif kernel.flash is not None:
+        kernel = Firmware(flash=Flash(code=Path("code"), variables=Path("variables")))
     return replace(
         spec,
         name="checkpoint",

@@ -16,6 +16,7 @@ from harness.settings import (
     EVIDENCE_CHOICES,
     START_CHOICES,
     STORAGE_VARIABLE,
+    TESTED_IMAGES,
     URI_VARIABLE,
     Settings,
     accepted_licences,
@@ -45,9 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--image",
-        default=defaults.image,
+        default=TESTED_IMAGES,
         metavar="NAME[,NAME...]",
-        help="the node image, one of images/*.yaml, or several to run with each "
+        help="the node images, of images/*.yaml; tests of nodes run with each "
         "(default: %(default)s)",
     )
     group.addoption(
@@ -161,4 +162,4 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(
         drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
     )
-    config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), "harness-reporter")
+    config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.settings import Settings
+
+#: The name by which the plugin registers its Reporter.
+REPORTER = "harness-reporter"
 
 _XDIST_GROUP = re.compile(r"@[^@/\]]+$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
@@ -32,6 +36,7 @@ _BROKEN = "harness_could_not_tell"
 _ATTACHED = (
     "host/serial.log",
     "host/argv.txt",
+    "host/domain.xml",
     "host/stderr.log",
     "host/qmp-events.json",
     "host/*-trace.txt",
@@ -122,6 +127,18 @@ class Reporter:
                 f"expectations not met: {len(reports) - broken}; "
                 f"the harness could not tell: {broken}"
             )
+
+
+@contextlib.contextmanager
+def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[None]:
+    """Keep evidence of `source` for each test that fails until the context ends."""
+    reporter = config.pluginmanager.getplugin(REPORTER)
+    assert isinstance(reporter, Reporter)  # noqa: S101 - the plugin registers it
+    reporter.add(source)
+    try:
+        yield
+    finally:
+        reporter.discard(source)
 
 
 def folder_name(node_id: str) -> str:

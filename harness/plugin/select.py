@@ -13,14 +13,16 @@ from harness.gpu.script import GpuScript
 from harness.plugin import drivers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from harness.settings import Settings
 
 MARKERS = (
+    "further_image: the test with an image after the first; given to it, and not to be written",
     "gpu_script(device_id, **behaviour): what is wrong with an emulated GPU; keys of GpuScript",
+    "pin_image(reason): runs with the first image alone, since an image makes no difference to it",
     "real_driver: needs an image with NVIDIA's own driver",
-    "slow: takes minutes",
+    "slow: takes a minute or more, with what it alone needs",
     drivers.MARKER,
 )
 
@@ -29,6 +31,27 @@ def add_markers(config: pytest.Config) -> None:
     """Declare the markers, so that a mistyped one is an error."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+
+
+def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
+    """Return with which of a run's images a test runs, as parameters of it.
+
+    All of them, or the first where a marker `pin_image` gives the reason. Those after the first
+    bear the marker `further_image`, by which `-m` tells them apart. Raises BadInputError that
+    names the test where the reason is missing.
+    """
+    marker = test.get_closest_marker("pin_image")
+    if marker is None:
+        first, *others = images
+        return [first, *(pytest.param(name, marks=pytest.mark.further_image) for name in others)]
+    reason = marker.kwargs.get("reason")
+    if not isinstance(reason, str) or not reason or len(marker.kwargs) != 1 or marker.args:
+        raise BadInputError(
+            'The marker takes a reason alone, such as pin_image(reason="it is about QEMU").',
+            source=test.nodeid,
+            key="pin_image",
+        )
+    return images[:1]
 
 
 @contextlib.contextmanager

@@ -20,7 +20,8 @@ from harness.cli.bench import MEASURES
 from harness.cli.bench_gpu import GPU_MEASURES
 from harness.cli.doctor import examine
 from harness.errors import RequirementError
-from harness.evidence.collect import node_request
+from harness.evidence.request import guest_request
+from harness.expect.node import NODE_EXPECTATIONS
 from harness.gpu.catalogue import ModelFile, NodeFile, load_catalogue
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
 from harness.image.catalogue import RecipeFile
@@ -92,14 +93,18 @@ def _render(row: Row) -> str:
 
 def expectations() -> list[Row]:
     rows: list[Row] = []
-    for name, function in inspect.getmembers(expect, inspect.isfunction):
-        if function.__module__ == expect.__name__ and not name.startswith("_"):
-            parameters = [
-                str(parameter.replace(annotation=parameter.empty)).replace(" ", "")
-                for parameter in inspect.signature(function).parameters.values()
-            ]
-            rows.append((f"{name}({', '.join(parameters)})", _first_line(function)))
+    for name in expect.__all__:
+        function = getattr(expect, name)
+        parameters = [
+            str(parameter.replace(annotation=parameter.empty)).replace(" ", "")
+            for parameter in inspect.signature(function).parameters.values()
+        ]
+        rows.append((f"{name}({', '.join(parameters)})", _first_line(function)))
     return rows
+
+
+def node_expectation_rows() -> list[Row]:
+    return [(each.name, each.words) for each in NODE_EXPECTATIONS]
 
 
 def fixtures() -> list[Row]:
@@ -372,7 +377,7 @@ def _takes_gpu(version: str, accelerator: str) -> str:
 
 def evidence_paths() -> list[Row]:
     """Return what is gathered of a node, by its path in the folder, and whether it is attached."""
-    request = node_request(["KERNEL"])
+    request = guest_request(["KERNEL"])
     gathered = [
         *(f"commands/{name}" for name in request.commands),
         *(f"files{path}" for path in request.files),
@@ -424,6 +429,7 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Fixture": lambda _: fixtures(),
     "Field": lambda _: request_fields(),
     "Expectation": lambda _: expectations(),
+    "Expectation of a node": lambda _: node_expectation_rows(),
     "Path in the folder": lambda _: evidence_paths(),
     "Recipe key": lambda _: recipe_keys(),
     "Stock image": lambda _: stock_images(),

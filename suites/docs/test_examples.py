@@ -41,7 +41,7 @@ def leave_evidence(repository: Path) -> None:
         kernel="6.1.0-56-cloud-amd64",
         version="0.1.0",
     )
-    test = "suites/e2e/test_first.py::test_baked_node_compiles_nothing"
+    test = "suites/e2e/test_first.py::test_baked_node_compiles_nothing[debian-12]"
     files = repository / "evidence" / folder_name(test) / "first" / "files"
     for path, text in (
         ("var/lib/gpu-node/outcome.json", outcome.to_json()),

@@ -31,7 +31,7 @@ LOST = Block(
 )
 WRONG: Mapping[str, Request] = {
     "file or directory not found": Request.to_plan(PLACE, ["suites/e2e/test_missing.py"]),
-    "2 deselected": Request.to_plan(PLACE, ["suites/e2e/test_bake.py", "-k", "no_such_test"]),
+    "4 deselected": Request.to_plan(PLACE, ["suites/e2e/test_bake.py", "-k", "no_such_test"]),
     "invalid choice: 'sometimes'": Request.to_plan(PLACE, ["--evidence=sometimes"]),
     "assert not 1": Request.to_run(FAILING),
     "fixture 'boot_nodes' not found": Request.to_plan(PLACE, [str(file_name(LOST))]),

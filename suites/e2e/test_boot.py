@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness import expect
 from harness.cloudinit import GuestFile
 from harness.evidence import RECORD_PATH
@@ -47,8 +49,15 @@ def test_baked_kernel_takes_fast_path(
     )
     expect.events_recorded(evidence, *ENSURE_EVENTS)
     assert node.gpu().trace.bar_accesses(0), "The module never read the GPU's registers."
+    runtime = node.guest.output_of("containerd", "config", "dump")
+    if "enable_cdi" in runtime:
+        assert "enable_cdi = true" in runtime, "containerd could hand out CDI devices itself."
+        assert 'default_runtime_name = "runc"' in runtime
+    else:
+        assert 'default_runtime_name = "nvidia"' in runtime
 
 
+@pytest.mark.slow
 def test_other_kernel_gets_full_build(
     boot_node: BootNode, baked_image: Image, a100: GpuModel
 ) -> None:
@@ -93,6 +102,7 @@ def test_node_without_gpu_is_stripped(boot_node: BootNode, baked_image: Image) -
     expect.events_recorded(evidence, "AKS.CSE.cleanUpGPUDrivers")
 
 
+@pytest.mark.slow
 def test_corrupt_record_falls_back_to_full_build(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:

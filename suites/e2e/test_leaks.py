@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
     from suites.e2e.inner import OwnCache
 
-pytestmark = pytest.mark.vm_driver(
-    "qemu", reason="suites/e2e/libvirt shows that domains end with their run"
-)
+pytestmark = [
+    pytest.mark.pin_image(reason="what may be left is the harness's"),
+    pytest.mark.vm_driver(
+        "qemu", reason="suites/e2e/libvirt shows that domains end with their run"
+    ),
+]
 
 START_S = 120.0
 

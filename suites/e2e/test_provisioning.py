@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.recordings import expect_same_form, load_recording
 from harness import expect
 from harness.lab.node import NodeRequest
 
 if TYPE_CHECKING:
-    from fixtures.layers import CloneLayer
     from fixtures.machines import BootNode
     from harness.gpu import GpuModel
     from harness.image import Image
-    from harness.lab.layers import Layer
 
 _STEP = re.compile(r"^([a-z][a-z0-9-]*)(?:  # .*)?$", re.MULTILINE)
 
@@ -41,6 +38,7 @@ def test_plan_names_the_steps_that_boot_then_takes(
     assert (outcome.action, outcome.reason) == ("install-skip-build", "ok")
 
 
+@pytest.mark.slow
 def test_boot_again_finds_everything_done(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
@@ -72,40 +70,3 @@ def test_boot_again_finds_everything_done(
 def _reference(image: Image) -> str:
     assert image.driver is not None
     return image.driver.reference
-
-
-RECORDED = {
-    "containerd/1.6.20-config-dump": ("containerd", "config", "dump"),
-    "containerd/1.6.20-version": ("containerd", "--version"),
-    "ctr/1.6.20-version": ("ctr", "version"),
-}
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_recording_still_has_the_form_of_a_real_answer(
-    clone: CloneLayer, cloud_init_done: Layer, name: str
-) -> None:
-    """What unit tests answer with is what a machine's tools say."""
-    machine = clone(cloud_init_done)
-
-    answer = machine.guest.run(*RECORDED[name]).check(name)
-
-    expect_same_form(load_recording(name), answer.stdout)
-
-
-def test_recordings_of_the_driver_still_have_their_form(
-    boot_node: BootNode, baked_image: Image
-) -> None:
-    """DKMS and modinfo, asked where the driver was baked for one kernel."""
-    node = boot_node(NodeRequest(name="recordings", image=baked_image, command=None))
-    kernel = baked_image.newest_kernel.version
-
-    states = node.guest.output_of("dkms", "status")
-    module = node.guest.output_of("modinfo", "-k", kernel, "nvidia")
-
-    named = f"name=={_reference(baked_image)}"
-    images = node.guest.output_of("ctr", "-n", "k8s.io", "images", "ls", "-q", named)
-
-    expect_same_form(load_recording("ctr/1.6.20-images-ls"), images)
-    expect_same_form(load_recording("dkms/3.0.10-installed"), states)
-    expect_same_form(load_recording("modinfo/30-module"), module)

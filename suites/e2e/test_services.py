@@ -1,8 +1,13 @@
-"""Some services must hold a node back until they are up, and some must not."""
+"""Some services must hold a node back until they are up, and some must not.
+
+These nodes find their driver working and install none, which leaves the time to the services.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import pytest
 
 from harness import expect
 from harness.lab.node import NodeRequest
@@ -15,8 +20,13 @@ if TYPE_CHECKING:
 #: Longer than any boot here: a node that waited for it would never be seen as provisioned.
 NEVER_S = "3600"
 SLOW_S = 12
+#: How long provisioning tries a service that never starts. Before that it needs a tenth of it.
+BUDGET_S = 60
+
+MANAGED = {"enable_managed_gpu": True, "config_gpu_driver_if_needed": False}
 
 
+@pytest.mark.slow
 def test_slow_monitoring_does_not_delay_node_but_slow_device_plugin_does(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
@@ -26,7 +36,7 @@ def test_slow_monitoring_does_not_delay_node_but_slow_device_plugin_does(
             name="slow-services",
             image=baked_image,
             gpus=[h100],
-            config={"enable_managed_gpu": True},
+            config=MANAGED,
             stand_ins={
                 "nvidia-dcgm": {"START_DELAY_S": NEVER_S},
                 "nvidia-device-plugin": {"START_DELAY_S": str(SLOW_S)},
@@ -37,6 +47,7 @@ def test_slow_monitoring_does_not_delay_node_but_slow_device_plugin_does(
     evidence = node.evidence()
 
     expect.provisioned(evidence)
+    assert expect.step_of(evidence, "install-prebuilt-driver").status == "skipped"
     expect.unit_state(evidence, "nvidia-dcgm.service", active="activating")
     expect.unit_state(evidence, "nvidia-device-plugin.service", active="active")
     plugin = expect.step_of(evidence, "start-device-plugin")
@@ -46,6 +57,7 @@ def test_slow_monitoring_does_not_delay_node_but_slow_device_plugin_does(
     )
 
 
+@pytest.mark.slow
 def test_failing_device_plugin_ends_with_its_own_code(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
@@ -55,7 +67,7 @@ def test_failing_device_plugin_ends_with_its_own_code(
             name="failing-plugin",
             image=baked_image,
             gpus=[h100],
-            config={"enable_managed_gpu": True, "retry_budget_s": 180},
+            config={**MANAGED, "retry_budget_s": BUDGET_S},
             stand_ins={"nvidia-device-plugin": {"START_RESULT": "fail"}},
         )
     )

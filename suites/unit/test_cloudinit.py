@@ -15,6 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fixtures.recordings import load_recording
 from harness.cloudinit import (
     CONFIG_PATH,
     EXIT_CODE_PATH,
@@ -316,6 +317,14 @@ def test_recoverable_error_is_told_apart_from_a_grave_one() -> None:
     assert report.recoverable == ("WARNING: Unable to find a hostname",)
     grave = CloudInitReport.from_json(STATUS_25.replace('"errors": []', '"errors": ["x"]', 1))
     assert grave.status is CloudInitStatus.ERROR
+
+
+@pytest.mark.parametrize("version", ["22.4.2", "25.1.4"])
+def test_recorded_status_of_a_clean_boot_is_done(version: str) -> None:
+    report = CloudInitReport.from_json(load_recording(f"cloud-init/{version}-status").text)
+
+    assert report.status is CloudInitStatus.DONE
+    assert report.errors == ()
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"v1": {"init": {}}}', '{"v1": []}'])

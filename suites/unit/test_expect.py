@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from harness.evidence import (
     RECORD_PATH,
     Evidence,
 )
+from harness.expect.node import NODE_EXPECTATIONS
 from harness.gpu.trace import AccessKind, IncidentKind
 from suites.unit.evidence.folders import (
     BOOTED_AT_S,
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     Change = Callable[[EvidenceFolder], EvidenceFolder]
     Expectation = Callable[[Evidence], object]
 
+#: Modules of the package that hold none.
+NO_EXPECTATIONS = {"claim", "node"}
 OUTCOME_FILE = f"files{OUTCOME_PATH}"
 INFORMATION = "/proc/driver/nvidia/gpus/0000:01:00.0/information"
 REFUSAL = load_recording("dmesg/2.38.1-nvidia-refusal").text
@@ -534,13 +539,27 @@ def test_what_the_evidence_does_not_tell_is_the_harness_trouble(
 
 @pytest.mark.parametrize("cases", [ACCEPTED, REFUSED], ids=["accepts", "refuses"])
 def test_no_expectation_is_left_out(cases: dict[str, Case]) -> None:
+    seen = {name.partition(":")[0].split()[0] for name in cases}
+
+    # Those of every node have tests of their own, beside the table of them.
+    assert seen == set(expect.__all__) - {each.judge.__name__ for each in NODE_EXPECTATIONS}
+
+
+def test_every_public_expectation_is_exported() -> None:
+    """A new one in a module of the package is of no use before `harness.expect` names it."""
+    modules = (
+        importlib.import_module(f"{expect.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(expect.__path__)
+        if found.name not in NO_EXPECTATIONS
+    )
     public = {
         name
-        for name, value in inspect.getmembers(expect, inspect.isfunction)
-        if value.__module__ == expect.__name__ and not name.startswith("_")
+        for module in modules
+        for name, value in inspect.getmembers(module, inspect.isfunction)
+        if value.__module__ == module.__name__ and not name.startswith("_")
     }
 
-    assert {name.partition(":")[0].split()[0] for name in cases} == public
+    assert public == set(expect.__all__)
 
 
 def test_step_is_returned_with_what_is_known_of_it(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from harness.machine.broker import host_folder
 from harness.machine.libvirt.complaint import NoDaemonError
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.daemon import private_daemon
-from harness.machine.libvirt.domain import LibvirtMachine
 from harness.machine.libvirt.domain_xml import DomainHost, render_domain
 from harness.machine.libvirt.far import FarLibvirtDriver
 from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.qemu import qemu_identity, require_qemu
 from harness.machine.spec import placeless

@@ -16,9 +16,9 @@ from typing_extensions import override
 
 from harness.errors import RequirementError
 from harness.machine.accelerator import AcceleratorChoice
-from harness.machine.libvirt.domain import LibvirtMachine
 from harness.machine.libvirt.domain_xml import DomainHost
 from harness.machine.libvirt.farfiles import far_files
+from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.libvirt.storage import open_storage
 from harness.machine.spec import Accelerator
@@ -81,9 +81,9 @@ class FarLibvirtDriver:
 
     def __init__(self, connection: Connection, storage: Storage, capabilities: str) -> None:
         self._connection = connection
-        self._monitor_events = MonitorEvents(connection)
         self._storage = storage
         self._capabilities = capabilities
+        self._monitor_events = MonitorEvents(connection)
 
     @classmethod
     @contextlib.contextmanager

@@ -21,5 +21,17 @@ systemctl mask \
     modprobe@configfs.service modprobe@dm_mod.service modprobe@drm.service \
     modprobe@fuse.service modprobe@loop.service
 
+# Generators run whenever units are read anew, fourteen times while a node is provisioned, and took
+# more than half of the time that this takes. What is kept reads fstab, the kernel's command line and
+# the consoles, or is cloud-init's own; there is nothing here for the others.
+mkdir --parents /etc/systemd/system-generators
+for generator in /usr/lib/systemd/system-generators/*; do
+    name=${generator##*/}
+    case $name in
+        cloud-init-generator | systemd-debug-generator | systemd-fstab-generator | systemd-getty-generator) ;;
+        *) ln --symbolic /dev/null "/etc/systemd/system-generators/$name" ;;
+    esac
+done
+
 # Kept across boots, so that what a dead node said can be read from its disk.
 mkdir --parents /var/log/journal

@@ -71,6 +71,13 @@ def test_clone_takes_the_hostname_that_is_asked_for(
     assert machine.guest.read_text("/etc/hostname") == "node-7\n"
 
 
+def test_network_is_up_as_cloud_init_was_told(clone: CloneLayer, cloud_init_done: Layer) -> None:
+    """It began after cloud-init had written what the seed says of it, as on any first boot."""
+    machine = clone(cloud_init_done)
+
+    assert "10.0.2.15/24" in machine.guest.output_of("ip", "-4", "address", "show", "eth0")
+
+
 def test_gpu_is_plugged_into_a_clone(
     clone: CloneLayer, cloud_init_done: Layer, h100: GpuModel
 ) -> None:
@@ -91,3 +98,18 @@ def test_template_is_untouched_by_its_clones(
     troubles = {info.folder: info.trouble for info in lab.checkpoints.verify()}
 
     assert troubles[lab.hold(cloud_init_done).folder] is None
+
+
+def test_guest_of_a_clone_may_reset_its_network_card(
+    clone: CloneLayer, cloud_init_done: Layer
+) -> None:
+    """QEMU once died of it: a reboot does so, and so does whoever loads the card's driver anew."""
+    machine = clone(cloud_init_done)
+    again = (
+        "cd /sys/bus/virtio/drivers/virtio_net && for card in virtio[0-9]*; do "
+        'echo "$card" >unbind && echo "$card" >bind; done'
+    )
+
+    machine.guest.output_of("sh", "-c", again)
+
+    assert machine.guest.run("test", "-d", "/sys/class/net/eth0").ok

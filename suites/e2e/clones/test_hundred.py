@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from harness.lab.layers import Layer
 
 
+pytestmark = pytest.mark.pin_image(reason="what a test costs is the harness's")
+
+
 @pytest.mark.parametrize("number", range(100), ids=lambda number: f"machine{number:02}")
 def test_every_test_has_a_pristine_machine(
     clone: CloneLayer, cloud_init_done: Layer, number: int

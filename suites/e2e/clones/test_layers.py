@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from harness.lab import Lab
     from suites.e2e.inner import OwnCache
 
-pytestmark = pytest.mark.vm_driver(
-    "qemu", reason="the run to be killed is known by its QEMU, which libvirt starts elsewhere"
-)
+pytestmark = [
+    pytest.mark.pin_image(reason="whoever makes a layer is the harness"),
+    pytest.mark.vm_driver(
+        "qemu", reason="the run to be killed is known by its QEMU, which libvirt starts elsewhere"
+    ),
+]
 
 START_S = 120.0
 RUN_S = 600.0

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from harness.lab import Lab
     from harness.lab.layers import Layer
+
+pytestmark = pytest.mark.pin_image(reason="what may be left is the harness's")
 
 CLONES = 300
 #: What Python's allocator may keep of three hundred machines' logs and events.

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from harness.machine.checkpoint import Checkpoint
 
 
+pytestmark = pytest.mark.pin_image(reason="the harness refuses, and nothing of it boots")
+
+
 @pytest.fixture
 def begin_from(
     lab: Lab, cloud_init_done: Layer, monkeypatch: pytest.MonkeyPatch

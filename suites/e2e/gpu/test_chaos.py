@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from harness.lab.layers import Layer
     from harness.lab.machine import LabMachine
 
+pytestmark = pytest.mark.pin_image(reason="QEMU and the device are to outlive any guest")
+
 _CI_S = 120.0
 _MOST_GPUS = 4
 #: The trace's bound, for configuration space, each of three BARs, stray accesses and incidents.

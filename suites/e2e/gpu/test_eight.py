@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.lab import layers
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 _MOST_S = 3.0
 
 
+@pytest.mark.slow
 def test_eight_gpus_are_listed_within_seconds_of_their_plugging(
     clone: CloneLayer, node_image: Image, gpu_catalogue: Catalogue
 ) -> None:

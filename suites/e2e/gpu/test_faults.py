@@ -15,7 +15,6 @@ from harness.cloudinit import GuestFile
 from harness.gpu import PMC_BOOT_0
 from harness.gpu.mailbox import MigMode
 from harness.gpu.trace import IncidentKind
-from harness.lab import layers
 from harness.lab.node import STAND_INS, NodeRequest
 
 if TYPE_CHECKING:
@@ -31,12 +30,6 @@ _WITHIN_S = 60.0
 _SLOTS = ("0000:02:00", "0000:03:00")
 #: Waits for a line of the kernel's log; grep itself takes the log to its end.
 _UNTIL_LOGGED = 'until dmesg | grep -F -e "$1"; do sleep 0.2; done'
-
-
-@pytest.fixture(scope="session")
-def driver_baked(baked_image: Image) -> Layer:
-    """Return the image with the driver baked in, booted up to the point before cloud-init."""
-    return layers.booted(baked_image)
 
 
 def _load_driver(machine: LabMachine, model: GpuModel, *, count: int = 1) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fixtures.machines import NodeSource
 from harness.lab.node import NodeRequest
-from harness.plugin.report import Reporter
+from harness.plugin.report import kept_on_failure
 from harness.plugin.select import requirements
 
 if TYPE_CHECKING:
@@ -54,9 +54,5 @@ def module_node(
 @pytest.fixture
 def node_of_every_model(pytestconfig: pytest.Config, module_node: Node) -> Iterator[Node]:
     """Return that node, and keep its evidence where the test fails."""
-    reporter = pytestconfig.pluginmanager.getplugin("harness-reporter")
-    assert isinstance(reporter, Reporter)
-    source = NodeSource(module_node)
-    reporter.add(source)
-    yield module_node
-    reporter.discard(source)
+    with kept_on_failure(pytestconfig, NodeSource(module_node)):
+        yield module_node

@@ -14,8 +14,9 @@ from typing_extensions import override
 
 from harness.image.catalogue import Recipe, read_entry
 from harness.image.source import Stock
-from harness.image.stock import StockStore
 from harness.image.store import ImageStore
+from harness.lab.bakes import bake_stock
+from harness.lab.stock import StockBoot
 from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from harness.image import Image, ImageEvent, StockImage
+    from harness.lab import Lab
+    from harness.lab.layers import Layer
     from harness.settings import Settings
 
 _RECIPE = Path(__file__).parent / "images/stock-like.yaml"
@@ -46,6 +49,10 @@ signature:
   file: SHA256SUMS.gpg
   key: key.asc
   fingerprint: {fingerprint}
+driver:
+  repository: {driver.repository}
+  version: {driver.version}
+  sha: "{driver.sha}"
 """
 
 
@@ -88,7 +95,9 @@ def entry(stock_like: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         folder = f"http://127.0.0.1:{server.server_address[1]}/"
         try:
             file = catalogue / "stock-like.yaml"
-            file.write_text(ENTRY.format(folder=folder, fingerprint=fingerprint))
+            file.write_text(
+                ENTRY.format(folder=folder, fingerprint=fingerprint, driver=stock_like.driver)
+            )
             stock = read_entry(file)
             assert isinstance(stock, Stock)
             yield stock
@@ -121,10 +130,19 @@ def _sign(document: Path, *, key: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def fetched(
-    entry: Stock, announce: Callable[[ImageEvent], None], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StockImage]:
-    """Return the image as it was fetched and verified."""
-    store = StockStore(tmp_path_factory.mktemp("stock") / "store")
-    yield store.ensure(entry, deadline=Deadline.after(_FETCH_S), listener=announce)
-    store.close()
+def fetched(lab: Lab, entry: Stock, announce: Callable[[ImageEvent], None]) -> StockImage:
+    """Return the image as it was fetched and verified, by one of the workers."""
+    return lab.stock.ensure(entry, deadline=Deadline.after(_FETCH_S), listener=announce)
+
+
+@pytest.fixture(scope="session")
+def booted(lab: Lab, fetched: StockImage) -> Layer:
+    """Return the state in which OVMF, its boot loader and cloud-init have left the image."""
+    return lab.stock_booted(fetched, StockBoot(firmware="uefi"))
+
+
+@pytest.fixture(scope="session")
+def baked(lab: Lab, fetched: StockImage, settings: Settings) -> StockImage:
+    """Return the image with the driver baked in, as `harness image bake` does it."""
+    with requirements(settings):
+        return bake_stock(lab, fetched)

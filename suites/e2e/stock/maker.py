@@ -101,8 +101,8 @@ def partition(disk: Path, work: Path) -> None:
         *("dd", f"if={root}", f"of={raw}", f"bs={_MIB}", "conv=notrunc,sparse"),
         f"seek={_ROOT_AT * SECTOR // _MIB}",
     )
-    _run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(disk))
     root.unlink()
+    _run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(disk))
     raw.unlink()
 
 

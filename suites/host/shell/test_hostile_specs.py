@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from suites.host.shell.running import outcomes
 
 if TYPE_CHECKING:
@@ -140,29 +142,31 @@ def test_nul_byte_in_a_spec_is_an_error_with_its_line(project: SpecProject) -> N
     assert "nul_spec.sh:2: A NUL byte stands here" in _run(project).stdout
 
 
-def test_shell_syntax_error_in_an_example_fails_it_alone(project: SpecProject) -> None:
-    project.write(
-        "syntax_spec.sh",
-        "Describe 'x'\nIt 'broken'\nif true; then\nEnd\nIt 'sound'\n"
-        "The value a should eq a\nEnd\nEnd\n",
-    )
+@pytest.mark.parametrize(
+    ("body", "verdicts"),
+    [
+        (
+            "It 'broken'\nif true; then\nEnd\nIt 'sound'\nThe value a should eq a\nEnd\n",
+            {"broken": "failed", "sound": "passed"},
+        ),
+        (
+            (
+                "if true; then\nIt 'one'\nThe value a should eq a\nEnd\n"
+                "It 'two'\nThe value a should eq a\nEnd\n"
+            ),
+            {"one": "failed", "two": "failed"},
+        ),
+    ],
+    ids=["in an example", "in their group"],
+)
+def test_shell_syntax_error_fails_the_examples_that_it_is_in_alone(
+    project: SpecProject, body: str, verdicts: dict[str, str]
+) -> None:
+    project.write("syntax_spec.sh", f"Describe 'x'\n{body}End\n")
 
     result = _run(project)
 
-    assert outcomes(result) == {"broken": "failed", "sound": "passed"}
-    assert "syntax error" in result.stdout
-
-
-def test_shell_syntax_error_in_a_group_fails_all_its_examples(project: SpecProject) -> None:
-    project.write(
-        "syntax_spec.sh",
-        "Describe 'x'\nif true; then\nIt 'one'\nThe value a should eq a\nEnd\n"
-        "It 'two'\nThe value a should eq a\nEnd\nEnd\n",
-    )
-
-    result = _run(project)
-
-    assert outcomes(result) == {"one": "failed", "two": "failed"}
+    assert outcomes(result) == verdicts
     assert "syntax error" in result.stdout
 
 

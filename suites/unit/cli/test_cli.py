@@ -179,6 +179,38 @@ def test_local_file_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[s
     }
 
 
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        (["--image=debian-12", "--output={taken}"], "'{taken}' is there already; name a new file"),
+        (["--image=debian-12", "--output={taken}/x/y"], "There is no folder '{taken}/x'"),
+        (
+            ["--image=debian-12", "--driver=mcr.example.org/gpu:1.2-3"],
+            "The driver of 'debian-12' is the one that its recipe names",
+        ),
+        (["--image=windows"], "There is no image called 'windows'"),
+    ],
+    ids=["output-taken", "output-without-folder", "driver-of-a-recipe", "unknown"],
+)
+def test_bake_that_would_fail_after_minutes_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], refusal: str
+) -> None:
+    taken = tmp_path / "taken.qcow2"
+    taken.touch()
+
+    assert main(["image", "bake", *(option.format(taken=taken) for option in options)]) == 2
+
+    assert refusal.format(taken=taken) in capsys.readouterr().err
+
+
+def test_driver_that_is_no_reference_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["image", "bake", "--driver=gpu"])
+
+    assert caught.value.code == 2
+    assert "'gpu' has not the form REPOSITORY:VERSION-SHA" in capsys.readouterr().err
+
+
 def test_unknown_image_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["image", "build", "--image=windows"]) == 2
 

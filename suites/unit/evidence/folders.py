@@ -161,6 +161,38 @@ def a_gpu_node(folder: Path) -> EvidenceFolder:
     )
 
 
+def a_serving_node(folder: Path) -> EvidenceFolder:
+    """Return the evidence of a node that serves its GPU to containers, seen as root."""
+    spec = {"kind": "nvidia.com/gpu", "devices": [{"name": "0"}, {"name": "all"}]}
+    return (
+        a_gpu_node(folder)
+        .file(
+            RECORD_PATH,
+            f"kernel={KERNEL}\ndriver_version={VERSION}\ndriver_kind=cuda\narch=x86_64\n",
+        )
+        .file(
+            "/proc/driver/nvidia/version",
+            f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Mon Aug  3 UTC 2026\n",
+        )
+        .file("/run/cdi/nvidia.yaml", json.dumps(spec))
+        .command(
+            f"modinfo-{KERNEL}",
+            f"filename: {MODULE}\nversion:        {VERSION}\nvermagic:       {KERNEL} SMP\n",
+        )
+        .command("containerd-config", 'BinaryName = "/usr/bin/nvidia-container-runtime"\n')
+        .command(
+            "units",
+            "containerd.service loaded active running containerd\n"
+            "nvidia-device-plugin.service loaded active running plugin\n",
+        )
+        .more_paths(
+            f"d 755 0 1.0 /lib/modules/{KERNEL}",
+            "d 755 0 1.0 /run/systemd/system",
+            "f 644 0 1.0 /opt/azure/containers/managed-gpu-experience.enabled",
+        )
+    )
+
+
 def a_stripped_node(folder: Path) -> EvidenceFolder:
     """Return the evidence of a node without GPU from which the driver was taken away."""
     return (

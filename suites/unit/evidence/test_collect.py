@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import base64
-import io
+import gzip
 import json
-import tarfile
+import re
+import shlex
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.errors import HarnessError
-from harness.evidence import Evidence, collect
-from harness.evidence.collect import (
-    Request,
-    collect_guest,
-    keep_host_files,
-    node_request,
-    render_script,
-)
+from harness.evidence import Evidence, collect, script
+from harness.evidence.collect import collect_guest, keep_host_files
+from harness.evidence.request import Request, node_request
+from harness.evidence.script import TOOLS, render_script
 from harness.provisioning.command import LocalRunner
 from harness.shell.mocks import ScriptedRunner
 
@@ -27,124 +25,213 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NOTHING = Request(commands={}, files=(), paths=())
-SCRIPT = ["sh", "-c", render_script(NOTHING)]
+NONCE = "0123456789abcdef"
 
 
-def a_member(name: str, content: bytes = b"x", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    for key, value in fields.items():
-        setattr(info, key, value)
-    return info, content
+def a_frame(kind: str, name: str = "", content: bytes = b"x") -> bytes:
+    return f"\n{NONCE} {kind} {name}\0".encode() + content
 
 
-def an_archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for info, content in members:
-            tar.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
+END = a_frame("end", content=b"")
 
 
-def unpack(folder: Path, *members: tuple[tarfile.TarInfo, bytes]) -> list[str]:
-    """Let a guest deliver an archive, and return what of it lies in and beside `folder`."""
-    output = base64.encodebytes(an_archive(*members)).decode()
-    with ScriptedRunner().expect(SCRIPT, stdout=output) as runner:
-        collect_guest(runner, NOTHING, folder)
+def an_archive(*frames: bytes) -> bytes:
+    return gzip.compress(b"".join((*frames, END)))
+
+
+def unpack(folder: Path, *frames: bytes) -> list[str]:
+    """Let a guest deliver frames, and return what of them lies in and beside `folder`."""
+    output = base64.encodebytes(an_archive(*frames)).decode()
+    with ScriptedRunner().expect(
+        "sh", stdin=render_script(NOTHING, NONCE), stdout=output
+    ) as runner:
+        collect_guest(runner, NOTHING, folder, nonce=NONCE)
     root = folder.parent
     return sorted(
         path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()
     )
 
 
-def test_files_of_the_archive_lie_in_the_folder(tmp_path: Path) -> None:
-    files = unpack(tmp_path / "e", a_member("./commands/lspci"), a_member("stat.txt"))
+def test_frames_become_files_of_the_folder(tmp_path: Path) -> None:
+    files = unpack(
+        tmp_path / "e",
+        a_frame("command", "lspci"),
+        a_frame("exit", "0", b""),
+        a_frame("file", "/proc/stat"),
+        a_frame("paths", content=b"d 755 0 1.0 /\nf 644 0 1.0 /x\n"),
+    )
 
-    assert files == ["e/commands/lspci", "e/stat.txt"]
-
-
-@pytest.mark.parametrize(
-    "evil",
-    [
-        a_member("../outside"),
-        a_member("files/../../outside"),
-        a_member("/outside"),
-        a_member("link", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
-        a_member("hard", b"", type=tarfile.LNKTYPE, linkname="../outside"),
-        a_member("device", b"", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
-        a_member("pipe", b"", type=tarfile.FIFOTYPE),
-    ],
-    ids=lambda evil: evil[0].name,
-)
-def test_what_would_reach_outside_the_folder_is_left_out(
-    tmp_path: Path, evil: tuple[tarfile.TarInfo, bytes]
-) -> None:
-    assert unpack(tmp_path / "e", evil, a_member("good")) == ["e/good"]
+    assert files == [
+        "e/commands/lspci",
+        "e/commands/lspci.exit-code",
+        "e/files/proc/stat",
+        "e/stat.txt",
+        "e/unreadable.txt",
+    ]
+    assert (tmp_path / "e/stat.txt").read_text() == "f 644 0 1.0 /x\n"
 
 
-def test_link_is_no_way_out_for_what_comes_after_it(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    link = a_member("files", b"", type=tarfile.SYMTYPE, linkname=str(outside))
+def test_find_that_tells_nothing_is_not_taken_for_an_empty_node(tmp_path: Path) -> None:
+    """A find without -printf, as busybox has it, prints nothing and fails."""
+    message = _refused_frames(tmp_path / "e", a_frame("paths", content=b""))
 
-    assert unpack(tmp_path / "e", link, a_member("files/x")) == ["e/files/x"]
-    assert list(outside.iterdir()) == []
+    assert "find did not tell of '/'" in message
 
 
-def test_setuid_does_not_reach_the_host(tmp_path: Path) -> None:
-    unpack(tmp_path / "e", a_member("files/sh", mode=0o4777))
+@pytest.mark.starts_process
+@pytest.mark.parametrize("missing", TOOLS)
+def test_node_that_lacks_a_tool_delivers_nothing(tmp_path: Path, missing: str) -> None:
+    """Else its commands would all seem to be absent, or its files."""
+    for name in {"sh", *TOOLS} - {missing}:
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    text = render_script(NOTHING, NONCE).replace(":/usr/local/sbin:/usr/sbin:/sbin", "")
 
-    assert (tmp_path / "e/files/sh").stat().st_mode & 0o6000 == 0
+    result = LocalRunner().run(["sh"], timeout_s=60, stdin=text, env={"PATH": str(tmp_path)})
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"The node has no '{missing}'.\n"
 
 
 def _refused(folder: Path, stdout: str, exit_code: int = 0) -> str:
-    script = ScriptedRunner().expect(SCRIPT, stdout=stdout, stderr="tar: no", exit_code=exit_code)
-    with script as runner, pytest.raises(HarnessError) as caught:
-        collect_guest(runner, NOTHING, folder)
+    scripted = ScriptedRunner().expect("sh", stdout=stdout, stderr="gzip: no", exit_code=exit_code)
+    with scripted as runner, pytest.raises(HarnessError) as caught:
+        collect_guest(runner, NOTHING, folder, nonce=NONCE)
     assert (folder / "not-collected.txt").read_text() == str(caught.value)
     return str(caught.value)
 
 
+def _refused_frames(folder: Path, *frames: bytes) -> str:
+    return _refused(folder, base64.b64encode(an_archive(*frames)).decode())
+
+
+@pytest.mark.parametrize("kind", ["file", "command", "unreadable"])
+@pytest.mark.parametrize("name", ["../outside", "a/../../outside", "..", ""])
+def test_what_would_reach_outside_the_folder_is_refused(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("is not touched")
+
+    message = _refused_frames(tmp_path / "e", a_frame(kind, name))
+
+    assert f"it has a frame named {name!r}" in message
+    assert outside.read_text() == "is not touched"
+    assert {path.name for path in tmp_path.iterdir()} == {"outside", "e"}
+
+
+def test_absolute_name_of_a_command_is_refused(tmp_path: Path) -> None:
+    assert "a frame named '/x'" in _refused_frames(tmp_path / "e", a_frame("command", "/x"))
+
+
+def test_frame_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    message = _refused_frames(tmp_path / "e", a_frame("link", "/etc/passwd"))
+
+    assert "a frame of the unknown kind 'link'" in message
+
+
+def test_frame_without_an_end_of_its_name_is_refused(tmp_path: Path) -> None:
+    assert "no end of its name" in _refused_frames(tmp_path / "e", f"\n{NONCE} file /x".encode())
+
+
+def test_exit_code_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    frames = (a_frame("command", "x"), a_frame("exit", "yes", b""))
+
+    assert "invalid literal" in _refused_frames(tmp_path / "e", *frames)
+
+
+def test_content_that_looks_like_a_frame_is_content(tmp_path: Path) -> None:
+    """Only who knows the nonce can make frames, and the guest's files never saw it."""
+    forged = b"\n0000000000000000 file /x\0forged"
+
+    unpack(tmp_path / "e", a_frame("file", "/log", forged))
+
+    assert (tmp_path / "e/files/log").read_bytes() == forged
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 @pytest.mark.parametrize("cut", [0, 1])
-def test_truncated_archive_is_refused(tmp_path: Path, share: float, cut: int) -> None:
-    archive = an_archive(a_member("x", bytes(range(256)) * 64))
+def test_truncated_stream_is_refused(tmp_path: Path, share: float, cut: int) -> None:
+    archive = an_archive(a_frame("file", "/x", bytes(range(256)) * 64))
     whole = base64.b64encode(archive).decode()
     length = int(len(whole) * share) // 4 * 4 + cut
 
     message = _refused(tmp_path / "e", whole[:length])
 
     assert message.startswith("The guest did not deliver its evidence")
-    assert "tar: no" in message
+    assert "gzip: no" in message
 
 
-def test_archive_with_damaged_bytes_is_refused(tmp_path: Path) -> None:
-    archive = bytearray(an_archive(a_member("x", bytes(range(256)) * 64)))
+def test_stream_without_its_last_frame_is_refused(tmp_path: Path) -> None:
+    """The shell ended before the script did, and gzip closed the stream as if all were well."""
+    archive = gzip.compress(a_frame("file", "/x"))
+
+    message = _refused(tmp_path / "e", base64.b64encode(archive).decode())
+
+    assert "the stream is not whole" in message
+
+
+def test_stream_with_damaged_bytes_is_refused(tmp_path: Path) -> None:
+    archive = bytearray(an_archive(a_frame("file", "/x", bytes(range(256)) * 64)))
     archive[40:80] = b"\xff" * 40
 
     _refused(tmp_path / "e", base64.b64encode(archive).decode())
 
 
-@pytest.mark.parametrize("text", ["sh: tar: not found", "!", "QUJD"])
-def test_what_is_no_archive_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["sh: gzip: not found", "!", "QUJD"])
+def test_what_is_no_stream_is_refused(tmp_path: Path, text: str) -> None:
     _refused(tmp_path / "e", text, exit_code=127)
 
 
-def test_archive_that_unpacks_to_more_than_is_sane_is_refused(
+def test_stream_that_unpacks_to_more_than_is_sane_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collect, "_ARCHIVE_LIMIT_BYTES", 1 << 20)
-    archive = an_archive(*(a_member(f"zeros-{number}", bytes(1 << 19)) for number in range(3)))
 
-    message = _refused(tmp_path / "e", base64.b64encode(archive).decode())
+    message = _refused_frames(tmp_path / "e", a_frame("file", "/zeros", bytes(3 << 19)))
 
     assert "it unpacks to more than 1 MiB" in message
 
 
 def test_file_in_a_folders_place_is_refused(tmp_path: Path) -> None:
-    archive = an_archive(a_member("files"), a_member("files/x"))
+    _refused_frames(tmp_path / "e", a_frame("file", "/a"), a_frame("file", "/a/b"))
 
-    _refused(tmp_path / "e", base64.b64encode(archive).decode())
+
+def test_file_that_could_not_be_read_is_not_taken_for_an_absent_one(tmp_path: Path) -> None:
+    """Half of it may have come before the trouble; neither that nor nothing is an answer."""
+    unpack(tmp_path / "e", a_frame("file", "/a", b"ha"), a_frame("unreadable", "/a", b""))
+
+    evidence = Evidence(tmp_path / "e")
+    with pytest.raises(HarnessError, match=r"'/a' was closed to who asked.*Ask as root"):
+        evidence.file("/a")
+    assert evidence.file("/b") is None
+
+
+@pytest.mark.parametrize("path", ["/closed/folder/file", "/closed/file"])
+def test_file_in_a_closed_folder_is_not_taken_for_an_absent_one(tmp_path: Path, path: str) -> None:
+    unpack(tmp_path / "e", a_frame("unreadable", "/closed", b""))
+
+    with pytest.raises(HarnessError, match=f"'/closed' was closed .* whether '{path}' is there"):
+        Evidence(tmp_path / "e").file(path)
+
+
+def test_files_of_a_closed_folder_are_not_taken_for_none(tmp_path: Path) -> None:
+    unpack(tmp_path / "e", a_frame("unreadable", "/closed", b""))
+
+    with pytest.raises(HarnessError, match="'/closed' was closed"):
+        Evidence(tmp_path / "e").files("/closed")
+
+
+def test_script_opens_no_file_to_write() -> None:
+    """Outside of quotes, the shell redirects to /dev/null and to what it has open alone."""
+    text = render_script(node_request(["6.1.0-56"]), NONCE)
+
+    words = list(shlex.shlex(text, posix=True, punctuation_chars=True))
+    redirections = {
+        (word, words[at + 1]) for at, word in enumerate(words) if set(word) & set("<>")
+    }
+
+    assert redirections == {("<", "/dev/null"), (">", "/dev/null"), (">&", "1"), (">&", "2")}
+    assert "mktemp" not in words
 
 
 def _gather(folder: Path, request: Request) -> Path:
@@ -191,7 +278,7 @@ def test_files_without_a_size_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.starts_process
 def test_endless_file_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "_FILE_LIMIT_KIB", 4)
+    monkeypatch.setattr(script, "_FILE_LIMIT_KIB", 4)
     large = tmp_path / "large.log"
     large.write_bytes(bytes(8192))
 
@@ -232,3 +319,34 @@ def _all_paths_of(request: Request) -> Sequence[str]:
 
 def test_every_path_asked_for_is_absolute() -> None:
     assert not [path for path in _all_paths_of(node_request([])) if not path.startswith("/")]
+
+
+#: How the script may run its own tools; of these, none can write to a file so.
+HARMLESS = re.compile(
+    r"timeout 60 .*|head -c 4096K /.*|find / (/\S+ )*-maxdepth 0 -printf \S.*|gzip -c|base64"
+)
+
+
+@pytest.mark.starts_process
+def test_looking_runs_the_listed_commands_alone(tmp_path: Path) -> None:
+    """Programs are found on PATH, where recorders of what is asked of them take their places."""
+    recorders, log = tmp_path / "bin", tmp_path / "log"
+    recorders.mkdir()
+    request = node_request(["6.1.0-56"])
+    shell = shutil.which("sh")
+    (recorders / "sh").symlink_to(str(shell))
+    for name in {*TOOLS, *(argv[0] for argv in request.commands.values())}:
+        then = f'exec {shutil.which(name)} "$@"' if name in TOOLS else "exit 0"
+        (recorders / name).write_text(f'#!{shell}\nprintf "%s\\n" "{name} $*" >>{log}\n{then}\n')
+        (recorders / name).chmod(0o755)
+
+    result = LocalRunner().run(
+        ["sh"], timeout_s=60, stdin=render_script(request, NONCE), env={"PATH": str(recorders)}
+    )
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    ran = [line.rstrip() for line in log.read_text().splitlines()]
+    listed = [" ".join(argv) for argv in request.commands.values()]
+    assert [line for line in ran if line.split()[0] not in TOOLS] == listed
+    others = [line for line in ran if line.split()[0] in TOOLS]
+    assert [line for line in others if not HARMLESS.fullmatch(line)] == []

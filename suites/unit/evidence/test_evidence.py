@@ -124,3 +124,38 @@ def test_missing_outcome_is_none(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).without(f"files{OUTCOME_PATH}")
 
     assert folder.evidence.outcome is None
+
+
+@pytest.mark.parametrize("exit_code", [126, 127])
+def test_bus_is_read_from_the_kernel_where_lspci_does_not_run(
+    tmp_path: Path, exit_code: int
+) -> None:
+    gpu = "PCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SLOT_NAME=0000:01:00.0\n"
+    folder = (
+        a_gpu_node(tmp_path)
+        .command("lspci", "timeout: failed to run command 'lspci'\n", exit_code)
+        .file("/sys/bus/pci/devices/0000:01:00.0/uevent", gpu)
+        .more_paths("d 755 0 1.0 /sys/bus/pci/devices")
+    )
+
+    (function,) = folder.evidence.pci_functions
+
+    assert (function.vendor, function.device, function.driver_in_use) == ("10de", "2330", None)
+
+
+def test_node_without_module_has_no_driver_version(tmp_path: Path) -> None:
+    assert a_gpu_node(tmp_path).evidence.driver_version is None
+
+
+def test_cdi_specs_come_from_both_folders(tmp_path: Path) -> None:
+    folder = (
+        a_gpu_node(tmp_path)
+        .file("/etc/cdi/own.json", '{"kind": "a.b/c", "devices": [{"name": "d"}]}')
+        .file("/etc/cdi/README", "not a spec by its name")
+        .file("/run/cdi/nvidia.yaml", "half a sp")
+    )
+
+    assert folder.evidence.cdi_devices == {
+        "/etc/cdi/own.json": ["a.b/c=d"],
+        "/run/cdi/nvidia.yaml": None,
+    }

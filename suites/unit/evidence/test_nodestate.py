@@ -12,11 +12,14 @@ from harness.evidence.nodestate import (
     LoadedModule,
     PciFunction,
     parse_boot_time,
+    parse_cdi_devices,
     parse_dkms_status,
+    parse_driver_version,
     parse_event_task,
     parse_lspci,
     parse_modinfo_field,
     parse_modules,
+    parse_pci_event,
     parse_prebake_lines,
     parse_stat,
 )
@@ -189,3 +192,71 @@ def test_event_is_known_by_its_task() -> None:
 def test_file_that_is_no_event_is_named(text: str) -> None:
     with pytest.raises(HarnessError, match=r"event file '1\.json' has an unknown form"):
         parse_event_task(text, "1.json")
+
+
+def test_function_is_read_from_the_kernels_own_file() -> None:
+    text = (
+        "DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SUBSYS_ID=10DE:16C1\n"
+        "PCI_SLOT_NAME=0000:01:00.0\nMODALIAS=pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00\n"
+    )
+
+    assert parse_pci_event(text, "uevent") == PciFunction(
+        slot="0000:01:00.0",
+        class_code="0302",
+        vendor="10de",
+        device="2330",
+        driver_in_use="nvidia",
+    )
+
+
+def test_function_without_a_driver_has_none() -> None:
+    text = "PCI_CLASS=60000\nPCI_ID=8086:0D57\nPCI_SLOT_NAME=0000:00:00.0\n"
+
+    function = parse_pci_event(text, "uevent")
+
+    assert (function.class_code, function.driver_in_use) == ("0600", None)
+
+
+@pytest.mark.parametrize("text", ["", "PCI_ID=1:2\nPCI_SLOT_NAME=x\nPCI_CLASS=red\n"])
+def test_kernels_file_of_another_form_is_named(text: str) -> None:
+    with pytest.raises(HarnessError, match="'some/uevent' has an unknown form"):
+        parse_pci_event(text, "some/uevent")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.126.09  Mon Aug  3 UTC 2026",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.126.09",
+    ],
+)
+def test_driver_of_the_kernel_is_read_in_each_of_its_forms(line: str) -> None:
+    assert parse_driver_version(f"{line}\nGCC version:  gcc 12.2.0 (Debian)\n") == "580.126.09"
+
+
+def test_driver_that_names_no_version_is_shown() -> None:
+    with pytest.raises(HarnessError, match=r"has an unknown form: 'GCC version: 12\.2'"):
+        parse_driver_version("GCC version: 12.2")
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [
+        (
+            "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n- name: all\n",
+            ["nvidia.com/gpu=0", "nvidia.com/gpu=all"],
+        ),
+        ('{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}', ["nvidia.com/gpu=0"]),
+        ("kind: nvidia.com/gpu\n", []),
+    ],
+)
+def test_devices_of_a_cdi_spec_are_named_in_full(text: str, devices: list[str]) -> None:
+    assert parse_cdi_devices(text) == devices
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no", "[1]", "devices: []", "kind: x\ndevices: 3", "kind: [", "\0"]
+)
+def test_what_is_no_cdi_spec_is_told_from_an_empty_one(text: str) -> None:
+    assert parse_cdi_devices(text) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +22,7 @@ from harness.gpu.server import EndKind, ProtocolViolationError
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.unit.gpu.models import BAR_0, BAR_1, a_gpu
 from suites.unit.gpu.qemuside import QemuSide, bar_message, config_message, message
+from suites.unit.gpu.socketside import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,7 +191,7 @@ def test_qemu_that_stays_is_told(server: MpqemuServer, qemu: QemuSide) -> None:
 
 
 def test_close_leaves_neither_thread_nor_descriptor() -> None:
-    before = _open_descriptors()
+    before = open_descriptors()
     server = MpqemuServer(a_gpu())
     server.start()
     qemu = QemuSide(server.attachment())
@@ -202,11 +202,11 @@ def test_close_leaves_neither_thread_nor_descriptor() -> None:
     assert qemu.has_been_hung_up_on()
     qemu.close()
     assert server.wait_for_end(0.0).kind is EndKind.CLOSED
-    assert _open_descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_server_that_nobody_plugged_or_started_can_be_closed_twice() -> None:
-    before = _open_descriptors()
+    before = open_descriptors()
     MpqemuServer(a_gpu()).close()
     server = MpqemuServer(a_gpu())
     server.start()
@@ -214,11 +214,7 @@ def test_server_that_nobody_plugged_or_started_can_be_closed_twice() -> None:
     server.close()
     server.close()
 
-    assert _open_descriptors() == before
-
-
-def _open_descriptors() -> set[str]:
-    return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}
+    assert open_descriptors() == before
 
 
 def test_stalled_gpu_does_not_keep_the_server_from_closing() -> None:
@@ -378,7 +374,7 @@ def test_any_sequence_of_messages_gets_one_answer_for_each_request(messages: lis
 def test_any_bytes_end_in_an_ending_and_leave_nothing(
     messages: list[bytes], junk: bytes, rest: list[bytes]
 ) -> None:
-    before = _open_descriptors()
+    before = open_descriptors()
     with MpqemuServer(a_gpu(trace_capacity=4)) as server:
         qemu = QemuSide(server.attachment())
         with contextlib.suppress(BrokenPipeError):
@@ -393,7 +389,7 @@ def test_any_bytes_end_in_an_ending_and_leave_nothing(
         ending = server.wait_for_end(_END_S)
 
     assert ending.kind in {EndKind.PEER_CLOSED, EndKind.VIOLATION, EndKind.CLOSED}
-    assert _open_descriptors() == before
+    assert open_descriptors() == before
 
 
 @given(chunks=st.lists(st.one_of(_VALID, _ANY), max_size=20))

@@ -21,6 +21,7 @@ from harness.gpu.server import EndKind, ProtocolViolationError
 from harness.gpu.vfio_user import MOST_MESSAGE_BYTES, Command, MessageReader, VfioUserServer
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.unit.gpu.models import a_model
+from suites.unit.gpu.socketside import open_descriptors
 from suites.unit.gpu.vfioside import CONFIG, QemuSide, message, read_message, write_message
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def test_attachment_says_how_to_plug(server: VfioUserServer) -> None:
 
 
 def test_close_leaves_neither_thread_nor_descriptor_nor_socket(tmp_path: Path) -> None:
-    before = _open_descriptors()
+    before = open_descriptors()
     server = VfioUserServer(a_gpu(), folder=tmp_path)
     server.start()
     qemu = QemuSide(server)
@@ -208,12 +209,12 @@ def test_close_leaves_neither_thread_nor_descriptor_nor_socket(tmp_path: Path) -
     assert qemu.has_been_hung_up_on()
     qemu.close()
     assert server.wait_for_end(0.0).kind is EndKind.CLOSED
-    assert _open_descriptors() == before
+    assert open_descriptors() == before
     assert list(tmp_path.iterdir()) == []
 
 
 def test_server_that_nobody_plugged_or_started_can_be_closed_twice(tmp_path: Path) -> None:
-    before = _open_descriptors()
+    before = open_descriptors()
     VfioUserServer(a_gpu(), folder=tmp_path).close()
     server = VfioUserServer(a_gpu(), folder=tmp_path)
     with pytest.raises(HarnessError, match="does not run"):
@@ -223,7 +224,7 @@ def test_server_that_nobody_plugged_or_started_can_be_closed_twice(tmp_path: Pat
     server.close()
     server.close()
 
-    assert _open_descriptors() == before
+    assert open_descriptors() == before
     assert list(tmp_path.iterdir()) == []
 
 
@@ -258,10 +259,6 @@ def test_every_descriptor_is_closed(qemu: QemuSide) -> None:
     with os.fdopen(ours, "rb", buffering=0) as pipe:
         os.set_blocking(ours, False)
         assert pipe.read(1) == b""
-
-
-def _open_descriptors() -> set[str]:
-    return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}
 
 
 _U32 = st.integers(0, 2**32 - 1)
@@ -306,7 +303,7 @@ def test_any_sequence_of_messages_gets_one_answer_for_each(messages: list[bytes]
 def test_any_bytes_end_in_an_ending_and_leave_nothing(
     messages: list[bytes], junk: bytes, rest: list[bytes]
 ) -> None:
-    before = _open_descriptors()
+    before = open_descriptors()
     with (
         tempfile.TemporaryDirectory() as folder,
         VfioUserServer(a_gpu(trace_capacity=4), folder=Path(folder)) as server,
@@ -320,7 +317,7 @@ def test_any_bytes_end_in_an_ending_and_leave_nothing(
         ending = server.wait_for_end(_END_S)
 
     assert ending.kind in {EndKind.PEER_CLOSED, EndKind.VIOLATION}
-    assert _open_descriptors() == before
+    assert open_descriptors() == before
 
 
 @given(chunks=st.lists(st.one_of(_VALID, _ANY), max_size=20))

@@ -19,10 +19,19 @@ FILE = "tiny.qcow2"
 
 
 def a_qcow2(
-    *, fill: bytes = b".", version: int = 3, backing_at: int = 0, features: int = 0
+    *,
+    fill: bytes = b".",
+    version: int = 3,
+    backing_at: int = 0,
+    features: int = 0,
+    method: int = 0,
+    virtual_bytes: int = 3 << 20,
+    tables: int = 0,
 ) -> bytes:
     """Return a thousand bytes that begin as a qcow2 of 3 MiB does."""
-    header = struct.pack(">4sIQIIQ", b"QFI\xfb", version, backing_at, 0, 16, 3 << 20)
+    header = struct.pack(
+        ">4sIQIIQIIQ", b"QFI\xfb", version, backing_at, 0, 16, virtual_bytes, method, tables, 0
+    )
     header = header.ljust(72, b"\0") + struct.pack(">Q", features)
     return header.ljust(1000, fill)
 

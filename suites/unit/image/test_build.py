@@ -13,17 +13,10 @@ from hypothesis import strategies as st
 
 from harness.errors import RequirementError
 from harness.image import ImageBuildError, ImageEvent
-from harness.image.build import (
-    SPACE_BYTES,
-    BuiltDisk,
-    MmdebstrapBuilder,
-    Privilege,
-    input_entries,
-    mmdebstrap_argv,
-    read_dpkg_status,
-    version_key,
-)
+from harness.image.build import SPACE_BYTES, BuiltDisk, MmdebstrapBuilder, read_dpkg_status
+from harness.image.commands import Privilege, input_entries, mmdebstrap_argv
 from harness.image.oci import tar_of
+from harness.image.versions import version_key
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 from suites.unit.image.cataloguefolder import a_recipe
 

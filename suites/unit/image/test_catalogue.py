@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
-from harness.image.build import input_entries
 from harness.image.catalogue import Recipe, load_catalogue, read_entry
+from harness.image.commands import input_entries
 from harness.image.signature import read_key
 from harness.image.source import LocalImage, Stock
 from suites.unit.image.cataloguefolder import LICENSED, RECIPE, a_recipe, write_catalogue
@@ -338,6 +338,19 @@ OWN_STOCK = {
         "SHA512SUMS",
     ),
 }
+
+
+def test_driver_and_firmware_of_a_stock_image_reach_it(tmp_path: Path) -> None:
+    more = (
+        "firmware: uefi\ndriver:\n  repository: mcr.example.org/gpu\n  version: 580.1.2\n"
+        '  sha: "2026"\n'
+    )
+
+    stock = a_stock(tmp_path, folder="https://example.org/", more=more)
+
+    assert stock.file.firmware == "uefi"
+    assert stock.file.driver is not None
+    assert stock.file.driver.reference == "mcr.example.org/gpu:580.1.2-2026"
 
 
 def test_own_stock_images_lie_where_their_distributions_put_them() -> None:

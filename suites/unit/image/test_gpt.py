@@ -1,4 +1,4 @@
-"""The partition table of the image that e2e tests make, byte by byte (UEFI specification, 5.3)."""
+"""Partition tables, as they are read and as e2e tests make them (UEFI specification, 5.3)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ import struct
 import uuid
 import zlib
 
+import pytest
+
+from harness.image.gpt import (
+    EXTENDED_BOOT,
+    ROOT_X86_64,
+    TABLE_BYTES,
+    Partition,
+    boot_candidates,
+    read_table,
+)
 from suites.e2e.stock.maker import SECTOR, boot_core, boot_sector, render_gpt
 
 LINUX = "0FC63DAF-8483-4772-8E79-3D69D8477DE4"
@@ -50,3 +60,51 @@ def test_boot_loader_finds_its_next_part() -> None:
     assert len(sector) == 440
     assert struct.unpack_from("<Q", sector, 0x5C)[0] == 2048
     assert struct.unpack_from("<Q", core, 500)[0] == 2049
+
+
+def test_table_that_was_made_is_read_as_it_was_made() -> None:
+    front, _ = render_gpt({1: (LINUX, 4096, 100), 15: (LINUX, 2048, 8)}, TOTAL)
+
+    assert read_table(front) == (
+        Partition(number=1, kind=uuid.UUID(LINUX), offset=4096 * SECTOR, size=100 * SECTOR),
+        Partition(number=15, kind=uuid.UUID(LINUX), offset=2048 * SECTOR, size=8 * SECTOR),
+    )
+
+
+@pytest.mark.parametrize(
+    "front",
+    [b"", bytes(TABLE_BYTES), render_gpt({}, TOTAL)[0][: TABLE_BYTES - 1]],
+    ids=["empty", "zeros", "cut-short"],
+)
+def test_disk_without_a_table_is_told_apart(front: bytes) -> None:
+    with pytest.raises(ValueError, match="no GUID partition table"):
+        read_table(front)
+
+
+def test_table_that_names_places_beyond_itself_is_read_as_far_as_it_goes() -> None:
+    """A hostile header may count entries that are not there, or give one no length."""
+    front = bytearray(render_gpt({1: (LINUX, 4096, 100), 2: (LINUX, 2048, 8)}, TOTAL)[0])
+    struct.pack_into("<I", front, SECTOR + 80, 0xFFFFFFFF)
+    struct.pack_into("<QQ", front, 2 * SECTOR + 128 + 32, 4096, 0)
+
+    assert [each.number for each in read_table(bytes(front))] == [1]
+
+    struct.pack_into("<Q", front, SECTOR + 72, 1 << 60)
+    assert read_table(bytes(front)) == ()
+
+    struct.pack_into("<I", front, SECTOR + 84, 0)
+    assert read_table(bytes(front)) == ()
+
+
+def test_partitions_of_kernels_come_before_those_of_a_root() -> None:
+    front, _ = render_gpt(
+        {
+            1: (LINUX, 100, 1),
+            2: ("C12A7328-F81F-11D2-BA4B-00A0C93EC93B", 200, 1),
+            3: (str(ROOT_X86_64), 300, 1),
+            16: (str(EXTENDED_BOOT), 400, 1),
+        },
+        TOTAL,
+    )
+
+    assert [each.number for each in boot_candidates(read_table(front))] == [16, 3, 1]

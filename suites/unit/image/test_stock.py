@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import hashlib
 import json
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -37,8 +39,7 @@ from suites.unit.image.stockfolder import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from harness.image.cache import Removal
     from harness.provisioning.command import Runner
@@ -535,18 +536,104 @@ def test_local_file_is_used_where_it_lies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "trouble"),
-    [(None, "There is no such file."), (b"raw", "The file is no qcow2 image; convert it")],
-    ids=["absent", "raw"],
+    [
+        (b"", "The file is empty."),
+        (b"raw", "The file is no qcow2 image; convert it with `qemu-img convert -O qcow2`."),
+        (b"QFI\xfb", "The file is no qcow2 image; convert it with `qemu-img convert -O qcow2`."),
+        (a_qcow2(version=4), "The file is a qcow2 of version 4, not 2 or 3."),
+        (
+            a_qcow2(backing_at=104),
+            "The file names a backing file, and so is only a part of an image.",
+        ),
+        (
+            a_qcow2(features=4),
+            "The file names an external data file, and so is only a part of an image.",
+        ),
+        (a_qcow2(method=2), "The file is encrypted; decrypt it with `qemu-img convert`."),
+        (a_qcow2(virtual_bytes=0), "The file holds a disk of 0 bytes."),
+        (a_qcow2(tables=126), "The file ends after 1000 bytes, and so was cut short."),
+    ],
+    ids=[
+        *("empty", "raw", "magic", "version", "backing-file", "data-file"),
+        *("encrypted", "no-disk", "cut-short"),
+    ],
 )
 def test_local_file_that_cannot_be_booted_is_refused(
-    tmp_path: Path, content: bytes | None, trouble: str
+    tmp_path: Path, content: bytes, trouble: str
 ) -> None:
     path = tmp_path / "my.qcow2"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
 
-    with pytest.raises(BadInputError, match=trouble):
+    with pytest.raises(BadInputError) as refusal:
         open_local(LocalImage(path=path), Algorithm.SHA256)
+
+    assert str(refusal.value) == f"{path}: {trouble}"
+
+
+def _absent(path: Path) -> None:
+    assert not path.exists()
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def _below_a_file(path: Path) -> None:
+    path.parent.rmdir()
+    path.parent.write_text("")
+
+
+@pytest.mark.parametrize(
+    ("make", "trouble"),
+    [
+        (_absent, "There is no such file."),
+        (_below_a_file, "There is no such file."),
+        (_loop, "There is no such file."),
+        (Path.mkdir, "This is a folder; name the image file in it."),
+        (os.mkfifo, "This is no file, but a device, pipe or socket."),
+    ],
+    ids=["absent", "below-a-file", "loop", "folder", "pipe"],
+)
+def test_path_at_which_no_file_is_is_refused(
+    tmp_path: Path, make: Callable[[Path], None], trouble: str
+) -> None:
+    path = tmp_path / "folder" / "my.qcow2"
+    path.parent.mkdir()
+    make(path)
+
+    with pytest.raises(BadInputError) as refusal:
+        open_local(LocalImage(path=path), Algorithm.SHA256)
+
+    assert str(refusal.value) == f"{path}: {trouble}"
+
+
+@pytest.mark.parametrize("refused", ["open", "stat"])
+def test_local_file_that_cannot_be_read_is_refused_with_the_systems_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Root may read everything, so the system's refusal is played."""
+    path = tmp_path / "my.qcow2"
+    path.write_bytes(IMAGE)
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, refused, refuse)
+
+    with pytest.raises(BadInputError) as refusal:
+        open_local(LocalImage(path=path), Algorithm.SHA256)
+
+    assert str(refusal.value) == f"{path}: The file cannot be read (Permission denied)."
+
+
+@pytest.mark.parametrize("name", ["my image", "my\nimage", "-my $(image)", "My.Image"])
+def test_local_file_may_have_any_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.qcow2"
+    path.write_bytes(IMAGE)
+
+    image = open_local(LocalImage(path=path), Algorithm.SHA256)
+
+    assert (image.name, image.disk) == ("my-image", path)
 
 
 def test_leavings_of_downloads_are_removed_when_nobody_downloads(

@@ -1,11 +1,11 @@
-"""Kernels of a boot menu, in the forms that distributions write."""
+"""Which kernel a running machine's boot loader takes next, and from now on."""
 
 from __future__ import annotations
 
 import pytest
 
 from harness.errors import HarnessError
-from harness.lab.grub import boot_once, kernel_entries
+from harness.lab.grub import boot_always, boot_once
 from harness.machine.guest import Guest
 from harness.shell.mocks import ScriptedRunner
 
@@ -42,32 +42,17 @@ menuentry 'UEFI Firmware Settings' $menuentry_id_option 'uefi-firmware' {
 """
 
 
-def test_entry_of_a_submenu_is_named_by_the_way_to_it() -> None:
-    assert kernel_entries(MENU) == {
-        "6.1.0-56-cloud-amd64": "gnulinux-simple-1234",
-        "6.1.0-55-cloud-amd64": "gnulinux-advanced-1234>gnulinux-55-advanced-1234",
-    }
-
-
-def test_separate_boot_partition_leaves_out_the_folder() -> None:
-    menu = MENU.replace("/boot/vmlinuz", "/vmlinuz")
-
-    assert kernel_entries(menu) == kernel_entries(MENU)
-
-
-def test_ids_may_be_given_as_options() -> None:
-    menu = MENU.replace("$menuentry_id_option", "--id")
-
-    assert kernel_entries(menu) == kernel_entries(MENU)
-
-
-def _a_guest(runner: ScriptedRunner, *, menu: str | None) -> Guest:
+def _expect_menu(runner: ScriptedRunner, menu: str | None) -> None:
     read = '[ -e "$1" ] || exit 44; exec cat -- "$1"'
     runner.expect(
         ("sh", "-c", read, "read", "/boot/grub/grub.cfg"),
         stdout=menu or "",
         exit_code=44 if menu is None else 0,
     )
+
+
+def _a_guest(runner: ScriptedRunner, *, menu: str | None) -> Guest:
+    _expect_menu(runner, menu)
     return Guest("stock", runner)
 
 
@@ -102,3 +87,32 @@ def test_image_without_grub_is_told_apart() -> None:
 
     with runner, pytest.raises(HarnessError, match=r"has no '/boot/grub/grub\.cfg'"):
         boot_once(guest, "6.1.0-55-cloud-amd64")
+
+
+def test_kernel_is_booted_always_by_a_menu_made_for_it() -> None:
+    """The menu is made anew, and the entry is named as it is there."""
+    runner = ScriptedRunner()
+    guest = _a_guest(runner, menu=MENU)
+    runner.expect(
+        (
+            "sh",
+            "-c",
+            'mkdir -p -- "$(dirname -- "$1")" && cat >"$1.part" && mv -- "$1.part" "$1"',
+            "write",
+            "/etc/default/grub.d/zz-harness.cfg",
+        )
+    )
+    runner.expect(("grub-mkconfig", "-o", "/boot/grub/grub.cfg"))
+    _expect_menu(runner, MENU.replace("1234", "5678"))
+    runner.expect(("grub-set-default", "gnulinux-advanced-5678>gnulinux-55-advanced-5678"))
+
+    with runner:
+        boot_always(guest, "6.1.0-55-cloud-amd64")
+
+
+def test_lasting_choice_of_a_kernel_that_the_menu_lacks_changes_nothing() -> None:
+    runner = ScriptedRunner()
+    guest = _a_guest(runner, menu=MENU)
+
+    with runner, pytest.raises(HarnessError, match="has no kernel"):
+        boot_always(guest, "6.1.0-54-cloud-amd64")

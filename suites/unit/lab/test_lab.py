@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from harness.errors import HarnessError, RequirementError
+from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image.store import ImageStore
 from harness.lab import Lab, open_lab
 from harness.lab.machine import LabMachine
+from harness.lab.stock import StockBoot
 from harness.machine.accelerator import AcceleratorChoice
 from harness.machine.broker import Broker
 from harness.machine.spec import Accelerator
@@ -139,9 +140,9 @@ def test_stock_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_recipe_is_no_stock_image_and_stock_image_no_node(lab: Lab) -> None:
-    with pytest.raises(RequirementError, match="'debian-12' is built from a recipe"):
+    with pytest.raises(BadInputError, match="'debian-12' is built from a recipe"):
         lab.stock_image("debian-12")
-    with pytest.raises(RequirementError, match=r"'ubuntu-24\.04' is a stock image"):
+    with pytest.raises(BadInputError, match=r"'ubuntu-24\.04' is a stock image"):
         lab.node_image("ubuntu-24.04")
 
 
@@ -164,6 +165,6 @@ def test_host_without_ovmf_is_told_what_to_install(
 
     with (
         pytest.raises(RequirementError, match="apt-get install --no-install-recommends ovmf"),
-        lab.boot_stock(image, firmware="uefi"),
+        lab.boot_stock(image, StockBoot(firmware="uefi")),
     ):
         pass

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.errors import HarnessError
-from harness.lab.layers import Layer, booted, cloud_init_done, key_parts, source_parts
+from harness.lab.layers import BuiltOrigin, Layer, booted, cloud_init_done, key_parts, source_parts
 from harness.machine.spec import Accelerator
 from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.test_node import an_image
@@ -29,6 +29,11 @@ def parts_of(
 ) -> Mapping[str, object]:
     spec = layer.spec(name, accelerator=accelerator, qemu="qemu", disk=disk)
     return key_parts(layer, spec, StuckDriver())
+
+
+def an_origin(**changes: Any) -> BuiltOrigin:
+    image = an_image()
+    return replace(BuiltOrigin(image=image, kernel=image.newest_kernel), **changes)
 
 
 def do_nothing(_: LabMachine) -> None:
@@ -55,11 +60,11 @@ def test_neither_name_nor_place_counts() -> None:
     [
         {"memory_mib": 2048},
         {"slots": 10},
-        {"image": replace(an_image(), key="1" * 64)},
-        {"kernel": an_image().other_kernel},
+        {"origin": an_origin(image=replace(an_image(), key="1" * 64))},
+        {"origin": an_origin(kernel=an_image().other_kernel)},
         {"parts": {"payload": "2"}},
     ],
-    ids=lambda changes: next(iter(changes)),
+    ids=["memory", "slots", "image", "kernel", "parts"],
 )
 def test_whatever_changes_the_bytes_counts(changes: dict[str, Any]) -> None:
     layer = booted(an_image())
@@ -111,5 +116,5 @@ def test_function_without_a_source_file_is_refused() -> None:
 def test_seed_counts_for_the_layer_after_cloud_init() -> None:
     layer = cloud_init_done(booted(an_image()))
 
-    assert set(layer.parts) == {"seed"}
+    assert set(layer.parts) == {"seed", "let_go"}
     assert layer.parent == booted(an_image())

@@ -64,7 +64,7 @@ def a_node(folder: Path, **changes: Any) -> Node:
     request = a_request(**changes)
     spec = node_spec(
         request.name,
-        image=request.image,
+        image=an_image(),
         kernel=request.kernel,
         accelerator=Accelerator.TCG,
         qemu="qemu-that-is-not-there",

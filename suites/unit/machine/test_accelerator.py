@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 
 PROVED = CommandResult(argv=(), exit_code=0x55, stdout="", stderr="")
 HANGS = CommandResult(argv=(), exit_code=124, stdout="", stderr="", timed_out=True)
+STOPS = CommandResult(
+    argv=(),
+    exit_code=124,
+    stdout="",
+    stderr="KVM internal error. Suberror: 1\nemulation failure\n",
+    timed_out=True,
+)
 ABORTS = CommandResult(
     argv=(),
     exit_code=-6,
@@ -85,7 +92,11 @@ def test_kvm_that_runs_something_is_chosen(cache: Path, device: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (HANGS, "a guest started by it did nothing within 2 s"),
+        (HANGS, "a guest started by it came to nothing within 2 s"),
+        (
+            STOPS,
+            "a guest started by it came to nothing within 2 s ('KVM internal error. Suberror: 1')",
+        ),
         (ABORTS, "QEMU ended with -6 ('error: failed to set MSR 0x10a to 0x0')"),
         (REFUSES, "QEMU ended with 1 ('Could not access KVM kernel module: EBUSY')"),
     ],

@@ -165,3 +165,15 @@ def test_recorded_containerd_of_debian_12_has_no_cdi() -> None:
     assert parse_version(version) == (1, 6, 20)
     assert detect_support(CONTAINERD, dump=dump, version=version) is CdiSupport.ABSENT
     assert detect_support(CONTAINERD, version=version) is CdiSupport.ABSENT
+
+
+def test_recorded_containerd_of_debian_13_can_be_told_to_use_cdi() -> None:
+    """It knows of CDI and has it switched off; once it is on, the node is a native one."""
+    dump = load_recording("containerd/1.7.24-config-dump").text
+    version = load_recording("containerd/1.7.24-version").text
+    enabled = dump.replace("enable_cdi = false", "enable_cdi = true")
+
+    assert parse_version(version) == (1, 7, 24)
+    assert detect_support(CONTAINERD, dump=dump, version=version) is CdiSupport.CAPABLE
+    assert detect_support(CONTAINERD, version=version) is CdiSupport.CAPABLE
+    assert detect_support(CONTAINERD, dump=enabled, version=version) is CdiSupport.NATIVE

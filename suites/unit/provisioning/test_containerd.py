@@ -52,7 +52,12 @@ def test_image_of_another_registry_is_renamed() -> None:
 
 @pytest.mark.parametrize(
     ("stdout", "is_absent"),
-    [("", True), ("\n", True), (load_recording("ctr/1.6.20-images-ls").text, False)],
+    [
+        ("", True),
+        ("\n", True),
+        (load_recording("ctr/1.6.20-images-ls").text, False),
+        (load_recording("ctr/1.7.24-images-ls").text, False),
+    ],
 )
 def test_image_is_absent_when_its_name_is_not_listed(stdout: str, *, is_absent: bool) -> None:
     result = CommandResult(argv=(), exit_code=0, stdout=stdout, stderr="")

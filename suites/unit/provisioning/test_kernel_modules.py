@@ -328,3 +328,22 @@ def test_recorded_tools_prove_a_module() -> None:
     assert (proof.file.version, proof.file.kernel) == (VERSION, KERNEL)
     assert proof.is_installed(version=VERSION, kernel=KERNEL, arch="x86_64")
     assert not proof.is_installed(version=VERSION, kernel=OTHER_KERNEL, arch="x86_64")
+
+
+def test_recorded_tools_of_debian_13_prove_a_module() -> None:
+    """DKMS 3.2, kmod 34, and a kernel with a plus sign in its name."""
+    kernel = "6.12.117+deb13-cloud-amd64"
+    with (
+        ScriptedRunner()
+        .expect("ldconfig")
+        .expect("dkms status", stdout=load_recording("dkms/3.2.2-installed").text)
+        .expect(
+            f"modinfo -k {kernel} nvidia", stdout=load_recording("modinfo/34-module").text
+        ) as runner
+    ):
+        proof = prove_module(runner, kernel, is_read_only=False)
+
+    assert proof.file is not None
+    assert (proof.file.version, proof.file.kernel) == (VERSION, kernel)
+    assert proof.is_installed(version=VERSION, kernel=kernel, arch="x86_64")
+    assert not proof.is_installed(version=VERSION, kernel=KERNEL, arch="x86_64")

@@ -29,6 +29,11 @@ TOLD = (
 )
 
 
+def calls_of(simulated: SimulatedNode, *words: str) -> list[tuple[str, ...]]:
+    """Return the calls that begin with these words."""
+    return [call for call in simulated.calls if call[: len(words)] == words]
+
+
 def refused_by(version: str) -> str:
     return load_recording("dmesg/2.38.1-nvidia-refusal").text.replace("535.309.01", version)
 
@@ -66,18 +71,18 @@ def test_two_refused_gpus_are_both_told(
     assert f" {told} {second}" in str(invocation.outcome()["error"])
 
 
-def test_refusal_ends_the_tries_of_the_probe_at_boot(
-    simulated: SimulatedNode, invocation: Invocation
+@pytest.mark.parametrize("command", ["boot", "validate"])
+def test_refusal_ends_the_tries_of_the_probe(
+    simulated: SimulatedNode, invocation: Invocation, command: str
 ) -> None:
     simulated.build(VERSION, KERNEL)
     simulated.kernel_log = refused_by(VERSION)
     simulated.failing["nvidia-modprobe"] = NO_DEVICE
 
-    assert invocation.run("boot", GPU_NODE) == 84
+    assert invocation.run(command, GPU_NODE) == 84
 
-    assert [call for call in simulated.calls if call[0] == "nvidia-modprobe"] == [
-        ("nvidia-modprobe", "-u", "-c0")
-    ]
+    assert calls_of(simulated, "nvidia-modprobe") == [("nvidia-modprobe", "-u", "-c0")]
+    assert "does not support the GPU 0000:0b:00.0" in str(invocation.outcome()["error"])
 
 
 @pytest.mark.parametrize(
@@ -103,8 +108,8 @@ def test_refused_gpu_ends_the_boot_without_another_build(
 
     assert invocation.run("boot", GPU_NODE) == 84
 
-    runs = [call[-1] for call in simulated.calls if call[:4] == ("ctr", "-n", "k8s.io", "run")]
-    assert runs == ["install-skip-build"]
+    runs = calls_of(simulated, "ctr", "-n", "k8s.io", "run")
+    assert [call[-1] for call in runs] == ["install-skip-build"]
     error = str(invocation.outcome()["error"])
     assert "Step 'install-driver' failed. NVIDIA's driver 580.126.09 does not support" in error
     assert "the GPU 0000:0b:00.0 (10de:2bb5)" in error
@@ -118,8 +123,8 @@ def test_refusal_ends_the_tries_of_a_full_install(
 
     assert invocation.run("boot", GPU_NODE) == 84
 
-    runs = [call[-1] for call in simulated.calls if call[:4] == ("ctr", "-n", "k8s.io", "run")]
-    assert runs == ["install"]
+    runs = calls_of(simulated, "ctr", "-n", "k8s.io", "run")
+    assert [call[-1] for call in runs] == ["install"]
 
 
 def test_refusal_by_another_release_does_not_stop_this_one(
@@ -130,21 +135,6 @@ def test_refusal_by_another_release_does_not_stop_this_one(
     simulated.kernel_log = refused_by("470.82.01")
 
     assert invocation.run("boot", GPU_NODE) == 0
-
-
-def test_refusal_ends_the_tries_of_validation(
-    simulated: SimulatedNode, invocation: Invocation
-) -> None:
-    simulated.build(VERSION, KERNEL)
-    simulated.kernel_log = refused_by(VERSION)
-    simulated.failing["nvidia-modprobe"] = NO_DEVICE
-
-    assert invocation.run("validate", GPU_NODE) == 84
-
-    assert [call for call in simulated.calls if call[0] == "nvidia-modprobe"] == [
-        ("nvidia-modprobe", "-u", "-c0")
-    ]
-    assert "does not support the GPU 0000:0b:00.0" in str(invocation.outcome()["error"])
 
 
 def test_kernel_log_that_cannot_be_read_tells_of_no_refusal(

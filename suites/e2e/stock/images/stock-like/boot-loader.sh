@@ -4,6 +4,7 @@
 # whoever partitions the disk.
 set -eu
 root=LABEL=node-root
+. /etc/default/grub
 modules="part_gpt ext2 fat normal linux configfile search search_label loadenv test echo reboot"
 loader=/boot/loader
 mkdir -p "$loader" /boot/grub
@@ -36,17 +37,19 @@ if [ "${next_entry}" ] ; then
   set next_entry=
   save_env next_entry
 else
-  set default="${saved_entry}"
+  set default="0"
 fi
 HEAD
     for kernel in $(linux-version list | sort --version-sort --reverse); do
         cat <<ENTRY
 menuentry 'Debian GNU/Linux, with Linux $kernel' --class debian \$menuentry_id_option 'gnulinux-$kernel-advanced' {
   search --no-floppy --label node-root --set=root
-  linux /boot/vmlinuz-$kernel root=$root ro quiet
+  linux /boot/vmlinuz-$kernel root=$root ro $GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT
   initrd /boot/initrd.img-$kernel
 }
 ENTRY
     done
 } >/boot/grub/grub.cfg
+# Started on demand only, as in the images that we build.
+systemctl disable docker-registry.service
 echo "$root / ext4 defaults 0 1" >/etc/fstab

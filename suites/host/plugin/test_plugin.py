@@ -9,10 +9,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from suites.unit.plugin.innerpytest import MIXED
+from suites.host.plugin.innerpytest import MIXED
 
 if TYPE_CHECKING:
-    from suites.unit.plugin.innerpytest import Inner
+    from suites.host.plugin.innerpytest import Inner
 
 pytest_plugins = ["pytester"]
 
@@ -213,32 +213,58 @@ def test_options_become_settings(inner: Inner) -> None:
     ).assert_outcomes(passed=1)
 
 
-def test_tests_of_nodes_run_with_each_image(inner: Inner) -> None:
-    source = """
-        pytest_plugins = ["fixtures.machines"]
-        def test_node(image_name):
-            print(f"boots {image_name}")
-        def test_other():
-            pass
-        """
+OF_NODES = """
+    import pytest
+    pytest_plugins = ["fixtures.machines"]
 
-    result = inner.run(source, "-v", "-s", "--image=debian-12,debian-13")
+    def test_node(image_name):
+        print(f"boots {image_name}")
+
+    @pytest.mark.pin_image(reason="it is about the harness")
+    def test_harness(image_name):
+        print(f"takes {image_name}")
+
+    def test_other():
+        pass
+    """
+
+
+def test_tests_of_nodes_run_with_both_distributions(inner: Inner) -> None:
+    """Those of one image run together, so that a worker of many makes its states alone."""
+    result = inner.run(OF_NODES, "-v", "-s")
+
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(
+        [
+            "*test_node?debian-12?*boots debian-12*",
+            "*test_harness?debian-12?*takes debian-12*",
+            "*test_node?debian-13?*boots debian-13*",
+        ]
+    )
+
+
+def test_run_takes_the_images_that_it_is_given(inner: Inner) -> None:
+    """The first is the one that tests of the harness take; a test's name has it all the same."""
+    result = inner.run(OF_NODES, "-v", "-s", "--image=mine")
 
     result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["*test_node?debian-12?*boots debian-12*"])
-    result.stdout.fnmatch_lines(["*test_node?debian-13?*boots debian-13*"])
+    result.stdout.fnmatch_lines(["*test_node?mine?*boots mine*", "*test_harness?mine?*"])
 
 
-def test_one_image_leaves_the_ids_alone(inner: Inner) -> None:
-    source = """
-        pytest_plugins = ["fixtures.machines"]
-        def test_node(image_name):
-            assert image_name == "debian-13"
-        """
+def test_further_images_can_be_deselected(inner: Inner) -> None:
+    result = inner.run(OF_NODES, "-v", "--image=one,two,three", "-m", "not further_image")
 
-    result = inner.run(source, "-v", "--image=debian-13")
+    result.assert_outcomes(passed=3, deselected=2)
+    result.stdout.fnmatch_lines(["*test_node?one? PASSED*"])
 
-    result.stdout.fnmatch_lines(["*::test_node PASSED*"])
+
+def test_pin_without_a_reason_is_refused(inner: Inner) -> None:
+    source = OF_NODES.replace('reason="it is about the harness"', "")
+
+    result = inner.run(source)
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*test_harness*pin_image*The marker takes a reason alone*"])
 
 
 def test_mistyped_marker_is_an_error(inner: Inner) -> None:

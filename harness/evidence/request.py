@@ -1,0 +1,100 @@
+"""What is asked of a node: the one list of commands that looking at it may run.
+
+All of `node_request` only look, and `script` takes care that nothing is written where they run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import CONFIG_PATH, EXIT_CODE_PATH, OUTCOME_PATH
+from harness.evidence import (
+    CDI_FOLDERS,
+    CLOUD_INIT_OUTPUT_PATH,
+    CLOUD_INIT_RESULT_PATH,
+    EVENTS_FOLDER,
+    PCI_FOLDER,
+    RECORD_PATH,
+    SYSTEMD_PATH,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to gather in a guest; paths and files may be shell patterns of `*` and `?`."""
+
+    commands: Mapping[str, Sequence[str]]
+    files: Sequence[str]
+    paths: Sequence[str]
+
+
+def node_request(kernels: Sequence[str]) -> Request:
+    """Return what is gathered of every GPU node; `kernels` are those to ask modinfo about.
+
+    `nvidia-smi` is not among the commands, since it loads the module; nor is `dkms status`, which
+    makes a temporary file (DKMS 3.0.10): looking must change nothing.
+    """
+    return Request(
+        commands={
+            "uname-r": ["uname", "-r"],
+            "lspci": ["lspci", "-nnk"],
+            "containerd-config": ["containerd", "config", "dump"],
+            "container-images": ["ctr", "-n", "k8s.io", "images", "ls", "-q"],
+            "failed-units": ["systemctl", "--failed", "--no-legend", "--plain"],
+            "units": ["systemctl", "list-units", "--all", "--no-legend", "--plain"],
+            "journal": ["journalctl", "-b", "--no-pager", "-o", "short-precise"],
+            "dmesg": ["dmesg"],
+            **{f"modinfo-{kernel}": ["modinfo", "-k", kernel, "nvidia"] for kernel in kernels},
+        },
+        files=[
+            OUTCOME_PATH,
+            EXIT_CODE_PATH,
+            CONFIG_PATH,
+            RECORD_PATH,
+            CLOUD_INIT_RESULT_PATH,
+            CLOUD_INIT_OUTPUT_PATH,
+            "/run/cloud-init/status.json",
+            "/var/log/cloud-init.log",
+            "/var/log/azure/cluster-provision.log",
+            f"{EVENTS_FOLDER}/*",
+            "/var/log/nvidia-installer-*.log",
+            "/var/lib/dkms/nvidia/*/*/*/log/make.log",
+            "/var/lib/dkms/nvidia/*/build/make.log",
+            "/proc/modules",
+            "/proc/stat",
+            "/proc/cmdline",
+            "/proc/driver/nvidia/version",
+            "/proc/driver/nvidia/gpus/*/information",
+            f"{PCI_FOLDER}/*/uevent",
+            "/etc/systemd/system/*.service.d/*.conf",
+            "/etc/containerd/config.toml",
+            *(f"{folder}/*" for folder in CDI_FOLDERS),
+        ],
+        paths=[
+            "/dev/nvidia*",
+            "/etc/ld.so.conf.d/nvidia.conf",
+            "/lib/modules/*",
+            "/lib/modules/*/build",
+            "/lib/modules/*/updates/dkms/*",
+            "/opt/gpu",
+            "/opt/azure/aks-gpu/*",
+            "/opt/azure/containers/managed-gpu-experience.enabled",
+            SYSTEMD_PATH,
+            PCI_FOLDER,
+            "/usr/bin/lib64",
+            "/usr/bin/nvidia-*",
+            "/usr/local/nvidia",
+            "/var/lib/dkms/nvidia",
+            "/var/lib/dkms/nvidia/*/*/*",
+        ],
+    )
+
+
+def guest_request(kernels: Sequence[str]) -> Request:
+    """Return what is gathered of a machine of ours, which may be asked for more."""
+    request = node_request(kernels)
+    return replace(request, commands={**request.commands, "dkms-status": ["dkms", "status"]})

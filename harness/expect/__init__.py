@@ -1,0 +1,105 @@
+"""Assertions on evidence; nothing here touches a machine.
+
+Each raises ExpectationError, a sentence of what was expected and what was seen. Paths and names
+are written out here from the contract and not shared with provisioning, which they judge.
+"""
+
+from __future__ import annotations
+
+from harness.expect.driver import (
+    driver_installed,
+    driver_tools_installed,
+    kernel_log_line,
+    kernel_running,
+    module_built_before_boot,
+    module_built_for,
+    module_built_since_boot,
+    module_fits_kernel,
+    no_driver_artefact,
+    no_module_for,
+    no_module_loaded,
+    no_record,
+    record_fits,
+    record_names,
+)
+from harness.expect.gpu_trace import (
+    bar_access_after,
+    gpu_reset,
+    no_bar_access,
+    no_bar_access_before,
+)
+from harness.expect.gpus import (
+    driver_names_gpus,
+    every_gpu_driven,
+    gpu_bound,
+    gpus_driven,
+    gpus_on_bus,
+    gpus_refused,
+    has_gpus,
+    no_gpu,
+    no_gpu_error_logged,
+)
+from harness.expect.provisioning import (
+    cloud_init_clean,
+    cloud_init_reports_failure,
+    decided,
+    events_recorded,
+    log_line,
+    prebake_line,
+    provisioned,
+    step_failed,
+    step_of,
+)
+from harness.expect.runtime import (
+    cdi_offers_gpus,
+    gpu_services_up,
+    image_absent,
+    image_present,
+    runtime_hands_out_gpus,
+    unit_state,
+)
+
+__all__ = [
+    "bar_access_after",
+    "cdi_offers_gpus",
+    "cloud_init_clean",
+    "cloud_init_reports_failure",
+    "decided",
+    "driver_installed",
+    "driver_names_gpus",
+    "driver_tools_installed",
+    "events_recorded",
+    "every_gpu_driven",
+    "gpu_bound",
+    "gpu_reset",
+    "gpu_services_up",
+    "gpus_driven",
+    "gpus_on_bus",
+    "gpus_refused",
+    "has_gpus",
+    "image_absent",
+    "image_present",
+    "kernel_log_line",
+    "kernel_running",
+    "log_line",
+    "module_built_before_boot",
+    "module_built_for",
+    "module_built_since_boot",
+    "module_fits_kernel",
+    "no_bar_access",
+    "no_bar_access_before",
+    "no_driver_artefact",
+    "no_gpu",
+    "no_gpu_error_logged",
+    "no_module_for",
+    "no_module_loaded",
+    "no_record",
+    "prebake_line",
+    "provisioned",
+    "record_fits",
+    "record_names",
+    "runtime_hands_out_gpus",
+    "step_failed",
+    "step_of",
+    "unit_state",
+]

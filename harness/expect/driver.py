@@ -1,0 +1,267 @@
+"""The driver on a node: its files, its record, and its module for a kernel."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING
+
+from harness.evidence import RECORD_PATH
+from harness.expect.claim import claim, refusal
+
+if TYPE_CHECKING:
+    from harness.evidence import Evidence
+
+#: Everything that a teardown has to take away.
+DRIVER_ARTEFACTS = (
+    "/var/lib/dkms/nvidia",
+    "/lib/modules/*/updates/dkms/nvidia*.ko*",
+    "/usr/bin/lib64",
+    "/etc/ld.so.conf.d/nvidia.conf",
+    "/usr/bin/nvidia-smi",
+    "/usr/bin/nvidia-debugdump",
+    "/usr/bin/nvidia-persistenced",
+    "/usr/bin/nvidia-cuda-mps-control",
+    "/usr/bin/nvidia-cuda-mps-server",
+    "/usr/bin/nvidia-modprobe",
+    "/usr/bin/nvidia-bug-report.sh",
+    "/usr/bin/nvidia-powerd",
+    "/usr/bin/nvidia-ngx-updater",
+    "/usr/bin/nvidia-sleep.sh",
+)
+_TOOLS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
+DRIVER_MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia")
+
+
+def kernel_running(evidence: Evidence, kernel: str) -> None:
+    """Expect the node to run `kernel`."""
+    claim(
+        evidence.running_kernel == kernel,
+        f"The node was expected to run '{kernel}', but runs '{evidence.running_kernel}'.",
+        evidence,
+    )
+
+
+def kernel_log_line(evidence: Evidence, text: str) -> None:
+    """Expect the kernel to have logged a line that contains `text`."""
+    claim(
+        text in evidence.output_of("dmesg"),
+        f"A line of the kernel's log with '{text}' was expected, but there was none.",
+        evidence,
+    )
+
+
+def record_names(evidence: Evidence, **fields: str) -> None:
+    """Expect a prebake record with exactly these values in these fields."""
+    record = evidence.record
+    claim(record is not None, "A prebake record was expected, but there is none.", evidence)
+    seen = {key: (record or {}).get(key) for key in fields}
+    claim(
+        seen == fields,
+        f"The prebake record was expected to say {fields}, but says {seen}.",
+        evidence,
+    )
+
+
+def no_record(evidence: Evidence) -> None:
+    """Expect no prebake record."""
+    claim(
+        evidence.record is None,
+        f"No prebake record was expected, but there is one: {evidence.record}.",
+        evidence,
+    )
+    # A record that could not be gathered is there all the same.
+    claim(
+        RECORD_PATH not in evidence.paths,
+        f"No prebake record was expected, but '{RECORD_PATH}' is there.",
+        evidence,
+    )
+
+
+def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
+    """Expect a module of `version` for `kernel`: by DKMS, and by what the module itself says.
+
+    DKMS alone is no proof: it says "installed" of a module that the next kernel refuses.
+    """
+    states = {
+        build.kernel: build.state
+        for build in evidence.dkms_builds
+        if build.name == "nvidia" and build.version == version
+    }
+    claim(
+        states.get(kernel) == "installed",
+        f"DKMS was expected to have nvidia/{version} installed for '{kernel}', but says {states}.",
+        evidence,
+    )
+    vermagic = evidence.vermagic_of(kernel)
+    claim(
+        (vermagic or "").split()[:1] == [kernel],
+        f"The nvidia module for '{kernel}' was expected to have its vermagic, but has "
+        f"{vermagic!r}.",
+        evidence,
+    )
+
+
+def no_module_for(evidence: Evidence, kernel: str) -> None:
+    """Expect `kernel` to have no nvidia module."""
+    vermagic = evidence.vermagic_of(kernel)
+    claim(
+        vermagic is None,
+        f"No nvidia module was expected for '{kernel}', but there is one for {vermagic!r}.",
+        evidence,
+    )
+
+
+def module_built_before_boot(evidence: Evidence, kernel: str) -> None:
+    """Expect the module file of `kernel` to be older than this boot: nothing was compiled."""
+    files = _module_files(evidence, kernel)
+    claim(bool(files), f"A module file for '{kernel}' was expected, but none is there.", evidence)
+    booted = evidence.booted_at_s
+    for path, modified in files.items():
+        claim(
+            modified < booted,
+            f"'{path}' was expected to be older than the boot, but is {modified - booted:.0f} s "
+            "younger: it was compiled on this node.",
+            evidence,
+        )
+
+
+def module_built_since_boot(evidence: Evidence, kernel: str) -> None:
+    """Expect the module file of `kernel` to be younger than this boot: it was compiled here."""
+    files = _module_files(evidence, kernel)
+    claim(
+        any(modified >= evidence.booted_at_s for modified in files.values()),
+        f"A module file for '{kernel}' compiled on this node was expected, but there were {files}.",
+        evidence,
+    )
+
+
+def no_module_loaded(evidence: Evidence) -> None:
+    """Expect no module of the driver in the kernel, and no device node of it."""
+    loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
+    nodes = [path for path in evidence.paths if path.startswith("/dev/nvidia")]
+    claim(
+        not loaded and not nodes,
+        f"No driver module and device node was expected, but there were {loaded} and {nodes}.",
+        evidence,
+    )
+
+
+def driver_installed(evidence: Evidence) -> None:
+    """Expect the driver's files, with `nvidia-modprobe` setuid."""
+    for path in ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/lib64"):
+        claim(path in evidence.paths, f"'{path}' was expected, but is not there.", evidence)
+    claim(
+        evidence.paths["/usr/bin/nvidia-modprobe"].is_setuid,
+        "'/usr/bin/nvidia-modprobe' was expected to be setuid, but is not.",
+        evidence,
+    )
+
+
+def no_driver_artefact(evidence: Evidence) -> None:
+    """Expect none of the artefacts of a driver, on disk, in the kernel, or with DKMS."""
+    left = sorted(
+        path
+        for path in evidence.paths
+        if any(fnmatch(path, pattern) for pattern in DRIVER_ARTEFACTS)
+    )
+    claim(not left, f"No driver artefact was expected, but these were left: {left}.", evidence)
+    loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
+    claim(not loaded, f"No driver module was expected, but these are loaded: {loaded}.", evidence)
+    builds = [build for build in evidence.dkms_builds if build.name == "nvidia"]
+    claim(not builds, f"DKMS was expected to know no driver, but knows {builds}.", evidence)
+
+
+def module_fits_kernel(evidence: Evidence) -> str:
+    """Expect the module on disk to be one for the running kernel, and the one that is loaded.
+
+    A module that was updated under a running driver is another than the loaded one, and
+    the driver's libraries then refuse to work with the kernel's half.
+    """
+    kernel = evidence.running_kernel
+    claim(
+        f"/lib/modules/{kernel}" in evidence.paths,
+        f"Modules for the running kernel '{kernel}' were expected, but there is no "
+        f"'/lib/modules/{kernel}', so no driver can be loaded. Install the kernel's modules and "
+        "headers, or boot a kernel that has them.",
+        evidence,
+    )
+    vermagic = evidence.vermagic_of(kernel)
+    claim(
+        vermagic is not None,
+        f"A module 'nvidia' for the running kernel '{kernel}' was expected, but modinfo finds "
+        "none. Install the driver, or build its module for this kernel (`dkms autoinstall`).",
+        evidence,
+    )
+    claim(
+        (vermagic or "").split()[:1] == [kernel],
+        f"The module 'nvidia' was expected to be for the running kernel '{kernel}', but was built "
+        f"for {vermagic!r}. Build it for this kernel (`dkms autoinstall`).",
+        evidence,
+    )
+    on_disk, loaded = evidence.module_version_of(kernel), evidence.driver_version
+    claim(
+        loaded is None or on_disk == loaded,
+        f"The loaded driver was expected to be the installed one, but {loaded} is loaded and "
+        f"{on_disk} lies on disk. Reboot the node, or unload the old modules.",
+        evidence,
+    )
+    is_loaded = "not loaded" if loaded is None else "loaded"
+    return (
+        f"The module 'nvidia' {on_disk} is for the running kernel '{kernel}', and is {is_loaded}."
+    )
+
+
+def driver_tools_installed(evidence: Evidence) -> str:
+    """Expect the driver's programs, from wherever they came."""
+    missing = [path for path in _TOOLS if path not in evidence.paths]
+    claim(
+        not missing,
+        f"The driver's programs were expected, but {missing} are not there. Install the "
+        "driver's userspace, of the version of its module.",
+        evidence,
+    )
+    return f"The driver's programs are there: {', '.join(_TOOLS)}."
+
+
+def record_fits(evidence: Evidence) -> str:
+    """Expect a prebake record that is true of the running kernel and of the loaded driver."""
+    loaded, record = evidence.driver_version, evidence.record
+    if record is None:
+        why = (
+            "no driver was baked into the node's image or installed by provisioning, or a "
+            "teardown removed it. Provision the node."
+            if loaded is None
+            else f"the driver {loaded}, which is loaded, is somebody else's. Nothing is to be "
+            "done where that is meant."
+        )
+        raise refusal(
+            f"A prebake record was expected in '{RECORD_PATH}', but there is none: {why}", evidence
+        )
+    seen = {key: record.get(key) for key in ("kernel", "driver_version", "driver_kind", "arch")}
+    corrupt = [key for key, value in seen.items() if not value or value.split() != [value]]
+    claim(
+        not corrupt,
+        f"The prebake record in '{RECORD_PATH}' was expected to have a word for each of its keys, "
+        f"but says {seen}. Provision the node; that rebuilds the driver.",
+        evidence,
+    )
+    wanted = {
+        "kernel": evidence.running_kernel,
+        "driver_version": loaded or seen["driver_version"],
+    }
+    claim(
+        wanted.items() <= seen.items(),
+        f"The prebake record in '{RECORD_PATH}' was expected to say {wanted} as the node does, but "
+        f"says {seen}. Another driver or kernel came later; provision the node where that was "
+        "not meant.",
+        evidence,
+    )
+    return f"The record names {seen['driver_version']} ({seen['driver_kind']}) for this kernel."
+
+
+def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:
+    return {
+        path: state.modified_at_s
+        for path, state in evidence.paths.items()
+        if fnmatch(path, f"/lib/modules/{kernel}/updates/dkms/nvidia*.ko*")
+    }

@@ -1,0 +1,99 @@
+"""What is expected of every GPU node, whoever made it: a table, and the verdicts on one node."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, ExpectationError, HarnessError, listed
+from harness.expect.claim import sentence_of
+from harness.expect.driver import driver_tools_installed, module_fits_kernel, record_fits
+from harness.expect.gpus import every_gpu_driven, has_gpus, no_gpu_error_logged
+from harness.expect.runtime import cdi_offers_gpus, gpu_services_up, runtime_hands_out_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.evidence import Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeExpectation:
+    """One thing that is expected of a GPU node; `judge` returns what was seen where it holds."""
+
+    name: str
+    words: str
+    judge: Callable[[Evidence], str]
+
+
+NODE_EXPECTATIONS = (
+    NodeExpectation(name="gpu", words="a GPU is on the bus", judge=has_gpus),
+    NodeExpectation(name="driver", words="the driver drives each GPU", judge=every_gpu_driven),
+    NodeExpectation(
+        name="module", words="the module on disk is the running one", judge=module_fits_kernel
+    ),
+    NodeExpectation(
+        name="tools", words="the driver's programs are there", judge=driver_tools_installed
+    ),
+    NodeExpectation(
+        name="log", words="the kernel's log has no error of a GPU", judge=no_gpu_error_logged
+    ),
+    NodeExpectation(name="record", words="the prebake record is true", judge=record_fits),
+    NodeExpectation(name="cdi", words="a CDI spec offers GPUs", judge=cdi_offers_gpus),
+    NodeExpectation(
+        name="runtime", words="containerd knows the nvidia runtime", judge=runtime_hands_out_gpus
+    ),
+    NodeExpectation(
+        name="services", words="what serves GPUs runs, and none has failed", judge=gpu_services_up
+    ),
+)
+
+
+class VerdictState(enum.Enum):
+    """How an expectation of a node came out; the last means that nobody could tell."""
+
+    MET = "met"
+    NOT_MET = "not met"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How one expectation came out: a sentence of what was expected and seen, and what to do."""
+
+    expectation: NodeExpectation
+    state: VerdictState
+    sentence: str
+
+
+def judge_node(
+    evidence: Evidence, expectations: Sequence[NodeExpectation] = NODE_EXPECTATIONS
+) -> list[Verdict]:
+    """Judge a node by its evidence; one verdict never hides another."""
+    return [_judge(evidence, expectation) for expectation in expectations]
+
+
+def _judge(evidence: Evidence, expectation: NodeExpectation) -> Verdict:
+    try:
+        state, sentence = VerdictState.MET, expectation.judge(evidence)
+    except ExpectationError as error:
+        state, sentence = VerdictState.NOT_MET, sentence_of(error, evidence)
+    except HarnessError as error:
+        state, sentence = VerdictState.UNKNOWN, sentence_of(error, evidence)
+    return Verdict(expectation=expectation, state=state, sentence=sentence)
+
+
+def node_expectations(names: Sequence[str], *, source: str) -> tuple[NodeExpectation, ...]:
+    """Return the expectations of these names, all where there are none.
+
+    Raises BadInputError that names `source` for a name that is not known.
+    """
+    known = {expectation.name: expectation for expectation in NODE_EXPECTATIONS}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise BadInputError(
+            f"'{unknown[0]}' is no expectation of a node; known are {listed(known)}.",
+            source=source,
+        )
+    return tuple(known[name] for name in names or known)

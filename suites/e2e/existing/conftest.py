@@ -1,0 +1,71 @@
+"""Machines of ours that are judged as somebody else's node would be: by SSH, knowing nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fixtures.machines import NodeSource
+from harness.cloudinit import GuestFile
+from harness.lab.node import NodeRequest
+from harness.plugin.report import kept_on_failure
+from harness.plugin.select import requirements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.gpu import GpuModel
+    from harness.image import Image
+    from harness.lab import Lab
+    from harness.lab.node import Node
+    from harness.settings import Settings
+
+_REFRESH = "/usr/local/sbin/refresh-cdi"
+_SPEC = {
+    "cdiVersion": "0.6.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}],
+}
+#: What NVIDIA's container toolkit brings to a node: a unit that writes the CDI spec.
+TOOLKIT = (
+    GuestFile(
+        path=_REFRESH,
+        content=(
+            "#!/bin/sh\n[ -c /dev/nvidia0 ] || exit 1\n"
+            f"mkdir -p /run/cdi && cat >/run/cdi/nvidia.yaml <<'END'\n{json.dumps(_SPEC)}\nEND\n"
+        ).encode(),
+        mode=0o755,
+    ),
+    GuestFile(
+        path="/etc/systemd/system/nvidia-cdi-refresh.service",
+        content=f"[Service]\nType=oneshot\nExecStart={_REFRESH}\n".encode(),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def module_node(
+    lab: Lab, settings: Settings, baked_image: Image, h100: GpuModel
+) -> Iterator[Node]:
+    """Boot a node that provisions itself, with a GPU; for tests that only read."""
+    request = NodeRequest(
+        name="existing",
+        image=baked_image,
+        gpus=[h100],
+        files=TOOLKIT,
+    )
+    with contextlib.ExitStack() as stack:
+        with requirements(settings):
+            node = stack.enter_context(lab.boot(request))
+        node.wait_until_provisioned()
+        yield node
+
+
+@pytest.fixture
+def provisioned_node(pytestconfig: pytest.Config, module_node: Node) -> Iterator[Node]:
+    """Return that node, and keep its evidence where the test fails."""
+    with kept_on_failure(pytestconfig, NodeSource(module_node)):
+        yield module_node

@@ -1,0 +1,43 @@
+"""A machine that nobody provisioned is told by SSH what it lacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.expect.node import VerdictState, judge_node
+from harness.lab.existing import ExistingNode
+from suites.e2e.existing.address import address_of, by_name, let_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fixtures.layers import CloneLayer
+    from harness.gpu import GpuModel
+    from harness.lab import Lab
+    from harness.lab.layers import Layer
+
+
+def test_node_without_a_driver_is_told_what_it_lacks(
+    lab: Lab, clone: CloneLayer, cloud_init_done: Layer, h100: GpuModel, tmp_path: Path
+) -> None:
+    """A machine with a GPU that nobody provisioned: each sentence is true of it."""
+    machine = clone(cloud_init_done, gpus=[h100])
+    machine.wait_for_gpu(h100)
+    let_in(machine, lab.identity)
+    node = ExistingNode(address_of(machine, lab.identity, tmp_path))
+
+    verdicts = by_name(judge_node(node.collect(tmp_path / "evidence")))
+
+    states = {name: verdict.state for name, verdict in verdicts.items()}
+    assert {name for name, state in states.items() if state is VerdictState.MET} == {
+        "gpu",
+        "log",
+        "services",
+    }, verdicts
+    assert VerdictState.UNKNOWN not in states.values()
+    assert "no module 'nvidia' is loaded. Install a driver" in verdicts["driver"].sentence
+    assert "modinfo finds none" in verdicts["module"].sentence
+    assert "'/usr/bin/nvidia-smi'" in verdicts["tools"].sentence
+    assert "no driver was baked into the node's image" in verdicts["record"].sentence
+    assert "there is none" in verdicts["cdi"].sentence
+    assert "'nvidia-container-runtime', but does not" in verdicts["runtime"].sentence

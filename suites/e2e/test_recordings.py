@@ -1,0 +1,97 @@
+"""What unit tests answer with is what a machine's tools say, on each distribution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fixtures.recordings import expect_same_form, load_recording
+from harness.errors import RequirementError, listed
+from harness.plugin.select import requirements
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fixtures.layers import CloneLayer
+    from harness.image import Image
+    from harness.lab.layers import Layer
+    from harness.lab.machine import LabMachine
+    from harness.settings import Settings
+
+#: The versions of whose tools there are recordings.
+VERSIONS: Mapping[str, Mapping[str, str]] = {
+    "debian-12": {
+        "cloud-init": "22.4.2",
+        "containerd": "1.6.20",
+        "ctr": "1.6.20",
+        "dkms": "3.0.10",
+        "modinfo": "30",
+    },
+    "debian-13": {
+        "cloud-init": "25.1.4",
+        "containerd": "1.7.24",
+        "ctr": "1.7.24",
+        "dkms": "3.2.2",
+        "modinfo": "34",
+    },
+}
+
+
+@pytest.fixture
+def versions(image_name: str, settings: Settings) -> Mapping[str, str]:
+    """Return the versions that were recorded on this image, by tool."""
+    with requirements(settings):
+        if image_name not in VERSIONS:
+            raise RequirementError(
+                f"Nothing was recorded on a node of '{image_name}', but on one of "
+                f"{listed(VERSIONS)}; see fixtures/data/recordings/README.md for how to."
+            )
+    return VERSIONS[image_name]
+
+
+def expect_form(
+    machine: LabMachine, versions: Mapping[str, str], name: str, *command: str
+) -> None:
+    """Expect that a machine's answer has the form of the recording `name`, as in `tool/case`."""
+    tool, _, case = name.partition("/")
+    answer = machine.guest.output_of(*command)
+    expect_same_form(load_recording(f"{tool}/{versions[tool]}-{case}"), f"{answer}\n")
+
+
+def test_containerd_and_cloud_init_answer_as_recorded(
+    clone: CloneLayer, cloud_init_done: Layer, versions: Mapping[str, str]
+) -> None:
+    machine = clone(cloud_init_done)
+
+    for name, command in {
+        "cloud-init/status": ("cat", "/run/cloud-init/status.json"),
+        "containerd/config-dump": ("containerd", "config", "dump"),
+        "containerd/version": ("containerd", "--version"),
+        "ctr/version": ("ctr", "version"),
+    }.items():
+        expect_form(machine, versions, name, *command)
+
+
+def test_dkms_and_its_module_answer_as_recorded(
+    clone: CloneLayer, driver_baked: Layer, baked_image: Image, versions: Mapping[str, str]
+) -> None:
+    """Asked where the driver was baked for one kernel."""
+    machine = clone(driver_baked)
+    driver, kernel = baked_image.driver, baked_image.newest_kernel.version
+    assert driver is not None
+
+    for name, command in {
+        "ctr/images-ls": (
+            "ctr",
+            "-n",
+            "k8s.io",
+            "images",
+            "ls",
+            "-q",
+            f"name=={driver.reference}",
+        ),
+        "dkms/installed": ("dkms", "status"),
+        "modinfo/module": ("modinfo", "-k", kernel, "nvidia"),
+    }.items():
+        expect_form(machine, versions, name, *command)

@@ -1,0 +1,51 @@
+"""The suite for a node that exists, where there is none."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.provisioning.command import CommandResult
+
+
+def judge(folder: Path, *arguments: str) -> CommandResult:
+    return LocalRunner().run(
+        [
+            *(sys.executable, "-m", "pytest", "suites/node", "-n0", "-p", "no:cacheprovider"),
+            *(f"--evidence-dir={folder}", *arguments),
+        ],
+        timeout_s=120,
+    )
+
+
+def test_node_that_does_not_answer_is_the_harness_trouble(tmp_path: Path) -> None:
+    """No test of it has failed, and none was passed over."""
+    result = judge(tmp_path, "--machine-driver=node", "--machine-uri=ssh://127.0.0.1:1")
+
+    assert result.exit_code == 1
+    assert "can't be reached, so nothing is known of it" in result.stdout
+    assert "expectations not met: 0; the harness could not tell: 9" in result.stdout
+
+
+def test_suite_boots_no_machine_in_place_of_a_node_that_nobody_named(tmp_path: Path) -> None:
+    result = judge(tmp_path)
+
+    assert result.exit_code == 1
+    assert "add --machine-driver=node" in result.stdout
+    assert "the harness could not tell: 9" in result.stdout
+
+
+def test_what_this_host_is_not_has_failed_with_evidence(tmp_path: Path) -> None:
+    """Whatever this host is: what is not met counts as that, and its evidence is kept."""
+    result = judge(tmp_path, "--machine-driver=node")
+
+    failed = result.stdout.count("\nFAILED ")
+    assert failed == len(list(tmp_path.glob("suites-node-*/local/manifest.json")))
+    counted = re.findall(r"not met: (\d+); the harness could not tell: (\d+)", result.stdout)
+    assert failed == sum(int(count) for counts in counted for count in counts)

@@ -1,0 +1,55 @@
+"""A client's end of a socket to a device server, whichever protocol they speak on it."""
+
+from __future__ import annotations
+
+import array
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: A lost answer fails the test instead of hanging it.
+_PATIENCE_S = 10.0
+
+
+class SocketSide:
+    """QEMU's end: it sends with descriptors, and knows when it was hung up on."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.sock.settimeout(_PATIENCE_S)
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def post(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Send without waiting."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.sock.sendmsg([data], rights)
+
+    def receive(self, size: int) -> bytes:
+        """Receive so many bytes; EOFError when the server has hung up."""
+        data = bytearray()
+        while len(data) < size:
+            try:
+                more = self.sock.recv(size - len(data))
+            except ConnectionResetError:
+                more = b""
+            if not more:
+                raise EOFError(f"the server hung up after {len(data)} bytes")
+            data += more
+        return bytes(data)
+
+    def has_been_hung_up_on(self) -> bool:
+        """Return whether nothing but the end of the stream is left to receive."""
+        try:
+            return self.sock.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def open_descriptors() -> set[str]:
+    """Return the numbers of this process's open files, to show that none was left open."""
+    return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}

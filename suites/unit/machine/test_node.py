@@ -1,0 +1,211 @@
+"""Asking an existing node: where it is, what ssh is told, and what is believed of what comes back."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.machine.node import NodeAddress, NodeRunner
+from harness.provisioning.command import CommandResult
+from harness.shell.mocks import ScriptedRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+ADDRESS = NodeAddress(host="box")
+
+
+class FakeSsh:
+    """A Runner in ssh's place; `stderr` has '{nonce}' where the node would tell the status."""
+
+    def __init__(self, *, stdout: str = "", stderr: str = "\n{nonce} 0\n", code: int = 0) -> None:
+        self._answer = (stdout, stderr, code)
+        self.argv: Sequence[str] = ()
+        self.stdin: str | None = None
+        self.timeout_s = 0.0
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        assert env is None, "ssh itself is run in the environment of the user."
+        self.argv, self.stdin, self.timeout_s = argv, stdin, timeout_s
+        asked = re.search(r" ([0-9a-f]{16}) \$\? >&2", argv[-1])
+        assert asked is not None
+        stdout, stderr, code = self._answer
+        return CommandResult(
+            argv=tuple(argv),
+            exit_code=code,
+            stdout=stdout,
+            stderr=stderr.replace("{nonce}", asked[1]),
+        )
+
+
+@pytest.mark.parametrize(
+    ("uri", "address"),
+    [
+        ("local:", NodeAddress()),
+        ("ssh://box", NodeAddress(host="box")),
+        ("ssh://box/", NodeAddress(host="box")),
+        ("ssh://root@box.lab:2222", NodeAddress(host="box.lab", user="root", port=2222)),
+        ("ssh://[fe80::1%25eth0]:22", NodeAddress(host="fe80::1%eth0", port=22)),
+        ("ssh://10.0.0.7", NodeAddress(host="10.0.0.7")),
+        ("ssh://box?timeout=60", NodeAddress(host="box", connect_s=60)),
+    ],
+)
+def test_uri_says_where_the_node_is(uri: str, address: NodeAddress) -> None:
+    assert NodeAddress.from_uri(uri, source="--machine-uri") == address
+
+
+def test_uri_may_name_a_configuration_of_ssh(tmp_path: Path) -> None:
+    config = tmp_path / "ssh config"
+    config.write_text("")
+
+    address = NodeAddress.from_uri(f"ssh://box?config={tmp_path}/ssh%20config", source="URI")
+
+    assert address.config == config
+    assert address.ssh_argv()[1:3] == ["-F", str(config)]
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("", "it is neither"),
+        ("box", "it is neither"),
+        ("http://box", "it is neither"),
+        ("qemu:///system", "it is neither"),
+        ("local://box", "it is neither"),
+        ("ssh://", "it names no host"),
+        ("ssh://root@", "it names no host"),
+        ("ssh://box/path", "more than one"),
+        ("ssh://box#part", "more than one"),
+        ("ssh://box:port", "Port could not be cast"),
+        ("ssh://box:99999", "Port out of range"),
+        ("ssh://-oProxyCommand=reboot", "is no host"),
+        ("ssh://-l@box", "'-l' is no user"),
+        ("ssh://a b", "'a b' is no host"),
+        ("ssh://$(reboot)", "is no host"),
+        ("ssh://root:secret@box", "a password does not belong here"),
+        ("ssh://box?keyfile=x", "'keyfile' is not known"),
+        ("ssh://box?config=/no/such/file", "there is no file '/no/such/file'"),
+        ("ssh://box?config", "bad query field"),
+        ("ssh://box?timeout=0", "'0' is no number of seconds"),
+        ("ssh://box?timeout=long", "'long' is no number of seconds"),
+    ],
+)
+def test_uri_that_names_no_node_is_refused_with_the_forms(uri: str, why: str) -> None:
+    with pytest.raises(BadInputError, match=re.escape(why)) as caught:
+        NodeAddress.from_uri(uri, source="--machine-uri")
+
+    assert str(caught.value).startswith("--machine-uri: ")
+    assert "give 'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=" in str(caught.value)
+
+
+def test_ssh_never_asks_back_and_leaves_nothing_behind() -> None:
+    """The rest is as the user's configuration says: keys, known hosts, jumps."""
+    argv = NodeAddress(host="box", user="me", port=22).ssh_argv()
+
+    options = {argv[at + 1] for at, word in enumerate(argv) if word == "-o"}
+    assert {"BatchMode=yes", "ConnectTimeout=10", "ControlMaster=no"} <= options
+    assert {"ClearAllForwardings=yes", "UpdateHostKeys=no"} <= options
+    assert not [word for word in argv if "StrictHostKeyChecking" in word or "KnownHosts" in word]
+    assert argv[-2:] == ["--", "box"]
+
+
+def test_command_goes_to_a_shell_of_known_kind_with_a_limit_of_its_own() -> None:
+    ssh = FakeSsh(stdout="6.1.0\n")
+
+    result = NodeRunner(ADDRESS, ssh).run(["uname", "-r"], timeout_s=30, stdin="text")
+
+    assert (result.argv, result.exit_code, result.stdout) == (("uname", "-r"), 0, "6.1.0\n")
+    shell, option, line = shlex.split(ssh.argv[-1])
+    assert (shell, option) == ("sh", "-c")
+    assert line.startswith("timeout --kill-after=5 30.000 uname -r; printf ")
+    assert ssh.stdin == "text"
+    assert ssh.timeout_s > 30
+
+
+def test_failure_on_the_node_is_a_result() -> None:
+    ssh = FakeSsh(stderr="no such unit\n\n{nonce} 4\n")
+
+    result = NodeRunner(ADDRESS, ssh).run(["systemctl", "status", "x"], timeout_s=5)
+
+    assert (result.exit_code, result.stderr) == (4, "no such unit\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("Host key verification failed.", "Connect once by hand"),
+        ("root@box: Permission denied (publickey).", "Let your key in"),
+        ("ssh: Could not resolve hostname box: unknown", "Look at the host's name"),
+        ("ssh: connect to host box port 22: Connection refused", "whether sshd runs there"),
+        ("ssh: connect to host box port 22: Connection timed out", "whether the host is up"),
+        ("kex_exchange_identification: reset", "Try by hand"),
+        ("", "ssh said: nothing"),
+    ],
+)
+def test_node_that_cannot_be_reached_is_no_verdict(words: str, remedy: str) -> None:
+    runner = NodeRunner(ADDRESS, FakeSsh(stderr=f"{words}\n", code=255))
+
+    with pytest.raises(HarnessError, match="'ssh://box' can't be reached") as caught:
+        runner.run(["uname"], timeout_s=5)
+
+    assert words in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "ssh",
+    [
+        FakeSsh(stderr="", code=0),
+        FakeSsh(stderr="sh: not found\n", code=1),
+        FakeSsh(stderr="\n0000000000000000 0\n", code=0),
+        FakeSsh(stderr="", code=124),
+    ],
+    ids=["silent", "no shell", "another's nonce", "hangs"],
+)
+def test_node_that_does_not_say_how_a_command_ended_is_not_believed(ssh: FakeSsh) -> None:
+    with pytest.raises(HarnessError, match="did not say how 'uname -r' ended"):
+        NodeRunner(ADDRESS, ssh).run(["uname", "-r"], timeout_s=5)
+
+
+def test_connection_that_broke_after_the_answer_is_not_believed() -> None:
+    """Its output may be cut off, whatever the node said of the end."""
+    ssh = FakeSsh(stderr="\n{nonce} 0\nConnection reset\n", code=255)
+
+    with pytest.raises(HarnessError, match="can't be reached"):
+        NodeRunner(ADDRESS, ssh).run(["uname"], timeout_s=5)
+
+
+def test_host_without_ssh_is_told_how_to_get_it() -> None:
+    with pytest.raises(RequirementError, match="apt-get install openssh-client"):
+        NodeRunner(ADDRESS, FakeSsh(stderr="No such file: 'ssh'", code=127)).run(
+            ["uname"], timeout_s=5
+        )
+
+
+def test_this_host_is_asked_without_ssh() -> None:
+    with ScriptedRunner().expect("uname -r", stdout="6.1.0\n", timeout_s=5) as runner:
+        assert NodeRunner(NodeAddress(), runner).run(["uname", "-r"], timeout_s=5).ok
+
+
+def test_this_host_has_no_command_of_ssh() -> None:
+    with pytest.raises(HarnessError, match="not reached by SSH"):
+        NodeAddress().ssh_argv()
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [(None, "local"), ("box.lab", "box.lab"), ("fe80::1%eth0", "fe80--1-eth0")]
+)
+def test_name_serves_as_a_folders(host: str | None, name: str) -> None:
+    assert NodeAddress(host=host).name == name
