@@ -414,8 +414,8 @@ class LabMachine:
         def look() -> Observation[str]:
             if trouble := self.trouble():
                 raise HarnessError(f"Machine '{self.name}' did not come back: {trouble}")
-            if not self.qemu.is_running:
-                raise HarnessError(f"Machine '{self.name}' did not come back: QEMU has ended.")
+            if not self.vm.is_running:
+                raise HarnessError(f"Machine '{self.name}' did not come back: it has ended.")
             try:
                 now = self.guest.output_of(
                     "cat", _BOOT_ID, timeout_s=max(1.0, deadline.remaining_s())

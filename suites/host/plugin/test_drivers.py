@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from suites.unit.plugin.innerpytest import Inner
+    from suites.host.plugin.innerpytest import Inner
 
 pytest_plugins = ["pytester"]
 
