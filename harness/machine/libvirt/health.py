@@ -32,6 +32,8 @@ _DAEMON = "libvirtd"
 _PERMISSION = "permission for libvirt"
 _EMULATOR = "libvirt's emulator"
 _KVM = "KVM for libvirt's QEMU"
+#: All that is looked at, in this order.
+REQUIREMENTS = (_BINDING, _DAEMON, _PERMISSION, _EMULATOR, _KVM)
 _ARCH = "x86_64"
 _MACHINE = "q35"
 _ACL = "system.posix_acl_access"
