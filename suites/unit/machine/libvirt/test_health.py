@@ -59,8 +59,11 @@ class Host(FakeConnect):
 
 
 @pytest.fixture
-def asked(libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Finding]]:
+def asked(
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., list[Finding]]:
     """Examine the libvirt that the test gives."""
+    monkeypatch.setattr(health, "host_folder", lambda: tmp_path)
     monkeypatch.setattr(
         health, "load_libvirt", lambda: SimpleNamespace(getVersion=lambda: 9_000_000)
     )
