@@ -415,7 +415,7 @@ class LabMachine:
             if trouble := self.trouble():
                 raise HarnessError(f"Machine '{self.name}' did not come back: {trouble}")
             if not self.vm.is_running:
-                raise HarnessError(f"Machine '{self.name}' did not come back: QEMU has ended.")
+                raise HarnessError(f"Machine '{self.name}' did not come back: it has ended.")
             try:
                 now = self.guest.output_of(
                     "cat", _BOOT_ID, timeout_s=max(1.0, deadline.remaining_s())
