@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import platformdirs
@@ -18,6 +18,7 @@ APPLICATION = "gpu-node-harness"
 DRIVER_CHOICES = ("qemu", "libvirt", "node")
 DRIVER_VARIABLE = "HARNESS_MACHINE_DRIVER"
 URI_VARIABLE = "HARNESS_MACHINE_URI"
+STORAGE_VARIABLE = "HARNESS_MACHINE_STORAGE"
 START_CHOICES = ("clone", "cold", "both")
 EVIDENCE_CHOICES = ("on-failure", "always")
 #: What tests of nodes run with by default: each distribution of which nodes are made.
@@ -45,7 +46,8 @@ class Settings:
     images that need others are neither built nor used.
 
     `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`; under "node" the
-    URI names one that exists.
+    URI names one that exists. Where that libvirt is another host's, disks lie in its folder
+    `machine_storage`.
     """
 
     accelerator: str = "auto"
@@ -56,6 +58,7 @@ class Settings:
     cache: Path = field(default_factory=_cache)
     machine_driver: str = "qemu"
     machine_uri: str | None = None
+    machine_storage: PurePosixPath | None = None
     machine_start: str = "clone"
     evidence: str = "on-failure"
     evidence_folder: Path = Path("evidence")
@@ -76,6 +79,12 @@ class Settings:
                 f"'{self.machine_uri}' says where libvirt or a node is, but machines are QEMU's "
                 "own processes of this host; add --machine-driver=libvirt or node.",
                 source="--machine-uri",
+            )
+        if self.machine_storage is not None and not self.machine_storage.is_absolute():
+            raise BadInputError(
+                f"'{self.machine_storage}' is a folder of another host, where no folder is the "
+                "current one; give its whole path.",
+                source="--machine-storage",
             )
         if not all(self.images) or len(set(self.images)) < len(self.images):
             raise BadInputError(
@@ -127,6 +136,11 @@ def first_of(
     return (
         option or (os.environ if environment is None else environment).get(variable) or ini or None
     )
+
+
+def far_path(text: str | None) -> PurePosixPath | None:
+    """Return what a path of another host says, where there is one."""
+    return None if text is None else PurePosixPath(text)
 
 
 def accepted_licences(

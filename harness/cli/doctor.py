@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,11 @@ from rich.table import Column, Table
 from harness.cli.options import add_machine_options, settings_of
 from harness.errors import HarnessError
 from harness.gpu.transport import find_transport
+from harness.lab.drivers import examine_driver
 from harness.lease import make_private_folder
 from harness.machine.accelerator import choose_accelerator
 from harness.machine.broker import Broker, host_folder
+from harness.machine.finding import Finding
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
@@ -37,16 +38,6 @@ DISK_GIB = 6.0
 MEMORY_GIB = 2.5
 _QUERY_S = 20.0
 _MEMORY_INFO = Path("/proc/meminfo")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One requirement: what was found, or what is missing; `remedy` only where not `is_met`."""
-
-    requirement: str
-    is_met: bool
-    found: str
-    remedy: str | None = None
 
 
 def add_parser(commands: Commands) -> None:
@@ -84,6 +75,7 @@ def examine(settings: Settings, runner: Runner) -> list[Finding]:
         *_user_namespaces(runner),
         _program("OpenSSH client", "ssh", "openssh-client", runner, version="-V"),
         _program("setpriv", "setpriv", "util-linux", runner),
+        *examine_driver(settings, chosen),
         _disk(settings),
         _memory(),
     ]

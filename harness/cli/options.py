@@ -10,9 +10,11 @@ from harness.settings import (
     ACCEPT_OPTION,
     DRIVER_CHOICES,
     DRIVER_VARIABLE,
+    STORAGE_VARIABLE,
     URI_VARIABLE,
     Settings,
     accepted_licences,
+    far_path,
     first_of,
     is_ci,
 )
@@ -42,6 +44,7 @@ def add_driver_options(parser: argparse.ArgumentParser) -> None:
     """Add what runs machines, and where."""
     parser.add_argument("--machine-driver", choices=DRIVER_CHOICES)
     parser.add_argument("--machine-uri", metavar="URI")
+    parser.add_argument("--machine-storage", metavar="DIR")
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +86,9 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         machine_driver=first_of(getattr(arguments, "machine_driver", None), DRIVER_VARIABLE)
         or defaults.machine_driver,
         machine_uri=first_of(getattr(arguments, "machine_uri", None), URI_VARIABLE),
+        machine_storage=far_path(
+            first_of(getattr(arguments, "machine_storage", None), STORAGE_VARIABLE)
+        ),
         image=getattr(arguments, "image", defaults.image),
         gpu_models=tuple(getattr(arguments, "gpu_models", defaults.gpu_models)),
         images_folder=getattr(arguments, "images_dir", defaults.images_folder),

@@ -189,16 +189,12 @@ def _offline(stock: Stock, wanted: Digest | None, damage: str) -> ImageFetchErro
 def open_local(local: LocalImage, algorithm: Algorithm) -> StockImage:
     """Return an image that lies where a person says; raises BadInputError where it is none."""
     path = local.path
-    if path.is_dir():
-        raise BadInputError("This is a folder; name the image file in it.", source=str(path))
-    if not path.exists():
-        raise BadInputError("There is no such file.", source=str(path))
-    if not path.is_file():
-        raise BadInputError("This is no file, but a device, pipe or socket.", source=str(path))
     try:
-        trouble = why_unusable(path)
+        trouble = _why_not_a_file(path)
+        if trouble is None and (why := why_unusable(path)) is not None:
+            trouble = f"The file {why}."
         if trouble is not None:
-            raise BadInputError(f"The file {trouble}.", source=str(path))
+            raise BadInputError(trouble, source=str(path))
         header = read_header(path)
         digest = digest_file(path, algorithm)
     except OSError as error:
@@ -211,3 +207,11 @@ def open_local(local: LocalImage, algorithm: Algorithm) -> StockImage:
         disk=path.absolute(),
         virtual_bytes=0 if header is None else header.virtual_bytes,
     )
+
+
+def _why_not_a_file(path: Path) -> str | None:
+    if path.is_dir():
+        return "This is a folder; name the image file in it."
+    if not path.exists():
+        return "There is no such file."
+    return None if path.is_file() else "This is no file, but a device, pipe or socket."

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, RequirementError
 from harness.machine.direct import QemuDriver
+from harness.machine.libvirt import health
 from harness.machine.libvirt.driver import LibvirtDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from harness.machine import VmDriver
+    from harness.machine.finding import Finding
+    from harness.machine.spec import Accelerator
     from harness.settings import Settings
 
 
@@ -27,7 +30,11 @@ def open_driver(settings: Settings, tell: Callable[[str], None]) -> Iterator[VmD
             yield QemuDriver(settings.qemu, cache=settings.cache)
         case "libvirt":
             with LibvirtDriver.open(
-                settings.machine_uri, qemu=settings.qemu, cache=settings.cache, tell=tell
+                settings.machine_uri,
+                qemu=settings.qemu,
+                cache=settings.cache,
+                tell=tell,
+                far_folder=settings.machine_storage,
             ) as driver:
                 yield driver
         case "node":
@@ -37,3 +44,10 @@ def open_driver(settings: Settings, tell: Callable[[str], None]) -> Iterator[VmD
             )
         case other:
             raise BadInputError(f"There is no VM driver '{other}'.", source="--machine-driver")
+
+
+def examine_driver(settings: Settings, accelerator: Accelerator | None) -> list[Finding]:
+    """Return what the driver needs of its host beside what every machine does."""
+    if settings.machine_driver == "libvirt":
+        return health.examine(settings.machine_uri, qemu=settings.qemu, accelerator=accelerator)
+    return []

@@ -79,10 +79,12 @@ _WARM_UP = (
 )
 _NO_SCRIPTS: Mapping[str, GpuScript] = MappingProxyType({})
 _SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
-#: `ds-identify` keeps its answer in /run, and is asked again when systemd's generators run. The
-#: network, which its socket has started before its time, has to find what cloud-init writes for it.
+#: The network, which its socket has started before its time, has to find what cloud-init writes for it;
+#: and only the start of `network-pre.target` is what waits for that.
+_WITHDRAW_NETWORK = "systemctl stop systemd-networkd.socket systemd-networkd.service network.target network-pre.target"
+#: `ds-identify` keeps its answer in /run, and is asked again when systemd's generators run.
 LET_GO = (
-    "systemctl stop systemd-networkd.socket systemd-networkd.service; "
+    f"{_WITHDRAW_NETWORK}; "
     "cd /run/cloud-init 2>/dev/null && rm -f .ds-identify.result cloud.cfg disabled enabled; "
     "systemctl daemon-reload && systemctl start --no-block default.target"
 )
@@ -412,6 +414,8 @@ class LabMachine:
         def look() -> Observation[str]:
             if trouble := self.trouble():
                 raise HarnessError(f"Machine '{self.name}' did not come back: {trouble}")
+            if not self.vm.is_running:
+                raise HarnessError(f"Machine '{self.name}' did not come back: it has ended.")
             try:
                 now = self.guest.output_of(
                     "cat", _BOOT_ID, timeout_s=max(1.0, deadline.remaining_s())

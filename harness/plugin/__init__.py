@@ -15,10 +15,12 @@ from harness.settings import (
     DRIVER_VARIABLE,
     EVIDENCE_CHOICES,
     START_CHOICES,
+    STORAGE_VARIABLE,
     TESTED_IMAGES,
     URI_VARIABLE,
     Settings,
     accepted_licences,
+    far_path,
     first_of,
     is_ci,
 )
@@ -67,8 +69,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="URI",
         help="libvirt's URI, such as qemu:///session, or that of a node",
     )
+    group.addoption(
+        "--machine-storage",
+        metavar="DIR",
+        help="a folder of libvirt's host, where that is not this one, for images and disks",
+    )
     parser.addini("machine_driver", "what runs machines, as --machine-driver", default="")
     parser.addini("machine_uri", "where, as --machine-uri", default="")
+    parser.addini("machine_storage", "a folder there, as --machine-storage", default="")
     group.addoption(
         "--machine-start",
         choices=START_CHOICES,
@@ -132,6 +140,13 @@ def pytest_configure(config: pytest.Config) -> None:
             or Settings.machine_driver,
             machine_uri=first_of(
                 config.getoption("--machine-uri"), URI_VARIABLE, config.getini("machine_uri")
+            ),
+            machine_storage=far_path(
+                first_of(
+                    config.getoption("--machine-storage"),
+                    STORAGE_VARIABLE,
+                    config.getini("machine_storage"),
+                )
             ),
             machine_start=config.getoption("--machine-start"),
             evidence=config.getoption("--evidence"),

@@ -36,6 +36,7 @@ _BROKEN = "harness_could_not_tell"
 _ATTACHED = (
     "host/serial.log",
     "host/argv.txt",
+    "host/domain.xml",
     "host/stderr.log",
     "host/qmp-events.json",
     "host/*-trace.txt",

@@ -405,12 +405,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if runs.batch is None:
         ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     start = time.time()
+    started = time.perf_counter()
     verdict = runs.run(item)
+    duration_s = time.perf_counter() - started
     if verdict.outcome is Outcome.SUCCEEDED:
         if runs.batch is not None and not verdict.stray_stdout and not runs.batch.is_due(start):
-            runs.batch.add(item, start, verdict.duration_s)
+            runs.batch.add(item, start, duration_s)
             return True
-        report = passed_report(item.nodeid, item.location, start, verdict.duration_s)
+        report = passed_report(item.nodeid, item.location, start, duration_s)
         report.sections = _sections(verdict)
         if runs.batch is not None:
             runs.batch.attach(report)

@@ -82,7 +82,7 @@ sleep() {
 }
 
 date() {
-  local __hx_part __hx_offset __hx_now
+  local __hx_part __hx_offset
   __hx_read_clock
   for __hx_part in "$@"; do
     case $__hx_part in
@@ -93,8 +93,8 @@ date() {
     "$HX_DATE" "$@"
     return
   fi
-  builtin printf -v __hx_now '%(%s)T' -1
-  "$HX_DATE" -d "@$((__hx_now + __hx_offset / 1000))" "$@"
+  builtin printf -v __hx_part '%d.%03d' $((__hx_offset / 1000)) $((__hx_offset % 1000))
+  "$HX_DATE" -d "$__hx_part seconds" "$@"
 }
 
 timeout() {

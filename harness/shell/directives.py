@@ -27,13 +27,16 @@ _NEEDS_OWN_PROCESS = re.compile(
     r"\$0|\$\$|\$\{0|BASH|PPID|\beval\b|\$\{!|\bdeclare\b|\btypeset\b|\bcompgen\b|\bsource\b"
     r"|(^|[\s;])\.[ \t]|\benv\b|\bprintenv\b|\breturn\b|\btrap\b|\bset\b|\bexec\b|\btype\b"
     r"|\bcommand\b|\bshift\b.*\bsh\b|\bFUNCNAME\b|\bcaller\b"
+    # a command that only running the body names could be a function of the spec
+    r"""|(?:^|[\n;&|({!]|\b(?:if|then|elif|else|while|until|do)\b)[ \t]*["']?\$(?!\()"""
 )
 _POSITIONAL = r"\$(?:[1-9@*#]|\{[1-9@*#]\})"
 _INLINE_LINE = re.compile(
     r"[ \t]*(?:#.*|:|true|exit(?: \d+)?|(?:echo|__hx_puts|__hx_putsn)"
     rf"""(?: (?:[\w./:=,+%@-]+|'[^']*'|"(?:[^"$`\\]|{_POSITIONAL})*"|\$[1-9]))*)?[ \t]*\Z"""
 )
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_COMMAND_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHELL_WORDS = frozenset(
     [
         "if",
@@ -132,5 +135,6 @@ def mock_needs(body: str) -> str:
         return "inline"
     if _NEEDS_OWN_PROCESS.search(body):
         return "process"
-    names = sorted({name for name in _NAME.findall(body) if not name.startswith("__hx_")})
-    return " ".join(["fork", *(quote(name) for name in names if name not in _SHELL_WORDS)])
+    found = {*_COMMAND_NAME.findall(body), *_VARIABLE_NAME.findall(body)} - _SHELL_WORDS
+    names = sorted(name for name in found if not name.startswith("__hx_"))
+    return " ".join(["fork", *(quote(name) for name in names)])

@@ -132,7 +132,7 @@ class Sentence:
     negated: bool
     matcher: Matcher
 
-    @property
+    @functools.cached_property
     def claims(self) -> Stream:
         if any(modifier.name == "result" for modifier in self.modifiers):
             return Stream.ALL

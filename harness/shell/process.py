@@ -41,12 +41,13 @@ class ShellSetting:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """What one evaluation, and the example around it, write to."""
+    """What one evaluation, and the example around it, write to; `records` is what it tells."""
 
     out: Memory
     err: Memory
     stray_err: Memory
     stray_out: Memory
+    records: Memory
 
     @property
     def fds(self) -> list[int]:
@@ -54,7 +55,7 @@ class OutputFiles:
 
     def clear(self) -> None:
         """Make all of them empty for the next one, which writes on where the last one stopped."""
-        for memory in (self.out, self.err, self.stray_err, self.stray_out):
+        for memory in (self.out, self.err, self.stray_err, self.stray_out, self.records):
             if memory.size():
                 memory.replace("")
 
@@ -67,6 +68,7 @@ class ShellFiles:
     """
 
     script: Memory
+    texts: Memory
     outputs: tuple[OutputFiles, OutputFiles]
     hook_err: Memory
     stdin: Memory

@@ -7,12 +7,15 @@
 #   200 201 202 the virtual clock (clock.sh)
 #   203 to 206 as 192 to 195, for every other example: the parent reads what one left while the
 #   next one runs, and empties it before a third                207 the parent's answers
-#   209 /dev/null
+#   208 bodies of groups and examples, read once                209 210 what an example tells
+#   189 /dev/null
 #
 # A record is its name, the number of its fields, the fields; each ends with NUL. The parent
-# sends the number of the example to run next, and which set of descriptors it writes to. Everything here calls builtins by 'builtin', so
-# that a spec may redefine any command; only eval is called plainly, since 'builtin eval' loses
-# the exemption from errexit that a condition gives (bash 5.2).
+# sends the number of the example to run next, and which set of descriptors it writes to, with
+# that of its records: an example tells into a file, which wakes nobody until it has ended.
+# Everything here calls builtins by 'builtin', so that a spec may redefine any command; only eval
+# is called plainly, since 'builtin eval' loses the exemption from errexit that a condition gives
+# (bash 5.2).
 
 unset BASH_ENV
 __hx_at=190
@@ -20,8 +23,16 @@ for __hx_fd in $HX_FDS; do
   eval "exec $__hx_at<&$__hx_fd $__hx_fd<&-"
   __hx_at=$((__hx_at + 1))
 done
-exec 209</dev/null
+exec 189</dev/null
+builtin mapfile -d '' -u 208 __hx_text
+exec 208<&-
 unset HX_FDS __hx_fd
+__hx_records=190
+__hx_own=
+# what '%preserve' and a clock of its own leave, others' examples must not find
+__hx_preserves=${HX_PRESERVES-}
+__hx_reset=$__hx_preserves${HX_CLOCK-}
+unset HX_PRESERVES
 __hx_target=
 __hx_set=0
 __hx_id=
@@ -42,8 +53,15 @@ __hx_options=()
 __hx_vital='/usr/lib /usr/bin /etc /var'
 declare -A __hx_aliases=() __hx_points=() __hx_syntax=()
 
+# A lookup counts itself in the entry that it finds, and a fork copies each page written to:
+# entries made one after the other lie together.
+for __hx_name in example it run call the done; do
+  eval "__hx_$__hx_name() { :; }"
+done
+unset __hx_name
+
 __hx_tell() {
-  builtin printf '%s\0' "$1" $(($# - 1)) "${@:2}" >&190
+  builtin printf '%s\0' "$1" $(($# - 1)) "${@:2}" >&$__hx_records
 }
 
 # --- which example runs -----------------------------------------------------------------------
@@ -51,7 +69,7 @@ __hx_tell() {
 __hx_await() { # FIRST: return once the target is FIRST or later
   while :; do
     if [[ -z $__hx_target ]]; then
-      IFS=: builtin read -r -u 191 __hx_target __hx_set || builtin exit 0
+      IFS=: builtin read -r -u 191 __hx_target __hx_set __hx_own || builtin exit 0
     fi
     ((__hx_target < $1)) || return 0
     __hx_tell missed "$__hx_target"
@@ -73,21 +91,22 @@ __hx_open() { # FIRST LAST: whether the group holds the target
 }
 
 __hx_enter() { # in the group's own shell
-  __hx_before_all=() __hx_after_all=() __hx_seen=-1
+  __hx_before_all=() __hx_after_all=()
+  __hx_seen=-1
   builtin set -e
 }
 
 __hx_close() {
   builtin set +e
   __hx_run_after_all
-  builtin printf '%s\n' "$__hx_target:$__hx_set" >|/proc/self/fd/198
+  builtin printf '%s\n' "$__hx_target:$__hx_set:$__hx_own" >|/proc/self/fd/198
   builtin exit 217
 }
 
 __hx_leave() { # STATUS FIRST LAST
   __hx_target=
   if (($1 == 217)); then
-    IFS=: builtin read -r __hx_target __hx_set </proc/self/fd/198 || :
+    IFS=: builtin read -r __hx_target __hx_set __hx_own </proc/self/fd/198 || :
   else
     __hx_tell lost "$2" "$3" "$1"
   fi
@@ -95,26 +114,19 @@ __hx_leave() { # STATUS FIRST LAST
   builtin set -e
 }
 
+# A function is copied whole each time it is called, and what is copied after a fork costs page
+# faults: what runs for every example holds the usual case only.
+
 __hx_example() { # FIRST [ROWS]: whether to run an example now
-  if ((${2:-0} == 0 && $1 <= __hx_seen)); then
-    __hx_tell repeated "$1"
-    return 1
-  fi
-  [[ -n $__hx_target ]] || IFS=: builtin read -r -u 191 __hx_target __hx_set || builtin exit 0
-  ((__hx_target >= $1)) || __hx_await "$1"
-  __hx_seen=$1
-  ((__hx_target < $1 + ${2:-1})) || return 1
-  if ((${2:-0} + ${#__hx_before_all[@]})) ||
-    [[ -n $__hx_broken${__hx_skip_reason+x}${__hx_pending_reason+x} ]]; then
+  [[ -n $__hx_target ]] || IFS=: builtin read -r -u 191 __hx_target __hx_set __hx_own ||
+    builtin exit 0
+  if [[ $1 != "$__hx_target" || $1 -le $__hx_seen || -s /proc/self/fd/2 ||
+    -n ${2-}$__hx_reset${__hx_before_all+x}$__hx_broken${__hx_skip_reason+x}${__hx_pending_reason+x} ]]
+  then
     __hx_prepare "$1" "${2:-0}" || return 1
   fi
-  __hx_id=$__hx_target
-  [[ ! -s /proc/self/fd/2 ]] || __hx_tell_complaint complained
-  # each example begins with a clock at which nobody slept, and without what others preserved
-  [[ ! -s /proc/self/fd/200 ]] || : >|/proc/self/fd/200
-  [[ ! -s /proc/self/fd/199 ]] || : >|/proc/self/fd/199
+  __hx_seen=$1 __hx_id=$__hx_target
   builtin set +e
-  return 0
 }
 
 __hx_tell_complaint() { # RECORD: how much was written outside of examples to stderr so far
@@ -124,44 +136,53 @@ __hx_tell_complaint() { # RECORD: how much was written outside of examples to st
 }
 
 __hx_prepare() { # FIRST ROWS: what an example needs beyond the usual; fails where none runs now
-  while :; do
+  if (($2 == 0 && $1 <= __hx_seen)); then
+    __hx_tell repeated "$1"
+    return 1
+  fi
+  __hx_await "$1"
+  __hx_seen=$1
+  while ((__hx_target < $1 + ($2 ? $2 : 1))); do
     __hx_run_before_all
     if [[ -n $__hx_broken ]]; then
       __hx_tell broken "$__hx_broken"
     elif [[ -n ${__hx_skip_reason+x} ]]; then
       __hx_tell skip "$__hx_skip_reason"
     else
-      break
+      __hx_make_ready "$@"
+      return 0
     fi
     __hx_tell end "$__hx_target" 217
     __hx_target=
     __hx_await "$1"
-    ((__hx_target < $1 + ($2 ? $2 : 1))) || return 1
   done
+  return 1
+}
+
+__hx_make_ready() { # FIRST ROWS
   if (($2)); then
     eval "__hx_row_args=(\"\${__hx_row_$((__hx_target - $1))[@]}\")"
   fi
   [[ -z ${__hx_pending_reason+x} ]] || __hx_tell pending "$__hx_pending_reason"
+  [[ ! -s /proc/self/fd/2 ]] || __hx_tell_complaint complained
+  # each example begins with a clock at which nobody slept, and without what others preserved
+  [[ ! -s /proc/self/fd/200 ]] || : >|/proc/self/fd/200
+  [[ ! -s /proc/self/fd/199 ]] || : >|/proc/self/fd/199
 }
 
 __hx_run() { # in the example's own shell
-  for __hx_code in "${__hx_before_each[@]}"; do
-    __hx_try before_each || builtin exit 217
-  done
+  __hx_records=$__hx_own
+  [[ -z ${__hx_before_each+x} ]] || __hx_run_before_each
   __hx_in_example=1
   builtin set -e
   __hx_it "${__hx_row_args[@]}"
-  builtin set +e
-  for ((__hx_at = ${#__hx_after_each[@]} - 1; __hx_at >= 0; __hx_at--)); do
-    __hx_code=${__hx_after_each[__hx_at]}
-    __hx_try after_each || break
-  done
+  [[ -z ${__hx_after_each+x} ]] || __hx_run_after_each
   builtin exit 217
 }
 
 __hx_done() { # STATUS
   __hx_target=
-  if [[ ! -d /usr/lib || ! -d /usr/bin || ! -d /etc || ! -d /var ]] && [[ -n $__hx_vital ]]; then
+  if [[ ! -d /usr/lib || ! -d /usr/bin || ! -d /etc || ! -d /var ]]; then
     __hx_tell_vanished
   fi
   builtin printf '%s\0' end 2 "$__hx_id" "$1" >&190
@@ -206,6 +227,20 @@ __hx_try() { # KIND: run __hx_code; a status or any stderr is a failure
     __hx_tell hook "$1" "$__hx_code" "$__hx_hook_status" "$__hx_text"
     return 1
   fi
+}
+
+__hx_run_before_each() {
+  for __hx_code in "${__hx_before_each[@]}"; do
+    __hx_try before_each || builtin exit 217
+  done
+}
+
+__hx_run_after_each() {
+  builtin set +e
+  for ((__hx_at = ${#__hx_after_each[@]} - 1; __hx_at >= 0; __hx_at--)); do
+    __hx_code=${__hx_after_each[__hx_at]}
+    __hx_try after_each || break
+  done
 }
 
 __hx_run_before_all() {
@@ -369,9 +404,7 @@ __hx_begin() { # LINE: whether an evaluation may run now
 
 __hx_finish() { # STATUS
   __hx_status=$1
-  if [[ -s /proc/self/fd/199 ]]; then
-    __hx_restore
-  fi
+  [[ -z $__hx_preserves ]] || __hx_restore
   __hx_tell when "$__hx_when" "$1"
 }
 
@@ -380,17 +413,13 @@ __hx_call() { # LINE F ARGS...: the usual case; each function called would cost 
     __hx_call_specially "$@"
     return 0
   fi
-  __hx_special=evaluated
-  __hx_when=$1
-  shift
+  __hx_special=evaluated __hx_when=$1
   {
-    "$@" && __hx_status=0 || __hx_status=$?
+    "${@:2}" && __hx_status=0 || __hx_status=$?
     case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
-  } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&209
-  if [[ -s /proc/self/fd/199 ]]; then
-    __hx_restore
-  fi
-  builtin printf '%s\0' when 2 "$__hx_when" "$__hx_status" >&190
+  } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&189
+  [[ -z $__hx_preserves ]] || __hx_restore
+  builtin printf '%s\0' when 2 "$__hx_when" "$__hx_status" >&$__hx_records
 }
 
 __hx_call_specially() { # LINE F ARGS...
@@ -634,9 +663,7 @@ __hx_strip() { # NUMBER NAMES: leave only what a new process would see
       builtin unset -v "$__hx_name" 2>/dev/null || break
     done
   done
-  if [[ -s /proc/self/fd/199 ]]; then
-    __hx_restore
-  fi
+  [[ -z $__hx_preserves ]] || __hx_restore
 }
 
 # --- expectations -----------------------------------------------------------------------------
@@ -644,21 +671,21 @@ __hx_strip() { # NUMBER NAMES: leave only what a new process would see
 __hx_the() { # LINE WORDS...
   [[ -z $__hx_mute ]] || return 0
   __hx_spoken=1 __hx_special=spoken
-  builtin printf '%s\0' the $# "$@" >&190
+  builtin printf '%s\0' the $# "$@" >&$__hx_records
 }
 
 __hx_the_variable() { # PLACE LINE WORDS...
   [[ -z $__hx_mute ]] || return 0
   __hx_spoken=1 __hx_special=spoken
   __hx_tell_variable "${!1-}"
-  builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&190
+  builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&$__hx_records
 }
 
 __hx_the_path() { # PLACE LINE WORDS...
   [[ -z $__hx_mute ]] || return 0
   __hx_spoken=1 __hx_special=spoken
   __hx_tell_path "${!1-}"
-  builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&190
+  builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&$__hx_records
 }
 
 __hx_the_contents() { # PLACE LINE WORDS...
@@ -666,14 +693,14 @@ __hx_the_contents() { # PLACE LINE WORDS...
   __hx_spoken=1 __hx_special=spoken
   __hx_tell_path "${!1-}"
   __hx_tell_contents "${!1-}"
-  builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&190
+  builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&$__hx_records
 }
 
 __hx_tell_variable() { # NAME
   case $1 in
     [!A-Za-z_]* | *[!A-Za-z0-9_]*)
       if [[ ! $1 =~ ^[A-Za-z_][A-Za-z0-9_]*\[.+\]$ ]]; then
-        builtin printf '%s\0' variable 3 "$1" unset '' >&190
+        builtin printf '%s\0' variable 3 "$1" unset '' >&$__hx_records
         return 0
       fi
       ;;
@@ -684,9 +711,9 @@ __hx_tell_variable() { # NAME
   if [[ -n ${!1+x} ]]; then
     local __hx_text
     __hx_text="${!1}"
-    builtin printf '%s\0' variable 4 "$1" set "$__hx_attributes" "$__hx_text" >&190
+    builtin printf '%s\0' variable 4 "$1" set "$__hx_attributes" "$__hx_text" >&$__hx_records
   else
-    builtin printf '%s\0' variable 3 "$1" unset "$__hx_attributes" >&190
+    builtin printf '%s\0' variable 3 "$1" unset "$__hx_attributes" >&$__hx_records
   fi
 }
 
@@ -713,7 +740,7 @@ __hx_tell_path() { # PATH
       [[ ! -c $__hx_file ]] || __hx_flags+=c
     fi
   fi
-  builtin printf '%s\0' path 2 "$__hx_file" "$__hx_flags" >&190
+  builtin printf '%s\0' path 2 "$__hx_file" "$__hx_flags" >&$__hx_records
 }
 
 __hx_is_empty() { # DIRECTORY
@@ -730,7 +757,7 @@ __hx_tell_contents() { # PATH
   local __hx_file=${__hx_aliases[${1:-/}]-$1} __hx_text
   if [[ -r $__hx_file && ! -d $__hx_file ]]; then
     __hx_read_file "$__hx_file"
-    builtin printf '%s\0' contents 1 "$__hx_text" >&190
+    builtin printf '%s\0' contents 1 "$__hx_text" >&$__hx_records
   fi
 }
 
@@ -738,6 +765,7 @@ __hx_ask() { # LINE WORDS...: tell the sentence, then do what the parent needs t
   [[ -z $__hx_mute ]] || return 0
   __hx_spoken=1 __hx_special=spoken
   local __hx_op __hx_argument __hx_value
+  local __hx_records=190
   builtin printf '%s\0' ask $# "$@" >&190
   while IFS= builtin read -r -d '' -u 207 __hx_op; do
     IFS= builtin read -r -d '' -u 207 __hx_argument

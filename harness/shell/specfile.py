@@ -6,7 +6,7 @@ spec. Nothing is run here, except that `Parameters:dynamic` needs an evaluator h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ class Case:
     todo: bool = False
     skipped: bool = False
     focused: bool = False
-    breaks_errexit: bool = field(default=False, repr=False)
 
     @property
     def full_name(self) -> str:
@@ -76,13 +75,15 @@ class MockScript:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecFile:
-    """A translated spec."""
+    """A translated spec: `script` runs the bodies of its blocks, `texts`, by their number."""
 
     path: str
     cases: tuple[Case, ...]
     script: str
+    texts: tuple[str, ...]
     mocks: tuple[MockScript, ...]
     lines: tuple[str, ...]
+    preserves: bool
 
     def line(self, number: int) -> str:
         """Return a line of the spec, joined with those that continue it from above."""

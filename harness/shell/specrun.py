@@ -35,11 +35,10 @@ from harness.shell.verdict import (
     Told,
     ToldSentence,
     Verdict,
-    cite_spec_lines,
     judge,
     shorten,
 )
-from harness.shell.wire import send
+from harness.shell.wire import records_in, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +51,9 @@ _FINISH = 2147483647
 _SENT_AHEAD = 2
 _SET_DISTANCE = 11
 """From the first set of output descriptors to the second, in numbers of descriptors."""
+_FIRST_RECORDS = 209
+"""The descriptor of what an example tells that writes to the first set."""
+_TRACE = re.compile(r"^(--- .*\n)?(\++)(?=\+ )", re.MULTILINE)
 _TRACE_END = re.compile(r"^\++ (?:__hx_status=\d+|case .* in|builtin set \+x)\n", re.MULTILINE)
 
 
@@ -77,6 +79,7 @@ class SpecRun:
         self._sent: deque[_Target] = deque()
         self._sets = itertools.cycle((0, 1))
         self._position = -1
+        self._records_read = 0
         self._doomed: dict[int, str] = {}
         self._doom: str | None = None
 
@@ -91,17 +94,10 @@ class SpecRun:
 
         The shell goes on with `following` while this one's verdict is found.
         """
-        started = time.monotonic()
-        verdict = self._static_verdict(case) or self._run(
-            case, following, started + self.setting.timeout_s
-        )
-        return Verdict(
-            outcome=verdict.outcome,
-            reason=verdict.reason,
-            problems=verdict.problems,
-            stray_stdout=verdict.stray_stdout,
-            duration_s=time.monotonic() - started,
-        )
+        verdict = self._static_verdict(case)
+        if verdict is None:
+            verdict = self._run(case, following, time.monotonic() + self.setting.timeout_s)
+        return verdict
 
     def expect_next(self, case: Case) -> None:
         """Tell the shell what comes next, so that it goes on while others are busy here."""
@@ -151,9 +147,11 @@ class SpecRun:
         if following is not None:
             self.expect_next(following)
         outputs = self._files.outputs[self._sent[0].output_set]
+        self._records_read = 0
         told = Told()
         try:
             ending = self._converse(process, case.number, told, deadline)
+            self._read_records(told)
         except (ValueError, IndexError):
             self._kill()
             ending = (
@@ -183,7 +181,6 @@ class SpecRun:
         self, process: ShellProcess, number: int, told: Told, deadline: float
     ) -> str | None:
         """Listen until case `number` has ended; return why it cannot, if it cannot."""
-        facts = Facts()
         while True:
             record = process.reader.next_record()
             if record is None:
@@ -205,11 +202,24 @@ class SpecRun:
                 self._doomed.update(dict.fromkeys(range(first, last + 1), why))
                 if first <= number <= last:
                     return why
-            elif name == "the":
-                self._hear(told, facts, fields)
-                facts = Facts()
+                if fields[2] != "0":
+                    self.late_problems.append(Problem(line=0, text=why))
             elif name == "ask":
+                self._read_records(told)
                 self._hear(told, self._answer(process, told, fields, deadline), fields)
+            else:
+                self._note(name, fields, told, Facts())
+
+    def _read_records(self, told: Told) -> None:
+        """Read what the example told since the last time; it wakes nobody until it has ended."""
+        if not self._sent:
+            return
+        data = self._files.outputs[self._sent[0].output_set].records.data(start=self._records_read)
+        self._records_read += len(data)
+        facts = Facts()
+        for name, fields in records_in(data):
+            if name == "the":
+                self._hear(told, facts, fields)
                 facts = Facts()
             else:
                 self._note(name, fields, told, facts)
@@ -224,7 +234,7 @@ class SpecRun:
         shown = f" It wrote to stderr:\n{shorten(text)}" if text else ""
         return (
             f"A statement of the group around this example ended its shell with exit code "
-            f"{status}, so its examples did not run.{shown}"
+            f"{status}, so nothing that follows in the group was run.{shown}"
         )
 
     def _hear(self, told: Told, facts: Facts, fields: Sequence[str]) -> None:
@@ -307,7 +317,8 @@ class SpecRun:
         subject = sentence.subject
         if told.when:
             outputs = self._files.outputs[self._sent[0].output_set]
-            facts.stdout, facts.stderr = outputs.out.text(), _stderr(outputs)
+            case = self.spec.cases[self._sent[0].number]
+            facts.stdout, facts.stderr = outputs.out.text(), _stderr(outputs, case)
             facts.status = told.status
         if sentence.has_modifier("result") and told.when:
             ask("result", subject.argument, "result")
@@ -339,10 +350,16 @@ class SpecRun:
     def _start(self) -> ShellProcess:
         self._files.script.replace(self.spec.script)
         self._position = -1
+        self._files.texts.replace("".join(f"{text}\0" for text in self.spec.texts))
         answers_read, self._answers = os.pipe()
-        more_fds = [*self._files.outputs[1].fds, answers_read]
+        first, second = self._files.outputs
+        more_fds = [*second.fds, answers_read, self._files.texts.fd,
+                    first.records.fd, second.records.fd]  # fmt: skip
+        setting = self.setting
+        if self.spec.preserves:
+            setting = replace(setting, env={**setting.env, "HX_PRESERVES": "1"})
         try:
-            self._process = ShellProcess(self.setting, RUNTIME, self._files, more_fds=more_fds)
+            self._process = ShellProcess(setting, RUNTIME, self._files, more_fds=more_fds)
         finally:
             os.close(answers_read)
         return self._process
@@ -351,7 +368,7 @@ class SpecRun:
         output_set = next(self._sets)
         self._files.outputs[output_set].clear()
         self._sent.append(_Target(number=number, output_set=output_set))
-        process.send(f"{number}:{output_set * _SET_DISTANCE}\n")
+        process.send(f"{number}:{output_set * _SET_DISTANCE}:{_FIRST_RECORDS + output_set}\n")
 
     def _wait_for_words(self, process: ShellProcess, deadline: float) -> str | None:
         """Wait until the shell says more; return why it never will, if so."""
@@ -397,18 +414,27 @@ class SpecRun:
 def _streams(outputs: OutputFiles, case: Case) -> Streams:
     return Streams(
         stdout=outputs.out.text,
-        stderr=lambda: _stderr(outputs),
+        stderr=lambda: _stderr(outputs, case),
         stdout_bytes=outputs.out.size(),
         stderr_bytes=outputs.err.size(),
         stray_stdout=outputs.stray_out.text(),
-        stray_stderr=cite_spec_lines(outputs.stray_err.text(), case),
+        stray_stderr=outputs.stray_err.text(),
     )
 
 
-def _stderr(outputs: OutputFiles) -> str:
-    """Return what the evaluation wrote to stderr, without the end of a trace left on."""
+def _stderr(outputs: OutputFiles, case: Case) -> str:
+    """Return what the evaluation wrote to stderr; a trace in it as the spec's own code has it.
+
+    A trace repeats the first character of its prompt for each level at which text is evaluated,
+    and the bodies of groups and examples are. Two files that differ begin with `---` and `+++`.
+    """
     text = outputs.err.text()
-    return _TRACE_END.sub("", text) if "__hx_status=" in text else text
+    if "__hx_status=" in text:
+        text = _TRACE_END.sub("", text)
+    if "++ " not in text:
+        return text
+    levels = len(case.groups) + 1
+    return _TRACE.sub(lambda found: found[0] if found[1] else found[2][levels:], text)
 
 
 def _failure(text: str) -> Verdict:

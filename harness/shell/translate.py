@@ -59,8 +59,8 @@ class _Block:
     kind: str
     group: Group | None = None
     first_number: int = 0
-    out_at: int = 0
-    begin: int = 0
+    begin: int = 1
+    out: list[str] = field(default_factory=list)
     rows: list[tuple[Word, ...]] = field(default_factory=list)
     has_blocks: bool = False
     has_body: bool = False
@@ -76,30 +76,33 @@ class _Translator:
         self.lines = [line.removesuffix("\r") for line in text.split("\n")]
         self.evaluate_rows = evaluate_rows
         self.at = 0
-        self.out: list[str] = []
+        self.texts: list[str] = []
         self.blocks = [_Block(kind="file")]
         self.cases: list[Case] = []
         self.mocks: list[MockScript] = []
         self.constants: list[str] = []
+        self.preserves = False
         self.number = 0
 
     def run(self) -> SpecFile:
         while self.at < len(self.lines):
-            first = self.at
-            text = self._take_logical_line()
-            generated = self._translate_line(text, first + 1)
-            self.out.append(generated)
-            missing = self.at - first - (generated.count("\n") + 1)
-            self.out.extend([""] * missing)
+            line = self.at + 1
+            generated = self._translate_line(self._take_logical_line(), line)
+            block = self.blocks[-1]
+            block.out.extend(generated.split("\n"))
+            missing = self.at + 1 - block.begin - len(block.out)
+            block.out.extend([""] * missing)
         if len(self.blocks) > 1:
             block = self.blocks[-1]
             raise self._error(f"'{block.kind}' is not closed by an 'End'.", block.begin)
         return SpecFile(
             path=self.path,
             cases=tuple(self.cases),
-            script="\n".join(self.out) + "\n__hx_end_of_file\n",
+            script="\n".join(self.blocks[0].out) + "\n__hx_end_of_file\n",
+            texts=tuple(self.texts),
             mocks=tuple(self.mocks),
             lines=tuple(self.lines),
+            preserves=self.preserves,
         )
 
     def _error(self, message: str, line: int) -> BadInputError:
@@ -169,10 +172,10 @@ class _Translator:
         self.blocks.append(
             _Block(
                 kind=keyword, group=group, first_number=self.number, begin=line,
-                out_at=len(self.out), rows=list(self.blocks[-1].rows),
+                rows=list(self.blocks[-1].rows),
             )
         )  # fmt: skip
-        return f"if __hx_open {self.number} @LAST@; then ( __hx_group() {{ :"
+        return ""
 
     def _example(self, keyword: str, text: str, line: int) -> str:
         if self._in_example:
@@ -183,13 +186,11 @@ class _Translator:
         self.blocks.append(
             _Block(
                 kind="example", begin=line, first_number=self.number, name=name, tags=tags,
-                out_at=len(self.out), rows=list(rows), skipped=keyword.startswith("x"),
+                rows=list(rows), skipped=keyword.startswith("x"),
                 focused=keyword.startswith("f"),
             )
         )  # fmt: skip
-        if rows:
-            return f"while __hx_example {self.number} {len(rows)}; do ( eval '__hx_it() {{ :"
-        return f"if __hx_example {self.number}; then ( eval '__hx_it() {{ :"
+        return ""
 
     def _todo(self, keyword: str, text: str, line: int) -> str:
         if self._in_example:
@@ -213,23 +214,29 @@ class _Translator:
         block = self.blocks.pop() if len(self.blocks) > 1 else None
         if block is None:
             raise self._error(f"'{keyword}' closes nothing.", line)
-        outermost = len(self.blocks) == 1
-        stdin = " </dev/null" if outermost else ""
+        # A body is kept as text and read when it runs: as parsed code, of which the shell makes
+        # two more copies, it would make every fork dearer. It is read where it begins, so that
+        # its lines count from there.
+        text = f'eval "${{__hx_text[{len(self.texts)}]}}"'
+        self.texts.append("\n".join(block.out))
+        stdin = " </dev/null" if len(self.blocks) == 1 else ""
+        below = "\n" * (line - block.begin)
+        first = self.number
         if block.kind == "example":
-            # as text an example is small; as parsed code it would make every fork dearer
-            for at in range(block.out_at + 1, len(self.out)):
-                self.out[at] = self.out[at].replace("'", "'\\''")
             self._add_cases(block, line, todo=not block.has_body)
-            rows = bool(block.rows)
-            return (
-                f":; }}'; __hx_run; ) 2>&$((194 + __hx_set)) "
-                f">&$((195 + __hx_set)){stdin}; "
-                f"__hx_done $?; {'done' if rows else 'fi'}"
+            begin, end = (
+                (f"while __hx_example {first} {len(block.rows)}; do", "done")
+                if block.rows
+                else (f"if __hx_example {first}; then", "fi")
             )
-        self.out[block.out_at] = self.out[block.out_at].replace("@LAST@", str(self.number - 1), 1)
+            return (
+                f"{begin} ( __hx_it() {{ {text}; }}; __hx_run; ) 2>&$((194 + __hx_set)) "
+                f">&$((195 + __hx_set)){stdin}; __hx_done $?;{below} {end}"
+            )
+        place = f"{block.first_number} {self.number - 1}"
         return (
-            f":; }}; __hx_enter; __hx_group; __hx_close; ){stdin}; "
-            f"__hx_leave $? {block.first_number} {self.number - 1}; fi"
+            f"if __hx_open {place}; then ( __hx_group() {{ {text}; }}; __hx_enter; __hx_group; "
+            f"__hx_close; ){stdin}; __hx_leave $? {place};{below} fi"
         )
 
     def _add_cases(self, block: _Block, line: int, *, todo: bool) -> None:
@@ -310,6 +317,7 @@ class _Translator:
 
     def _directive(self, directive: directives.Directive, line: int) -> str:
         self.blocks[-1].has_body = True
+        self.preserves |= directive.name == "preserve"
         if directive.name == "const":
             if len(self.blocks) > 1:
                 raise self._error("'%const' stands inside a block.", line)
@@ -457,7 +465,7 @@ class _Translator:
                     "}",
                 ]
             )
-        return "\n".join([f"{setup}; __hx_mock_{number}() {{ :", *body, ":; }"])
+        return "\n".join([f"{setup}; __hx_mock_{number}() {{ :", *body, "}"])
 
 
 def _continues(line: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import enum
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -61,7 +60,6 @@ class Verdict:
     reason: str = ""
     problems: tuple[Problem, ...] = ()
     stray_stdout: str = ""
-    duration_s: float = 0.0
 
     def render(self, spec: SpecFile, case: Case) -> str:
         """Render the report of an example that did not simply pass."""
@@ -120,21 +118,6 @@ class Streams:
     stderr_bytes: int
     stray_stdout: str
     stray_stderr: str
-
-
-def cite_spec_lines(text: str, case: Case) -> str:
-    """Turn the line numbers in the shell's messages into those of the spec.
-
-    The shell reads the body of an example when it runs it, and counts on from its last line.
-    """
-    if not text:
-        return text
-
-    def mend(found: re.Match[str]) -> str:
-        line = int(found[2]) - case.end + case.begin
-        return f"{found[1]}{line}:" if case.begin <= line <= case.end else found[0]
-
-    return re.sub(r"^((?:main|bash|environment): line )(\d+):", mend, text, flags=re.MULTILINE)
 
 
 def judge(spec: SpecFile, case: Case, told: Told, streams: Streams) -> Verdict:

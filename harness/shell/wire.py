@@ -6,6 +6,10 @@ import contextlib
 import os
 import select
 from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _CHUNK = 1 << 16
 
@@ -21,19 +25,25 @@ class Memory:
         self.fd = os.memfd_create(name)
 
     def size(self) -> int:
-        return os.fstat(self.fd).st_size
+        """Return its size; whoever writes through the inherited descriptor is at its end anyway."""
+        return os.lseek(self.fd, 0, os.SEEK_END)
 
-    def text(self, *, start: int = 0, end: int | None = None) -> str:
-        """Return what it holds from byte `start` on, to `end` if given, without NUL bytes."""
+    def data(self, *, start: int = 0, end: int | None = None) -> bytes:
+        """Return what it holds from byte `start` on, to `end` if given."""
         size = (self.size() if end is None else end) - start
         if size <= 0:
-            return ""
-        data = bytearray()
+            return b""
+        data = os.pread(self.fd, size, start)
         while len(data) < size:
             part = os.pread(self.fd, size - len(data), start + len(data))
             if not part:
                 break
             data += part
+        return data
+
+    def text(self, *, start: int = 0, end: int | None = None) -> str:
+        """Return the same as text, without NUL bytes."""
+        data = self.data(start=start, end=end)
         return data.replace(b"\0", b"").decode(errors="surrogateescape")
 
     def replace(self, text: str) -> None:
@@ -47,6 +57,21 @@ class Memory:
 
     def close(self) -> None:
         os.close(self.fd)
+
+
+def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
+    """Cut what was written whole into records: a name, a count, that many fields.
+
+    Raises ValueError for what is none.
+    """
+    fields = data.decode(errors="surrogateescape").split("\0")
+    at = 0
+    while at < len(fields) - 1:
+        first = at + 2
+        at = first + int(fields[at + 1])
+        if not first <= at < len(fields):
+            raise ValueError("the last record is not whole")
+        yield fields[first - 2], fields[first:at]
 
 
 class RecordReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,3 +96,8 @@ def test_unknown_driver_is_refused_with_those_that_are() -> None:
 def test_uri_without_a_driver_that_takes_one_is_refused() -> None:
     with pytest.raises(BadInputError, match=r"'qemu:///system'.*--machine-driver=libvirt"):
         Settings(machine_uri="qemu:///system")
+
+
+def test_folder_of_another_host_is_given_whole() -> None:
+    with pytest.raises(BadInputError, match=r"--machine-storage: 'images' is a folder of another"):
+        Settings(machine_storage=PurePosixPath("images"))

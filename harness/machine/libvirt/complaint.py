@@ -66,6 +66,10 @@ class ConnectionLostError(HarnessError):
     """The libvirtd behind a connection ended or was restarted; what hung on it is gone."""
 
 
+class NotAllowedError(RequirementError):
+    """A libvirtd is there, but not for this user."""
+
+
 class NoDaemonError(RequirementError):
     """No libvirtd of this host answers."""
 
@@ -137,7 +141,7 @@ def refused_connection(uri: HostUri, user: str, complaint: Complaint) -> Harness
     """Return what to raise where no connection came to be."""
     said = complaint.message.rstrip(".")
     if complaint.errno in {errno.EACCES, errno.EPERM} or complaint.code in _NOT_ALLOWED:
-        return RequirementError(
+        return NotAllowedError(
             f"User '{user}' may not use libvirt at '{uri.text}' ({said}); let it join the group of "
             f"libvirt's socket there (`usermod --append --groups libvirt {user}`, and log in "
             "again), or use 'qemu:///session'."

@@ -17,9 +17,10 @@ from harness.machine.broker import host_folder
 from harness.machine.libvirt.complaint import NoDaemonError
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.daemon import private_daemon
-from harness.machine.libvirt.domain import LibvirtMachine
 from harness.machine.libvirt.domain_xml import DomainHost, render_domain
+from harness.machine.libvirt.far import FarLibvirtDriver
 from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.qemu import qemu_identity, require_qemu
 from harness.machine.spec import placeless
@@ -28,7 +29,7 @@ from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from pathlib import Path, PurePosixPath
 
     from harness.gpu import GpuAttachment
     from harness.machine.accelerator import AcceleratorChoice
@@ -59,9 +60,17 @@ class LibvirtDriver:
     @classmethod
     @contextlib.contextmanager
     def open(
-        cls, uri: str | None, *, qemu: str, cache: Path, tell: Callable[[str], None]
-    ) -> Iterator[LibvirtDriver]:
+        cls,
+        uri: str | None,
+        *,
+        qemu: str,
+        cache: Path,
+        tell: Callable[[str], None],
+        far_folder: PurePosixPath | None = None,
+    ) -> Iterator[LibvirtDriver | FarLibvirtDriver]:
         """Connect, for as long as machines are wanted; they end with it.
+
+        Another host's libvirt keeps its machines' disks in `far_folder`, which lies there.
 
         Where no libvirtd of this host answers, one is started for as long, of which `tell` hears.
         Raises RequirementError where there is no libvirt to be had.
@@ -72,14 +81,17 @@ class LibvirtDriver:
         sweep(parent)
         with contextlib.ExitStack() as opened:
             sockets = opened.enter_context(leased_folder(parent, prefix="s"))
-            connection = _connect(uri or DEFAULT_URI, sockets, opened, tell)
-            if not connection.is_local:
-                raise RequirementError(
-                    f"'{connection.uri}' is another host, which has none of this one's files."
-                )
+            connection = connect(uri or DEFAULT_URI, sockets, opened, tell)
             capabilities = connection.run(
                 "the query of its capabilities", lambda: str(connection.raw.getCapabilities())
             )
+            if not connection.is_local:
+                yield opened.enter_context(
+                    FarLibvirtDriver.open(
+                        connection, capabilities, folder=far_folder, cache=cache, tell=tell
+                    )
+                )
+                return
             host = DomainHost(
                 emulator=shutil.which(qemu) or qemu,
                 security_models=parse_security_models(capabilities),
@@ -139,7 +151,7 @@ class LibvirtDriver:
         )
 
 
-def _connect(
+def connect(
     uri: str, folder: Path, opened: contextlib.ExitStack, tell: Callable[[str], None]
 ) -> Connection:
     """Connect, to a libvirtd of one's own in `folder` where the host runs none."""

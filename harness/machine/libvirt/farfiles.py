@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,27 @@ if TYPE_CHECKING:
 _KEY_DIGITS = 32
 
 
+@dataclass(frozen=True, kw_only=True)
+class FarFiles:
+    """A machine as its host sees it, and how its disk comes back from there."""
+
+    spec: MachineSpec
+    _near: Path
+    _disk: Volume
+    _storage: Storage
+
+    def fetch_disk(self, deadline: Deadline) -> None:
+        """Replace the near disk by what the machine has made of it."""
+        below = backing_name(self._near)
+        self._storage.fetch(self._disk, self._near, deadline=deadline)
+        if below is not None:
+            start = with_backing_name(self._near, below)
+            with self._near.open("r+b") as file:
+                file.write(start)
+
+
 @contextlib.contextmanager
-def far_files(spec: MachineSpec, storage: Storage, *, deadline: Deadline) -> Iterator[MachineSpec]:
+def far_files(spec: MachineSpec, storage: Storage, *, deadline: Deadline) -> Iterator[FarFiles]:
     """Give the machine with its files on the far host; its own ones go when the context ends.
 
     Images, kernels and initrds are uploaded once for all machines of all runs; overlay, seed and
@@ -60,12 +80,15 @@ def far_files(spec: MachineSpec, storage: Storage, *, deadline: Deadline) -> Ite
         if below is not None:
             image = _share_disk(_beside(spec.disk, below), storage, deadline)
             start = with_backing_name(spec.disk, image.name)
-        yield dataclasses.replace(
+        disk = put(spec.disk, "the disk", start)
+        volume = mine[-1]
+        far = dataclasses.replace(
             spec,
-            disk=put(spec.disk, "the disk", start),
+            disk=disk,
             seed=None if spec.seed is None else put(spec.seed, "the seed"),
             kernel=_far_kernel(spec.kernel, share, put),
         )
+        yield FarFiles(spec=far, _near=spec.disk, _disk=volume, _storage=storage)
     finally:
         for volume in mine:
             storage.remove(volume)

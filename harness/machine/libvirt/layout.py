@@ -82,11 +82,12 @@ class DaemonLayout:
 
     @property
     def mounts(self) -> tuple[tuple[Path, str], ...]:
-        state = (self.folder / "state", STATE)
+        # Consoles are locked by the number of a process, which another name space takes for its own.
+        always = ((self.folder / "state", STATE), (self.folder / "lock", "/var/lock"))
         if self.kind is DaemonKind.SESSION:
-            return (state,)
+            return always
         return (
-            state,
+            *always,
             (self.folder / "run", "/run/libvirt"),
             (self.folder / "etc", "/etc/libvirt"),
             (self.folder / "cache", "/var/cache/libvirt"),

@@ -117,6 +117,28 @@ class Storage:
         """Upload what belongs to one machine of this run; `remove` it after the machine."""
         return self._upload(f"run.{self._owner}-{content.key}", content, deadline, mode="0600")
 
+    def fetch(self, volume: Volume, into: Path, *, deadline: Deadline) -> None:
+        """Bring a volume's content here, into a file that is there whole or not at all."""
+        run = self._connection.run
+        what = f"the download of volume '{volume.name}'"
+        pool = self._pool()
+        raw = run(what, lambda: pool.storageVolLookupByName(volume.name))
+        stream = run(what, lambda: self._connection.raw.newStream(0))
+        run(what, lambda: raw.download(stream, 0, 0, 0))
+        beside = into.with_name(f".{into.name}.{secrets.token_hex(4)}")
+        try:
+            with beside.open("xb") as file:
+                while chunk := run(what, lambda: bytes(stream.recv(CHUNK))):
+                    self._require_time(what, deadline, file.tell(), None)
+                    file.write(chunk)
+            run(what, stream.finish)
+            beside.rename(into)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            with contextlib.suppress(HarnessError):
+                run(f"the end of {what}", stream.abort)
+            raise
+
     def remove(self, volume: Volume) -> None:
         """Remove a volume; one that is gone already is none to complain of."""
         self._remove(volume.name)
@@ -218,12 +240,7 @@ class Storage:
         for chunk in content.chunks():
             rest = chunk
             while rest:
-                if deadline.has_passed():
-                    raise HarnessError(
-                        f"{what[0].upper()}{what[1:]} to '{self._connection.uri}' was not done in "
-                        f"time; {sent >> 20} of {size >> 20} MiB were sent. Give it more time, or "
-                        "a faster way there."
-                    )
+                self._require_time(what, deadline, sent, size)
                 sent += (taken := self._connection.run(what, _sending(stream, rest)))
                 rest = rest[taken:]
             tenths = sent * _TENTH // size
@@ -233,6 +250,14 @@ class Storage:
                     f"uploaded {tenths * 100 // _TENTH} % of {content.title} ({size >> 20} MiB) "
                     f"to '{self._connection.uri}'"
                 )
+
+    def _require_time(self, what: str, deadline: Deadline, done: int, size: int | None) -> None:
+        if deadline.has_passed():
+            whole = "" if size is None else f" of {size >> 20}"
+            raise HarnessError(
+                f"{what[0].upper()}{what[1:]} was not done in time at '{self._connection.uri}'; "
+                f"{done >> 20}{whole} MiB came over. It needs more time, or a faster way there."
+            )
 
     def _try_remove(self, name: str) -> bool:
         """Remove what nobody needs; where libvirtd still has it in use, the next run does."""

@@ -98,3 +98,18 @@ def test_template_is_untouched_by_its_clones(
     troubles = {info.folder: info.trouble for info in lab.checkpoints.verify()}
 
     assert troubles[lab.hold(cloud_init_done).folder] is None
+
+
+def test_guest_of_a_clone_may_reset_its_network_card(
+    clone: CloneLayer, cloud_init_done: Layer
+) -> None:
+    """QEMU once died of it: a reboot does so, and so does whoever loads the card's driver anew."""
+    machine = clone(cloud_init_done)
+    again = (
+        "cd /sys/bus/virtio/drivers/virtio_net && for card in virtio[0-9]*; do "
+        'echo "$card" >unbind && echo "$card" >bind; done'
+    )
+
+    machine.guest.output_of("sh", "-c", again)
+
+    assert machine.guest.run("test", "-d", "/sys/class/net/eth0").ok

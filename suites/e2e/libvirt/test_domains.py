@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.lab import layers
-from harness.machine.libvirt.domain import LibvirtMachine
 from harness.machine.libvirt.domain_xml import PciAddress
+from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.spec import Firmware, MachineSpec
 from harness.provisioning.wait import Deadline
 from suites.e2e.test_firmware import a_disk, a_machine, patience
@@ -41,6 +42,7 @@ def test_console_has_what_the_first_instructions_say_and_nothing_is_left(
     assert not machine.is_running
 
 
+@pytest.mark.pin_image(reason="libvirt keeps the checkpoint, whatever lies in it")
 def test_clone_goes_on_and_takes_a_gpu(
     libvirt_lab: Lab, libvirtd: Far, node_image: Image, h100: GpuModel
 ) -> None:
@@ -98,6 +100,46 @@ def test_machine_that_qemu_refuses_leaves_nothing(
         pass
 
     assert libvirtd.domains() == []
+
+
+def test_program_that_is_no_emulator_is_named(
+    libvirt_lab: Lab, libvirtd: Far, tmp_path: Path
+) -> None:
+    spec = MachineSpec(
+        name="refused",
+        accelerator=libvirt_lab.accelerator.accelerator,
+        kernel=Firmware(),
+        disk=a_disk(tmp_path),
+        qemu="true",
+    )
+
+    with (
+        pytest.raises(HarnessError, match=r"start of machine 'refused'.*bin/true.*by --qemu"),
+        libvirt_lab.driver.machine(spec, tmp_path),
+    ):
+        pass
+
+    assert libvirtd.domains() == []
+
+
+def test_name_that_is_taken_is_told_with_the_remedy(
+    libvirt_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names have eight random digits; here these are the same for once."""
+    number = uuid.uuid4()
+    monkeypatch.setattr(uuid, "uuid4", lambda: number)
+    name = f"firmware-{str(number)[:8]}"
+    second = tmp_path / "second"
+    second.mkdir()
+
+    with a_machine(libvirt_lab, tmp_path, Firmware()) as first:
+        with (
+            pytest.raises(HarnessError, match=f"already.*`virsh destroy {name}`"),
+            a_machine(libvirt_lab, second, Firmware()),
+        ):
+            pass
+
+        assert first.is_running, "The one that has the name was expected to go on."
 
 
 def test_killed_machine_is_told_to_whoever_waits_for_it(libvirt_lab: Lab, tmp_path: Path) -> None:

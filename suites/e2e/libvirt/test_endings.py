@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from suites.e2e.inner import OwnCache
     from suites.e2e.libvirt.conftest import Far
 
+pytestmark = pytest.mark.pin_image(reason="what ends, and what is left, is the host's")
+
 START_S = 120.0
 END_S = 60.0
 GONE_S = 5.0

@@ -5,23 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness import expect
+from harness.cli import main
 from harness.cloudinit import CloudInitStatus
+from harness.image.source import Algorithm, LocalImage
+from harness.image.stock import open_local
 from harness.lab.bakes import bake_evidence
 from harness.lab.grub import boot_always, boot_once, menu_of
 from harness.lab.node import NodeRequest
 from harness.lab.stock import StockBoot
+from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fixtures.layers import CloneLayer
     from fixtures.machines import BootNode
     from harness.gpu import GpuModel
     from harness.image import Image, StockImage
+    from harness.image.source import Stock
     from harness.lab import Lab
     from harness.lab.layers import Layer
     from harness.lab.machine import LabMachine
+    from harness.settings import Settings
 
 _CLOUD_INIT_KVM_S = 60.0
 _REBOOT_KVM_S = 60.0
+_COMPARE_S = 300.0
 _GIB = 1 << 30
 #: A node that has its driver removes the driver's image; one that needs it again pulls it.
 _SERVE_DRIVER = ("systemctl", "start", "docker-registry")
@@ -72,33 +81,6 @@ def test_another_kernel_boots_once_beside_a_gpu_and_the_next_boot_is_not_told_of
     assert "next_entry=\n" in machine.guest.output_of("grub-editenv", "list") + "\n"
 
 
-def test_kernel_taken_out_boots_as_the_boot_loader_boots_it(
-    lab: Lab, clone: CloneLayer, booted: Layer, fetched: StockImage, stock_like: Image
-) -> None:
-    """The same version, the same command line, word for word; and ifupdown where that is asked for."""
-    kernels = lab.stock_kernels(fetched)
-    by_loader = clone(booted)
-    ask_for_ifupdown = "cc:{system_info:{network:{renderers:[eni]}}}"
-
-    boot = StockBoot(kernel=kernels[-1], append=(ask_for_ifupdown,))
-    with lab.boot_stock(fetched, boot, name="direct") as direct:
-        result = direct.guest.wait_for_cloud_init_result(direct.deadline(_CLOUD_INIT_KVM_S))
-
-        versions = [kernel.version for kernel in kernels]
-        assert versions == [kernel.version for kernel in stock_like.kernels]
-        assert sorted(menu_of(by_loader.guest)) == sorted(versions)
-        for question in (("uname", "-r"), ("uname", "-v")):
-            assert direct.guest.output_of(*question) == by_loader.guest.output_of(*question)
-        told = by_loader.guest.output_of("cat", "/proc/cmdline")
-        assert direct.guest.output_of("cat", "/proc/cmdline") == f"{told} {ask_for_ifupdown}"
-        assert result.errors == ()
-        assert "iface eth0 inet dhcp" in direct.guest.output_of(
-            "cat", "/etc/network/interfaces.d/50-cloud-init"
-        )
-        assert not direct.guest.run("test", "-e", "/etc/netplan/50-cloud-init.yaml").ok
-        assert "10.0.2.15" in direct.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")
-
-
 def test_bake_leaves_an_image_that_is_like_new(
     lab: Lab, baked: StockImage, stock_like: Image
 ) -> None:
@@ -112,6 +94,29 @@ def test_bake_leaves_an_image_that_is_like_new(
     assert [kernel.version for kernel in lab.stock_kernels(baked)] == [
         kernel.version for kernel in stock_like.kernels
     ]
+
+
+def test_command_hands_the_bake_on_as_a_file_of_its_own(
+    entry: Stock, baked: StockImage, settings: Settings, tmp_path: Path
+) -> None:
+    """What is cached is not baked again; the file is an image like any other that a person has."""
+    output = tmp_path / "our bake.qcow2"
+    (entry.folder / "debian-12").symlink_to(settings.images_folder.absolute() / "debian-12")
+
+    code = main(
+        [
+            *("image", "bake", f"--image={entry.name}", f"--images-dir={entry.folder}"),
+            f"--output={output}",
+        ]
+    )
+
+    assert code == 0
+    handed_on = open_local(LocalImage(path=output), Algorithm.SHA256)
+    assert handed_on.virtual_bytes == baked.virtual_bytes
+    LocalRunner().run(
+        ["qemu-img", "compare", "-f", "qcow2", "-F", "qcow2", str(output), str(baked.disk)],
+        timeout_s=_COMPARE_S,
+    ).check("Comparing the disks")
 
 
 def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
@@ -149,3 +154,30 @@ def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
     expect.module_built_for(full, other, version=_version(baked))
     expect.gpu_bound(full, device="2330")
     assert "saved_entry=" in node.guest.output_of("grub-editenv", "list")
+
+
+def test_kernel_taken_out_boots_as_the_boot_loader_boots_it(
+    lab: Lab, clone: CloneLayer, booted: Layer, fetched: StockImage, stock_like: Image
+) -> None:
+    """The same version, the same command line, word for word; and ifupdown where that is asked for."""
+    kernels = lab.stock_kernels(fetched)
+    by_loader = clone(booted)
+    ask_for_ifupdown = "cc:{system_info:{network:{renderers:[eni]}}}"
+
+    boot = StockBoot(kernel=kernels[-1], append=(ask_for_ifupdown,))
+    with lab.boot_stock(fetched, boot, name="direct") as direct:
+        result = direct.guest.wait_for_cloud_init_result(direct.deadline(_CLOUD_INIT_KVM_S))
+
+        versions = [kernel.version for kernel in kernels]
+        assert versions == [kernel.version for kernel in stock_like.kernels]
+        assert sorted(menu_of(by_loader.guest)) == sorted(versions)
+        for question in (("uname", "-r"), ("uname", "-v")):
+            assert direct.guest.output_of(*question) == by_loader.guest.output_of(*question)
+        told = by_loader.guest.output_of("cat", "/proc/cmdline")
+        assert direct.guest.output_of("cat", "/proc/cmdline") == f"{told} {ask_for_ifupdown}"
+        assert result.errors == ()
+        assert "iface eth0 inet dhcp" in direct.guest.output_of(
+            "cat", "/etc/network/interfaces.d/50-cloud-init"
+        )
+        assert not direct.guest.run("test", "-e", "/etc/netplan/50-cloud-init.yaml").ok
+        assert "10.0.2.15" in direct.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")

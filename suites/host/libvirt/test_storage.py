@@ -131,6 +131,29 @@ def test_what_is_a_machines_own_goes_with_the_run(far: FarHost) -> None:
     assert not Path(volume.path).exists()
 
 
+def test_what_a_machine_wrote_comes_back(far: FarHost) -> None:
+    with far.storage() as storage:
+        content = Content(title="a disk", path=far.content(DATA).path, key="node-3")
+        volume = storage.put(content, deadline=_deadline())
+        into = far.near / "back"
+
+        storage.fetch(volume, into, deadline=_deadline())
+
+        assert into.read_bytes() == DATA
+
+
+def test_download_that_fails_leaves_no_half_file(far: FarHost) -> None:
+    with far.storage() as storage:
+        content = Content(title="a disk", path=far.content(DATA).path, key="node-4")
+        volume = storage.put(content, deadline=_deadline())
+        into = far.near / "half"
+
+        with pytest.raises(HarnessError, match=r"download of volume .* was not done in time"):
+            storage.fetch(volume, into, deadline=Deadline.after(0))
+
+        assert not [each for each in far.near.iterdir() if "half" in each.name]
+
+
 def test_removed_volume_is_none_to_complain_of(far: FarHost) -> None:
     with far.storage() as storage:
         content = Content(title="a seed", path=far.content(b"seed").path, key="node-2")
@@ -147,7 +170,7 @@ def test_upload_that_fails_leaves_nothing(far: FarHost) -> None:
     with far.storage() as storage:
         before = storage.names()
 
-        with pytest.raises(HarnessError, match=r"was not done in time; 0 of 1 MiB were sent"):
+        with pytest.raises(HarnessError, match=r"was not done in time at .*; 0 of 1 MiB came"):
             storage._upload("half", content, Deadline.after(0), mode="0600")
 
         assert storage.names() == before

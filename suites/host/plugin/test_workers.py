@@ -16,3 +16,19 @@ def test_failures_of_both_families_are_counted_across_workers(inner: Inner) -> N
     result = inner.run(MIXED, "-n", "1")
 
     result.stdout.fnmatch_lines(["expectations not met: 3; the harness could not tell: 3"])
+
+
+def test_reason_why_a_test_is_left_out_comes_from_the_workers(inner: Inner) -> None:
+    source = """
+        import pytest
+        @pytest.mark.vm_driver("qemu", reason="it is about QEMU")
+        def test_of_qemu():
+            pass
+        def test_of_any():
+            pass
+        """
+
+    result = inner.run(source, "-n", "2", "--machine-driver=libvirt")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["left out under *: 1 tests, since it is about QEMU"])

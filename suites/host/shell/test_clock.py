@@ -33,6 +33,12 @@ def test_clocks_of_the_shell_and_of_date_advance_together(shell: Shell) -> None:
     assert all(2000 <= int(number) <= 2060 for number in result.stdout.split())
 
 
+def test_date_keeps_fractions_of_a_second(shell: Shell) -> None:
+    result = shell.evaluate("a=$(date +%s%3N); sleep 1.75; echo $(($(date +%s%3N) - a))")
+
+    assert int(result.stdout) >= 1750
+
+
 def test_timeout_ends_what_sleeps_longer(shell: Shell) -> None:
     assert shell.evaluate("timeout 5 sleep 100").status == 124
     assert shell.evaluate("timeout -k 3 30 bash -c 'while :; do sleep 7; done'").status == 124

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from suites.host.shell.running import GREETING, outcomes
 
 if TYPE_CHECKING:
@@ -78,6 +80,25 @@ def test_what_a_file_says_on_stderr_after_its_last_example_is_an_error(
 
     assert "1 passed, 1 error" in result.stdout
     assert "A group wrote to stderr:\nlate" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("statement", "complaint"),
+    [("false", "exit code 1"), ("if true; fi", "line 5: syntax error near")],
+)
+def test_failing_statement_after_the_last_example_of_a_group_is_an_error(
+    project: SpecProject, statement: str, complaint: str
+) -> None:
+    project.write(
+        "a_spec.sh",
+        f"Describe 'group'\nIt 'passes'\nThe value a should equal a\nEnd\n{statement}\nEnd\n"
+        "It 'stands alone'\nThe value a should equal a\nEnd\n",
+    )
+
+    result = project.run()
+
+    assert "2 passed, 1 error" in result.stdout
+    assert complaint in result.stdout
 
 
 def test_block_in_a_loop_is_an_error_though_its_first_round_passed(project: SpecProject) -> None:

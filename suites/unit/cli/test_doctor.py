@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from harness.cli import doctor, main
-from harness.cli.doctor import Finding, examine
+from harness.cli.doctor import examine
 from harness.errors import HarnessError, RequirementError
 from harness.machine.broker import Demand, Entry
+from harness.machine.finding import Finding
+from harness.machine.libvirt.binding import load_libvirt
 from harness.provisioning.command import CommandResult
 from harness.settings import Settings
 
@@ -265,6 +268,26 @@ def test_json_is_for_programs(
     assert json.loads(capsys.readouterr().out) == [
         {"requirement": "disk", "is_met": False, "found": "0 GiB", "remedy": "Free some."}
     ]
+
+
+def test_libvirt_is_not_missed_where_nobody_asked_for_it(
+    host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "libvirt", None)
+
+    assert missing(examine(settings, host)) == {}
+
+
+def test_libvirt_that_was_asked_for_is_missed(
+    host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_libvirt.cache_clear()
+    monkeypatch.setitem(sys.modules, "libvirt", None)
+
+    found = missing(examine(replace(settings, machine_driver="libvirt"), host))
+
+    assert list(found) == ["libvirt's Python binding"]
+    assert "pip install 'gpu-node-harness[libvirt]'" in found["libvirt's Python binding"].found
 
 
 def test_table_shows_words_in_brackets_as_they_are(

@@ -607,17 +607,18 @@ def test_path_at_which_no_file_is_is_refused(
     assert str(refusal.value) == f"{path}: {trouble}"
 
 
+@pytest.mark.parametrize("refused", ["open", "stat"])
 def test_local_file_that_cannot_be_read_is_refused_with_the_systems_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     """Root may read everything, so the system's refusal is played."""
     path = tmp_path / "my.qcow2"
     path.write_bytes(IMAGE)
 
-    def refuse(*_: object) -> NoReturn:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, refused, refuse)
 
     with pytest.raises(BadInputError) as refusal:
         open_local(LocalImage(path=path), Algorithm.SHA256)

@@ -75,7 +75,7 @@ def test_command_line_of_a_plain_machine() -> None:
         "-drive file=/runs/disk.qcow2,id=disk,if=none,format=qcow2,cache=unsafe",
         "-device virtio-blk-pci,drive=disk,serial=root",
         "-netdev user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22",
-        "-device virtio-net-pci,netdev=net,romfile=,mac=52:54:00:67:70:75",
+        "-device virtio-net-pci,netdev=net,romfile=,guest_announce=off,mac=52:54:00:67:70:75",
         "-kernel /images/debian-12/vmlinuz",
         "-initrd /images/debian-12/initrd.img",
         "-append root=/dev/vda rw console=ttyS0 panic=-1 net.ifnames=0 mitigations=off quiet "

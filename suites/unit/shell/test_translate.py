@@ -45,10 +45,14 @@ Describe 'x'
 End
 """
 
-    lines = _translate(text).script.split("\n")
+    spec = _translate(text)
 
-    assert lines[14].strip() == "marker=here"
-    assert lines[15].strip() == "__hx_the 16 output should equal z"
+    example, group = (body.split("\n") for body in spec.texts)
+    assert group[5].strip().startswith("while __hx_example 0 1;")
+    assert len(group) == 17
+    assert example[9].strip() == "marker=here"
+    assert example[10].strip() == "__hx_the 16 output should equal z"
+    assert spec.script.split("\n")[17:] == [" fi", "", "__hx_end_of_file", ""]
 
 
 def test_case_knows_its_place() -> None:

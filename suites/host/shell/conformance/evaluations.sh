@@ -283,6 +283,25 @@ Describe 'options that the code sets'
     The output should equal last
     The stderr should equal '+ echo last'
   End
+  It 'succeeded: a trace shows how deep a command is'
+    deeper() { set -x; eval ':'; { set +x; } 2>/dev/null; }
+    When call deeper
+    The line 1 of stderr should equal '+ eval :'
+    The line 2 of stderr should equal '++ :'
+  End
+  It 'succeeded: a difference is no trace'
+    differ() { printf '%s\n' '--- a' '+++ b' '+ c' >&2; }
+    When call differ
+    The line 2 of stderr should equal '+++ b'
+  End
+  It 'succeeded: what the shell says cites the line of the spec'
+    lost() {
+      no_such_command
+    }
+    When run lost
+    The stderr should include 'line 299: no_such_command'
+    The status should equal 127
+  End
   It 'succeeded: IFS and nocasematch'
     changes() { IFS=,; shopt -s nocasematch nullglob; }
     When call changes

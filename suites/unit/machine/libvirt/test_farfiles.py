@@ -55,6 +55,10 @@ class FakeStorage:
         self.own[name] = b"".join(content.chunks())
         return Volume(name=name, path=PurePosixPath("/far") / name)
 
+    def fetch(self, volume: Volume, into: Path, *, deadline: Deadline) -> None:
+        del deadline
+        into.write_bytes(self.own[volume.name])
+
     def remove(self, volume: Volume) -> None:
         del self.own[volume.name]
 
@@ -93,7 +97,20 @@ def spec(tmp_path: Path) -> MachineSpec:
 @contextlib.contextmanager
 def _far(spec: MachineSpec, storage: FakeStorage) -> Iterator[MachineSpec]:
     with far_files(spec, cast("Storage", storage), deadline=Deadline.after(20)) as far:
-        yield far
+        yield far.spec
+
+
+def test_disk_comes_back_under_its_own_name(spec: MachineSpec) -> None:
+    storage = FakeStorage()
+    below = backing_name(spec.disk)
+    with far_files(spec, cast("Storage", storage), deadline=Deadline.after(20)) as far:
+        (volume,) = (name for name in storage.own if name == far.spec.disk.name)
+        storage.own[volume] += b"written"
+
+        far.fetch_disk(Deadline.after(20))
+
+    assert spec.disk.read_bytes()[512:] == b"overlaywritten"
+    assert backing_name(spec.disk) == below
 
 
 def test_every_file_of_the_machine_lies_on_the_far_host(spec: MachineSpec) -> None:

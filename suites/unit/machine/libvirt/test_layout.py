@@ -28,6 +28,7 @@ def test_system_daemon_has_all_of_libvirts_folders_to_itself() -> None:
         "/etc/libvirt": FOLDER / "etc",
         "/var/cache/libvirt": FOLDER / "cache",
         "/var/log/libvirt": FOLDER / "log",
+        "/var/lock": FOLDER / "lock",
     }
 
 

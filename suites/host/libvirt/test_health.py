@@ -1,0 +1,70 @@
+"""The doctor's look at a real libvirtd, the trap of a KVM that is not for its QEMU among it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.machine.libvirt import health
+from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.daemon import private_daemon
+from harness.machine.libvirt.layout import DaemonKind
+from harness.plugin.select import requirements
+from harness.provisioning.wait import Deadline
+from suites.host.libvirt.conftest import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.machine.libvirt.daemon import PrivateDaemon
+    from harness.settings import Settings
+
+
+@pytest.fixture
+def trapped(settings: Settings, tmp_path: Path) -> Iterator[PrivateDaemon]:
+    """Run a libvirtd whose QEMU has a user of its own, as distributions set it up."""
+    deadline = Deadline.after(PATIENCE_S)
+    with contextlib.ExitStack() as stack:
+        with requirements(settings):
+            daemon = stack.enter_context(
+                private_daemon(tmp_path / "d", kind=DaemonKind.SYSTEM, deadline=deadline)
+            )
+        conf = tmp_path / "d" / "etc" / "qemu.conf"
+        text = conf.read_text()
+        conf.write_text(text.replace('"root"', '"+65534"'))
+        daemon.restart(deadline)
+        yield daemon
+
+
+@pytest.fixture
+def kvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in for the host's node: one that only root may open."""
+    path = tmp_path / "kvm"
+    path.touch(mode=0o600)
+    monkeypatch.setattr(health, "KVM", path)
+    return path
+
+
+def test_trap_is_found_without_falling_into_it(trapped: PrivateDaemon, kvm: Path) -> None:
+    with Connection.open(trapped.uri, deadline=Deadline.after(PATIENCE_S)) as connection:
+        finding = health._kvm(connection)
+        kvm.chmod(0o666)
+        mended = health._kvm(connection)
+
+    assert not finding.is_met
+    assert f"'{kvm}' has mode 0600" in finding.found
+    assert "may not" in finding.found
+    assert mended.is_met
+
+
+@pytest.mark.usefixtures("kvm")
+def test_libvirtd_of_ones_own_has_no_trap(daemon: PrivateDaemon, connection: Connection) -> None:
+    assert health._kvm(connection).is_met
+    finding = health._emulator(connection, "qemu-system-x86_64", None)
+
+    assert finding.is_met
+    assert "with machine 'pc-q35" in finding.found
+    assert daemon.uri == connection.uri

@@ -1,0 +1,678 @@
+# Specs of a provisioning script as a large suite writes them.
+write_product() {
+  mkdir -p "$SHELLSPEC_WORKDIR/src"
+  cat > "$SHELLSPEC_WORKDIR/src/cse.sh" <<'EOF'
+#!/bin/bash
+ERR_GPU=84
+PRODUCT_ARGS="$*"
+install_driver() {
+  local -r version="$1"
+  local tmp
+  tmp=$(mktemp -d)
+  echo "installing ${version}"
+  systemctl stop nvidia || return "$ERR_GPU"
+  apt_get_install 20 30 300 "nvidia-${version}" || exit $ERR_GPU
+  rm -rf "$tmp"
+  INSTALLED=$version
+}
+other() { echo other; }
+${__SOURCED__:+return}
+echo "main ran with $*"
+install_driver 1
+EOF
+  chmod +x "$SHELLSPEC_WORKDIR/src/cse.sh"
+}
+write_product
+PRODUCT="$SHELLSPEC_WORKDIR/src/cse.sh"
+
+Describe 'heredocs'
+  It 'succeeded: heredoc ends the body'
+    When call cat "$PRODUCT"
+    The output should include 'ERR_GPU=84'
+    cat > "$SHELLSPEC_WORKDIR/last" <<'EOF'
+some text
+EOF
+  End
+  It 'succeeded: heredoc of a mock ends the body of a function'
+    curl() {
+      cat <<EOF
+{"a": "$1"}
+EOF
+    }
+    When call curl b
+    The output should equal '{"a": "b"}'
+  End
+  It 'succeeded: comment ends the body'
+    When call true
+    The status should be success
+    # the end
+  End
+  It 'succeeded: body in several shapes'
+    When call echo a \
+      b   c
+    The output should \
+      equal 'a b c' # told
+    if true; then
+      for i in 1 2; do
+        case $i in
+          1) : ;;
+          *) x=$i ;;
+        esac
+      done
+    fi
+    The variable x should equal 2
+  End
+  write_in_group() {
+    cat > "$1" <<EOF
+group $GROUP_VALUE
+EOF
+  }
+  GROUP_VALUE=5
+  cat > "$SHELLSPEC_WORKDIR/group" <<EOF
+direct $GROUP_VALUE
+EOF
+  It 'succeeded: heredocs of the group'
+    write_in_group "$SHELLSPEC_WORKDIR/fn"
+    When call cat "$SHELLSPEC_WORKDIR/group" "$SHELLSPEC_WORKDIR/fn"
+    The line 1 of output should equal 'direct 5'
+    The line 2 of output should equal 'group 5'
+    The lines of output should equal 2
+  End
+End
+
+Describe 'product'
+  Include "$PRODUCT" one two
+  setup() { FIXTURE=$(mktemp -d); echo x > "$FIXTURE/file"; }
+  cleanup() { rm -rf "$FIXTURE"; }
+  BeforeEach 'setup'
+  AfterEach 'cleanup'
+  systemctl() { echo "systemctl $*"; }
+  apt_get_install() { echo "apt $4"; }
+  It 'succeeded: function mocks and variables'
+    When call install_driver 550.1
+    The status should be success
+    The line 1 of stdout should equal 'installing 550.1'
+    The line 2 of stdout should equal 'systemctl stop nvidia'
+    The third line of output should equal 'apt nvidia-550.1'
+    The variable INSTALLED should equal 550.1
+    The variable PRODUCT_ARGS should equal 'one two'
+    The path "$FIXTURE/file" should be file
+    The contents of file "$FIXTURE/file" should equal x
+  End
+  It 'succeeded: exit in run'
+    apt_get_install() { return 100; }
+    When run install_driver 550.1
+    The status should equal "$ERR_GPU"
+    The output should include installing
+    The variable INSTALLED should be undefined
+  End
+  It 'FAILED: exit in call'
+    apt_get_install() { return 100; }
+    When call install_driver 550.1
+    The status should equal "$ERR_GPU"
+    The output should include installing
+  End
+  Describe 'with a failing systemctl'
+    systemctl() { echo "broken $*" >&2; return 5; }
+    It 'succeeded: returns the code'
+      When call install_driver 2
+      The status should eq 84
+      The stderr should equal 'broken stop nvidia'
+      The output should not include apt
+    End
+    It 'WARNED: unclaimed stderr'
+      When call install_driver 2
+      The status should eq 84
+      The output should be present
+    End
+  End
+  It 'succeeded: outer mocks are back'
+    When call install_driver 3
+    The output should include 'systemctl stop'
+  End
+  It 'succeeded: run script'
+    Mock systemctl
+      echo "mocked $1"
+      exit 3
+    End
+    When run script "$PRODUCT" a b
+    The status should equal 84
+    The output should include 'main ran with a b'
+    The output should include 'mocked stop'
+  End
+  It 'succeeded: run source'
+    When run source "$PRODUCT" x
+    The status should be success
+    The output should include 'main ran with x'
+    The output should include 'apt nvidia-1'
+  End
+  It 'succeeded: a function cut out'
+    eval "$(sed -n '/^other()/,/}/p' "$PRODUCT")"
+    When call other
+    The output should equal other
+  End
+  Describe 'hook strings'
+    BeforeEach 'eval "$(sed -n "/^other()/,/}/p" "$PRODUCT")"; CUT=1; export CUT'
+    AfterEach 'unset CUT; [ -z "${CUT-}" ]'
+    It 'succeeded: inline statements'
+      The variable CUT should be exported
+      skipped=1
+      The variable skipped should equal 1
+    End
+  End
+End
+
+Describe 'rows'
+  IMAGE=jammy
+  Parameters
+    "$IMAGE" 'a b' $((1 + 1)) # first
+    focal "c" 3
+
+    'it''s' "\"q\"" ''
+  End
+  It "succeeded: row $1"
+    shift
+    When call printf '%s|' "$@"
+    The output should be defined
+    The variable 1 should be undefined
+    The value "$#" should equal 2
+  End
+End
+
+Describe 'overrides'
+  It 'succeeded: command'
+    command() { [ "$2" = missing ] && return 1; builtin command "$@"; }
+    check() { if command -v "$1" > /dev/null; then echo yes; else echo no; fi; }
+    When call check missing
+    The output should equal no
+  End
+  It 'succeeded: test and kill and exit'
+    kill() { echo "kill $*"; }
+    exit() { echo "exit $*"; }
+    test() { return 1; }
+    code() { kill -9 1; exit 4; test -f /etc/passwd || echo no; }
+    When call code
+    The line 1 of output should equal 'kill -9 1'
+    The line 2 of output should equal 'exit 4'
+    The line 3 of output should equal no
+  End
+  It 'succeeded: rm cat ls tee mv sleep'
+    rm() { echo "rm $*"; }
+    cat() { echo "cat $*"; }
+    ls() { echo "ls $*"; }
+    tee() { echo "tee $*"; }
+    mv() { echo "mv $*"; }
+    code() { rm -rf /; cat /etc/shadow; ls /; echo x | tee /etc/hosts; mv a b; }
+    When call code
+    The output should include 'rm -rf /'
+    The output should include 'tee /etc/hosts'
+    The path /etc/passwd should be exist
+    The contents of file "$PRODUCT" should include 'ERR_GPU'
+  End
+  It 'succeeded: printf passes through'
+    printf() { builtin printf "$@"; }
+    When call printf '%s\n' a
+    The output should equal a
+  End
+  It 'succeeded: echo and read and eval'
+    echo() { builtin echo "E $*"; }
+    read() { builtin read "$@"; }
+    code() { local line; read -r line < "$PRODUCT"; echo "$line"; }
+    When call code
+    The output should equal 'E #!/bin/bash'
+  End
+  It 'succeeded: set and shift and local'
+    set() { builtin echo "set called"; }
+    code() { set -- a; }
+    When call code
+    The output should equal 'set called'
+  End
+  It 'succeeded: date and timeout'
+    date() { echo 2024; }
+    timeout() { shift; "$@"; }
+    code() { timeout 5 date +%s; }
+    When call code
+    The output should equal 2024
+  End
+  It 'succeeded: apt-get with a dash'
+    apt-get() { echo "apt-get $*"; }
+    When call apt-get install -y x
+    The output should equal 'apt-get install -y x'
+  End
+  It 'succeeded: Mock with a dash and exported variables'
+    export VISIBLE=1
+    HIDDEN=1
+    Mock dpkg-query
+      echo "v=${VISIBLE-} h=${HIDDEN-} $*"
+    End
+    code() { (dpkg-query -W x) | cat; bash -c 'dpkg-query y'; }
+    When call code
+    The line 1 of output should equal 'v=1 h= -W x'
+    The line 2 of output should equal 'v=1 h= y'
+  End
+  It 'succeeded: counter with preserve'
+    COUNT=0
+    Mock flaky
+      COUNT=$((COUNT + 1))
+      %preserve COUNT
+      [ "$COUNT" -ge 3 ]
+    End
+    retry() { local i; for i in 1 2 3 4 5; do flaky && return 0; done; return 1; }
+    export COUNT
+    When call retry
+    The status should be success
+    The variable COUNT should equal 3
+  End
+End
+
+Describe 'more mocks'
+  It 'succeeded: the last command of a mock is its status'
+    Mock judge
+      [ "$1" = good ]
+    End
+    both() { judge good; echo "good $?"; judge bad; echo "bad $?"; bash -c 'judge bad'; echo "child $?"; }
+    When call both
+    The line 1 of output should equal 'good 0'
+    The line 2 of output should equal 'bad 1'
+    The line 3 of output should equal 'child 1'
+  End
+  It 'succeeded: a mock that reads stdin and fails'
+    Mock jq
+      cat
+      echo "parse error" >&2
+      false
+    End
+    code() { echo '{"a":1}' | jq -r .a || echo "failed $?"; }
+    When call code
+    The output should include '{"a":1}'
+    The output should include 'failed 1'
+    The stderr should equal 'parse error'
+  End
+  It 'succeeded: a mock with case, variables and a here-document'
+    Mock az
+      # account
+      case "$1 $2" in
+        "account show")
+          cat <<JSON
+{"id": "$3"}
+JSON
+          ;;
+        *)
+          sub="$2"
+          echo "unknown $sub" >&2
+          exit 2
+          ;;
+      esac
+    End
+    code() { az account show 5; az vm list; echo $?; }
+    When call code
+    The line 1 of output should equal '{"id": "5"}'
+    The line 2 of output should equal 2
+    The stderr should equal 'unknown list'
+  End
+  It 'succeeded: a mock sees no function and no plain variable of the spec'
+    secret=1
+    helper() { echo helped; }
+    Mock tool
+      echo "${secret-unset}"
+      helper 2> /dev/null || echo 'no helper'
+    End
+    When call tool
+    The line 1 of output should equal unset
+    The line 2 of output should equal 'no helper'
+  End
+  It 'succeeded: nor where its own text does not name them'
+    secret=1
+    helper() { echo helped; }
+    Mock sudo
+      if [ "$1" = -E ]; then shift; fi
+      "$@" 2> /dev/null || echo "no $1"
+    End
+    Mock teller
+      echo "$secret-x ${secret}.y" "$secret"
+    End
+    code() { sudo -E helper; teller; }
+    When call code
+    The line 1 of output should equal 'no helper'
+    The line 2 of output should equal '-x .y '
+  End
+  It 'succeeded: xargs, find -exec and env find a mock'
+    Mock notify
+      echo "notified $*"
+    End
+    code() { echo a | xargs notify; env notify b; command notify c; nohup notify d 2> /dev/null; }
+    When call code
+    The output should include 'notified a'
+    The output should include 'notified b'
+    The output should include 'notified c'
+  End
+  Describe 'of a group'
+    Mock curl
+      echo "outer $*"
+    End
+    It 'succeeded: outer'
+      When call curl x
+      The output should equal 'outer x'
+    End
+    Describe 'below'
+      Mock curl
+        echo "inner $*"
+        exit 22
+      End
+      It 'succeeded: inner'
+        When call curl x
+        The output should equal 'inner x'
+        The status should equal 22
+      End
+      It 'succeeded: a function wins over a mock above it'
+        curl() { echo "fn $*"; }
+        When call curl x
+        The output should equal 'fn x'
+      End
+    End
+    It 'succeeded: outer again'
+      code() { out=$(curl y); status=$?; echo "$out"; return $status; }
+      When call code
+      The output should equal 'outer y'
+    End
+  End
+End
+
+Describe 'retry and time'
+  retrycmd() {
+    local retries=$1 wait=$2 timeout=$3; shift 3
+    local i
+    for i in $(seq 1 "$retries"); do
+      timeout "$timeout" "$@" && break
+      local code=$?
+      if [ "$i" -eq "$retries" ]; then
+        echo "gave up after $i: $code" >&2
+        return "$code"
+      fi
+      sleep "$wait"
+    done
+  }
+  It 'succeeded: a command that times out'
+    When call retrycmd 2 0 0.1 sleep 5
+    The status should equal 124
+    The stderr should equal 'gave up after 2: 124'
+  End
+  It 'succeeded: timeout runs no function'
+    fn() { :; }
+    When call retrycmd 1 0 1 fn
+    The status should equal 127
+    The stderr should include 'gave up after 1: 127'
+  End
+  It 'succeeded: an exported function in a child'
+    fn() { echo "exported $1"; }
+    export -f fn
+    When call retrycmd 1 0 5 bash -c 'fn a'
+    The output should equal 'exported a'
+  End
+  It 'succeeded: calls are counted in a file'
+    sleep() { echo "sleep $1" >> "$SHELLSPEC_WORKDIR/sleeps"; }
+    timeout() { shift; "$@"; }
+    : > "$SHELLSPEC_WORKDIR/sleeps"
+    When call retrycmd 3 7 1 false
+    The status should equal 1
+    The stderr should be defined
+    The lines of contents of file "$SHELLSPEC_WORKDIR/sleeps" should equal 2
+    The line 2 of contents of file "$SHELLSPEC_WORKDIR/sleeps" should equal 'sleep 7'
+  End
+End
+
+Describe 'hooks in order'
+  LOG="$SHELLSPEC_WORKDIR/order"
+  say() { echo "$1" >> "$LOG"; }
+  BeforeAll 'say ba'
+  AfterAll 'say aa'
+  BeforeEach 'say be1' 'say be2'
+  AfterEach 'say ae1' 'say ae2'
+  It 'succeeded: first'
+    When call cat "$LOG"
+    The output should equal "ba
+be1
+be2"
+  End
+  Describe 'below'
+    BeforeEach 'say be3'
+    BeforeCall 'echo bc'
+    AfterCall 'echo ac'
+    It 'succeeded: second'
+      When call tail -n 5 "$LOG"
+      The output should equal "bc
+ae2
+ae1
+be1
+be2
+be3
+ac"
+    End
+  End
+End
+
+Describe 'failing hooks'
+  BeforeEach 'test -e /nowhere'
+  It 'FAILED: not run'
+    The value a should equal a
+  End
+End
+Describe 'noisy hooks'
+  AfterEach 'echo noise >&2'
+  It 'FAILED: noise after'
+    The value a should equal a
+  End
+End
+
+Describe 'nounset'
+  set -u
+  It 'succeeded: nothing of ours is unset'
+    code() { echo "${X-none}"; }
+    When call code
+    The output should equal none
+    The variable X should be undefined
+    The variable Y[1] should be undefined
+  End
+  It 'succeeded: unset in run'
+    code() { echo "$NOPE"; }
+    When run code
+    The status should be failure
+    The stderr should include 'NOPE: unbound variable'
+  End
+  It 'FAILED: unset in call ends the example'
+    code() { echo "$NOPE"; }
+    When call code
+    The status should be failure
+    The stderr should include unbound
+  End
+End
+
+Describe 'arrays and values'
+  It 'succeeded: arrays'
+    fill() { A=(x "y z"); declare -gA M=([k]=v ["a b"]=c); A+=(last); }
+    When call fill
+    The variable A[@] should equal 'x y z last'
+    The variable A[1] should equal 'y z'
+    The variable A should equal x
+    The variable M[k] should equal v
+    The variable 'M[a b]' should equal c
+    The variable A[7] should be undefined
+  End
+  It 'succeeded: run leaves no variables'
+    fill() { Z=1; }
+    When run fill
+    The variable Z should be undefined
+    The status should be success
+  End
+  It 'succeeded: result of a function'
+    first() { head -n1; }
+    When call printf 'a\nb\n'
+    The result of function first should equal a
+    The result of "first()" should be successful
+  End
+  It 'succeeded: satisfy'
+    small() { [ "${small:?}" -lt 10 ]; }
+    When call echo 5
+    The output should satisfy small
+  End
+  It 'succeeded: words and lengths'
+    When call printf 'one two  three\nfour\n\n\n'
+    The second word of output should equal two
+    The word 4 of output should equal four
+    The length of output should equal 19
+    The lines of output should equal 2
+    The line 2 of output should start with fo
+    The entire output should end with "four
+
+
+"
+  End
+  It 'succeeded: patterns'
+    When call echo 'error: code 42'
+    The output should match pattern 'error:*|warning:*'
+    The output should not match pattern '*4[!2]'
+  End
+  It 'FAILED: a misspelled matcher'
+    When call echo a
+    The output should contain a
+  End
+  It 'FAILED: a missing argument'
+    When call echo a
+    The output should equal
+  End
+  It 'FAILED: be exists'
+    When call true
+    The path /etc should be exists
+  End
+End
+
+Describe 'control flow'
+  It 'succeeded: return ends the body'
+    When call true
+    The status should be success
+    return 0
+    false
+  End
+  It 'FAILED: a plain failing command'
+    When call true
+    The status should be success
+    false
+  End
+  It 'succeeded: a failing command in a condition'
+    false || x=1
+    if ! false; then y=1; fi
+    ! true || z=1
+    When call echo "${x-}${y-}${z-}"
+    The output should equal 111
+  End
+  It 'skipped: inside if'
+    if [ -d /etc ]; then
+      Skip 'not here'
+    fi
+    When call false
+    The status should be success
+  End
+  It 'skipped: Skip if'
+    Skip if 'root dir' [ -d / ]
+    When call false
+    The status should be success
+  End
+  It 'succeeded: Skip not taken'
+    Skip if 'no dir' [ ! -d / ]
+    [ -d / ] || Skip 'never'
+    When call true
+    The status should be success
+  End
+  It 'pending: fails as it should'
+    Pending 'bug 1'
+    When call false
+    The status should be success
+  End
+  It 'fixed: passes'
+    Pending 'bug 2'
+    When call true
+    The status should be success
+  End
+  It 'FAILED: exit in the body'
+    When call true
+    The status should be success
+    exit 0
+  End
+  It 'WARNED: trace of the code'
+    traced() { set -x; : ; set +x; }
+    When call traced
+    The status should be success
+  End
+  It 'succeeded: code redirects for good'
+    redirected() { exec 2>&1; echo err >&2; }
+    When run redirected
+    The output should equal err
+  End
+  It 'succeeded: traps of the code'
+    trapping() { trap 'echo bye' EXIT; exit 3; }
+    When run trapping
+    The status should equal 3
+    The output should equal bye
+  End
+  It 'succeeded: strict code in run'
+    strict() { set -euo pipefail; false | true; echo unreached; }
+    When run strict
+    The status should be failure
+    The output should equal ''
+  End
+  It 'succeeded: stdin is empty'
+    When call cat
+    The output should equal ''
+  End
+  It 'succeeded: data'
+    Data
+      #|one $HOME
+      #|  two
+    End
+    When call cat
+    The line 1 of output should equal 'one $HOME'
+    The line 2 of output should equal '  two'
+  End
+  It 'succeeded: data from a function'
+    numbers() { seq 3; }
+    Data numbers
+    total() { local s=0 n; while read -r n; do s=$((s + n)); done; echo $s; }
+    When call total
+    The output should equal 6
+  End
+End
+
+Describe 'group state'
+  cd "$SHELLSPEC_WORKDIR" || exit
+  umask 077
+  export GROUP_EXPORT=1
+  local group_local=2
+  shopt -s nullglob
+  It 'succeeded: cwd, options, locals'
+    When call pwd
+    The output should equal "$SHELLSPEC_WORKDIR"
+    The variable group_local should equal 2
+    touch here
+    The path here should be file
+  End
+  It 'succeeded: files stay'
+    The path "$SHELLSPEC_WORKDIR/here" should be file
+  End
+  Describe 'nested'
+    group_local=3
+    cd / || exit
+    It 'succeeded: changed below'
+      The variable group_local should equal 3
+      where=$PWD
+      The variable where should equal /
+    End
+  End
+  It 'succeeded: as before'
+    The variable group_local should equal 2
+    The value "$PWD" should equal "$SHELLSPEC_WORKDIR"
+  End
+End
+It 'succeeded: gone at End'
+  The variable group_local should be undefined
+  The variable GROUP_EXPORT should be undefined
+End

@@ -1,0 +1,242 @@
+"""A stream as a socket, moved by an event loop that the test turns."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.machine.libvirt import stream
+from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.stream import StreamSocket
+from harness.provisioning.wait import Deadline
+from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirt, FakeLibvirtError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LONG_S = 20.0
+READABLE, WRITABLE, ERROR, HANGUP = 1, 2, 4, 8
+WOULD_BLOCK = -2
+
+
+class FakeStream:
+    """A `virStream`: has what the guest says in `incoming`, and takes `room` bytes."""
+
+    def __init__(self) -> None:
+        self.incoming: list[bytes | int | Exception] = []
+        self.taken = b""
+        self.room = 1 << 20
+        self.interest = 0
+        self.is_watched = False
+        self.is_aborted = False
+
+    def recv(self, _size: int) -> bytes | int:
+        answer = self.incoming.pop(0) if self.incoming else WOULD_BLOCK
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def send(self, data: bytes) -> int:
+        if not self.room:
+            return WOULD_BLOCK
+        part = data[: self.room]
+        self.room -= len(part)
+        self.taken += part
+        return len(part)
+
+    def eventAddCallback(self, events: int, callback: Any, _opaque: object) -> None:  # noqa: N802
+        self.interest, self.callback, self.is_watched = events, callback, True
+
+    def eventUpdateCallback(self, events: int) -> None:  # noqa: N802
+        self.interest = events
+
+    def eventRemoveCallback(self) -> None:  # noqa: N802
+        self.is_watched = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def turn(self, events: int) -> None:
+        """Have the loop find `events`, as far as somebody asked for them."""
+        self.callback(self, events & self.interest, None)
+
+
+class LoopLibvirt(FakeLibvirt):
+    """The part of the module that watches streams and sockets."""
+
+    VIR_STREAM_NONBLOCK = 1
+    VIR_STREAM_EVENT_READABLE = VIR_EVENT_HANDLE_READABLE = READABLE
+    VIR_STREAM_EVENT_WRITABLE = VIR_EVENT_HANDLE_WRITABLE = WRITABLE
+    VIR_STREAM_EVENT_ERROR = VIR_EVENT_HANDLE_ERROR = ERROR
+    VIR_STREAM_EVENT_HANGUP = VIR_EVENT_HANDLE_HANGUP = HANGUP
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handle: Callable[..., None] | None = None
+        self.interest = 0
+
+    def virEventAddHandle(self, _fd: int, events: int, call: Any, _: object) -> int:  # noqa: N802
+        self.handle, self.interest = call, events
+        return 5
+
+    def virEventUpdateHandle(self, watch: int, events: int) -> None:  # noqa: N802
+        assert watch == 5
+        self.interest = events
+
+    def virEventRemoveHandle(self, watch: int) -> None:  # noqa: N802
+        assert watch == 5
+        self.handle = None
+
+    def turn(self, events: int) -> None:
+        if self.handle is not None:
+            self.handle(5, 0, events & self.interest, None)
+
+
+class StreamConnect(FakeConnect):
+    """A connection that gives out one stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = FakeStream()
+
+    def newStream(self, flags: int) -> FakeStream:  # noqa: N802
+        assert flags == LoopLibvirt.VIR_STREAM_NONBLOCK
+        return self.stream
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> LoopLibvirt:
+    fake = LoopLibvirt()
+    monkeypatch.setattr(stream, "load_libvirt", lambda: fake)
+    return fake
+
+
+@pytest.fixture
+def guest(libvirt: FakeLibvirt, loop: LoopLibvirt) -> StreamConnect:
+    del loop
+    raw = StreamConnect()
+    libvirt.connects.append(raw)
+    return raw
+
+
+@pytest.fixture
+def connection(guest: StreamConnect) -> Iterator[Connection]:
+    del guest
+    with Connection.open("qemu:///system", deadline=Deadline.after(LONG_S)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def opened(connection: Connection, guest: StreamConnect) -> Iterator[StreamSocket]:
+    made = StreamSocket(connection, "the console", lambda _: 0)
+    made.ours.setblocking(False)
+    yield made
+    guest.stream.turn(HANGUP)
+    made.close()
+
+
+def test_what_the_guest_says_comes_out_and_is_logged(
+    connection: Connection, guest: StreamConnect
+) -> None:
+    log = io.BytesIO()
+    log.close = lambda: None  # type: ignore[method-assign]
+    made = StreamSocket(connection, "the console", lambda _: 0, log=log)
+    guest.stream.incoming = [b"login: ", WOULD_BLOCK]
+
+    guest.stream.turn(READABLE)
+
+    assert made.ours.recv(100) == b"login: "
+    assert log.getvalue() == b"login: "
+    guest.stream.turn(HANGUP)
+    made.close()
+
+
+def test_what_is_typed_reaches_the_guest(
+    opened: StreamSocket, guest: StreamConnect, loop: LoopLibvirt
+) -> None:
+    opened.ours.send(b"root\n")
+
+    loop.turn(READABLE)
+
+    assert guest.stream.taken == b"root\n"
+
+
+def test_stream_that_takes_no_more_is_waited_for(
+    opened: StreamSocket, guest: StreamConnect, loop: LoopLibvirt
+) -> None:
+    guest.stream.room = 2
+    opened.ours.send(b"root\n")
+    loop.turn(READABLE)
+    assert guest.stream.interest & WRITABLE
+
+    guest.stream.room = 100
+    guest.stream.turn(WRITABLE)
+
+    assert guest.stream.taken == b"root\n"
+    assert not guest.stream.interest & WRITABLE
+
+
+def test_guest_that_nobody_listens_to_is_read_no_further(
+    opened: StreamSocket, guest: StreamConnect, loop: LoopLibvirt
+) -> None:
+    """Its writes wait, as at a real serial line; when somebody reads, it goes on."""
+    guest.stream.incoming = [b"x" * 65536] * 64
+
+    guest.stream.turn(READABLE)
+
+    assert guest.stream.incoming, "It was expected to be left unread, but all was taken."
+    assert not guest.stream.interest & READABLE
+    read = 0
+    for _ in range(1000):
+        with contextlib.suppress(BlockingIOError):
+            read += len(opened.ours.recv(1 << 20))
+        loop.turn(WRITABLE)
+        guest.stream.turn(READABLE)
+    assert (guest.stream.incoming, read) == ([], 64 * 65536)
+
+
+def test_last_words_come_before_the_end(opened: StreamSocket, guest: StreamConnect) -> None:
+    guest.stream.incoming = [b"reboot: Power down", b""]
+
+    guest.stream.turn(READABLE | HANGUP)
+
+    assert opened.ours.recv(100) == b"reboot: Power down"
+    assert opened.ours.recv(100) == b""
+    assert guest.stream.is_aborted
+    assert not guest.stream.is_watched
+
+
+def test_broken_stream_ends(opened: StreamSocket, guest: StreamConnect) -> None:
+    guest.stream.incoming = [FakeLibvirtError("broken", code=1)]
+    guest.stream.turn(READABLE)
+
+    assert opened.ours.recv(100) == b""
+
+
+def test_closed_socket_closes_the_stream(
+    connection: Connection, guest: StreamConnect, loop: LoopLibvirt
+) -> None:
+    made = StreamSocket(connection, "the console", lambda _: 0)
+    made.ours.shutdown(2)
+
+    loop.turn(READABLE | HANGUP)
+    made.close()
+
+    assert guest.stream.is_aborted
+    assert loop.handle is None
+
+
+def test_stream_that_cannot_be_opened_leaves_nothing(
+    connection: Connection, guest: StreamConnect, loop: LoopLibvirt
+) -> None:
+    def refuse(_: object) -> None:
+        raise ValueError("no console")
+
+    with pytest.raises(ValueError, match="no console"):
+        StreamSocket(connection, "the console", refuse)
+
+    assert guest.stream.is_aborted
+    assert loop.handle is None
