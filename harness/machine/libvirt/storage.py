@@ -21,20 +21,24 @@ from xml.etree import ElementTree as ET
 from harness.errors import HarnessError
 from harness.lease import hold, leased_folder, make_private_folder, sweep
 from harness.machine.libvirt.complaint import Code, LibvirtError
+from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from harness.machine.libvirt.connection import Connection
-    from harness.provisioning.wait import Deadline
 
 #: What libvirt puts into one message of a stream (VIR_NET_MESSAGE_LEGACY_PAYLOAD_MAX, less a head).
 CHUNK = 262_120
 _LOG = logging.getLogger(__name__)
 _MARK = ".ready"
 _PREFIX = "far"
+_LIST_S = 60.0
 _TENTH = 10
+#: From so many bytes on, the end of an upload is told, and each tenth of it.
+_WORTH_TELLING = 1 << 20
+_LARGE = 64 << 20
 _WITH_BUILD = 1  # VIR_STORAGE_POOL_CREATE_WITH_BUILD
 _PHYSICAL = 1  # VIR_STORAGE_VOL_GET_PHYSICAL
 _OWNER = re.compile(
@@ -144,24 +148,48 @@ class Storage:
         self._remove(volume.name)
 
     def names(self) -> list[str]:
-        """Return the names of all volumes of the pool, as libvirt lists them."""
-        pool = self._pool()
-        return sorted(self._connection.run("the list of volumes", pool.listVolumes))
+        """Return the names of all volumes of the pool, as its folder has them at this moment.
+
+        What libvirt remembers may lag behind: it looks at the folder anew, in a thread of its own,
+        after each upload.
+        """
+
+        def look() -> Observation[list[str]]:
+            pool = self._pool()
+            try:
+                self._connection.run("the look at the storage", lambda: pool.refresh(0))
+                return Observation(
+                    sorted(self._connection.run("the list of volumes", pool.listVolumes)), "listed"
+                )
+            except LibvirtError as error:
+                # While a volume is being made, or by somebody else the pool itself.
+                if error.code not in {Code.INTERNAL_ERROR, Code.OPERATION_INVALID}:
+                    raise
+                return Observation(None, str(error))
+
+        try:
+            return wait_for(
+                f"the list of volumes in '{self._folder}'", look, Deadline.after(_LIST_S)
+            )
+        except WaitTimeoutError as error:
+            raise HarnessError(f"{error} See what else uses that pool.") from error
 
     def own_names(self) -> list[str]:
         """Return the names of volumes that this run alone has made and not removed."""
         return [name for name in self.names() if name.startswith(f"run.{self._owner}-")]
 
-    def sweep(self, host: str, living: set[str]) -> list[str]:
-        """Remove what runs of this host left that were killed: all that is not `living`'s.
+    def sweep(self, host: str, living: Callable[[], Collection[str]]) -> list[str]:
+        """Remove what runs of this host left that were killed: all that is not of the `living`.
 
         Other hosts' runs are theirs to judge.
         """
         names = self.names()
+        # Asked for after the names: who has a volume in that list was alive before it.
+        alive = living()
         swept = []
         for name in names:
             owner = _OWNER.match(name)
-            if owner is None or owner["host"] != host or owner["session"] in living:
+            if owner is None or owner["host"] != host or owner["session"] in alive:
                 continue
             whole = name.removesuffix(_MARK)
             is_shared = owner["kind"] != "run" and f"{whole}{_MARK}" in names
@@ -244,7 +272,7 @@ class Storage:
                 sent += (taken := self._connection.run(what, _sending(stream, rest)))
                 rest = rest[taken:]
             tenths = sent * _TENTH // size
-            if size > CHUNK and tenths > told:
+            if tenths > told and (size >= _LARGE or sent == size >= _WORTH_TELLING):
                 told = tenths
                 self._tell(
                     f"uploaded {tenths * 100 // _TENTH} % of {content.title} ({size >> 20} MiB) "
@@ -294,12 +322,12 @@ def open_storage(
     """
     make_private_folder(state)
     host = _identity(state)
-    sweep(state)
-    with leased_folder(state, prefix=_PREFIX) as lease:
-        locks = make_private_folder(state / "locks")
+    # Apart from the locks: a sweep removes each folder that nobody holds a lease of.
+    runs, locks = (make_private_folder(state / name) for name in ("runs", "locks"))
+    sweep(runs)
+    with leased_folder(runs, prefix=_PREFIX) as lease:
         storage = Storage(connection, folder, owner=f"{host}-{lease.name}", locks=locks, tell=tell)
-        living = {path.name for path in state.glob(f"{_PREFIX}-*")}
-        storage.sweep(host, living)
+        storage.sweep(host, lambda: {path.name for path in runs.glob(f"{_PREFIX}-*")})
         try:
             yield storage
         finally:

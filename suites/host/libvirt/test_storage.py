@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
+from harness.machine.libvirt import storage as storages
 from harness.machine.libvirt.binding import load_libvirt
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.daemon import private_daemon
@@ -94,8 +95,19 @@ def test_content_is_uploaded_whole_with_progress(far: FarHost) -> None:
 
         assert Path(volume.path).read_bytes() == DATA
     assert len(DATA) > 4 * CHUNK
-    assert told[-1] == f"uploaded 100 % of the file 'disk' (1 MiB) to '{far.uri}'"
-    assert len(told) > 2
+    assert told == [f"uploaded 100 % of the file 'disk' (1 MiB) to '{far.uri}'"]
+
+
+def test_large_upload_is_told_tenth_by_tenth(
+    far: FarHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storages, "_LARGE", len(DATA))
+    told: list[str] = []
+    with far.storage(told) as storage:
+        storage.ensure(far.content(DATA + b"large"), deadline=_deadline())
+
+    assert told[0].startswith("uploaded 20 % of the file 'disk'")
+    assert told[-1].startswith("uploaded 100 % of")
 
 
 def test_content_is_uploaded_once_for_all_runs(far: FarHost) -> None:
@@ -179,15 +191,10 @@ def test_upload_that_fails_leaves_nothing(far: FarHost) -> None:
 def test_interrupted_upload_is_not_used_and_swept(far: FarHost) -> None:
     """A run that is killed amid its upload leaves a volume without a mark."""
     content = far.content(DATA + b"interrupted")
-    owner = spawn(
-        [sys.executable, "-c", _UPLOADER, far.uri, str(far.folder), str(far.near), content.key],
-        stdin=PIPE,
-        stdout=PIPE,
-        cwd=REPOSITORY,
-    )
+    owner = spawn(_worker(far, content, "stalling"), stdin=PIPE, stdout=PIPE, cwd=REPOSITORY)
     try:
         assert owner.stdout is not None
-        assert b"uploaded 20 %" in owner.stdout.readline()
+        assert owner.stdout.readline() == b"begun\n"
         half = [each for each in far.folder.iterdir() if each.name.startswith(content.key)]
         assert len(half) == 1
 
@@ -217,51 +224,47 @@ def _wait_until_swept(far: FarHost, content: Content) -> None:
     wait_for("the sweep of the broken upload", look, _deadline())
 
 
-_UPLOADER = """\
+_WORKER = """\
 import sys
 from pathlib import Path, PurePosixPath
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.storage import Content, open_storage
 from harness.provisioning.wait import Deadline
 
-uri, folder, near, key = sys.argv[1:]
+class Stalling(Content):
+    def chunks(self):
+        for chunk in super().chunks():
+            yield chunk
+            print("begun", flush=True)
+            sys.stdin.read()
 
-def tell(progress):
-    print(progress, flush=True)
-    sys.stdin.read()
-
+uri, folder, near, key, kind = sys.argv[1:]
 deadline = Deadline.after(60)
 with Connection.open(uri, deadline=deadline) as connection:
     with open_storage(
-        connection, PurePosixPath(folder), state=Path(near) / "state", tell=tell
+        connection, PurePosixPath(folder), state=Path(near) / "state", tell=print
     ) as storage:
-        content = Content(title="a disk", path=Path(near) / "disk", key=key)
-        storage.ensure(content, deadline=deadline)
+        shape = {"stalling": Stalling, "plain": Content}[kind]
+        content = shape(title="a disk", path=Path(near) / "disk", key=key)
+        print(storage.ensure(content, deadline=deadline).name)
 """
 
-_WORKER = (
-    _UPLOADER.replace("    sys.stdin.read()\n", "").replace(
-        "storage.ensure(", "volume = storage.ensure("
-    )
-    + "        print(volume.name)\n"
-)
+
+def _worker(far: FarHost, content: Content, kind: str) -> list[str]:
+    places = (far.uri, str(far.folder), str(far.near))
+    return [sys.executable, "-c", _WORKER, *places, content.key, kind]
 
 
 def test_workers_that_come_at_once_upload_once(far: FarHost) -> None:
     content = far.content(DATA + b"workers")
     workers = [
-        spawn(
-            [sys.executable, "-c", _WORKER, far.uri, str(far.folder), str(far.near), content.key],
-            stdout=PIPE,
-            cwd=REPOSITORY,
-        )
-        for _ in range(3)
+        spawn(_worker(far, content, "plain"), stdout=PIPE, cwd=REPOSITORY) for _ in range(3)
     ]
     names = []
     uploads = 0
     for worker in workers:
-        out, _ = worker.communicate(timeout=PATIENCE_S)
-        assert worker.returncode == 0
+        out, err = worker.communicate(timeout=PATIENCE_S)
+        assert worker.returncode == 0, err.decode()
         lines = out.decode().splitlines()
         names.append(lines[-1])
         uploads += any("100 %" in line for line in lines)

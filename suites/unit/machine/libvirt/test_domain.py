@@ -1,0 +1,242 @@
+"""A domain's life, and the proof that it is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from harness.errors import HarnessError
+from harness.machine.libvirt import domain as domain_module
+from harness.machine.libvirt import monitor
+from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.domain import Domain
+from harness.machine.libvirt.monitor import MonitorEvents
+from harness.machine.qmp import names
+from harness.provisioning.wait import Deadline
+from suites.unit.machine.libvirt.fake_libvirt import (
+    FakeConnect,
+    FakeLibvirt,
+    FakeLibvirtError,
+)
+from suites.unit.machine.libvirt.test_monitor import FakeQemu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LONG_S = 20.0
+LIFE_CYCLE, DEVICE_REMOVED, STOPPED = 0, 15, 5
+NO_DOMAIN, OPERATION_FAILED = 42, 9
+PAUSED_AND_AUTODESTROY = 3
+
+
+class LivingDomain:
+    """A `virDomain` on a host."""
+
+    def __init__(self, host: Host, uuid: str) -> None:
+        self.host = host
+        self.uuid = uuid
+
+    def UUIDString(self) -> str:  # noqa: N802
+        return self.uuid
+
+    def destroy(self) -> int:
+        self.host.calls.append("destroy")
+        if not self.host.is_stubborn:
+            self.host.living.remove(self.uuid)
+        return 0
+
+    def detachDeviceAlias(self, alias: str, _flags: int) -> int:  # noqa: N802
+        self.host.calls.append(f"detach {alias}")
+        if not self.host.is_stubborn:
+            self.host.tell(DEVICE_REMOVED, self, alias)
+        return 0
+
+
+class Host(FakeConnect):
+    """A connection whose host has domains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.living: list[str] = []
+        self.is_stubborn = False
+        self.refusal: FakeLibvirtError | None = None
+        self.uuid = ""
+
+    def createXML(self, _xml: str, flags: int) -> LivingDomain:  # noqa: N802
+        assert flags == PAUSED_AND_AUTODESTROY
+        if self.refusal is not None:
+            raise self.refusal
+        self.living.append(self.uuid)
+        return LivingDomain(self, self.uuid)
+
+    @override
+    def domainEventRegisterAny(
+        self, domain: object, event: int, callback: Callable[..., None], opaque: object
+    ) -> int:
+        assert isinstance(domain, LivingDomain)
+        return super().domainEventRegisterAny(None, event, callback, opaque)
+
+    def lookupByUUIDString(self, uuid: str) -> LivingDomain:  # noqa: N802
+        if uuid not in self.living:
+            raise FakeLibvirtError("Domain not found", code=NO_DOMAIN)
+        return LivingDomain(self, uuid)
+
+    def listAllDomains(self, _flags: int) -> list[LivingDomain]:  # noqa: N802
+        return [LivingDomain(self, uuid) for uuid in self.living]
+
+
+class Flags:
+    """The part of the module `libvirt` that a start needs."""
+
+    VIR_DOMAIN_START_PAUSED = 1
+    VIR_DOMAIN_START_AUTODESTROY = 2
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+@pytest.fixture
+def connection(
+    libvirt: FakeLibvirt, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Connection]:
+    qemu = FakeQemu()
+    monkeypatch.setattr(monitor, "load_libvirt_qemu", lambda: qemu)
+    monkeypatch.setattr(domain_module, "load_libvirt", lambda: Flags)
+    libvirt.connects.append(host)
+    with Connection.open("qemu:///system", deadline=Deadline.after(LONG_S)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def domain(connection: Connection, host: Host) -> Domain:
+    made = Domain(connection, MonitorEvents(connection), machine="node")
+    host.uuid = made.uuid
+    return made
+
+
+def start(domain: Domain) -> None:
+    domain.start("<domain/>", emulator="/usr/bin/qemu")
+
+
+def test_name_is_the_machines_with_digits_of_its_own(domain: Domain) -> None:
+    assert domain.name == f"node-{domain.uuid[:8]}"
+
+
+def test_domain_that_is_closed_is_ended_and_heard_of_no_more(domain: Domain, host: Host) -> None:
+    start(domain)
+    assert domain.is_running
+
+    domain.close()
+
+    assert host.living == []
+    assert host.callbacks == {}
+    assert not domain.is_running
+
+
+def test_domain_that_is_still_listed_is_told(domain: Domain, host: Host) -> None:
+    """The proof refuses: an end that libvirt only claims is none."""
+    host.is_stubborn = True
+    start(domain)
+
+    with pytest.raises(HarnessError, match=r"still lists its domain 'node-.*virsh destroy node-"):
+        domain.close()
+
+
+def test_domain_that_went_by_itself_is_not_ended_again(domain: Domain, host: Host) -> None:
+    start(domain)
+    host.tell(LIFE_CYCLE, LivingDomain(host, domain.uuid), STOPPED, 0)
+
+    domain.close()
+
+    assert "destroy" not in host.calls
+    with pytest.raises(HarnessError, match=r"'node' ended \(stopped\)"):
+        domain.monitor.wait_for_event("anything", names("STOP"), Deadline.after(LONG_S))
+
+
+def test_domain_that_libvirt_no_longer_knows_is_over(domain: Domain, host: Host) -> None:
+    start(domain)
+    host.living.clear()
+
+    domain.close()
+
+    assert not domain.is_running
+
+
+def test_libvirtd_that_came_instead_is_asked_to_end_the_domain(
+    domain: Domain, host: Host, libvirt: FakeLibvirt
+) -> None:
+    """After a crash of libvirtd its domains go on, and nobody else would end them."""
+    start(domain)
+    successor = Host()
+    successor.living.append(domain.uuid)
+    libvirt.connects.append(successor)
+    host.break_down()
+    assert domain.is_lost
+    assert not domain.is_running
+
+    domain.close()
+
+    assert successor.living == []
+
+
+def test_domain_whose_libvirtd_stays_away_is_told_of(
+    domain: Domain, host: Host, libvirt: FakeLibvirt
+) -> None:
+    start(domain)
+    libvirt.connects.append(FakeLibvirtError("No such file or directory", code=38, errno=2))
+    host.break_down()
+
+    with pytest.raises(HarnessError, match=r"'node' may run on: .*virsh destroy node-"):
+        domain.close()
+
+
+def test_domain_of_another_connection_is_lost_though_that_is_alive(
+    domain: Domain, host: Host, connection: Connection, libvirt: FakeLibvirt
+) -> None:
+    start(domain)
+    libvirt.connects.append(Host())
+    host.break_down()
+
+    connection.reopen(Deadline.after(LONG_S))
+
+    assert not connection.is_lost
+    assert domain.is_lost
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("domain 'node' already exists with uuid x", r"has the name 'node-.*run again"),
+        ("this QEMU doesn't support 'x'", r"Where '/usr/bin/qemu' lacks a device.*by --qemu"),
+    ],
+)
+def test_start_that_is_refused_leaves_nothing_and_names_the_remedy(
+    domain: Domain, host: Host, said: str, remedy: str
+) -> None:
+    host.refusal = FakeLibvirtError(said, code=OPERATION_FAILED)
+
+    with pytest.raises(HarnessError, match=remedy):
+        start(domain)
+
+    domain.close()
+    assert host.callbacks == {}
+
+
+def test_device_is_gone_once_libvirt_says_so(domain: Domain, host: Host) -> None:
+    start(domain)
+
+    domain.detach("the seed", "ua-seed", Deadline.after(LONG_S))
+
+    assert host.calls[-1] == "detach ua-seed"
+
+
+def test_device_that_the_guest_keeps_is_told_at_the_deadline(domain: Domain, host: Host) -> None:
+    start(domain)
+    host.is_stubborn = True
+
+    with pytest.raises(HarnessError, match="did not tell of the removal of the seed"):
+        domain.detach("the seed", "ua-seed", Deadline.after(0.0))
