@@ -35,6 +35,7 @@ def test_host_without_libvirts_binding_is_told_of_the_extra(
 
     monkeypatch.setattr(connection, "load_libvirt", refuse)
     monkeypatch.setattr("harness.machine.libvirt.driver.require_qemu", lambda _: None)
+    monkeypatch.setattr("harness.machine.libvirt.driver.host_folder", lambda: tmp_path)
     settings = Settings(cache=tmp_path, machine_driver="libvirt", machine_uri="qemu:///system")
 
     with pytest.raises(RequirementError, match=r"\[libvirt\]"), open_driver(settings, print):
