@@ -21,7 +21,7 @@ from harness.machine.devicestate import (
     with_kernel_header,
 )
 from harness.machine.libvirt.complaint import ConnectionLostError, LibvirtError
-from harness.machine.libvirt.domain import Domain
+from harness.machine.libvirt.domain import POWERED_OFF, Domain
 from harness.machine.libvirt.domain_xml import (
     SEED_ALIAS,
     alias_of,
@@ -30,7 +30,6 @@ from harness.machine.libvirt.domain_xml import (
     render_seed_disk,
 )
 from harness.machine.libvirt.stream import StreamSocket
-from harness.machine.qmp import names
 from harness.machine.rest import wait_until_idle
 from harness.machine.rootports import RootPorts
 from harness.provisioning.wait import Deadline
@@ -362,14 +361,12 @@ class LibvirtMachine:
 
         Raises HarnessError when it reset instead, or is still up at the deadline.
         """
-        event = self._domain.monitor.wait_for_event("its power-off", names("SHUTDOWN"), deadline)
-        reason = event.data.get("reason")
-        if reason != "guest-shutdown":
+        ending = self._domain.wait_for_end(deadline)
+        if ending != POWERED_OFF:
             raise HarnessError(
-                f"Machine '{self.spec.name}' was expected to power off, but ended by "
-                f"'{reason}'. Its console's last lines:\n{self.console.tail()}"
+                f"Machine '{self.spec.name}' was expected to power off, but ended as '{ending}'. "
+                f"Its console's last lines:\n{self.console.tail()}"
             )
-        self._domain.wait_for_end(deadline)
 
     def kill(self) -> None:
         """End the domain at once; whoever waits for this machine learns that it has ended."""
