@@ -137,10 +137,7 @@ class Domain:
         )
 
     def wait_for_end(self, deadline: Deadline) -> str:
-        """Wait until its QEMU has ended, and return how libvirt calls that; `POWERED_OFF` is one.
-
-        A guest that reboots, where it may not, was destroyed.
-        """
+        """Wait until its QEMU has ended, and return how libvirt calls that; `POWERED_OFF` is one."""
         event = self._events.wait_for(
             f"the end of machine '{self._machine}'", kinds(EventKind.STOPPED), deadline
         )

@@ -30,6 +30,7 @@ from harness.machine.libvirt.domain_xml import (
     render_seed_disk,
 )
 from harness.machine.libvirt.stream import StreamSocket
+from harness.machine.qmp import names
 from harness.machine.rest import wait_until_idle
 from harness.machine.rootports import RootPorts
 from harness.provisioning.wait import Deadline
@@ -361,11 +362,13 @@ class LibvirtMachine:
 
         Raises HarnessError when it reset instead, or is still up at the deadline.
         """
-        ending = self._domain.wait_for_end(deadline)
-        if ending != POWERED_OFF:
+        event = self._domain.monitor.wait_for_event("its power-off", names("SHUTDOWN"), deadline)
+        ending, reason = self._domain.wait_for_end(deadline), event.data.get("reason")
+        # To libvirt, a guest that resets although it may not has shut down too.
+        if ending != POWERED_OFF or reason != "guest-shutdown":
             raise HarnessError(
-                f"Machine '{self.spec.name}' was expected to power off, but ended as '{ending}'. "
-                f"Its console's last lines:\n{self.console.tail()}"
+                f"Machine '{self.spec.name}' was expected to power off, but ended as '{ending}', by "
+                f"'{reason}'. Its console's last lines:\n{self.console.tail()}"
             )
 
     def kill(self) -> None:
