@@ -84,7 +84,7 @@ def test_guest_that_powers_off_ends_its_domain(
         machine.guest.run("systemctl", "--no-block", "reboot", "--force")
 
         with pytest.raises(
-            HarnessError, match="expected to power off, but ended .* by 'guest-reset'"
+            HarnessError, match=r"expected to power off, but ended .* by 'guest-reset'"
         ):
             machine.vm.wait_for_power_off(machine.deadline(15))
 
