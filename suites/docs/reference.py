@@ -28,6 +28,7 @@ from harness.image.catalogue import RecipeFile
 from harness.image.catalogue import load_catalogue as load_images
 from harness.image.source import Stock, StockFile
 from harness.lab.node import NodeRequest
+from harness.machine.libvirt import health
 from harness.plugin import specfiles
 from harness.plugin.report import _ATTACHED
 from harness.provisioning import exit_codes
@@ -411,6 +412,11 @@ class _NothingInstalled:
         return CommandResult(argv=tuple(argv), exit_code=127, stdout="", stderr="not found")
 
 
+def libvirt_requirements() -> list[Row]:
+    """Return what `harness doctor` looks at where libvirt is to run machines."""
+    return [(name, None) for name in health.REQUIREMENTS]
+
+
 def requirements(cache: Path) -> list[Row]:
     """Return what `harness doctor` looks for."""
     settings = Settings(cache=cache, qemu="no-such-qemu")
@@ -452,6 +458,7 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Event": events,
     "Frame": lambda _: agent_frames(),
     "Requirement": requirements,
+    "Requirement of libvirt": lambda _: libvirt_requirements(),
 }
 
 #: Tables that are checked elsewhere, or of which nothing but their paths and names can be.

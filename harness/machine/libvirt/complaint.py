@@ -157,7 +157,7 @@ def refused_connection(uri: HostUri, user: str, complaint: Complaint) -> Harness
             "by --machine-uri."
         )
     way = (
-        f"`ssh {uri.host} true` has to work without a password"
+        f"`{uri.ssh_command}` has to work without a password"
         if uri.transport == "ssh"
         else f"the transport '{uri.transport}' has to lead to a running libvirtd"
     )

@@ -8,13 +8,14 @@ import os
 import pwd
 import shutil
 import stat
-import tempfile
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.lease import leased_folder
+from harness.machine.broker import host_folder
 from harness.machine.finding import Finding
 from harness.machine.libvirt.binding import load_libvirt
 from harness.machine.libvirt.complaint import NotAllowedError
@@ -32,6 +33,8 @@ _DAEMON = "libvirtd"
 _PERMISSION = "permission for libvirt"
 _EMULATOR = "libvirt's emulator"
 _KVM = "KVM for libvirt's QEMU"
+#: All that is looked at, in this order.
+REQUIREMENTS = (_BINDING, _DAEMON, _PERMISSION, _EMULATOR, _KVM)
 _ARCH = "x86_64"
 _MACHINE = "q35"
 _ACL = "system.posix_acl_access"
@@ -81,7 +84,7 @@ def examine(uri: str | None, *, qemu: str, accelerator: Accelerator | None) -> l
     binding = _met(_BINDING, f"libvirt-python, on libvirt {version}.")
     told: list[str] = []
     with contextlib.ExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="gnh-")))
+        folder = opened.enter_context(leased_folder(host_folder() / "libvirt", prefix="h"))
         try:
             connection = connect(uri or DEFAULT_URI, folder, opened, told.append)
         except NotAllowedError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
@@ -23,6 +24,8 @@ class HostUri:
     transport: str
     host: str | None
     is_session: bool
+    user: str | None = None
+    port: int | None = None
 
     @classmethod
     def parse(cls, text: str, *, source: str = OPTION) -> HostUri:
@@ -32,7 +35,7 @@ class HostUri:
         """
         try:
             parts = urlsplit(text)
-            host = parts.hostname
+            host, port = parts.hostname, parts.port
         except ValueError as error:
             raise _refused(text, str(error), source) from error
         driver, _, transport = parts.scheme.partition("+")
@@ -52,12 +55,20 @@ class HostUri:
             transport=transport or ("unix" if host is None else "tls"),
             host=host,
             is_session=parts.path == "/session",
+            user=parts.username,
+            port=port,
         )
 
     @property
     def is_local(self) -> bool:
         """Tell whether its machines see this host's files."""
         return self.transport == "unix" and self.host is None
+
+    @property
+    def ssh_command(self) -> str:
+        """Return a command that works where libvirt's own way by ssh does."""
+        there = f"{self.user}@{self.host}" if self.user else str(self.host)
+        return shlex.join(["ssh", *(["-p", str(self.port)] if self.port else []), there, "true"])
 
     @property
     def unattended(self) -> str:

@@ -17,6 +17,7 @@ from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.daemon import private_daemon
 from harness.machine.libvirt.events import DomainEvents, EventKind, kinds
 from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.watchdog import LibvirtHangsError
 from harness.provisioning.command import PIPE, end, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.host.libvirt.conftest import PATIENCE_S
@@ -98,6 +99,22 @@ def test_killed_daemon_starts_again(daemon: PrivateDaemon, connection: Connectio
 
     connection.reopen(_deadline())
 
+    assert _names(connection) == []
+
+
+def test_daemon_that_hangs_is_told_with_the_stacks(
+    daemon: PrivateDaemon, connection: Connection
+) -> None:
+    libvirtd = daemon.processes()[-1]
+    os.kill(libvirtd, signal.SIGSTOP)
+    try:
+        with pytest.raises(LibvirtHangsError) as caught:
+            connection.run("the list of domains", connection.raw.listAllDomains, limit_s=0.2)
+    finally:
+        os.kill(libvirtd, signal.SIGCONT)
+
+    assert "did not answer the list of domains" in str(caught.value)
+    assert "in listAllDomains" in str(caught.value)
     assert _names(connection) == []
 
 

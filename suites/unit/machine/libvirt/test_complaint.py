@@ -66,6 +66,7 @@ def test_user_without_permission_is_told_which_group_to_join(code: Code, number:
     ("uri", "remedy"),
     [
         ("qemu+ssh://far/system", "`ssh far true` has to work without a password"),
+        ("qemu+ssh://ada@far:22022/system", "`ssh -p 22022 ada@far true` has to work"),
         ("qemu+tls://far/system", "the transport 'tls' has to lead to a running libvirtd"),
     ],
 )

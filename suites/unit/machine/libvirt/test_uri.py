@@ -38,6 +38,7 @@ def test_uri_tells_whose_files_its_machines_see(
         ("qemu:///", "its path '/' is none of"),
         ("qemu+ssh:///system", "'ssh' needs a host"),
         ("qemu+ssh://[::1/system", "Invalid IPv6 URL"),
+        ("qemu+ssh://far:many/system", "Port could not be cast to integer value"),
     ],
 )
 def test_what_is_no_uri_is_refused_with_examples(text: str, why: str) -> None:
