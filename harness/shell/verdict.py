@@ -206,20 +206,17 @@ def _judge_leftovers(told: Told, streams: Streams) -> None:
         told.add_problem(0, "The example states no expectation.", is_warning=True)
     if not told.when:
         return
-    if streams.stdout_bytes and Stream.STDOUT not in told.claims:
-        told.add_problem(
-            told.when,
-            "There was output to stdout, and no expectation mentions it:\n"
-            + shorten(streams.stdout().rstrip("\n")),
-            is_warning=True,
-        )
-    if streams.stderr_bytes and Stream.STDERR not in told.claims:
-        told.add_problem(
-            told.when,
-            "There was output to stderr, and no expectation mentions it:\n"
-            + shorten(streams.stderr().rstrip("\n")),
-            is_warning=True,
-        )
+    for name, stream, size, text in (
+        ("stdout", Stream.STDOUT, streams.stdout_bytes, streams.stdout),
+        ("stderr", Stream.STDERR, streams.stderr_bytes, streams.stderr),
+    ):
+        if size and stream not in told.claims:
+            told.add_problem(
+                told.when,
+                f"There was output to {name}, and no expectation mentions it:\n"
+                + shorten(text().rstrip("\n")),
+                is_warning=True,
+            )
     if told.status and Stream.STATUS not in told.claims:
         told.add_problem(
             told.when,
