@@ -212,7 +212,7 @@ class _Translator:
         # A body is kept as text and read when it runs: as parsed code, of which the shell makes
         # two more copies, it would make every fork dearer. It is read where it begins, so that
         # its lines count from there.
-        text = f'eval "${{__hx_text[{len(self.texts)}]}}"'
+        text = f'builtin eval "${{__hx_text[{len(self.texts)}]}}"'
         self.texts.append("\n".join(block.out))
         stdin = " </dev/null" if len(self.blocks) == 1 else ""
         below = "\n" * (line - block.begin)

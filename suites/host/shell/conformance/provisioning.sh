@@ -265,6 +265,23 @@ Describe 'overrides'
   End
 End
 
+Describe 'overrides of a group'
+  eval() { echo "eval $*"; }
+  builtin_like() { eval "$1"; }
+  printf() { builtin printf "$@"; }
+  It 'succeeded: eval'
+    When call builtin_like 'rm -rf /'
+    The output should equal 'eval rm -rf /'
+    false || :
+    if false; then :; fi
+  End
+  It 'FAILED: a failing command still ends the body'
+    When call true
+    false
+    The status should be success
+  End
+End
+
 Describe 'more mocks'
   It 'succeeded: the last command of a mock is its status'
     Mock judge
