@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Runner
 
-URI_FORMS = "'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=SECONDS]'"
+URI_FORMS = "'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=SECONDS&sudo=yes]'"
 _CONNECT_S = 10
 #: What ssh may take beyond that and a command's own limit on the node.
 _GRACE_S = 20.0
@@ -52,7 +52,8 @@ class NodeAddress:
     """Where a node is: by SSH at `host`, or, where that is None, this host itself.
 
     `user` and `port` are ssh's own choice where they are None. `config` is a configuration of ssh
-    to use in place of the user's. A connection is given `connect_s`.
+    to use in place of the user's. A connection is given `connect_s`. With `by_sudo` the user
+    becomes root there, which must take no password.
     """
 
     host: str | None = None
@@ -60,6 +61,7 @@ class NodeAddress:
     port: int | None = None
     config: Path | None = None
     connect_s: int = _CONNECT_S
+    by_sudo: bool = False
 
     @classmethod
     def from_uri(cls, uri: str, *, source: str) -> NodeAddress:
@@ -86,7 +88,7 @@ class NodeAddress:
             raise _bad(uri, source, "it names no host, or more than one")
         if parts.password is not None:
             raise _bad(uri, source, "a password does not belong here; use a key")
-        if unknown := query.keys() - {"config", "timeout"}:
+        if unknown := query.keys() - {"config", "timeout", "sudo"}:
             raise _bad(uri, source, f"{min(unknown)!r} is not known")
         config = Path(query["config"]).absolute() if query.get("config") else None
         if config is not None and not config.is_file():
@@ -94,7 +96,16 @@ class NodeAddress:
         timeout = query.get("timeout", str(_CONNECT_S))
         if not re.fullmatch("[1-9][0-9]{0,3}", timeout):
             raise _bad(uri, source, f"{timeout!r} is no number of seconds")
-        return cls(host=host, user=user or None, port=port, config=config, connect_s=int(timeout))
+        if query.get("sudo", "yes") != "yes":
+            raise _bad(uri, source, "of sudo only 'yes' can be said")
+        return cls(
+            host=host,
+            user=user or None,
+            port=port,
+            config=config,
+            connect_s=int(timeout),
+            by_sudo="sudo" in query,
+        )
 
     @property
     def name(self) -> str:
@@ -158,9 +169,10 @@ class NodeRunner:
             return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
         nonce = secrets.token_hex(8)
         line = render_remote(argv, timeout_s=timeout_s, env=env or {}, nonce=nonce)
+        # A user's own shell may be any; only sh is known to understand the line.
+        shell = [*(("sudo", "-n") if self.address.by_sudo else ()), "sh", "-c", line]
         answer = self._runner.run(
-            # A user's own shell may be any; only sh is known to understand the line.
-            [*self.address.ssh_argv(), shlex.join(["sh", "-c", line])],
+            [*self.address.ssh_argv(), shlex.join(shell)],
             timeout_s=timeout_s + self.address.connect_s + _GRACE_S,
             stdin=stdin,
         )
@@ -178,10 +190,17 @@ class NodeRunner:
 
     def _trouble(self, argv: Sequence[str], answer: CommandResult) -> HarnessError:
         where = f"ssh://{self.address.host}"
-        if answer.exit_code == 127:
+        # The node's own shell says 127 too, of a program that the node has not.
+        if answer.exit_code == 127 and "No such file or directory: 'ssh'" in answer.stderr:
             return RequirementError(
                 "There is no OpenSSH client on this host; install it with "
                 "`apt-get install openssh-client`, or run `./dev setup`."
+            )
+        if self.address.by_sudo and answer.stderr.startswith("sudo: "):
+            return HarnessError(
+                f"On the node '{where}' the user can't become root, so nothing is known of it. It "
+                f"said: {' '.join(answer.stderr.split())}. Allow that without a password, or ask "
+                "as root."
             )
         if answer.exit_code != _SSH_FAILED:
             return HarnessError(

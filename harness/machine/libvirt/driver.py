@@ -7,7 +7,10 @@ import os
 import secrets
 import shutil
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import platformdirs
 
 from harness.errors import RequirementError
 from harness.gpu.transport import Transport, find_transport
@@ -19,7 +22,7 @@ from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.daemon import private_daemon
 from harness.machine.libvirt.domain_xml import DomainHost, render_domain
 from harness.machine.libvirt.far import FarLibvirtDriver
-from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.layout import DaemonKind, DaemonLayout
 from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.qemu import qemu_identity, require_qemu
@@ -29,7 +32,7 @@ from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path, PurePosixPath
+    from pathlib import PurePosixPath
 
     from harness.gpu import GpuAttachment
     from harness.machine.accelerator import AcceleratorChoice
@@ -40,6 +43,8 @@ DEFAULT_URI = "qemu:///session"
 _OPEN_S = 30.0
 #: URIs that name no daemon in particular.
 _OWN_DAEMONS = {"qemu:///system": DaemonKind.SYSTEM, "qemu:///session": DaemonKind.SESSION}
+_DAEMON = "d"
+_SYSTEM_LOGS = Path("/var/log/libvirt/qemu")
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -49,12 +54,19 @@ class LibvirtDriver:
     name = "libvirt"
 
     def __init__(
-        self, connection: Connection, host: DomainHost, *, sockets: Path, cache: Path
+        self,
+        connection: Connection,
+        host: DomainHost,
+        *,
+        sockets: Path,
+        qemu_logs: Path,
+        cache: Path,
     ) -> None:
         self._connection = connection
         self._host = host
         self._monitor_events = MonitorEvents(connection)
         self._sockets = sockets
+        self._qemu_logs = qemu_logs
         self._cache = cache
 
     @classmethod
@@ -97,7 +109,13 @@ class LibvirtDriver:
                 security_models=parse_security_models(capabilities),
                 owner=(os.geteuid(), os.getegid()),
             )
-            yield cls(connection, host, sockets=sockets, cache=cache)
+            yield cls(
+                connection,
+                host,
+                sockets=sockets,
+                qemu_logs=qemu_logs(connection, sockets),
+                cache=cache,
+            )
 
     def choose_accelerator(self, choice: str) -> AcceleratorChoice:
         return choose_accelerator(
@@ -147,6 +165,7 @@ class LibvirtDriver:
                 agent_socket=self._sockets / secrets.token_hex(4),
             ),
             monitor_events=self._monitor_events,
+            qemu_logs=self._qemu_logs,
             agent_program=agent_program,
         )
 
@@ -163,9 +182,20 @@ def connect(
             raise
         tell(f"{error} Until then, this run has a libvirtd of its own.")
     daemon = opened.enter_context(
-        private_daemon(folder / "d", kind=kind, deadline=Deadline.after(_OPEN_S))
+        private_daemon(folder / _DAEMON, kind=kind, deadline=Deadline.after(_OPEN_S))
     )
     return opened.enter_context(Connection.open(daemon.uri, deadline=Deadline.after(_OPEN_S)))
+
+
+def qemu_logs(connection: Connection, folder: Path) -> Path:
+    """Return where the libvirtd that `connect` found, or put in `folder`, keeps QEMU's words."""
+    own = folder / _DAEMON
+    kind = DaemonKind.SESSION if connection.is_session else DaemonKind.SYSTEM
+    if own.is_dir():
+        return DaemonLayout(folder=own, kind=kind).qemu_logs
+    if kind is DaemonKind.SYSTEM:
+        return _SYSTEM_LOGS
+    return Path(platformdirs.user_cache_dir("libvirt")) / "qemu" / "log"
 
 
 def parse_security_models(capabilities: str) -> tuple[str, ...]:

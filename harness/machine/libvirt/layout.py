@@ -60,6 +60,13 @@ class DaemonLayout:
         return self.folder / "libvirtd.log"
 
     @property
+    def qemu_logs(self) -> Path:
+        """Return the folder of what each machine's QEMU says."""
+        if self.kind is DaemonKind.SYSTEM:
+            return self.folder / "log" / "qemu"
+        return self.folder / "state" / "cache" / "libvirt" / "qemu" / "log"
+
+    @property
     def marker(self) -> Path:
         """Return the file that is there once everything is mounted."""
         return self.folder / "state" / "mounted"

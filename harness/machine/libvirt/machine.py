@@ -50,12 +50,14 @@ if TYPE_CHECKING:
     from harness.machine.spec import MachineSpec
 
 _CONNECT_S = 30.0
+_WORDS = 2000
 
 
 class LibvirtMachine:
     """A running domain; ends with its `with` block, with this process, or with its connection.
 
-    What it leaves in `folder`: `domain.xml`, `serial.log`.
+    What it leaves in `folder`: `domain.xml`, `serial.log`, and `stderr.log` where this user may
+    read what libvirt keeps of QEMU's words, in `qemu_logs`.
     """
 
     def __init__(
@@ -67,12 +69,14 @@ class LibvirtMachine:
         connection: Connection,
         host: DomainHost,
         monitor_events: MonitorEvents,
+        qemu_logs: Path | None = None,
         agent_program: bytes = b"",
     ) -> None:
         self.spec = spec
         self.folder = folder
         self._connection = connection
         self._host = host
+        self._qemu_logs = qemu_logs
         self._attachments = tuple(attachments)
         self._agent_program = agent_program
         self._domain = Domain(connection, monitor_events, machine=spec.name)
@@ -100,7 +104,21 @@ class LibvirtMachine:
     @property
     def logs(self) -> Mapping[str, Path]:
         """Return what is left in `folder` for those who ask what happened."""
-        return {"domain.xml": self.folder / "domain.xml", "serial.log": self.serial_log}
+        self._keep_words()
+        names = ("domain.xml", "stderr.log", "serial.log")
+        return {name: self.folder / name for name in names if (self.folder / name).exists()}
+
+    def _keep_words(self) -> str:
+        """Copy what QEMU said so far, and return the end of it."""
+        if self._qemu_logs is None:
+            return ""
+        try:
+            words = (self._qemu_logs / f"{self._domain.name}.log").read_text(errors="replace")
+        except OSError:
+            # The system's logs are root's.
+            return ""
+        (self.folder / "stderr.log").write_text(words)
+        return words.strip()[-_WORDS:]
 
     @property
     def serial_log(self) -> Path:
@@ -333,9 +351,10 @@ class LibvirtMachine:
         with contextlib.suppress(HarnessError):
             # QEMU ends over a state that it can't load, and says why just before.
             self._domain.wait_for_end(Deadline.after(LAST_WORDS_S))
+        words = self._keep_words() or "nothing that this user may read"
         return HarnessError(
             f"QEMU of machine '{self.spec.name}' could not carry out '{command}' with the state "
-            f"'{state}'. {reason}"
+            f"'{state}'. {reason} libvirt's log of it ends with: {words}"
         )
 
     def wait_for_power_off(self, deadline: Deadline) -> None:

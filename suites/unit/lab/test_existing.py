@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,3 +61,27 @@ def test_node_that_does_not_name_its_kernel_is_not_judged(tmp_path: Path) -> Non
         ExistingNode(NodeAddress(), runner).collect(tmp_path / "e")
 
     assert not Evidence(tmp_path / "e").folder.exists()
+
+
+#: Takes ssh's place: a login shell gets the line, as sshd would give it.
+FAKE_SSH = '#!/bin/sh\nfor line; do :; done\nexec sh -c "$line"\n'
+FAKE_SUDO = '#!/bin/sh\n[ "$1" = -n ] || exit 1\nshift\nexec "$@"\n'
+
+
+@pytest.mark.starts_process
+@pytest.mark.parametrize("by_sudo", [False, True], ids=["root", "sudo"])
+def test_script_goes_through_all_shells_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_sudo: bool
+) -> None:
+    """The login shell, sudo, sh and timeout each pass on what stands before them."""
+    for name, text in (("ssh", FAKE_SSH), ("sudo", FAKE_SUDO)):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(text)
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+
+    evidence = ExistingNode(NodeAddress(host="box", by_sudo=by_sudo)).collect(tmp_path / "e")
+
+    assert evidence.running_kernel == os.uname().release
+    assert evidence.paths

@@ -60,6 +60,7 @@ class FakeSsh:
         ("ssh://[fe80::1%25eth0]:22", NodeAddress(host="fe80::1%eth0", port=22)),
         ("ssh://10.0.0.7", NodeAddress(host="10.0.0.7")),
         ("ssh://box?timeout=60", NodeAddress(host="box", connect_s=60)),
+        ("ssh://me@box?sudo=yes", NodeAddress(host="box", user="me", by_sudo=True)),
     ],
 )
 def test_uri_says_where_the_node_is(uri: str, address: NodeAddress) -> None:
@@ -98,6 +99,7 @@ def test_uri_may_name_a_configuration_of_ssh(tmp_path: Path) -> None:
         ("ssh://box?keyfile=x", "'keyfile' is not known"),
         ("ssh://box?config=/no/such/file", "there is no file '/no/such/file'"),
         ("ssh://box?config", "bad query field"),
+        ("ssh://box?sudo=no", "of sudo only 'yes' can be said"),
         ("ssh://box?timeout=0", "'0' is no number of seconds"),
         ("ssh://box?timeout=long", "'long' is no number of seconds"),
     ],
@@ -132,6 +134,27 @@ def test_command_goes_to_a_shell_of_known_kind_with_a_limit_of_its_own() -> None
     assert line.startswith("timeout --kill-after=5 30.000 uname -r; printf ")
     assert ssh.stdin == "text"
     assert ssh.timeout_s > 30
+
+
+def test_user_becomes_root_around_the_limit_that_has_to_end_the_command() -> None:
+    """A `timeout` of the user's own could not kill what runs as root."""
+    ssh = FakeSsh()
+
+    NodeRunner(NodeAddress(host="box", by_sudo=True), ssh).run(["uname"], timeout_s=5)
+
+    *become, line = shlex.split(ssh.argv[-1])
+    assert become == ["sudo", "-n", "sh", "-c"]
+    assert line.startswith("timeout --kill-after=5 5.000 uname; ")
+
+
+def test_user_who_may_not_become_root_is_told_so() -> None:
+    runner = NodeRunner(
+        NodeAddress(host="box", by_sudo=True),
+        FakeSsh(stderr="sudo: a password is required\n", code=1),
+    )
+
+    with pytest.raises(HarnessError, match=r"said: sudo: a password is required\. Allow that"):
+        runner.run(["uname"], timeout_s=5)
 
 
 def test_failure_on_the_node_is_a_result() -> None:
@@ -187,11 +210,25 @@ def test_connection_that_broke_after_the_answer_is_not_believed() -> None:
         NodeRunner(ADDRESS, ssh).run(["uname"], timeout_s=5)
 
 
-def test_host_without_ssh_is_told_how_to_get_it() -> None:
+@pytest.mark.starts_process
+def test_host_without_ssh_is_told_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
     with pytest.raises(RequirementError, match="apt-get install openssh-client"):
-        NodeRunner(ADDRESS, FakeSsh(stderr="No such file: 'ssh'", code=127)).run(
-            ["uname"], timeout_s=5
-        )
+        NodeRunner(ADDRESS).run(["uname"], timeout_s=5)
+
+
+def test_node_without_sudo_is_not_taken_for_a_host_without_ssh() -> None:
+    runner = NodeRunner(
+        NodeAddress(host="box", by_sudo=True), FakeSsh(stderr="sh: sudo: not found\n", code=127)
+    )
+
+    with pytest.raises(HarnessError, match="sh: sudo: not found") as caught:
+        runner.run(["uname"], timeout_s=5)
+
+    assert not isinstance(caught.value, RequirementError)
 
 
 def test_this_host_is_asked_without_ssh() -> None:
