@@ -123,6 +123,18 @@ def test_content_is_uploaded_once_for_all_runs(far: FarHost) -> None:
     assert Path(first.path).stat().st_ino == before.st_ino
 
 
+def test_content_that_was_cut_short_there_is_uploaded_again(far: FarHost) -> None:
+    content = far.content(b"whole")
+    with far.storage() as storage:
+        first = storage.ensure(content, deadline=_deadline())
+        os.truncate(first.path, 3)
+
+        second = storage.ensure(content, deadline=_deadline())
+
+        assert second.name != first.name
+        assert Path(second.path).read_bytes() == b"whole"
+
+
 def test_first_bytes_may_be_others(far: FarHost) -> None:
     content = far.content(b"abcdef")
     with far.storage() as storage:
