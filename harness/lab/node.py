@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from harness.machine.ssh import SshIdentity
     from harness.payload import Payload
     from harness.provisioning.command import CommandResult
+    from harness.provisioning.wait import Deadline
 
 #: Seconds that KVM is given; TCG gets them times its patience.
 _PROVISION_KVM_S = 60.0
@@ -223,9 +224,7 @@ class Node:
         `progress` hears of boot stages and of provisioning's steps as the console shows them.
         Raises HarnessError when it has not in time, or at once when the guest can't any more.
         """
-        is_stock = isinstance(self.request.image, StockImage)
-        patience_s = _PROVISION_STOCK_KVM_S if is_stock else _PROVISION_KVM_S
-        self.machine.wait_until_cloud_init_finished(self.machine.deadline(patience_s), progress)
+        self.machine.wait_until_cloud_init_finished(self._deadline(), progress)
 
     def provision(self, command: str) -> CommandResult:
         """Run one of provisioning's commands in the guest, as cloud-init would.
@@ -234,8 +233,13 @@ class Node:
         """
         return self.guest.run(
             *provisioning_command(self._payload, command),
-            timeout_s=self.machine.deadline(_PROVISION_KVM_S).remaining_s(),
+            timeout_s=self._deadline().remaining_s(),
         )
+
+    def _deadline(self) -> Deadline:
+        """Return until when provisioning may take, with a stock image's first boot before it."""
+        is_stock = isinstance(self.request.image, StockImage)
+        return self.machine.deadline(_PROVISION_STOCK_KVM_S if is_stock else _PROVISION_KVM_S)
 
     @property
     def guest(self) -> Guest:

@@ -121,8 +121,8 @@ __hx_example() { # FIRST [ROWS]: whether to run an example now
   [[ -n $__hx_target ]] || IFS=: builtin read -r -u 191 __hx_target __hx_set __hx_own ||
     builtin exit 0
   if [[ $1 != "$__hx_target" || $1 -le $__hx_seen || -s /proc/self/fd/2 ||
-    -n ${2-}$__hx_reset${__hx_before_all+x}$__hx_broken${__hx_skip_reason+x}${__hx_pending_reason+x} ]]
-  then
+    -n ${2-}${__hx_before_all+x}$__hx_broken${__hx_skip_reason+x}${__hx_pending_reason+x} ||
+    -n $__hx_reset && (-s /proc/self/fd/199 || -s /proc/self/fd/200) ]]; then
     __hx_prepare "$1" "${2:-0}" || return 1
   fi
   __hx_seen=$1 __hx_id=$__hx_target

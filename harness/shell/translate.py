@@ -6,14 +6,13 @@ quotes and heredocs do not hide it. Each line of the result stands at the number
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
-from harness.shell import directives
-from harness.shell.expectation import PATH_FLAGS, SentenceError, SubjectKind, parse_sentence
+from harness.shell import directives, parameters
+from harness.shell.fetcher import fetcher
 from harness.shell.specfile import Case, Group, MockScript, SpecFile
 from harness.shell.words import Word, quote, rest_after, split_words, strip_comment
 
@@ -33,10 +32,6 @@ _HOOKS = {
 _GROUP_ONLY = {"BeforeEach", "Before", "AfterEach", "After", "BeforeAll", "AfterAll"}
 _EVALUATIONS = {"command": "command", "script": "script", "source": "source"}
 _FIRST_WORD = re.compile(r"[ \t]*([A-Za-z]+(?::[a-z]+)?)(?= |$|\n|\\\n)")
-_OF_THE_EVALUATION = re.compile(
-    r"The (?:output|stdout|error|stderr|status) should (?:not )?"
-    r"(?:eq|equal|include|start with|end with|be (?:success|failure|present|defined)) ?"
-)
 _SELF_EXECUTING = re.compile(r"""\s*eval ["']\$\(shellspec\b""")
 
 
@@ -217,7 +212,7 @@ class _Translator:
         # A body is kept as text and read when it runs: as parsed code, of which the shell makes
         # two more copies, it would make every fork dearer. It is read where it begins, so that
         # its lines count from there.
-        text = f'eval "${{__hx_text[{len(self.texts)}]}}"'
+        text = f'builtin eval "${{__hx_text[{len(self.texts)}]}}"'
         self.texts.append("\n".join(block.out))
         stdin = " </dev/null" if len(self.blocks) == 1 else ""
         below = "\n" * (line - block.begin)
@@ -251,7 +246,7 @@ class _Translator:
             self.cases.append(case)
             self.number += 1
             return
-        names = [_name_of_row(name, row) for row in rows]
+        names = [parameters.name_of_row(name, row) for row in rows]
         for at, row_name in enumerate(names):
             unique = row_name if names.count(row_name) == 1 else f"{row_name} [{at + 1}]"
             self.cases.append(replace(case, number=self.number, name=unique, row=at))
@@ -288,7 +283,7 @@ class _Translator:
     def _the(self, keyword: str, text: str, line: int) -> str:
         self._needs_example(keyword, line)
         last = line + text.count("\n")
-        return f"{_fetcher(text)} {last} {text[len(keyword) :].lstrip(' ')}"
+        return f"{fetcher(text)} {last} {text[len(keyword) :].lstrip(' ')}"
 
     def _assert(self, keyword: str, text: str, line: int) -> str:
         self._needs_example(keyword, line)
@@ -375,57 +370,21 @@ class _Translator:
         if self._in_example:
             raise self._error(f"'{keyword}' stands inside an example.", line)
         mode = keyword.partition(":")[2] or "block"
-        rest = strip_comment(text[len(keyword) :].replace("\\\n", " ")).strip()
-        if mode == "value":
-            words = split_words(rest)
-            return self._fixed_rows([[word] for word in words], f"for __hx_1 in {rest}", 1, line)
-        if mode not in {"block", "matrix", "dynamic"}:
+        if mode not in parameters.MODES:
             raise self._error(f"There is no '{keyword}'.", line)
         inner: list[str] = []
-        while strip_comment(taken := self._take_inner_line(keyword, line)).strip() != "End":
-            inner.append(taken)
-        if mode == "dynamic":
-            return self._dynamic_rows("\n".join(inner), line)
-        if mode == "block":
-            generated = [":"]
-            for row in inner:
-                words = split_words(row)
-                if words:
-                    self.blocks[-1].rows.append(tuple(words))
-                    generated.append(f"__hx_row {row.lstrip()}")
-                else:
-                    generated.append(row)
-            return "\n".join([*generated, ":"])
-        lines = [
-            row for row in (strip_comment(r).replace("\\\n", " ") for r in inner) if row.strip()
-        ]
-        loops = "; do ".join(f"for __hx_{n} in {row}" for n, row in enumerate(lines, start=1))
-        product = [list(row) for row in itertools.product(*(split_words(row) for row in lines))]
-        return self._fixed_rows(product, loops, len(lines), line)
+        if mode == "value":
+            inner.append(strip_comment(text[len(keyword) :].replace("\\\n", " ")).strip())
+        else:
+            while strip_comment(taken := self._take_inner_line(keyword, line)).strip() != "End":
+                inner.append(taken)
 
-    def _fixed_rows(
-        self, rows: Sequence[Sequence[Word]], loops: str, depth: int, line: int
-    ) -> str:
-        """Add rows that are known now; where a word expands, let the shell run the loops."""
-        if any(not word.literal for row in rows for word in row):
-            data = "%data " + " ".join(f'"$__hx_{n}"' for n in range(1, depth + 1))
-            return self._dynamic_rows(f"{loops}; do {data}" + "; done" * depth, line)
-        return self._literal_rows([tuple(word.text for word in row) for row in rows])
+        def evaluate(code: str) -> Sequence[tuple[str, ...]]:
+            return self.evaluate_rows("\n".join([*self.constants, code]), line=line)
 
-    def _dynamic_rows(self, code: str, line: int) -> str:
-        code = re.sub(
-            r"(^|[\n;]|\bdo\b|\bthen\b|\{|&&|\|\|)([ \t]*)%data\b", r"\1\2__hx_data_row", code
-        )
-        return self._literal_rows(
-            self.evaluate_rows("\n".join([*self.constants, code]), line=line)
-        )
-
-    def _literal_rows(self, rows: Sequence[tuple[str, ...]]) -> str:
-        generated = [":"]
-        for row in rows:
-            self.blocks[-1].rows.append(tuple(Word(quote(v), v, literal=True) for v in row))
-            generated.append("__hx_row " + " ".join(quote(value) for value in row))
-        return "; ".join(generated)
+        read = parameters.read(mode, inner, evaluate)
+        self.blocks[-1].rows.extend(read.rows)
+        return read.code
 
     def _mock_number(self, name: str | None, body: str) -> int:
         """Return the number of a mock with this text; the same text needs one file only."""
@@ -470,41 +429,3 @@ class _Translator:
 
 def _continues(line: str) -> bool:
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
-
-
-def _name_of_row(name: str, row: Sequence[Word]) -> str:
-    """Put a row's words where the name has `$1`, as far as they are known beforehand."""
-
-    def value(found: re.Match[str]) -> str:
-        at = int(found[1] or found[2]) - 1
-        return row[at].text if at < len(row) else ""
-
-    return re.sub(r"\$(?:\{(\d+)\}|(\d))", value, name).replace("\n", " ")
-
-
-def _fetcher(text: str) -> str:
-    """Choose the runtime function that gathers what the sentence in `text` looks at.
-
-    The words are parsed as written; the shell hands over what they expand to, and the sentence
-    is parsed again from that.
-    """
-    if _OF_THE_EVALUATION.match(text):
-        return "__hx_the"
-    words = split_words(text)[1:]
-    try:
-        sentence = parse_sentence(tuple(word.text for word in words))
-    except SentenceError:
-        return "__hx_ask"
-    kind = sentence.subject.kind
-    place = sentence.subject.argument_at + 3  # after the place itself and the line
-    reads_contents = sentence.has_modifier("contents", "entire contents")
-    needs_path = reads_contents or sentence.matcher.name in PATH_FLAGS
-    if (
-        sentence.matcher.is_custom
-        or sentence.has_modifier("result")
-        or (needs_path and kind is not SubjectKind.PATH)
-    ):
-        return "__hx_ask"
-    if kind is SubjectKind.PATH:
-        return f"__hx_the_{'contents' if reads_contents else 'path'} {place}"
-    return f"__hx_the_variable {place}" if kind is SubjectKind.VARIABLE else "__hx_the"
