@@ -68,6 +68,20 @@ def test_clone_goes_on_and_takes_a_gpu(
     assert libvirtd.domains() == []
 
 
+@pytest.mark.pin_image(reason="libvirt ends the domain, whatever runs in it")
+def test_guest_that_powers_off_ends_its_domain(
+    libvirt_lab: Lab, libvirtd: Far, node_image: Image
+) -> None:
+    """QEMU closes the disk before it ends, so that a bake finds all of it."""
+    with libvirt_lab.clone(layers.booted(node_image), "off") as machine:
+        machine.guest.power_off()
+
+        machine.vm.wait_for_power_off(machine.deadline(15))
+
+        assert libvirtd.domains() == []
+        assert not machine.vm.is_running
+
+
 def test_gpu_that_the_host_does_not_give_away_is_refused_with_the_remedy(
     libvirt_lab: Lab, tmp_path: Path
 ) -> None:
