@@ -55,6 +55,7 @@ class PrivateDaemon:
         self._process: ChildProcess | None = None
         self.kind = layout.kind
         self.log = layout.log
+        self.transport = layout.transport
 
     @property
     def uri(self) -> str:

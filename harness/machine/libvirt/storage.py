@@ -103,13 +103,13 @@ class Storage:
 
         Raises HarnessError where another process of this host uploads it beyond the deadline.
         """
-        ready = self._find(content.key)
+        ready = self._find(content)
         if ready is not None:
             return ready
         lock = self._locks / f"{content.key}.lock"
         what = f"the upload of {content.title} to '{self._connection.uri}'"
         with hold(lock, timeout_s=deadline.remaining_s(), what=what):
-            ready = self._find(content.key)
+            ready = self._find(content)
             if ready is not None:
                 return ready
             name = f"{content.key}.{self._owner}-{secrets.token_hex(2)}"
@@ -125,8 +125,7 @@ class Storage:
         """Bring a volume's content here, into a file that is there whole or not at all."""
         run = self._connection.run
         what = f"the download of volume '{volume.name}'"
-        pool = self._pool()
-        raw = run(what, lambda: pool.storageVolLookupByName(volume.name))
+        raw = self._look_up(volume.name)
         stream = run(what, lambda: self._connection.raw.newStream(0))
         run(what, lambda: raw.download(stream, 0, 0, 0))
         beside = into.with_name(f".{into.name}.{secrets.token_hex(4)}")
@@ -197,12 +196,31 @@ class Storage:
                 swept.append(name)
         return swept
 
-    def _find(self, key: str) -> Volume | None:
+    def _find(self, content: Content) -> Volume | None:
+        """Return the volume that somebody has marked as complete, and that is as long as it was."""
         names = self.names()
+        size = content.path.stat().st_size
         for name in names:
-            if name.startswith(f"{key}.") and f"{name}{_MARK}" in names:
-                return Volume(name=name, path=self._folder / name)
+            if name.startswith(f"{content.key}.") and f"{name}{_MARK}" in names:
+                there = self._size_of(name, self._look_up(name))
+                if there == size:
+                    return Volume(name=name, path=self._folder / name)
+                _LOG.warning(
+                    "The volume '%s' at '%s' has %s bytes, but %s were uploaded; it is not used",
+                    *(name, self._connection.uri, there, size),
+                )
         return None
+
+    def _look_up(self, name: str) -> Any:
+        pool = self._pool()
+        return self._connection.run(
+            f"the look at volume '{name}'", lambda: pool.storageVolLookupByName(name)
+        )
+
+    def _size_of(self, name: str, raw: Any) -> int:
+        return self._connection.run(
+            f"the look at volume '{name}'", lambda: int(raw.infoFlags(_PHYSICAL)[2])
+        )
 
     def _pool(self) -> Any:
         """Return libvirt's pool, which a restart of libvirtd forgets."""
@@ -239,9 +257,7 @@ class Storage:
         return Volume(name=name, path=self._folder / name)
 
     def _require_size(self, name: str, raw: Any, content: Content, size: int) -> None:
-        there = self._connection.run(
-            f"the look at volume '{name}'", lambda: int(raw.infoFlags(_PHYSICAL)[2])
-        )
+        there = self._size_of(name, raw)
         if there != size:
             raise HarnessError(
                 f"{content.title} has {size} bytes here, but {there} came to '{name}' at "
@@ -297,11 +313,9 @@ class Storage:
         return True
 
     def _remove(self, name: str) -> None:
-        pool = self._pool()
-        what = f"the removal of volume '{name}'"
         try:
-            volume = self._connection.run(what, lambda: pool.storageVolLookupByName(name))
-            self._connection.run(what, lambda: volume.delete(0))
+            volume = self._look_up(name)
+            self._connection.run(f"the removal of volume '{name}'", lambda: volume.delete(0))
         except LibvirtError as error:
             if error.code != Code.NO_STORAGE_VOL:
                 raise

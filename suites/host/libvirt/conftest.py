@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.lease import leased_folder
+from harness.machine.broker import host_folder
 from harness.machine.libvirt.binding import load_libvirt
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.daemon import PrivateDaemon, private_daemon
@@ -16,23 +18,36 @@ from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from harness.settings import Settings
 
 PATIENCE_S = 60.0
 
 
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """Give a folder whose path leaves room for a socket's: pytest's own is too long in a worker."""
+    with leased_folder(host_folder() / "libvirt", prefix="t") as folder:
+        yield folder / "d"
+
+
+@pytest.fixture
+def daemon_folder() -> Iterator[Path]:
+    """Give the folder of another daemon than the module's."""
+    with short_folder() as folder:
+        yield folder
+
+
 @pytest.fixture(scope="module", params=list(DaemonKind), ids=lambda kind: kind.value)
-def daemon(
-    request: pytest.FixtureRequest, settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PrivateDaemon]:
+def daemon(request: pytest.FixtureRequest, settings: Settings) -> Iterator[PrivateDaemon]:
     """Run a daemon for the tests of one module."""
     with contextlib.ExitStack() as stack:
         with requirements(settings):
             load_libvirt()
             running = stack.enter_context(
                 private_daemon(
-                    tmp_path_factory.mktemp("d"),
+                    stack.enter_context(short_folder()),
                     kind=request.param,
                     deadline=Deadline.after(PATIENCE_S),
                 )

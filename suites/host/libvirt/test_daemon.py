@@ -129,12 +129,12 @@ def test_far_uri_leads_to_the_same_daemon(daemon: PrivateDaemon, connection: Con
 
 
 def test_daemons_run_beside_each_other(
-    daemon: PrivateDaemon, connection: Connection, tmp_path: Path
+    daemon: PrivateDaemon, connection: Connection, daemon_folder: Path
 ) -> None:
     domain = connection.run("the definition", lambda: connection.raw.defineXML(XML))
     try:
         with (
-            private_daemon(tmp_path / "d", kind=daemon.kind, deadline=_deadline()) as other,
+            private_daemon(daemon_folder, kind=daemon.kind, deadline=_deadline()) as other,
             Connection.open(other.uri, deadline=_deadline()) as beside,
         ):
             assert _names(beside) == []
@@ -170,12 +170,12 @@ with private_daemon(Path(folder), kind=DaemonKind(kind), deadline=Deadline.after
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_daemon_ends_with_whoever_asked_for_it(
-    daemon: PrivateDaemon, tmp_path: Path, number: signal.Signals
+    daemon: PrivateDaemon, daemon_folder: Path, number: signal.Signals
 ) -> None:
     owner = spawn(
         [
             *("env", "--default-signal=INT", sys.executable, "-c", _OWNER),
-            *(str(tmp_path / "d"), daemon.kind.value),
+            *(str(daemon_folder), daemon.kind.value),
         ],
         stdin=PIPE,
         stdout=PIPE,

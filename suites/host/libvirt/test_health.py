@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def trapped(settings: Settings, tmp_path: Path) -> Iterator[PrivateDaemon]:
+def trapped(settings: Settings, daemon_folder: Path) -> Iterator[PrivateDaemon]:
     """Run a libvirtd whose QEMU has a user of its own, as distributions set it up."""
     deadline = Deadline.after(PATIENCE_S)
     with contextlib.ExitStack() as stack:
         with requirements(settings):
             daemon = stack.enter_context(
-                private_daemon(tmp_path / "d", kind=DaemonKind.SYSTEM, deadline=deadline)
+                private_daemon(daemon_folder, kind=DaemonKind.SYSTEM, deadline=deadline)
             )
-        conf = tmp_path / "d" / "etc" / "qemu.conf"
+        conf = daemon_folder / "etc" / "qemu.conf"
         text = conf.read_text()
         conf.write_text(text.replace('"root"', '"+65534"'))
         daemon.restart(deadline)

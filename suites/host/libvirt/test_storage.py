@@ -22,7 +22,7 @@ from harness.machine.libvirt.storage import CHUNK, Content, open_storage
 from harness.plugin.select import requirements
 from harness.provisioning.command import PIPE, LocalRunner, end, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
-from suites.host.libvirt.conftest import PATIENCE_S
+from suites.host.libvirt.conftest import PATIENCE_S, short_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +39,7 @@ class FarHost:
 
     def __init__(self, daemon: PrivateDaemon, near: Path, folder: Path) -> None:
         self.uri = daemon.far_uri
+        self.transport = daemon.transport
         self.near = near
         self.folder = folder
 
@@ -79,7 +80,10 @@ def far(
             load_libvirt()
             daemon = stack.enter_context(
                 private_daemon(
-                    folder / "d", kind=request.param, deadline=_deadline(), hidden=[near]
+                    stack.enter_context(short_folder()),
+                    kind=request.param,
+                    deadline=_deadline(),
+                    hidden=[near],
                 )
             )
         yield FarHost(daemon, near, folder / "far")
@@ -121,6 +125,18 @@ def test_content_is_uploaded_once_for_all_runs(far: FarHost) -> None:
         assert second == first
         assert [name for name in storage.names() if name == first.name] == [first.name]
     assert Path(first.path).stat().st_ino == before.st_ino
+
+
+def test_content_that_was_cut_short_there_is_uploaded_again(far: FarHost) -> None:
+    content = far.content(b"whole")
+    with far.storage() as storage:
+        first = storage.ensure(content, deadline=_deadline())
+        os.truncate(first.path, 3)
+
+        second = storage.ensure(content, deadline=_deadline())
+
+        assert second.name != first.name
+        assert Path(second.path).read_bytes() == b"whole"
 
 
 def test_first_bytes_may_be_others(far: FarHost) -> None:
@@ -273,11 +289,13 @@ def test_workers_that_come_at_once_upload_once(far: FarHost) -> None:
     assert uploads == 1
 
 
-def test_restarted_daemon_finds_the_pool_again(settings: Settings, tmp_path: Path) -> None:
+def test_restarted_daemon_finds_the_pool_again(
+    settings: Settings, daemon_folder: Path, tmp_path: Path
+) -> None:
     with requirements(settings):
         load_libvirt()
     with (
-        private_daemon(tmp_path / "d", kind=DaemonKind.SESSION, deadline=_deadline()) as daemon,
+        private_daemon(daemon_folder, kind=DaemonKind.SESSION, deadline=_deadline()) as daemon,
         Connection.open(daemon.far_uri, deadline=_deadline()) as connection,
         open_storage(
             connection, PurePosixPath(tmp_path / "far"), state=tmp_path / "state"
@@ -296,7 +314,7 @@ def test_restarted_daemon_finds_the_pool_again(settings: Settings, tmp_path: Pat
 
 def test_far_host_sees_nothing_of_this_one(far: FarHost) -> None:
     content = far.content(b"near")
-    inside = Path(far.folder.parent / "d" / "transport").read_text().split(" -- ")[0].split()[2:]
+    inside = far.transport.read_text().split(" -- ")[0].split()[2:]
 
     answer = LocalRunner().run([*inside, "--", "ls", str(content.path.parent)], timeout_s=10)
 
