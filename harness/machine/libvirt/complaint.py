@@ -156,6 +156,11 @@ def refused_connection(uri: HostUri, user: str, complaint: Complaint) -> Harness
             f"No libvirtd answers at '{uri.text}' ({said}); start it by {start}, or name another "
             "by --machine-uri."
         )
+    return unreachable(uri, said)
+
+
+def unreachable(uri: HostUri, said: str) -> RequirementError:
+    """Return what to raise where another host's libvirtd is out of reach."""
     way = (
         f"`{uri.ssh_command}` has to work without a password"
         if uri.transport == "ssh"

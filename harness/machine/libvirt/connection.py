@@ -18,6 +18,7 @@ from harness.machine.libvirt.complaint import (
     lost,
     refused_call,
     refused_connection,
+    unreachable,
 )
 from harness.machine.libvirt.eventloop import EVENT_LOOP
 from harness.machine.libvirt.uri import HostUri
@@ -38,6 +39,7 @@ T = TypeVar("T")
 OLDEST = (8, 0, 0)
 #: A call that takes longer hangs: even a start of a domain on a busy host takes a few seconds.
 CALL_S = 90.0
+_OPEN_S = 20.0
 _CLOSE_S = 10.0
 # libvirt drops a connection that leaves this many questions unanswered, so many seconds apart.
 _KEEP_ALIVE_S = 5
@@ -116,10 +118,14 @@ class Connection:
             return
         self._drop()
         what = f"the connection to '{self.uri}'"
+        limit_s = deadline.cap(_OPEN_S)
         try:
-            raw = watched(
-                what, lambda: self._libvirt.open(self._uri.unattended), deadline.cap(CALL_S)
-            )
+            raw = watched(what, lambda: self._libvirt.open(self._uri.unattended), limit_s)
+        except LibvirtHangsError as error:
+            if self.is_local:
+                raise
+            # TCP itself would try for minutes.
+            raise unreachable(self._uri, f"no answer within {limit_s:.0f} s") from error
         except self._libvirt.libvirtError as error:
             raise refused_connection(self._uri, _user(), Complaint.of(error)) from error
         self._raw = raw

@@ -44,7 +44,7 @@ def watched(what: str, call: Callable[[], T], limit_s: float) -> T:
     if finished:
         return future.result()
     stacks = _stacks()
-    _LOG.error("libvirt did not answer %s within %.0f s\n%s", what, limit_s, stacks)
+    _LOG.info("libvirt did not answer %s within %.0f s\n%s", what, limit_s, stacks)
     raise LibvirtHangsError(
         f"libvirt did not answer {what} within {limit_s:.0f} s. Look at what libvirtd does there, "
         "and restart it if it hangs. The stacks of this process's threads, the call's among them:\n"

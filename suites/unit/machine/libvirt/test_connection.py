@@ -15,6 +15,8 @@ from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirtError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
 _LONG_S = 20.0
@@ -89,7 +91,9 @@ def test_call_that_hangs_is_left_with_all_stacks(libvirt: FakeLibvirt) -> None:
     assert "in test_call_that_hangs_is_left_with_all_stacks" in str(caught.value)
 
 
-def test_daemon_that_never_answers_ends_at_the_deadline(libvirt: FakeLibvirt) -> None:
+@pytest.fixture
+def silent(libvirt: FakeLibvirt) -> Iterator[None]:
+    """Let no connection come to be before the test ends."""
     release = threading.Event()
 
     def hang(uri: str) -> FakeConnect:
@@ -98,11 +102,20 @@ def test_daemon_that_never_answers_ends_at_the_deadline(libvirt: FakeLibvirt) ->
         return FakeConnect()
 
     libvirt.open = hang  # type: ignore[method-assign]
+    yield
+    release.set()
 
+
+@pytest.mark.usefixtures("silent")
+def test_daemon_that_never_answers_ends_at_the_deadline() -> None:
     with pytest.raises(LibvirtHangsError, match="did not answer the connection to"):
         Connection.open(URI, deadline=Deadline.after(0.05))
 
-    release.set()
+
+@pytest.mark.usefixtures("silent")
+def test_host_that_never_answers_is_out_of_reach() -> None:
+    with pytest.raises(RequirementError, match=r"\(no answer within 0 s\); `ssh far true` has to"):
+        Connection.open("qemu+ssh://far/system", deadline=Deadline.after(0.05))
 
 
 def test_end_of_the_daemon_is_told_by_every_call_after_it(libvirt: FakeLibvirt) -> None:
