@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from harness.machine.libvirt.monitor import MonitorEvents
 
 _REOPEN_S = 10.0
+POWERED_OFF = "shutdown"
+#: virDomainEventStoppedDetailType of libvirt-domain.h.
+_ENDINGS = {
+    0: POWERED_OFF,
+    1: "destroyed",
+    2: "crashed",
+    3: "migrated",
+    4: "saved",
+    5: "failed",
+    6: "from snapshot",
+}
 
 
 class Domain:
@@ -125,11 +136,12 @@ class Domain:
             since=since,
         )
 
-    def wait_for_end(self, deadline: Deadline) -> None:
-        """Wait until its QEMU has ended."""
-        self._events.wait_for(
+    def wait_for_end(self, deadline: Deadline) -> str:
+        """Wait until its QEMU has ended, and return how libvirt calls that; `POWERED_OFF` is one."""
+        event = self._events.wait_for(
             f"the end of machine '{self._machine}'", kinds(EventKind.STOPPED), deadline
         )
+        return _ENDINGS.get(event.detail, f"number {event.detail}")
 
     def destroy(self) -> None:
         """End the domain where it has not ended, and show that libvirt lists it no more.

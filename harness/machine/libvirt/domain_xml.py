@@ -281,6 +281,8 @@ def _extra_arguments(spec: MachineSpec) -> Sequence[str]:
         "driver": "virtio-net-pci",
         "netdev": "net",
         "romfile": "",
+        # As QEMU's own machines have it: else a clone's QEMU dies when its guest resets the card.
+        "guest_announce": False,
         "mac": MAC_ADDRESS,
         "bus": "pcie.0",
         "addr": f"{_NET_SLOT:#x}",

@@ -21,7 +21,7 @@ from harness.machine.devicestate import (
     with_kernel_header,
 )
 from harness.machine.libvirt.complaint import ConnectionLostError, LibvirtError
-from harness.machine.libvirt.domain import Domain
+from harness.machine.libvirt.domain import POWERED_OFF, Domain
 from harness.machine.libvirt.domain_xml import (
     SEED_ALIAS,
     alias_of,
@@ -363,13 +363,13 @@ class LibvirtMachine:
         Raises HarnessError when it reset instead, or is still up at the deadline.
         """
         event = self._domain.monitor.wait_for_event("its power-off", names("SHUTDOWN"), deadline)
-        reason = event.data.get("reason")
-        if reason != "guest-shutdown":
+        ending, reason = self._domain.wait_for_end(deadline), event.data.get("reason")
+        # To libvirt, a guest that resets although it may not has shut down too.
+        if ending != POWERED_OFF or reason != "guest-shutdown":
             raise HarnessError(
-                f"Machine '{self.spec.name}' was expected to power off, but ended by "
+                f"Machine '{self.spec.name}' was expected to power off, but ended as '{ending}', by "
                 f"'{reason}'. Its console's last lines:\n{self.console.tail()}"
             )
-        self._domain.wait_for_end(deadline)
 
     def kill(self) -> None:
         """End the domain at once; whoever waits for this machine learns that it has ended."""

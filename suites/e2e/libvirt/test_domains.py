@@ -72,7 +72,7 @@ def test_clone_goes_on_and_takes_a_gpu(
 def test_guest_that_powers_off_ends_its_domain(
     libvirt_lab: Lab, libvirtd: Far, node_image: Image
 ) -> None:
-    """QEMU closes the disk before it ends, so that a bake finds all of it."""
+    """And one that resets instead is told apart, as a bake has to."""
     with libvirt_lab.clone(layers.booted(node_image), "off") as machine:
         machine.guest.power_off()
 
@@ -80,6 +80,13 @@ def test_guest_that_powers_off_ends_its_domain(
 
         assert libvirtd.domains() == []
         assert not machine.vm.is_running
+    with libvirt_lab.clone(layers.booted(node_image), "reset") as machine:
+        machine.guest.run("systemctl", "--no-block", "reboot", "--force")
+
+        with pytest.raises(
+            HarnessError, match=r"expected to power off, but ended .* by 'guest-reset'"
+        ):
+            machine.vm.wait_for_power_off(machine.deadline(15))
 
 
 def test_gpu_that_the_host_does_not_give_away_is_refused_with_the_remedy(

@@ -11,7 +11,7 @@ from harness.errors import HarnessError
 from harness.machine.libvirt import domain as domain_module
 from harness.machine.libvirt import monitor
 from harness.machine.libvirt.connection import Connection
-from harness.machine.libvirt.domain import Domain
+from harness.machine.libvirt.domain import POWERED_OFF, Domain
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.qmp import names
 from harness.provisioning.wait import Deadline
@@ -240,3 +240,15 @@ def test_device_that_the_guest_keeps_is_told_at_the_deadline(domain: Domain, hos
 
     with pytest.raises(HarnessError, match="did not tell of the removal of the seed"):
         domain.detach("the seed", "ua-seed", Deadline.after(0.0))
+
+
+@pytest.mark.parametrize(
+    ("detail", "ending"), [(0, POWERED_OFF), (1, "destroyed"), (2, "crashed"), (77, "number 77")]
+)
+def test_end_is_told_as_libvirt_calls_it(
+    domain: Domain, host: Host, detail: int, ending: str
+) -> None:
+    start(domain)
+    host.tell(LIFE_CYCLE, LivingDomain(host, domain.uuid), STOPPED, detail)
+
+    assert domain.wait_for_end(Deadline.after(LONG_S)) == ending
