@@ -32,7 +32,7 @@ FIGURES: Mapping[str, str] = {
     "function_mocks_ms": "one of 200 examples with three function mocks, start-up left out",
     "command_mocks_ms": "the same with three Mock blocks",
     "sourced_script_ms": "what a sourced script of 3,000 lines adds to an example",
-    "workers_speedup": "5,000 examples on two workers against none",
+    "workers_speedup": "5,000 examples on two workers against none, start-up included",
     "sleeping_examples_s": "1,000 examples that each sleep 5, in virtual time, start-up included",
     "load_before": "the host's load average of a minute, before",
     "load_after": "and after: figures of a busy host say little",

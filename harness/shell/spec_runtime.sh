@@ -103,12 +103,12 @@ __hx_close() {
   builtin exit 217
 }
 
-__hx_leave() { # STATUS FIRST LAST
+__hx_leave() { # STATUS FIRST LAST LINE
   __hx_target=
   if (($1 == 217)); then
     IFS=: builtin read -r __hx_target __hx_set __hx_own </proc/self/fd/198 || :
   else
-    __hx_tell lost "$2" "$3" "$1"
+    __hx_tell lost "$2" "$3" "$1" "$4"
   fi
   __hx_tell left "$2"
   builtin set -e

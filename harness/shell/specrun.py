@@ -198,7 +198,7 @@ class SpecRun:
                 return self._not_reached()
             if name == "lost":
                 first, last = int(fields[0]), int(fields[1])
-                why = self._lost_group(process, int(fields[2]))
+                why = self._lost_group(process, status=fields[2], line=fields[3])
                 self._doomed.update(dict.fromkeys(range(first, last + 1), why))
                 if first <= number <= last:
                     return why
@@ -229,11 +229,11 @@ class SpecRun:
             "The example did not run: the statements around it, an 'if' or an 'exit', left it out."
         )
 
-    def _lost_group(self, process: ShellProcess, status: int) -> str:
+    def _lost_group(self, process: ShellProcess, *, status: str, line: str) -> str:
         text = process.take_complaint()
         shown = f" It wrote to stderr:\n{shorten(text)}" if text else ""
         return (
-            f"A statement of the group around this example ended its shell with exit code "
+            f"A statement of the group that begins at line {line} ended its shell with exit code "
             f"{status}, so nothing that follows in the group was run.{shown}"
         )
 

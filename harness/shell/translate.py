@@ -231,7 +231,7 @@ class _Translator:
         place = f"{block.first_number} {self.number - 1}"
         return (
             f"if __hx_open {place}; then ( __hx_group() {{ {text}; }}; __hx_enter; __hx_group; "
-            f"__hx_close; ){stdin}; __hx_leave $? {place};{below} fi"
+            f"__hx_close; ){stdin}; __hx_leave $? {place} {block.begin};{below} fi"
         )
 
     def _add_cases(self, block: _Block, line: int, *, todo: bool) -> None:

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from harness.machine.libvirt.daemon import PrivateDaemon
     from suites.e2e.inner import OwnCache
 
-pytestmark = pytest.mark.vm_driver(
-    "qemu", reason="tests of the libvirt driver bring their own libvirtd"
-)
+pytestmark = [
+    pytest.mark.vm_driver("qemu", reason="tests of the libvirt driver bring their own libvirtd"),
+    pytest.mark.pin_image(reason="what goes to another host is the harness's"),
+]
 
 #: More take long under emulation: `HARNESS_FAR_TESTS=20 pytest suites/e2e/libvirt/test_far.py`.
 TESTS = int(os.environ.get("HARNESS_FAR_TESTS", "2"))

@@ -138,6 +138,9 @@ def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
 
     boot_always(node.guest, other)
     node.machine.reboot(node.machine.deadline(_REBOOT_KVM_S))
+    assert node.guest.output_of("uname", "-r") == other
+    # The agent is there long before what a service waits for.
+    node.machine.agent.wait_for_unit("multi-user.target", node.machine.deadline(_REBOOT_KVM_S))
     node.guest.output_of(*_SERVE_DRIVER)
     node.provision("boot").check("boot")
     full = node.evidence()

@@ -98,6 +98,7 @@ def test_failing_statement_after_the_last_example_of_a_group_is_an_error(
     result = project.run()
 
     assert "2 passed, 1 error" in result.stdout
+    assert "A statement of the group that begins at line 1 ended its shell" in result.stdout
     assert complaint in result.stdout
 
 

@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from harness.image.cache import Removal
     from harness.provisioning.command import Runner
 
-#: They run the real gpgv, in a few milliseconds each.
-pytestmark = pytest.mark.starts_process
-
 UNSIGNED = ENTRY.partition("signature:")[0]
 
 
