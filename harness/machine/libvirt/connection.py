@@ -15,6 +15,7 @@ from harness.errors import RequirementError
 from harness.machine.libvirt.binding import load_libvirt
 from harness.machine.libvirt.complaint import (
     Complaint,
+    NoDaemonError,
     lost,
     refused_call,
     refused_connection,
@@ -23,6 +24,7 @@ from harness.machine.libvirt.complaint import (
 from harness.machine.libvirt.eventloop import EVENT_LOOP
 from harness.machine.libvirt.uri import HostUri
 from harness.machine.libvirt.watchdog import LibvirtHangsError, watched
+from harness.provisioning.wait import Deadline, Observation, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from harness.machine.libvirt.binding import VirConnect
-    from harness.provisioning.wait import Deadline
-
+    from harness.provisioning.wait import Clock
 T = TypeVar("T")
 
 #: The oldest libvirt that these drivers are written for: Ubuntu 22.04's.
@@ -41,6 +42,9 @@ OLDEST = (8, 0, 0)
 CALL_S = 90.0
 _OPEN_S = 20.0
 _CLOSE_S = 10.0
+#: How long after its end a libvirtd that is being restarted may take to listen again.
+_RESTART_S = 10.0
+_LOOK_S = 0.2
 # libvirt drops a connection that leaves this many questions unanswered, so many seconds apart.
 _KEEP_ALIVE_S = 5
 _KEEP_ALIVE_COUNT = 5
@@ -54,11 +58,13 @@ class Connection:
     Domains that were started with AUTODESTROY end with it, however it ends.
     """
 
-    def __init__(self, uri: HostUri, libvirt: Any) -> None:
+    def __init__(self, uri: HostUri, libvirt: Any, clock: Clock) -> None:
         self._uri = uri
+        self._clock = clock
         self._libvirt = libvirt
         self._raw: VirConnect | None = None
         self._lost_why: str | None = None
+        self._lost_at: float | None = None
         self._watchers: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self.generation = 0
@@ -74,7 +80,7 @@ class Connection:
         parsed = HostUri.parse(uri)
         libvirt = load_libvirt()
         EVENT_LOOP.start(libvirt)
-        connection = cls(parsed, libvirt)
+        connection = cls(parsed, libvirt, deadline.clock)
         connection.reopen(deadline)
         return connection
 
@@ -110,17 +116,34 @@ class Connection:
         return lambda: self._watchers.remove(watcher)
 
     def reopen(self, deadline: Deadline) -> None:
-        """Connect anew, where libvirtd has gone, to the one that runs now.
+        """Connect anew, where libvirtd has gone, to the one that runs now, or will in a moment.
 
         What belonged to the old connection stays lost; `generation` counts the connections.
         """
         if self._raw is not None and not self.is_lost:
             return
         self._drop()
+        raw = (
+            self._connect(deadline)
+            if self._lost_at is None
+            else self._connect_again(self._lost_at + _RESTART_S, deadline)
+        )
+        self._raw = raw
+        self._lost_why = self._lost_at = None
+        self.generation += 1
+        try:
+            self._settle(raw)
+        except BaseException:
+            self._drop()
+            raise
+
+    def _connect(self, deadline: Deadline) -> VirConnect:
         what = f"the connection to '{self.uri}'"
         limit_s = deadline.cap(_OPEN_S)
         try:
-            raw = watched(what, lambda: self._libvirt.open(self._uri.unattended), limit_s)
+            raw: VirConnect = watched(
+                what, lambda: self._libvirt.open(self._uri.unattended), limit_s
+            )
         except LibvirtHangsError as error:
             if self.is_local:
                 raise
@@ -128,14 +151,23 @@ class Connection:
             raise unreachable(self._uri, f"no answer within {limit_s:.0f} s") from error
         except self._libvirt.libvirtError as error:
             raise refused_connection(self._uri, _user(), Complaint.of(error)) from error
-        self._raw = raw
-        self._lost_why = None
-        self.generation += 1
-        try:
-            self._settle(raw)
-        except BaseException:
-            self._drop()
-            raise
+        return raw
+
+    def _connect_again(self, until: float, deadline: Deadline) -> VirConnect:
+        """Connect once a libvirtd that is being restarted listens; one that is gone stays so."""
+        restarted = Deadline(until, self._clock)
+
+        def look() -> Observation[VirConnect]:
+            try:
+                return Observation(self._connect(deadline), "it answers")
+            except NoDaemonError as error:
+                if restarted.has_passed() or deadline.has_passed():
+                    raise
+                return Observation(None, str(error))
+
+        # It is `look` that ends the wait, with the reason in full.
+        end = Deadline(until + _OPEN_S, self._clock)
+        return wait_for("libvirtd to listen again", look, end, interval_s=_LOOK_S)
 
     def _settle(self, raw: VirConnect) -> None:
         number = self.run("the query of its version", raw.getLibVersion)
@@ -212,6 +244,7 @@ class Connection:
             if self._lost_why is not None:
                 return
             self._lost_why = why
+            self._lost_at = self._clock.monotonic()
             watchers = tuple(self._watchers)
         for watcher in watchers:
             watcher()

@@ -29,12 +29,15 @@ GONE_S = 5.0
 
 #: The first test waits for what never comes, the second one needs a machine of its own.
 RUN = """
+from pathlib import Path
+
 from harness.machine.spec import Firmware
 from harness.provisioning.wait import Deadline
 from suites.e2e.test_firmware import a_machine, patience
 
 def test_waits(lab, tmp_path):
     with a_machine(lab, tmp_path, Firmware()) as machine:
+        Path({begun!r}).touch()
         machine.console.wait_for(
             "this is never printed", Deadline.after(600), what="it", trouble=machine.trouble
         )
@@ -48,8 +51,8 @@ def test_goes_on(lab, tmp_path):
 @contextlib.contextmanager
 def busy_run(lab: Lab, cache: OwnCache, far: Far, folder: Path) -> Iterator[ChildProcess]:
     """Start a run on that libvirtd, and give it once its first machine runs."""
-    test, output = folder / "test_busy.py", folder / "output.txt"
-    test.write_text(RUN)
+    test, output, begun = (folder / name for name in ("test_busy.py", "output.txt", "begun"))
+    test.write_text(RUN.format(begun=str(begun)))
     argv = [
         *pytest_argv(lab, test),
         "--machine-driver=libvirt",
@@ -61,10 +64,11 @@ def busy_run(lab: Lab, cache: OwnCache, far: Far, folder: Path) -> Iterator[Chil
     def look() -> Observation[bool]:
         said = output.read_text()[-2000:]
         assert run.poll() is None, f"The run ended before its machine started: {said}"
-        return Observation(True if far.domains() else None, f"no machine; it said: {said}")
+        return Observation(begun.exists() or None, f"no machine; it said: {said}")
 
     try:
         wait_for("the run's machine", look, Deadline.after(START_S), interval_s=0.2)
+        assert far.domains()
         yield run
     finally:
         run.kill()

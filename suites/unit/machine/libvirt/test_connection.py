@@ -8,24 +8,39 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from harness.errors import BadInputError, RequirementError
-from harness.machine.libvirt.complaint import Code, ConnectionLostError, LibvirtError, Origin
+from harness.machine.libvirt.complaint import (
+    Code,
+    ConnectionLostError,
+    LibvirtError,
+    NoDaemonError,
+    Origin,
+)
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.watchdog import LibvirtHangsError
-from harness.provisioning.wait import Deadline
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirtError
+from suites.unit.provisioning.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.provisioning.wait import Clock
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
 _LONG_S = 20.0
 URI = "qemu:///system"
 
 
-def _open(libvirt: FakeLibvirt, *connects: FakeConnect | FakeLibvirtError) -> Connection:
+NO_DAEMON = FakeLibvirtError("no such file", code=Code.SYSTEM_ERROR, origin=7, errno=2)
+
+
+def _open(
+    libvirt: FakeLibvirt,
+    *connects: FakeConnect | FakeLibvirtError,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Connection:
     libvirt.connects.extend(connects)
-    return Connection.open(URI, deadline=Deadline.after(_LONG_S))
+    return Connection.open(URI, deadline=Deadline.after(_LONG_S, clock))
 
 
 def test_open_connection_is_kept_alive_and_knows_its_daemon(libvirt: FakeLibvirt) -> None:
@@ -57,10 +72,8 @@ def test_daemon_too_old_is_refused_and_left(libvirt: FakeLibvirt) -> None:
 
 
 def test_refused_connection_is_a_requirement(libvirt: FakeLibvirt) -> None:
-    error = FakeLibvirtError("no such file", code=Code.SYSTEM_ERROR, origin=7, errno=2)
-
     with pytest.raises(RequirementError, match="No libvirtd answers at 'qemu:///system'"):
-        _open(libvirt, error)
+        _open(libvirt, NO_DAEMON)
 
 
 def test_refused_call_is_told_with_its_purpose(libvirt: FakeLibvirt) -> None:
@@ -160,6 +173,33 @@ def test_lost_connection_opens_anew(libvirt: FakeLibvirt) -> None:
         assert not connection.is_lost
         assert connection.generation == generation + 1
         assert old.calls[-1] == "close"
+
+
+def test_libvirtd_that_is_being_restarted_is_waited_for(libvirt: FakeLibvirt) -> None:
+    old, new = FakeConnect(), FakeConnect()
+    clock = FakeClock()
+    with _open(libvirt, old, NO_DAEMON, NO_DAEMON, new, clock=clock) as connection:
+        old.break_down()
+
+        connection.reopen(Deadline.after(_LONG_S, clock))
+
+        assert connection.raw is new
+
+
+def test_libvirtd_that_stays_away_is_waited_for_once(libvirt: FakeLibvirt) -> None:
+    old = FakeConnect()
+    clock = FakeClock()
+    with _open(libvirt, old, *[NO_DAEMON] * 100, clock=clock) as connection:
+        old.break_down()
+        with pytest.raises(NoDaemonError, match="No libvirtd answers"):
+            connection.reopen(Deadline.after(_LONG_S, clock))
+        asked = len(libvirt.opened)
+
+        with pytest.raises(NoDaemonError, match="No libvirtd answers"):
+            connection.reopen(Deadline.after(_LONG_S, clock))
+
+        assert asked > 10
+        assert len(libvirt.opened) == asked + 1
 
 
 def test_late_news_of_an_old_connection_does_not_harm_the_new_one(libvirt: FakeLibvirt) -> None:

@@ -21,6 +21,7 @@ from suites.unit.machine.libvirt.fake_libvirt import (
     FakeLibvirtError,
 )
 from suites.unit.machine.libvirt.test_monitor import FakeQemu
+from suites.unit.provisioning.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,7 +108,7 @@ def connection(
     monkeypatch.setattr(monitor, "load_libvirt_qemu", lambda: qemu)
     monkeypatch.setattr(domain_module, "load_libvirt", lambda: Flags)
     libvirt.connects.append(host)
-    with Connection.open("qemu:///system", deadline=Deadline.after(LONG_S)) as opened:
+    with Connection.open("qemu:///system", deadline=Deadline.after(LONG_S, FakeClock())) as opened:
         yield opened
 
 
@@ -187,7 +188,8 @@ def test_domain_whose_libvirtd_stays_away_is_told_of(
     domain: Domain, host: Host, libvirt: FakeLibvirt
 ) -> None:
     start(domain)
-    libvirt.connects.append(FakeLibvirtError("No such file or directory", code=38, errno=2))
+    no_daemon = FakeLibvirtError("No such file or directory", code=38, errno=2)
+    libvirt.connects.extend([no_daemon] * 100)
     host.break_down()
 
     with pytest.raises(HarnessError, match=r"'node' may run on: .*virsh destroy node-"):
