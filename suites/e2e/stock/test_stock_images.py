@@ -142,7 +142,7 @@ def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
     # The agent is there long before what a service waits for.
     node.machine.agent.wait_for_unit("multi-user.target", node.machine.deadline(_REBOOT_KVM_S))
     node.guest.output_of(*_SERVE_DRIVER)
-    node.provision("boot").check("boot")
+    said = node.provision("boot").check("boot").stdout
     full = node.evidence()
 
     expect.cloud_init_clean(fast)
@@ -153,7 +153,9 @@ def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
     expect.gpu_bound(fast, device="2330")
     expect.provisioned(full)
     expect.kernel_running(full, other)
-    expect.decided(full, action="install", reason="kernel")
+    assert full.outcome is not None
+    assert (full.outcome.action, full.outcome.reason) == ("install", "kernel")
+    assert "AKS_GPU_PREBAKE event=decision action=install reason=kernel" in said
     expect.module_built_for(full, other, version=_version(baked))
     expect.gpu_bound(full, device="2330")
     assert "saved_entry=" in node.guest.output_of("grub-editenv", "list")
