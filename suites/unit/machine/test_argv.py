@@ -57,7 +57,7 @@ def test_command_line_of_a_plain_machine() -> None:
         "-machine q35,memory-backend=ram,hpet=off",
         "-object memory-backend-memfd,id=ram,size=1536M,share=on",
         "-accel tcg,thread=single",
-        "-cpu max,-la57,-smap,-erms",
+        "-cpu max,-la57,-smap,-erms,-fsrm",
         "-smp 1",
         "-m 1536M",
         "-display none",
