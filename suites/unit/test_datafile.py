@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,9 +92,17 @@ def test_endless_file_is_refused(tmp_path: Path) -> None:
         read_data_file(_file(tmp_path, "name: &loop [*loop]\n"), _Bicycle)
 
 
-def test_a_thousand_brackets_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
+def test_endless_nesting_is_refused(tmp_path: Path, opening: str) -> None:
     with pytest.raises(BadInputError, match="not YAML"):
-        read_data_file(_file(tmp_path, "name: " + "[" * 1_000), _Bicycle)
+        read_data_file(_file(tmp_path, "name:\n  " + opening * 10_000), _Bicycle)
+
+
+def test_file_is_read_without_libyaml_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.datafile._Loader", yaml.SafeLoader)
+    file = _file(tmp_path, "name: racer\n")
+
+    assert read_data_file(file, _Bicycle) == _Bicycle(name="racer")
 
 
 def test_missing_file_is_told(tmp_path: Path) -> None:

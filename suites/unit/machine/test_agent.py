@@ -282,7 +282,7 @@ def test_long_stdin_waits_for_the_guest(guest: _Guest, ready: Agent) -> None:
 def test_window_is_all_that_an_unread_stdin_takes(guest: _Guest, ready: Agent) -> None:
     guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent_module, "_GRACE_S", 0.2)
+        patch.setattr(agent_module, "_GRACE_S", 0.05)
         with pytest.raises(HarnessError, match="took too long over the command 'cat'"):
             ready.stream(["cat"], timeout_s=0.0, stdin=bytes(1 << 20))
 
@@ -396,7 +396,7 @@ def test_known_reason_of_a_delay_is_told(guest: _Guest, ready: Agent) -> None:
     guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
     ready.link.explain_delay = lambda: "its emulated GPU 'gpu0' is stuck."
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent_module, "_GRACE_S", 0.2)
+        patch.setattr(agent_module, "_GRACE_S", 0.05)
         with pytest.raises(HarnessError, match=r"Meanwhile, its emulated GPU 'gpu0' is stuck\."):
             ready.stream(["cat"], timeout_s=0.0, stdin=bytes(1 << 20))
 
@@ -460,7 +460,7 @@ def test_unit_that_stays_as_it_is_is_told_at_the_deadline(guest: _Guest, ready: 
     guest.answers[frames.WAIT_UNIT] = _says((frames.DATA, told))
 
     with pytest.raises(HarnessError, match=r"last seen: inactive \(dead\).*'not-found'"):
-        ready.wait_for_unit("a.service", soon(0.2))
+        ready.wait_for_unit("a.service", soon(0.05))
 
 
 def test_threads_share_an_agent(guest: _Guest, ready: Agent) -> None:
