@@ -13,7 +13,7 @@ from harness.errors import BadInputError
 from harness.image import DriverImage, StockImage
 from harness.image.catalogue import Recipe, load_catalogue
 from harness.lab import open_lab
-from harness.lab.bakes import bake_stock, write_alone
+from harness.lab.bakes import bake_node, bake_stock, write_alone
 
 if TYPE_CHECKING:
     from harness.cli.options import Commands
@@ -80,5 +80,5 @@ def _refuse_before_work(arguments: argparse.Namespace, settings: Settings) -> No
 def _bake(lab: Lab, arguments: argparse.Namespace) -> Image | StockImage:
     name = lab.settings.image
     if isinstance(load_catalogue(lab.settings.images_folder).get(name), Recipe):
-        return lab.baked_image(name)
+        return bake_node(lab, name)
     return bake_stock(lab, lab.stock_image(name), driver=arguments.driver)

@@ -19,6 +19,7 @@ from harness.cli.options import add_machine_options, settings_of
 from harness.errors import ExpectationError, HarnessError
 from harness.gpu.catalogue import load_catalogue
 from harness.lab import open_lab
+from harness.lab.bakes import bake_evidence, bake_node
 from harness.lab.node import NodeRequest
 
 if TYPE_CHECKING:
@@ -156,8 +157,8 @@ def _run(arguments: argparse.Namespace) -> int:
         node_image = lab.node_image()
         say(f"image '{node_image.name}' ready: {node_image.disk}")
         say("baking the driver on a machine without a GPU, unless that is cached")
-        baked = lab.baked_image()
-        record = lab.bake_evidence(baked).record or {}
+        baked = bake_node(lab)
+        record = bake_evidence(baked).record or {}
         say(f"baked: the record names kernel {record.get('kernel', '(none)')}")
         planned = scenarios(baked)
         workers = min(len(planned), os.cpu_count() or 1)

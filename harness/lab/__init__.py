@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import write_seed
 from harness.errors import BadInputError, HarnessError
 from harness.errors import RequirementError as RequirementError
-from harness.evidence import Evidence
 from harness.gpu.transport import Transport
 from harness.image import ImageEvent, Stage, StockImage
 from harness.image.catalogue import Recipe, load_catalogue
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from harness.evidence import Evidence
     from harness.gpu import GpuModel
     from harness.gpu.script import GpuScript
     from harness.image import Image, ImageListener, StockKernel
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 _IMAGE_S = 1500.0
 _FETCH_S = 3600.0
-_BAKE_KVM_S = 120.0
 _KERNELS_S = 600.0
 _DISK = "disk.qcow2"
 
@@ -166,56 +165,6 @@ class Lab:
     def stock_booted(self, image: StockImage, boot: StockBoot | None = None) -> Layer:
         """Return the layer of a stock image whose cloud-init has finished, for `clone`."""
         return stock_booted(image, images=self.settings.images_folder, boot=boot)
-
-    def baked_image(self, name: str | None = None) -> Image:
-        """Return the node image of this name with the driver baked in by a machine without a GPU.
-
-        The bake runs on the kernel that is *not* the newest, so that a record which names the
-        builder's kernel instead of the target's shows. The evidence of the bake is published
-        with the image; `bake_evidence` reads it.
-        """
-        parent = self.node_image(name)
-        request = NodeRequest(
-            name="bake", image=parent, command="bake", kernel=parent.other_kernel, config=BAKE
-        )
-
-        def say(line: str) -> None:
-            self.listener(
-                ImageEvent(image=parent.name, stage=Stage.BUILD, message=f"bake: {line}")
-            )
-
-        def make(disk: Path) -> None:
-            with self.boot(request, disk=disk, start="cold") as node:
-                try:
-                    node.wait_until_provisioned(say)
-                except HarnessError as error:
-                    kept = self.keep_host_side(node, "bake")
-                    raise HarnessError(f"{error}\nIts evidence lies in '{kept}'.") from error
-                evidence = node.collect(disk.parent / "evidence")
-                if evidence.exit_code != 0:
-                    kept = self.keep(evidence, "bake")
-                    outcome = evidence.outcome
-                    why = "it left no outcome" if outcome is None else outcome.error
-                    raise HarnessError(
-                        f"The bake ended with {evidence.exit_code}: {why}. Its evidence lies in "
-                        f"'{kept}'."
-                    )
-                node.power_off()
-
-        parts = {"payload": self.payload.digest, "config": repr(sorted(BAKE.items()))}
-        patience = self.accelerator.accelerator.patience
-        return self.store.ensure_derived(
-            parent,
-            parts,
-            make,
-            deadline=Deadline.after(_BAKE_KVM_S * patience),
-            listener=self.listener,
-        )
-
-    @staticmethod
-    def bake_evidence(baked: Image) -> Evidence:
-        """Return the evidence of the bake that made `baked`."""
-        return Evidence(baked.folder / "evidence")
 
     @contextlib.contextmanager
     def boot(
@@ -425,10 +374,6 @@ class Lab:
         kept = self.settings.evidence_folder / name
         node.keep_host_side(kept)
         return kept
-
-
-#: What a bake is asked for: section 4 of the contract, with prebaking switched on.
-BAKE = {"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"}
 
 
 @contextlib.contextmanager

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness import expect
+from harness.lab.bakes import bake_evidence
 
 if TYPE_CHECKING:
     from harness.image import Image
-    from harness.lab import Lab
 
 
-def test_bake_targets_newest_kernel_and_keeps_image(lab: Lab, baked_image: Image) -> None:
+def test_bake_targets_newest_kernel_and_keeps_image(baked_image: Image) -> None:
     """A bake on the older kernel records, and builds for, the newest one that has headers."""
-    evidence = lab.bake_evidence(baked_image)
+    evidence = bake_evidence(baked_image)
     newest, builder = baked_image.newest_kernel.version, baked_image.other_kernel.version
     driver = baked_image.driver
     assert driver is not None
@@ -31,9 +31,9 @@ def test_bake_targets_newest_kernel_and_keeps_image(lab: Lab, baked_image: Image
     expect.log_line(evidence, f"nvidia-cuda-driver-prebaked={driver.tag} (kernel {newest})")
 
 
-def test_bake_touches_no_device(lab: Lab, baked_image: Image) -> None:
+def test_bake_touches_no_device(baked_image: Image) -> None:
     """A bake loads no module and makes no device node: its machine has no GPU."""
-    evidence = lab.bake_evidence(baked_image)
+    evidence = bake_evidence(baked_image)
 
     expect.no_gpu(evidence)
     expect.no_module_loaded(evidence)
