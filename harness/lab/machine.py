@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
-from harness.errors import HarnessError, listed
-from harness.gpu.serving import serve_gpu
-from harness.gpu.transport import Transport
+from harness.errors import HarnessError
+from harness.lab.gpus import MachineGpus
 from harness.machine.broker import Demand
 from harness.machine.guest import Guest
 from harness.machine.spec import DirectKernel, Firmware, MemoryFile
@@ -35,8 +33,8 @@ if TYPE_CHECKING:
     from harness.gpu import GpuModel
     from harness.gpu.emulated import EmulatedGpu
     from harness.gpu.script import GpuScript
-    from harness.gpu.server import DeviceServer
     from harness.gpu.trace import AccessTrace
+    from harness.gpu.transport import Transport
     from harness.machine import Machine, VmDriver
     from harness.machine.agent import Agent
     from harness.machine.broker import Broker
@@ -67,8 +65,6 @@ _NOTICED_S = 1.0
 #: What QEMU takes beside the guest's memory.
 _QEMU_MIB = 128
 _ROOM_S = 900.0
-#: So many GPUs that were unplugged again keep their traces.
-_MOST_DEPARTED = 16
 #: How long a guest may take to come to rest before its state is saved.
 _REST_S = 120.0
 
@@ -132,13 +128,9 @@ class LabMachine:
         self.folder = folder
         self.checkpoint = checkpoint
         self._equipment = equipment
-        self._gpus = gpus
-        self._gpu_scripts = gpu_scripts
+        self._wanted_gpus = gpus
         self._hostname = hostname
         self._resources = contextlib.ExitStack()
-        self._servers: dict[str, DeviceServer[Any]] = {}
-        self._departed: dict[str, EmulatedGpu] = {}
-        self._numbers = itertools.count()
         self._ssh: SshRunner | None = None
         self._is_agent_ready = False
         self._is_killed = False
@@ -147,6 +139,13 @@ class LabMachine:
             memory = spec.memory_file or MemoryFile(path=checkpoint.ram, is_private=True)
             spec = replace(spec, is_restored=True, seed=None, memory_file=memory)
         self.spec = spec
+        self.gpus = MachineGpus(
+            spec,
+            folder,
+            driver=equipment.driver,
+            transport=equipment.transport,
+            scripts=gpu_scripts,
+        )
 
     def __enter__(self) -> Self:
         try:
@@ -186,9 +185,9 @@ class LabMachine:
             )
         )
         # After the VM, whose guest would else see its GPUs vanish.
-        self._resources.callback(self._close_servers)
-        at_start = () if self.checkpoint is not None else self._gpus
-        attachments = [self._serve(model).attachment() for model in at_start]
+        self._resources.callback(self.gpus.close)
+        at_start = () if self.checkpoint is not None else self._wanted_gpus
+        attachments = [self.gpus.serve(model).attachment() for model in at_start]
         self._vm = self._resources.enter_context(
             equipment.driver.machine(
                 self.spec, self.folder, attachments, agent_program=equipment.agent_program
@@ -196,12 +195,12 @@ class LabMachine:
         )
         if self._vm.pid is not None:
             room.used_by(self._vm.pid)
-        self._vm.agent.link.explain_delay = lambda: self._stuck(_NOTICED_S)
+        self._vm.agent.link.explain_delay = lambda: self.gpus.stuck(_NOTICED_S)
         if self._is_killed:
             raise HarnessError(f"Machine '{self.name}' is not wanted any more.")
         if self.checkpoint is not None:
             self._restore(self.checkpoint)
-            for model in self._gpus:
+            for model in self._wanted_gpus:
                 self.hot_plug(model)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
@@ -264,10 +263,10 @@ class LabMachine:
 
         Raises HarnessError while a GPU is plugged in: an emulated GPU's state can't be saved.
         """
-        if self._servers:
+        if self.gpus.plugged:
             raise HarnessError(
                 f"Machine '{self.name}' can't become a checkpoint while it has the GPU "
-                f"'{next(iter(self._servers))}'; unplug it before, and plug one into each clone."
+                f"'{self.gpus.plugged[0]}'; unplug it before, and plug one into each clone."
             )
         self.vm.unplug_seed(self.deadline(_HOT_PLUG_KVM_S))
         # Whatever the guest is still at, each of its clones would go on with.
@@ -281,38 +280,9 @@ class LabMachine:
         self.agent.remember(nonce, self.deadline(_CONNECT_KVM_S))
         self.vm.save(state)
 
-    def _serve(self, model: GpuModel) -> DeviceServer[Any]:
-        transport = self._equipment.transport()
-        spec = self.spec
-        if transport is Transport.MPQEMU and self._equipment.driver.has_vcpu_threads(spec):
-            raise HarnessError(
-                f"Machine '{spec.name}' has {spec.cpus} vCPUs, each in a thread of its own, and two "
-                f"threads that touch one '{transport.value}' at once hang QEMU; give it one vCPU, "
-                "or take QEMU 10.1.1 or newer."
-            )
-        device_id = f"gpu{next(self._numbers)}"
-        server = serve_gpu(
-            model,
-            transport,
-            folder=self.folder,
-            device_id=device_id,
-            aperture_mib=self.spec.root_port_aperture_mib,
-        )
-        script = self._gpu_scripts.get(device_id)
-        if script is not None:
-            script.apply(server.gpu)
-        server.start()
-        self._servers[device_id] = server
-        return server
-
-    def _close_servers(self) -> None:
-        with contextlib.ExitStack() as closing:
-            for server in self._servers.values():
-                closing.callback(server.close)
-
     def hot_plug(self, model: GpuModel) -> str:
         """Plug a GPU into the running machine, and return its device id."""
-        server = self._serve(model)
+        server = self.gpus.serve(model)
         self.vm.plug(server.attachment())
         return server.device_id
 
@@ -326,36 +296,22 @@ class LabMachine:
     def hot_unplug(self, device_id: str) -> None:
         """Ask the guest to let go of a GPU, and wait until it has; its trace is kept."""
         self.vm.unplug(device_id, self.deadline(_HOT_PLUG_KVM_S))
-        server = self._servers.pop(device_id)
-        server.close()
-        self._departed[device_id] = server.gpu
-        if len(self._departed) > _MOST_DEPARTED:
-            del self._departed[next(iter(self._departed))]
+        self.gpus.withdraw(device_id)
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
         """Return the device model behind a GPU, plugged or one of the last to be unplugged.
 
         Raises HarnessError where there is none.
         """
-        gpus = self._gpus_by_id()
-        if device_id not in gpus:
-            raise HarnessError(
-                f"Machine '{self.name}' has no GPU '{device_id}', but {listed(gpus)}."
-            )
-        return gpus[device_id]
-
-    def _gpus_by_id(self) -> dict[str, EmulatedGpu]:
-        plugged = {device_id: server.gpu for device_id, server in self._servers.items()}
-        return {**self._departed, **plugged}
+        return self.gpus.gpu(device_id)
 
     def gpu_traces(self) -> Mapping[str, AccessTrace]:
         """Return what the guest did to each GPU, by device id."""
-        return {device_id: gpu.trace for device_id, gpu in self._gpus_by_id().items()}
+        return self.gpus.traces()
 
     def mark(self, words: str) -> None:
         """Write a line into the trace of every GPU; boot stages and steps write theirs."""
-        for server in self._servers.values():
-            server.gpu.mark(words)
+        self.gpus.mark(words)
 
     @property
     def agent(self) -> Agent:
@@ -433,12 +389,7 @@ class LabMachine:
 
     def trouble(self) -> str | None:
         """Say why nothing good can come of this machine any more, or None."""
-        return self._stuck(_STALL_S) or self.vm.trouble()
-
-    def _stuck(self, patience_s: float) -> str | None:
-        """Name a GPU on which the guest has been blocked for so long, or None."""
-        stuck = (server.trouble(patience_s) for server in self._servers.values())
-        return next(filter(None, stuck), None)
+        return self.gpus.stuck(_STALL_S) or self.vm.trouble()
 
     def kill(self) -> None:
         """End the machine at once, from any thread; who waits for it learns of that."""

@@ -64,10 +64,10 @@ def test_vcpus_that_do_no_harm_get_a_gpu(
     )
     machine = LabMachine(spec, tmp_path, _equipment(tmp_path, transport))
 
-    server = machine._serve(a_model())
+    server = machine.gpus.serve(a_model())
 
     assert machine.gpu("gpu0") is server.gpu
-    machine._close_servers()
+    machine.gpus.close()
     assert server.state.ending is not None
 
 
@@ -79,12 +79,12 @@ def test_script_is_applied_before_the_gpu_is_plugged(tmp_path: Path) -> None:
         gpu_scripts={"gpu1": GpuScript(is_dead=True)},
     )
     try:
-        well, dead = (machine._serve(a_model()).gpu for _ in range(2))
+        well, dead = (machine.gpus.serve(a_model()).gpu for _ in range(2))
 
         assert well.bar_read(0, 0, 4) == 0x180000A1
         assert dead.bar_read(0, 0, 4) == 0xFFFFFFFF
     finally:
-        machine._close_servers()
+        machine.gpus.close()
 
 
 def test_gpu_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
@@ -101,12 +101,12 @@ def test_marks_reach_every_gpu(tmp_path: Path) -> None:
         a_spec(tmp_path, accelerator=Accelerator.TCG), tmp_path, an_equipment(tmp_path)
     )
     try:
-        machine._serve(a_model())
-        machine._serve(a_model())
+        machine.gpus.serve(a_model())
+        machine.gpus.serve(a_model())
 
         machine.mark("now")
 
         assert all(trace.find_mark("now") for trace in machine.gpu_traces().values())
         assert list(machine.gpu_traces()) == ["gpu0", "gpu1"]
     finally:
-        machine._close_servers()
+        machine.gpus.close()
