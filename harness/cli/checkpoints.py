@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli.columns import print_columns
 from harness.cli.options import settings_of
+from harness.cli.removals import print_removals
 from harness.machine.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
@@ -95,18 +96,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _collect(arguments: argparse.Namespace) -> int:
     removals = _store(arguments).gc(arguments.limit_mib)
-    if arguments.json:
-        _print_json(
-            {
-                "folder": str(removal.folder),
-                "size_mib": round(removal.size_mib, 1),
-                "reason": removal.reason,
-            }
-            for removal in removals
-        )
-    else:
-        for removal in removals:
-            print(f"Removed '{removal.folder}' ({removal.size_mib:.0f} MiB): {removal.reason}")
+    print_removals(removals, as_json=arguments.json)
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli import bake
 from harness.cli.options import add_image_options, settings_of
+from harness.cli.removals import print_removals
 from harness.errors import BadInputError
 from harness.image.catalogue import Recipe, load_catalogue
 from harness.image.derived import DerivedStore
@@ -189,20 +190,7 @@ def _collect(arguments: argparse.Namespace) -> int:
     unused = dt.timedelta(days=arguments.unused_days)
     at = dt.datetime.now(tz=dt.timezone.utc)
     removals = [removal for cache in _caches(settings) for removal in cache.gc(unused, at=at)]
-    if arguments.json:
-        _print_json(
-            [
-                {
-                    "path": str(removal.path),
-                    "size_mib": round(removal.size_mib, 1),
-                    "reason": removal.reason,
-                }
-                for removal in removals
-            ]
-        )
-    else:
-        for removal in removals:
-            print(f"Removed '{removal.path}' ({removal.size_mib:.0f} MiB): {removal.reason}")
+    print_removals(removals, as_json=arguments.json)
     return 0
 
 

@@ -13,6 +13,7 @@ from harness import lease
 from harness.image.manifest import DISK
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 from harness.published import DamagedError, FileFact, ParentPin, allocated_bytes
+from harness.published.removal import Removal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,15 +61,6 @@ class CachedImage:
     last_used: dt.datetime
     is_in_use: bool
     trouble: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Removal:
-    """What was removed, with the MiB that it took, and why."""
-
-    path: Path
-    size_mib: float
-    reason: str
 
 
 class ImageCache(Generic[M]):

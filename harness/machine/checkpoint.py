@@ -41,6 +41,7 @@ from harness.published import (
     ParentPin,
     Stage,
 )
+from harness.published.removal import Removal
 from harness.published.shelf import Shelf
 from harness.published.space import Space, free_bytes
 
@@ -110,15 +111,6 @@ class CheckpointPlace:
     state: Path
     disk: Path
     folder: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class Removal:
-    """Something that was removed from the store, and why."""
-
-    folder: Path
-    size_mib: float
-    reason: str
 
 
 def key_of(name: str, parts: Mapping[str, object], parent: Checkpoint | None) -> str:
@@ -259,7 +251,7 @@ class CheckpointStore:
             holding.push(held)
             if made:
                 for removal in self._evict(self._limit_mib):
-                    tell(Stage.REMOVED, f"'{removal.folder}' was removed: {removal.reason}")
+                    tell(Stage.REMOVED, f"'{removal.path}' was removed: {removal.reason}")
             yield checkpoint
 
     def ls(self) -> list[CheckpointInfo]:
@@ -278,7 +270,7 @@ class CheckpointStore:
         The limit is the store's where none is given; 0 removes all that nobody uses.
         """
         swept = [
-            Removal(folder=work, size_mib=size / MIB, reason="its maker is dead.")
+            Removal(path=work, size_mib=size / MIB, reason="its maker is dead.")
             for work, size in self._shelf.sweep()
         ]
         return swept + self._evict(self._limit_mib if limit_mib is None else limit_mib)
@@ -382,7 +374,7 @@ class CheckpointStore:
                 size_mib -= info.size_mib
                 removals.append(
                     Removal(
-                        folder=info.folder,
+                        path=info.folder,
                         size_mib=info.size_mib,
                         reason=f"nobody uses it, and the limit is {limit_mib} MiB.",
                     )

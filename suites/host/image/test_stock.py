@@ -41,8 +41,8 @@ from suites.unit.image.stockfolder import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from harness.image.cache import Removal
     from harness.provisioning.command import Runner
+    from harness.published.removal import Removal
 
 UNSIGNED = ENTRY.partition("signature:")[0]
 

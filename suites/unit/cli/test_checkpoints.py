@@ -122,7 +122,7 @@ def test_everything_unused_can_be_removed(
     assert main(["checkpoints", "gc", "--all", "--json"]) == 0
 
     removed = json.loads(capsys.readouterr().out)
-    assert [each["folder"] for each in removed] == [str(child.folder), str(parent.folder)]
+    assert [each["path"] for each in removed] == [str(child.folder), str(parent.folder)]
     assert not parent.folder.exists()
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.image import Image
-    from harness.image.cache import Removal
+    from harness.published.removal import Removal
 
 NOW = dt.datetime(2026, 8, 21, tzinfo=dt.timezone.utc)
 MONTH = dt.timedelta(days=30)

@@ -401,7 +401,7 @@ def test_leavings_of_a_killed_maker_are_collected(cache: Cache) -> None:
 
     removals = cache.store.gc()
 
-    assert {(removal.folder, removal.size_mib) for removal in removals} == {(work, 4), (doomed, 0)}
+    assert {(removal.path, removal.size_mib) for removal in removals} == {(work, 4), (doomed, 0)}
     assert not work.exists()
     assert not doomed.exists()
 
@@ -789,7 +789,7 @@ def test_parent_of_one_in_use_stays(small: Cache) -> None:
         assert small.store.gc(0) == []
         assert [info.is_in_use for info in small.store.ls()] == [True, True]
 
-    removed = [removal.folder for removal in small.store.gc(0)]
+    removed = [removal.path for removal in small.store.gc(0)]
     assert removed == [child.folder, parent.folder]
 
 
