@@ -1,23 +1,118 @@
-"""What a bake of a stock image refuses before it boots anything, and how a disk is handed on."""
+"""What a bake refuses before it boots anything, how it ends badly, and how a disk is handed on."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import contextlib
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.cloudinit import EXIT_CODE_PATH
 from harness.errors import BadInputError, HarnessError
-from harness.lab.bakes import bake_stock, write_alone
+from harness.image.store import ImageStore
+from harness.lab import Lab
+from harness.lab.bakes import bake_node, bake_stock, write_alone
 from harness.provisioning.command import CommandResult, LocalRunner
+from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.lab.test_lab import lab as lab  # noqa: PLC0414 - a fixture of that module's
+from suites.unit.lab.test_node import an_image
 from suites.unit.lab.test_stock import a_stock_image
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from harness.lab import Lab
+    from harness.evidence import Evidence
+    from harness.lab.node import NodeRequest
+
+
+@dataclass
+class _BakingNode:
+    """A node whose bake ends with `exit_code`, or never where that is None."""
+
+    request: NodeRequest
+    exit_code: int | None
+    was_powered_off: bool = False
+
+    def wait_until_provisioned(self, _say: Callable[[str], None]) -> None:
+        if self.exit_code is None:
+            raise HarnessError("cloud-init did not finish in time.")
+
+    def collect(self, folder: Path) -> Evidence:
+        made = EvidenceFolder(folder).outcome(error="no headers for 6.1.0-56")
+        return made.file(EXIT_CODE_PATH, f"{self.exit_code}\n").evidence
+
+    def keep_host_side(self, folder: Path) -> None:
+        (folder / "host").mkdir(parents=True)
+        (folder / "host/serial.log").write_text("Kernel panic")
+
+    def power_off(self) -> None:
+        self.was_powered_off = True
+
+
+@pytest.fixture
+def bake(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int | None], _BakingNode]:
+    """Bake the node image on a machine that ends in this way, and return it."""
+
+    def run(exit_code: int | None) -> _BakingNode:
+        nodes: list[_BakingNode] = []
+
+        @contextlib.contextmanager
+        def boot(_lab: Lab, request: NodeRequest, **_: object) -> Iterator[_BakingNode]:
+            nodes.append(_BakingNode(request, exit_code))
+            yield nodes[-1]
+
+        def make_it(_store: object, *given: object, **_: object) -> None:
+            make = given[2]
+            assert callable(make)
+            make(tmp_path / "made/disk.qcow2")
+
+        monkeypatch.setattr(Lab, "node_image", lambda *_: an_image())
+        monkeypatch.setattr(Lab, "boot", boot)
+        monkeypatch.setattr(ImageStore, "ensure_derived", make_it)
+        bake_node(lab)
+        return nodes[0]
+
+    return run
+
+
+def test_bake_runs_on_the_kernel_that_nodes_do_not_boot(
+    bake: Callable[[int | None], _BakingNode], tmp_path: Path
+) -> None:
+    node = bake(0)
+
+    assert node.request.booted_kernel == an_image().other_kernel
+    assert node.was_powered_off
+    assert (tmp_path / "made/evidence").is_dir()
+
+
+def test_bake_that_fails_says_why_and_keeps_its_evidence(
+    bake: Callable[[int | None], _BakingNode], tmp_path: Path
+) -> None:
+    kept = tmp_path / "evidence/bake"
+
+    with pytest.raises(HarnessError) as failure:
+        bake(84)
+
+    assert str(failure.value) == (
+        "The bake of 'debian-12' ended with 84: no headers for 6.1.0-56. Its evidence lies in "
+        f"'{kept}'."
+    )
+    assert any(kept.rglob("*"))
+
+
+def test_bake_that_never_ends_keeps_what_the_host_saw(
+    bake: Callable[[int | None], _BakingNode], tmp_path: Path
+) -> None:
+    kept = tmp_path / "evidence/bake"
+
+    with pytest.raises(HarnessError, match=rf"did not finish.*\nIts evidence lies in '{kept}'"):
+        bake(None)
+
+    assert (kept / "host/serial.log").read_text() == "Kernel panic"
 
 
 def test_bake_of_nobody_knows_which_driver_is_refused(lab: Lab) -> None:
