@@ -121,6 +121,7 @@ def test_corrupt_record_falls_back_to_full_build(
     expect.gpu_bound(evidence, device="2330")
 
 
+@pytest.mark.slow
 def test_absent_image_is_pulled_from_own_registry_and_renamed(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:

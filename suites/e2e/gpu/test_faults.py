@@ -45,6 +45,7 @@ def _wait_for_kernel_line(machine: LabMachine, words: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_gpu_that_falls_off_the_bus_during_provisioning_ends_it(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
@@ -190,6 +191,7 @@ def test_register_answers_as_told(clone: CloneLayer, driver_baked: Layer, h100: 
     _wait_for_kernel_line(machine, "PMC_BOOT_0 = 0x140000a1")
 
 
+@pytest.mark.slow
 def test_nobody_reads_a_register_before_the_driver_is_loaded(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
