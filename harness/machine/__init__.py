@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.machine.accelerator import AcceleratorChoice
     from harness.machine.agent import Agent
     from harness.machine.console import Console
-    from harness.machine.qmp import QmpEvent
+    from harness.machine.eventlog import QmpEvent
     from harness.machine.spec import Accelerator, MachineSpec
     from harness.provisioning.wait import Deadline
 

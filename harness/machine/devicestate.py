@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from harness.machine.qmp import QmpEvent
+    from harness.machine.eventlog import QmpEvent
     from harness.machine.spec import MachineSpec
 
 MIGRATE_S = 120.0

@@ -25,7 +25,8 @@ from harness.machine.devicestate import (
     is_end,
     with_kernel_header,
 )
-from harness.machine.qmp import QmpEvent, QmpSession, names
+from harness.machine.eventlog import QmpEvent, disk_trouble, names
+from harness.machine.qmp import QmpSession
 from harness.machine.rest import wait_until_idle
 from harness.machine.rootports import RootPorts
 from harness.machine.spec import Accelerator
@@ -217,14 +218,7 @@ class QemuMachine:
 
     def trouble(self) -> str | None:
         """Say why this machine will not go on, or None."""
-        for event in self.events:
-            if event.name == "BLOCK_IO_ERROR":
-                reason = event.data.get("reason", "no reason given")
-                return (
-                    f"QEMU could not write its disk ({reason}); free space on the file system of "
-                    f"'{self.folder}'"
-                )
-        return None
+        return disk_trouble(self.events, self.folder)
 
     def ssh_port(self) -> int:
         """Return the loopback port that leads to the guest's SSH server."""

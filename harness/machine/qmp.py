@@ -5,32 +5,23 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 from qemu.qmp import Message, QMPClient, QMPError
 
 from harness.errors import HarnessError
+from harness.machine.eventlog import EventLog, QmpEvent
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from typing import Any
 
     from harness.provisioning.wait import Deadline
 
 
 _CLOSE_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class QmpEvent:
-    """One event that QEMU reported; `at_s` is QEMU's wall-clock time in seconds."""
-
-    name: str
-    at_s: float
-    data: Mapping[str, object] = field(default_factory=dict)
 
 
 class _EventMessage(BaseModel):
@@ -52,9 +43,7 @@ class QmpSession:
             target=self._loop.run_forever, name=f"qmp-{name}", daemon=True
         )
         self._client = QMPClient(name)
-        self._changed = threading.Condition()
-        self._events: list[QmpEvent] = []
-        self._ended = False
+        self._log = EventLog(name, advice="Its stderr and console say why.")
         self._pump: concurrent.futures.Future[None] | None = None
 
     def connect(self, deadline: Deadline) -> None:
@@ -108,28 +97,12 @@ class QmpSession:
 
         Raises HarnessError at the deadline, and at once when QEMU has gone.
         """
-        with self._changed:
-            while True:
-                for event in self._events[since:]:
-                    if matches(event):
-                        return event
-                seen = ", ".join(event.name for event in self._events[since:]) or "no event"
-                if self._ended:
-                    raise HarnessError(
-                        f"QEMU of machine '{self._name}' ended while waiting for {what}; "
-                        f"seen: {seen}. Its stderr and console say why."
-                    )
-                if deadline.has_passed():
-                    raise HarnessError(
-                        f"Machine '{self._name}' did not report {what} in time; seen: {seen}."
-                    )
-                self._changed.wait(deadline.remaining_s())
+        return self._log.wait_for(what, matches, deadline, since=since)
 
     @property
     def events(self) -> tuple[QmpEvent, ...]:
         """Return the events so far, oldest first."""
-        with self._changed:
-            return tuple(self._events)
+        return self._log.events
 
     def close(self) -> None:
         """Disconnect, and end the loop and its thread."""
@@ -174,22 +147,13 @@ class QmpSession:
                 self._record(last)
         finally:
             end.cancel()
-            with self._changed:
-                self._ended = True
-                self._changed.notify_all()
+            self._log.end()
 
     def _record(self, message: Message) -> None:
         event = _EventMessage.model_validate(dict(message))
         stamp = event.timestamp
-        with self._changed:
-            self._events.append(
-                QmpEvent(
-                    name=event.event,
-                    at_s=stamp["seconds"] + stamp["microseconds"] / 1e6,
-                    data=event.data,
-                )
-            )
-            self._changed.notify_all()
+        at_s = stamp["seconds"] + stamp["microseconds"] / 1e6
+        self._log.add(QmpEvent(name=event.event, at_s=at_s, data=event.data))
 
     def _call(
         self, coroutine: Coroutine[Any, Any, object], deadline: Deadline, what: str
@@ -214,9 +178,3 @@ class QmpSession:
             raise HarnessError(
                 f"QEMU of machine '{self._name}' failed {what}: {str(error) or type(error).__name__}."
             ) from error
-
-
-def names(*wanted: str) -> Callable[[QmpEvent], bool]:
-    """Return a test for events by name."""
-    accepted: Iterable[str] = frozenset(wanted)
-    return lambda event: event.name in accepted

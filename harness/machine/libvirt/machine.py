@@ -20,6 +20,7 @@ from harness.machine.devicestate import (
     is_end,
     with_kernel_header,
 )
+from harness.machine.eventlog import disk_trouble, names
 from harness.machine.libvirt.complaint import ConnectionLostError, LibvirtError
 from harness.machine.libvirt.domain import POWERED_OFF, Domain
 from harness.machine.libvirt.domain_xml import (
@@ -30,7 +31,6 @@ from harness.machine.libvirt.domain_xml import (
     render_seed_disk,
 )
 from harness.machine.libvirt.stream import StreamSocket
-from harness.machine.qmp import names
 from harness.machine.rest import wait_until_idle
 from harness.machine.rootports import RootPorts
 from harness.provisioning.wait import Deadline
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from harness.gpu import GpuAttachment
+    from harness.machine.eventlog import QmpEvent
     from harness.machine.libvirt.connection import Connection
     from harness.machine.libvirt.domain_xml import DomainHost, PciAddress
     from harness.machine.libvirt.monitor import MonitorEvents
-    from harness.machine.qmp import QmpEvent
     from harness.machine.spec import MachineSpec
 
 _CONNECT_S = 30.0
@@ -209,14 +209,7 @@ class LibvirtMachine:
                 f"libvirtd at '{self._connection.uri}' ended or was restarted, and its machines "
                 "with it"
             )
-        for event in self.events:
-            if event.name == "BLOCK_IO_ERROR":
-                reason = event.data.get("reason", "no reason given")
-                return (
-                    f"QEMU could not write its disk ({reason}); free space on the file system of "
-                    f"'{self.spec.disk}'"
-                )
-        return None
+        return disk_trouble(self.events, self.spec.disk)
 
     def ssh_port(self) -> int:
         """Return the loopback port that leads to the guest's SSH server.

@@ -7,9 +7,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
+from harness.machine.eventlog import EventLog, QmpEvent
 from harness.machine.libvirt.binding import load_libvirt_qemu
 from harness.machine.libvirt.complaint import lost
-from harness.machine.qmp import QmpEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,18 +90,15 @@ class DomainMonitor:
         self._connection = connection
         self._domain = domain
         self._name = name
-        self._changed = threading.Condition()
-        self._events: list[QmpEvent] = []
-        self._ended: str | None = None
+        self._log = EventLog(name, advice="libvirt's log of the domain and the console say why.")
         self._generation = connection.generation
-        self._forget = connection.on_loss(self._wake)
-        events.listen(uuid, self._note)
+        self._forget = connection.on_loss(self._log.wake)
+        events.listen(uuid, self._log.add)
 
     @property
     def events(self) -> tuple[QmpEvent, ...]:
         """Return the events so far, oldest first."""
-        with self._changed:
-            return tuple(self._events)
+        return self._log.events
 
     def execute(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         """Run one command of QEMU and return what it returned.
@@ -138,34 +135,21 @@ class DomainMonitor:
 
         Raises HarnessError at the deadline, and at once when QEMU or libvirtd has gone.
         """
-        with self._changed:
-            while True:
-                for event in self._events[since:]:
-                    if matches(event):
-                        return event
-                seen = ", ".join(event.name for event in self._events[since:]) or "no event"
-                if self._is_lost:
-                    raise lost(
-                        f"the wait for {what} of machine '{self._name}'",
-                        self._connection.uri,
-                        f"seen: {seen}",
-                    )
-                if self._ended is not None:
-                    raise HarnessError(
-                        f"QEMU of machine '{self._name}' ended ({self._ended}) while waiting for "
-                        f"{what}; seen: {seen}. libvirt's log of the domain and the console say why."
-                    )
-                if deadline.has_passed():
-                    raise HarnessError(
-                        f"Machine '{self._name}' did not report {what} in time; seen: {seen}."
-                    )
-                self._changed.wait(deadline.remaining_s())
+
+        def loss(seen: str) -> HarnessError | None:
+            if not self._is_lost:
+                return None
+            return lost(
+                f"the wait for {what} of machine '{self._name}'",
+                self._connection.uri,
+                f"seen: {seen}",
+            )
+
+        return self._log.wait_for(what, matches, deadline, since=since, loss=loss)
 
     def note_end(self, why: str) -> None:
         """Learn that QEMU has ended; nothing more will come."""
-        with self._changed:
-            self._ended = self._ended or why
-            self._changed.notify_all()
+        self._log.end(why)
 
     def close(self) -> None:
         """Hear of no more events."""
@@ -184,12 +168,3 @@ class DomainMonitor:
                 f"{told['error'].get('desc', told['error'])}."
             )
         return told.get("return")
-
-    def _note(self, event: QmpEvent) -> None:
-        with self._changed:
-            self._events.append(event)
-            self._changed.notify_all()
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()

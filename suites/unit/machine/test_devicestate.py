@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.machine.devicestate import is_end, with_kernel_header
-from harness.machine.qmp import QmpEvent
+from harness.machine.eventlog import QmpEvent
 from harness.machine.spec import DirectKernel, Firmware
 from suites.unit.machine.test_argv import a_machine_spec
 

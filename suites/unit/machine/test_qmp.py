@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.qmp import QmpSession, names
+from harness.machine.eventlog import names
+from harness.machine.qmp import QmpSession
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.fake_qemu import FakeQemu
 

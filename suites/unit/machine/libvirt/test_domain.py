@@ -8,12 +8,12 @@ import pytest
 from typing_extensions import override
 
 from harness.errors import HarnessError
+from harness.machine.eventlog import names
 from harness.machine.libvirt import domain as domain_module
 from harness.machine.libvirt import monitor
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.domain import POWERED_OFF, Domain
 from harness.machine.libvirt.monitor import MonitorEvents
-from harness.machine.qmp import names
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.fake_libvirt import (
     FakeConnect,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
+from harness.machine.eventlog import names
 from harness.machine.libvirt import monitor
 from harness.machine.libvirt.complaint import ConnectionLostError
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.monitor import DomainMonitor, MonitorEvents
-from harness.machine.qmp import names
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeDomain
 
