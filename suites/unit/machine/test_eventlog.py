@@ -1,0 +1,63 @@
+"""What a machine reported, and what is made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine.eventlog import EventLog, QmpEvent, disk_trouble, names
+from harness.provisioning.wait import Deadline
+
+
+def an_event(name: str, **data: object) -> QmpEvent:
+    return QmpEvent(name=name, at_s=0.0, data=data)
+
+
+@pytest.fixture
+def log() -> EventLog:
+    return EventLog("node", advice="Look there.")
+
+
+def test_event_that_came_before_the_wait_counts_from_its_mark(log: EventLog) -> None:
+    log.add(an_event("STOP", first=True))
+    log.add(an_event("STOP"))
+
+    event = log.wait_for("a stop", names("STOP", "RESUME"), Deadline.after(0.0), since=1)
+
+    assert event == log.events[1]
+
+
+@pytest.mark.parametrize(("why", "told"), [("", "ended while"), ("crashed", r"ended \(crashed\)")])
+def test_end_of_qemu_ends_the_wait_with_what_came_instead(
+    log: EventLog, why: str, told: str
+) -> None:
+    log.add(an_event("RESET"))
+    log.end(why)
+    log.end("later")
+
+    with pytest.raises(HarnessError, match=rf"'node' {told}.* its stop; seen: RESET\. Look there"):
+        log.wait_for("its stop", names("STOP"), Deadline.after(60.0))
+
+
+def test_loss_of_the_way_to_qemu_is_told_before_anything_else(log: EventLog) -> None:
+    log.end()
+
+    with pytest.raises(HarnessError, match="the way is lost; no event"):
+        log.wait_for(
+            "its stop",
+            names("STOP"),
+            Deadline.after(60.0),
+            loss=lambda seen: HarnessError(f"the way is lost; {seen}"),
+        )
+
+
+def test_disk_that_could_not_be_written_is_named() -> None:
+    events = [an_event("RESUME"), an_event("BLOCK_IO_ERROR", reason="No space left on device")]
+
+    assert disk_trouble(events, Path("/runs/node")) == (
+        "QEMU could not write its disk (No space left on device); free space on the file system "
+        "of '/runs/node'"
+    )
+    assert disk_trouble(events[:1], Path("/runs/node")) is None
