@@ -895,14 +895,31 @@ import() { # NAME [ARGS...]
   builtin exit 1
 }
 
+__hx_precheck() { # MODULE: with the variables that a precheck may look at
+  local VERSION=$SHELLSPEC_VERSION SHELL_TYPE=bash SHELL_VERSION=$BASH_VERSION
+  "$1_precheck"
+}
+
+SHELLSPEC_SHELL_VERSION=$BASH_VERSION
+builtin export SHELLSPEC_SHELL_VERSION
+if [[ -n ${HX_ENV_FROM-} ]]; then
+  # what it exports is wanted, not its functions and what it prints
+  eval "$(
+    builtin set -a
+    . "$HX_ENV_FROM" >/dev/null 2>&1
+    builtin unset HX_ENV_FROM
+    builtin export -p
+  )"
+  unset HX_ENV_FROM
+fi
 for __hx_module in $HX_REQUIRE; do
   import "$__hx_module"
   if builtin declare -F "${__hx_module}_precheck" >/dev/null; then
-    __hx_precheck=$("${__hx_module}_precheck" 2>&1) || {
+    __hx_precheck=$(__hx_precheck "$__hx_module" 2>&1) || {
       __hx_tell precheck "$__hx_module" $? "$__hx_precheck"
       builtin exit 1
     }
-    "${__hx_module}_precheck" >/dev/null 2>&1
+    __hx_precheck "$__hx_module" >/dev/null 2>&1
   fi
   ! builtin declare -F "${__hx_module}_loaded" >/dev/null || "${__hx_module}_loaded"
 done
@@ -911,7 +928,7 @@ for __hx_module in $HX_REQUIRE; do
 done
 case $- in *e*) __hx_run_errexit=1 ;; esac
 unset __hx_module
-unset -f minimum_version info warn error abort setenv unsetenv
+unset -f minimum_version info warn error abort setenv unsetenv __hx_precheck
 [[ -z ${HX_CLOCK-} ]] || . "$HX_CLOCK"
 # traces the lines that run, for coverage; the trace has a descriptor of its own
 if [[ -n ${HX_TRACE_FD-} ]]; then
