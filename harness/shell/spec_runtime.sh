@@ -51,7 +51,7 @@ __hx_before_each=() __hx_after_each=() __hx_before_all=() __hx_after_all=()
 __hx_before_call=() __hx_after_call=() __hx_before_run=() __hx_after_run=()
 __hx_options=()
 __hx_vital='/usr/lib /usr/bin /etc /var'
-declare -A __hx_aliases=() __hx_points=() __hx_syntax=()
+declare -A __hx_aliases=() __hx_points=() __hx_syntax=() __hx_subjects=()
 
 # A lookup counts itself in the entry that it finds, and a fork copies each page written to:
 # entries made one after the other lie together.
@@ -766,6 +766,11 @@ __hx_ask() { # LINE WORDS...: tell the sentence, then do what the parent needs t
   __hx_spoken=1 __hx_special=spoken
   local __hx_op __hx_argument __hx_value
   local __hx_records=190
+  if ((${#__hx_subjects[@]})); then
+    local __hx_words
+    __hx_name_subjects "$@"
+    set -- "${__hx_words[@]}"
+  fi
   builtin printf '%s\0' ask $# "$@" >&190
   while IFS= builtin read -r -d '' -u 207 __hx_op; do
     IFS= builtin read -r -d '' -u 207 __hx_argument
@@ -785,14 +790,29 @@ __hx_ask() { # LINE WORDS...: tell the sentence, then do what the parent needs t
   done
 }
 
+__hx_name_subjects() { # LINE WORDS...: put the subjects' own names for those of the spec
+  local __hx_word __hx_is_keyword=1
+  __hx_words=("$1")
+  for __hx_word in "${@:2}"; do
+    case $__hx_is_keyword$__hx_word in
+      1a | 1an | 1as | 1the) ;;
+      1?*)
+        __hx_is_keyword=
+        __hx_word=${__hx_subjects[$__hx_word]-$__hx_word}
+        ;;
+      of) __hx_is_keyword=1 ;;
+      should) __hx_is_keyword=over ;;
+    esac
+    __hx_words+=("$__hx_word")
+  done
+}
+
 __hx_tell_result() { # F
   local __hx_stdout __hx_stderr __hx_text
   __hx_read_file /proc/self/fd/$((192 + __hx_set))
   __hx_stdout=$__hx_text
   __hx_read_file /proc/self/fd/$((193 + __hx_set))
   __hx_stderr=$__hx_text
-  while [[ $__hx_stdout == *$'\n' ]]; do __hx_stdout=${__hx_stdout%$'\n'}; done
-  while [[ $__hx_stderr == *$'\n' ]]; do __hx_stderr=${__hx_stderr%$'\n'}; done
   local __hx_failed=0 __hx_result
   __hx_result=$("$1" "$__hx_stdout" "$__hx_stderr" "${__hx_status-}" \
     </proc/self/fd/$((192 + __hx_set)) 2>|/proc/self/fd/196) || __hx_failed=$?
@@ -821,7 +841,14 @@ __hx_tell_satisfy() { # F ARGS...
 # --- matchers that a spec brings itself ---------------------------------------------------------
 
 shellspec_syntax() { __hx_syntax[$1]=1; }
-shellspec_syntax_chain() { shellspec_syntax "$@"; }
+shellspec_syntax_chain() { :; }
+shellspec_syntax_compound() { :; }
+shellspec_syntax_alias() { # NAME KNOWN: another name of a subject or of a matcher
+  case $1 in
+    shellspec_subject_*) __hx_subjects[${1#shellspec_subject_}]=${2#shellspec_subject_} ;;
+    shellspec_matcher_*) __hx_syntax[$1]=$2 ;;
+  esac
+}
 shellspec_puts() { __hx_puts "$@"; }
 shellspec_putsn() { __hx_putsn "$@"; }
 
@@ -850,18 +877,28 @@ shellspec_matcher_do_match() {
   fi
 }
 
-__hx_tell_custom() { # custom|custom_not NAME ARGS...
-  if [[ -z ${__hx_syntax[shellspec_matcher_$2]-} ]]; then
-    __hx_tell unknown "$2"
-    return 0
-  fi
+__hx_tell_custom() { # custom|custom_not WORDS...: the longest name is tried last
+  local __hx_name=shellspec_matcher_$2 __hx_at=3
+  while ! builtin declare -F "${__hx_syntax[$__hx_name]/#1/$__hx_name}" >/dev/null 2>&1; do
+    if ((__hx_at > $#)); then
+      local IFS=' '
+      __hx_tell unknown "${*:2}"
+      return 0
+    fi
+    case ${!__hx_at} in
+      a | an | as | the) ;;
+      *) __hx_name+=_${!__hx_at} ;;
+    esac
+    __hx_at=$((__hx_at + 1))
+  done
+  set -- "$1" "${__hx_syntax[$__hx_name]/#1/$__hx_name}" "${@:__hx_at}"
   local __hx_wanted=$1 __hx_answer=2 __hx_text
   (
     __hx_wrong_count=
     unset SHELLSPEC_SUBJECT
     [[ -z ${__hx_value+x} ]] || SHELLSPEC_SUBJECT=$__hx_value
     builtin set +e
-    "shellspec_matcher_$2" "${@:3}"
+    "$2" "${@:3}"
     [[ -z $__hx_wrong_count ]] || builtin exit 3
     builtin exit "$__hx_answer"
   ) >|/proc/self/fd/197 2>|/proc/self/fd/196 </dev/null || __hx_answer=$?
@@ -869,7 +906,11 @@ __hx_tell_custom() { # custom|custom_not NAME ARGS...
   __hx_read_file /proc/self/fd/197
   __hx_value=$__hx_text
   __hx_read_file /proc/self/fd/196
-  __hx_tell answer "$__hx_answer" "$__hx_text" "$__hx_value"
+  if ((__hx_answer == 3)); then
+    __hx_tell miscounted "${2#shellspec_matcher_}"
+  else
+    __hx_tell answer "$__hx_answer" "$__hx_text" "$__hx_value"
+  fi
 }
 
 # --- helper modules -----------------------------------------------------------------------------
