@@ -346,6 +346,8 @@ class SpecRuns:
         if self.config.getoption("--shell-time") == "virtual":
             commands = write_clock_commands(work_dir / ".clock")
             env.update(clock_environment(commands, env["PATH"]))
+            if "HX_PATH" in env:
+                env["HX_PATH"] = f"{commands}:{env['HX_PATH']}"
         setting = ShellSetting(
             shell=file.project.options.shell,
             sandbox=self.sandbox,

@@ -7,6 +7,7 @@ import functools
 import os
 import re
 import shlex
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,19 +25,18 @@ _SHELLS = {"sh", "bash"}
 _WITH_VALUE = {
     "--shell", "-s", "--require", "--helperdir", "--load-path", "-I", "--default-path", "-D",
     "--pattern", "-P", "--env", "-e", "--env-from", "--path", "--execdir", "--tag", "-T",
-    "--example", "-E",
+    "--example", "-E", "--sandbox-path",
 }  # fmt: skip
 _IGNORED_WITH_VALUE = {
     "--format", "-f", "--output", "-o", "--reportdir", "--jobs", "-j", "--random", "--color-mode",
     "--kcov-path", "--kcov-options", "--covdir", "--tmpdir", "--failure-exit-code",
     "--error-exit-code", "--profile-limit", "--log-file", "--docker", "--directory", "-c",
-    "--chdir", "-C", "--skip-message", "--pending-message", "--sandbox-path",
+    "--chdir", "-C", "--skip-message", "--pending-message",
 }  # fmt: skip
 _IGNORED = {
     "--color", "--no-color", "--kcov", "--no-kcov", "--quiet", "-q", "--profile", "-p",
     "--no-profile", "--fail-fast", "--no-fail-fast", "--xtrace", "-x", "--no-xtrace",
-    "--xtrace-only", "-X", "--sandbox", "--no-sandbox", "--quick", "--no-quick", "--repair", "-r",
-    "--only-failures", "--next", "--next-failure", "-n", "--banner", "--no-banner", "--deref",
+    "--xtrace-only", "-X", "--quick", "--no-quick", "--repair", "-r", "--only-failures", "--next", "--next-failure", "-n", "--banner", "--no-banner", "--deref",
     "--no-deref", "--dereference", "-L", "--keep-tmpdir", "--no-keep-tmpdir", "--keep-tempdir",
     "--fail-no-examples", "--no-fail-no-examples", "--fail-low-coverage",
     "--no-fail-low-coverage", "--warning-as-failure", "-w", "--boost", "--no-boost", "--dry-run",
@@ -62,6 +62,8 @@ class SpecOptions:
     examples: tuple[str, ...] = ()
     focus: bool = False
     warning_as_failure: bool = True
+    mocks_only: bool = False
+    sandbox_path: str = ""
 
 
 _TEXT_OPTIONS: dict[str, Callable[[SpecOptions, str], SpecOptions]] = {
@@ -71,6 +73,7 @@ _TEXT_OPTIONS: dict[str, Callable[[SpecOptions, str], SpecOptions]] = {
     "--env-from": lambda options, value: replace(options, env_from=value),
     "--path": lambda options, value: replace(options, path=value),
     "--execdir": lambda options, value: replace(options, exec_dir=value),
+    "--sandbox-path": lambda options, value: replace(options, sandbox_path=value),
     "--require": lambda options, value: replace(options, requires=(*options.requires, value)),
     "--load-path": lambda options, value: replace(options, load_path=(*options.load_path, value)),
     "-I": lambda options, value: replace(options, load_path=(*options.load_path, value)),
@@ -97,6 +100,8 @@ def read_options(root: Path) -> SpecOptions:
             except ValueError as error:
                 raise BadInputError(f"{error}.", source=str(path), line=number) from error
             options = _apply(options, split_words(line), path, number)
+    if options.mocks_only and options.shell == "bash":
+        return replace(options, shell=shutil.which("bash") or "/bin/bash")
     return options
 
 
@@ -111,6 +116,9 @@ def _apply(options: SpecOptions, words: Sequence[Word], path: Path, line: int) -
             continue
         if option in {"--focus", "-F"}:
             options = replace(options, focus=True)
+            continue
+        if option in {"--sandbox", "--no-sandbox"}:
+            options = replace(options, mocks_only=option == "--sandbox")
             continue
         if option not in _WITH_VALUE | _IGNORED_WITH_VALUE:
             raise BadInputError(f"There is no option '{option}'.", source=source, line=line)

@@ -118,8 +118,16 @@ def environment(
         "SHELLSPEC_SUPPORT_BIN": str(Path(__file__).with_name("support_bin.sh")),
         "HX_MOCKS": str(mocks),
         "HX_REQUIRE": " ".join(options.requires),
+        **_restricted_path(options, support),
         "PATH": f"{support}:{path}",
     }
+
+
+def _restricted_path(options: SpecOptions, support: Path) -> Mapping[str, str]:
+    """Return the PATH that `--sandbox` leaves; the shell takes it once it has been started."""
+    if not options.mocks_only:
+        return {}
+    return {"HX_PATH": ":".join(filter(None, [str(support), options.sandbox_path]))}
 
 
 def project_variables(project: Project, spec: Path) -> Mapping[str, str]:

@@ -941,6 +941,10 @@ __hx_precheck() { # MODULE: with the variables that a precheck may look at
   "$1_precheck"
 }
 
+if [[ -n ${HX_PATH+x} ]]; then
+  PATH=$HX_PATH
+  unset HX_PATH
+fi
 SHELLSPEC_SHELL_VERSION=$BASH_VERSION
 builtin export SHELLSPEC_SHELL_VERSION
 if [[ -n ${HX_ENV_FROM-} ]]; then

@@ -177,6 +177,27 @@ def test_variables_in_options_are_expanded_and_code_is_refused(project: SpecProj
     assert ".shellspec:2: Only variables are expanded here" in result.stdout
 
 
+def test_sandbox_option_leaves_mocks_and_support_commands_only(project: SpecProject) -> None:
+    project.write(".shellspec", "--sandbox\n")
+    project.write(
+        "spec/support/bin/@cat", '#!/bin/sh -e\n. "$SHELLSPEC_SUPPORT_BIN"\ninvoke cat "$@"\n'
+    ).chmod(0o755)
+    project.write("script.sh", "id\ncat file\n").chmod(0o755)
+    project.write(
+        "spec/a_spec.sh",
+        "Mock id\n  echo nobody\nEnd\nIt 'runs no other'\nWhen run script ./script.sh\n"
+        "The output should equal nobody\nThe status should equal 127\n"
+        "The error should include 'cat: command not found'\nEnd\n"
+        "It 'runs what supports'\nData 'text'\nWhen run command @cat\n"
+        "The output should equal text\nEnd\n",
+    )
+
+    assert outcomes(project.run()) == {"runs no other": "passed", "runs what supports": "passed"}
+    assert set(outcomes(project.run("--shell-time=virtual")).values()) == {"passed"}
+    project.write(".shellspec", "--sandbox\n--sandbox-path /usr/bin\n")
+    assert outcomes(project.run())["runs no other"] == "failed"
+
+
 def test_environment_file_is_a_script(project: SpecProject) -> None:
     project.write(".shellspec", "--env-from spec/env.sh\n")
     project.write(
