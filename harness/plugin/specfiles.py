@@ -83,7 +83,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFileCollector | None:
-    if file_path.suffix != ".sh" or not is_spec(file_path):
+    if file_path.suffix == ".py" or not is_spec(file_path):
         return None
     collector: SpecFileCollector = SpecFileCollector.from_parent(parent, path=file_path)
     return collector

@@ -31,7 +31,7 @@ _IGNORED_WITH_VALUE = {
     "--format", "-f", "--output", "-o", "--reportdir", "--jobs", "-j", "--random", "--color-mode",
     "--kcov-path", "--kcov-options", "--covdir", "--tmpdir", "--failure-exit-code",
     "--error-exit-code", "--profile-limit", "--log-file", "--docker", "--directory", "-c",
-    "--chdir", "-C", "--skip-message", "--pending-message",
+    "--chdir", "-C", "--skip-message", "--pending-message", "--timeout",
 }  # fmt: skip
 _IGNORED = {
     "--color", "--no-color", "--kcov", "--no-kcov", "--quiet", "-q", "--profile", "-p",
@@ -40,7 +40,7 @@ _IGNORED = {
     "--no-deref", "--dereference", "-L", "--keep-tmpdir", "--no-keep-tmpdir", "--keep-tempdir",
     "--fail-no-examples", "--no-fail-no-examples", "--fail-low-coverage",
     "--no-fail-low-coverage", "--warning-as-failure", "-w", "--boost", "--no-boost", "--dry-run",
-    "--show-deprecations", "--hide-deprecations",
+    "--show-deprecations", "--hide-deprecations", "--no-timeout",
 }  # fmt: skip
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 

@@ -222,11 +222,12 @@ def test_environment_file_is_a_script(project: SpecProject) -> None:
     assert ".shellspec:1: '--env-from spec/missing.sh' names no file." in project.run().stdout
 
 
-@pytest.mark.parametrize("pattern", ["*.spec.sh", "**/*.spec.sh", "*/tests/*.sh"])
+@pytest.mark.parametrize("pattern", ["*.spec.bash", "**/*.spec.bash", "*/tests/*"])
 def test_spec_files_are_those_of_the_projects_pattern(project: SpecProject, pattern: str) -> None:
     project.write(".shellspec", f'--pattern "{pattern}"\n')
     body = "The value a should equal a\nEnd\n"
-    project.write("tests/deep/a.spec.sh", f"It 'is collected'\n{body}")
+    project.write("tests/deep/a.spec.bash", f"It 'is collected'\n{body}")
+    project.write("tests/test_a.py", "")
     project.write("lib/a_spec.sh", f"It 'is of no interest'\n{body}")
 
     assert outcomes(project.run()) == {"is collected": "passed"}
