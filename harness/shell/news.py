@@ -59,6 +59,11 @@ def _note_pending(told: Told, fields: Sequence[str]) -> None:
     told.pending_after = len(told.problems)
 
 
+def _note_finished(told: Told, fields: Sequence[str]) -> None:
+    del fields
+    told.finished = True
+
+
 def _note_misuse(told: Told, fields: Sequence[str]) -> None:
     told.spoke = True
     told.add_problem(int(fields[0]), fields[1])
@@ -85,6 +90,7 @@ NEWS: dict[str, Callable[[Told, Sequence[str]], None]] = {
     "when": _note_when,
     "skip": _note_skip,
     "pending": _note_pending,
+    "finished": _note_finished,
     "misuse": _note_misuse,
     "vanished": _note_vanished,
     "broken": _note_broken,

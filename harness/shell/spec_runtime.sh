@@ -100,13 +100,14 @@ __hx_close() {
   builtin set +e
   __hx_run_after_all
   builtin printf '%s\n' "$__hx_target:$__hx_set:$__hx_own" >|/proc/self/fd/198
-  builtin exit 217
+  builtin exit 0
 }
 
 __hx_leave() { # STATUS FIRST LAST LINE
   __hx_target=
-  if (($1 == 217)); then
+  if (($1 == 0)) && [[ -s /proc/self/fd/198 ]]; then
     IFS=: builtin read -r __hx_target __hx_set __hx_own </proc/self/fd/198 || :
+    : >|/proc/self/fd/198 # or a group around it would seem closed
   else
     __hx_tell lost "$2" "$3" "$1" "$4"
   fi
@@ -152,7 +153,8 @@ __hx_prepare() { # FIRST ROWS: what an example needs beyond the usual; fails whe
       __hx_make_ready "$@"
       return 0
     fi
-    __hx_tell end "$__hx_target" 217
+    __hx_tell finished
+    __hx_tell end "$__hx_target" 0
     __hx_target=
     __hx_await "$1"
   done
@@ -177,7 +179,9 @@ __hx_run() { # in the example's own shell
   builtin set -e
   __hx_it "${__hx_row_args[@]}"
   [[ -z ${__hx_after_each+x} ]] || __hx_run_after_each
-  builtin exit 217
+  # no status of its own tells that, since one that is not 0 springs a trap on ERR
+  builtin printf '%s\0' finished 0 >&$__hx_records
+  builtin exit 0
 }
 
 __hx_done() { # STATUS
@@ -186,7 +190,7 @@ __hx_done() { # STATUS
     __hx_tell_vanished
   fi
   builtin printf '%s\0' end 2 "$__hx_id" "$1" >&190
-  if (($1 > 128 && $1 != 217)); then # the shell has said on stderr by which signal
+  if (($1)); then # the shell has said by which signal, or a trap on ERR has said something
     __hx_tell_complaint obituary
   fi
   builtin set -e
@@ -231,7 +235,10 @@ __hx_try() { # KIND: run __hx_code; a status or any stderr is a failure
 
 __hx_run_before_each() {
   for __hx_code in "${__hx_before_each[@]}"; do
-    __hx_try before_each || builtin exit 217
+    __hx_try before_each || {
+      __hx_tell finished
+      builtin exit 0
+    }
   done
 }
 
@@ -744,7 +751,15 @@ __hx_tell_path() { # PATH
 }
 
 __hx_is_empty() { # DIRECTORY
-  local __hx_entry
+  if builtin shopt -q failglob; then
+    (
+      builtin shopt -u failglob
+      __hx_is_empty "$1"
+    )
+    return
+  fi
+  local - __hx_entry
+  builtin set +f
   for __hx_entry in "$1"/* "$1"/.*; do
     case $__hx_entry in
       "$1/." | "$1/..") ;;
@@ -957,7 +972,8 @@ if [[ -n ${HX_ENV_FROM-} ]]; then
   )"
   unset HX_ENV_FROM
 fi
-for __hx_module in $HX_REQUIRE; do
+IFS=' ' builtin read -r -a __hx_modules <<<"$HX_REQUIRE"
+for __hx_module in "${__hx_modules[@]}"; do
   import "$__hx_module"
   if builtin declare -F "${__hx_module}_precheck" >/dev/null; then
     __hx_precheck=$(__hx_precheck "$__hx_module" 2>&1) || {
@@ -968,11 +984,11 @@ for __hx_module in $HX_REQUIRE; do
   fi
   ! builtin declare -F "${__hx_module}_loaded" >/dev/null || "${__hx_module}_loaded"
 done
-for __hx_module in $HX_REQUIRE; do
+for __hx_module in "${__hx_modules[@]}"; do
   ! builtin declare -F "${__hx_module}_configure" >/dev/null || "${__hx_module}_configure"
 done
 case $- in *e*) __hx_run_errexit=1 ;; esac
-unset __hx_module
+unset __hx_module __hx_modules
 unset -f minimum_version info warn error abort setenv unsetenv __hx_precheck
 [[ -z ${HX_CLOCK-} ]] || . "$HX_CLOCK"
 # traces the lines that run, for coverage; the trace has a descriptor of its own
