@@ -164,13 +164,7 @@ def _switch(options: SpecOptions, option: str) -> SpecOptions:
 
 def _set(options: SpecOptions, option: str, value: str, source: str, line: int) -> SpecOptions:
     if option in {"--shell", "-s"}:
-        if Path(value).name not in _SHELLS:
-            raise BadInputError(
-                f"Specs run in bash; '--shell {value}' is not supported.",
-                source=source,
-                line=line,
-            )
-        return replace(options, shell="bash" if value in _SHELLS else value)
+        return replace(options, shell=_shell(value, source, line))
     if option == "--env-from" and not (Path(source).parent / value).is_file():
         raise BadInputError(f"'{option} {value}' names no file.", source=source, line=line)
     if option in {"--env", "-e"}:
@@ -178,6 +172,24 @@ def _set(options: SpecOptions, option: str, value: str, source: str, line: int) 
         return replace(options, env=(*options.env, (name, text)))
     change = _TEXT_OPTIONS.get(option)
     return options if change is None else change(options, value)
+
+
+def _shell(value: str, source: str, line: int) -> str:
+    """Return the bash that a project asks for; `sh`, wherever it lies, is the one on PATH."""
+    path = Path(value)
+    if path.name not in _SHELLS:
+        raise BadInputError(
+            f"Specs run in bash; '--shell {value}' is not supported.", source=source, line=line
+        )
+    if value == "bash" or path.name == "sh":
+        return "bash"
+    if not path.is_file():
+        raise BadInputError(
+            f"There is no '{value}' on this host; write '--shell bash' for the one on PATH.",
+            source=source,
+            line=line,
+        )
+    return value
 
 
 def is_spec(path: Path) -> bool:

@@ -198,6 +198,33 @@ def test_sandbox_option_leaves_mocks_and_support_commands_only(project: SpecProj
     assert outcomes(project.run())["runs no other"] == "failed"
 
 
+@pytest.mark.parametrize("shell", ["sh", "/bin/sh", "bash", "/bin/bash"])
+def test_shells_that_specs_ask_for_are_bash(project: SpecProject, shell: str) -> None:
+    project.write(".shellspec", f"--shell {shell}\n")
+    spec = "When run script ./version.sh\nThe output should be present\nEnd\n"
+    project.write("version.sh", 'echo "$BASH_VERSION"\n').chmod(0o755)
+    project.write("spec/a_spec.sh", f"It 'runs'\n{spec}")
+
+    assert outcomes(project.run()) == {"runs": "passed"}
+
+
+@pytest.mark.parametrize(
+    ("shell", "refusal"),
+    [
+        ("zsh", "Specs run in bash; '--shell zsh' is not supported."),
+        ("/opt/none/bash", "There is no '/opt/none/bash' on this host"),
+    ],
+)
+def test_shell_that_is_not_here_is_refused(project: SpecProject, shell: str, refusal: str) -> None:
+    project.write(".shellspec", f"--shell {shell}\n")
+    project.write("spec/a_spec.sh", "It 'waits'\nThe value a should equal a\nEnd\n")
+
+    result = project.run()
+
+    assert result.exit_code == 2
+    assert f".shellspec:1: {refusal}" in result.stdout
+
+
 def test_environment_file_is_a_script(project: SpecProject) -> None:
     project.write(".shellspec", "--env-from spec/env.sh\n")
     project.write(
