@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.provisioning.command import LocalRunner
 from harness.shell.migrate import migrate
+from harness.shell.project import Project, project_variables
 from harness.shell.rows import ShellRowEvaluator
 from harness.shell.sandbox import choose_sandbox
 
@@ -27,8 +28,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the module."""
     spec: Path = arguments.spec
     text = spec.read_text(errors="surrogateescape")
+    path = spec.absolute()
     evaluate = ShellRowEvaluator(
-        LocalRunner(), lambda: choose_sandbox("auto"), source=str(spec), cwd=Path.cwd()
+        LocalRunner(),
+        lambda: choose_sandbox("auto"),
+        source=str(spec),
+        cwd=Path.cwd(),
+        env=project_variables(Project.of(path, Path.cwd()), path),
     )
     print(migrate(str(spec), text, evaluate), end="")
     return 0

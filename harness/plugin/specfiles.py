@@ -21,7 +21,8 @@ from harness.provisioning.command import LocalRunner
 from harness.shell.clock import clock_environment, write_clock_commands
 from harness.shell.coverage import Hits, merge, parse_trace, render_lcov
 from harness.shell.mockdir import write_mocks
-from harness.shell.project import Project, ScratchFolder, environment, matches_pattern
+from harness.shell.options import is_spec
+from harness.shell.project import Project, ScratchFolder, environment, project_variables
 from harness.shell.rows import ShellRowEvaluator
 from harness.shell.sandbox import choose_sandbox
 from harness.shell.specrun import ShellSetting, SpecRun
@@ -82,7 +83,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFileCollector | None:
-    if file_path.suffix != ".sh" or not file_path.name.endswith("_spec.sh"):
+    if file_path.suffix == ".py" or not is_spec(file_path):
         return None
     collector: SpecFileCollector = SpecFileCollector.from_parent(parent, path=file_path)
     return collector
@@ -127,8 +128,6 @@ class SpecFileCollector(pytest.File):
     @override
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         self.project = Project.of(self.path, self.config.invocation_params.dir)
-        if not matches_pattern(self.project.options, self.path):
-            return
         source = self.shown_path
         text = self.path.read_bytes().decode(errors="surrogateescape")
         evaluate = ShellRowEvaluator(
@@ -136,6 +135,7 @@ class SpecFileCollector(pytest.File):
             lambda: _spec_runs(self.config).sandbox,
             source=source,
             cwd=self.project.exec_dir(self.path),
+            env=project_variables(self.project, self.path),
         )
         self.spec = translate(source, text, evaluate)
         tree = _Tree()
@@ -346,6 +346,8 @@ class SpecRuns:
         if self.config.getoption("--shell-time") == "virtual":
             commands = write_clock_commands(work_dir / ".clock")
             env.update(clock_environment(commands, env["PATH"]))
+            if "HX_PATH" in env:
+                env["HX_PATH"] = f"{commands}:{env['HX_PATH']}"
         setting = ShellSetting(
             shell=file.project.options.shell,
             sandbox=self.sandbox,

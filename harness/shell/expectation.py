@@ -170,6 +170,7 @@ class Facts:
     path: PathFact | None = None
     result: str | None = None
     answer: bool | None = None
+    unreadable: str = ""
     complaints: list[str] = field(default_factory=list)
 
 
@@ -314,19 +315,21 @@ def _number(word: str) -> int:
 def _read_matcher(reader: _Reader) -> Matcher:
     word = reader.keyword("a matcher")
     word = _ALIASES.get(word, word)
+    words = reader.rest()
     if word == "be":
-        return _finish(reader, f"be {_read_state(reader)}", 0)
+        state = _read_state(reader)
+        return Matcher(word, words) if state is None else _finish(reader, f"be {state}", 0)
     if word == "has":
         bit = reader.keyword("'setuid' or 'setgid'")
         if bit not in {"setuid", "setgid"}:
-            raise SentenceError(f"there is no matcher 'has {bit}'")
+            return Matcher(word, words)
         reader.take("flag")
         return _finish(reader, f"has {bit}", 0)
     if word in _SECOND_WORD:
         second = reader.keyword(f"'{_SECOND_WORD[word]}'")
+        if f"{word} {second}" not in _ARITY:
+            return Matcher(word, words)
         word = f"{word} {second}"
-        if word not in _ARITY:
-            raise SentenceError(f"there is no matcher '{word}'")
     if word in _ARITY:
         return _finish(reader, word, _ARITY[word])
     if word == "satisfy" and not reader.rest():
@@ -334,14 +337,13 @@ def _read_matcher(reader: _Reader) -> Matcher:
     return Matcher(word, reader.rest())
 
 
-def _read_state(reader: _Reader) -> str:
+def _read_state(reader: _Reader) -> str | None:
+    """Read what follows 'be'; None where only a matcher of the spec's own can begin so."""
     word = reader.keyword("what it should be")
     if word in _BE_ONE:
         return word
     second = reader.keyword(f"what follows 'be {word}'") if reader.rest() else ""
-    if (word, second) in _BE_TWO:
-        return f"{word} {second}"
-    raise SentenceError(f"there is no matcher 'be {f'{word} {second}'.strip()}'")
+    return f"{word} {second}" if (word, second) in _BE_TWO else None
 
 
 def _finish(reader: _Reader, name: str, arity: int) -> Matcher:
@@ -412,7 +414,9 @@ def _matches(sentence: Sentence, value: str | None, facts: Facts) -> bool:
             raise SentenceError(f"'{matcher.name}' speaks of variables only")
         return ("x" if matcher.name == "be exported" else "r") in facts.variable.attributes
     if matcher.name == "satisfy" or matcher.is_custom:
-        return bool(facts.answer)
+        if facts.unreadable or facts.answer is None:
+            raise SentenceError(facts.unreadable or f"'{matcher.name}' gave no answer")
+        return facts.answer
     about_being_set = {
         "be defined": value is not None,
         "be successful": value is not None,

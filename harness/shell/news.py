@@ -38,6 +38,14 @@ def _note_answer(facts: Facts, fields: Sequence[str]) -> None:
     facts.complaints.extend(fields[1:2] if fields[1] else [])
 
 
+def _note_unknown(facts: Facts, fields: Sequence[str]) -> None:
+    facts.unreadable = f"there is no matcher '{fields[0]}'"
+
+
+def _note_miscounted(facts: Facts, fields: Sequence[str]) -> None:
+    facts.unreadable = f"the matcher '{fields[0]}' takes other arguments"
+
+
 def _note_when(told: Told, fields: Sequence[str]) -> None:
     told.when, told.status = int(fields[0]), int(fields[1])
 
@@ -49,6 +57,11 @@ def _note_skip(told: Told, fields: Sequence[str]) -> None:
 def _note_pending(told: Told, fields: Sequence[str]) -> None:
     told.pending_reason = fields[0] or "Temporarily pended"
     told.pending_after = len(told.problems)
+
+
+def _note_finished(told: Told, fields: Sequence[str]) -> None:
+    del fields
+    told.finished = True
 
 
 def _note_misuse(told: Told, fields: Sequence[str]) -> None:
@@ -70,11 +83,14 @@ FACTS: dict[str, Callable[[Facts, Sequence[str]], None]] = {
     "contents": _note_contents,
     "result": _note_result,
     "answer": _note_answer,
+    "unknown": _note_unknown,
+    "miscounted": _note_miscounted,
 }
 NEWS: dict[str, Callable[[Told, Sequence[str]], None]] = {
     "when": _note_when,
     "skip": _note_skip,
     "pending": _note_pending,
+    "finished": _note_finished,
     "misuse": _note_misuse,
     "vanished": _note_vanished,
     "broken": _note_broken,

@@ -11,36 +11,50 @@ from harness.shell.sandbox import check_entered
 from harness.shell.words import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from harness.provisioning.command import Runner
     from harness.shell.sandbox import Sandbox
 
 _ROWS_TIMEOUT_S = 30.0
+_ENVIRONMENT_FILE = """\
+if [[ -n ${HX_ENV_FROM-} ]]; then
+  set -a
+  . "$HX_ENV_FROM" >/dev/null 2>&1
+  set +a
+fi
+"""
 
 
 class ShellRowEvaluator:
     """Evaluates rows in a fresh bash, held like all code of a spec.
 
-    The code sees literals, `%const` and the environment. `sandbox` is asked for once there is
+    The code sees literals, `%const` and the environment, with `env` added. `sandbox` is asked for once there is
     such a block: few files have one.
     """
 
     def __init__(
-        self, runner: Runner, sandbox: Callable[[], Sandbox], *, source: str, cwd: Path
+        self,
+        runner: Runner,
+        sandbox: Callable[[], Sandbox],
+        *,
+        source: str,
+        cwd: Path,
+        env: Mapping[str, str],
     ) -> None:
         self.runner = runner
         self.sandbox = sandbox
         self.source = source
         self.cwd = cwd
+        self.env = env
 
     def __call__(self, code: str, *, line: int) -> Sequence[tuple[str, ...]]:
         script = f"__hx_rows() {{\n{code}\n}}\n__hx_rows </dev/null\n"
         prelude = "set -eu\n__hx_data_row() { printf '%s\\0' $# \"$@\"; }\n"
-        command = ["bash", "-c", f"eval {quote(prelude + script)}"]
+        command = ["bash", "-c", f"eval {quote(_ENVIRONMENT_FILE + prelude + script)}"]
         with tempfile.TemporaryDirectory(prefix="harness-rows.") as scratch:
             argv = self.sandbox().argv(command, cwd=self.cwd, scratch=Path(scratch))
-            ran = self.runner.run(argv, timeout_s=_ROWS_TIMEOUT_S)
+            ran = self.runner.run(argv, timeout_s=_ROWS_TIMEOUT_S, env=self.env)
         check_entered(ran.exit_code, ran.stderr)
         if not ran.ok or ran.stderr:
             raise BadInputError(

@@ -51,7 +51,7 @@ __hx_before_each=() __hx_after_each=() __hx_before_all=() __hx_after_all=()
 __hx_before_call=() __hx_after_call=() __hx_before_run=() __hx_after_run=()
 __hx_options=()
 __hx_vital='/usr/lib /usr/bin /etc /var'
-declare -A __hx_aliases=() __hx_points=() __hx_syntax=()
+declare -A __hx_aliases=() __hx_points=() __hx_syntax=() __hx_subjects=()
 
 # A lookup counts itself in the entry that it finds, and a fork copies each page written to:
 # entries made one after the other lie together.
@@ -100,13 +100,14 @@ __hx_close() {
   builtin set +e
   __hx_run_after_all
   builtin printf '%s\n' "$__hx_target:$__hx_set:$__hx_own" >|/proc/self/fd/198
-  builtin exit 217
+  builtin exit 0
 }
 
 __hx_leave() { # STATUS FIRST LAST LINE
   __hx_target=
-  if (($1 == 217)); then
+  if (($1 == 0)) && [[ -s /proc/self/fd/198 ]]; then
     IFS=: builtin read -r __hx_target __hx_set __hx_own </proc/self/fd/198 || :
+    : >|/proc/self/fd/198 # or a group around it would seem closed
   else
     __hx_tell lost "$2" "$3" "$1" "$4"
   fi
@@ -152,7 +153,8 @@ __hx_prepare() { # FIRST ROWS: what an example needs beyond the usual; fails whe
       __hx_make_ready "$@"
       return 0
     fi
-    __hx_tell end "$__hx_target" 217
+    __hx_tell finished
+    __hx_tell end "$__hx_target" 0
     __hx_target=
     __hx_await "$1"
   done
@@ -177,7 +179,9 @@ __hx_run() { # in the example's own shell
   builtin set -e
   __hx_it "${__hx_row_args[@]}"
   [[ -z ${__hx_after_each+x} ]] || __hx_run_after_each
-  builtin exit 217
+  # no status of its own tells that, since one that is not 0 springs a trap on ERR
+  builtin printf '%s\0' finished 0 >&$__hx_records
+  builtin exit 0
 }
 
 __hx_done() { # STATUS
@@ -186,7 +190,7 @@ __hx_done() { # STATUS
     __hx_tell_vanished
   fi
   builtin printf '%s\0' end 2 "$__hx_id" "$1" >&190
-  if (($1 > 128 && $1 != 217)); then # the shell has said on stderr by which signal
+  if (($1)); then # the shell has said by which signal, or a trap on ERR has said something
     __hx_tell_complaint obituary
   fi
   builtin set -e
@@ -231,7 +235,10 @@ __hx_try() { # KIND: run __hx_code; a status or any stderr is a failure
 
 __hx_run_before_each() {
   for __hx_code in "${__hx_before_each[@]}"; do
-    __hx_try before_each || builtin exit 217
+    __hx_try before_each || {
+      __hx_tell finished
+      builtin exit 0
+    }
   done
 }
 
@@ -744,7 +751,15 @@ __hx_tell_path() { # PATH
 }
 
 __hx_is_empty() { # DIRECTORY
-  local __hx_entry
+  if builtin shopt -q failglob; then
+    (
+      builtin shopt -u failglob
+      __hx_is_empty "$1"
+    )
+    return
+  fi
+  local - __hx_entry
+  builtin set +f
   for __hx_entry in "$1"/* "$1"/.*; do
     case $__hx_entry in
       "$1/." | "$1/..") ;;
@@ -766,6 +781,11 @@ __hx_ask() { # LINE WORDS...: tell the sentence, then do what the parent needs t
   __hx_spoken=1 __hx_special=spoken
   local __hx_op __hx_argument __hx_value
   local __hx_records=190
+  if ((${#__hx_subjects[@]})); then
+    local __hx_words
+    __hx_name_subjects "$@"
+    set -- "${__hx_words[@]}"
+  fi
   builtin printf '%s\0' ask $# "$@" >&190
   while IFS= builtin read -r -d '' -u 207 __hx_op; do
     IFS= builtin read -r -d '' -u 207 __hx_argument
@@ -785,14 +805,29 @@ __hx_ask() { # LINE WORDS...: tell the sentence, then do what the parent needs t
   done
 }
 
+__hx_name_subjects() { # LINE WORDS...: put the subjects' own names for those of the spec
+  local __hx_word __hx_is_keyword=1
+  __hx_words=("$1")
+  for __hx_word in "${@:2}"; do
+    case $__hx_is_keyword$__hx_word in
+      1a | 1an | 1as | 1the) ;;
+      1?*)
+        __hx_is_keyword=
+        __hx_word=${__hx_subjects[$__hx_word]-$__hx_word}
+        ;;
+      of) __hx_is_keyword=1 ;;
+      should) __hx_is_keyword=over ;;
+    esac
+    __hx_words+=("$__hx_word")
+  done
+}
+
 __hx_tell_result() { # F
   local __hx_stdout __hx_stderr __hx_text
   __hx_read_file /proc/self/fd/$((192 + __hx_set))
   __hx_stdout=$__hx_text
   __hx_read_file /proc/self/fd/$((193 + __hx_set))
   __hx_stderr=$__hx_text
-  while [[ $__hx_stdout == *$'\n' ]]; do __hx_stdout=${__hx_stdout%$'\n'}; done
-  while [[ $__hx_stderr == *$'\n' ]]; do __hx_stderr=${__hx_stderr%$'\n'}; done
   local __hx_failed=0 __hx_result
   __hx_result=$("$1" "$__hx_stdout" "$__hx_stderr" "${__hx_status-}" \
     </proc/self/fd/$((192 + __hx_set)) 2>|/proc/self/fd/196) || __hx_failed=$?
@@ -821,7 +856,14 @@ __hx_tell_satisfy() { # F ARGS...
 # --- matchers that a spec brings itself ---------------------------------------------------------
 
 shellspec_syntax() { __hx_syntax[$1]=1; }
-shellspec_syntax_chain() { shellspec_syntax "$@"; }
+shellspec_syntax_chain() { :; }
+shellspec_syntax_compound() { :; }
+shellspec_syntax_alias() { # NAME KNOWN: another name of a subject or of a matcher
+  case $1 in
+    shellspec_subject_*) __hx_subjects[${1#shellspec_subject_}]=${2#shellspec_subject_} ;;
+    shellspec_matcher_*) __hx_syntax[$1]=$2 ;;
+  esac
+}
 shellspec_puts() { __hx_puts "$@"; }
 shellspec_putsn() { __hx_putsn "$@"; }
 
@@ -850,18 +892,28 @@ shellspec_matcher_do_match() {
   fi
 }
 
-__hx_tell_custom() { # custom|custom_not NAME ARGS...
-  if [[ -z ${__hx_syntax[shellspec_matcher_$2]-} ]]; then
-    __hx_tell unknown "$2"
-    return 0
-  fi
+__hx_tell_custom() { # custom|custom_not WORDS...: the longest name is tried last
+  local __hx_name=shellspec_matcher_$2 __hx_at=3
+  while ! builtin declare -F "${__hx_syntax[$__hx_name]/#1/$__hx_name}" >/dev/null 2>&1; do
+    if ((__hx_at > $#)); then
+      local IFS=' '
+      __hx_tell unknown "${*:2}"
+      return 0
+    fi
+    case ${!__hx_at} in
+      a | an | as | the) ;;
+      *) __hx_name+=_${!__hx_at} ;;
+    esac
+    __hx_at=$((__hx_at + 1))
+  done
+  set -- "$1" "${__hx_syntax[$__hx_name]/#1/$__hx_name}" "${@:__hx_at}"
   local __hx_wanted=$1 __hx_answer=2 __hx_text
   (
     __hx_wrong_count=
     unset SHELLSPEC_SUBJECT
     [[ -z ${__hx_value+x} ]] || SHELLSPEC_SUBJECT=$__hx_value
     builtin set +e
-    "shellspec_matcher_$2" "${@:3}"
+    "$2" "${@:3}"
     [[ -z $__hx_wrong_count ]] || builtin exit 3
     builtin exit "$__hx_answer"
   ) >|/proc/self/fd/197 2>|/proc/self/fd/196 </dev/null || __hx_answer=$?
@@ -869,7 +921,11 @@ __hx_tell_custom() { # custom|custom_not NAME ARGS...
   __hx_read_file /proc/self/fd/197
   __hx_value=$__hx_text
   __hx_read_file /proc/self/fd/196
-  __hx_tell answer "$__hx_answer" "$__hx_text" "$__hx_value"
+  if ((__hx_answer == 3)); then
+    __hx_tell miscounted "${2#shellspec_matcher_}"
+  else
+    __hx_tell answer "$__hx_answer" "$__hx_text" "$__hx_value"
+  fi
 }
 
 # --- helper modules -----------------------------------------------------------------------------
@@ -895,23 +951,45 @@ import() { # NAME [ARGS...]
   builtin exit 1
 }
 
-for __hx_module in $HX_REQUIRE; do
+__hx_precheck() { # MODULE: with the variables that a precheck may look at
+  local VERSION=$SHELLSPEC_VERSION SHELL_TYPE=bash SHELL_VERSION=$BASH_VERSION
+  "$1_precheck"
+}
+
+if [[ -n ${HX_PATH+x} ]]; then
+  PATH=$HX_PATH
+  unset HX_PATH
+fi
+SHELLSPEC_SHELL_VERSION=$BASH_VERSION
+builtin export SHELLSPEC_SHELL_VERSION
+if [[ -n ${HX_ENV_FROM-} ]]; then
+  # what it exports is wanted, not its functions and what it prints
+  eval "$(
+    builtin set -a
+    . "$HX_ENV_FROM" >/dev/null 2>&1
+    builtin unset HX_ENV_FROM
+    builtin export -p
+  )"
+  unset HX_ENV_FROM
+fi
+IFS=' ' builtin read -r -a __hx_modules <<<"$HX_REQUIRE"
+for __hx_module in "${__hx_modules[@]}"; do
   import "$__hx_module"
   if builtin declare -F "${__hx_module}_precheck" >/dev/null; then
-    __hx_precheck=$("${__hx_module}_precheck" 2>&1) || {
+    __hx_precheck=$(__hx_precheck "$__hx_module" 2>&1) || {
       __hx_tell precheck "$__hx_module" $? "$__hx_precheck"
       builtin exit 1
     }
-    "${__hx_module}_precheck" >/dev/null 2>&1
+    __hx_precheck "$__hx_module" >/dev/null 2>&1
   fi
   ! builtin declare -F "${__hx_module}_loaded" >/dev/null || "${__hx_module}_loaded"
 done
-for __hx_module in $HX_REQUIRE; do
+for __hx_module in "${__hx_modules[@]}"; do
   ! builtin declare -F "${__hx_module}_configure" >/dev/null || "${__hx_module}_configure"
 done
 case $- in *e*) __hx_run_errexit=1 ;; esac
-unset __hx_module
-unset -f minimum_version info warn error abort setenv unsetenv
+unset __hx_module __hx_modules
+unset -f minimum_version info warn error abort setenv unsetenv __hx_precheck
 [[ -z ${HX_CLOCK-} ]] || . "$HX_CLOCK"
 # traces the lines that run, for coverage; the trace has a descriptor of its own
 if [[ -n ${HX_TRACE_FD-} ]]; then

@@ -296,7 +296,7 @@ class SpecRun:
                 record = process.reader.next_record()
                 if record is not None:
                     self._note(*record, told, facts)
-                    if record[0] in {answer, "unknown"}:
+                    if record[0] in {answer, "unknown", "miscounted"}:
                         return
                 elif self._wait_for_words(process, deadline) is not None:
                     return

@@ -428,4 +428,6 @@ class _Translator:
 
 
 def _continues(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+    """Tell whether the next line belongs to this one; a line of text ends where it ends."""
+    ends_in_backslash = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+    return ends_in_backslash and not line.lstrip(" \t").startswith("#|")

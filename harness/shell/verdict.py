@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from harness.shell.specfile import Case, SpecFile
 
-FINISHED = 217
-"""Exit code with which an example's shell says that it came to its end."""
-
 _SHOWN = 4000
 
 
@@ -92,8 +89,14 @@ class Told:
     skip_reason: str | None = None
     pending_reason: str | None = None
     pending_after: int = 0
-    exit_status: int = FINISHED
+    finished: bool = False
+    exit_status: int = 0
     group_stderr: str = ""
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether the example's shell ended before the example did."""
+        return not self.finished or self.exit_status != 0
 
     def add_problem(self, line: int, text: str, *, is_warning: bool = False) -> None:
         self.problems.append(Problem(line=line, text=text, is_warning=is_warning))
@@ -128,7 +131,7 @@ def judge(spec: SpecFile, case: Case, told: Told, streams: Streams) -> Verdict:
     if told.skip_reason is None:
         _judge_leftovers(told, streams)
     failed = any(not problem.is_warning for problem in told.problems)
-    aborted = told.exit_status != FINISHED or bool(streams.stray_stderr)
+    aborted = told.is_aborted or bool(streams.stray_stderr)
     if told.pending_reason is not None and not aborted and told.skip_reason is None:
         early = [p for p in told.problems[: told.pending_after] if not p.is_warning]
         if not early:
@@ -178,7 +181,7 @@ def _judge_sentence(spec: SpecFile, told: Told, said: ToldSentence, streams: Str
 
 
 def _judge_end(spec: SpecFile, case: Case, told: Told, streams: Streams) -> None:
-    if told.exit_status != FINISHED:
+    if told.is_aborted:
         how = (
             f"was killed by signal {told.exit_status - 128}"
             if told.exit_status > 128
@@ -200,7 +203,7 @@ def _last_line(spec: SpecFile, case: Case, told: Told) -> str:
 
 
 def _judge_leftovers(told: Told, streams: Streams) -> None:
-    if told.exit_status != FINISHED:
+    if told.is_aborted:
         return
     if not told.spoke and not told.problems:
         told.add_problem(0, "The example states no expectation.", is_warning=True)

@@ -125,7 +125,9 @@ class SpecProject:
 def row_evaluator(source: str) -> ShellRowEvaluator:
     """Return what runs `Parameters:dynamic` of a spec, in the throw-away root."""
     throwaway = Sandbox(kind=SandboxKind.THROWAWAY)
-    return ShellRowEvaluator(LocalRunner(), lambda: throwaway, source=source, cwd=Path("/"))
+    return ShellRowEvaluator(
+        LocalRunner(), lambda: throwaway, source=source, cwd=Path("/"), env={}
+    )
 
 
 def outcomes(result: CommandResult) -> dict[str, str]:

@@ -133,6 +133,146 @@ def test_helper_module_hooks_and_options_are_honoured(project: SpecProject) -> N
     assert outcomes(project.run()) == {"sees the helper": "passed"}
 
 
+def test_precheck_sees_which_shell_it_is_in(project: SpecProject) -> None:
+    project.write(".shellspec", "--require spec_helper\n")
+    project.write(
+        "spec/spec_helper.sh",
+        "set -eu\nspec_helper_precheck() {\n"
+        '  info "$VERSION"\n  if [ "$SHELL_TYPE" != bash ]; then abort "not $SHELL_TYPE"; fi\n'
+        '  if [ "${SHELL_VERSION%%.*}" -lt 4 ]; then abort "too old"; fi\n}\n',
+    )
+    project.write(
+        "spec/a_spec.sh",
+        "It 'runs'\n"
+        'The value "$SHELLSPEC_SHELL_VERSION" should equal "$BASH_VERSION"\n'
+        'The value "$SHELLSPEC_SPECDIR" should equal "$SHELLSPEC_HELPERDIR"\n'
+        "The variable SHELL_TYPE should be undefined\nEnd\n",
+    )
+
+    assert outcomes(project.run()) == {"runs": "passed"}
+
+
+def test_options_of_reports_and_coverage_change_nothing(project: SpecProject) -> None:
+    project.write(
+        ".shellspec",
+        "--skip-message quiet\n--pending-message=quiet\n--sandbox-path /bin\n--no-boost\n"
+        '--output junit --format t\n--jobs "$(nproc)"\n--fail-fast=2\n-D tests -x\n'
+        "--kcov --kcov-options '--exclude-pattern=`x`'\n",
+    )
+    project.write("spec/a_spec.sh", "It 'passes'\nThe value a should equal a\nEnd\n")
+
+    assert outcomes(project.run()) == {"passes": "passed"}
+
+
+def test_variables_in_options_are_expanded_and_code_is_refused(project: SpecProject) -> None:
+    project.write(".shellspec", "--path \"${PATH}:${PWD}/bin\"\n--env 'PRICE=$5'\n")
+    project.write("bin/tool", "#!/bin/sh\necho found\n").chmod(0o755)
+    spec = "The variable PRICE should equal '$5'\nThe output should equal found\nEnd\n"
+    project.write("spec/a_spec.sh", f"It 'finds the tool'\nWhen run command tool\n{spec}")
+
+    assert outcomes(project.run()) == {"finds the tool": "passed"}
+    project.write(".shellspec", '\n--path "$(getconf PATH)"\n')
+    result = project.run()
+    assert result.exit_code == 2
+    assert ".shellspec:2: Only variables are expanded here" in result.stdout
+
+
+def test_sandbox_option_leaves_mocks_and_support_commands_only(project: SpecProject) -> None:
+    project.write(".shellspec", "--sandbox\n")
+    project.write(
+        "spec/support/bin/@cat", '#!/bin/sh -e\n. "$SHELLSPEC_SUPPORT_BIN"\ninvoke cat "$@"\n'
+    ).chmod(0o755)
+    project.write("script.sh", "id\ncat file\n").chmod(0o755)
+    project.write(
+        "spec/a_spec.sh",
+        "Mock id\n  echo nobody\nEnd\nIt 'runs no other'\nWhen run script ./script.sh\n"
+        "The output should equal nobody\nThe status should equal 127\n"
+        "The error should include 'cat: command not found'\nEnd\n"
+        "It 'runs what supports'\nData 'text'\nWhen run command @cat\n"
+        "The output should equal text\nEnd\n",
+    )
+
+    assert outcomes(project.run()) == {"runs no other": "passed", "runs what supports": "passed"}
+    assert set(outcomes(project.run("--shell-time=virtual")).values()) == {"passed"}
+    project.write(".shellspec", "--sandbox\n--sandbox-path /usr/bin\n")
+    assert outcomes(project.run())["runs no other"] == "failed"
+
+
+@pytest.mark.parametrize("shell", ["sh", "/bin/sh", "bash", "/bin/bash"])
+def test_shells_that_specs_ask_for_are_bash(project: SpecProject, shell: str) -> None:
+    project.write(".shellspec", f"--shell {shell}\n")
+    spec = "When run script ./version.sh\nThe output should be present\nEnd\n"
+    project.write("version.sh", 'echo "$BASH_VERSION"\n').chmod(0o755)
+    project.write("spec/a_spec.sh", f"It 'runs'\n{spec}")
+
+    assert outcomes(project.run()) == {"runs": "passed"}
+
+
+@pytest.mark.parametrize(
+    ("shell", "refusal"),
+    [
+        ("zsh", "Specs run in bash; '--shell zsh' is not supported."),
+        ("/opt/none/bash", "There is no '/opt/none/bash' on this host"),
+    ],
+)
+def test_shell_that_is_not_here_is_refused(project: SpecProject, shell: str, refusal: str) -> None:
+    project.write(".shellspec", f"--shell {shell}\n")
+    project.write("spec/a_spec.sh", "It 'waits'\nThe value a should equal a\nEnd\n")
+
+    result = project.run()
+
+    assert result.exit_code == 2
+    assert f".shellspec:1: {refusal}" in result.stdout
+
+
+def test_environment_file_is_a_script(project: SpecProject) -> None:
+    project.write(".shellspec", "--env-from spec/env.sh\n")
+    project.write(
+        "spec/env.sh",
+        "#!/bin/sh\necho noise; echo noise >&2\nplace() { pwd; }\nFROM_FILE=plain\n"
+        ': "${FROM_DEFAULT:=default}"\nexport FROM_DEFAULT\nexport PLACE="$(place)/spec"\n'
+        'export NAMES="ann bob"\n',
+    )
+    project.write(
+        "spec/a_spec.sh",
+        "Describe 'environment'\nParameters:matrix\n  $NAMES\nEnd\n"
+        'It "greets $1"\n'
+        "When run command env\n"
+        "The output should include FROM_FILE=plain\n"
+        "The output should include FROM_DEFAULT=default\n"
+        'The output should include "PLACE=$PWD/spec"\n'
+        "The variable HX_ENV_FROM should be undefined\nEnd\nEnd\n",
+    )
+
+    assert outcomes(project.run()) == {"greets ann": "passed", "greets bob": "passed"}
+    project.write(".shellspec", "--env-from spec/missing.sh\n")
+    assert ".shellspec:1: '--env-from spec/missing.sh' names no file." in project.run().stdout
+
+
+@pytest.mark.parametrize("pattern", ["*.spec.bash", "**/*.spec.bash", "*/tests/*"])
+def test_spec_files_are_those_of_the_projects_pattern(project: SpecProject, pattern: str) -> None:
+    project.write(".shellspec", f'--pattern "{pattern}"\n')
+    body = "The value a should equal a\nEnd\n"
+    project.write("tests/deep/a.spec.bash", f"It 'is collected'\n{body}")
+    project.write("tests/test_a.py", "")
+    project.write("lib/a_spec.sh", f"It 'is of no interest'\n{body}")
+
+    assert outcomes(project.run()) == {"is collected": "passed"}
+
+
+def test_translation_sees_the_variables_of_the_project(project: SpecProject) -> None:
+    project.write(
+        "spec/a_spec.sh",
+        '%const FIXTURES: "$SHELLSPEC_HELPERDIR/fixtures"\n'
+        "Describe 'rows'\nParameters:dynamic\n  for name in a b; do\n"
+        '    %data "$name" "$FIXTURES/$name"\n  done\nEnd\n'
+        'It "reads $1"\nThe value "$2" should equal "$SHELLSPEC_PROJECT_ROOT/spec/fixtures/$1"\n'
+        "End\nEnd\n",
+    )
+
+    assert outcomes(project.run()) == {"reads a": "passed", "reads b": "passed"}
+
+
 def test_failing_precheck_fails_every_example(project: SpecProject) -> None:
     project.write(".shellspec", "--require spec_helper\n")
     project.write("spec/spec_helper.sh", "spec_helper_precheck() { abort 'too old'; }\n")

@@ -152,7 +152,9 @@ two'
   It 'succeeded: result of a function'
     When call both
     The result of function upper should equal 'TO-OUT
-[to-out][to-err][0]'
+[to-out
+][to-err
+][0]'
   End
 
   It 'succeeded: result with brackets'
@@ -407,11 +409,64 @@ Describe 'matchers of the spec itself'
   It 'FAILED: a custom matcher with a wrong argument count'
     The value abc should regexp a b
   End
+  It 'FAILED: a custom matcher with a wrong argument count, negated'
+    The value abc should not regexp a b
+  End
+
+  shellspec_syntax 'shellspec_matcher_be_longer_than'
+  shellspec_syntax_compound 'shellspec_matcher_be'
+  shellspec_syntax_chain 'shellspec_matcher_be_longer'
+  shellspec_matcher_be_longer_than() {
+    shellspec_matcher__match() {
+      SHELLSPEC_EXPECT=$1
+      [ "${#SHELLSPEC_SUBJECT}" -gt "$1" ]
+    }
+    shellspec_matcher__failure_message() { shellspec_putsn "$1 is not longer than $2"; }
+    shellspec_matcher__failure_message_when_negated() { shellspec_putsn "$1 is longer than $2"; }
+    shellspec_syntax_param count [ $# -eq 1 ] || return 0
+    shellspec_syntax_param 1 is number "$1" || return 0
+    shellspec_matcher_do_match "$@"
+  }
+  shellspec_syntax_alias 'shellspec_matcher_outgrow' 'shellspec_matcher_be_longer_than'
+  shellspec_syntax_alias 'shellspec_subject_text' 'shellspec_subject_value'
+
+  It 'succeeded: a custom matcher of several words'
+    The value abc should be longer than 2
+    The value abc should not be longer than 3
+    The value abc should be present
+  End
+  It 'FAILED: a custom matcher of several words'
+    The value abc should be longer than 3
+  End
+  It 'FAILED: a custom matcher of several words with too many'
+    The value abc should not be longer than 3 4
+  End
+  It 'succeeded: a matcher by its other name'
+    The value abc should outgrow 2
+  End
+  It 'succeeded: a subject by its other name'
+    The text abc should equal abc
+    The length of the text abc should equal 3
+    The text text should not equal value
+    The value text should equal text
+  End
+  It 'FAILED: a subject by its other name'
+    The text abc should equal abd
+  End
 End
 
 Describe 'sentences'
   It 'FAILED: an unknown matcher'
     The value a should resemble b
+  End
+  It 'FAILED: an unknown matcher, negated'
+    The value a should not resemble b
+  End
+  It 'FAILED: an unknown state, negated'
+    The value a should not be friendly
+  End
+  It 'FAILED: an unknown comparison, negated'
+    The value a should not start from b
   End
   It 'FAILED: valid number without be'
     The value 1 should valid number

@@ -398,3 +398,72 @@ Describe 'statements between'
     The status should be success
   End
 End
+
+Describe 'code in strict mode'
+  set -Eeuo pipefail
+  trap 'echo "line $LINENO failed" >&2' ERR
+  IFS=$'\n\t'
+  works() { local text='a b'; echo "$text"; }
+  fails() { false; }
+  Mock hostname
+    echo "$*"
+  End
+
+  It 'succeeded: nothing springs its trap'
+    When call works
+    The output should equal 'a b'
+  End
+  It 'succeeded: a failure under run springs it'
+    When run fails
+    The status should be failure
+    The error should include 'failed'
+  End
+  It 'succeeded: mocks get their words'
+    When run hostname a b
+    The output should equal 'a b'
+  End
+  Describe 'deeper'
+    It 'succeeded: nor does a group that ends'
+      When call works
+      The output should be present
+    End
+  End
+  It 'FAILED: an example that fails still does'
+    fails
+    The value reached should equal reached
+  End
+  It 'succeeded: the one after it runs'
+    When call works
+    The output should be present
+  End
+End
+
+Describe 'code without globbing'
+  set -f
+  It 'succeeded: a directory is looked into all the same'
+    mkdir "$SHELLSPEC_WORKDIR/no-globs"
+    The path "$SHELLSPEC_WORKDIR/no-globs" should be empty directory
+    : >"$SHELLSPEC_WORKDIR/no-globs/file"
+    The path "$SHELLSPEC_WORKDIR/no-globs" should not be empty directory
+  End
+End
+
+Describe 'code that fails without a match'
+  shopt -s failglob
+  It 'succeeded: an empty directory is looked into all the same'
+    mkdir "$SHELLSPEC_WORKDIR/no-match"
+    The path "$SHELLSPEC_WORKDIR/no-match" should be empty directory
+  End
+End
+
+Describe 'a group that leaves early'
+  Describe 'after one that does not'
+    It 'succeeded: ran before'
+      The value a should equal a
+    End
+  End
+  exit 0
+  It 'FAILED: is not reached'
+    The value a should equal a
+  End
+End

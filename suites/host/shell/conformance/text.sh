@@ -76,6 +76,26 @@ last'
       The output should equal inner
     End
   End
+  It 'succeeded: a line that ends in a backslash ends there'
+    Data
+      #|first \
+      #|second \\
+      #|third \
+    End
+    When call cat
+    The line 1 of output should equal 'first \'
+    The line 2 of output should equal 'second \\'
+    The line 3 of output should equal 'third \'
+  End
+  It 'succeeded: a line of %text that ends in a backslash ends there'
+    script() { %text
+      #|first \
+      #|second \
+    }
+    When call script
+    The line 1 of output should equal 'first \'
+    The line 2 of output should equal 'second \'
+  End
   It 'succeeded: after When it is ignored'
     When call reads
     Data 'late'
