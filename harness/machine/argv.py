@@ -126,12 +126,10 @@ def _boot_argv(spec: MachineSpec) -> Sequence[str]:
         return () if kernel.flash is None else _flash_argv(kernel.flash)
     if spec.is_restored:
         return ("-kernel", str(kernel.vmlinuz))
-    spared = () if kernel.is_verbatim else spec.accelerator.kernel_append
-    words = (*kernel.append, *spared, *spec.extra_append)
     return (
         *("-kernel", str(kernel.vmlinuz)),
         *("-initrd", str(kernel.initrd)),
-        *("-append", " ".join(words)),
+        *("-append", spec.kernel_command_line),
     )
 
 

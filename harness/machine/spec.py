@@ -166,6 +166,15 @@ class MachineSpec:
                     f"{value} is too little; give {least} or more.", source="MachineSpec", key=key
                 )
 
+    @property
+    def kernel_command_line(self) -> str:
+        """Return what QEMU tells the kernel, and "" where a boot loader on the disk tells it."""
+        kernel = self.kernel
+        if isinstance(kernel, Firmware):
+            return ""
+        spared = () if kernel.is_verbatim else self.accelerator.kernel_append
+        return " ".join((*kernel.append, *spared, *self.extra_append))
+
 
 def placeless(spec: MachineSpec) -> MachineSpec:
     """Return the machine with neutral names and paths, its memory in a file that it writes.

@@ -169,9 +169,8 @@ def _add_boot(domain: ET.Element, spec: MachineSpec) -> None:
         return
     _text(system, "kernel", str(kernel.vmlinuz))
     if not spec.is_restored:
-        words = (*kernel.append, *spec.accelerator.kernel_append, *spec.extra_append)
         _text(system, "initrd", str(kernel.initrd))
-        _text(system, "cmdline", " ".join(words))
+        _text(system, "cmdline", spec.kernel_command_line)
 
 
 def _add_cpu(domain: ET.Element, accelerator: Accelerator) -> None:

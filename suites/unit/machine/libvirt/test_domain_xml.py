@@ -14,6 +14,7 @@ import pytest
 
 from harness.cloudinit import MAC_ADDRESS
 from harness.errors import BadInputError, RequirementError
+from harness.machine.argv import render_argv
 from harness.machine.libvirt.domain_xml import (
     MOST_ROOT_PORTS,
     PciAddress,
@@ -21,9 +22,9 @@ from harness.machine.libvirt.domain_xml import (
     render_host_gpu,
     render_seed_disk,
 )
-from harness.machine.spec import Accelerator, Firmware, MachineSpec, MemoryFile
+from harness.machine.spec import Accelerator, DirectKernel, Firmware, MachineSpec, MemoryFile
 from suites.unit.machine.libvirt.domains import CASES, GOLDENS, UUID, a_host
-from suites.unit.machine.test_argv import a_machine_spec
+from suites.unit.machine.test_argv import CHANNELS, a_machine_spec
 
 QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 
@@ -138,6 +139,20 @@ def test_qemu_runs_as_whoever_asks_where_the_host_lets_it_be_chosen() -> None:
         ("dac", "static"),
     ]
     assert labels[1].findtext("label") == "+1000:+1000"
+
+
+@pytest.mark.parametrize("is_verbatim", [False, True])
+def test_kernel_is_told_what_the_direct_driver_tells_it(*, is_verbatim: bool) -> None:
+    """A stock image's kernel hears its boot loader's words, and none that spare time."""
+    plain = a_machine_spec(extra_append=("cc:{}",))
+    assert isinstance(plain.kernel, DirectKernel)
+    spec = replace(plain, kernel=replace(plain.kernel, is_verbatim=is_verbatim))
+    argv = render_argv(spec, CHANNELS, serial_log=Path("serial.log"))
+
+    told = parsed(spec).findtext("os/cmdline")
+
+    assert told == argv[argv.index("-append") + 1]
+    assert ("norandmaps" in str(told)) is not is_verbatim
 
 
 def test_guest_with_a_kernel_of_its_own_may_reboot() -> None:
