@@ -94,7 +94,11 @@ def read_options(root: Path) -> SpecOptions:
         path = root / name
         if not path.is_file():
             continue
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInputError(f"The file cannot be read: {error}.", source=str(path)) from error
+        for number, line in enumerate(text.splitlines(), start=1):
             try:
                 shlex.split(line, comments=True)
             except ValueError as error:

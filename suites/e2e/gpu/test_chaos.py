@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.pin_image(reason="QEMU and the device are to outlive any guest")
 
-_CI_S = 60.0
+_CI_S = 120.0
 _MOST_GPUS = 4
 #: The trace's bound, for configuration space, each of three BARs, stray accesses and incidents.
 _MOST_ENTRIES = 6 * 1024
