@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,10 +11,18 @@ from harness.settings import APPLICATION
 from suites.e2e.inner import OwnCache
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from harness.image import Image
     from harness.lab import Lab
+
+#: The tests that take longest: one image is made, fetched, booted and baked for all of them.
+_LONGEST = Path(__file__).parent / "stock"
+
+
+# After pytest's own order by parameters of wide fixtures, which would undo this one.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that no worker is alone with it at the end."""
+    items.sort(key=lambda item: _LONGEST not in item.path.parents)
 
 
 @pytest.fixture
