@@ -10,9 +10,12 @@ import pytest
 
 from harness.cloudinit import EXIT_CODE_PATH
 from harness.errors import BadInputError, HarnessError
+from harness.image import DriverImage
+from harness.image.derived import DerivedStore
 from harness.image.store import ImageStore
 from harness.lab import Lab
 from harness.lab.bakes import bake_node, bake_stock, write_alone
+from harness.payload import Payload
 from harness.provisioning.command import CommandResult, LocalRunner
 from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.lab.test_lab import lab as lab  # noqa: PLC0414 - a fixture of that module's
@@ -20,10 +23,11 @@ from suites.unit.lab.test_node import an_image
 from suites.unit.lab.test_stock import a_stock_image
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from harness.evidence import Evidence
+    from harness.image import StockImage
     from harness.lab.node import NodeRequest
 
 
@@ -115,7 +119,51 @@ def test_bake_that_never_ends_keeps_what_the_host_saw(
     assert (kept / "host/serial.log").read_text() == "Kernel panic"
 
 
-def test_bake_of_nobody_knows_which_driver_is_refused(lab: Lab) -> None:
+@pytest.fixture
+def parts_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, str]]:
+    """Return what a bake of the stock image is keyed by, without baking it."""
+    asked: list[Mapping[str, str]] = []
+
+    def bake(
+        _store: DerivedStore, image: StockImage, parts: Mapping[str, str], *_: object, **__: object
+    ) -> StockImage:
+        asked.append(parts)
+        return image
+
+    monkeypatch.setattr(DerivedStore, "bake", bake)
+
+    def bake_it(lab: Lab, *, driver: DriverImage | None = None) -> Mapping[str, str]:
+        bake_stock(lab, a_stock_image(), driver=driver)
+        return asked[-1]
+
+    return bake_it
+
+
+def test_bake_with_another_driver_payload_or_request_is_another(
+    lab: Lab, parts_of: Callable[..., Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
+    bakes = [
+        parts_of(lab),
+        parts_of(lab, driver=driver),
+        parts_of(replace(lab, payload=Payload(content=b"", digest="2" * 64))),
+    ]
+    monkeypatch.setattr("harness.lab.bakes._CONFIG", {"gpu_node": True})
+    bakes.append(parts_of(lab))
+
+    assert [parts for parts in bakes if bakes.count(parts) > 1] == []
+
+
+def test_driver_that_is_asked_for_comes_before_that_of_the_entry(
+    lab: Lab, parts_of: Callable[..., Mapping[str, str]]
+) -> None:
+    driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
+
+    assert parts_of(lab, driver=driver)["driver"] == driver.reference
+    assert parts_of(lab)["driver"] != driver.reference
+
+
+def test_bake_without_a_driver_is_refused(lab: Lab) -> None:
     with pytest.raises(BadInputError, match="Nothing says which driver to bake"):
         bake_stock(lab, a_stock_image(driver=None))
 
@@ -149,6 +197,6 @@ def test_disk_that_cannot_be_converted_leaves_nothing(
     monkeypatch.setattr(LocalRunner, "run", refuse)
 
     with pytest.raises(HarnessError, match="No space left on device"):
-        write_alone(replace(a_stock_image()), tmp_path / "mine.qcow2")
+        write_alone(a_stock_image(), tmp_path / "mine.qcow2")
 
     assert list(tmp_path.iterdir()) == []

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.errors import HarnessError
 from harness.machine.eventlog import EventLog, QmpEvent, disk_trouble, names
 from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: A thread that was woken looks within this time, also on a busy host.
+_LOOK_S = 20.0
 
 
 def an_event(name: str, **data: object) -> QmpEvent:
@@ -24,7 +33,7 @@ def test_event_that_came_before_the_wait_counts_from_its_mark(log: EventLog) -> 
     log.add(an_event("STOP", first=True))
     log.add(an_event("STOP"))
 
-    event = log.wait_for("a stop", names("STOP", "RESUME"), Deadline.after(0.0), since=1)
+    event = log.wait_for("a stop", names("RESUME", "STOP"), Deadline.after(0.0), since=1)
 
     assert event == log.events[1]
 
@@ -51,6 +60,30 @@ def test_loss_of_the_way_to_qemu_is_told_before_anything_else(log: EventLog) -> 
             Deadline.after(60.0),
             loss=lambda seen: HarnessError(f"the way is lost; {seen}"),
         )
+
+
+@pytest.mark.parametrize("name", ["add", "wake", "end"])
+def test_whoever_waits_looks_again_when_something_changes(log: EventLog, name: str) -> None:
+    looks = threading.Semaphore(0)
+
+    def look(_seen: str) -> None:
+        looks.release()
+
+    change: Callable[[], None] = {
+        "add": lambda: log.add(an_event("RESET")),
+        "wake": log.wake,
+        "end": log.end,
+    }[name]
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(
+            log.wait_for, "its stop", names("STOP"), Deadline.after(3 * _LOOK_S), loss=look
+        )
+        assert looks.acquire(timeout=_LOOK_S)
+        change()
+        assert looks.acquire(timeout=_LOOK_S)
+        log.end()
+
+    assert isinstance(waiter.exception(), HarnessError)
 
 
 def test_disk_that_could_not_be_written_is_named() -> None:
