@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 
-class ExpectationError(AssertionError):
+class EvidencedError(Exception):
+    """An error whose message ends with the folder of the evidence, where there is one.
+
+    Whoever moves that folder sets `evidence` anew.
+    """
+
+    def __init__(self, sentence: str = "", *, evidence: Path | None = None) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.evidence = evidence
+
+    @override
+    def __str__(self) -> str:
+        where = "" if self.evidence is None else f" The evidence lies in '{self.evidence}'."
+        return f"{self.sentence}{where}"
+
+
+class ExpectationError(EvidencedError, AssertionError):
     """The node is not what was expected of it; a report calls this *failed*."""
 
 
-class HarnessError(Exception):
+class HarnessError(EvidencedError):
     """The harness could not find out; a report calls this *broken*, never failed."""
 
 

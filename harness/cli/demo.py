@@ -133,7 +133,7 @@ def judge(scenario: Scenario, evidence: Evidence) -> list[Verdict]:
         try:
             expectation(evidence)
         except ExpectationError as error:
-            trouble = str(error)
+            trouble = error.sentence
         verdicts.append(Verdict(title=scenario.title, expectation=sentence, trouble=trouble))
     return verdicts
 

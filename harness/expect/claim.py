@@ -18,13 +18,4 @@ def claim(condition: bool, sentence: str, evidence: Evidence) -> None:
 
 def refusal(sentence: str, evidence: Evidence) -> ExpectationError:
     """Return the error to raise, for where there is no condition to give."""
-    return ExpectationError(f"{sentence}{_where(evidence)}")
-
-
-def sentence_of(error: Exception, evidence: Evidence) -> str:
-    """Return an error's sentence without where the evidence lies, for who knows."""
-    return str(error).replace(_where(evidence), "")
-
-
-def _where(evidence: Evidence) -> str:
-    return f" The evidence lies in '{evidence.folder}'."
+    return ExpectationError(sentence, evidence=evidence.folder)

@@ -59,7 +59,8 @@ def gpu_reset(
     if trace.dropped_incidents:
         raise HarnessError(
             f"So much happened to '{gpu}' that {trace.dropped_incidents} incidents are not in its "
-            f"trace, so its resets can't be counted. The evidence lies in '{evidence.folder}'."
+            "trace, so its resets can't be counted.",
+            evidence=evidence.folder,
         )
     start = -1 if since is None else _moment(evidence, trace, since, gpu).sequence
     seen = sum(one.sequence > start for one in trace.resets())
@@ -75,8 +76,8 @@ def _trace_of(evidence: Evidence, gpu: str) -> AccessTrace:
     traces = evidence.gpu_traces
     if gpu not in traces:
         raise HarnessError(
-            f"The evidence in '{evidence.folder}' has no access trace of '{gpu}', but of "
-            f"{sorted(traces)}."
+            f"There is no access trace of '{gpu}', but of {sorted(traces)}.",
+            evidence=evidence.folder,
         )
     return traces[gpu]
 
@@ -86,7 +87,7 @@ def _moment(evidence: Evidence, trace: AccessTrace, mark: str, gpu: str) -> Inci
     if moment is None:
         marks = [one.words for one in trace.incidents_of(IncidentKind.MARK)]
         raise HarnessError(
-            f"The access trace of '{gpu}' has no mark with '{mark}', but {marks}. The evidence "
-            f"lies in '{evidence.folder}'."
+            f"The access trace of '{gpu}' has no mark with '{mark}', but {marks}.",
+            evidence=evidence.folder,
         )
     return moment

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, ExpectationError, HarnessError, listed
-from harness.expect.claim import sentence_of
 from harness.expect.driver import driver_tools_installed, module_fits_kernel, record_fits
 from harness.expect.gpus import every_gpu_driven, has_gpus, no_gpu_error_logged
 from harness.expect.runtime import cdi_offers_gpus, gpu_services_up, runtime_hands_out_gpus
@@ -78,9 +77,9 @@ def _judge(evidence: Evidence, expectation: NodeExpectation) -> Verdict:
     try:
         state, sentence = VerdictState.MET, expectation.judge(evidence)
     except ExpectationError as error:
-        state, sentence = VerdictState.NOT_MET, sentence_of(error, evidence)
+        state, sentence = VerdictState.NOT_MET, error.sentence
     except HarnessError as error:
-        state, sentence = VerdictState.UNKNOWN, sentence_of(error, evidence)
+        state, sentence = VerdictState.UNKNOWN, error.sentence
     return Verdict(expectation=expectation, state=state, sentence=sentence)
 
 

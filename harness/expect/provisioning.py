@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.errors import ExpectationError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH
-from harness.expect.claim import claim
+from harness.expect.claim import claim, refusal
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence, ProvisioningOutcome, Step
@@ -83,9 +82,9 @@ def step_of(evidence: Evidence, name: str) -> Step:
     for step in steps:
         if step.name == name:
             return step
-    raise ExpectationError(
-        f"The step '{name}' was expected, but the steps were {[step.name for step in steps]}. "
-        f"The evidence lies in '{evidence.folder}'."
+    raise refusal(
+        f"The step '{name}' was expected, but the steps were {[step.name for step in steps]}.",
+        evidence,
     )
 
 
@@ -119,8 +118,9 @@ def events_recorded(evidence: Evidence, *tasks: str) -> None:
 def _outcome(evidence: Evidence) -> ProvisioningOutcome:
     outcome = evidence.outcome
     if outcome is None:
-        raise ExpectationError(
+        raise refusal(
             "Provisioning was expected to leave an outcome, but it left none: it did not run, or "
-            f"died. cloud-init's output lies in the evidence in '{evidence.folder}'."
+            "died; cloud-init's output tells.",
+            evidence,
         )
     return outcome

@@ -156,7 +156,7 @@ class Node:
         self._payload = payload
         self._identity = identity
         self._early = early
-        self._evidence: Evidence | None = None
+        self._gathered: list[Evidence] = []
         self._gatherings = itertools.count(1)
 
     def __enter__(self) -> Self:
@@ -252,13 +252,14 @@ class Node:
         It is gathered again at each call, into a folder of its own: what was gathered before
         stays as it is, and nothing of it is taken for new.
         """
-        self._evidence = self.collect(self.folder / f"evidence-{next(self._gatherings)}")
-        return self._evidence
+        evidence = self.collect(self.folder / f"evidence-{next(self._gatherings)}")
+        self._gathered.append(evidence)
+        return evidence
 
     @property
-    def gathered(self) -> Evidence | None:
-        """Return the evidence gathered last."""
-        return self._evidence
+    def gathered(self) -> tuple[Evidence, ...]:
+        """Return the evidence gathered so far, oldest first."""
+        return tuple(self._gathered)
 
     def collect(self, folder: Path) -> Evidence:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""

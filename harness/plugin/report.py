@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import allure
 import pytest
 from allure_commons.types import AttachmentType
 
+from harness.errors import EvidencedError
+
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from harness.settings import Settings
@@ -30,6 +33,8 @@ _NAME_LENGTH = 150
 #: What says that the node is wrong; anything else that a test raises says that nobody could
 #: tell. Allure draws the same line between failed and broken.
 _VERDICTS = (AssertionError, pytest.fail.Exception)
+#: What a test raises that has not failed.
+_NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception)
 _BROKEN = "harness_could_not_tell"
 
 #: What people look for first in a report; everything else is in the folder beside.
@@ -63,9 +68,27 @@ class EvidenceSource(Protocol):
     @property
     def name(self) -> str: ...
 
-    def gather(self, folder: Path) -> None:
-        """Write into the new `folder` all that can be had; never raise for what can't."""
+    def gather(self, folder: Path) -> Mapping[Path, Path]:
+        """Write into the new `folder` all that can be had; never raise for what can't.
+
+        Return where lies what the test has seen elsewhere.
+        """
         ...
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Evidence of one source: where it lies, and what kept it from being whole."""
+
+    folder: Path
+    moved: Mapping[Path, Path] = field(default_factory=dict)
+    trouble: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        if self.trouble is None:
+            return f"kept in '{self.folder}'"
+        return f"could not be kept whole in '{self.folder}': {self.trouble}"
 
 
 class Reporter:
@@ -85,33 +108,43 @@ class Reporter:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        kept = list(self._keep(item)) if self._is_wanted(call) else []
+        if call.excinfo is not None and isinstance(call.excinfo.value, EvidencedError):
+            # Before anybody reads the message: what it names is gone when the test is.
+            _point(call.excinfo.value, kept)
         made = yield
         if made.failed and call.excinfo is not None and not call.excinfo.errisinstance(_VERDICTS):
             # JUnit takes its properties from the teardown's report, which copies the item's.
             item.user_properties.append((_BROKEN, "true"))
             made.user_properties.append((_BROKEN, "true"))
-        wanted = made.failed or (self._settings.evidence == "always" and made.when == "call")
-        if wanted and made.when != "teardown":
-            for folder, trouble in self._keep(item):
-                item.user_properties.append(("evidence", str(folder)))
-                made.user_properties.append(("evidence", str(folder)))
-                made.sections.append(("evidence", trouble or f"kept in '{folder}'"))
+        for one in kept:
+            item.user_properties.append(("evidence", str(one.folder)))
+            made.user_properties.append(("evidence", str(one.folder)))
+            made.sections.append(("evidence", one.sentence))
         return made
 
-    def _keep(self, item: pytest.Item) -> Iterator[tuple[Path, str | None]]:
-        """Yield each folder that was kept, with what kept it from being whole."""
+    def _is_wanted(self, call: pytest.CallInfo[None]) -> bool:
+        if call.when == "teardown":
+            return False
+        if call.excinfo is not None and not call.excinfo.errisinstance(_NO_FAILURES):
+            return True
+        return self._settings.evidence == "always" and call.when == "call"
+
+    def _keep(self, item: pytest.Item) -> Iterator[_Kept]:
         parent = self._settings.evidence_folder / folder_name(item.nodeid)
         for number, source in enumerate(self._sources):
             namesakes = [each.name for each in self._sources[:number]].count(source.name)
             name = f"{source.name}-{namesakes + 1}" if namesakes else source.name
-            trouble = None
+            folder = parent / name
             try:
-                source.gather(parent / name)
-                attach(parent / name, name)
+                moved = source.gather(folder)
+                for each in dict.fromkeys((folder, *moved.values())):
+                    attach(each, each.relative_to(parent).as_posix())
             except Exception as error:
                 # A hook that raises would end the whole run, for want of some evidence.
-                trouble = f"could not be kept whole in '{parent / name}': {error!r}"
-            yield parent / name, trouble
+                yield _Kept(folder, trouble=repr(error))
+            else:
+                yield _Kept(folder, moved)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Count failures of the node and trouble of the harness apart."""
@@ -139,6 +172,13 @@ def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[N
         yield
     finally:
         reporter.discard(source)
+
+
+def _point(error: EvidencedError, kept: Iterable[_Kept]) -> None:
+    """Let an error name the folder in which its evidence is kept."""
+    for one in kept:
+        if error.evidence is not None:
+            error.evidence = one.moved.get(error.evidence, error.evidence)
 
 
 def folder_name(node_id: str) -> str:

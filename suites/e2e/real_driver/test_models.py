@@ -26,9 +26,7 @@ QUERIES = "name,uuid,driver_version,mig.mode.current,pci.bus_id,memory.total"
 
 
 def gathered(node: Node) -> Evidence:
-    evidence = node.gathered
-    assert evidence is not None
-    return evidence
+    return node.gathered[-1]
 
 
 def supported(catalogue: Catalogue) -> list[GpuModel]:

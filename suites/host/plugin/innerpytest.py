@@ -10,15 +10,18 @@ if TYPE_CHECKING:
     import pytest
 
 CONFTEST = """
+from pathlib import Path
+
 import pytest
 from harness.errors import ExpectationError, HarnessError, RequirementError
 from harness.plugin import SETTINGS
 from harness.plugin.select import requirements
 
 class Source:
-    def __init__(self, name, trouble=None):
+    def __init__(self, name, trouble=None, *, judged_twice=False):
         self.name = name
         self.trouble = trouble
+        self.judged_twice = judged_twice
 
     def gather(self, folder):
         (folder / "host").mkdir(parents=True)
@@ -27,13 +30,19 @@ class Source:
         (folder / "manifest.json").write_text("{}")
         if self.trouble:
             raise self.trouble
+        if not self.judged_twice:
+            return {}
+        earlier = folder / "earlier-1"
+        (earlier / "host").mkdir(parents=True)
+        (earlier / "host" / "serial.log").write_text("Linux version 6.0\\n")
+        return {Path("/gone/evidence-1"): earlier, Path("/gone/evidence-2"): folder}
 
 @pytest.fixture
 def add(pytestconfig):
     reporter = pytestconfig.pluginmanager.getplugin("harness-reporter")
     added = []
-    def add(name, trouble=None):
-        added.append(Source(name, trouble))
+    def add(name, trouble=None, **kinds):
+        added.append(Source(name, trouble, **kinds))
         reporter.add(added[-1])
     yield add
     for source in added:

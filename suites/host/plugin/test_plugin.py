@@ -91,6 +91,45 @@ def test_evidence_that_cannot_be_kept_does_not_end_the_run(inner: Inner) -> None
     assert "test_inner.py-test_kernel/whole/host/serial.log" in inner.kept()
 
 
+FINDS_WRONG = """
+    from pathlib import Path
+    from harness.errors import ExpectationError
+    def test_kernel(add):
+        add("other")
+        add("node", judged_twice=True)
+        raise ExpectationError("Wrong kernel.", evidence=Path("/gone/evidence-1"))
+    """
+
+
+def test_message_names_where_the_evidence_is_kept(inner: Inner) -> None:
+    """What was judged lay in the machine's own folder, which ends with it."""
+    told = (
+        "ExpectationError: Wrong kernel. The evidence lies in "
+        f"'{inner.folder}/evidence/test_inner.py-test_kernel/node/earlier-1'."
+    )
+
+    result = inner.run(FINDS_WRONG, "--junitxml=junit.xml", "--alluredir=results")
+
+    result.stdout.fnmatch_lines([f"E *{told}"])
+    tree = ET.parse(inner.folder / "junit.xml")  # noqa: S314 - written by this very test
+    (failure,) = tree.iter("failure")
+    assert told in str(failure.get("message"))
+    (allure,) = (inner.folder / "results").glob("*-result.json")
+    assert told in json.loads(allure.read_text())["statusDetails"]["message"]
+
+
+def test_allure_has_all_that_was_judged(inner: Inner) -> None:
+    inner.run(FINDS_WRONG, "--alluredir=results")
+
+    (result,) = (inner.folder / "results").glob("*-result.json")
+    names = [each["name"] for each in json.loads(result.read_text())["attachments"]]
+    assert [name for name in names if name.endswith("serial.log")] == [
+        "other: host/serial.log",
+        "node: host/serial.log",
+        "node/earlier-1: host/serial.log",
+    ]
+
+
 def test_junit_names_the_evidence_once(inner: Inner) -> None:
     inner.run(FAILS, "--junitxml=junit.xml")
 

@@ -159,11 +159,11 @@ def test_evidence_gathered_again_has_nothing_of_the_first(
 
     assert [path.name for path in before.folder.iterdir()] == ["record"]
     assert list(after.folder.iterdir()) == []
-    assert node.gathered is after
+    assert node.gathered == (before, after)
 
 
 def test_nothing_is_gathered_before_somebody_asks(tmp_path: Path) -> None:
-    assert a_node(tmp_path).gathered is None
+    assert a_node(tmp_path).gathered == ()
 
 
 def test_machine_whose_kernel_qemu_loads_is_not_rebooted(tmp_path: Path) -> None:
