@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from harness.errors import ExpectationError, HarnessError, RequirementError
 from harness.plugin import SETTINGS
+from harness.plugin.report import kept_on_failure
 from harness.plugin.select import requirements
 
 class Source:
@@ -51,6 +52,11 @@ def add(pytestconfig):
 @pytest.fixture
 def node(add):
     add("node")
+
+@pytest.fixture(scope="module")
+def module_node(pytestconfig):
+    with kept_on_failure(pytestconfig, Source("node")):
+        yield
 
 @pytest.fixture
 def settings(pytestconfig):

@@ -61,8 +61,9 @@ def test_evidence_of_a_fixture_that_fails_is_kept(inner: Inner) -> None:
     assert KEPT[1] in inner.kept()
 
 
-def test_skipped_test_keeps_nothing(inner: Inner) -> None:
-    inner.run("import pytest\ndef test_kernel(node):\n    pytest.skip('no')\n")
+@pytest.mark.parametrize("end", ["skip", "xfail"])
+def test_test_that_is_not_to_be_run_keeps_nothing(inner: Inner, end: str) -> None:
+    inner.run(f"import pytest\ndef test_kernel(node):\n    pytest.{end}('no')\n")
 
     assert inner.kept() == []
 
@@ -72,6 +73,25 @@ def test_nodes_of_one_name_do_not_overwrite_each_other(inner: Inner) -> None:
 
     folders = sorted(path.name for path in (inner.folder / "evidence").glob("*/*"))
     assert folders == ["node", "node-2", "other"]
+
+
+def test_trouble_after_the_test_keeps_nothing(inner: Inner) -> None:
+    """A node of the module is still there, but what the test saw of it may be gone."""
+    source = """
+        import pytest
+        @pytest.fixture
+        def broken_end():
+            yield
+            raise RuntimeError("no end")
+        def test_kernel(module_node, broken_end):
+            pass
+        def test_next(module_node):
+            pass
+        """
+
+    inner.run(source).assert_outcomes(passed=2, errors=1)
+
+    assert inner.kept() == []
 
 
 def test_evidence_that_cannot_be_kept_does_not_end_the_run(inner: Inner) -> None:
@@ -130,8 +150,11 @@ def test_allure_has_all_that_was_judged(inner: Inner) -> None:
     ]
 
 
-def test_junit_names_the_evidence_once(inner: Inner) -> None:
-    inner.run(FAILS, "--junitxml=junit.xml")
+@pytest.mark.parametrize(
+    ("source", "option"), [(FAILS, "--evidence=on-failure"), (PASSES, "--evidence=always")]
+)
+def test_junit_names_the_evidence_once(inner: Inner, source: str, option: str) -> None:
+    inner.run(source, option, "--junitxml=junit.xml")
 
     tree = ET.parse(inner.folder / "junit.xml")  # noqa: S314 - written by this very test
     values = [

@@ -12,6 +12,7 @@ from harness.cli import demo, doctor, images, main
 from harness.cli.demo import Scenario, Verdict, judge
 from harness.errors import BadInputError, ExpectationError, HarnessError, RequirementError
 from harness.evidence import Evidence
+from harness.expect.claim import refusal
 from harness.image import ImageEvent, Stage
 from harness.payload import build_payload
 from harness.provisioning.command import CommandError, CommandResult
@@ -227,8 +228,8 @@ def test_folder_without_recipes_is_named(
     assert str(tmp_path / "absent") in capsys.readouterr().err
 
 
-def _refuse(_: Evidence) -> NoReturn:
-    raise ExpectationError("Expected [/x] but saw [bold].")
+def _refuse(evidence: Evidence) -> NoReturn:
+    raise refusal("Expected [/x] but saw [bold].", evidence)
 
 
 def _accept(_: Evidence) -> None:
@@ -236,6 +237,7 @@ def _accept(_: Evidence) -> None:
 
 
 def test_expectation_that_is_not_met_hides_no_other(tmp_path: Path) -> None:
+    """Where the evidence is kept is said beside, when it is kept."""
     scenario = Scenario(
         title="other kernel",
         request=None,  # type: ignore[arg-type]  # judging looks at evidence alone
