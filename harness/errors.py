@@ -24,8 +24,11 @@ class EvidencedError(Exception):
 
     @override
     def __str__(self) -> str:
-        where = "" if self.evidence is None else f" The evidence lies in '{self.evidence}'."
-        return f"{self.sentence}{where}"
+        if self.evidence is None:
+            return self.sentence
+        # After what a machine printed it would be lost at the end of a line.
+        gap = "\n" if "\n" in self.sentence else " "
+        return f"{self.sentence}{gap}The evidence lies in '{self.evidence}'."
 
 
 class ExpectationError(EvidencedError, AssertionError):

@@ -181,9 +181,8 @@ def _boot(lab: Lab, scenario: Scenario, say: _Progress) -> list[Verdict]:
         say(f"{scenario.title}: booting kernel {scenario.request.booted_kernel.version}")
         try:
             node.wait_until_provisioned(lambda line: say(f"{scenario.title}: {line}"))
-        except HarnessError:
-            kept = lab.keep_host_side(node, f"demo/{scenario.request.name}")
-            say(f"{scenario.title}: evidence kept in '{kept}'")
+        except HarnessError as error:
+            error.evidence = lab.salvage(node, f"demo/{scenario.request.name}")
             raise
         say(f"{scenario.title}: cloud-init has finished; gathering evidence")
         evidence = node.evidence()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _ARCHIVE_LIMIT_BYTES = 256 << 20
 _SCRIPT_S = 180.0
+#: Why the guest did not deliver, where it did not.
+NOT_COLLECTED = "not-collected.txt"
 #: For zlib: a stream with a header and an end as gzip writes them.
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -46,7 +48,7 @@ def collect_guest(
         _unpack(parse_stream(_gunzip(archive), nonce), folder)
     except (StreamError, binascii.Error, zlib.error, OSError, ValueError) as error:
         sentence = f"The guest did not deliver its evidence ({error}).\n{result.render()}"
-        (folder / "not-collected.txt").write_text(sentence)
+        (folder / NOT_COLLECTED).write_text(sentence)
         raise HarnessError(sentence) from error
     return Evidence(folder)
 

@@ -98,6 +98,7 @@ class Lab:
                 transport=lambda: self.transport,
                 tell=self._tell,
             ),
+            evidence_folder=self.settings.evidence_folder,
         )
         self.templates = Templates(
             checkpoints=self.checkpoints,
@@ -218,7 +219,7 @@ class Lab:
                 checkpoint=checkpoint,
             )
             node = Node(request, machine, payload=self.payload, identity=self.identity)
-            with self.machines.accounted_for(machine), node:
+            with self.machines.running(machine, node):
                 yield node
 
     @contextlib.contextmanager
@@ -243,7 +244,7 @@ class Lab:
                 identity=self.identity,
                 early=agent_commands(self.settings.images_folder),
             )
-            with self.machines.accounted_for(machine), node:
+            with self.machines.running(machine, node):
                 yield node
 
     @contextlib.contextmanager
@@ -268,7 +269,7 @@ class Lab:
             machine = self.machines.new(
                 replace(spec, seed=write_seed(seed, folder / SEED)), folder
             )
-            with self.machines.accounted_for(machine), machine:
+            with self.machines.running(machine, machine):
                 yield machine
 
     def _stock_spec(
@@ -325,7 +326,7 @@ class Lab:
                 checkpoint=checkpoint,
                 hostname=hostname,
             )
-            with self.machines.accounted_for(machine), machine:
+            with self.machines.running(machine, machine):
                 yield machine
 
     def _spec_of(self, layer: Layer, name: str, disk: Path, folder: Path) -> MachineSpec:
@@ -369,11 +370,16 @@ class Lab:
         """Copy an evidence folder to where people look for it, and return its new path."""
         return evidence.copy_to(self.settings.evidence_folder / name)
 
-    def keep_host_side(self, node: Node, name: str) -> Path:
-        """Keep what the host knows of a node beyond reach, and return its folder."""
-        kept = self.settings.evidence_folder / name
-        node.keep_host_side(kept)
-        return kept
+    def salvage(self, node: Node, name: str) -> Path | None:
+        """Keep what can be had of a node that may be beyond reach, and return its folder.
+
+        Where nothing can be kept it says so, and returns None: there is trouble enough.
+        """
+        try:
+            return self.keep(node.salvage(), name)
+        except (HarnessError, OSError) as error:
+            self._tell(f"the evidence of '{node.request.name}' could not be kept: {error}")
+            return None
 
 
 @contextlib.contextmanager

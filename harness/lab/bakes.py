@@ -141,16 +141,16 @@ def _wait_until_baked(lab: Lab, node: Node, folder: Path, say: Callable[[str], N
     try:
         node.wait_until_provisioned(say)
     except HarnessError as error:
-        kept = lab.keep_host_side(node, "bake")
-        raise HarnessError(f"{error}\nIts evidence lies in '{kept}'.") from error
+        error.evidence = lab.salvage(node, "bake")
+        raise
     evidence = node.collect(folder / _EVIDENCE)
     if evidence.exit_code != 0:
         kept = lab.keep(evidence, "bake")
         outcome = evidence.outcome
         why = "it left no outcome" if outcome is None else outcome.error
         raise HarnessError(
-            f"The bake of '{node.request.image.name}' ended with {evidence.exit_code}: {why}. Its "
-            f"evidence lies in '{kept}'."
+            f"The bake of '{node.request.image.name}' ended with {evidence.exit_code}: {why}.",
+            evidence=kept,
         )
 
 

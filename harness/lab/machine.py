@@ -168,6 +168,11 @@ class LabMachine:
         return self.spec.name
 
     @property
+    def has_vm(self) -> bool:
+        """Return whether the VM was started; it may have ended since."""
+        return self._vm is not None
+
+    @property
     def vm(self) -> Machine:
         """Return the VM itself; raises HarnessError before it has been started."""
         if self._vm is None:

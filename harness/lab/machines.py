@@ -7,7 +7,8 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING
 
-from harness.errors import HarnessError, RequirementError
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.lab.gathering import keep_remains
 from harness.lab.machine import LabMachine
 from harness.lease import make_private_folder
 
@@ -28,9 +29,10 @@ _OVERLAY_MIB = 1024
 class Machines:
     """Makes machines in folders of their own below `folder`, out of one equipment."""
 
-    def __init__(self, folder: Path, equipment: Equipment) -> None:
+    def __init__(self, folder: Path, equipment: Equipment, *, evidence_folder: Path) -> None:
         self._folder = folder
         self._equipment = equipment
+        self._evidence_folder = evidence_folder
         self._running: set[LabMachine] = set()
         self._is_abandoned = False
 
@@ -55,7 +57,7 @@ class Machines:
         checkpoint: Checkpoint | None = None,
         hostname: str | None = None,
     ) -> LabMachine:
-        """Return a machine that is yet to be started, within `accounted_for`."""
+        """Return a machine that is yet to be started, by `running` or within `accounted_for`."""
         return LabMachine(
             spec,
             folder,
@@ -76,6 +78,26 @@ class Machines:
             yield
         finally:
             self._running.discard(machine)
+
+    @contextlib.contextmanager
+    def running(
+        self, machine: LabMachine, whole: contextlib.AbstractContextManager[object]
+    ) -> Iterator[None]:
+        """Start a machine by entering `whole`, itself or what it belongs to, and end it afterwards.
+
+        What the host knows of one that does not start is kept, and the error says where.
+        """
+        with self.accounted_for(machine), contextlib.ExitStack() as started:
+            try:
+                started.enter_context(whole)
+            except (BadInputError, RequirementError):
+                raise
+            except HarnessError as error:
+                if error.evidence is None and not self._is_abandoned:
+                    kept = self._evidence_folder / "starts" / machine.folder.name
+                    error.evidence = keep_remains(machine, kept)
+                raise
+            yield
 
     def abandon(self) -> None:
         """End every machine at once, from any thread; those who wait for one learn of it."""

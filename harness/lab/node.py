@@ -17,11 +17,8 @@ from harness.cloudinit import (
     write_seed,
 )
 from harness.errors import BadInputError, HarnessError
-from harness.evidence import TRACE_SUFFIX
-from harness.evidence.collect import collect_guest, keep_host_files
-from harness.evidence.request import guest_request
-from harness.gpu.tracefile import render_trace
 from harness.image import StockImage
+from harness.lab import gathering
 from harness.lab.machine import SEED, say_nothing
 
 if TYPE_CHECKING:
@@ -263,42 +260,18 @@ class Node:
 
     def collect(self, folder: Path) -> Evidence:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""
-        try:
-            return collect_guest(self.machine.agent, guest_request(self._kernels()), folder)
-        finally:
-            self.keep_host_side(folder)
+        return gathering.collect(self.machine, folder, kernels=self._kernels())
 
-    def _kernels(self) -> Sequence[str]:
+    def salvage(self) -> Evidence:
+        """Gather what can be had where the node may be beyond reach; never wait for more."""
+        return gathering.salvage(self.machine, kernels=self._kernels())
+
+    def _kernels(self) -> Sequence[str] | None:
         """Return the versions of the image's kernels; what a stock image has, its guest knows."""
         image = self.request.image
         if isinstance(image, StockImage):
-            return self.guest.output_of("ls", "/lib/modules").split()
+            return None
         return [kernel.version for kernel in image.kernels]
-
-    def keep_host_side(self, folder: Path) -> None:
-        """Copy what the host knows of this machine into `folder`."""
-        vm = self.machine.vm
-        keep_host_files(
-            folder,
-            vm.logs,
-            {
-                "qmp-events.json": json.dumps(
-                    [
-                        {"name": event.name, "at_s": event.at_s, "data": dict(event.data)}
-                        for event in vm.events
-                    ],
-                    indent=2,
-                ),
-                **{
-                    name: text
-                    for device_id, trace in self.machine.gpu_traces().items()
-                    for name, text in (
-                        (f"{device_id}-trace.txt", trace.render()),
-                        (f"{device_id}{TRACE_SUFFIX}", render_trace(trace)),
-                    )
-                },
-            },
-        )
 
     def power_off(self) -> None:
         """Power the node off and wait until its machine has ended, its disk complete.

@@ -7,16 +7,15 @@ import functools
 import hashlib
 import os
 import secrets
-import shutil
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.image import ImageEvent
+from harness.lab.gathering import keep_remains
 from harness.lab.layers import key_parts
 from harness.lab.machine import NONCE_FACT
-from harness.lease import make_private_folder
 from harness.machine.spec import MemoryFile
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
@@ -129,13 +128,10 @@ class Templates:
                         layer.make(machine)
                     machine.save(place.state, nonce)
             except HarnessError as error:
-                kept = make_private_folder(self.evidence_folder / "layers" / layer.name)
-                for log in folder.iterdir():
-                    if log.suffix in {".txt", ".log", ".xml"}:
-                        shutil.copyfile(log, kept / log.name)
+                kept = self.evidence_folder / "layers" / layer.name
                 raise HarnessError(
-                    f"The layer '{layer.name}' could not be made. {error}\nWhat its machine "
-                    f"printed lies in '{kept}'."
+                    f"The layer '{layer.name}' could not be made. {error.sentence}",
+                    evidence=keep_remains(machine, kept),
                 ) from error
         return {NONCE_FACT: hashlib.sha256(nonce.encode()).hexdigest()}
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.machines import NodeSource
 from harness.cloudinit import GuestFile
 from harness.lab.node import NodeRequest
 from harness.plugin.report import kept_on_failure
 from harness.plugin.select import requirements
+from harness.plugin.sources import NodeSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

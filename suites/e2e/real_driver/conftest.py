@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.machines import NodeSource
 from harness.lab.node import NodeRequest
 from harness.plugin.report import kept_on_failure
 from harness.plugin.select import requirements
+from harness.plugin.sources import NodeSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

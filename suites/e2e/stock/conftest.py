@@ -25,7 +25,7 @@ from suites.e2e.stock.maker import StockLikeBuilder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.image import Image, ImageEvent, StockImage
+    from harness.image import Image, ImageEvent, StockImage, StockKernel
     from harness.lab import Lab
     from harness.lab.layers import Layer
     from harness.settings import Settings
@@ -133,6 +133,12 @@ def _sign(document: Path, *, key: Path) -> str:
 def fetched(lab: Lab, entry: Stock, announce: Callable[[ImageEvent], None]) -> StockImage:
     """Return the image as it was fetched and verified, by one of the workers."""
     return lab.stock.ensure(entry, deadline=Deadline.after(_FETCH_S), listener=announce)
+
+
+@pytest.fixture(scope="session")
+def kernels(lab: Lab, fetched: StockImage) -> tuple[StockKernel, ...]:
+    """Return the kernels taken out of the image's disk, none of them booted."""
+    return lab.stock_kernels(fetched)
 
 
 @pytest.fixture(scope="session")

@@ -16,12 +16,13 @@ from harness.lab.stock import StockBoot
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from fixtures.layers import CloneLayer
-    from fixtures.machines import BootNode
+    from fixtures.machines import BootNode, BootStock
     from harness.gpu import GpuModel
-    from harness.image import Image, StockImage
+    from harness.image import Image, StockImage, StockKernel
     from harness.image.source import Stock
     from harness.lab import Lab
     from harness.lab.layers import Layer
@@ -161,28 +162,37 @@ def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
     assert "saved_entry=" in node.guest.output_of("grub-editenv", "list")
 
 
+def test_kernels_are_taken_out_oldest_first(
+    kernels: Sequence[StockKernel], stock_like: Image
+) -> None:
+    versions = [kernel.version for kernel in kernels]
+
+    assert versions == [kernel.version for kernel in stock_like.kernels]
+
+
 def test_kernel_taken_out_boots_as_the_boot_loader_boots_it(
-    lab: Lab, clone: CloneLayer, booted: Layer, fetched: StockImage, stock_like: Image
+    clone: CloneLayer,
+    boot_stock: BootStock,
+    booted: Layer,
+    fetched: StockImage,
+    kernels: Sequence[StockKernel],
 ) -> None:
     """The same version, the same command line, word for word; and ifupdown where that is asked for."""
-    kernels = lab.stock_kernels(fetched)
     by_loader = clone(booted)
     ask_for_ifupdown = "cc:{system_info:{network:{renderers:[eni]}}}"
 
     boot = StockBoot(kernel=kernels[-1], append=(ask_for_ifupdown,))
-    with lab.boot_stock(fetched, boot, name="direct") as direct:
-        result = direct.guest.wait_for_cloud_init_result(direct.deadline(_CLOUD_INIT_KVM_S))
+    direct = boot_stock(fetched, boot, name="direct")
+    result = direct.guest.wait_for_cloud_init_result(direct.deadline(_CLOUD_INIT_KVM_S))
 
-        versions = [kernel.version for kernel in kernels]
-        assert versions == [kernel.version for kernel in stock_like.kernels]
-        assert sorted(menu_of(by_loader.guest)) == sorted(versions)
-        for question in (("uname", "-r"), ("uname", "-v")):
-            assert direct.guest.output_of(*question) == by_loader.guest.output_of(*question)
-        told = by_loader.guest.output_of("cat", "/proc/cmdline")
-        assert direct.guest.output_of("cat", "/proc/cmdline") == f"{told} {ask_for_ifupdown}"
-        assert result.errors == ()
-        assert "iface eth0 inet dhcp" in direct.guest.output_of(
-            "cat", "/etc/network/interfaces.d/50-cloud-init"
-        )
-        assert not direct.guest.run("test", "-e", "/etc/netplan/50-cloud-init.yaml").ok
-        assert "10.0.2.15" in direct.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")
+    assert sorted(menu_of(by_loader.guest)) == sorted(kernel.version for kernel in kernels)
+    for question in (("uname", "-r"), ("uname", "-v")):
+        assert direct.guest.output_of(*question) == by_loader.guest.output_of(*question)
+    told = by_loader.guest.output_of("cat", "/proc/cmdline")
+    assert direct.guest.output_of("cat", "/proc/cmdline") == f"{told} {ask_for_ifupdown}"
+    assert result.errors == ()
+    assert "iface eth0 inet dhcp" in direct.guest.output_of(
+        "cat", "/etc/network/interfaces.d/50-cloud-init"
+    )
+    assert not direct.guest.run("test", "-e", "/etc/netplan/50-cloud-init.yaml").ok
+    assert "10.0.2.15" in direct.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")

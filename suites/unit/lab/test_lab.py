@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import pytest
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.image import ImageEvent
+    from harness.lab.node import Node
 
 
 def ignore(_: ImageEvent) -> None:
@@ -81,18 +83,54 @@ def test_host_without_space_boots_nothing(lab: Lab, monkeypatch: pytest.MonkeyPa
     assert list(lab.folder.iterdir()) == []
 
 
-def test_node_that_does_not_start_leaves_nothing(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+def test_node_that_does_not_start_leaves_its_console_alone(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: LabMachine) -> NoReturn:
-        raise HarnessError("QEMU did not start")
+    def fail(machine: LabMachine) -> NoReturn:
+        (machine.folder / "serial.log").write_text("Kernel panic")
+        raise HarnessError("It did not boot.")
 
     monkeypatch.setattr(LabMachine, "_start", fail)
 
-    with pytest.raises(HarnessError, match="QEMU did not start"), lab.boot(a_request()):
+    with pytest.raises(HarnessError) as failure, lab.boot(a_request()):
         pass
 
     assert list(lab.folder.iterdir()) == []
+    (kept,) = (tmp_path / "evidence/starts").iterdir()
+    assert str(failure.value) == f"It did not boot. The evidence lies in '{kept}'."
+    assert (kept / "host/serial.log").read_text() == "Kernel panic"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "is_abandoned"),
+    [
+        (RequirementError("There is no QEMU; install it."), False),
+        (BadInputError("There is no such GPU.", source="test.py"), False),
+        (HarnessError("QEMU was killed."), True),
+    ],
+    ids=["host", "input", "abandoned"],
+)
+def test_machine_that_nobody_can_start_keeps_no_evidence(
+    lab: Lab,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: HarnessError,
+    is_abandoned: bool,
+) -> None:
+    def fail(machine: LabMachine) -> NoReturn:
+        (machine.folder / "serial.log").write_text("")
+        if is_abandoned:
+            lab.abandon()
+        raise trouble
+
+    monkeypatch.setattr(LabMachine, "_start", fail)
+
+    with pytest.raises(HarnessError) as failure, lab.boot(a_request()):
+        pass
+
+    assert failure.value is trouble
+    assert trouble.evidence is None
+    assert not (tmp_path / "evidence").exists()
 
 
 def test_abandoned_lab_ends_its_machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +167,21 @@ def test_evidence_is_kept_where_people_look(lab: Lab, tmp_path: Path) -> None:
 
     assert kept == tmp_path / "evidence/demo/fast-path"
     assert (kept / "files/x").read_text() == "1"
+
+
+def test_evidence_that_cannot_be_kept_is_told_and_hides_no_other_trouble(
+    lab: Lab, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    (tmp_path / "evidence").write_text("a file")
+    evidence = EvidenceFolder(tmp_path / "gathered").file("/x", "1").evidence
+    node = SimpleNamespace(salvage=lambda: evidence, request=a_request())
+    lab = replace(lab, listener=lambda event: told.append(event.message))
+
+    assert lab.salvage(cast("Node", node), "demo/node") is None
+
+    (sentence,) = told
+    assert "the evidence of 'node' could not be kept" in sentence
 
 
 def test_stock_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
