@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -29,6 +29,20 @@ class EvidencedError(Exception):
         # After what a machine printed it would be lost at the end of a line.
         gap = "\n" if "\n" in self.sentence else " "
         return f"{self.sentence}{gap}The evidence lies in '{self.evidence}'."
+
+
+def evidenced_in(error: BaseException) -> Iterator[EvidencedError]:
+    """Yield each error in a chain or a group that may say where its evidence lies."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, EvidencedError):
+            yield one
+        left += (one.__cause__, one.__context__, *getattr(one, "exceptions", ()))
 
 
 class ExpectationError(EvidencedError, AssertionError):

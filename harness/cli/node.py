@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from harness.evidence import Evidence
 from harness.expect.node import (
     NODE_EXPECTATIONS,
     Verdict,
@@ -66,8 +67,10 @@ def _judge(arguments: argparse.Namespace) -> int:
     expectations = node_expectations(arguments.only, source="--only")
     node = ExistingNode(NodeAddress.from_uri(arguments.uri, source="URI"))
     folder = arguments.evidence_dir.absolute() / "node" / node.name
-    shutil.rmtree(folder, ignore_errors=True)
-    verdicts = judge_node(node.collect(folder), expectations)
+    with tempfile.TemporaryDirectory(prefix="harness-node-") as place:
+        # What was kept of the node stays until there is something to take its place.
+        kept = node.collect(Path(place) / node.name).copy_to(folder)
+    verdicts = judge_node(Evidence(kept), expectations)
     if arguments.json:
         print(json.dumps({"evidence": str(folder), "verdicts": _to_json(verdicts)}, indent=2))
     else:

@@ -178,8 +178,9 @@ class Evidence:
         kept = self.folder / "commands" / name
         if not kept.is_file():
             raise HarnessError(
-                f"The evidence in '{self.folder}' has no output of '{name}'; its manifest says "
-                "what could not be gathered."
+                f"The evidence has no output of '{name}'; its manifest says what could not be "
+                "gathered.",
+                evidence=self.folder,
             )
         return kept.read_text(errors="replace")
 
@@ -205,7 +206,8 @@ class Evidence:
         if exit_code != 0:
             raise HarnessError(
                 f"The command behind '{name}' ended with {exit_code} on the node, so the evidence "
-                f"in '{self.folder}' does not tell. It said: {output.strip()[-500:] or 'nothing'}"
+                f"does not tell. It said: {output.strip()[-500:] or 'nothing'}",
+                evidence=self.folder,
             )
         return output
 
@@ -213,7 +215,7 @@ class Evidence:
         """Return a file that every running kernel has."""
         text = self.file(path)
         if text is None:
-            raise HarnessError(f"The evidence in '{self.folder}' lacks '{path}'.")
+            raise HarnessError(f"The evidence lacks '{path}'.", evidence=self.folder)
         return text
 
     @property
@@ -360,7 +362,9 @@ class Evidence:
         """
         kept = self.folder / "stat.txt"
         if not kept.is_file():
-            raise HarnessError(f"The evidence in '{self.folder}' does not say which paths exist.")
+            raise HarnessError(
+                "The evidence does not say which paths exist.", evidence=self.folder
+            )
         return nodestate.parse_stat(kept.read_text(errors="replace"))
 
     def vermagic_of(self, kernel: str) -> str | None:

@@ -389,7 +389,7 @@ class LabMachine:
             wait_for(f"machine '{self.name}' to come back", look, deadline, interval_s=0.5)
         except WaitTimeoutError as error:
             raise HarnessError(
-                f"{error} Its serial console says in '{self.vm.serial_log}' how far it came."
+                f"{error} Its serial console ends with:\n{self.vm.console.tail()}"
             ) from error
 
     def trouble(self) -> str | None:

@@ -11,14 +11,14 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from harness.errors import HarnessError
+from harness.errors import BadInputError, EvidencedError, HarnessError, RequirementError
 from harness.image import ImageEvent
 from harness.lab.gathering import keep_remains
 from harness.lab.layers import key_parts
 from harness.lab.machine import NONCE_FACT
 from harness.machine.spec import MemoryFile
-from harness.provisioning.command import LocalRunner
-from harness.provisioning.wait import Deadline
+from harness.provisioning.command import CommandError, LocalRunner
+from harness.provisioning.wait import Deadline, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,13 +127,22 @@ class Templates:
                     else:
                         layer.make(machine)
                     machine.save(place.state, nonce)
-            except HarnessError as error:
+            except (BadInputError, RequirementError):
+                raise
+            except Exception as error:
+                sentence = _sentence_of(error)
                 kept = self.evidence_folder / "layers" / layer.name
                 raise HarnessError(
-                    f"The layer '{layer.name}' could not be made. {error.sentence}",
+                    f"The layer '{layer.name}' could not be made. {sentence}",
                     evidence=keep_remains(machine, kept),
                 ) from error
         return {NONCE_FACT: hashlib.sha256(nonce.encode()).hexdigest()}
+
+
+def _sentence_of(error: Exception) -> str:
+    if isinstance(error, EvidencedError):
+        return error.sentence
+    return str(error) if isinstance(error, (CommandError, WaitTimeoutError)) else repr(error)
 
 
 def _reserve(ram: Path, memory_mib: int) -> None:

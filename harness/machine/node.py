@@ -80,9 +80,9 @@ class NodeAddress:
         if parts.scheme != "ssh":
             raise _bad(uri, source, "it is neither")
         host, user = unquote(parts.hostname or ""), unquote(parts.username or "")
-        # What begins with a dash, ssh would take for an option.
+        # What begins with a dash, ssh would take for an option; a host's name becomes a folder's.
         for what, word in (("host", host), ("user", user)):
-            if word and not re.fullmatch(r"[A-Za-z0-9_.:%][A-Za-z0-9_.:%-]*", word):
+            if word and not re.fullmatch(r"[A-Za-z0-9_:%][A-Za-z0-9_.:%-]*", word):
                 raise _bad(uri, source, f"{word!r} is no {what}")
         if not host or parts.path not in {"", "/"} or parts.fragment:
             raise _bad(uri, source, "it names no host, or more than one")

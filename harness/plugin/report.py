@@ -12,10 +12,10 @@ import allure
 import pytest
 from allure_commons.types import AttachmentType
 
-from harness.errors import EvidencedError
+from harness.errors import evidenced_in
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator
     from pathlib import Path
 
     from harness.settings import Settings
@@ -36,6 +36,8 @@ _VERDICTS = (AssertionError, pytest.fail.Exception)
 #: What a test raises that has not failed.
 _NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception)
 _BROKEN = "harness_could_not_tell"
+#: A worker that crashed leaves a report of none of them.
+_PHASES = ("setup", "call", "teardown")
 
 #: What people look for first in a report; everything else is in the folder beside.
 _ATTACHED = (
@@ -68,20 +70,21 @@ class EvidenceSource(Protocol):
     @property
     def name(self) -> str: ...
 
-    def gather(self, folder: Path) -> Mapping[Path, Path]:
-        """Write into the new `folder` all that can be had; never raise for what can't.
+    def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
+        """Write into `folder` all that can be had, in place of what an earlier run left there.
 
-        Return where lies what the test has seen elsewhere.
+        Yield each folder of evidence as it is kept: where it was gathered, and where it lies now.
+        `error` is what the test ended with, None where that passed.
         """
         ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Kept:
     """Evidence of one source: where it lies, and what kept it from being whole."""
 
     folder: Path
-    moved: Mapping[Path, Path] = field(default_factory=dict)
+    moved: dict[Path, Path] = field(default_factory=dict)
     trouble: str | None = None
 
     @property
@@ -108,12 +111,16 @@ class Reporter:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        kept = list(self._keep(item)) if self._is_wanted(call) else []
-        if call.excinfo is not None and isinstance(call.excinfo.value, EvidencedError):
+        error = None if call.excinfo is None else call.excinfo.value
+        kept = self._keep(item, error) if self._is_wanted(call) else []
+        if error is not None:
             # Before anybody reads the message: what it names is gone when the test is.
-            _point(call.excinfo.value, kept)
+            _point(error, kept)
         made = yield
-        if made.failed and call.excinfo is not None and not call.excinfo.errisinstance(_VERDICTS):
+        if made.failed and call.when == "call" and not kept:
+            # It was expected to fail, and passed.
+            kept = self._keep(item, None)
+        if made.failed and error is not None and not _is_verdict(error):
             # JUnit takes its properties from the teardown's report, which copies the item's.
             item.user_properties.append((_BROKEN, "true"))
             made.user_properties.append((_BROKEN, "true"))
@@ -130,21 +137,22 @@ class Reporter:
             return True
         return self._settings.evidence == "always" and call.when == "call"
 
-    def _keep(self, item: pytest.Item) -> Iterator[_Kept]:
+    def _keep(self, item: pytest.Item, error: BaseException | None) -> list[_Kept]:
         parent = self._settings.evidence_folder / folder_name(item.nodeid)
+        kept: list[_Kept] = []
         for number, source in enumerate(self._sources):
             namesakes = [each.name for each in self._sources[:number]].count(source.name)
             name = f"{source.name}-{namesakes + 1}" if namesakes else source.name
-            folder = parent / name
+            one = _Kept(parent / name)
+            kept.append(one)
             try:
-                moved = source.gather(folder)
-                for each in dict.fromkeys((folder, *moved.values())):
-                    attach(each, each.relative_to(parent).as_posix())
-            except Exception as error:
+                for origin, place in source.gather(one.folder, error):
+                    one.moved[origin] = place
+                    attach(place, place.relative_to(parent).as_posix())
+            except Exception as trouble:
                 # A hook that raises would end the whole run, for want of some evidence.
-                yield _Kept(folder, trouble=repr(error))
-            else:
-                yield _Kept(folder, moved)
+                one.trouble = repr(trouble)
+        return kept
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Count failures of the node and trouble of the harness apart."""
@@ -155,7 +163,10 @@ class Reporter:
             if isinstance(report, pytest.TestReport)
         ]
         if reports:
-            broken = sum((_BROKEN, "true") in report.user_properties for report in reports)
+            broken = sum(
+                (_BROKEN, "true") in report.user_properties or report.when not in _PHASES
+                for report in reports
+            )
             terminalreporter.write_line(
                 f"expectations not met: {len(reports) - broken}; "
                 f"the harness could not tell: {broken}"
@@ -174,11 +185,18 @@ def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[N
         reporter.discard(source)
 
 
-def _point(error: EvidencedError, kept: Iterable[_Kept]) -> None:
-    """Let an error name the folder in which its evidence is kept."""
-    for one in kept:
-        if error.evidence is not None:
-            error.evidence = one.moved.get(error.evidence, error.evidence)
+def _is_verdict(error: BaseException) -> bool:
+    """Tell whether an error says that the node is wrong; a group does where each of it does."""
+    parts = getattr(error, "exceptions", ())
+    return isinstance(error, _VERDICTS) or (bool(parts) and all(map(_is_verdict, parts)))
+
+
+def _point(error: BaseException, kept: Iterable[_Kept]) -> None:
+    """Let an error, and what led to it, name the folders in which their evidence is kept."""
+    moved = {origin: place for one in kept for origin, place in one.moved.items()}
+    for each in evidenced_in(error):
+        if each.evidence is not None:
+            each.evidence = moved.get(each.evidence, each.evidence)
 
 
 def folder_name(node_id: str) -> str:

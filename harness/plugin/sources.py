@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.errors import EvidencedError
 from harness.lab.gathering import salvage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from harness.evidence import Evidence
@@ -26,13 +27,25 @@ class NodeSource:
     def name(self) -> str:
         return self.node.request.name
 
-    def gather(self, folder: Path) -> Mapping[Path, Path]:
-        """Keep all that the test has judged, the last on top; where it got no so far, gather now."""
-        *earlier, last = self.node.gathered or (self.node.salvage(),)
-        moved = {last.folder: last.copy_to(folder)}
+    def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
+        """Keep all that the test has gathered, the last on top.
+
+        Where the error is not about any of that, the node is looked at once more: it may have
+        changed since.
+        """
+        gathered = self.node.gathered
+        if not gathered or not (error is None or _is_about(error, gathered)):
+            gathered = (*gathered, self.node.salvage())
+        *earlier, last = gathered
+        yield last.folder, last.copy_to(folder)
         for number, one in enumerate(earlier, start=1):
-            moved[one.folder] = one.copy_to(folder / f"earlier-{number}")
-        return moved
+            yield one.folder, one.copy_to(folder / f"earlier-{number}")
+
+
+def _is_about(error: BaseException, gathered: Sequence[Evidence]) -> bool:
+    return isinstance(error, EvidencedError) and error.evidence in {
+        evidence.folder for evidence in gathered
+    }
 
 
 @dataclass(frozen=True)
@@ -45,10 +58,11 @@ class MachineSource:
     def name(self) -> str:
         return self.machine.name
 
-    def gather(self, folder: Path) -> Mapping[Path, Path]:
+    def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
         """Keep what can be had of it now."""
-        salvage(self.machine).copy_to(folder)
-        return {}
+        del error
+        evidence = salvage(self.machine)
+        yield evidence.folder, evidence.copy_to(folder)
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,7 @@ class GatheredSource:
     name: str
     evidence: Evidence
 
-    def gather(self, folder: Path) -> Mapping[Path, Path]:
+    def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
         """Copy what was gathered."""
-        return {self.evidence.folder: self.evidence.copy_to(folder)}
+        del error
+        yield self.evidence.folder, self.evidence.copy_to(folder)

@@ -47,8 +47,8 @@ TOOLKIT = (
 
 
 @pytest.fixture(scope="module")
-def module_node(
-    lab: Lab, settings: Settings, baked_image: Image, h100: GpuModel
+def provisioned_node(
+    pytestconfig: pytest.Config, lab: Lab, settings: Settings, baked_image: Image, h100: GpuModel
 ) -> Iterator[Node]:
     """Boot a node that provisions itself, with a GPU; for tests that only read."""
     request = NodeRequest(
@@ -60,12 +60,6 @@ def module_node(
     with contextlib.ExitStack() as stack:
         with requirements(settings):
             node = stack.enter_context(lab.boot(request))
+        stack.enter_context(kept_on_failure(pytestconfig, NodeSource(node)))
         node.wait_until_provisioned()
         yield node
-
-
-@pytest.fixture
-def provisioned_node(pytestconfig: pytest.Config, module_node: Node) -> Iterator[Node]:
-    """Return that node, and keep its evidence where the test fails."""
-    with kept_on_failure(pytestconfig, NodeSource(module_node)):
-        yield module_node

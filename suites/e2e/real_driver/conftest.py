@@ -26,8 +26,12 @@ LOAD_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def module_node(
-    lab: Lab, settings: Settings, real_driver_image: Image, gpu_catalogue: Catalogue
+def node_of_every_model(
+    pytestconfig: pytest.Config,
+    lab: Lab,
+    settings: Settings,
+    real_driver_image: Image,
+    gpu_catalogue: Catalogue,
 ) -> Iterator[Node]:
     """Boot a node with a GPU of each model, its driver loaded; for tests that only read.
 
@@ -43,16 +47,10 @@ def module_node(
     with contextlib.ExitStack() as stack:
         with requirements(settings):
             node = stack.enter_context(lab.boot(request))
+        stack.enter_context(kept_on_failure(pytestconfig, NodeSource(node)))
         node.wait_until_provisioned()
         node.guest.output_of("nvidia-modprobe", "-u", "-c0", timeout_s=LOAD_S)
         # With -u the option is about nvidia-uvm's nodes; who asks NVML first gets the GPUs'.
         node.guest.output_of("nvidia-smi")
         node.evidence()
         yield node
-
-
-@pytest.fixture
-def node_of_every_model(pytestconfig: pytest.Config, module_node: Node) -> Iterator[Node]:
-    """Return that node, and keep its evidence where the test fails."""
-    with kept_on_failure(pytestconfig, NodeSource(module_node)):
-        yield module_node

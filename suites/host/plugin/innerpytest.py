@@ -24,19 +24,22 @@ class Source:
         self.trouble = trouble
         self.judged_twice = judged_twice
 
-    def gather(self, folder):
+    def gather(self, folder, error):
         (folder / "host").mkdir(parents=True)
         (folder / "host" / "serial.log").write_text("Linux version 6.1\\n")
         (folder / "host" / "argv.txt").write_text("")
         (folder / "manifest.json").write_text("{}")
         if self.trouble:
             raise self.trouble
+        yield Path("/gone/evidence-2"), folder
         if not self.judged_twice:
-            return {}
+            return
         earlier = folder / "earlier-1"
         (earlier / "host").mkdir(parents=True)
         (earlier / "host" / "serial.log").write_text("Linux version 6.0\\n")
-        return {Path("/gone/evidence-1"): earlier, Path("/gone/evidence-2"): folder}
+        yield Path("/gone/evidence-1"), earlier
+        if self.judged_twice == "full":
+            raise OSError("No space left on device")
 
 @pytest.fixture
 def add(pytestconfig):

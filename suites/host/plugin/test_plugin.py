@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -136,6 +137,70 @@ def test_message_names_where_the_evidence_is_kept(inner: Inner) -> None:
     assert told in str(failure.get("message"))
     (allure,) = (inner.folder / "results").glob("*-result.json")
     assert told in json.loads(allure.read_text())["statusDetails"]["message"]
+
+
+TOLD_WRONG = """
+    from pathlib import Path
+    from harness.errors import ExpectationError, HarnessError
+    def wrong():
+        return ExpectationError("Wrong kernel.", evidence=Path("/gone/evidence-1"))
+    def test_chain(add):
+        add("node", judged_twice=True)
+        raise HarnessError("It hangs.") from wrong()
+    def test_end(add):
+        add("node", judged_twice=True)
+        try:
+            raise wrong()
+        finally:
+            raise KeyError("slip")
+    def test_group(add):
+        add("node", judged_twice=True)
+        raise ExceptionGroup("all of them", [wrong(), wrong()])
+    def test_full(add):
+        add("node", judged_twice="full")
+        raise wrong()
+    """
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Groups came with Python 3.11.")
+def test_message_names_it_wherever_it_stands(inner: Inner) -> None:
+    """In what an error was raised from, or within a group, or where not all could be kept."""
+    result = inner.run(TOLD_WRONG)
+
+    assert "The evidence lies in '/gone" not in result.stdout.str()
+    for name in ("chain", "end", "group", "full"):
+        kept = f"{inner.folder}/evidence/test_inner.py-test_{name}/node/earlier-1"
+        result.stdout.fnmatch_lines([f"*Wrong kernel. The evidence lies in '{kept}'*"])
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Groups came with Python 3.11.")
+def test_group_counts_as_what_it_is_made_of(inner: Inner) -> None:
+    source = """
+        from harness.errors import ExpectationError, HarnessError
+        def test_wrong():
+            raise ExceptionGroup("two", [ExpectationError("a"), AssertionError("b")])
+        def test_some():
+            raise ExceptionGroup("two", [ExpectationError("a"), HarnessError("b")])
+        """
+
+    result = inner.run(source)
+
+    result.stdout.fnmatch_lines(["expectations not met: 1; the harness could not tell: 1"])
+
+
+def test_worker_that_crashed_is_no_fault_of_the_node(inner: Inner) -> None:
+    result = inner.run("import os\ndef test_kernel():\n    os._exit(1)\n", "-n1")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["expectations not met: 0; the harness could not tell: 1"])
+
+
+def test_test_that_passed_against_what_was_expected_keeps_its_evidence(inner: Inner) -> None:
+    inner.run(
+        "import pytest\n@pytest.mark.xfail(strict=True)\ndef test_kernel(node):\n    pass\n"
+    ).assert_outcomes(failed=1)
+
+    assert KEPT[1] in inner.kept()
 
 
 def test_allure_has_all_that_was_judged(inner: Inner) -> None:

@@ -87,7 +87,24 @@ def test_bad_input_ends_with_2_before_anybody_is_asked(
 def test_node_that_does_not_answer_ends_with_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody listens at the port of tcpmux."""
+    """Nobody listens at the port of tcpmux. What was kept of the node may be all that is left."""
+    yesterday = tmp_path / "node/127.0.0.1/commands/journal"
+    yesterday.parent.mkdir(parents=True)
+    yesterday.touch()
+
     assert main(["node", "judge", "ssh://127.0.0.1:1", f"--evidence-dir={tmp_path}"]) == 2
 
     assert "The node 'ssh://127.0.0.1' can't be reached" in capsys.readouterr().err
+    assert yesterday.exists()
+
+
+@pytest.mark.starts_process
+def test_evidence_takes_the_place_of_what_was_kept_before(tmp_path: Path) -> None:
+    yesterday = tmp_path / "node/local/files/stale"
+    yesterday.parent.mkdir(parents=True)
+    yesterday.touch()
+
+    main(["node", "judge", "--only=log", f"--evidence-dir={tmp_path}"])
+
+    assert (tmp_path / "node/local/commands/dmesg").exists()
+    assert not yesterday.exists()

@@ -11,6 +11,7 @@ import pytest
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image.store import ImageStore
 from harness.lab import Lab, open_lab
+from harness.lab.layers import BuiltOrigin, booted
 from harness.lab.machine import LabMachine
 from harness.lab.stock import StockBoot
 from harness.machine.accelerator import AcceleratorChoice
@@ -18,11 +19,12 @@ from harness.machine.broker import Broker
 from harness.machine.spec import Accelerator
 from harness.machine.ssh import SshIdentity
 from harness.payload import Payload
+from harness.provisioning.wait import WaitTimeoutError
 from harness.settings import Settings
 from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.image.stockfolder import DIGEST, IMAGE
 from suites.unit.lab.drivers import StuckDriver
-from suites.unit.lab.test_node import a_request
+from suites.unit.lab.test_node import a_request, an_image
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,6 +184,40 @@ def test_evidence_that_cannot_be_kept_is_told_and_hides_no_other_trouble(
 
     (sentence,) = told
     assert "the evidence of 'node' could not be kept" in sentence
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        (HarnessError("It did not boot."), "It did not boot."),
+        (WaitTimeoutError("apt was awaited for 60 s."), "apt was awaited for 60 s."),
+        (AssertionError("1 == 2"), "AssertionError('1 == 2')"),
+    ],
+    ids=["harness", "wait", "assertion"],
+)
+def test_layer_that_cannot_be_made_keeps_its_console(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception, words: str
+) -> None:
+    """Whatever its maker raised: people write those."""
+
+    def make(machine: LabMachine) -> NoReturn:
+        (machine.folder / "serial.log").write_text("Kernel panic")
+        raise trouble
+
+    monkeypatch.setattr("harness.lab.templates._reserve", lambda *_: None)
+    monkeypatch.setattr(LabMachine, "_start", lambda _: None)
+    monkeypatch.setattr(BuiltOrigin, "disk_sha256", lambda _: "0" * 64)
+    monkeypatch.setattr(BuiltOrigin, "settle", staticmethod(make))
+    layer = booted(an_image())
+
+    with pytest.raises(HarnessError) as failure:
+        lab.hold(layer)
+
+    kept = tmp_path / "evidence/layers" / layer.name
+    assert str(failure.value) == (
+        f"The layer '{layer.name}' could not be made. {words} The evidence lies in '{kept}'."
+    )
+    assert (kept / "host/serial.log").read_text() == "Kernel panic"
 
 
 def test_stock_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ def test_uri_may_name_a_configuration_of_ssh(tmp_path: Path) -> None:
         ("ssh://-l@box", "'-l' is no user"),
         ("ssh://a b", "'a b' is no host"),
         ("ssh://$(reboot)", "is no host"),
+        ("ssh://..", "'..' is no host"),
+        ("ssh://.hidden", "is no host"),
         ("ssh://root:secret@box", "a password does not belong here"),
         ("ssh://box?keyfile=x", "'keyfile' is not known"),
         ("ssh://box?config=/no/such/file", "there is no file '/no/such/file'"),
