@@ -12,7 +12,10 @@ from harness.evidence import RECORD_PATH, ProvisioningOutcome
 from suites.unit.evidence.folders import KERNEL, EvidenceFolder, a_gpu_node
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from harness.evidence import Evidence
 
 
 def test_outcome_is_read_with_its_steps(tmp_path: Path) -> None:
@@ -75,6 +78,28 @@ def test_answer_of_a_failed_command_shows_what_it_said(tmp_path: Path) -> None:
 
     with pytest.raises(HarnessError, match=r"'lspci' ended with 127 .* It said: lspci: not found"):
         evidence.answer_of("lspci")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda evidence: evidence.output_of("nvidia-smi"),
+        lambda evidence: evidence.answer_of("lspci"),
+        lambda evidence: evidence.loaded_modules,
+        lambda evidence: evidence.paths,
+    ],
+    ids=["not-run", "failed", "file", "paths"],
+)
+def test_who_asks_for_what_is_not_there_is_told_where_to_look(
+    tmp_path: Path, ask: Callable[[Evidence], object]
+) -> None:
+    """In a folder that whoever keeps it may move."""
+    folder = EvidenceFolder(tmp_path).command("lspci", "", 127)
+
+    with pytest.raises(HarnessError) as caught:
+        ask(folder.evidence)
+
+    assert caught.value.evidence == tmp_path
 
 
 def test_output_of_a_failed_command_can_be_had(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NoReturn, cast
@@ -124,7 +125,15 @@ def test_machine_that_left_nothing_is_not_said_to_have(tmp_path: Path) -> None:
     assert not (tmp_path / "kept").exists()
 
 
-def test_place_that_cannot_be_written_hides_no_other_trouble(tmp_path: Path) -> None:
-    (tmp_path / "kept").write_text("a file")
+@pytest.mark.parametrize(
+    "trouble", [OSError(errno.ENOSPC, "No space left on device"), HarnessError("It is a file.")]
+)
+def test_place_that_cannot_be_written_hides_no_other_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise trouble
+
+    monkeypatch.setattr(gathering, "keep_host_files", refuse)
 
     assert gathering.keep_remains(a_machine(tmp_path / "node"), tmp_path / "kept") is None

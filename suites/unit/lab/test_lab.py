@@ -220,6 +220,24 @@ def test_layer_that_cannot_be_made_keeps_its_console(
     assert (kept / "host/serial.log").read_text() == "Kernel panic"
 
 
+def test_host_that_lacks_what_a_layer_needs_is_told_as_such(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a test is skipped for it, where tests are."""
+
+    def refuse(_: LabMachine) -> NoReturn:
+        raise RequirementError("There is no QEMU; install it.")
+
+    monkeypatch.setattr("harness.lab.templates._reserve", lambda *_: None)
+    monkeypatch.setattr(LabMachine, "_start", refuse)
+    monkeypatch.setattr(BuiltOrigin, "disk_sha256", lambda _: "0" * 64)
+
+    with pytest.raises(RequirementError, match=r"^There is no QEMU; install it\.$"):
+        lab.hold(booted(an_image()))
+
+    assert not (tmp_path / "evidence").exists()
+
+
 def test_stock_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "our.qcow2").write_bytes(IMAGE)
 
