@@ -195,6 +195,63 @@ def test_worker_that_crashed_is_no_fault_of_the_node(inner: Inner) -> None:
     result.stdout.fnmatch_lines(["expectations not met: 0; the harness could not tell: 1"])
 
 
+OF_MACHINES = """
+    import contextlib
+    from types import SimpleNamespace
+    import pytest
+    from harness.evidence import Evidence
+    from harness.lab.node import NodeRequest
+    pytest_plugins = ["fixtures.machines", "fixtures.layers"]
+
+    @pytest.fixture(scope="session")
+    def lab(tmp_path_factory):
+        evidence = Evidence(tmp_path_factory.mktemp("salvaged"))
+        (evidence.folder / "serial.log").touch()
+
+        class Lab:
+            @contextlib.contextmanager
+            def boot(self, request, **_):
+                yield SimpleNamespace(
+                    request=request,
+                    gathered=(),
+                    salvage=lambda: evidence,
+                    wait_until_provisioned=lambda: None,
+                )
+            @contextlib.contextmanager
+            def clone(self, layer, name, **_):
+                yield SimpleNamespace(name=name)
+            @contextlib.contextmanager
+            def boot_stock(self, image, boot, *, name):
+                yield SimpleNamespace(name=name)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("harness.plugin.sources.salvage", lambda _: evidence)
+            yield Lab()
+
+    def test_node(boot_node):
+        boot_node(NodeRequest(name="first", image=None))
+        assert False
+    def test_clones(clone):
+        clone(None)
+        clone(None)
+        assert False
+    def test_stock(boot_stock):
+        boot_stock(None)
+        assert False
+    """
+
+
+def test_evidence_of_every_machine_that_a_fixture_began_is_kept(inner: Inner) -> None:
+    inner.run(OF_MACHINES, "--image=mine").assert_outcomes(failed=3)
+
+    assert [name for name in inner.kept() if name.endswith("serial.log")] == [
+        "test_inner.py-test_clones/clone1/serial.log",
+        "test_inner.py-test_clones/clone2/serial.log",
+        "test_inner.py-test_node/first/serial.log",
+        "test_inner.py-test_stock/stock/serial.log",
+    ]
+
+
 def test_test_that_passed_against_what_was_expected_keeps_its_evidence(inner: Inner) -> None:
     inner.run(
         "import pytest\n@pytest.mark.xfail(strict=True)\ndef test_kernel(node):\n    pass\n"
