@@ -188,6 +188,16 @@ def test_command_that_closes_its_output_is_waited_for() -> None:
     assert RUNNER.run(("sh", "-c", script), timeout_s=30).exit_code == 3
 
 
+def test_command_that_ended_and_let_go_of_its_output_has_nothing_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: list[object] = []
+    monkeypatch.setattr(command, "_kill_group", killed.append)
+
+    assert RUNNER.run(("sh", "-c", "echo out; echo err >&2"), timeout_s=4).ok
+    assert killed == []
+
+
 def test_death_by_signal_is_negative() -> None:
     assert RUNNER.run(("sh", "-c", "kill -TERM $$"), timeout_s=30).exit_code == -15
 
