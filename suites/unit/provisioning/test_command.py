@@ -198,6 +198,15 @@ def test_command_that_ended_and_let_go_of_its_output_has_nothing_killed(
     assert killed == []
 
 
+def test_no_descriptor_is_left_open() -> None:
+    before = sorted(Path("/proc/self/fd").iterdir())  # the listing's own is one of them
+
+    RUNNER.run(("cat",), timeout_s=30, stdin="x")
+    RUNNER.run(("sleep", "60"), timeout_s=0.1, stdin="x" * 300_000)
+
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
 def test_death_by_signal_is_negative() -> None:
     assert RUNNER.run(("sh", "-c", "kill -TERM $$"), timeout_s=30).exit_code == -15
 
