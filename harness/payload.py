@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import secrets
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import agent, provisioning
+from harness.errors import RequirementError
+from harness.lease import make_private_folder
 
 #: The earliest date that a zip can hold; one date for all members makes the bytes reproducible.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -68,13 +71,23 @@ def _pack(package: str, init: str) -> Payload:
 
 
 def write_payload(payload: Payload, folder: Path) -> Path:
-    """Write the zipapp into `folder` under its name, and return its path."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target = folder / payload.name
-    if not target.is_file() or target.read_bytes() != payload.content:
-        # A name of its own: another process may be writing the same payload.
-        beside = target.with_suffix(f".{secrets.token_hex(4)}.part")
-        beside.write_bytes(payload.content)
-        beside.chmod(0o755)
-        beside.replace(target)
+    """Write the zipapp into `folder` under its name, and return its path.
+
+    Raises RequirementError where it can't be written there.
+    """
+    target = make_private_folder(folder) / payload.name
+    # A name of its own: another process may be writing the same payload.
+    beside = target.with_suffix(f".{secrets.token_hex(4)}.part")
+    try:
+        if not target.is_file() or target.read_bytes() != payload.content:
+            beside.write_bytes(payload.content)
+            beside.chmod(0o755)
+            beside.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise RequirementError(
+            f"The payload '{target}' can't be written ({error.strerror}); choose a folder that you "
+            "may write, with some space, by XDG_CACHE_HOME."
+        ) from error
     return target

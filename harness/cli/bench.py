@@ -82,10 +82,9 @@ def add_parser(commands: Commands) -> None:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("give 1 or more")
-    return number
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"'{text}' is no count; give a whole number from 1 on.")
+    return int(text)
 
 
 def _clone(arguments: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import json
 import sys
@@ -13,7 +14,6 @@ from harness.cli.removals import print_removals
 from harness.machine.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable
 
     from harness.cli.options import Commands
@@ -40,10 +40,11 @@ def add_parser(commands: Commands) -> None:
 
 
 def _mib(word: str) -> int:
-    value = int(word)
-    if value < 0:
-        raise ValueError(word)
-    return value
+    if not word.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"'{word}' is no size; give a whole number of MiB, 0 or more."
+        )
+    return int(word)
 
 
 def show_event(event: CheckpointEvent) -> None:

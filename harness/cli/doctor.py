@@ -16,6 +16,8 @@ from rich.table import Column, Table
 from harness.cli.options import add_machine_options, settings_of
 from harness.errors import HarnessError
 from harness.gpu.transport import find_transport
+from harness.image.catalogue import Recipe, load_catalogue
+from harness.image.source import LocalImage
 from harness.lab.drivers import examine_driver
 from harness.lease import make_private_folder
 from harness.machine.accelerator import choose_accelerator
@@ -76,6 +78,7 @@ def examine(settings: Settings, runner: Runner) -> list[Finding]:
         _program("OpenSSH client", "ssh", "openssh-client", runner, version="-V"),
         _program("setpriv", "setpriv", "util-linux", runner),
         *examine_driver(settings, chosen),
+        *(_image(settings, name) for name in settings.images),
         _disk(settings),
         _memory(),
     ]
@@ -152,6 +155,27 @@ def _transport(settings: Settings, accelerator: Accelerator | None, runner: Runn
         is_met=True,
         found=f"{transport.value}, which this QEMU has and takes without harm.",
     )
+
+
+def _image(settings: Settings, name: str) -> Finding:
+    """Look whether an image can be had at all; the first run makes what of it is not here yet."""
+    found = f"'{name}' is made or fetched where the cache has none."
+    try:
+        source = load_catalogue(settings.images_folder).get(name)
+        if isinstance(source, Recipe):
+            source.require_acceptance(settings.accepted_licences)
+    except HarnessError as error:
+        return Finding(requirement="image", is_met=False, found=str(error))
+    if isinstance(source, LocalImage):
+        found = f"'{name}' is a file."
+        if not source.path.is_file():
+            return Finding(
+                requirement="image",
+                is_met=False,
+                found=f"There is no file '{name}'.",
+                remedy="Name one that is there, or an image of the catalogue.",
+            )
+    return Finding(requirement="image", is_met=True, found=found)
 
 
 def _disk(settings: Settings) -> Finding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import datetime as dt
 import json
 import sys
@@ -19,8 +21,6 @@ from harness.image.store import ImageStore
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
-    import argparse
-
     from harness.cli.options import Commands
     from harness.image import ImageEvent, StockImage
     from harness.image.cache import CachedImage, ImageCache
@@ -57,10 +57,10 @@ def add_parser(commands: Commands) -> None:
 
 
 def _days(word: str) -> float:
-    value = float(word)
-    if value < 0:
-        raise ValueError(word)
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 <= float(word) <= dt.timedelta.max.days:
+            return float(word)
+    raise argparse.ArgumentTypeError(f"'{word}' is no number of days; give 0 or more.")
 
 
 def show_event(event: ImageEvent) -> None:

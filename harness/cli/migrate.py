@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.errors import BadInputError
 from harness.provisioning.command import LocalRunner
 from harness.shell.migrate import migrate
 from harness.shell.project import Project, project_variables
@@ -27,7 +28,13 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the module."""
     spec: Path = arguments.spec
-    text = spec.read_text(errors="surrogateescape")
+    try:
+        text = spec.read_text(errors="surrogateescape")
+    except OSError as error:
+        raise BadInputError(
+            f"The spec can't be read ({error.strerror}); name one *_spec.sh file.",
+            source=str(spec),
+        ) from error
     path = spec.absolute()
     evaluate = ShellRowEvaluator(
         LocalRunner(),

@@ -187,6 +187,7 @@ class LabMachine:
                 Demand(memory_mib=self.spec.memory_mib + _QEMU_MIB, cpus=self.spec.cpus),
                 deadline=Deadline.after(_ROOM_S),
                 tell=equipment.tell,
+                trouble=self._unwanted,
             )
         )
         # After the VM, whose guest would else see its GPUs vanish.
@@ -201,12 +202,15 @@ class LabMachine:
         if self._vm.pid is not None:
             room.used_by(self._vm.pid)
         self._vm.agent.link.explain_delay = lambda: self.gpus.stuck(_NOTICED_S)
-        if self._is_killed:
-            raise HarnessError(f"Machine '{self.name}' is not wanted any more.")
+        if why := self._unwanted():
+            raise HarnessError(why)
         if self.checkpoint is not None:
             self._restore(self.checkpoint)
             for model in self._wanted_gpus:
                 self.hot_plug(model)
+
+    def _unwanted(self) -> str | None:
+        return f"Machine '{self.name}' is not wanted any more." if self._is_killed else None
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go on from the checkpoint, with the host's time and random numbers of its own."""

@@ -99,6 +99,10 @@ class Machines:
                 raise
             yield
 
+    def unwanted(self) -> str | None:
+        """Say that nobody wants machines any more, or None."""
+        return "No machine is wanted any more." if self._is_abandoned else None
+
     def abandon(self) -> None:
         """End every machine at once, from any thread; those who wait for one learn of it."""
         self._is_abandoned = True

@@ -90,6 +90,7 @@ class Templates:
                         parent=parent,
                         deadline=Deadline.after(_LAYER_KVM_S * self.patience),
                         listener=self._hear,
+                        trouble=self.machines.unwanted,
                     )
                 )
             return self._held[layer]

@@ -141,16 +141,18 @@ class Broker:
         *,
         deadline: Deadline,
         tell: Callable[[str], None] = lambda _: None,
+        trouble: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Claim]:
         """Hold room for `demand`; wait for it where there is none, and `tell` for whom.
 
         Raises RequirementError at once where this host never has such room, and HarnessError where
-        the deadline passes first.
+        the deadline passes first, or `trouble`, asked before each look, says why nobody wants the
+        room any more.
         """
         self._require_possible(demand)
         entry = Entry(who=_plain(who), process=self._process or os.getpid(), demand=demand)
         with self._ledger.enter(entry) as name:
-            granted = self._wait(name, entry, deadline, tell)
+            granted = self._wait(name, entry, deadline, tell, trouble)
 
             def name_user(process: int) -> None:
                 with self._ledger.open() as book, contextlib.suppress(FileNotFoundError):
@@ -182,10 +184,13 @@ class Broker:
         entry: Entry,
         deadline: Deadline,
         tell: Callable[[str], None],
+        trouble: Callable[[], str | None],
     ) -> Entry:
         told: set[object] = set()
 
         def look() -> Observation[Entry]:
+            if why := trouble():
+                raise HarnessError(why)
             with self._ledger.open() as book:
                 found = self._judge(name, book.entries())
                 if isinstance(found, Entry):

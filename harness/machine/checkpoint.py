@@ -162,6 +162,7 @@ class CheckpointStore:
         parent: Checkpoint | None = None,
         deadline: Deadline,
         listener: CheckpointListener = ignore_events,
+        trouble: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Checkpoint]:
         """Give the checkpoint, which nobody removes until the context ends; make it if need be.
 
@@ -171,8 +172,8 @@ class CheckpointStore:
         the caller, in this very store.
 
         Raises RequirementError where there is no space, CheckpointDamagedError where the parent
-        is damaged, HarnessError where another process holds the checkpoint beyond the deadline,
-        and whatever `make` raises.
+        is damaged, HarnessError where another process holds the checkpoint beyond the deadline or
+        until `trouble` says why nobody wants it any more, and whatever `make` raises.
         """
         if not _NAME.fullmatch(name):
             raise BadInputError(
@@ -247,6 +248,7 @@ class CheckpointStore:
                     tell=tell,
                     deadline=deadline,
                     unflushed={RAM},
+                    trouble=trouble,
                 )
             holding.push(held)
             if made:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import select
+import selectors
 import shlex
 import signal
 import subprocess
@@ -21,7 +22,7 @@ ChildProcess: TypeAlias = "subprocess.Popen[bytes]"
 PIPE = subprocess.PIPE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import IO
 
@@ -32,6 +33,7 @@ class CommandResult:
 
     `exit_code` is negative for a death by signal, 127 where the program was not found, and
     124 where the time limit ended it (then `timed_out` is true too), as `timeout(1)` says it.
+    A command whose own process ended before the limit has not timed out, whatever it left behind.
     """
 
     argv: tuple[str, ...]
@@ -89,8 +91,21 @@ class Runner(Protocol):
         ...
 
 
+#: How long what a command left behind may hold its output, once its own process has ended: a
+#: pipeline's last words come within moments, a daemon never lets go.
+_LEFT_BEHIND_S = 5.0
+#: How long a killed group may take to let go of its output.
+_KILLED_S = 1.0
+_CHUNK = 1 << 16
+
+
 class LocalRunner:
-    """Runs commands on this machine, each in a process group that dies with its time limit."""
+    """Runs commands on this machine, each in a process group that dies with its time limit.
+
+    What outlives a command's own process (a daemon that has its output, say) is not waited for
+    beyond a few seconds. What of it is still in the group is killed then, if it holds output; a
+    session of its own is let go.
+    """
 
     def run(
         self,
@@ -124,20 +139,109 @@ class LocalRunner:
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             return result(code, b"", str(error).encode(), timed_out=False)
-        with process:
-            try:
-                out, err = process.communicate(
-                    None if stdin is None else stdin.encode(), timeout=timeout_s
-                )
-            except subprocess.TimeoutExpired:
-                _kill_group(process)
-                out, err = process.communicate()
-                return result(124, out, err, timed_out=True)
-            except BaseException:
-                _kill_group(process)
-                process.wait()
-                raise
-        return result(process.returncode, out, err, timed_out=False)
+        try:
+            exit_code, out, err = _finish(process, (stdin or "").encode(), timeout_s)
+        except BaseException:
+            _kill_group(process)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILLED_S)
+            raise
+        finally:
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        if exit_code is None:
+            return result(124, out, err, timed_out=True)
+        return result(exit_code, out, err, timed_out=False)
+
+
+def _finish(
+    process: subprocess.Popen[bytes], stdin: bytes, timeout_s: float
+) -> tuple[int | None, bytes, bytes]:
+    """Return exit code, stdout and stderr of `process`; no code where the limit ended it.
+
+    Returns in bounded time, also where something else holds its output, or where it hangs in the
+    kernel and can't be killed: such a one is reaped when it ends, and nobody waits for that.
+    """
+    limit = time.monotonic() + timeout_s
+    with contextlib.closing(_Talk(process, stdin)) as talk:
+        talk.go_on(limit, until_exit=True)
+        talk.go_on(min(limit, time.monotonic() + _LEFT_BEHIND_S))
+        has_ended_itself = has_ended(process)
+        if talk.is_held or not has_ended_itself:
+            # It is not reaped before its group is killed, so that its number stays its own.
+            _kill_group(process)
+            talk.go_on(time.monotonic() + _KILLED_S)
+        exit_code = process.poll()
+        return exit_code if has_ended_itself else None, bytes(talk.out), bytes(talk.err)
+
+
+class _Talk:
+    """What a process is told and says.
+
+    `Popen.communicate` does not tell that the process has ended while its output is held, and
+    forgets input that is left when it is called again after a time limit.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], told: bytes) -> None:
+        self.out, self.err = bytearray(), bytearray()
+        self._left = memoryview(told)
+        self._held: list[IO[bytes]] = []
+        self._has_exited = False
+        self._watched = selectors.DefaultSelector()
+        for pipe, into in ((process.stdout, self.out), (process.stderr, self.err)):
+            if pipe is not None:
+                self._held.append(pipe)
+                self._watch(pipe, selectors.EVENT_READ, functools.partial(self._read, pipe, into))
+        if process.stdin is not None:
+            feed = functools.partial(self._feed, process.stdin)
+            self._watch(process.stdin, selectors.EVENT_WRITE, feed)
+        self._ending = os.pidfd_open(process.pid)
+        self._watch(self._ending, selectors.EVENT_READ, self._exited)
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether somebody may still write output."""
+        return bool(self._held)
+
+    def close(self) -> None:
+        self._watched.close()
+        os.close(self._ending)
+
+    def go_on(self, until: float, *, until_exit: bool = False) -> None:
+        """Feed and read until the process has ended and, unless `until_exit`, all was said."""
+        while not self._has_exited or (self._held and not until_exit):
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return
+            for key, _ in self._watched.select(left_s):
+                key.data()
+
+    def _watch(self, file: IO[bytes] | int, events: int, act: Callable[[], None]) -> None:
+        self._watched.register(file, events, act)
+
+    def _read(self, pipe: IO[bytes], into: bytearray) -> None:
+        chunk = os.read(pipe.fileno(), _CHUNK)
+        into += chunk
+        if not chunk:
+            self._watched.unregister(pipe)
+            self._held.remove(pipe)
+
+    def _feed(self, pipe: IO[bytes]) -> None:
+        try:
+            # A pipe that is ready takes so much at once, and no call of it blocks.
+            count = os.write(pipe.fileno(), self._left[: select.PIPE_BUF])
+        except BrokenPipeError:
+            # Nobody reads it, as with `true`: no fault of the command.
+            count = len(self._left)
+        self._left = self._left[count:]
+        if not self._left:
+            self._watched.unregister(pipe)
+            pipe.close()
+
+    def _exited(self) -> None:
+        self._watched.unregister(self._ending)
+        self._has_exited = True
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

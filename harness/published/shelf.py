@@ -68,12 +68,14 @@ class Shelf:
         tell: Teller,
         deadline: Deadline,
         unflushed: Collection[str] = (),
+        trouble: Callable[[], str | None] = lambda: None,
     ) -> T:
         """Return what `opened` makes of `folder`, which `fill` makes where it is not sound.
 
         `opened` raises DamagedError. `fill` leaves the content, its manifest included. The files
         named in `unflushed` are not brought to the disk: for large ones of which a loss may show
-        at the verification that follows a crash.
+        at the verification that follows a crash. `trouble` says why nobody wants the folder any
+        more, which ends the wait for another who makes it, and is asked before it is made here.
         """
         if folder.exists():
             try:
@@ -81,7 +83,7 @@ class Shelf:
             except DamagedError:
                 # Perhaps another process is replacing it right now; the lock tells.
                 pass
-        with self._claim(folder.name, name, tell=tell, deadline=deadline):
+        with self._claim(folder.name, name, tell=tell, deadline=deadline, trouble=trouble):
             if folder.exists():
                 try:
                     return opened()
@@ -176,7 +178,15 @@ class Shelf:
         return Workplace(work=work, content=content)
 
     @contextlib.contextmanager
-    def _claim(self, name: str, what: str, *, tell: Teller, deadline: Deadline) -> Iterator[None]:
+    def _claim(
+        self,
+        name: str,
+        what: str,
+        *,
+        tell: Teller,
+        deadline: Deadline,
+        trouble: Callable[[], str | None],
+    ) -> Iterator[None]:
         """Hold the lock of one key; while another holds it, say who."""
         locks = self.private("locks")
         lock = filelock.FileLock(str(locks / f"{name}.lock"))
@@ -184,6 +194,8 @@ class Shelf:
         told: set[str] = set()
 
         def look() -> Observation[bool]:
+            if why := trouble():
+                raise HarnessError(why)
             try:
                 lock.acquire(blocking=False)
             except filelock.Timeout:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.machine.argv import AGENT_PORT
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from harness.settings import APPLICATION
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from harness.lab import Lab
 
 END_S = 20.0
@@ -42,18 +45,28 @@ def pytest_argv(lab: Lab, test: Path, *, workers: int = 0) -> list[str]:
     ]
 
 
+def is_machine(argv: Sequence[str]) -> bool:
+    """Tell a machine's command line from that of a QEMU that is only asked about itself.
+
+    Before its machine a run asks for QEMU's version and devices, and may have it prove KVM: those
+    end by themselves, whatever becomes of the run.
+    """
+    has_agent = any(f"name={AGENT_PORT}" in word.split(",") for word in argv)
+    return "qemu-system" in argv[0] and has_agent
+
+
 def machines_of(pid: int) -> list[int]:
-    """Return the QEMU processes whose parent is, or was, the test process `pid`."""
+    """Return the processes of machines whose run the test process `pid` started."""
     found: list[int] = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
-            argv = (folder / "cmdline").read_bytes().split(b"\0")
+            argv = (folder / "cmdline").read_text(errors="replace").split("\0")
             environment = (folder / "environ").read_bytes()
         except OSError:
             continue
-        if b"qemu-system" in argv[0] and f"HARNESS_LEAK_TEST={pid}".encode() in environment:
+        if is_machine(argv) and f"HARNESS_LEAK_TEST={pid}".encode() in environment.split(b"\0"):
             found.append(int(folder.name))
     return found
 
@@ -77,10 +90,12 @@ class OwnCache:
         return {path for path in runs.iterdir() if path.is_dir()}
 
 
-def wait_until_gone(machine: int) -> None:
-    """Wait until a process has ended."""
+def wait_until_gone(seen: Collection[int], of: int) -> None:
+    """Wait until the machines that were seen have ended, and all others of the test process `of`."""
 
     def look() -> Observation[bool]:
-        return Observation(None if Path(f"/proc/{machine}").exists() else True, "it still runs")
+        still = {each for each in seen if Path(f"/proc/{each}").exists()}
+        left = sorted(still.union(machines_of(of)))
+        return Observation(None if left else True, f"{left} still run")
 
-    wait_for(f"the end of QEMU process {machine}", look, Deadline.after(END_S))
+    wait_for(f"the end of the machines, {sorted(seen)} among them", look, Deadline.after(END_S))

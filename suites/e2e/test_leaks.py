@@ -58,9 +58,8 @@ def busy_test(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def busy_run(lab: Lab, cache: OwnCache, test: Path) -> Iterator[tuple[ChildProcess, int]]:
-    """Start a run, wait until its machine runs, and give it with the machine's process."""
-    mark = os.getpid()
+def busy_run(lab: Lab, cache: OwnCache, test: Path) -> Iterator[tuple[ChildProcess, list[int]]]:
+    """Start a run, wait until its machine runs, and give it with its machines' processes."""
     with (test.parent / "output.txt").open("wb") as output:
         run = spawn(
             pytest_argv(lab, test),
@@ -70,11 +69,11 @@ def busy_run(lab: Lab, cache: OwnCache, test: Path) -> Iterator[tuple[ChildProce
             cwd=REPOSITORY,
         )
 
-    def look() -> Observation[int]:
-        machines = machines_of(mark)
+    def look() -> Observation[list[int]]:
+        machines = machines_of(os.getpid())
         said = (test.parent / "output.txt").read_text()[-2000:]
         assert run.poll() is None, f"The run ended before its machine started: {said}"
-        return Observation(machines[0] if machines else None, f"no machine; it said: {said}")
+        return Observation(machines or None, f"no machine; it said: {said}")
 
     try:
         yield run, wait_for("the run's machine", look, Deadline.after(START_S))
@@ -87,12 +86,12 @@ def test_killed_run_leaves_no_machine_and_does_not_disturb_next(
     lab: Lab, own_cache: OwnCache, busy_test: Path
 ) -> None:
     """Nobody gets to clean up after `kill -9`; the kernel ends QEMU, the next run the files."""
-    with busy_run(lab, own_cache, busy_test) as (run, machine):
+    with busy_run(lab, own_cache, busy_test) as (run, machines):
         abandoned = own_cache.run_folders()
 
         run.send_signal(signal.SIGKILL)
 
-        wait_until_gone(machine)
+        wait_until_gone(machines, of=os.getpid())
     assert abandoned == own_cache.run_folders(), "The killed run was expected to leave its folder."
     short = busy_test.with_name("test_next.py")
     short.write_text(SHORT_RUN)
@@ -105,10 +104,10 @@ def test_killed_run_leaves_no_machine_and_does_not_disturb_next(
 
 def test_interrupted_run_leaves_nothing(lab: Lab, own_cache: OwnCache, busy_test: Path) -> None:
     """Ctrl-C ends the machine and removes the run's folder, at once."""
-    with busy_run(lab, own_cache, busy_test) as (run, machine):
+    with busy_run(lab, own_cache, busy_test) as (run, machines):
         run.send_signal(signal.SIGINT)
 
-        wait_until_gone(machine)
+        wait_until_gone(machines, of=os.getpid())
 
         def look() -> Observation[int]:
             return Observation(run.poll(), "the run has not ended")

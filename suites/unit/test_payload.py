@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness import agent, provisioning
+from harness.errors import RequirementError
 from harness.payload import Payload, build_agent, build_payload, write_payload
 from harness.provisioning.command import LocalRunner
 
@@ -162,3 +163,13 @@ def test_payload_that_is_there_is_left_alone(tmp_path: Path) -> None:
     first = write_payload(payload, tmp_path).stat()
 
     assert write_payload(payload, tmp_path).stat().st_ino == first.st_ino
+
+
+def test_payload_that_can_not_be_written_is_told_with_the_remedy(tmp_path: Path) -> None:
+    payload = build_payload()
+    (tmp_path / payload.name).mkdir()
+
+    with pytest.raises(RequirementError, match=r"can't be written.*XDG_CACHE_HOME"):
+        write_payload(payload, tmp_path)
+
+    assert list(tmp_path.iterdir()) == [tmp_path / payload.name]

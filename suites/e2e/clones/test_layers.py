@@ -45,17 +45,17 @@ def test_layer_is_made_once_by_many_workers_after_one_was_killed(
     test.write_text(RUN)
     killed = spawn(pytest_argv(lab, test), env=own_cache.environment, cwd=REPOSITORY)
 
-    def look() -> Observation[int]:
+    def look() -> Observation[list[int]]:
         machines = machines_of(os.getpid())
         assert killed.poll() is None, "The run ended before it made a machine."
-        return Observation(machines[0] if machines else None, "no machine")
+        return Observation(machines or None, "no machine")
 
     try:
-        machine = wait_for("the machine of the layer", look, Deadline.after(START_S))
+        machines = wait_for("the machine of the layer", look, Deadline.after(START_S))
     finally:
         killed.send_signal(signal.SIGKILL)
         killed.wait()
-    wait_until_gone(machine)
+    wait_until_gone(machines, of=os.getpid())
 
     run = LocalRunner().run(
         pytest_argv(lab, test, workers=2), timeout_s=RUN_S, env=own_cache.environment

@@ -66,6 +66,62 @@ def test_wrong_command_line_ends_with_2(
     assert "usage: harness" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("bench clone --runs=x", "--runs: 'x' is no count; give a whole number from 1 on."),
+        ("bench clone --cold-runs=0", "--cold-runs: '0' is no count; give a whole number from"),
+        ("image gc --unused-days=-3", "--unused-days: '-3' is no number of days; give 0 or more."),
+        ("image gc --unused-days=x", "--unused-days: 'x' is no number of days; give 0 or more."),
+        (
+            "image gc --unused-days=nan",
+            "--unused-days: 'nan' is no number of days; give 0 or more",
+        ),
+        (
+            "checkpoints gc --limit-mib=x",
+            "--limit-mib: 'x' is no size; give a whole number of MiB",
+        ),
+        ("checkpoints gc --limit-mib=-1", "--limit-mib: '-1' is no size; give a whole number of"),
+    ],
+)
+def test_value_that_is_none_is_told_in_words(
+    command: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(command.split())
+
+    assert caught.value.code == 2
+    assert f"error: argument {sentence}" in capsys.readouterr().err
+
+
+def test_spec_that_can_not_be_read_is_told_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for spec, why in (
+        (tmp_path / "none_spec.sh", "No such file or directory"),
+        (tmp_path, "Is a directory"),
+    ):
+        assert main(["migrate", str(spec)]) == 2
+        assert capsys.readouterr().err == (
+            f"harness: {spec}: The spec can't be read ({why}); name one *_spec.sh file.\n"
+        )
+
+
+def test_cache_that_can_not_be_made_is_told_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    assert main(["payload", "build"]) == 2
+
+    said = capsys.readouterr().err
+    assert said.startswith(
+        f"harness: The folder '{tmp_path}/file/gpu-node-harness/payloads' can't"
+    )
+    assert "by XDG_CACHE_HOME" in said
+
+
 def test_payload_is_packed_into_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

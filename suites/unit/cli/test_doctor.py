@@ -101,7 +101,7 @@ def test_host_with_everything_lacks_nothing(host: Host, settings: Settings) -> N
     assert missing(findings) == {}
     assert [each.requirement for each in findings] == [
         *("QEMU", "accelerator", "emulated-GPU transport", "qemu-img", "mmdebstrap"),
-        *("mke2fs", "OpenSSH client", "setpriv", "disk", "memory"),
+        *("mke2fs", "OpenSSH client", "setpriv", "image", "disk", "memory"),
     ]
     assert not [each for each in findings if each.remedy]
 
@@ -197,6 +197,47 @@ def test_accelerator_that_was_asked_for_in_vain_is_told(
 
     assert list(found) == ["accelerator", "emulated-GPU transport"]
     assert found["accelerator"].found == "KVM was asked for, but there is no '/dev/kvm'."
+
+
+@pytest.mark.parametrize(
+    ("image", "sentence"),
+    [
+        ("nope", "There is no image called 'nope'; known are 'debian-12"),
+        ("nope.qcow2", "There is no file 'nope.qcow2'."),
+        ("debian-12-nvidia", "--accept-licence=nvidia-debian-non-free"),
+    ],
+)
+def test_image_that_can_not_be_had_is_told(
+    host: Host, settings: Settings, image: str, sentence: str
+) -> None:
+    found = missing(examine(replace(settings, image=f"debian-12,{image}"), host))
+
+    assert list(found) == ["image"]
+    assert sentence in found["image"].found
+
+
+def test_image_of_each_kind_can_be_had(host: Host, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "my.qcow2").touch()
+    images = f"debian-12,ubuntu-24.04,{tmp_path / 'my.qcow2'}"
+
+    assert missing(examine(replace(settings, image=images), host)) == {}
+
+
+def test_folder_without_images_hides_nothing_else(
+    host: Host, settings: Settings, tmp_path: Path
+) -> None:
+    host.remove("mmdebstrap")
+
+    found = missing(examine(replace(settings, images_folder=tmp_path), host))
+
+    assert list(found) == ["mmdebstrap", "image"]
+
+
+def test_existing_node_runs_no_machines(host: Host, settings: Settings) -> None:
+    found = missing(examine(replace(settings, machine_driver="node"), host))
+
+    assert list(found) == ["machines"]
+    assert "--machine-driver=qemu" in str(found["machines"].remedy)
 
 
 def test_little_disk_is_told_with_a_remedy(

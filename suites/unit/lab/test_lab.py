@@ -25,6 +25,7 @@ from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.image.stockfolder import DIGEST, IMAGE
 from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.test_node import a_request, an_image
+from suites.unit.machine.test_broker import ROOM, Host, at_once, mib
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,6 +161,41 @@ def test_abandoned_lab_boots_nothing_more(lab: Lab, monkeypatch: pytest.MonkeyPa
         pass
 
     assert list(lab.folder.iterdir()) == []
+
+
+def test_abandoned_lab_waits_for_no_room(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.lab.machine._ROOM_S", 5)
+    host = Host(tmp_path)
+    told: list[str] = []
+
+    def abandon(sentence: str) -> None:
+        told.append(sentence)
+        lab.abandon()
+
+    equipment = replace(lab.machines._equipment, broker=host.broker(2), tell=abandon)
+    monkeypatch.setattr(lab.machines, "_equipment", equipment)
+
+    with (
+        at_once(host.broker(1), "another run", mib(ROOM.memory_mib)),
+        pytest.raises(HarnessError, match=r"^Machine 'node' is not wanted any more"),
+        lab.boot(a_request()),
+    ):
+        pass
+
+    assert len(told) == 1
+    assert list(lab.folder.iterdir()) == []
+
+
+def test_abandoned_lab_makes_no_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BuiltOrigin, "disk_sha256", lambda _: "2" * 64)
+    lab.abandon()
+
+    with pytest.raises(HarnessError, match=r"^No machine is wanted any more"):
+        lab.hold(booted(an_image()))
+
+    assert lab.checkpoints.ls() == []
 
 
 def test_evidence_is_kept_where_people_look(lab: Lab, tmp_path: Path) -> None:

@@ -154,6 +154,25 @@ def test_wait_that_was_in_vain_leaves_nothing(host: Host) -> None:
         assert whos(host.broker()) == ["a"]
 
 
+def test_wait_ends_when_the_room_is_not_wanted_any_more(host: Host) -> None:
+    troubles: list[str] = []
+    clock = ClockThat(lambda: troubles.append("Nobody wants it."))
+
+    with at_once(host.broker(), "a", mib(3000)):
+        with (
+            pytest.raises(HarnessError, match=r"^Nobody wants it\.$"),
+            host.broker(2).claim(
+                "b",
+                mib(2000),
+                deadline=Deadline.after(900, clock),
+                trouble=lambda: troubles[0] if troubles else None,
+            ),
+        ):
+            pass
+
+        assert whos(host.broker()) == ["a"]
+
+
 def test_waiting_demand_gets_what_is_released(host: Host) -> None:
     told: list[str] = []
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:

@@ -72,6 +72,7 @@ class Cache:
         self.made = 0
         self.blocks_mib = 0
         self.meanwhile: Callable[[CheckpointPlace], None] = lambda _place: None
+        self.trouble: Callable[[], str | None] = lambda: None
         self.store = CheckpointStore(
             self.folder,
             limit_mib=limit_mib,
@@ -95,6 +96,7 @@ class Cache:
             parent=parent,
             deadline=deadline or Deadline.after(60),
             listener=self.events.append,
+            trouble=self.trouble,
         )
 
     def have(self, name: str = "booted", *, parent: Checkpoint | None = None) -> Checkpoint:
@@ -373,6 +375,36 @@ def test_waiting_process_says_for_whom_and_gives_up_at_its_deadline(tmp_path: Pa
     (sentence,) = waiting.said(Stage.WAIT)
     assert sentence.startswith(f"waiting for process {os.getpid()} (since 2")
     assert sentence.endswith("which is making this checkpoint")
+
+
+def test_wait_for_another_maker_ends_when_the_checkpoint_is_not_wanted_any_more(
+    tmp_path: Path,
+) -> None:
+    making, waiting = Cache(tmp_path), Cache(tmp_path)
+    troubles: list[str] = []
+    clock = ClockThat(lambda: troubles.append("Nobody wants it."))
+
+    def try_meanwhile(_place: CheckpointPlace) -> None:
+        waiting.trouble = lambda: troubles[0] if troubles else None
+        with (
+            pytest.raises(HarnessError, match=r"^Nobody wants it\.$"),
+            waiting.use(deadline=Deadline.after(3600, clock)),
+        ):
+            pass
+
+    making.meanwhile = try_meanwhile
+    making.have()
+
+    assert len(waiting.said(Stage.WAIT)) == 1
+
+
+def test_checkpoint_that_nobody_wants_is_not_made(cache: Cache) -> None:
+    cache.trouble = lambda: "Nobody wants it."
+
+    with pytest.raises(HarnessError, match=r"^Nobody wants it\.$"), cache.use():
+        pass
+
+    assert cache.made == 0
 
 
 def half_made(cache: Cache) -> Path:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess  # noqa: TID251  # what is replaced here
 import sys
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,11 +17,22 @@ from harness.provisioning import command
 from harness.provisioning.command import CommandError, CommandResult, LocalRunner, spawn
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.starts_process
 
 RUNNER = LocalRunner()
+
+
+@contextlib.contextmanager
+def ended_daemon(result: CommandResult) -> Iterator[CommandResult]:
+    """Give what left a daemon, whose pid it printed, and end that daemon."""
+    daemon = int(result.stdout.splitlines()[0])
+    try:
+        yield result
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(daemon, signal.SIGKILL)
 
 
 def test_output_and_exit_code_are_returned() -> None:
@@ -74,6 +88,123 @@ def test_command_past_its_limit_is_killed_with_its_children() -> None:
 
     assert (result.exit_code, result.timed_out, result.ok) == (124, True, False)
     assert result.stdout == "started\n"
+
+
+def test_last_words_of_what_a_command_left_behind_are_kept() -> None:
+    # The shell ends at once; what speaks later holds its output.
+    script = "(sleep 1; echo late) & echo soon; exit 3"
+
+    result = RUNNER.run(("sh", "-c", script), timeout_s=30)
+
+    assert (result.exit_code, result.stdout, result.timed_out) == (3, "soon\nlate\n", False)
+
+
+def test_command_that_leaves_a_daemon_behind_has_its_own_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "_LEFT_BEHIND_S", 0.1)
+    monkeypatch.setattr(command, "_KILLED_S", 0.1)
+    script = "echo words >&2; setsid sh -c 'sleep 9; echo late' & echo $!; exit 3"
+
+    with ended_daemon(RUNNER.run(("sh", "-c", script), timeout_s=30)) as result:
+        assert (result.exit_code, result.timed_out) == (3, False)
+        assert result.stderr == "words\n"
+        assert "late" not in result.stdout
+
+
+def test_command_that_ended_before_its_limit_has_not_timed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "_KILLED_S", 0.1)
+    script = "setsid sleep 9 & echo $!; exit 0"
+
+    with ended_daemon(RUNNER.run(("sh", "-c", script), timeout_s=2)) as result:
+        assert (result.exit_code, result.timed_out, result.ok) == (0, False, True)
+
+
+def test_what_is_left_in_the_group_and_holds_output_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "_LEFT_BEHIND_S", 0.1)
+
+    result = RUNNER.run(("sh", "-c", "sleep 60 & echo $!"), timeout_s=30)
+
+    assert result.ok
+    # Of one that is dead, and that nobody has reaped yet, the command line is empty.
+    of_it = Path(f"/proc/{result.stdout.strip()}/cmdline")
+    assert not of_it.exists() or of_it.read_bytes() == b""
+
+
+def test_limit_holds_where_a_daemon_has_the_output_of_a_killed_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "_KILLED_S", 0.1)
+    script = "echo words >&2; setsid sh -c 'sleep 9; echo late' & echo $!; sleep 60"
+
+    with ended_daemon(RUNNER.run(("sh", "-c", script), timeout_s=1)) as result:
+        assert (result.exit_code, result.timed_out) == (124, True)
+        assert result.stderr == "words\n"
+        assert "late" not in result.stdout
+
+
+def test_command_that_closed_its_output_is_killed_at_its_limit() -> None:
+    script = "echo $$; exec >&- 2>&-; exec sleep 60"
+
+    result = RUNNER.run(("sh", "-c", script), timeout_s=1)
+
+    assert (result.exit_code, result.timed_out) == (124, True)
+    assert not Path(f"/proc/{result.stdout.strip()}").exists()
+
+
+def test_limit_holds_where_a_command_can_not_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As one that hangs in the kernel, which a process without a driver's fault does not.
+    monkeypatch.setattr(command, "_kill_group", lambda _: None)
+    monkeypatch.setattr(command, "_KILLED_S", 0.1)
+
+    with pytest.warns(ResourceWarning, match="is still running"):
+        result = RUNNER.run(("sh", "-c", "echo $$; exec sleep 60"), timeout_s=1)
+
+    pid = int(result.stdout)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert (result.exit_code, result.timed_out) == (124, True)
+
+
+def test_more_than_a_pipe_holds_goes_in_and_out_at_once() -> None:
+    text = "x" * 300_000
+
+    result = RUNNER.run(("tee", "/dev/stderr"), timeout_s=30, stdin=text)
+
+    assert (result.ok, result.stdout, result.stderr) == (True, text, text)
+
+
+def test_input_that_nobody_reads_is_no_fault() -> None:
+    assert RUNNER.run(("true",), timeout_s=30, stdin="x" * 300_000).ok
+
+
+def test_command_that_closes_its_output_is_waited_for() -> None:
+    script = "exec >&- 2>&-; sleep 0.3; exit 3"
+
+    assert RUNNER.run(("sh", "-c", script), timeout_s=30).exit_code == 3
+
+
+def test_command_that_ended_and_let_go_of_its_output_has_nothing_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: list[object] = []
+    monkeypatch.setattr(command, "_kill_group", killed.append)
+
+    assert RUNNER.run(("sh", "-c", "echo out; echo err >&2"), timeout_s=4).ok
+    assert killed == []
+
+
+def test_no_descriptor_is_left_open() -> None:
+    before = sorted(Path("/proc/self/fd").iterdir())  # the listing's own is one of them
+
+    RUNNER.run(("cat",), timeout_s=30, stdin="x")
+    RUNNER.run(("sleep", "60"), timeout_s=0.1, stdin="x" * 300_000)
+
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
 def test_death_by_signal_is_negative() -> None:
@@ -134,11 +265,11 @@ def test_spawned_process_has_its_folder_environment_and_session(
 def test_command_is_killed_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
-    def interrupt(process: subprocess.Popen[bytes], *_: object, **__: object) -> None:
+    def interrupt(process: subprocess.Popen[bytes], *_: object) -> None:
         started.append(process)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
+    monkeypatch.setattr(command, "_finish", interrupt)
 
     with pytest.raises(KeyboardInterrupt):
         RUNNER.run(("sleep", "60"), timeout_s=30)

@@ -1,0 +1,63 @@
+"""Which processes the tests of leaks take for machines."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.gpu.transport import find_transport
+from harness.machine.accelerator import run_proof
+from harness.machine.argv import render_argv
+from harness.machine.spec import Accelerator
+from harness.provisioning.command import CommandResult
+from suites.e2e.inner import is_machine
+from suites.unit.machine.test_argv import CHANNELS, LOG, a_machine_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+QEMU = "/usr/bin/qemu-system-x86_64"
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A runner that runs nothing and keeps what it was to run."""
+
+    argvs: list[list[str]] = field(default_factory=list)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        del timeout_s, stdin, env
+        self.argvs.append(list(argv[argv.index(QEMU) :]))
+        return CommandResult(argv=tuple(argv), exit_code=0, stdout="", stderr="")
+
+
+def test_machine_is_one_however_it_begins() -> None:
+    for spec in (a_machine_spec(), a_machine_spec(is_restored=True)):
+        argv = render_argv(spec, CHANNELS, serial_log=LOG)
+
+        assert is_machine([QEMU, *argv[1:]])
+
+
+def test_starter_of_a_machine_is_none_yet() -> None:
+    argv = render_argv(a_machine_spec(), CHANNELS, serial_log=LOG)
+
+    assert not is_machine(["setpriv", "--pdeathsig", "KILL", "--", QEMU, *argv[1:]])
+
+
+def test_qemu_that_is_only_asked_about_itself_is_none() -> None:
+    heard = Heard()
+    with contextlib.suppress(HarnessError):
+        find_transport(QEMU, "tcg", heard)
+    run_proof(QEMU, Accelerator.KVM, heard)
+
+    assert len(heard.argvs) == 3
+    assert not any(map(is_machine, heard.argvs))
