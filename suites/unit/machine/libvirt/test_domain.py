@@ -58,6 +58,18 @@ class LivingDomain:
             self.host.living.remove(self.uuid)
         return 0
 
+    def openConsole(self, _device: None, _stream: object, flags: int) -> int:  # noqa: N802
+        assert flags == 0
+        return 0
+
+    def openChannel(self, _name: str, _stream: object, flags: int) -> int:  # noqa: N802
+        assert flags == 0
+        return 0
+
+    def resume(self) -> int:
+        self.host.calls.append("resume")
+        return 0
+
     def detachDeviceAlias(self, alias: str, _flags: int) -> int:  # noqa: N802
         self.host.calls.append(f"detach {alias}")
         if not self.host.is_stubborn:
