@@ -189,8 +189,17 @@ class Connection:
         # A daemon may have keep-alive switched off (1); then only a broken socket tells.
         self.run("keep-alive", lambda: raw.setKeepAlive(_KEEP_ALIVE_S, _KEEP_ALIVE_COUNT))
 
-    def run(self, what: str, call: Callable[[], T], *, limit_s: float = CALL_S) -> T:
+    def run(
+        self,
+        what: str,
+        call: Callable[[], T],
+        *,
+        limit_s: float = CALL_S,
+        late: Callable[[T], object] | None = None,
+    ) -> T:
         """Return what one call of libvirt returns; `what` is a noun, such as "the start of 'x'".
+
+        What it returns when nobody waits any more is given to `late`, in a thread of its own.
 
         Raises LibvirtError with libvirt's code where it is refused, ConnectionLostError where
         libvirtd went, and LibvirtHangsError with all stacks after `limit_s` seconds.
@@ -198,7 +207,7 @@ class Connection:
         if self._lost_why is not None:
             raise lost(what, self.uri, self._lost_why)
         try:
-            return watched(f"{what} at '{self.uri}'", call, limit_s)
+            return watched(f"{what} at '{self.uri}'", call, limit_s, late=late)
         except self._libvirt.libvirtError as error:
             complaint = Complaint.of(error)
             if complaint.tells_of_loss:

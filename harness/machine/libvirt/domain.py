@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import uuid
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, RequirementError
 from harness.machine.libvirt.binding import load_libvirt
-from harness.machine.libvirt.complaint import Code, ConnectionLostError, LibvirtError
+from harness.machine.libvirt.complaint import (
+    Code,
+    Complaint,
+    ConnectionLostError,
+    LibvirtError,
+)
 from harness.machine.libvirt.events import DomainEvents, EventKind, kinds
 from harness.machine.libvirt.monitor import DomainMonitor
 from harness.provisioning.wait import Deadline
@@ -30,6 +36,10 @@ _ENDINGS = {
     5: "failed",
     6: "from snapshot",
 }
+#: What libvirt says of a domain that has ended.
+_IS_OVER = frozenset({Code.NO_DOMAIN, Code.OPERATION_INVALID})
+
+_LOG = logging.getLogger(__name__)
 
 
 class Domain:
@@ -45,23 +55,29 @@ class Domain:
         self.name = f"{machine}-{self.uuid[:8]}"
         self._raw: Any = None
         self._generation = connection.generation
+        self._may_exist = False
         self._has_ended = False
         self._watches = contextlib.ExitStack()
 
     def start(self, xml: str, *, emulator: str) -> None:
         """Start the domain, whose guest executes nothing before `resume`.
 
-        Raises HarnessError with libvirt's words where it refuses; then there is none.
+        Raises HarnessError with libvirt's words where it refuses; then there is none. One that
+        comes when nobody waits any more is ended as it comes.
         """
         connection, name = self._connection, self._machine
         libvirt, raw = load_libvirt(), connection.raw
         flags = libvirt.VIR_DOMAIN_START_PAUSED | libvirt.VIR_DOMAIN_START_AUTODESTROY
         self._generation = connection.generation
+        self._may_exist = True
         try:
             self._raw = connection.run(
-                f"the start of machine '{name}'", lambda: raw.createXML(xml, flags)
+                f"the start of machine '{name}'",
+                lambda: raw.createXML(xml, flags),
+                late=self._end_late,
             )
         except LibvirtError as error:
+            self._may_exist = False
             raise HarnessError(f"{error} {self._remedy(error, emulator)}") from error
         self.monitor = DomainMonitor(
             connection, self._monitor_events, self._raw, name=name, uuid=self.uuid
@@ -82,6 +98,19 @@ class Domain:
             f"Where '{emulator}' lacks a device or can't be started, name another by --qemu; where "
             "libvirt has no word for something, use a newer one, or --machine-driver=qemu."
         )
+
+    def _end_late(self, raw: Any) -> None:
+        """End the domain of a start that was given up; whoever wanted it has gone on."""
+        try:
+            raw.destroy()
+        except load_libvirt().libvirtError as error:
+            complaint = Complaint.of(error)
+            if complaint.code not in _IS_OVER:
+                _LOG.warning(
+                    "Machine '%s' began after its start was given up, and could not be ended: %s; "
+                    "end it by `virsh destroy %s`",
+                    *(self._machine, complaint.message.rstrip("."), self.name),
+                )
 
     @property
     def raw(self) -> Any:
@@ -149,8 +178,10 @@ class Domain:
         Where libvirtd went meanwhile, the one that came instead is asked: after a crash of
         libvirtd its domains go on. Raises HarnessError where none came.
         """
-        if self._raw is None or self._has_ended:
+        if not self._may_exist or self._has_ended:
             return
+        # One that is still starting may come after this, and is looked for again.
+        has_begun = self._raw is not None
         connection = self._connection
         try:
             connection.reopen(Deadline.after(_REOPEN_S))
@@ -160,14 +191,15 @@ class Domain:
                 lambda: raw.lookupByUUIDString(self.uuid).destroy(),
             )
         except LibvirtError as error:
-            if error.code not in {Code.NO_DOMAIN, Code.OPERATION_INVALID}:
+            if error.code not in _IS_OVER:
                 raise
         except (ConnectionLostError, RequirementError) as error:
             raise HarnessError(
                 f"Machine '{self._machine}' may run on: {error} Once a libvirtd answers there, look "
                 f"for its domain by `virsh list`, and end it by `virsh destroy {self.name}`."
             ) from error
-        self._has_ended = True
+        if has_begun:
+            self._has_ended = True
         left = connection.run(
             "the list of domains", lambda: [each.UUIDString() for each in raw.listAllDomains(0)]
         )

@@ -166,14 +166,14 @@ class LibvirtMachine:
         return listener
 
     def _open_console(self) -> None:
-        stream = StreamSocket(
+        self._console_stream = StreamSocket(
             self._connection,
             f"the console of machine '{self.spec.name}'",
             lambda stream: self._domain.raw.openConsole(None, stream, 0),
-            log=self.serial_log.open("wb"),
+            log=self.serial_log,
         )
-        self._resources.callback(stream.close)
-        self.console = Console(self.spec.name, stream.ours)
+        self._resources.callback(self._console_stream.close)
+        self.console = Console(self.spec.name, self._console_stream.ours)
         self._resources.callback(self.console.close)
 
     def _open_agent(self, listener: socket.socket | None) -> None:
@@ -209,7 +209,7 @@ class LibvirtMachine:
                 f"libvirtd at '{self._connection.uri}' ended or was restarted, and its machines "
                 "with it"
             )
-        return disk_trouble(self.events, self.spec.disk)
+        return disk_trouble(self.events, self.spec.disk) or self._console_stream.trouble()
 
     def ssh_port(self) -> int:
         """Return the loopback port that leads to the guest's SSH server.

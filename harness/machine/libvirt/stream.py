@@ -10,6 +10,7 @@ import contextlib
 import logging
 import socket
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from harness.machine.libvirt.binding import load_libvirt
@@ -31,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 class StreamSocket:
     """A stream that `attach` connects, and the socket `ours` that it comes out of.
 
-    What comes is written to `log` too.
+    What comes is written to the new file `log` too, for as long as that takes it.
     """
 
     def __init__(
@@ -40,22 +41,25 @@ class StreamSocket:
         what: str,
         attach: Callable[[Any], object],
         *,
-        log: BinaryIO | None = None,
+        log: Path | None = None,
     ) -> None:
         self._libvirt = load_libvirt()
         self._connection = connection
         self._what = what
-        self._log = log
+        self._log: BinaryIO | None = None
+        self._log_trouble: str | None = None
         self._to_socket = bytearray()
         self._to_stream = bytearray()
         self._interests: tuple[int, int] | None = None
         self._has_ended = threading.Event()
-        self.ours, self._theirs = socket.socketpair()
-        self._theirs.setblocking(False)
-        raw = connection.raw
-        self._stream = raw.newStream(self._libvirt.VIR_STREAM_NONBLOCK)
+        self._stream: Any = None
         self._watch = -1
+        self.ours, self._theirs = socket.socketpair()
         try:
+            self._theirs.setblocking(False)
+            self._stream = connection.raw.newStream(self._libvirt.VIR_STREAM_NONBLOCK)
+            if log is not None:
+                self._log = log.open("wb")
             connection.run(f"the opening of {what}", lambda: attach(self._stream))
             self._watch = self._libvirt.virEventAddHandle(
                 self._theirs.fileno(), 0, self._on_socket, None
@@ -77,6 +81,10 @@ class StreamSocket:
         if not self._has_ended.wait(_CLOSE_S):
             _LOG.warning("libvirt's event loop did not close %s", self._what)
         self.ours.close()
+
+    def trouble(self) -> str | None:
+        """Say why what comes is no longer written to the log, or None."""
+        return self._log_trouble
 
     def _on_stream(self, _stream: object, events: int, _opaque: object) -> None:
         libvirt = self._libvirt
@@ -122,12 +130,32 @@ class StreamSocket:
                 return True
             if not chunk:
                 return False
-            if self._log is not None:
-                self._log.write(chunk)
-                self._log.flush()
+            self._note(chunk)
             self._to_socket += chunk
             self._flush()
         return True
+
+    def _note(self, chunk: bytes) -> None:
+        """Write to the log; where that fails the guest goes on, and `trouble` tells."""
+        if self._log is None:
+            return
+        try:
+            self._log.write(chunk)
+            self._log.flush()
+        except OSError as error:
+            self._log_trouble = (
+                f"the log of {self._what} could not be written ({error.strerror}); free space on "
+                f"the file system of '{Path(self._log.name).parent}'"
+            )
+            _LOG.warning("%s", self._log_trouble)
+            self._close_log()
+
+    def _close_log(self) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            # It tries once more what it could not write, and is closed all the same.
+            with contextlib.suppress(OSError):
+                log.close()
 
     def _flush(self) -> bool:
         """Give the socket what it takes; tell whether it took any."""
@@ -169,14 +197,17 @@ class StreamSocket:
         """Let go of both ends, from the loop's thread, or before it knows of them."""
         if self._has_ended.is_set():
             return
-        libvirt = self._libvirt
-        if self._watch >= 0:
-            libvirt.virEventRemoveHandle(self._watch)
-        with contextlib.suppress(libvirt.libvirtError):
-            self._stream.eventRemoveCallback()
-        with contextlib.suppress(libvirt.libvirtError):
-            self._stream.abort()
-        self._theirs.close()
-        if self._log is not None:
-            self._log.close()
-        self._has_ended.set()
+        refused = self._libvirt.libvirtError
+        try:
+            if self._watch >= 0:
+                with contextlib.suppress(refused):
+                    self._libvirt.virEventRemoveHandle(self._watch)
+            if self._stream is not None:
+                with contextlib.suppress(refused):
+                    self._stream.eventRemoveCallback()
+                with contextlib.suppress(refused):
+                    self._stream.abort()
+        finally:
+            self._theirs.close()
+            self._close_log()
+            self._has_ended.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import faulthandler
 import logging
 import tempfile
@@ -23,11 +24,19 @@ class LibvirtHangsError(HarnessError):
     """A call of libvirt did not return; the message has the stacks of all threads."""
 
 
-def watched(what: str, call: Callable[[], T], limit_s: float) -> T:
+def watched(
+    what: str,
+    call: Callable[[], T],
+    limit_s: float,
+    *,
+    late: Callable[[T], object] | None = None,
+) -> T:
     """Run `call` in a thread of its own, and leave that behind if it does not return in time.
 
     So a libvirtd that no longer answers costs a thread and not the run, and Ctrl-C works all the
     while. It is no pool's thread: Python waits for those at its end, and would hang as well.
+
+    What `call` returns when nobody waits any more is given to `late`, in the thread left behind.
 
     Raises what `call` raises, and LibvirtHangsError with all stacks after `limit_s` seconds.
     """
@@ -35,13 +44,24 @@ def watched(what: str, call: Callable[[], T], limit_s: float) -> T:
 
     def work() -> None:
         try:
-            future.set_result(call())
+            result = call()
         except BaseException as error:
-            future.set_exception(error)
+            with contextlib.suppress(concurrent.futures.InvalidStateError):
+                future.set_exception(error)
+            return
+        try:
+            future.set_result(result)
+        except concurrent.futures.InvalidStateError:
+            if late is not None:
+                late(result)
 
     threading.Thread(target=work, name=f"libvirt: {what}", daemon=True).start()
-    finished, _ = concurrent.futures.wait([future], timeout=limit_s)
-    if finished:
+    try:
+        concurrent.futures.wait([future], timeout=limit_s)
+    finally:
+        # By Ctrl-C too; from here on a result is late, unless it has come.
+        is_left = future.cancel()
+    if not is_left:
         return future.result()
     stacks = _stacks()
     _LOG.info("libvirt did not answer %s within %.0f s\n%s", what, limit_s, stacks)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import threading
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.lab import layers
-from harness.machine.libvirt.domain_xml import PciAddress
+from harness.machine.libvirt import connection as connection_module
+from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.domain import Domain
+from harness.machine.libvirt.domain_xml import DomainHost, PciAddress, render_domain
 from harness.machine.libvirt.machine import LibvirtMachine
+from harness.machine.libvirt.monitor import MonitorEvents
+from harness.machine.libvirt.watchdog import LibvirtHangsError, watched
 from harness.machine.spec import Firmware, MachineSpec
 from harness.provisioning.wait import Deadline
+from suites.e2e.libvirt.conftest import PATIENCE_S
 from suites.e2e.test_firmware import a_disk, a_machine, patience
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from harness.gpu import GpuModel
@@ -23,7 +33,11 @@ if TYPE_CHECKING:
     from harness.lab import Lab
     from suites.e2e.libvirt.conftest import Far
 
+T = TypeVar("T")
+
 SAYS = "the disk's own boot loader runs"
+#: Shorter than any start of a QEMU.
+HASTE_S = 0.01
 
 
 def test_console_has_what_the_first_instructions_say_and_nothing_is_left(
@@ -40,6 +54,60 @@ def test_console_has_what_the_first_instructions_say_and_nothing_is_left(
 
     assert libvirtd.domains() == []
     assert not machine.is_running
+
+
+def test_console_that_can_not_be_logged_is_told_of_and_the_machine_goes_on(
+    libvirt_lab: Lab, tmp_path: Path
+) -> None:
+    """As on a full disk."""
+    (tmp_path / "serial.log").symlink_to("/dev/full")
+    with a_machine(libvirt_lab, tmp_path, Firmware()) as machine:
+        machine.console.wait_for(SAYS, patience(libvirt_lab), what="what the boot loader says")
+
+        with pytest.raises(HarnessError, match=r"but the log .*No space left.*; free space on"):
+            machine.console.wait_for(
+                "never printed", Deadline.after(30), what="anything", trouble=machine.trouble
+            )
+        assert machine.is_running
+
+
+def test_domain_whose_start_was_given_up_is_ended_as_it_comes(
+    libvirt_lab: Lab, libvirtd: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libvirtd goes on with it, and nobody waits."""
+
+    def hasty(
+        what: str,
+        call: Callable[[], T],
+        limit_s: float,
+        *,
+        late: Callable[[T], object] | None = None,
+    ) -> T:
+        is_start = what.startswith("the start of")
+        return watched(what, call, HASTE_S if is_start else limit_s, late=late)
+
+    monkeypatch.setattr(connection_module, "watched", hasty)
+    spec = MachineSpec(
+        name="late",
+        accelerator=libvirt_lab.accelerator.accelerator,
+        kernel=Firmware(),
+        disk=a_disk(tmp_path),
+        memory_mib=256,
+    )
+    emulator = str(shutil.which(libvirt_lab.settings.qemu))
+    with Connection.open(libvirtd.daemon.uri, deadline=Deadline.after(PATIENCE_S)) as connection:
+        domain = Domain(connection, MonitorEvents(connection), machine=spec.name)
+        host = DomainHost(emulator=emulator, owner=(os.geteuid(), os.getegid()))
+        xml = render_domain(spec, host, name=domain.name, uuid=domain.uuid)
+        with pytest.raises(LibvirtHangsError):
+            domain.start(xml, emulator=emulator)
+
+        for thread in threading.enumerate():
+            if thread.name.startswith("libvirt: the start of"):
+                thread.join(PATIENCE_S)
+
+        assert libvirtd.domains() == []
+        domain.close()
 
 
 @pytest.mark.pin_image(reason="libvirt keeps the checkpoint, whatever lies in it")

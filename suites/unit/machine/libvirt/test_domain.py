@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from typing_extensions import override
 
 from harness.errors import HarnessError
 from harness.machine.eventlog import names
+from harness.machine.libvirt import connection as connection_module
 from harness.machine.libvirt import domain as domain_module
 from harness.machine.libvirt import monitor
+from harness.machine.libvirt.complaint import ConnectionLostError
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.domain import POWERED_OFF, Domain
 from harness.machine.libvirt.monitor import MonitorEvents
+from harness.machine.libvirt.watchdog import LibvirtHangsError, watched
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.fake_libvirt import (
     FakeConnect,
@@ -26,9 +30,11 @@ from suites.unit.provisioning.fakes import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+T = TypeVar("T")
+
 LONG_S = 20.0
 LIFE_CYCLE, DEVICE_REMOVED, STOPPED = 0, 15, 5
-NO_DOMAIN, OPERATION_FAILED = 42, 9
+NO_DOMAIN, OPERATION_FAILED, SYSTEM_ERROR, OF_RPC = 42, 9, 38, 7
 PAUSED_AND_AUTODESTROY = 3
 
 
@@ -44,8 +50,24 @@ class LivingDomain:
 
     def destroy(self) -> int:
         self.host.calls.append("destroy")
+        if self.uuid not in self.host.living:
+            raise FakeLibvirtError("Domain not found", code=NO_DOMAIN)
+        if self.host.refuses_end:
+            raise FakeLibvirtError("cannot kill it", code=OPERATION_FAILED)
         if not self.host.is_stubborn:
             self.host.living.remove(self.uuid)
+        return 0
+
+    def openConsole(self, _device: None, _stream: object, flags: int) -> int:  # noqa: N802
+        assert flags == 0
+        return 0
+
+    def openChannel(self, _name: str, _stream: object, flags: int) -> int:  # noqa: N802
+        assert flags == 0
+        return 0
+
+    def resume(self) -> int:
+        self.host.calls.append("resume")
         return 0
 
     def detachDeviceAlias(self, alias: str, _flags: int) -> int:  # noqa: N802
@@ -62,14 +84,19 @@ class Host(FakeConnect):
         super().__init__()
         self.living: list[str] = []
         self.is_stubborn = False
-        self.refusal: FakeLibvirtError | None = None
+        self.refuses_end = False
+        self.refusal: BaseException | None = None
         self.uuid = ""
+        self.before_start: Callable[[], object] = list
+        self.after_start: Callable[[], object] = list
 
     def createXML(self, _xml: str, flags: int) -> LivingDomain:  # noqa: N802
         assert flags == PAUSED_AND_AUTODESTROY
+        self.before_start()
         if self.refusal is not None:
             raise self.refusal
         self.living.append(self.uuid)
+        self.after_start()
         return LivingDomain(self, self.uuid)
 
     @override
@@ -93,6 +120,7 @@ class Flags:
 
     VIR_DOMAIN_START_PAUSED = 1
     VIR_DOMAIN_START_AUTODESTROY = 2
+    libvirtError = FakeLibvirtError  # noqa: N815
 
 
 @pytest.fixture
@@ -226,6 +254,137 @@ def test_start_that_is_refused_leaves_nothing_and_names_the_remedy(
 
     domain.close()
     assert host.callbacks == {}
+
+
+class Hang:
+    """A start that hangs until the test lets it go; the watchdog gives it up soon."""
+
+    def __init__(self) -> None:
+        self.has_begun = threading.Event()
+        self.release = threading.Event()
+
+    def __call__(self) -> None:
+        self.has_begun.set()
+        assert self.release.wait(LONG_S)
+
+    def end(self) -> None:
+        """Let the call go on, and wait until it has done all that it does."""
+        self.release.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("libvirt: the start of"):
+                thread.join(LONG_S)
+
+
+@pytest.fixture
+def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
+    def impatient(
+        what: str,
+        call: Callable[[], T],
+        limit_s: float,
+        *,
+        late: Callable[[T], object] | None = None,
+    ) -> T:
+        is_start = what.startswith("the start of")
+        return watched(what, call, 0.05 if is_start else limit_s, late=late)
+
+    monkeypatch.setattr(connection_module, "watched", impatient)
+    hang = Hang()
+    yield hang
+    hang.end()
+
+
+def test_domain_that_comes_after_its_start_was_given_up_is_ended(
+    domain: Domain, host: Host, hang: Hang, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.before_start = hang
+    with pytest.raises(LibvirtHangsError, match="did not answer the start of machine 'node'"):
+        start(domain)
+    domain.close()
+
+    hang.end()
+
+    assert host.calls[-1] == "destroy"
+    assert host.living == []
+    assert "could not be ended" not in caplog.text
+
+
+def test_late_domain_that_can_not_be_ended_is_told_of(
+    domain: Domain, host: Host, hang: Hang, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.before_start, host.refuses_end = hang, True
+    with pytest.raises(LibvirtHangsError):
+        start(domain)
+    domain.close()
+
+    hang.end()
+
+    assert "could not be ended: cannot kill it" in caplog.text
+    assert f"`virsh destroy {domain.name}`" in caplog.text
+
+
+def test_domain_that_libvirt_has_although_its_start_hangs_is_ended(
+    domain: Domain, host: Host, hang: Hang, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.after_start = hang
+    with pytest.raises(LibvirtHangsError):
+        start(domain)
+    assert hang.has_begun.wait(LONG_S)
+
+    domain.close()
+
+    assert host.living == []
+    hang.end()
+    assert "could not be ended" not in caplog.text
+
+
+def test_domain_whose_start_was_interrupted_is_ended(domain: Domain, host: Host) -> None:
+    """Ctrl-C ends the wait for a start, not the start."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    host.after_start = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        start(domain)
+
+    domain.close()
+
+    assert host.living == []
+
+
+def test_domain_whose_libvirtd_went_as_it_started_is_ended_by_the_one_that_came_instead(
+    domain: Domain, host: Host, libvirt: FakeLibvirt
+) -> None:
+    successor = Host()
+    successor.living.append(domain.uuid)
+    libvirt.connects.append(successor)
+    host.refusal = FakeLibvirtError("end of file", code=SYSTEM_ERROR, origin=OF_RPC)
+    with pytest.raises(ConnectionLostError):
+        start(domain)
+
+    domain.close()
+
+    assert successor.living == []
+
+
+def test_domain_that_was_to_end_before_it_came_is_ended_by_its_close(
+    domain: Domain, host: Host
+) -> None:
+    """Who kills a machine while it starts finds no domain yet."""
+    host.before_start = domain.destroy
+    start(domain)
+
+    domain.close()
+
+    assert host.living == []
+
+
+def test_domain_that_was_never_started_is_not_looked_for(domain: Domain, host: Host) -> None:
+    host.living.append(domain.uuid)
+
+    domain.close()
+
+    assert host.living == [domain.uuid]
 
 
 def test_device_is_gone_once_libvirt_says_so(domain: Domain, host: Host) -> None:

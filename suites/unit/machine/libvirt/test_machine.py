@@ -1,4 +1,4 @@
-"""A machine on libvirt, as far as no domain is needed."""
+"""A machine on libvirt, as far as no QEMU is needed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.gpu import GpuAttachment
+from harness.machine.libvirt import domain as domain_module
+from harness.machine.libvirt import monitor, stream
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.domains import a_host
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect
+from suites.unit.machine.libvirt.test_domain import Flags, Host
+from suites.unit.machine.libvirt.test_monitor import FakeQemu
+from suites.unit.machine.libvirt.test_stream import (
+    FULL,
+    HANGUP,
+    READABLE,
+    FakeStream,
+    LoopLibvirt,
+)
 from suites.unit.machine.test_argv import a_machine_spec, an_attachment
 
 if TYPE_CHECKING:
@@ -22,7 +33,7 @@ if TYPE_CHECKING:
 
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
-LONG_S = 20.0
+LONG_S, SHORT_S = 20.0, 0.05
 NEAR, FAR = "qemu:///system", "qemu+ssh://box/system"
 
 
@@ -111,3 +122,75 @@ def test_words_of_qemu_are_kept_where_they_can_be_read(
     (logs / f"{machine._domain.name}.log").write_text("qemu: no such device\n")
 
     assert machine.logs["stderr.log"].read_text() == "qemu: no such device\n"
+
+
+class HostWithStreams(Host):
+    """A host whose domains have a console and an agent's channel, by streams in this order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams: list[FakeStream] = []
+
+    def newStream(self, _flags: int) -> FakeStream:  # noqa: N802
+        self.streams.append(FakeStream())
+        return self.streams[-1]
+
+
+@pytest.fixture
+def host(libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch) -> HostWithStreams:
+    loop, qemu = LoopLibvirt(), FakeQemu()
+    monkeypatch.setattr(domain_module, "load_libvirt", lambda: Flags)
+    monkeypatch.setattr(monitor, "load_libvirt_qemu", lambda: qemu)
+    monkeypatch.setattr(stream, "load_libvirt", lambda: loop)
+    made = HostWithStreams()
+    libvirt.connects.append(made)
+    return made
+
+
+@pytest.fixture
+def far_machine(host: HostWithStreams, tmp_path: Path) -> Iterator[LibvirtMachine]:
+    """Start a machine whose console and agent come by streams, and whose log is on a full disk."""
+    (tmp_path / "serial.log").symlink_to(FULL)
+    with Connection.open(FAR, deadline=Deadline.after(LONG_S)) as connection:
+        machine = LibvirtMachine(
+            a_machine_spec(),
+            tmp_path,
+            connection=connection,
+            host=a_host(agent_socket=None),
+            monitor_events=MonitorEvents(connection),
+        )
+        host.uuid = machine._domain.uuid
+        with machine:
+            yield machine
+            for one in host.streams:
+                one.turn(HANGUP)
+
+
+def test_console_that_can_not_be_logged_is_told_of_where_it_is_waited_for(
+    far_machine: LibvirtMachine, host: HostWithStreams, tmp_path: Path
+) -> None:
+    assert far_machine.trouble() is None
+    host.streams[0].incoming = [b"Linux version 6.1\n"]
+    host.streams[0].turn(READABLE)
+
+    with pytest.raises(HarnessError) as caught:
+        far_machine.console.wait_for(
+            "login:", Deadline.after(SHORT_S), what="a prompt", trouble=far_machine.trouble
+        )
+
+    assert str(caught.value) == (
+        "Machine 'node' was expected to print a prompt on its console, but the log of the console "
+        "of machine 'node' could not be written (No space left on device); free space on the file "
+        f"system of '{tmp_path}'. Its last lines:\nLinux version 6.1"
+    )
+
+
+def test_console_that_can_not_be_logged_goes_on(
+    far_machine: LibvirtMachine, host: HostWithStreams
+) -> None:
+    for said in (b"Linux version 6.1\n", b"login:"):
+        host.streams[0].incoming = [said]
+        host.streams[0].turn(READABLE)
+
+    deadline = Deadline.after(LONG_S)
+    assert far_machine.console.wait_for("login:", deadline, what="a prompt") == "login:"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.machine.libvirt import stream
+from harness.machine.libvirt.complaint import ConnectionLostError
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.stream import StreamSocket
 from harness.provisioning.wait import Deadline
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 LONG_S = 20.0
 READABLE, WRITABLE, ERROR, HANGUP = 1, 2, 4, 8
 WOULD_BLOCK = -2
+#: Takes no byte, as a full file system.
+FULL = Path("/dev/full")
 
 
 class FakeStream:
@@ -139,17 +142,38 @@ def opened(connection: Connection, guest: StreamConnect) -> Iterator[StreamSocke
 
 
 def test_what_the_guest_says_comes_out_and_is_logged(
-    connection: Connection, guest: StreamConnect
+    connection: Connection, guest: StreamConnect, tmp_path: Path
 ) -> None:
-    log = io.BytesIO()
-    log.close = lambda: None  # type: ignore[method-assign]
+    log = tmp_path / "serial.log"
     made = StreamSocket(connection, "the console", lambda _: 0, log=log)
     guest.stream.incoming = [b"login: ", WOULD_BLOCK]
 
     guest.stream.turn(READABLE)
 
     assert made.ours.recv(100) == b"login: "
-    assert log.getvalue() == b"login: "
+    assert log.read_bytes() == b"login: "
+    assert made.trouble() is None
+    guest.stream.turn(HANGUP)
+    made.close()
+
+
+def test_log_that_takes_no_more_is_told_of_and_the_guest_goes_on(
+    connection: Connection, guest: StreamConnect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk is no end of the machine."""
+    made = StreamSocket(connection, "the console", lambda _: 0, log=FULL)
+    for said in (b"Linux version", b"login: "):
+        guest.stream.incoming = [said]
+        guest.stream.turn(READABLE)
+
+        assert made.ours.recv(100) == said
+
+    told = (
+        "the log of the console could not be written (No space left on device); free space on "
+        "the file system of '/dev'"
+    )
+    assert made.trouble() == told
+    assert [record.getMessage() for record in caplog.records] == [told]
     guest.stream.turn(HANGUP)
     made.close()
 
@@ -229,14 +253,66 @@ def test_closed_socket_closes_the_stream(
     assert loop.handle is None
 
 
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 def test_stream_that_cannot_be_opened_leaves_nothing(
-    connection: Connection, guest: StreamConnect, loop: LoopLibvirt
+    connection: Connection, guest: StreamConnect, loop: LoopLibvirt, tmp_path: Path
 ) -> None:
     def refuse(_: object) -> None:
         raise ValueError("no console")
 
+    before = open_files()
     with pytest.raises(ValueError, match="no console"):
-        StreamSocket(connection, "the console", refuse)
+        StreamSocket(connection, "the console", refuse, log=tmp_path / "serial.log")
 
     assert guest.stream.is_aborted
     assert loop.handle is None
+    assert open_files() == before
+
+
+def test_stream_of_a_connection_that_is_lost_leaves_nothing_open(
+    connection: Connection, guest: StreamConnect, tmp_path: Path
+) -> None:
+    guest.break_down()
+    before = open_files()
+
+    with pytest.raises(ConnectionLostError) as caught:
+        StreamSocket(connection, "the console", lambda _: 0, log=tmp_path / "serial.log")
+
+    assert open_files() == before, f"It is still held by the error: {caught.value}"
+
+
+def test_stream_whose_log_cannot_be_opened_leaves_nothing_open(
+    connection: Connection, tmp_path: Path
+) -> None:
+    before = open_files()
+
+    with pytest.raises(FileNotFoundError) as caught:
+        StreamSocket(connection, "the console", lambda _: 0, log=tmp_path / "gone" / "serial.log")
+
+    assert open_files() == before, f"It is still held by the error: {caught.value}"
+
+
+def test_stream_that_libvirt_does_not_let_go_of_ends_all_the_same(
+    connection: Connection,
+    guest: StreamConnect,
+    loop: LoopLibvirt,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(watch: int) -> None:
+        raise FakeLibvirtError(f"no handle {watch}", code=1)
+
+    monkeypatch.setattr(loop, "virEventRemoveHandle", refuse)
+    before = open_files()
+    made = StreamSocket(connection, "the console", lambda _: 0)
+
+    guest.stream.turn(HANGUP)
+
+    assert made.ours.recv(100) == b""
+    assert guest.stream.is_aborted
+    made.close()
+    assert open_files() == before
+    assert caplog.record_tuples == []

@@ -1,0 +1,95 @@
+"""The watchdog over calls that can't be interrupted: who gets what a call returns."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from harness.machine.libvirt.watchdog import LibvirtHangsError, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONG_S = 20.0
+
+
+class Hang:
+    """A call that hangs until the test lets it go, and what comes of it late."""
+
+    def __init__(self, finish: Callable[[], int]) -> None:
+        self._finish = finish
+        self._has_begun = threading.Event()
+        self._release = threading.Event()
+        self.late: list[int] = []
+
+    def __call__(self) -> int:
+        self._thread = threading.current_thread()
+        self._has_begun.set()
+        assert self._release.wait(LONG_S)
+        return self._finish()
+
+    def end(self) -> None:
+        """Let the call go on, and wait until its thread has ended."""
+        assert self._has_begun.wait(LONG_S)
+        self._release.set()
+        self._thread.join(LONG_S)
+
+
+def fail() -> NoReturn:
+    raise ValueError("refused")
+
+
+def test_result_in_time_is_the_callers_alone() -> None:
+    late: list[int] = []
+
+    assert watched("a call", lambda: 7, LONG_S, late=late.append) == 7
+    assert late == []
+
+
+def test_error_in_time_is_the_callers() -> None:
+    with pytest.raises(ValueError, match="refused"):
+        watched("a call", fail, LONG_S)
+
+
+def test_result_that_nobody_waits_for_any_more_is_late() -> None:
+    call = Hang(lambda: 7)
+    with pytest.raises(LibvirtHangsError):
+        watched("a call", call, 0.05, late=call.late.append)
+    assert call.late == []
+
+    call.end()
+
+    assert call.late == [7]
+
+
+def test_error_that_nobody_waits_for_any_more_is_nobodys() -> None:
+    """The thread ends quietly: pytest would tell of an error that escapes one."""
+    call = Hang(fail)
+    with pytest.raises(LibvirtHangsError):
+        watched("a call", call, 0.05, late=call.late.append)
+
+    call.end()
+
+    assert call.late == []
+
+
+def test_result_after_an_interrupt_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends the wait, and the call goes on."""
+    call = Hang(lambda: 7)
+    wait = concurrent.futures.wait
+
+    def interrupted(futures: list[concurrent.futures.Future[int]], timeout: float) -> NoReturn:
+        del timeout
+        wait(futures, timeout=0.05)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(concurrent.futures, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        watched("a call", call, LONG_S, late=call.late.append)
+
+    call.end()
+
+    assert call.late == [7]
