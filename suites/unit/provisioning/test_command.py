@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess  # noqa: TID251  # what is replaced here
 import sys
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.provisioning import command
 from harness.provisioning.command import CommandError, CommandResult, LocalRunner, spawn
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 pytestmark = pytest.mark.starts_process
 
 RUNNER = LocalRunner()
-
-
-@contextlib.contextmanager
-def ended_daemon(result: CommandResult) -> Iterator[CommandResult]:
-    """Give what left a daemon, whose pid it printed, and end that daemon."""
-    daemon = int(result.stdout.splitlines()[0])
-    try:
-        yield result
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(daemon, signal.SIGKILL)
 
 
 def test_output_and_exit_code_are_returned() -> None:
@@ -88,86 +71,6 @@ def test_command_past_its_limit_is_killed_with_its_children() -> None:
 
     assert (result.exit_code, result.timed_out, result.ok) == (124, True, False)
     assert result.stdout == "started\n"
-
-
-def test_last_words_of_what_a_command_left_behind_are_kept() -> None:
-    # The shell ends at once; what speaks later holds its output.
-    script = "(sleep 1; echo late) & echo soon; exit 3"
-
-    result = RUNNER.run(("sh", "-c", script), timeout_s=30)
-
-    assert (result.exit_code, result.stdout, result.timed_out) == (3, "soon\nlate\n", False)
-
-
-def test_command_that_leaves_a_daemon_behind_has_its_own_exit_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(command, "_LEFT_BEHIND_S", 0.1)
-    monkeypatch.setattr(command, "_KILLED_S", 0.1)
-    script = "echo words >&2; setsid sh -c 'sleep 9; echo late' & echo $!; exit 3"
-
-    with ended_daemon(RUNNER.run(("sh", "-c", script), timeout_s=30)) as result:
-        assert (result.exit_code, result.timed_out) == (3, False)
-        assert result.stderr == "words\n"
-        assert "late" not in result.stdout
-
-
-def test_command_that_ended_before_its_limit_has_not_timed_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(command, "_KILLED_S", 0.1)
-    script = "setsid sleep 9 & echo $!; exit 0"
-
-    with ended_daemon(RUNNER.run(("sh", "-c", script), timeout_s=2)) as result:
-        assert (result.exit_code, result.timed_out, result.ok) == (0, False, True)
-
-
-def test_what_is_left_in_the_group_and_holds_output_is_killed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(command, "_LEFT_BEHIND_S", 0.1)
-
-    result = RUNNER.run(("sh", "-c", "sleep 60 & echo $!"), timeout_s=30)
-
-    assert result.ok
-    # Of one that is dead, and that nobody has reaped yet, the command line is empty.
-    of_it = Path(f"/proc/{result.stdout.strip()}/cmdline")
-    assert not of_it.exists() or of_it.read_bytes() == b""
-
-
-def test_limit_holds_where_a_daemon_has_the_output_of_a_killed_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(command, "_KILLED_S", 0.1)
-    script = "echo words >&2; setsid sh -c 'sleep 9; echo late' & echo $!; sleep 60"
-
-    with ended_daemon(RUNNER.run(("sh", "-c", script), timeout_s=1)) as result:
-        assert (result.exit_code, result.timed_out) == (124, True)
-        assert result.stderr == "words\n"
-        assert "late" not in result.stdout
-
-
-def test_command_that_closed_its_output_is_killed_at_its_limit() -> None:
-    script = "echo $$; exec >&- 2>&-; exec sleep 60"
-
-    result = RUNNER.run(("sh", "-c", script), timeout_s=1)
-
-    assert (result.exit_code, result.timed_out) == (124, True)
-    assert not Path(f"/proc/{result.stdout.strip()}").exists()
-
-
-def test_limit_holds_where_a_command_can_not_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As one that hangs in the kernel, which a process without a driver's fault does not.
-    monkeypatch.setattr(command, "_kill_group", lambda _: None)
-    monkeypatch.setattr(command, "_KILLED_S", 0.1)
-
-    with pytest.warns(ResourceWarning, match="is still running"):
-        result = RUNNER.run(("sh", "-c", "echo $$; exec sleep 60"), timeout_s=1)
-
-    pid = int(result.stdout)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert (result.exit_code, result.timed_out) == (124, True)
 
 
 def test_more_than_a_pipe_holds_goes_in_and_out_at_once() -> None:
