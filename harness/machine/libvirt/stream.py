@@ -53,6 +53,7 @@ class StreamSocket:
         self._interests: tuple[int, int] | None = None
         self._has_ended = threading.Event()
         self._stream: Any = None
+        self._is_open = False
         self._watch = -1
         self.ours, self._theirs = socket.socketpair()
         try:
@@ -60,7 +61,10 @@ class StreamSocket:
             self._stream = connection.raw.newStream(self._libvirt.VIR_STREAM_NONBLOCK)
             if log is not None:
                 self._log = log.open("wb")
-            connection.run(f"the opening of {what}", lambda: attach(self._stream))
+            connection.run(
+                f"the opening of {what}", lambda: attach(self._stream), late=self._abort
+            )
+            self._is_open = True
             self._watch = self._libvirt.virEventAddHandle(
                 self._theirs.fileno(), 0, self._on_socket, None
             )
@@ -202,12 +206,16 @@ class StreamSocket:
             if self._watch >= 0:
                 with contextlib.suppress(refused):
                     self._libvirt.virEventRemoveHandle(self._watch)
-            if self._stream is not None:
+            # libvirt would have the end of one that is still being opened wait for that.
+            if self._is_open:
                 with contextlib.suppress(refused):
                     self._stream.eventRemoveCallback()
-                with contextlib.suppress(refused):
-                    self._stream.abort()
+                self._abort()
         finally:
             self._theirs.close()
             self._close_log()
             self._has_ended.set()
+
+    def _abort(self, _opened: object = None) -> None:
+        with contextlib.suppress(self._libvirt.libvirtError):
+            self._stream.abort()
