@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from harness.machine.libvirt.binding import load_libvirt
+from harness.machine.libvirt.watchdog import LibvirtHangsError, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 65536
 _MOST_BYTES = 1 << 20
 _CLOSE_S = 5.0
+#: Shorter, so that whoever closes a stream sees that it was let go of.
+_ABORT_S = 3.0
 #: What libvirt's Python binding returns where it would block.
 _WOULD_BLOCK = -2
 
@@ -210,7 +213,9 @@ class StreamSocket:
             if self._is_open:
                 with contextlib.suppress(refused):
                     self._stream.eventRemoveCallback()
-                self._abort()
+                # A libvirtd that hangs may not stop the loop, which finds out that it does.
+                with contextlib.suppress(LibvirtHangsError):
+                    watched(f"the end of {self._what}", self._abort, _ABORT_S)
         finally:
             self._theirs.close()
             self._close_log()

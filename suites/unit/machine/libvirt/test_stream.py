@@ -275,6 +275,27 @@ def test_stream_that_cannot_be_opened_leaves_nothing(
     assert open_files() == before
 
 
+def test_libvirt_that_hangs_over_the_end_of_a_stream_does_not_stop_its_loop(
+    connection: Connection, guest: StreamConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would find out that it hangs: keep-alive is the loop's."""
+    release = threading.Event()
+
+    def hang() -> None:
+        assert release.wait(LONG_S)
+
+    monkeypatch.setattr(stream, "_ABORT_S", 0.01)
+    monkeypatch.setattr(guest.stream, "abort", hang)
+    made = StreamSocket(connection, "the console", lambda _: 0)
+
+    guest.stream.turn(HANGUP)
+
+    assert made.ours.recv(100) == b""
+    made.close()
+    release.set()
+    join_late("the end of the console", LONG_S)
+
+
 def test_stream_whose_opening_hangs_is_let_go_of_once_it_is_open(
     connection: Connection,
     guest: StreamConnect,
