@@ -33,8 +33,8 @@ class EventLoop:
         """
         with self._lock:
             if self._owner is None:
-                self._owner = os.getpid()
                 self._begin(libvirt)
+                self._owner = os.getpid()
         if self._owner != os.getpid():
             raise HarnessError(
                 f"libvirt was begun in process {self._owner}, of which this one is a fork, and "

@@ -61,37 +61,38 @@ def far_files(spec: MachineSpec, storage: Storage, *, deadline: Deadline) -> Ite
             f"Machine '{spec.name}' can't begin from a checkpoint on another host: its memory is a "
             "file of this one. Use --machine-start=cold there."
         )
-    mine: list[Volume] = []
+    removals = contextlib.ExitStack()
 
-    def put(path: Path, title: str, start: bytes = b"") -> Path:
+    def put(path: Path, title: str, start: bytes = b"") -> Volume:
         key = f"{spec.name}-{secrets.token_hex(3)}"
         content = Content(
             title=f"{title} of machine '{spec.name}'", path=path, key=key, start=start
         )
-        mine.append(storage.put(content, deadline=deadline))
-        return Path(mine[-1].path)
+        volume = storage.put(content, deadline=deadline)
+        removals.callback(storage.remove, volume)
+        return volume
 
     def share(path: Path, title: str) -> Path:
         return Path(_share_file(path, title, storage, deadline).path)
 
-    try:
+    def put_file(path: Path, title: str) -> Path:
+        return Path(put(path, title).path)
+
+    # All of them go, also where one does not.
+    with removals:
         below = backing_name(spec.disk)
         start = b""
         if below is not None:
             image = _share_disk(_beside(spec.disk, below), storage, deadline)
             start = with_backing_name(spec.disk, image.name)
         disk = put(spec.disk, "the disk", start)
-        volume = mine[-1]
         far = dataclasses.replace(
             spec,
-            disk=disk,
-            seed=None if spec.seed is None else put(spec.seed, "the seed"),
-            kernel=_far_kernel(spec.kernel, share, put),
+            disk=Path(disk.path),
+            seed=None if spec.seed is None else put_file(spec.seed, "the seed"),
+            kernel=_far_kernel(spec.kernel, share, put_file),
         )
-        yield FarFiles(spec=far, _near=spec.disk, _disk=volume, _storage=storage)
-    finally:
-        for volume in mine:
-            storage.remove(volume)
+        yield FarFiles(spec=far, _near=spec.disk, _disk=disk, _storage=storage)
 
 
 def _far_kernel(

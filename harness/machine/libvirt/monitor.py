@@ -93,7 +93,11 @@ class DomainMonitor:
         self._log = EventLog(name, advice="libvirt's log of the domain and the console say why.")
         self._generation = connection.generation
         self._forget = connection.on_loss(self._log.wake)
-        events.listen(uuid, self._log.add)
+        try:
+            events.listen(uuid, self._log.add)
+        except BaseException:
+            self._forget()
+            raise
 
     @property
     def events(self) -> tuple[QmpEvent, ...]:

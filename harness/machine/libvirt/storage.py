@@ -352,8 +352,9 @@ def _clear(storage: Storage, connection: Connection) -> None:
     if connection.is_lost:
         # The next run of this host sweeps.
         return
-    for name in storage.own_names():
-        storage.remove(Volume(name=name, path=PurePosixPath()))
+    with contextlib.ExitStack() as removals:
+        for name in storage.own_names():
+            removals.callback(storage.remove, Volume(name=name, path=PurePosixPath()))
     left = storage.own_names()
     if left:
         raise HarnessError(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from harness.machine.libvirt.binding import load_libvirt
+from harness.machine.libvirt.watchdog import LibvirtHangsError, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 65536
 _MOST_BYTES = 1 << 20
 _CLOSE_S = 5.0
+#: Shorter, so that whoever closes a stream sees that it was let go of.
+_ABORT_S = 3.0
 #: What libvirt's Python binding returns where it would block.
 _WOULD_BLOCK = -2
 
@@ -53,6 +56,7 @@ class StreamSocket:
         self._interests: tuple[int, int] | None = None
         self._has_ended = threading.Event()
         self._stream: Any = None
+        self._is_open = False
         self._watch = -1
         self.ours, self._theirs = socket.socketpair()
         try:
@@ -60,7 +64,10 @@ class StreamSocket:
             self._stream = connection.raw.newStream(self._libvirt.VIR_STREAM_NONBLOCK)
             if log is not None:
                 self._log = log.open("wb")
-            connection.run(f"the opening of {what}", lambda: attach(self._stream))
+            connection.run(
+                f"the opening of {what}", lambda: attach(self._stream), late=self._abort
+            )
+            self._is_open = True
             self._watch = self._libvirt.virEventAddHandle(
                 self._theirs.fileno(), 0, self._on_socket, None
             )
@@ -202,12 +209,18 @@ class StreamSocket:
             if self._watch >= 0:
                 with contextlib.suppress(refused):
                     self._libvirt.virEventRemoveHandle(self._watch)
-            if self._stream is not None:
+            # libvirt would have the end of one that is still being opened wait for that.
+            if self._is_open:
                 with contextlib.suppress(refused):
                     self._stream.eventRemoveCallback()
-                with contextlib.suppress(refused):
-                    self._stream.abort()
+                # A libvirtd that hangs may not stop the loop, which finds out that it does.
+                with contextlib.suppress(LibvirtHangsError):
+                    watched(f"the end of {self._what}", self._abort, _ABORT_S)
         finally:
             self._theirs.close()
             self._close_log()
             self._has_ended.set()
+
+    def _abort(self, _opened: object = None) -> None:
+        with contextlib.suppress(self._libvirt.libvirtError):
+            self._stream.abort()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import uuid
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,14 +17,14 @@ from harness.machine.libvirt.domain import Domain
 from harness.machine.libvirt.domain_xml import DomainHost, PciAddress, render_domain
 from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
-from harness.machine.libvirt.watchdog import LibvirtHangsError, watched
+from harness.machine.libvirt.watchdog import LibvirtHangsError
 from harness.machine.spec import Firmware, MachineSpec
 from harness.provisioning.wait import Deadline
 from suites.e2e.libvirt.conftest import PATIENCE_S
 from suites.e2e.test_firmware import a_disk, a_machine, patience
+from suites.unit.machine.libvirt.haste import hasty, join_late
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from harness.gpu import GpuModel
@@ -33,11 +32,7 @@ if TYPE_CHECKING:
     from harness.lab import Lab
     from suites.e2e.libvirt.conftest import Far
 
-T = TypeVar("T")
-
 SAYS = "the disk's own boot loader runs"
-#: Shorter than any start of a QEMU.
-HASTE_S = 0.01
 
 
 def test_console_has_what_the_first_instructions_say_and_nothing_is_left(
@@ -75,18 +70,7 @@ def test_domain_whose_start_was_given_up_is_ended_as_it_comes(
     libvirt_lab: Lab, libvirtd: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Libvirtd goes on with it, and nobody waits."""
-
-    def hasty(
-        what: str,
-        call: Callable[[], T],
-        limit_s: float,
-        *,
-        late: Callable[[T], object] | None = None,
-    ) -> T:
-        is_start = what.startswith("the start of")
-        return watched(what, call, HASTE_S if is_start else limit_s, late=late)
-
-    monkeypatch.setattr(connection_module, "watched", hasty)
+    monkeypatch.setattr(connection_module, "watched", hasty("the start of"))
     spec = MachineSpec(
         name="late",
         accelerator=libvirt_lab.accelerator.accelerator,
@@ -102,9 +86,7 @@ def test_domain_whose_start_was_given_up_is_ended_as_it_comes(
         with pytest.raises(LibvirtHangsError):
             domain.start(xml, emulator=emulator)
 
-        for thread in threading.enumerate():
-            if thread.name.startswith("libvirt: the start of"):
-                thread.join(PATIENCE_S)
+        join_late("the start of", PATIENCE_S)
 
         assert libvirtd.domains() == []
         domain.close()

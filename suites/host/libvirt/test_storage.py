@@ -18,7 +18,7 @@ from harness.machine.libvirt.binding import load_libvirt
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.daemon import private_daemon
 from harness.machine.libvirt.layout import DaemonKind
-from harness.machine.libvirt.storage import CHUNK, Content, open_storage
+from harness.machine.libvirt.storage import CHUNK, Content, Storage, open_storage
 from harness.plugin.select import requirements
 from harness.provisioning.command import PIPE, LocalRunner, end, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from harness.machine.libvirt.daemon import PrivateDaemon
-    from harness.machine.libvirt.storage import Storage
+    from harness.machine.libvirt.storage import Volume
     from harness.settings import Settings
 
 REPOSITORY = Path(__file__).parents[3]
@@ -157,6 +157,35 @@ def test_what_is_a_machines_own_goes_with_the_run(far: FarHost) -> None:
         assert Path(volume.path).stat().st_mode & 0o777 == 0o600
 
     assert not Path(volume.path).exists()
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_volume_that_can_not_be_removed_keeps_none_of_the_others(
+    far: FarHost, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """The next run sweeps it."""
+    remove = Storage.remove
+
+    def keep_one(storage: Storage, volume: Volume) -> None:
+        if volume.name == volumes[kept].name:
+            raise HarnessError("It is in use.")
+        remove(storage, volume)
+
+    path = far.content(b"seed").path
+    with contextlib.ExitStack() as opened:
+        storage = opened.enter_context(far.storage())
+        volumes = [
+            storage.put(Content(title="a seed", path=path, key=key), deadline=_deadline())
+            for key in ("kept-a", "kept-b")
+        ]
+        monkeypatch.setattr(Storage, "remove", keep_one)
+        with pytest.raises(HarnessError, match=r"It is in use\."):
+            opened.close()
+
+    assert [Path(volume.path).exists() for volume in volumes] == [kept == 0, kept == 1]
+    monkeypatch.undo()
+    with far.storage():
+        assert not Path(volumes[kept].path).exists()
 
 
 def test_what_a_machine_wrote_comes_back(far: FarHost) -> None:

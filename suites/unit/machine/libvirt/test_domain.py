@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
 from typing_extensions import override
@@ -17,20 +17,19 @@ from harness.machine.libvirt.complaint import ConnectionLostError
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.domain import POWERED_OFF, Domain
 from harness.machine.libvirt.monitor import MonitorEvents
-from harness.machine.libvirt.watchdog import LibvirtHangsError, watched
+from harness.machine.libvirt.watchdog import LibvirtHangsError
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.fake_libvirt import (
     FakeConnect,
     FakeLibvirt,
     FakeLibvirtError,
 )
+from suites.unit.machine.libvirt.haste import hasty, join_late
 from suites.unit.machine.libvirt.test_monitor import FakeQemu
 from suites.unit.provisioning.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-T = TypeVar("T")
 
 LONG_S = 20.0
 LIFE_CYCLE, DEVICE_REMOVED, STOPPED = 0, 15, 5
@@ -270,24 +269,12 @@ class Hang:
     def end(self) -> None:
         """Let the call go on, and wait until it has done all that it does."""
         self.release.set()
-        for thread in threading.enumerate():
-            if thread.name.startswith("libvirt: the start of"):
-                thread.join(LONG_S)
+        join_late("the start of", LONG_S)
 
 
 @pytest.fixture
 def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
-    def impatient(
-        what: str,
-        call: Callable[[], T],
-        limit_s: float,
-        *,
-        late: Callable[[T], object] | None = None,
-    ) -> T:
-        is_start = what.startswith("the start of")
-        return watched(what, call, 0.05 if is_start else limit_s, late=late)
-
-    monkeypatch.setattr(connection_module, "watched", impatient)
+    monkeypatch.setattr(connection_module, "watched", hasty("the start of"))
     hang = Hang()
     yield hang
     hang.end()

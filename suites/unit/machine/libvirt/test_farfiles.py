@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from harness.errors import RequirementError
+from harness.errors import HarnessError, RequirementError
 from harness.image.qcow2 import MAGIC, backing_name
 from harness.machine.libvirt.farfiles import digest_of, far_files
 from harness.machine.libvirt.storage import Volume
@@ -41,6 +41,7 @@ class FakeStorage:
     shared: dict[str, bytes] = field(default_factory=dict)
     own: dict[str, bytes] = field(default_factory=dict)
     refuses: str = ""
+    keeps: str = ""
 
     def ensure(self, content: Content, *, deadline: Deadline) -> Volume:
         del deadline
@@ -60,6 +61,8 @@ class FakeStorage:
         into.write_bytes(self.own[volume.name])
 
     def remove(self, volume: Volume) -> None:
+        if volume.name == self.keeps:
+            raise HarnessError(f"The volume '{volume.name}' is in use.")
         del self.own[volume.name]
 
 
@@ -187,6 +190,18 @@ def test_upload_that_fails_takes_back_what_came_before(spec: MachineSpec) -> Non
         raise AssertionError("it began all the same")
 
     assert storage.own == {}
+
+
+@pytest.mark.parametrize("kept", ["run-0", "run-1"])
+def test_file_that_can_not_be_removed_keeps_none_of_the_others(
+    spec: MachineSpec, kept: str
+) -> None:
+    storage = FakeStorage(keeps=kept)
+
+    with pytest.raises(HarnessError, match=f"'{kept}' is in use"), _far(spec, storage):
+        pass
+
+    assert list(storage.own) == [kept]
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from harness.errors import HarnessError
 from harness.machine.eventlog import names
 from harness.machine.libvirt import monitor
-from harness.machine.libvirt.complaint import ConnectionLostError
+from harness.machine.libvirt.complaint import ConnectionLostError, LibvirtError
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.monitor import DomainMonitor, MonitorEvents
 from harness.provisioning.wait import Deadline
-from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeDomain
+from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeDomain, FakeLibvirtError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,3 +176,23 @@ def test_event_before_the_position_does_not_count(qemu: FakeQemu, one: DomainMon
     with pytest.raises(HarnessError, match="seen: no event"):
         one.wait_for_event("it", names("STOP"), Deadline.after(0.0), since=1)
     assert one.wait_for_event("it", names("STOP"), Deadline.after(0.0)).name == "STOP"
+
+
+def test_monitor_that_cannot_listen_hears_of_no_loss_either(
+    connection: Connection,
+    events: MonitorEvents,
+    qemu: FakeQemu,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What libvirt does not watch is not to be kept by its connection."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise FakeLibvirtError("no monitor", code=1)
+
+    monkeypatch.setattr(qemu, "qemuMonitorEventRegister", refuse)
+    watchers = tuple(connection._watchers)
+
+    with pytest.raises(LibvirtError, match="no monitor"):
+        DomainMonitor(connection, events, ONE, name="first", uuid="one")
+
+    assert tuple(connection._watchers) == watchers

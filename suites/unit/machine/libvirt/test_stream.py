@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.machine.libvirt import connection as connection_module
 from harness.machine.libvirt import stream
 from harness.machine.libvirt.complaint import ConnectionLostError
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.stream import StreamSocket
+from harness.machine.libvirt.watchdog import LibvirtHangsError
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirt, FakeLibvirtError
+from suites.unit.machine.libvirt.haste import hasty, join_late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -258,7 +262,7 @@ def open_files() -> int:
 
 
 def test_stream_that_cannot_be_opened_leaves_nothing(
-    connection: Connection, guest: StreamConnect, loop: LoopLibvirt, tmp_path: Path
+    connection: Connection, loop: LoopLibvirt, tmp_path: Path
 ) -> None:
     def refuse(_: object) -> None:
         raise ValueError("no console")
@@ -267,9 +271,54 @@ def test_stream_that_cannot_be_opened_leaves_nothing(
     with pytest.raises(ValueError, match="no console"):
         StreamSocket(connection, "the console", refuse, log=tmp_path / "serial.log")
 
-    assert guest.stream.is_aborted
     assert loop.handle is None
     assert open_files() == before
+
+
+def test_libvirt_that_hangs_over_the_end_of_a_stream_does_not_stop_its_loop(
+    connection: Connection, guest: StreamConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would find out that it hangs: keep-alive is the loop's."""
+    release = threading.Event()
+
+    def hang() -> None:
+        assert release.wait(LONG_S)
+
+    monkeypatch.setattr(stream, "_ABORT_S", 0.01)
+    monkeypatch.setattr(guest.stream, "abort", hang)
+    made = StreamSocket(connection, "the console", lambda _: 0)
+
+    guest.stream.turn(HANGUP)
+
+    assert made.ours.recv(100) == b""
+    made.close()
+    release.set()
+    join_late("the end of the console", LONG_S)
+
+
+def test_stream_whose_opening_hangs_is_let_go_of_once_it_is_open(
+    connection: Connection,
+    guest: StreamConnect,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before that, libvirt would have who ends it wait for the call that hangs."""
+    release = threading.Event()
+
+    def hang(_: object) -> None:
+        assert release.wait(LONG_S)
+
+    monkeypatch.setattr(connection_module, "watched", hasty("the opening of"))
+    before = open_files()
+
+    with pytest.raises(LibvirtHangsError, match="the opening of the console"):
+        StreamSocket(connection, "the console", hang, log=tmp_path / "serial.log")
+
+    assert not guest.stream.is_aborted
+    assert open_files() == before
+    release.set()
+    join_late("the opening of", LONG_S)
+    assert guest.stream.is_aborted
 
 
 def test_stream_of_a_connection_that_is_lost_leaves_nothing_open(
