@@ -13,13 +13,13 @@ from harness.evidence.collect import NOT_COLLECTED, collect_guest, keep_host_fil
 from harness.evidence.request import guest_request
 from harness.gpu.tracefile import render_trace
 
-#: What QEMU, libvirt and the guest print into a machine's folder.
-_LOGS = {".txt", ".log", ".xml"}
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.lab.machine import LabMachine
+
+#: What QEMU, libvirt and the guest print into a machine's folder.
+_LOGS = {".txt", ".log", ".xml"}
 
 
 def collect(
