@@ -1,10 +1,10 @@
-"""Loads the fixtures; what they do lies in `fixtures` and `harness`."""
+"""Loads the fixture modules."""
 
 from __future__ import annotations
 
 pytest_plugins = [
-    "fixtures.existing",
-    "fixtures.layers",
+    "fixtures.existing_node",
+    "fixtures.saved_states",
     "fixtures.machines",
     "fixtures.properties",
     "fixtures.shell",

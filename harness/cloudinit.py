@@ -1,4 +1,4 @@
-"""User-data, meta-data and network-config; the seed volume that carries them."""
+"""User-data, meta-data and network-config, and the seed volume that contains them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAYLOAD_FOLDER = "/opt/gpu-node"
 #: What cloud-init's final module prints on the console, after everything else has run.
 FINISHED = "HARNESS: cloud-init has finished"
 
-#: The address of the machine's network card; each machine has a network of its own.
+#: The MAC address of every machine; each machine has its own network.
 MAC_ADDRESS = "52:54:00:67:70:75"
 
 #: The volume label by which the NoCloud data source finds its seed.
@@ -47,7 +47,7 @@ class GuestFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SshAccess:
-    """The keys that let the host in, and by which it knows the guest (OpenSSH's text forms)."""
+    """The keys by which the host logs in and identifies the guest (in OpenSSH's text formats)."""
 
     authorized_key: str
     host_private_key: str = field(repr=False)
@@ -56,10 +56,9 @@ class SshAccess:
 
 @dataclass(frozen=True, kw_only=True)
 class UserData:
-    """A node's first boot as asked for; `commands` are argv, run in order as root.
+    """The requested first boot of a node; `commands` are argv, run in order as root.
 
-    `early` ones run at every boot, before cloud-init does anything else with the network up.
-    Without `access` nobody can log in by SSH.
+    `early` commands run at every boot, as `bootcmd`. Without `access` nobody can log in by SSH.
     """
 
     hostname: str
@@ -80,7 +79,7 @@ class SeedFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudInitResult:
-    """What cloud-init says of its own run, from `/run/cloud-init/result.json`."""
+    """The result that cloud-init writes to `/run/cloud-init/result.json`."""
 
     datasource: str
     errors: tuple[str, ...]
@@ -89,7 +88,7 @@ class CloudInitResult:
     def from_json(cls, text: str) -> CloudInitResult:
         """Parse the file's text.
 
-        Raises HarnessError where it has not the form that cloud-init 22 to 26 write.
+        Raises HarnessError where it does not have the format of cloud-init 22 to 26.
         """
         try:
             run = json.loads(text)["v1"]
@@ -99,7 +98,7 @@ class CloudInitResult:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise HarnessError(
-                f"cloud-init's result file has an unknown form ({error!r}): {text!r}."
+                f"cloud-init's result file has an unknown format ({error!r}): {text!r}."
             ) from error
 
 
@@ -115,8 +114,8 @@ class CloudInitStatus(Enum):
 class CloudInitReport:
     """What went wrong in any stage, from `/run/cloud-init/status.json`.
 
-    `recoverable` are warnings that change nothing of the boot, each with its level before it;
-    versions before 23.4 tell of none.
+    `recoverable` are warnings that do not affect the boot, each after its level; versions before
+    23.4 report none.
     """
 
     errors: tuple[str, ...]
@@ -132,7 +131,7 @@ class CloudInitReport:
     def from_json(cls, text: str) -> CloudInitReport:
         """Parse the file's text.
 
-        Raises HarnessError where it has not the form that cloud-init 22 to 26 write.
+        Raises HarnessError where it does not have the format of cloud-init 22 to 26.
         """
         try:
             stages = [each for each in json.loads(text)["v1"].values() if isinstance(each, dict)]
@@ -147,15 +146,15 @@ class CloudInitReport:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise HarnessError(
-                f"cloud-init's status file has an unknown form ({error!r}): {text!r}."
+                f"cloud-init's status file has an unknown format ({error!r}): {text!r}."
             ) from error
 
 
 def render_user_data(user_data: UserData) -> str:
     """Render `#cloud-config`.
 
-    Files travel as base64, so that no content (quotes, newlines, bytes that are no text) can
-    change the document; commands travel as lists, so that no shell reads them.
+    Files are base64, so that no content (quotes, newlines, binary data) can change the document.
+    Commands are lists, so that no shell parses them.
     """
     document = {
         "hostname": user_data.hostname,
@@ -185,7 +184,7 @@ def render_user_data(user_data: UserData) -> str:
 
 def _render_access(access: SshAccess | None) -> dict[str, object]:
     if access is None:
-        # A machine that nobody logs in to: an RSA key took a minute under emulation.
+        # Nobody logs in to this machine, and an RSA key takes a minute under emulation.
         return {"users": [], "ssh_genkeytypes": ["ed25519"]}
     return {
         "users": [{"name": "root", "ssh_authorized_keys": [access.authorized_key]}],
@@ -198,15 +197,15 @@ def _render_access(access: SshAccess | None) -> dict[str, object]:
 
 
 def render_meta_data(*, instance_id: str, hostname: str) -> str:
-    """Render meta-data; a new `instance_id` is what makes cloud-init provision again."""
+    """Render meta-data; cloud-init provisions again for a new `instance_id`."""
     return yaml.safe_dump({"instance-id": instance_id, "local-hostname": hostname})
 
 
 def render_network_config() -> str:
     """Render a version 2 network-config: DHCP on the machine's one network card.
 
-    The card is matched by its address and named: cloud-init 22's networkd renderer writes the
-    key as the interface's name, whatever `match` says of names.
+    The card is matched by its address and renamed: cloud-init 22's networkd renderer uses the key as
+    the interface's name and ignores names in `match`.
     """
     card = {
         "match": {"macaddress": MAC_ADDRESS},
@@ -243,18 +242,18 @@ def write_seed(seed: SeedFiles, at: Path) -> Path:
             rr_name=name,
             joliet_path=f"/{name}",
         )
-    beside = at.with_name(at.name + ".part")
-    iso.write(str(beside))
+    temporary = at.with_name(at.name + ".part")
+    iso.write(str(temporary))
     iso.close()
-    beside.chmod(0o600)
-    beside.replace(at)
+    temporary.chmod(0o600)
+    temporary.replace(at)
     return at
 
 
 def provisioning_files(
     payload: Payload, config: Mapping[str, object], extra: Sequence[GuestFile] = ()
 ) -> tuple[GuestFile, ...]:
-    """Return the files with which a guest can provision itself."""
+    """Return the files that a guest needs to provision itself."""
     return (
         GuestFile(path=f"{PAYLOAD_FOLDER}/{payload.name}", content=payload.content, mode=0o755),
         GuestFile(
@@ -267,9 +266,9 @@ def provisioning_files(
 
 
 def provisioning_command(payload: Payload, command: str) -> tuple[str, ...]:
-    """Return the argv by which a guest runs one of provisioning's commands.
+    """Return the argv by which a guest runs a command of provisioning.
 
-    The exit code is also kept in a file, since cloud-init reports only *that* a script failed.
+    The exit code is also written to a file, since cloud-init only reports *that* a script failed.
     """
     program = shlex.join(
         [

@@ -1,4 +1,4 @@
-"""YAML files that people write: read strictly, and refused with file, line, key and known keys."""
+"""Reads YAML files strictly; errors name the file, the line, the key and the known keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Location: TypeAlias = "tuple[int | str, ...]"
 
-#: Of the slips that one mistake causes, a misspelt key tells more than the key it leaves missing.
+#: A misspelt key causes two errors; the unknown key explains more than the missing one.
 _UNKNOWN_KEY = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 _MISSING_KEY = frozenset({"missing", "missing_argument", "missing_keyword_only_argument"})
 
@@ -28,8 +28,8 @@ _MISSING_KEY = frozenset({"missing", "missing_argument", "missing_keyword_only_a
 def read_data_file(file: Path, shape: type[T]) -> T:
     """Read `file` as a `shape`, any type that pydantic can validate.
 
-    A key given twice is refused, since YAML would silently keep the last. So are aliases, which
-    no data file needs and which can make a small file endless.
+    Duplicate keys are refused, since YAML would silently keep the last one. So are aliases, by
+    which a small file can expand without bound.
 
     Raises BadInputError.
     """
@@ -51,7 +51,7 @@ def _adapter(shape: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def line_of(file: Path, location: Location) -> int:
-    """Return the line of what a file that was read says at `location`, for a check of one's own."""
+    """Return the line of `location` in a file that was read, for the errors of further checks."""
     tree, _data = _parse(file.read_text(encoding="utf-8"), file)
     return _line_of(tree, location)
 
@@ -60,10 +60,10 @@ if yaml.__with_libyaml__:
     from yaml._yaml import CParser
 
     class _Loader(Composer, CParser, SafeConstructor, Resolver):
-        """Parses by libyaml, nine times as fast, but composes in Python.
+        """Parses by libyaml, which is nine times as fast, but composes in Python.
 
-        libyaml's own composer calls itself for each level of nesting until the stack of the
-        process ends; Python's ends with a RecursionError.
+        libyaml's composer recurses for each level of nesting until the process crashes; Python's
+        raises RecursionError.
         """
 
         def __init__(self, text: str) -> None:
@@ -102,7 +102,7 @@ def _parse(text: str, file: Path) -> tuple[yaml.Node, object]:
 def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
     if id(node) in seen:
         raise BadInputError(
-            "An alias ('*name') repeats this value; write it out instead.",
+            "An alias ('*name') repeats this value; write the value out instead.",
             source=str(file),
             line=node.start_mark.line + 1,
         )
@@ -117,7 +117,7 @@ def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
             name = _scalar(key)
             if name in keys:
                 raise BadInputError(
-                    "This key was already given above; keep one of the two.",
+                    "This key is a duplicate; keep one of the two.",
                     source=str(file),
                     line=key.start_mark.line + 1,
                     key=name,
@@ -129,17 +129,17 @@ def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
 def _as_bad_input(
     error: pydantic.ValidationError, file: Path, tree: yaml.Node, schema: Mapping[str, object]
 ) -> BadInputError:
-    """Tell of the most telling slip; the rest often follows from it."""
-    slip = min(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
-    location = slip["loc"]
+    """Report the most helpful of the errors; the others often follow from it."""
+    problem = min(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
+    location = problem["loc"]
     known = listed(_known_keys(schema, location[:-1]))
-    if slip["type"] in _UNKNOWN_KEY:
+    if problem["type"] in _UNKNOWN_KEY:
         message = f"This key is not known here; known are {known}."
-    elif slip["type"] in _MISSING_KEY:
+    elif problem["type"] in _MISSING_KEY:
         message = f"This key is missing; known here are {known}."
     else:
-        said = slip["msg"].removeprefix("Value error, ").rstrip(".")
-        message = f"{said}, but the file says {slip['input']!r}."
+        expected = problem["msg"].removeprefix("Value error, ").rstrip(".")
+        message = f"{expected}, but the file has {problem['input']!r}."
     return BadInputError(
         message,
         source=str(file),
@@ -183,7 +183,7 @@ def _line_of(tree: yaml.Node, location: Location) -> int:
     line = tree.start_mark.line
     for part in location:
         if isinstance(node, yaml.MappingNode):
-            # Keys are compared as read, so that the file may say 0x1 where the shape says 1.
+            # Keys are compared as parsed: 0x1 in the file is 1 in the shape.
             found = [pair for pair in node.value if _scalar(pair[0]) == str(part)]
             if not found:
                 break

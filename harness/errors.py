@@ -1,4 +1,4 @@
-"""The two error families: the node is wrong, or the harness could not tell."""
+"""The two error families: the node is wrong, or the harness could not find out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class EvidencedError(Exception):
-    """An error whose message ends with the folder of the evidence, where there is one.
+    """An error whose message ends with the path of the evidence folder, if there is one.
 
-    Whoever moves that folder sets `evidence` anew.
+    Code that moves the folder sets `evidence` to the new path.
     """
 
     def __init__(self, sentence: str = "", *, evidence: Path | None = None) -> None:
@@ -26,13 +26,13 @@ class EvidencedError(Exception):
     def __str__(self) -> str:
         if self.evidence is None:
             return self.sentence
-        # After what a machine printed it would be lost at the end of a line.
+        # A message that quotes output has several lines; the path gets a line of its own.
         gap = "\n" if "\n" in self.sentence else " "
-        return f"{self.sentence}{gap}The evidence lies in '{self.evidence}'."
+        return f"{self.sentence}{gap}The evidence is in '{self.evidence}'."
 
 
 def evidenced_in(error: BaseException) -> Iterator[EvidencedError]:
-    """Yield each error in a chain or a group that may say where its evidence lies."""
+    """Yield each EvidencedError in a chain or a group of errors."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
@@ -46,17 +46,17 @@ def evidenced_in(error: BaseException) -> Iterator[EvidencedError]:
 
 
 class ExpectationError(EvidencedError, AssertionError):
-    """The node is not what was expected of it; a report calls this *failed*."""
+    """The node is not as expected; reports call this *failed*."""
 
 
 class HarnessError(EvidencedError):
-    """The harness could not find out; a report calls this *broken*, never failed."""
+    """The harness could not find out; reports call this *broken*, never failed."""
 
 
 class BadInputError(HarnessError):
-    """Something that a person wrote is wrong: names the file, the line where known, and the key.
+    """User input is wrong; the message names the file, the line if known, and the key.
 
-    `source` is what the person would open to mend it (a path, an option, a variable).
+    `source` is what the user edits to correct it: a path, an option or an environment variable.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class BadInputError(HarnessError):
 
 
 class RequirementError(HarnessError):
-    """The host lacks something; the message is one sentence that ends with the remedy."""
+    """The host lacks something; the message is one sentence that ends with what to do."""
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the names in quotes, as messages list what is known."""
+    """Return the names in quotes, separated by commas, for a message."""
     return ", ".join(f"'{name}'" for name in names) or "none"

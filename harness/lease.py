@@ -1,8 +1,8 @@
-"""A file-locked claim on something of the host, void when its holder dies.
+"""Leases: file locks on resources of the host, which end with the process that holds them.
 
-The kernel drops a `flock` with the last descriptor of the process that holds it, so a claim needs
-no daemon, no PID files and no clean-up after `kill -9`: what nobody holds any more can be taken,
-or swept away.
+The kernel releases a `flock` with the last descriptor of the process that holds it. So a lease
+needs no daemon, no PID file and no clean-up after `kill -9`: a resource without a holder can be
+leased again, or removed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _GATE_TIMEOUT_S = 60.0
 
 
 def make_private_folder(folder: Path) -> Path:
-    """Create `folder` and the parents it lacks, open to this user alone, and return it.
+    """Create `folder` and its missing parents, accessible to this user only, and return it.
 
-    Folders that are there already keep their mode: they may be the user's own, such as '/tmp'.
-    Raises RequirementError where it can't be made.
+    Existing folders keep their mode: they may be shared, such as '/tmp'. Raises RequirementError
+    where it can't be created.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -45,8 +45,8 @@ def make_private_folder(folder: Path) -> Path:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except OSError as error:
         raise RequirementError(
-            f"The folder '{folder}' can't be made ({error.strerror}); choose one that you may "
-            "write, by XDG_CACHE_HOME for the cache or by --evidence-dir for evidence."
+            f"The folder '{folder}' can't be created ({error.strerror}); choose a writable one, "
+            "by XDG_CACHE_HOME for the cache or by --evidence-dir for evidence."
         ) from error
     return folder
 
@@ -55,14 +55,14 @@ def make_private_folder(folder: Path) -> Path:
 def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
     """Hold the lock file `path`.
 
-    Raises HarnessError when somebody else holds it for longer than `timeout_s` seconds.
+    Raises HarnessError where another process holds it for longer than `timeout_s` seconds.
     """
     lock = FileLock(path)
     try:
         lock.acquire(timeout=timeout_s)
     except Timeout as error:
         raise HarnessError(
-            f"Waited {timeout_s:.0f} s for {what}, which another process holds by the lock "
+            f"Waited {timeout_s:.0f} s for {what}, which another process has locked by "
             f"'{path}'; end that process (`fuser '{path}'` names it) or wait for it."
         ) from error
     try:
@@ -75,8 +75,8 @@ def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
 def leased_folder(parent: Path, *, prefix: str, keep: bool = False) -> Iterator[Path]:
     """Give a new private folder under `parent` that is removed at the end.
 
-    The folder is leased for as long as it is in use: `sweep` removes those whose holder died.
-    With `keep` it stays, without a lease holder, until the next sweep.
+    The folder is leased while it is in use; `sweep` removes those whose holder died. With `keep`
+    it stays, without a holder, until the next sweep.
     """
     make_private_folder(parent)
     with _gate(parent):
@@ -115,26 +115,26 @@ def sweep(parent: Path) -> list[Path]:
 
 
 def _gate(parent: Path) -> contextlib.AbstractContextManager[None]:
-    """Serialise the making and the sweeping of folders, so that none is swept half-made."""
+    """Serialise creation and sweeping, so that no folder is swept before it is leased."""
     return hold(parent / _GATE_NAME, timeout_s=_GATE_TIMEOUT_S, what="the folder's gate")
 
 
 @contextlib.contextmanager
-def share(path: Path, *, deadline: Deadline) -> Iterator[None]:
-    """Hold a share in the use of what the file `path` stands for; any number may.
+def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
+    """Hold a shared lock on `path`, together with any number of other users.
 
-    Raises FileNotFoundError when the file is not there, or is taken away while this waits for
-    the `sole` user of it; WaitTimeoutError when that one takes beyond the deadline.
+    Raises FileNotFoundError where the file does not exist, or is removed while this waits for its
+    exclusive user; WaitTimeoutError where that one holds it beyond the deadline.
     """
 
-    def look() -> Observation[int]:
+    def poll() -> Observation[int]:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if _locks(path, descriptor, fcntl.LOCK_SH):
+        if _try_lock(path, descriptor, fcntl.LOCK_SH):
             return Observation(descriptor, "shared")
         os.close(descriptor)
-        return Observation(None, f"'{path}' is locked by somebody who wants it alone")
+        return Observation(None, f"'{path}' is locked exclusively")
 
-    descriptor = wait_for(f"a share in '{path}'", look, deadline, interval_s=0.02)
+    descriptor = wait_for(f"a shared lock on '{path}'", poll, deadline, interval_s=0.02)
     try:
         yield
     finally:
@@ -142,10 +142,10 @@ def share(path: Path, *, deadline: Deadline) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def sole(path: Path) -> Iterator[bool]:
-    """Try to be the only user of what the file `path` stands for, and give whether it worked.
+def try_exclusive(path: Path) -> Iterator[bool]:
+    """Try to lock `path` exclusively, and give whether that worked.
 
-    Nobody uses what has no such file.
+    A missing file has no users, so it counts as locked.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -153,13 +153,13 @@ def sole(path: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        yield _locks(path, descriptor, fcntl.LOCK_EX)
+        yield _try_lock(path, descriptor, fcntl.LOCK_EX)
     finally:
         os.close(descriptor)
 
 
-def _locks(path: Path, descriptor: int, how: int) -> bool:
-    """Tell whether the descriptor could be locked and `path` still is the file that it opened."""
+def _try_lock(path: Path, descriptor: int, how: int) -> bool:
+    """Return whether the descriptor was locked and `path` still is the file that it opened."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         there = path.stat()

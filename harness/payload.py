@@ -1,4 +1,4 @@
-"""Packs what travels into the guest as reproducible zipapps, named by their digests."""
+"""Packs the programs that run in the guest as reproducible zipapps, named by their digests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ sys.exit(main())
 
 @dataclass(frozen=True, kw_only=True)
 class Payload:
-    """The zipapp's bytes; they depend on the sources' contents and on nothing else."""
+    """A zipapp; its bytes depend on the contents of the sources and on nothing else."""
 
     content: bytes
     digest: str
@@ -44,15 +44,15 @@ def build_payload() -> Payload:
 
 
 def build_agent() -> Payload:
-    """Pack the installed `harness.agent`, which the guest's loader asks for."""
+    """Pack the installed `harness.agent`, which the loader in the guest requests."""
     return _pack("agent", agent.__file__)
 
 
 def _pack(package: str, init: str) -> Payload:
     """Pack the package whose `__init__` is given.
 
-    Every source goes in, by sorted name, uncompressed (so that the bytes do not depend on the
-    zlib at hand) and with one date.
+    All sources are included, sorted by name, uncompressed (so that the bytes do not depend on the
+    version of zlib) and with one date.
     """
     root = Path(init).parent
     members = {
@@ -73,10 +73,10 @@ def _pack(package: str, init: str) -> Payload:
 def write_payload(payload: Payload, folder: Path) -> Path:
     """Write the zipapp into `folder` under its name, and return its path.
 
-    Raises RequirementError where it can't be written there.
+    Raises RequirementError if the file cannot be written.
     """
     target = make_private_folder(folder) / payload.name
-    # A name of its own: another process may be writing the same payload.
+    # A unique name: another process may be writing the same payload.
     beside = target.with_suffix(f".{secrets.token_hex(4)}.part")
     try:
         if not target.is_file() or target.read_bytes() != payload.content:
@@ -87,7 +87,7 @@ def write_payload(payload: Payload, folder: Path) -> Path:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise RequirementError(
-            f"The payload '{target}' can't be written ({error.strerror}); choose a folder that you "
-            "may write, with some space, by XDG_CACHE_HOME."
+            f"The payload '{target}' cannot be written ({error.strerror}); set XDG_CACHE_HOME to a "
+            "folder that you may write to and that has free space."
         ) from error
     return target

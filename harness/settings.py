@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NewType
 
-import platformdirs
+from typing_extensions import Self, override
 
 from harness.errors import BadInputError
 
@@ -15,86 +16,139 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 APPLICATION = "gpu-node-harness"
-DRIVER_CHOICES = ("qemu", "libvirt", "node")
 DRIVER_VARIABLE = "HARNESS_MACHINE_DRIVER"
 URI_VARIABLE = "HARNESS_MACHINE_URI"
 STORAGE_VARIABLE = "HARNESS_MACHINE_STORAGE"
-START_CHOICES = ("clone", "cold", "both")
-EVIDENCE_CHOICES = ("on-failure", "always")
 #: What tests of nodes run with by default: each distribution of which nodes are made.
 TESTED_IMAGES = "debian-12,debian-13"
 ACCEPT_OPTION = "--accept-licence"
 #: The environment variable that does the same; several licences are separated by commas.
 ACCEPT_VARIABLE = "HARNESS_ACCEPT_LICENCE"
 
+LicenceId = NewType("LicenceId", str)
+"""The name of a licence, as recipes and `--accept-licence` write it."""
+
+
+class OptionValue(Enum):
+    """The base of an option's values; each member's value is the word on the command line."""
+
+    @classmethod
+    def words(cls) -> list[str]:
+        """Return the words that the option accepts."""
+        return [member.value for member in cls]
+
+    @classmethod
+    def parse(cls, word: str, *, source: str) -> Self:
+        """Return the member for `word`; raises BadInputError, which names `source`."""
+        try:
+            return cls(word)
+        except ValueError:
+            raise BadInputError(
+                f"'{word}' is not one of {', '.join(cls.words())}.", source=source
+            ) from None
+
+    @override
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class AcceleratorOption(OptionValue):
+    """How guests run; `AUTO` is KVM where it is proved to work, TCG elsewhere."""
+
+    AUTO = "auto"
+    KVM = "kvm"
+    TCG = "tcg"
+
+
+class MachineDriver(OptionValue):
+    """What runs machines; `NODE` runs none, and judges a node that exists."""
+
+    QEMU = "qemu"
+    LIBVIRT = "libvirt"
+    NODE = "node"
+
+
+class MachineStart(OptionValue):
+    """How machines start: from a checkpoint, by booting, or each test both ways."""
+
+    CLONE = "clone"
+    COLD = "cold"
+    BOTH = "both"
+
+
+class EvidenceMode(OptionValue):
+    """When the evidence of a test is kept."""
+
+    ON_FAILURE = "on-failure"
+    ALWAYS = "always"
+
+
+def user_cache_folder(application: str) -> Path:
+    """Return where `application` caches files, by the XDG Base Directory Specification."""
+    caches = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
+    # QEMU and ssh run in other working directories, where a relative path would not resolve.
+    return Path(caches).expanduser().absolute() / application
+
 
 def _cache() -> Path:
-    # QEMU and ssh run in folders of their own, where a relative path would lead astray.
-    return Path(platformdirs.user_cache_dir(APPLICATION)).absolute()
+    return user_cache_folder(APPLICATION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What a run was asked to do; made once, handed down, never changed.
 
-    `image` may name several images, with commas between them: suites run with each of them.
+    `image` may name several images, separated by commas: suites run with each of them.
 
-    `ci` is true where the variable CI says so: there, a machine that cannot be had is a failure
-    and not a reason to skip. Beyond `checkpoint_limit_mib` of disk, the least recently used
-    checkpoints that nobody uses are removed. `gpu_models` are folders of GPU models beside those
-    that come with the harness. `accepted_licences` are the terms that a person said yes to:
-    images that need others are neither built nor used.
+    `ci` is true where the variable CI says so: there, a missing requirement is a failure and not
+    a reason to skip. When checkpoints take more than `checkpoint_limit_mib` of disk, the least
+    recently used ones that are not in use are removed. `gpu_models` are folders of GPU models
+    beside those that come with the harness. Images under a licence that is not in
+    `accepted_licences` are neither built nor used.
 
-    `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`; under "node" the
-    URI names one that exists. Where that libvirt is another host's, disks lie in its folder
-    `machine_storage`.
+    `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`. With
+    `MachineDriver.NODE` the URI names an existing node. Where libvirt runs on a remote host,
+    disks lie in that host's folder `machine_storage`.
     """
 
-    accelerator: str = "auto"
+    accelerator: AcceleratorOption = AcceleratorOption.AUTO
     qemu: str = "qemu-system-x86_64"
     image: str = "debian-12"
     images_folder: Path = Path("images")
     gpu_models: tuple[Path, ...] = ()
     cache: Path = field(default_factory=_cache)
-    machine_driver: str = "qemu"
+    machine_driver: MachineDriver = MachineDriver.QEMU
     machine_uri: str | None = None
     machine_storage: PurePosixPath | None = None
-    machine_start: str = "clone"
-    evidence: str = "on-failure"
+    machine_start: MachineStart = MachineStart.CLONE
+    evidence: EvidenceMode = EvidenceMode.ON_FAILURE
     evidence_folder: Path = Path("evidence")
     checkpoint_limit_mib: int = 24576
-    accepted_licences: frozenset[str] = frozenset()
+    accepted_licences: frozenset[LicenceId] = frozenset()
     ci: bool = False
 
     def __post_init__(self) -> None:
-        for value, choices, source in (
-            (self.evidence, EVIDENCE_CHOICES, "--evidence"),
-            (self.machine_start, START_CHOICES, "--machine-start"),
-            (self.machine_driver, DRIVER_CHOICES, "--machine-driver"),
-        ):
-            if value not in choices:
-                raise BadInputError(f"'{value}' is none of {', '.join(choices)}.", source=source)
-        if self.machine_uri is not None and self.machine_driver == "qemu":
+        if self.machine_uri is not None and self.machine_driver is MachineDriver.QEMU:
             raise BadInputError(
-                f"'{self.machine_uri}' says where libvirt or a node is, but machines are QEMU's "
-                "own processes of this host; add --machine-driver=libvirt or node.",
+                f"'{self.machine_uri}' is the address of a libvirt daemon or a node, but "
+                "--machine-driver=qemu runs QEMU on this host; add --machine-driver=libvirt or "
+                "--machine-driver=node.",
                 source="--machine-uri",
             )
         if self.machine_storage is not None and not self.machine_storage.is_absolute():
             raise BadInputError(
-                f"'{self.machine_storage}' is a folder of another host, where no folder is the "
-                "current one; give its whole path.",
+                f"'{self.machine_storage}' is a folder on a remote host and has to be an absolute "
+                "path.",
                 source="--machine-storage",
             )
         if not all(self.images) or len(set(self.images)) < len(self.images):
             raise BadInputError(
-                f"'{self.image}' is no list of images; give names with commas between them, each "
-                "once.",
+                f"'{self.image}' is not a list of images; give names separated by commas, each once.",
                 source="--image",
             )
         if self.checkpoint_limit_mib < 0:
             raise BadInputError(
-                f"{self.checkpoint_limit_mib} is too little; give 0 or more.",
+                f"{self.checkpoint_limit_mib} is less than 0; give 0 or more MiB.",
                 source="--checkpoint-limit-mib",
             )
 
@@ -105,7 +159,7 @@ class Settings:
 
     @property
     def runs_folder(self) -> Path:
-        """Return where the folders of running machines lie; leased, swept when abandoned."""
+        """Return the parent of running machines' folders, which are leased and swept."""
         return self.cache / "runs"
 
     @property
@@ -113,12 +167,12 @@ class Settings:
         return self.cache / "images"
 
     @property
-    def stock_store(self) -> Path:
+    def cloud_image_store(self) -> Path:
         return self.cache / "stock"
 
     @property
     def derived_store(self) -> Path:
-        """Return where lies what was made of stock images."""
+        """Return the folder of what was derived from cloud images: bakes and kernels."""
         return self.cache / "derived"
 
     @property
@@ -132,27 +186,40 @@ def first_of(
     ini: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Return what the option says, or else the environment, or else the ini file."""
+    """Return the value of the option, else of the environment, else of the ini file."""
     return (
         option or (os.environ if environment is None else environment).get(variable) or ini or None
     )
 
 
-def far_path(text: str | None) -> PurePosixPath | None:
-    """Return what a path of another host says, where there is one."""
+def machine_driver(
+    option: str | None, ini: str = "", environment: Mapping[str, str] | None = None
+) -> MachineDriver:
+    """Return the driver that the option names, else the environment, else the ini file."""
+    word = first_of(option, DRIVER_VARIABLE, ini, environment)
+    if word is None:
+        return MachineDriver.QEMU
+    return MachineDriver.parse(word, source="--machine-driver")
+
+
+def remote_path(text: str | None) -> PurePosixPath | None:
+    """Return `text` as a path on a remote host, or None where there is none."""
     return None if text is None else PurePosixPath(text)
 
 
 def accepted_licences(
     given: Iterable[str], environment: Mapping[str, str] | None = None
-) -> frozenset[str]:
-    """Return what options and the environment accept; each word may name several licences."""
+) -> frozenset[LicenceId]:
+    """Return the licences that options and the environment accept.
+
+    Each option may name several, separated by commas or blanks.
+    """
     variables = os.environ if environment is None else environment
     words = (*given, variables.get(ACCEPT_VARIABLE, ""))
-    return frozenset(name for word in words for name in word.replace(",", " ").split())
+    return frozenset(LicenceId(name) for word in words for name in word.replace(",", " ").split())
 
 
 def is_ci(environment: Mapping[str, str] | None = None) -> bool:
-    """Tell whether the variable CI asks for strictness."""
+    """Return whether the variable CI is set to a true value."""
     value = (os.environ if environment is None else environment).get("CI", "")
     return value.lower() not in {"", "0", "false", "no"}

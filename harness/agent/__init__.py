@@ -1,10 +1,10 @@
-"""The guest agent: a program of the standard library alone, alive in every checkpoint.
+"""The guest agent: a program of the standard library only, which runs in every checkpoint.
 
-It travels as a zipapp over the port that it then serves. The host's client, which shares `frames`
-with it, is `harness.machine.agent`.
+The host sends it as a zipapp over the port that it then serves. The client on the host, which also
+uses `frames`, is `harness.machine.channels.agent`.
 """
 
 from __future__ import annotations
 
 PROTOCOL = 1
-"""Raised whenever an older client and a newer agent would misunderstand each other."""
+"""The protocol version; increased with each incompatible change."""

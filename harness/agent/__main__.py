@@ -1,34 +1,34 @@
-"""Serves a port; the loader calls `serve`, tests start the program by itself."""
+"""The program: the loader calls `serve`, and tests start it as a process."""
 
 from __future__ import annotations
 
 import gc
 import sys
 
-from .port import Device
+from .port import PortDevice
 from .processes import Processes
 from .server import Server
 from .system import BorrowedSystem, System
 
-#: New objects after which Python looks for cycles among them: some hundred commands.
+#: The number of new objects after which Python collects cycles: some hundred commands.
 _GARBAGE = 10_000
 
 
 def serve(fd: int, digest: str, *, is_guest: bool) -> None:
     """Serve the host at the other end of `fd`.
 
-    Only where this is the harness's own guest may a host change its clock, entropy and name.
+    The host may change the clock, entropy and name of the system only if it is a guest.
     """
-    # What is there now stays, so nobody has to look through it for garbage: a page that a clone
-    # touches is a page that it has for itself.
+    # Exclude existing objects from garbage collection: in a clone, each page that a collection
+    # touches becomes a private copy.
     gc.freeze()
     gc.set_threshold(_GARBAGE)
     system = System() if is_guest else BorrowedSystem()
-    Server(Device(fd), processes=Processes(), system=system, digest=digest).serve()
+    Server(PortDevice(fd), processes=Processes(), system=system, digest=digest).serve()
 
 
 def main() -> None:
-    """Serve the descriptor named by the first argument, and leave this machine as it is."""
+    """Serve the descriptor of the first argument; do not change this system."""
     serve(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "", is_guest=False)
 
 

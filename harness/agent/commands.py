@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from .processes import Child, Processes
 
 KILL_AFTER_S = 5.0
-"""From SIGTERM at the time limit to SIGKILL, as `timeout --kill-after=5` has it."""
+"""Time from SIGTERM at the time limit to SIGKILL, as with `timeout --kill-after=5`."""
 _UNKILLABLE_S = 1.0
 _TIME_LIMIT = 124
-#: With these the guest refuses any new process; that says nothing about the command.
+#: Errors with which the guest refuses any new process; they are not errors of the command.
 _OUT_OF_RESOURCES = frozenset({errno.ENOMEM, errno.EAGAIN, errno.ENFILE, errno.EMFILE})
 
 
 class Sink:
-    """Where a command's output and end go; this one takes everything and keeps nothing."""
+    """Receives the output and the end of a command; this class discards them."""
 
     def has_room(self) -> bool:
         return True
 
     def write(self, kind: int, chunk: bytes) -> None:
-        """Take output, of the kind of its frame."""
+        """Receive output; `kind` is the kind of its frame."""
 
     def took_stdin(self, count: int) -> None:
-        """Learn that the command has read `count` bytes more."""
+        """Note that the command has read `count` more bytes."""
 
     def ended(self, exit_code: int, *, timed_out: bool) -> None:
-        """Learn how the command ended."""
+        """Receive the end of the command."""
 
 
-class Kept(Sink):
-    """Keeps a command's stdout for the agent itself."""
+class CapturedOutput(Sink):
+    """Captures the stdout of a command that the agent itself runs."""
 
     def __init__(self, on_end: Callable[[int, bytes], None]) -> None:
         self._stdout = bytearray()
@@ -59,9 +59,9 @@ class Kept(Sink):
 class Command:
     """A running command.
 
-    It has ended when its process has, and nobody holds its output any more. At the time limit the
-    whole process group gets SIGTERM, then SIGKILL; the leader is reaped last of all, so that its
-    number stays its own while its group may still be signalled.
+    It ends when its process has ended and no process holds its output. At the time limit the whole
+    process group gets SIGTERM, then SIGKILL; the leader is reaped last, so that its pid is not
+    reused while its group may still be signalled.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Command:
         stdin: bytes | None,
         has_more_stdin: bool = False,
     ) -> None:
-        """Start `argv`; raises OSError where the guest lacks the resources to start anything."""
+        """Start `argv`; raises OSError if the guest lacks the resources to start a process."""
         self._loop = loop
         self._processes = processes
         self._sink = sink
@@ -115,8 +115,8 @@ class Command:
 
     def _refuse(self, argv: list[str], error: OSError) -> None:
         is_missing = isinstance(error, FileNotFoundError)
-        words = f"{argv[0]}: {error.strerror or error}\n"
-        self._sink.write(STDERR, words.encode(errors="surrogateescape"))
+        message = f"{argv[0]}: {error.strerror or error}\n"
+        self._sink.write(STDERR, message.encode(errors="surrogateescape"))
         self._sink.ended(127 if is_missing else 126, timed_out=False)
 
     # Output
@@ -126,7 +126,7 @@ class Command:
 
     def _on_output(self, fd: int) -> None:
         if not self._sink.has_room():
-            # A closed pipe reports itself whatever is asked for; so it is not asked at all.
+            # poll reports a closed pipe for any set of events, so the pipe is removed.
             self._loop.remove(fd)
             self._paused.add(fd)
             return
@@ -144,7 +144,7 @@ class Command:
         os.close(fd)
 
     def resume(self) -> None:
-        """Go on reading output, now that there is room again."""
+        """Continue to read output after there was no room."""
         paused, self._paused = self._paused, set()
         for fd in paused:
             self._watch_output(fd)
@@ -152,7 +152,7 @@ class Command:
     # Input
 
     def feed(self, chunk: bytes) -> None:
-        """Hand on more stdin; what the command no longer reads is thrown away."""
+        """Pass on stdin; it is discarded if the command no longer reads it."""
         if self._stdin_fd is None:
             self._sink.took_stdin(len(chunk))
             return
@@ -160,7 +160,7 @@ class Command:
         self._write_stdin()
 
     def feed_end(self) -> None:
-        """Close stdin once all of it has been read."""
+        """Close stdin when all of it has been written."""
         self._has_more_stdin = False
         self._write_stdin()
 
@@ -178,7 +178,7 @@ class Command:
                     self._loop.add(fd, WRITABLE, lambda _: self._write_stdin())
                 return
             except OSError:
-                # Nobody reads it, as with `true`: no fault of the command.
+                # The command does not read its input, such as `true`; this is not an error.
                 self._sink.took_stdin(sum(len(rest) for rest in self._stdin))
                 self._close_stdin()
                 return
@@ -214,8 +214,8 @@ class Command:
 
     def _on_kill(self) -> None:
         self.signal(signal.SIGKILL)
-        # What has left the group may hold the output for ever, and a process may hang in the
-        # kernel; the answer waits for neither.
+        # A process outside the group may hold the output, and a process may hang in the kernel;
+        # do not wait for them.
         self._timer = self._loop.call_later(_UNKILLABLE_S, self._end)
 
     def _on_exit(self, _events: int) -> None:
@@ -229,20 +229,20 @@ class Command:
             self._end()
 
     def _end(self) -> None:
-        exit_code = self._let_go()
+        exit_code = self._release()
         if self._has_timed_out:
             self._sink.ended(_TIME_LIMIT, timed_out=True)
         elif exit_code is not None:
             self._sink.ended(exit_code, timed_out=False)
 
     def kill(self) -> None:
-        """End the whole group and forget it; nobody is told."""
+        """Kill the whole group and release it, without an answer."""
         if self._child is not None:
             self.signal(signal.SIGKILL)
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> int | None:
-        """Close everything; return the leader's status where it has exited."""
+    def _release(self) -> int | None:
+        """Close everything; return the status of the leader if it has exited."""
         child, self._child = self._child, None
         if child is None:
             return None
@@ -251,14 +251,14 @@ class Command:
             self._close_output(fd)
         self._close_stdin()
         if not self._has_exited:
-            # It is reaped when it ends; nobody waits for that.
+            # Reap it when it ends, without waiting.
             self._loop.remove(child.pidfd)
-            self._loop.add(child.pidfd, READABLE, lambda _: self._bury(child))
+            self._loop.add(child.pidfd, READABLE, lambda _: self._reap_later(child))
             return None
         os.close(child.pidfd)
         return self._processes.reap(child.pid)
 
-    def _bury(self, child: Child) -> None:
+    def _reap_later(self, child: Child) -> None:
         self._loop.remove(child.pidfd)
         os.close(child.pidfd)
         self._processes.reap(child.pid)

@@ -1,4 +1,4 @@
-"""Files of the guest: read, written beside and renamed, waited for."""
+"""Files of the guest: read, write atomically, wait for."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .jobs import Answers
 
-#: How much of a file is sent in one round, so that others get their turn.
+#: How much of a file is sent in one round of the loop, so that other requests make progress.
 _CHUNKS_A_ROUND = 4
-#: inotify(7) says nothing of what a kernel makes in /proc and /sys, nor of mounts.
+#: inotify(7) does not report files of the kernel in /proc and /sys, nor mounts.
 _LOOK_AGAIN_S = 0.5
 # linux/inotify.h: ATTRIB | MOVED_TO | CREATE | DELETE_SELF | MOVE_SELF, ONLYDIR
 _WATCHED = 0x4 | 0x80 | 0x100 | 0x400 | 0x800 | 0x1000000
 
 
 class FileRead(Job):
-    """Sends a regular file, then how much it was; `{"size": null}` where there is none."""
+    """Sends a regular file, then its size; `{"size": null}` if it does not exist."""
 
     def __init__(self, answers: Answers, request: int, path: str) -> None:
         super().__init__(answers, request)
@@ -32,14 +32,14 @@ class FileRead(Job):
         self._fd = -1
         self._is_paused = False
         try:
-            # A FIFO that nobody writes must not stop the agent.
+            # Opening a FIFO without a writer must not block the agent.
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError:
             self.finish({"size": None})
             return
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             self.drop()
-            raise OSError(f"'{path}' is no regular file")
+            raise OSError(f"'{path}' is not a regular file")
         self._pump()
 
     def _pump(self) -> None:
@@ -78,7 +78,7 @@ class FileRead(Job):
 
 
 class FileWrite(Job):
-    """Takes a file's content, and renames it into place when all of it is there."""
+    """Receives the content of a file, and renames it into place when it is complete."""
 
     def __init__(self, answers: Answers, request: int, path: str, mode: int) -> None:
         super().__init__(answers, request)
@@ -114,7 +114,7 @@ class FileWrite(Job):
 
 
 class FileWait(Job):
-    """Waits until a path exists, by events of the nearest folder that is there."""
+    """Waits until a path exists, with events of the nearest existing folder."""
 
     def __init__(self, answers: Answers, request: int, path: str) -> None:
         super().__init__(answers, request)
@@ -124,7 +124,7 @@ class FileWait(Job):
         self._is_over = False
         if self._finish_if_there():
             return
-        # Where inotify can't be had, the looks now and then remain.
+        # Without inotify, only the periodic checks remain.
         with contextlib.suppress(OSError):
             self._inotify = Inotify()
             answers.loop.add(self._inotify.fd, READABLE, self._on_event)
@@ -141,7 +141,7 @@ class FileWait(Job):
         for _ in range(64):
             if self._finish_if_there() or self._inotify is None:
                 return
-            # Once it is watched, look again: it may have come in between.
+            # Check again after the watch is set: the path may have been created in between.
             if not self._inotify.watch(nearest_folder(self._path)):
                 return
 
@@ -173,10 +173,10 @@ def nearest_folder(path: str) -> str:
 
 
 class Inotify:
-    """inotify(7), which the standard library lacks, for one folder at a time."""
+    """inotify(7) for one folder at a time; the standard library has no binding."""
 
     def __init__(self) -> None:
-        # Slow to import, and seldom needed.
+        # The import is slow, and rarely needed.
         import ctypes  # noqa: PLC0415
 
         self._ctypes = ctypes
@@ -187,10 +187,10 @@ class Inotify:
         self._watch = -1
 
     def watch(self, folder: str) -> bool:
-        """Watch `folder` in place of the last one; False where that was watched already."""
+        """Watch `folder` in place of the previous one; return False if it was watched already."""
         watch: int = self._libc.inotify_add_watch(self.fd, os.fsencode(folder), _WATCHED)
         if watch < 0:
-            # It has gone again; there is another nearest folder now.
+            # The folder was removed; another folder is the nearest now.
             return True
         if watch == self._watch:
             return False

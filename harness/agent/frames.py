@@ -1,7 +1,7 @@
-"""The wire protocol, alike on both sides: bounded frames on a stream of bytes.
+"""The wire protocol, used on both sides: bounded frames on a stream of bytes.
 
-A frame is a kind (one byte), a request's id and a length (four bytes each, big-endian), and that
-many bytes. Control is JSON; what commands and files hold travels raw.
+A frame has a kind (one byte), the id of a request and a length (four bytes each, big-endian), and
+that many bytes. Control frames are JSON; the contents of commands and files are raw bytes.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-#: The most that one frame carries.
+#: The limit of one frame.
 MAX_PAYLOAD = 65536
-#: The most that one request or answer carries in its `MORE` frames.
+#: The limit of one request or answer, with its `MORE` frames.
 MAX_MESSAGE = 8 << 20
-#: How many bytes of a stream may be on their way before the reader has said `CREDIT`.
+#: How many bytes of a stream may be sent before the reader sends `CREDIT`.
 STDIN_WINDOW = 256 << 10
 OUTPUT_WINDOW = 1 << 20
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
-#: What `json.loads` comes down to. A clone runs everything for the first time, and under emulation
-#: what runs for the first time has to be translated first; a regular expression is long.
+#: The core of `json.loads`, without its regular expressions. In a clone all code runs for the first
+#: time, and emulation must translate it first, which takes long for a regular expression.
 _decode = json.JSONDecoder().raw_decode
 _HEADER = Struct(">BII")
 HEADER_BYTES = _HEADER.size
 
-# What the loader says and gets.
+# Frames from and to the loader.
 BOOT, PROGRAM, PROGRAM_END = 0x01, 0x02, 0x03
 # Requests.
 HELLO, PING, REMEMBER, SETTLE = 0x10, 0x11, 0x12, 0x13
 RUN, SIGNAL, CANCEL = 0x14, 0x15, 0x16
 READ, WRITE, WAIT_FILE, WAIT_UNIT, SNAPSHOT = 0x17, 0x18, 0x19, 0x1A, 0x1B
-# Parts of either.
+# Parts of requests and answers.
 MORE, DATA, DATA_END, CREDIT = 0x20, 0x21, 0x22, 0x23
 # Answers.
 STDOUT, STDERR, RESULT, ERROR = 0x30, 0x31, 0x32, 0x33
-# A mark in the stream.
+# Synchronization of the stream.
 SYNC = 0xFF
 
 NAMES = {
@@ -71,25 +71,25 @@ NAMES = {
 
 
 class ProtocolError(Exception):
-    """The stream is not what this protocol writes."""
+    """The stream does not follow the protocol."""
 
 
 def encode(kind: int, request: int, payload: bytes = b"") -> bytes:
     """Return one frame."""
     if len(payload) > MAX_PAYLOAD:
         raise ProtocolError(
-            f"A frame of {len(payload)} bytes was to be sent, but {MAX_PAYLOAD} are the most."
+            f"A frame of {len(payload)} bytes cannot be sent; the limit is {MAX_PAYLOAD}."
         )
     return _HEADER.pack(kind, request, len(payload)) + payload
 
 
 def encode_message(kind: int, request: int, payload: bytes) -> bytes:
-    """Return the frames of a message that may be longer than one of them."""
+    """Return the frames of a message that may be longer than one frame."""
     if len(payload) <= MAX_PAYLOAD:
         return _HEADER.pack(kind, request, len(payload)) + payload
     if len(payload) > MAX_MESSAGE:
         raise ProtocolError(
-            f"A message of {len(payload)} bytes was to be sent, but {MAX_MESSAGE} are the most."
+            f"A message of {len(payload)} bytes cannot be sent; the limit is {MAX_MESSAGE}."
         )
     parts = [payload[at : at + MAX_PAYLOAD] for at in range(0, len(payload), MAX_PAYLOAD)]
     last = parts.pop()
@@ -114,34 +114,34 @@ def parse(payload: bytes) -> Any:
 
 
 def from_json(payload: bytes) -> dict[str, object]:
-    """Parse an object of JSON; raises ProtocolError."""
+    """Parse a JSON object; raises ProtocolError."""
     value = parse(payload)
     if not isinstance(value, dict):
         raise ProtocolError(f"A frame holds no JSON object: {payload[:80]!r}.")
     return value
 
 
-#: A frame that means nothing, always of these bytes. Whoever has lost the frames' beginnings, or
-#: has not seen any yet, throws everything away until these bytes come.
+#: A frame without a meaning, always with these bytes. A reader that does not know where frames begin
+#: discards everything up to these bytes.
 SYNC_FRAME = encode(SYNC, 0x5A5AA5A5, b"\x00harness-agent\xff")
 
 
 class Decoder:
-    """Takes a stream apart, however it was cut into pieces."""
+    """Decodes a stream that comes in pieces of any size."""
 
     def __init__(self, *, is_synced: bool) -> None:
         self._buffer = bytearray()
         self._is_synced = is_synced
 
     def lose_sync(self) -> None:
-        """Forget what came, and skip what comes up to the next `SYNC_FRAME`."""
+        """Discard the buffer, and skip everything up to the next `SYNC_FRAME`."""
         self._buffer.clear()
         self._is_synced = False
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """Yield the frames that `data` completes, as kind, request and payload.
 
-        Raises ProtocolError at a frame that can't be one, after those before it.
+        Raises ProtocolError for an invalid frame, after yielding those before it.
         """
         buffer = self._buffer
         buffer += data
@@ -152,11 +152,11 @@ class Decoder:
             while end - at >= HEADER_BYTES:
                 kind, request, length = _HEADER.unpack_from(buffer, at)
                 if kind not in NAMES:
-                    raise ProtocolError(f"There is no kind {kind:#04x} of frame.")
+                    raise ProtocolError(f"A frame has the unknown kind {kind:#04x}.")
                 if length > MAX_PAYLOAD:
                     raise ProtocolError(
-                        f"A frame '{NAMES[kind]}' claims {length} bytes, but {MAX_PAYLOAD} are "
-                        "the most."
+                        f"A frame '{NAMES[kind]}' has a length of {length} bytes; the limit is "
+                        f"{MAX_PAYLOAD}."
                     )
                 after = at + HEADER_BYTES + length
                 if after > end:
@@ -166,7 +166,7 @@ class Decoder:
                 if kind != SYNC:
                     yield kind, request, payload
                     if not self._is_synced:
-                        # Lost while the frame was looked at; the buffer is another's by now.
+                        # `lose_sync` was called meanwhile, and has cleared the buffer.
                         at = 0
                         return
         finally:

@@ -1,4 +1,4 @@
-"""What a request that is not answered at once is to the server."""
+"""Jobs: requests that are not answered at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from .port import Port
     from .processes import Processes
 
-#: Consumed bytes are told in sums of about this, well below any window.
+#: Consumed bytes are reported in steps of this size, far below any window.
 _CREDIT_STEP = 64 << 10
 
 
 class Answers:
-    """The way back to the host, and what jobs work with."""
+    """What jobs use: the loop, the port to the host, and processes."""
 
     def __init__(self, loop: Loop, port: Port, processes: Processes) -> None:
         self.loop = loop
@@ -25,7 +25,7 @@ class Answers:
 
 
 class Job:
-    """A request that goes on. Its methods ignore what it has no use for."""
+    """A request that is in progress; by default, its methods do nothing."""
 
     def __init__(self, answers: Answers, request: int) -> None:
         self.answers = answers
@@ -33,61 +33,61 @@ class Job:
         self._consumed = 0
         answers.jobs[request] = self
 
-    # What the host says
+    # Calls for frames of the host
 
     def feed(self, chunk: bytes) -> None:
-        """Take more of what the host streams."""
+        """Receive a part of the stream from the host."""
 
     def feed_end(self) -> None:
-        """Learn that the host streams no more."""
+        """Receive the end of the stream from the host."""
 
     def credit(self, count: int) -> None:
-        """Learn that the host has consumed `count` bytes more."""
+        """Note that the host has consumed `count` more bytes."""
 
     def signal(self, number: int) -> None:
-        """Take a signal for a command."""
+        """Send a signal to the command."""
 
     def cancel(self) -> None:
-        """Stop, and say so."""
+        """Stop, and answer that the job was cancelled."""
         self.finish({"cancelled": True})
 
-    # What the server does
+    # Calls of the server
 
     def resume(self) -> None:
-        """Go on, where there was no room before."""
+        """Continue after the port had no room."""
 
     def drop(self) -> None:
-        """Let go of everything; nobody is told."""
+        """Release all resources without an answer."""
 
-    # What a job does
+    # Calls of the job itself
 
     def output(self, kind: int, chunk: bytes) -> None:
         self.answers.port.output(encode(kind, self.request, chunk))
 
     def give_credit(self, count: int) -> None:
-        """Tell the host in steps how much was consumed."""
+        """Report consumed bytes to the host, in steps."""
         self._consumed += count
         if self._consumed >= _CREDIT_STEP:
             frame = encode(CREDIT, self.request, self._consumed.to_bytes(4, "big"))
             self._consumed = 0
             self.answers.port.answer(frame)
 
-    def tell_progress(self, seen: dict[str, object]) -> None:
-        """Say what was seen last, for the sentence that the host would raise at its deadline."""
+    def report_progress(self, seen: dict[str, object]) -> None:
+        """Report the last observation, for the message that the host raises at its deadline."""
         self.output(DATA, to_json(seen))
 
     def finish(self, result: dict[str, object]) -> None:
-        """Answer, after all of this job's output."""
+        """Answer after all output of this job."""
         self._end(RESULT, result)
 
     def finish_with(self, result: bytes) -> None:
-        """Answer with what is JSON already, and short."""
+        """Answer with a short result that is already JSON."""
         if self.answers.jobs.pop(self.request, None) is not None:
             self.drop()
             self.answers.port.output(encode(RESULT, self.request, result))
 
     def fail(self, error: Exception) -> None:
-        """Answer why it could not be done."""
+        """Answer with the error."""
         self._end(ERROR, {"message": describe(error)})
 
     def _end(self, kind: int, answer: dict[str, object]) -> None:
@@ -97,13 +97,13 @@ class Job:
             self.drop()
             message = encode_message(kind, self.request, to_json(answer))
         except Exception as error:
-            told = to_json({"message": describe(error)})
-            message = encode_message(ERROR, self.request, told)
+            text = to_json({"message": describe(error)})
+            message = encode_message(ERROR, self.request, text)
         self.answers.port.output(message)
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as a person reads it."""
+    """Return an error as text for a message."""
     if isinstance(error, OSError) and error.strerror:
         about = f" '{error.filename}'" if error.filename else ""
         return f"{error.strerror}{about}"

@@ -1,4 +1,4 @@
-"""One thread's events: descriptors, times, and work that goes on while there is room."""
+"""An event loop for one thread: descriptors, timers and deferred calls."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 READABLE = select.POLLIN
 WRITABLE = select.POLLOUT
 
-#: The owner of what belongs to no request.
+#: The owner of callbacks that belong to no request.
 NOBODY = 0
-#: The longest that one round waits; poll takes no more than some weeks.
+#: The limit of one wait; the timeout of poll is limited to some weeks.
 _LONGEST_S = 3600.0
 
 
 class Loop:
-    """Calls back. Poll itself, since every layer above it costs an emulated guest time.
+    """Calls back for events. It uses poll directly, because layers above it cost an emulated guest time.
 
-    Nor epoll: the guest's kernel has more to do for each of a few descriptors that come and go.
+    epoll needs more system calls for the few descriptors that are added and removed all the time.
 
-    Whatever is registered belongs to the `owner` of that moment, and so does what its callbacks
-    register. What a callback raises goes to `on_error` with its owner, and ends nobody else.
+    A callback belongs to the `owner` at the time of its registration, and so do callbacks that it
+    registers. An exception of a callback goes to `on_error` with its owner; other callbacks go on.
     """
 
     def __init__(self, on_error: Callable[[int, Exception], None]) -> None:
@@ -44,12 +44,12 @@ class Loop:
         self._poll.modify(fd, events)
 
     def remove(self, fd: int) -> None:
-        """Forget `fd`, where it is known."""
+        """Remove `fd`, if it is registered."""
         if self._callbacks.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> int:
-        """Call back once; returns what `cancel_timer` takes."""
+        """Call back once; returns the id for `cancel_timer`."""
         self._next_timer += 1
         self._timers[self._next_timer] = (time.monotonic() + seconds, self.owner, callback)
         return self._next_timer
@@ -58,11 +58,11 @@ class Loop:
         self._timers.pop(timer, None)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back in the next round, which then does not wait."""
+        """Call back in the next round, without waiting."""
         self._soon.append((self.owner, callback))
 
     def run_once(self, limit_s: float | None = None) -> None:
-        """Wait for one round of events, `limit_s` at most, and call back."""
+        """Wait for events, at most `limit_s`, and call back."""
         timeout = _LONGEST_S if limit_s is None else limit_s
         if self._soon:
             timeout = 0.0
@@ -70,7 +70,7 @@ class Loop:
             left = max(0.0, min(self._timers.values(), key=_when)[0] - time.monotonic())
             timeout = min(left, timeout)
         for fd, events in self._poll.poll(timeout * 1000):
-            # One callback of this round may have ended another's descriptor.
+            # A callback of this round may have removed the descriptor.
             entry = self._callbacks.get(fd)
             if entry is not None:
                 self.owner, callback = entry
@@ -101,7 +101,7 @@ class Loop:
         owner = entry[0]
         self._on_error(owner, error)
         if owner != NOBODY and self._callbacks.get(fd) is entry:
-            # Nobody let go of it, and it would report itself for ever.
+            # It is still registered and would be reported again and again.
             self.remove(fd)
 
 

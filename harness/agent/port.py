@@ -1,4 +1,4 @@
-"""The agent's end of the port: frames in, frames out, never more than a bounded amount of them."""
+"""The agent's end of the port: receives and sends frames, with bounded buffers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from .loop import Loop
 
-#: While nobody holds the host's end, a virtio-serial port is always "ready"; so it is only looked
-#: at this often.
-_AWAY_S = 0.02
-#: Output that waits for the port; commands are not read from beyond that.
+#: While the host's end is closed, poll always reports a virtio-serial port as ready; so the port is
+#: only checked at this interval.
+_RECHECK_S = 0.02
+#: Limit of queued output; beyond it, the output of commands is not read.
 _ROOM_BYTES = 256 << 10
 
 
-class Device:
-    """A descriptor that the host may leave and come back to."""
+class PortDevice:
+    """The descriptor of the port, which the host may close and open again."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -40,7 +40,7 @@ class Device:
         return not any(events & select.POLLHUP for _, events in self._poll.poll(0))
 
     def read(self) -> bytes | None:
-        """Return what came, None where nothing did, b"" where the host has gone."""
+        """Return the data, None if there is none, b"" if the host has closed its end."""
         try:
             return os.read(self._fd, MAX_PAYLOAD)
         except BlockingIOError:
@@ -51,37 +51,37 @@ class Device:
             return b""
 
     def write(self, data: memoryview) -> int | None:
-        """Return how much was taken, None where the host has gone."""
+        """Return how many bytes were written, None if the host has closed its end."""
         try:
             return os.write(self._fd, data)
         except BlockingIOError:
             return 0
         except OSError:
-            # EPIPE, ENODEV, ECONNRESET: whoever was to read it has gone.
+            # EPIPE, ENODEV, ECONNRESET: the host has closed its end.
             return None
 
 
 class Port:
     """Frames over a device.
 
-    Answers overtake the output of commands, so a flood of it delays nobody else. `on_frame` gets
-    kind, request and payload; `on_trouble` a sentence about a stream that is none of ours;
-    `on_room` is called when output may flow again after `has_room` has said no.
+    Answers are sent before queued output of commands, so that output does not delay them.
+    `on_frame` gets kind, request and payload; `on_stream_error` a sentence about an invalid stream;
+    `on_room` is called when there is room again after `has_room` was False.
     """
 
     def __init__(
         self,
         loop: Loop,
-        device: Device,
+        device: PortDevice,
         *,
         on_frame: Callable[[int, int, bytes], None],
-        on_trouble: Callable[[str], None],
+        on_stream_error: Callable[[str], None],
         on_room: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._device = device
         self._on_frame = on_frame
-        self._on_trouble = on_trouble
+        self._on_stream_error = on_stream_error
         self._on_room = on_room
         self._decoder = Decoder(is_synced=False)
         self._partial: memoryview | None = None
@@ -101,20 +101,20 @@ class Port:
         return False
 
     def answer(self, frames: bytes) -> None:
-        """Send frames before all output that waits."""
+        """Send frames before all queued output."""
         if self._fd >= 0:
             self._control.append(frames)
             self._flush()
 
     def output(self, frames: bytes) -> None:
-        """Send frames after all output that waits."""
+        """Send frames after all queued output."""
         if self._fd >= 0:
             self._output.append(frames)
             self._output_bytes += len(frames)
             self._flush()
 
     def drop_output(self) -> None:
-        """Forget all that waits, but for the rest of a frame that is half sent."""
+        """Discard all queued frames, except the rest of a frame that is partly sent."""
         self._control.clear()
         self._output.clear()
         self._output_bytes = 0
@@ -160,7 +160,7 @@ class Port:
         if events & READABLE:
             data = self._device.read()
             if data:
-                self._take(data)
+                self._decode(data)
                 return
             if data == b"":
                 self._leave()
@@ -168,19 +168,19 @@ class Port:
         if events & ~(READABLE | WRITABLE):
             self._leave()
 
-    def _take(self, data: bytes) -> None:
+    def _decode(self, data: bytes) -> None:
         try:
             for kind, request, payload in self._decoder.feed(data):
                 self._on_frame(kind, request, payload)
         except ProtocolError as error:
             self._decoder.lose_sync()
-            self._on_trouble(str(error))
+            self._on_stream_error(str(error))
 
     def _leave(self) -> None:
-        """Nobody is there: forget what was meant for them, and look again after a while."""
+        """Discard queued frames, because the host has closed its end, and check again later."""
         if self._fd < 0:
             return
-        # It may be a request's own output that found out.
+        # The caller may be the output of a request.
         owner, self._loop.owner = self._loop.owner, NOBODY
         self._loop.remove(self._fd)
         self._fd = -1
@@ -190,12 +190,12 @@ class Port:
         if self._was_full:
             self._was_full = False
             self._loop.call_soon(self._on_room)
-        self._loop.call_later(_AWAY_S, self._come_back)
+        self._loop.call_later(_RECHECK_S, self._come_back)
         self._loop.owner = owner
 
     def _come_back(self) -> None:
         if not self._device.has_host():
-            self._loop.call_later(_AWAY_S, self._come_back)
+            self._loop.call_later(_RECHECK_S, self._come_back)
             return
         self._fd = self._device.fileno()
         self._events = READABLE

@@ -1,4 +1,4 @@
-"""Starts, signals and reaps processes, at the least that Python can do for each."""
+"""Starts, signals and reaps processes, at the lowest cost that Python allows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import signal
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: What systemd tells a service of itself, and what of Python's own start nobody else should see.
-_NOT_HANDED_ON = frozenset(
+#: Variables of systemd for this service, and of Python's start, that commands must not get.
+_NOT_INHERITED = frozenset(
     {
         *("INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID"),
         *("LC_CTYPE", "MAINPID", "NOTIFY_SOCKET", "SYSTEMD_EXEC_PID", "WATCHDOG_PID"),
@@ -16,12 +16,12 @@ _NOT_HANDED_ON = frozenset(
     }
 )
 _OOM_SCORE = "/proc/self/oom_score_adj"
-#: Python ignores these; a program expects them to be as they are by default.
+#: Signals that Python ignores; programs expect the default.
 _SIGNALS_TO_RESET = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Child:
-    """A process that leads a group of its own, and our ends of its pipes."""
+    """A process that leads its own group, and the agent's ends of its pipes."""
 
     __slots__ = ("pid", "pidfd", "stderr", "stdin", "stdout")
 
@@ -43,7 +43,7 @@ class Processes:
         self._oom_fd, self._oom_score = _own_oom_score()
 
     def spawn(self, argv: list[str], env: dict[str, str] | None, *, has_stdin: bool) -> Child:
-        """Start `argv`. Raises OSError where it can't be started; nothing is left open then."""
+        """Start `argv`; raises OSError if it cannot be started, and then leaves nothing open."""
         opened: list[int] = []
         try:
             out, child_out = os.pipe()
@@ -81,10 +81,10 @@ class Processes:
             environment = {**environment, **env}
             path = env.get("PATH")
         if path is not None:
-            # The program is looked for on the path of the process that starts it.
+            # posix_spawnp searches the PATH of the calling process.
             os.environ["PATH"] = path
         if self._oom_fd is not None:
-            # The agent is spared when memory runs out; what it starts must not be.
+            # The agent is protected from the OOM killer; the commands must not be.
             os.pwrite(self._oom_fd, b"0", 0)
         try:
             return os.posix_spawnp(
@@ -106,31 +106,31 @@ class Processes:
                 os.environ["PATH"] = self._environment["PATH"]
 
     def signal_group(self, pid: int, number: int) -> None:
-        """Signal the group that process `pid` leads; one that has ended is no error.
+        """Signal the group of process `pid`; it is not an error if the process has ended.
 
-        Only while `pid` has not been reaped: until then no other process can have its number.
+        Call it only before `pid` is reaped, because then the pid may be reused.
         """
         if pid <= 1:
-            # 0 would be our own group, 1 that of init.
+            # 0 is the group of the agent, 1 that of init.
             raise ValueError(f"There is no command with the process group {pid}.")
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, number)
 
     def reap(self, pid: int) -> int:
-        """Return how an ended process ended: its exit status, or minus the signal."""
+        """Return the exit status of an ended process, or the negative signal."""
         _, status = os.waitpid(pid, 0)
         return os.waitstatus_to_exitcode(status)
 
 
 def base_environment(own: dict[str, str]) -> dict[str, str]:
-    """Return what commands get of the agent's environment: about what a login of root has."""
-    kept = {name: value for name, value in own.items() if name not in _NOT_HANDED_ON}
+    """Return the environment of commands: similar to that of a login of root."""
+    kept = {name: value for name, value in own.items() if name not in _NOT_INHERITED}
     root = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/sh"}
     return {"PATH": DEFAULT_PATH, **root, **kept}
 
 
 def _own_oom_score() -> tuple[int | None, bytes]:
-    """Open the agent's own score, where it has one that its children must not inherit."""
+    """Open the agent's OOM score, if it has one that its children must not inherit."""
     try:
         fd = os.open(_OOM_SCORE, os.O_RDWR)
     except OSError:
@@ -138,7 +138,7 @@ def _own_oom_score() -> tuple[int | None, bytes]:
     score = os.pread(fd, 32, 0).strip()
     try:
         if score not in {b"0", b""}:
-            # Find out now whether it may be taken back.
+            # Check now whether the score may be restored.
             os.pwrite(fd, b"0", 0)
             os.pwrite(fd, score, 0)
             return fd, score

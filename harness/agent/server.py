@@ -1,4 +1,4 @@
-"""Answers the host's requests, one thread for all of them."""
+"""Answers the requests of the host, all in one thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .port import Device
+    from .port import PortDevice
     from .processes import Processes
     from .system import System
 
@@ -26,23 +26,23 @@ _NO_REQUEST = 0
 
 
 class Server:
-    """The agent: what it remembers, it remembers in this process alone."""
+    """The agent; it keeps all state in this process."""
 
     def __init__(
-        self, device: Device, *, processes: Processes, system: System, digest: str
+        self, device: PortDevice, *, processes: Processes, system: System, digest: str
     ) -> None:
         self.loop = Loop(self._on_error)
         self._system = system
         self._digest = digest
         self._boot_id = system.boot_id()
         self._session = ""
-        self._learn(None)
+        self._set_nonce(None)
         self._parts: dict[int, bytes] = {}
         self._port = Port(
             self.loop,
             device,
             on_frame=self._on_frame,
-            on_trouble=self._on_trouble,
+            on_stream_error=self._on_stream_error,
             on_room=self._on_room,
         )
         self._answers = Answers(self.loop, self._port, processes)
@@ -67,16 +67,16 @@ class Server:
         }
 
     def serve(self) -> None:
-        """Answer for ever."""
+        """Answer requests without end."""
         while True:
             self.loop.run_once()
 
-    # What comes in
+    # Input
 
     def _on_frame(self, kind: int, request: int, payload: bytes) -> None:
         verb = self._verbs.get(kind)
         if verb is None:
-            # What the loader missed, or an answer; nothing that anybody waits for.
+            # A frame for the loader, or an answer: nothing waits for a reply.
             return
         parts = self._parts.pop(request, None)
         if parts is not None and kind != frames.MORE:
@@ -95,16 +95,16 @@ class Server:
         loop.owner = NOBODY
 
     def _on_error(self, request: int, error: Exception) -> None:
-        """Let a request fail, and nothing else."""
+        """Report an error for one request only."""
         if request == NOBODY:
-            # The port's own trouble. systemd starts the agent anew.
+            # An error of the port. systemd restarts the agent.
             raise error
         job = self._jobs.get(request)
         if job is not None:
             job.fail(error)
 
-    def _on_trouble(self, trouble: str) -> None:
-        self._answer(frames.ERROR, _NO_REQUEST, {"message": trouble})
+    def _on_stream_error(self, message: str) -> None:
+        self._answer(frames.ERROR, _NO_REQUEST, {"message": message})
 
     def _on_room(self) -> None:
         for request, job in list(self._jobs.items()):
@@ -125,24 +125,24 @@ class Server:
     def _hello(self, request: int, payload: bytes) -> None:
         session = str(parse(payload)["session"])
         if session != self._session:
-            # Whoever began these can't be told how they end.
+            # The client that started these jobs is gone.
             for job in list(self._jobs.values()):
                 job.drop()
             self._jobs.clear()
             self._parts.clear()
             self._port.drop_output()
             self._session = session
-        # What was asked, and more: a clone's first answers need no encoder.
-        told = payload.rstrip()[:-1] + self._welcome
-        self._port.answer(frames.SYNC_FRAME + frames.encode(frames.RESULT, request, told))
+        # The answer extends the request, so that a clone's first answers need no JSON encoder.
+        answer = payload.rstrip()[:-1] + self._welcome
+        self._port.answer(frames.SYNC_FRAME + frames.encode(frames.RESULT, request, answer))
 
     def _ping(self, request: int, _payload: bytes) -> None:
         self._port.answer(frames.encode(frames.RESULT, request, b"{}"))
 
     def _remember(self, request: int, payload: bytes) -> None:
-        self._learn(str(parse(payload)["nonce"]))
+        self._set_nonce(str(parse(payload)["nonce"]))
         self._system.prepare()
-        # A checkpoint follows: what clones would have to import, each for itself, comes along.
+        # A checkpoint follows: import now what every clone would have to import.
         import ctypes  # noqa: F401, PLC0415
         import glob  # noqa: F401, PLC0415
         import hashlib  # noqa: F401, PLC0415
@@ -150,14 +150,14 @@ class Server:
 
         self._result(request, {})
 
-    def _learn(self, nonce: str | None) -> None:
-        told = {
+    def _set_nonce(self, nonce: str | None) -> None:
+        welcome = {
             "protocol": PROTOCOL,
             "digest": self._digest,
             "boot_id": self._boot_id,
             "has_nonce": nonce is not None,
         }
-        self._welcome = b"," + frames.to_json(told)[1:]
+        self._welcome = b"," + frames.to_json(welcome)[1:]
         self._nonce = b"null" if nonce is None else frames.to_json(nonce)
 
     def _settle(self, request: int, payload: bytes) -> None:
@@ -169,12 +169,12 @@ class Server:
             self._system.set_hostname(asked["hostname"])
         if asked.get("instance_id") is not None:
             self._system.set_instance_id(asked["instance_id"])
-        told = b'{"nonce":%b,"before_ns":%d,"wall_ns":%d}' % (
+        answer = b'{"nonce":%b,"before_ns":%d,"wall_ns":%d}' % (
             self._nonce,
             before,
             self._system.wall_ns(),
         )
-        self._port.answer(frames.encode(frames.RESULT, request, told))
+        self._port.answer(frames.encode(frames.RESULT, request, answer))
 
     # Commands
 
@@ -198,7 +198,7 @@ class Server:
         parts = self._parts.pop(request, b"") + payload
         if len(parts) > frames.MAX_MESSAGE:
             raise frames.ProtocolError(
-                f"A request has more than {frames.MAX_MESSAGE} bytes without its streams."
+                f"A request has more than {frames.MAX_MESSAGE} bytes; the limit excludes its streams."
             )
         self._parts[request] = parts
 
@@ -243,7 +243,7 @@ class Server:
 
 
 class RunJob(Job, Sink):
-    """A command whose output the host gets as it comes."""
+    """A command whose output is sent to the host as it is written."""
 
     def __init__(
         self, answers: Answers, request: int, asked: dict[str, object], stdin: bytes
@@ -251,12 +251,12 @@ class RunJob(Job, Sink):
         Job.__init__(self, answers, request)
         self._window = frames.OUTPUT_WINDOW
         self._started = time.monotonic()
-        # "none", "all" of it in the request, or "more" to come.
+        # "none", "all" (the request has all of it) or "more" (further frames follow).
         self._stdin_form = asked["stdin"]
         self._command: Command | None = None
         argv, env, limit_s = asked["argv"], asked.get("env"), asked["limit_s"]
         if not isinstance(argv, list) or not argv or not isinstance(limit_s, (int, float)):
-            raise frames.ProtocolError("A command needs an argv and a limit in seconds.")
+            raise frames.ProtocolError("A command needs 'argv' and 'limit_s', a limit in seconds.")
         command = Command(
             answers.loop,
             answers.processes,
@@ -283,7 +283,7 @@ class RunJob(Job, Sink):
             self.give_credit(count)
 
     def ended(self, exit_code: int, *, timed_out: bool) -> None:
-        # JSON without an encoder: of all answers this one is given most often.
+        # JSON without an encoder, because this is the most frequent answer.
         self.finish_with(
             b'{"exit_code":%d,"timed_out":%b,"duration_s":%.6f}'
             % (

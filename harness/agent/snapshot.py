@@ -1,4 +1,8 @@
-"""The node's state: kernel, modules, PCI functions, mounts, units, and what lies at some paths."""
+"""A snapshot of the node's state: kernel, modules, PCI functions, mounts, units and paths.
+
+The host parses it (`machine.channels.node_snapshot`) and compares two of them
+(`evidence.state_diff`), to test what an action changes on a node, such as a second boot.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import json
 import os
 import stat
 
-from .commands import Command, Kept
+from .commands import CapturedOutput, Command
 from .jobs import Job
 
 TYPE_CHECKING = False
@@ -16,9 +20,9 @@ if TYPE_CHECKING:
     from .jobs import Answers
 
 _UNITS_S = 60.0
-#: Files up to this size tell their digest.
+#: The digest is included for files up to this size.
 _DIGEST_BYTES = 1 << 20
-#: More paths than this are not told; the answer says that there were more.
+#: The limit of paths; the answer says if there are more.
 MOST_PATHS = 20_000
 _PATHS_A_ROUND = 50
 _UNIT_KEYS = ("unit", "load", "active", "sub")
@@ -26,7 +30,7 @@ _PCI = "/sys/bus/pci/devices"
 
 
 class Snapshot(Job):
-    """Gathers the state, a little a round, so that others get their turn."""
+    """Collects the state in small steps, so that other requests make progress."""
 
     def __init__(self, answers: Answers, request: int, patterns: list[str]) -> None:
         super().__init__(answers, request)
@@ -38,7 +42,7 @@ class Snapshot(Job):
             units = Command(
                 answers.loop,
                 answers.processes,
-                Kept(self._on_units),
+                CapturedOutput(self._on_units),
                 [
                     *("systemctl", "list-units", "--all", "--full", "--no-pager"),
                     "--output=json",
@@ -112,7 +116,7 @@ class Snapshot(Job):
 
 
 def parse_units(text: str) -> list[dict[str, str]]:
-    """Parse `systemctl list-units`, as JSON or as systemd before 246 prints it: name and states."""
+    """Parse `systemctl list-units`, as JSON or as systemd before 246 prints it."""
     try:
         rows = [[str(unit.get(key, "")) for key in _UNIT_KEYS] for unit in json.loads(text)]
     except ValueError:
@@ -122,7 +126,7 @@ def parse_units(text: str) -> list[dict[str, str]]:
 
 
 def parse_mount(line: str) -> dict[str, str]:
-    """Parse a line of `/proc/self/mounts`, where blanks are octal escapes."""
+    """Parse a line of `/proc/self/mounts`, where spaces are octal escapes."""
     source, target, kind, options = (
         word.encode("latin-1", "replace").decode("unicode_escape") if "\\" in word else word
         for word in line.split(" ")[:4]
@@ -136,31 +140,31 @@ def pci_function(folder: str, slot: str) -> dict[str, object]:
         driver: str | None = os.path.basename(os.readlink(f"{folder}/driver"))
     except OSError:
         driver = None
-    told: dict[str, object] = {"slot": slot, "driver": driver}
+    state: dict[str, object] = {"slot": slot, "driver": driver}
     for name, file in (("vendor", "vendor"), ("device", "device"), ("class_code", "class")):
-        told[name] = _text(f"{folder}/{file}").removeprefix("0x")
-    return told
+        state[name] = _text(f"{folder}/{file}").removeprefix("0x")
+    return state
 
 
 def path_state(path: str) -> dict[str, object] | None:
-    """Return what lies at `path`, None where nothing does any more."""
+    """Return the state of `path`, or None if it no longer exists."""
     try:
         found = os.lstat(path)
-        told: dict[str, object] = {
+        state: dict[str, object] = {
             "kind": _kind(found.st_mode),
             "mode": stat.S_IMODE(found.st_mode),
             "size": found.st_size,
             "mtime_ns": found.st_mtime_ns,
         }
         if stat.S_ISLNK(found.st_mode):
-            told["target"] = os.readlink(path)
+            state["target"] = os.readlink(path)
         elif stat.S_ISREG(found.st_mode) and found.st_size <= _DIGEST_BYTES:
-            told["sha256"] = _digest(path)
+            state["sha256"] = _digest(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         return {"kind": "?", "mode": 0, "size": 0, "mtime_ns": 0, "trouble": str(error)}
-    return told
+    return state
 
 
 def _kind(mode: int) -> str:

@@ -1,4 +1,4 @@
-"""What of the guest's own state the agent changes; tests put another in its place."""
+"""The state of the guest that the agent changes; tests replace it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class System:
-    """The guest that this process runs in, as root; paths are below `root`."""
+    """The guest in which this process runs, as root; paths are below `root`."""
 
     def __init__(self, root: str = "") -> None:
         self._root = root
@@ -32,9 +32,9 @@ class System:
         time.clock_settime_ns(time.CLOCK_REALTIME, wall_ns)
 
     def add_entropy(self, entropy: bytes) -> None:
-        """Credit `entropy` to the kernel, and have its generator take it up at once.
+        """Credit `entropy` to the kernel, and reseed its generator at once.
 
-        Clones of one checkpoint would else draw the same random numbers for minutes.
+        Otherwise clones of one checkpoint would get the same random numbers for minutes.
         """
         head = struct.pack("ii", 8 * len(entropy), len(entropy))
         fd = self._random()
@@ -42,12 +42,12 @@ class System:
         try:
             fcntl.ioctl(fd, _RNDRESEEDCRNG)
         except OSError as error:
-            # The generator had no seed at all until now, so there is nothing to replace.
+            # The generator has no seed yet, so there is nothing to replace.
             if error.errno != errno.ENODATA:
                 raise
 
     def prepare(self) -> None:
-        """Do now, for the clones of a checkpoint that follows, what each would have to do."""
+        """Do work in advance that each clone of the following checkpoint would have to do."""
         self._random()
 
     def _random(self) -> int:
@@ -56,38 +56,38 @@ class System:
         return self._random_fd
 
     def set_hostname(self, hostname: str) -> None:
-        # The same as sethostname(2), without the import of all of `socket`.
+        # The same as sethostname(2), without importing `socket`.
         _put(self._root + "/proc/sys/kernel/hostname", hostname)
         _replace(self._root + "/etc/hostname", hostname + "\n")
 
     def set_instance_id(self, instance_id: str) -> None:
-        """Let cloud-init take this guest for the instance of that id."""
+        """Set the instance id that cloud-init compares."""
         path = self._root + "/var/lib/cloud/data/instance-id"
         os.makedirs(os.path.dirname(path), exist_ok=True)
         _replace(path, instance_id + "\n")
 
 
 class BorrowedSystem(System):
-    """A machine that is not the agent's to change."""
+    """A system that the agent must not change."""
 
     def set_wall_ns(self, wall_ns: int) -> None:
-        raise NotAGuestError(f"its clock is not set to {wall_ns}")
+        raise NotAGuestError(f"the agent does not set its clock to {wall_ns}")
 
     def add_entropy(self, entropy: bytes) -> None:
-        raise NotAGuestError(f"its kernel gets no {len(entropy)} bytes of entropy")
+        raise NotAGuestError(f"the agent does not add {len(entropy)} bytes of entropy")
 
     def set_hostname(self, hostname: str) -> None:
-        raise NotAGuestError(f"it is not renamed to '{hostname}'")
+        raise NotAGuestError(f"the agent does not set its host name to '{hostname}'")
 
     def set_instance_id(self, instance_id: str) -> None:
-        raise NotAGuestError(f"it does not become instance '{instance_id}'")
+        raise NotAGuestError(f"the agent does not set its instance id to '{instance_id}'")
 
 
 class NotAGuestError(Exception):
-    """The agent runs on a machine that is not its guest."""
+    """The agent runs on a system that is not a guest of the harness."""
 
-    def __init__(self, refusal: str) -> None:
-        super().__init__(f"This machine is no guest of the harness: {refusal}")
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"This machine is not a guest of the harness: {reason}")
 
 
 def _put(path: str, text: str) -> None:

@@ -1,11 +1,11 @@
-"""Waits for states of systemd's units, by the signals that systemd sends unasked."""
+"""Waits for states of systemd units, with the signals that systemd sends."""
 
 from __future__ import annotations
 
 import os
 import time
 
-from .commands import Command, Kept
+from .commands import CapturedOutput, Command
 from .jobs import Job
 from .loop import READABLE
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from .jobs import Answers
 
-#: systemd sends its signals to every connection of this socket, subscribed or not
-#: (bus_foreach_bus() in its src/core/dbus.c); root alone may connect.
+#: systemd sends its signals to every connection of this socket, without a subscription
+#: (bus_foreach_bus() in its src/core/dbus.c); only root may connect.
 PRIVATE_SOCKET = "/run/systemd/private"
 _ASK_S = 20.0
-#: Between two questions without a word from systemd: with its socket, and without.
+#: Time between two queries if systemd sends no signal: with its socket, and without it.
 _QUIET_S = 5.0
 _BLIND_S = 0.5
-#: Between two questions at the least. To ask makes systemd talk as well, so the gap grows while
+#: Minimum time between two queries. A query makes systemd send signals too, so the gap grows while
 #: nothing changes.
 _FIRST_GAP_S = 0.05
 _LAST_GAP_S = 0.8
@@ -43,8 +43,8 @@ class UnitWait(Job):
         super().__init__(answers, request)
         self._unit = unit
         self._wanted = wanted
-        self._question: Command | None = None
-        self._has_news = False
+        self._query: Command | None = None
+        self._has_signal = False
         self._seen: dict[str, str] = {}
         self._has_asked = False
         self._gap_s = _FIRST_GAP_S
@@ -53,13 +53,14 @@ class UnitWait(Job):
         self._socket: socket.socket | None = None
         self._is_over = False
         if self._connect(private_socket or PRIVATE_SOCKET):
-            # systemd's first word comes when it has let us in; what is asked then misses nothing.
+            # The first signal comes when systemd has accepted the connection; a query after it
+            # misses no change.
             self._ask_after(_BLIND_S)
         else:
             self._ask()
 
     def _connect(self, path: str) -> bool:
-        import socket  # noqa: PLC0415 - slow to import, and needed here alone
+        import socket  # noqa: PLC0415 - slow to import, and only needed here
 
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -71,10 +72,10 @@ class UnitWait(Job):
             connection.close()
             return False
         self._socket = connection
-        self.answers.loop.add(connection.fileno(), READABLE, self._on_word)
+        self.answers.loop.add(connection.fileno(), READABLE, self._on_signal)
         return True
 
-    def _on_word(self, _events: int) -> None:
+    def _on_signal(self, _events: int) -> None:
         if self._socket is None:
             return
         try:
@@ -84,13 +85,13 @@ class UnitWait(Job):
         except OSError:
             words = b""
         if not words:
-            # systemd restarts itself at times.
+            # systemd may re-execute itself.
             self._disconnect()
             self._gap_s = _BLIND_S
-        self._has_news = True
+        self._has_signal = True
         gap_s = self._gap_s if self._has_asked else 0.0
-        # Never later than it is due already: a busy systemd must not put it off for ever.
-        if self._question is None and time.monotonic() + gap_s < self._due:
+        # Never later than already planned: a busy systemd must not delay the query forever.
+        if self._query is None and time.monotonic() + gap_s < self._due:
             self._ask_after(gap_s)
 
     def _ask_after(self, seconds: float) -> None:
@@ -99,55 +100,55 @@ class UnitWait(Job):
         self._timer = self.answers.loop.call_later(seconds, self._ask)
 
     def _ask(self) -> None:
-        if self._question is not None or self._is_over:
+        if self._query is not None or self._is_over:
             return
         self.answers.loop.cancel_timer(self._timer)
-        self._has_news = False
+        self._has_signal = False
         self._has_asked = True
         argv = ["systemctl", "show", f"--property={','.join(_PROPERTIES)}", "--", self._unit]
         try:
-            question = Command(
+            query = Command(
                 self.answers.loop,
                 self.answers.processes,
-                Kept(self._on_answer),
+                CapturedOutput(self._on_answer),
                 argv,
                 env={"SYSTEMD_PAGER": "", "LC_ALL": "C"},
                 limit_s=_ASK_S,
                 stdin=None,
             )
         except OSError:
-            # No memory for a process now; later there may be.
+            # There is no memory for a process now; try again later.
             self._ask_after(_BLIND_S)
             return
-        if question.is_running:
-            self._question = question
+        if query.is_running:
+            self._query = query
 
     def _on_answer(self, exit_code: int, stdout: bytes) -> None:
-        self._question = None
+        self._query = None
         if self._is_over:
             return
         if exit_code == 127:
-            self.fail(OSError("There is no 'systemctl' here"))
+            self.fail(OSError("There is no 'systemctl' on this system"))
             return
         lines = stdout.decode(errors="replace").splitlines()
         seen = {name: value for name, mark, value in (line.partition("=") for line in lines)}
         active = seen.get("ActiveState")
         if exit_code == 0 and active in {self._wanted, "failed"}:
-            self.finish(self._told(seen))
+            self.finish(self._progress(seen))
             return
         changed = seen != self._seen
         self._gap_s = _FIRST_GAP_S if changed else min(2 * self._gap_s, _LAST_GAP_S)
         self._seen = seen
         if exit_code != 0:
-            self.tell_progress({"trouble": f"systemctl ended with exit code {exit_code}"})
+            self.report_progress({"trouble": f"systemctl ended with exit code {exit_code}"})
         elif changed:
-            self.tell_progress(self._told(seen))
+            self.report_progress(self._progress(seen))
         if self._socket is None:
             self._ask_after(_BLIND_S)
         else:
-            self._ask_after(self._gap_s if self._has_news else _QUIET_S)
+            self._ask_after(self._gap_s if self._has_signal else _QUIET_S)
 
-    def _told(self, seen: dict[str, str]) -> dict[str, object]:
+    def _progress(self, seen: dict[str, str]) -> dict[str, object]:
         return {name: seen.get(name, "") for name in _PROPERTIES}
 
     def _disconnect(self) -> None:
@@ -160,6 +161,6 @@ class UnitWait(Job):
         self._is_over = True
         self.answers.loop.cancel_timer(self._timer)
         self._disconnect()
-        question, self._question = self._question, None
-        if question is not None:
-            question.kill()
+        query, self._query = self._query, None
+        if query is not None:
+            query.kill()

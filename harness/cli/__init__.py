@@ -1,4 +1,4 @@
-"""Build, boot and look by hand: the command `harness`."""
+"""The command `harness`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from harness.cli import (
     checkpoints,
     demo,
     doctor,
+    existing_nodes,
     gpus,
     images,
     migrate,
-    node,
     payload,
     qemu,
 )
@@ -32,7 +32,18 @@ def build_parser() -> argparse.ArgumentParser:
         prog="harness", description="Test harness for GPU-node provisioning."
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (bench, checkpoints, demo, doctor, gpus, images, migrate, node, payload, qemu):
+    for module in (
+        bench,
+        checkpoints,
+        demo,
+        doctor,
+        gpus,
+        images,
+        migrate,
+        existing_nodes,
+        payload,
+        qemu,
+    ):
         module.add_parser(commands)
     return parser
 
@@ -40,8 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code.
 
-    1 means that a node is not what was expected, 2 that the harness could not tell (bad input
-    and missing requirements among it), 130 that a person interrupted it.
+    1 means that a node is not as expected; 2 that the harness could not check it, also because of
+    bad input or a missing requirement; 130 that a person interrupted it.
     """
     arguments = build_parser().parse_args(argv)
     try:
@@ -53,6 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"harness: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("harness: interrupted; machines and their files are gone.", file=sys.stderr)
+        print(
+            "harness: interrupted; machines have ended and their files are removed.",
+            file=sys.stderr,
+        )
         return 130
     return code

@@ -1,4 +1,4 @@
-"""`harness image bake`: an image with the driver in it, to keep or to hand on."""
+"""`harness image bake`: an image with the GPU driver in it, for the cache or as a file."""
 
 from __future__ import annotations
 
@@ -8,52 +8,54 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.options import add_machine_options, settings_of
+from harness.cli.options import add_json_option, add_machine_options, settings_of
 from harness.errors import BadInputError
-from harness.image import DriverImage, StockImage
+from harness.image import CloudImage, DriverImage
 from harness.image.catalogue import Recipe, load_catalogue
-from harness.lab import open_lab
-from harness.lab.bakes import bake_node, bake_stock, write_alone
+from harness.lab import Lab
+from harness.lab.bakes import bake_cloud_image, bake_node, write_standalone
 
 if TYPE_CHECKING:
+    from harness.artifact_cache import ProgressListener
     from harness.cli.options import Commands
-    from harness.image import Image, ImageListener
-    from harness.lab import Lab
+    from harness.image import Image
     from harness.settings import Settings
 
 _REFERENCE = re.compile(r"(?P<repository>[a-z0-9./:-]+):(?P<version>[0-9.]+)-(?P<sha>[0-9a-z]+)")
 
 
-def add_parser(actions: Commands, listener: ImageListener) -> None:
-    """Add the action `bake`, which tells `listener` how far it is."""
-    parser = actions.add_parser("bake", help="bake the driver into an image")
+def add_parser(actions: Commands, listener: ProgressListener) -> None:
+    """Add the action `bake`, which reports its progress to `listener`."""
+    parser = actions.add_parser("bake", help="install the GPU driver in an image")
     add_machine_options(parser)
     parser.add_argument(
         "--driver",
         type=_driver,
         metavar="REPOSITORY:VERSION-SHA",
-        help="the driver's container image, where the image's entry does not name it",
+        help="the driver's container image, for a cloud image whose recipe does not name one",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write a qcow2 there that depends on no other"
+        "--output", type=Path, metavar="FILE", help="also write a qcow2 without a backing file"
     )
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     parser.set_defaults(run=lambda arguments: _run(arguments, listener))
 
 
 def _driver(word: str) -> DriverImage:
     found = _REFERENCE.fullmatch(word)
     if found is None:
-        raise argparse.ArgumentTypeError(f"'{word}' has not the form REPOSITORY:VERSION-SHA")
+        raise argparse.ArgumentTypeError(f"'{word}' does not have the form REPOSITORY:VERSION-SHA")
     return DriverImage(**found.groupdict())
 
 
-def _run(arguments: argparse.Namespace, listener: ImageListener) -> int:
+def _run(arguments: argparse.Namespace, listener: ProgressListener) -> int:
     settings = settings_of(arguments)
     _refuse_before_work(arguments, settings)
-    with open_lab(settings, listener) as lab:
+    with Lab.open(settings, listener) as lab:
         baked = _bake(lab, arguments)
-        disk = baked.disk if arguments.output is None else write_alone(baked, arguments.output)
+        disk = (
+            baked.disk if arguments.output is None else write_standalone(baked, arguments.output)
+        )
     size_mib = disk.stat().st_size >> 20
     if arguments.json:
         print(json.dumps({"name": baked.name, "disk": str(disk), "size_mib": size_mib}, indent=2))
@@ -63,22 +65,24 @@ def _run(arguments: argparse.Namespace, listener: ImageListener) -> int:
 
 
 def _refuse_before_work(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Refuse what would fail after minutes of work."""
+    """Refuse input that would only fail after minutes of work."""
     output: Path | None = arguments.output
     if output is not None and output.exists():
-        raise BadInputError(f"'{output}' is there already; name a new file.", source="--output")
+        raise BadInputError(f"'{output}' exists; give the path of a new file.", source="--output")
     if output is not None and not output.absolute().parent.is_dir():
-        raise BadInputError(f"There is no folder '{output.parent}'.", source="--output")
+        raise BadInputError(
+            f"The folder '{output.parent}' does not exist; create it first.", source="--output"
+        )
     source = load_catalogue(settings.images_folder).get(settings.image)
     if arguments.driver is not None and isinstance(source, Recipe):
         raise BadInputError(
-            f"The driver of '{settings.image}' is the one that its recipe names; change it there.",
+            f"The recipe of '{settings.image}' names its driver; change it there.",
             source="--driver",
         )
 
 
-def _bake(lab: Lab, arguments: argparse.Namespace) -> Image | StockImage:
+def _bake(lab: Lab, arguments: argparse.Namespace) -> Image | CloudImage:
     name = lab.settings.image
     if isinstance(load_catalogue(lab.settings.images_folder).get(name), Recipe):
         return bake_node(lab, name)
-    return bake_stock(lab, lab.stock_image(name), driver=arguments.driver)
+    return bake_cloud_image(lab, lab.cloud_image(name), driver=arguments.driver)

@@ -1,177 +1,85 @@
-"""`harness bench`: how long things take on this host, as medians of several runs."""
+"""`harness bench`: measure on this host and print medians of several runs."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli import bench_gpu, bench_shell
+from harness.bench.clone import measure_clones
+from harness.bench.gpu import GPU_MEASURES, measure_gpu
+from harness.bench.realistic_runs import measure_realistic, repeat_under_load
+from harness.bench.shell import FIGURES, SHELLSPEC_PREFIX, measure_shell, shell_figures
+from harness.cli.columns import print_columns
 from harness.cli.images import show_event
-from harness.cli.options import add_machine_options, settings_of
-from harness.errors import HarnessError
+from harness.cli.options import add_gpu_options, add_machine_options, settings_of
 from harness.gpu.catalogue import load_catalogue
-from harness.lab import open_lab
-from harness.lab.layers import booted, cloud_init_done
-from harness.lab.node import NodeRequest
-from harness.provisioning.wait import Deadline
+from harness.lab import Lab
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
+    from harness.bench.clone import CloneBench
+    from harness.bench.realistic_runs import RepeatedRuns
+    from harness.bench.spread import Spread
     from harness.cli.options import Commands
-    from harness.lab import Lab
-    from harness.lab.layers import Layer
-    from harness.lab.machine import LabMachine
-
-Sample = TypeVar("Sample")
-
-#: What is measured, in the order in which it is shown.
-MEASURES: Mapping[str, str] = {
-    "cold_boot_s": "from asking for a node to cloud-init's end, without a checkpoint",
-    "clone_ready_s": "from asking for a clone to the answer of its first command",
-    "clone_gpu_s": "from asking for a clone with an emulated GPU until the guest lists it",
-    "ping_ms": "a round trip to the guest's agent",
-    "exec_ms": "a round trip that runs true",
-    "private_mib": "memory that an idle clone has for itself",
-}
 
 _MODEL = "h100-sxm5-80gb"
-_ANSWER_S = 60.0
-_ROUND_TRIPS = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """What several runs of one measurement gave."""
-
-    median: float
-    p95: float
-    runs: int
-
-    @classmethod
-    def of(cls, samples: Sequence[float]) -> Spread:
-        """Summarise; the 95th percentile lies between samples, or is the largest of few."""
-        if len(samples) == 1:
-            return cls(median=samples[0], p95=samples[0], runs=1)
-        p95 = statistics.quantiles(samples, n=20, method="inclusive")[-1]
-        return cls(median=statistics.median(samples), p95=p95, runs=len(samples))
 
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("bench", help="measure on this host")
     subjects = parser.add_subparsers(required=True, metavar="SUBJECT")
-    clone = subjects.add_parser("clone", help="cold boots against clones of a checkpoint")
-    add_machine_options(clone)
-    clone.add_argument("--runs", type=_count, default=20, metavar="N", help="clones of each kind")
-    clone.add_argument(
-        "--cold-runs", type=_count, default=3, metavar="N", help="cold boots, half a minute each"
-    )
-    clone.add_argument("--json", action="store_true")
-    clone.set_defaults(run=_clone)
-    bench_gpu.add_subject(subjects, _count)
-    bench_shell.add_parser(subjects)
+    _add_clone(subjects)
+    _add_gpu(subjects)
+    _add_shell(subjects)
 
 
 def _count(text: str) -> int:
     if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"'{text}' is no count; give a whole number from 1 on.")
+        raise argparse.ArgumentTypeError(
+            f"a whole number of at least 1 is expected, but got '{text}'."
+        )
     return int(text)
 
 
+def _add_clone(subjects: Commands) -> None:
+    parser = subjects.add_parser("clone", help="cold boots against clones of a checkpoint")
+    add_machine_options(parser)
+    parser.add_argument("--runs", type=_count, default=20, metavar="N", help="clones of each kind")
+    parser.add_argument(
+        "--cold-runs", type=_count, default=3, metavar="N", help="cold boots, half a minute each"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_clone)
+
+
 def _clone(arguments: argparse.Namespace) -> int:
-    with open_lab(settings_of(arguments), show_event) as lab:
-        layer = cloud_init_done(booted(lab.node_image()))
-        lab.hold(layer)
-        samples: dict[str, list[float]] = {
-            "cold_boot_s": _repeat(arguments.cold_runs, "cold boot", lambda: _cold_boot(lab)),
-        }
-        for each in _repeat(arguments.runs, "clone", lambda: _plain_clone(lab, layer)):
-            for name, value in each.items():
-                samples.setdefault(name, []).append(value)
-        samples["clone_gpu_s"] = _repeat(
-            arguments.runs, "clone with a GPU", lambda: _gpu_clone(lab, layer)
+    with Lab.open(settings_of(arguments), show_event) as lab:
+        bench = measure_clones(
+            lab, runs=arguments.runs, cold_runs=arguments.cold_runs, progress=_show_progress
         )
-        accelerator = lab.accelerator.accelerator.accel
-    spreads = {name: Spread.of(samples[name]) for name in MEASURES}
-    ratio = spreads["cold_boot_s"].median / spreads["clone_ready_s"].median
     if arguments.json:
         document = {
-            "accelerator": accelerator,
-            **{name: _rounded(spread) for name, spread in spreads.items()},
-            "cold_boot_s/clone_ready_s": round(ratio, 1),
+            "accelerator": bench.accelerator,
+            **{name: _rounded(spread) for name, spread in bench.spreads.items()},
+            "cold_boot_s/clone_ready_s": round(bench.speedup, 1),
         }
         print(json.dumps(document, indent=2))
     else:
-        _show(spreads, accelerator, ratio)
+        _show_clones(bench)
     return 0
 
 
-def _repeat(runs: int, what: str, measure: Callable[[], Sample]) -> list[Sample]:
-    samples = []
-    for run in range(1, runs + 1):
-        print(f"\r{what} {run} of {runs} ", end="", file=sys.stderr, flush=True)
-        samples.append(measure())
-    print(file=sys.stderr)
-    return samples
-
-
-def _cold_boot(lab: Lab) -> float:
-    """Return the seconds from asking for a node to cloud-init's end."""
-    request = NodeRequest(name="bench-cold", image=lab.node_image(), command=None)
-    started = time.monotonic()
-    with lab.boot(request, start="cold") as node:
-        node.wait_until_provisioned()
-        return time.monotonic() - started
-
-
-def _plain_clone(lab: Lab, layer: Layer) -> Mapping[str, float]:
-    """Measure one clone, from asking for it to its idle state."""
-    started = time.monotonic()
-    with lab.clone(layer, "bench") as machine:
-        machine.guest.output_of("true")
-        ready_s = time.monotonic() - started
-        private_mib = _private_mib(machine)
-        pings = [machine.agent.ping(Deadline.after(_ANSWER_S)) * 1000 for _ in range(_ROUND_TRIPS)]
-        runs = []
-        for _ in range(_ROUND_TRIPS):
-            began = time.monotonic()
-            machine.guest.output_of("true")
-            runs.append((time.monotonic() - began) * 1000)
-    return {
-        "clone_ready_s": ready_s,
-        "ping_ms": statistics.median(pings),
-        "exec_ms": statistics.median(runs),
-        "private_mib": private_mib,
-    }
-
-
-def _gpu_clone(lab: Lab, layer: Layer) -> float:
-    """Return the seconds from asking for a clone with a GPU until the guest lists that."""
-    model = load_catalogue().get(_MODEL)
-    started = time.monotonic()
-    with lab.clone(layer, "bench", gpus=[model]) as machine:
-        machine.wait_for_gpu(model)
-        return time.monotonic() - started
-
-
-def _private_mib(machine: LabMachine) -> float:
-    """Return what the clone's process has written: memory that no other process shares."""
-    if machine.vm.pid is None:
-        raise HarnessError("Only a machine of this host shows how much memory it has for itself.")
-    rollup = Path(f"/proc/{machine.vm.pid}/smaps_rollup").read_text()
-    for line in rollup.splitlines():
-        if line.startswith("Private_Dirty:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+def _show_progress(what: str, run: int, runs: int) -> None:
+    end = "\n" if run == runs else ""
+    print(f"\r{what} {run} of {runs} ", end=end, file=sys.stderr, flush=True)
 
 
 def _rounded(spread: Spread) -> Mapping[str, float]:
@@ -182,11 +90,89 @@ def _rounded(spread: Spread) -> Mapping[str, float]:
     }
 
 
-def _show(spreads: Mapping[str, Spread], accelerator: str, ratio: float) -> None:
-    table = Table(title=f"clones under {accelerator}")
+def _show_clones(bench: CloneBench) -> None:
+    table = Table(title=f"clones under {bench.accelerator}")
     for column in ("measure", "median", "p95", "runs"):
         table.add_column(column, justify="left" if column == "measure" else "right")
-    for name, spread in spreads.items():
+    for name, spread in bench.spreads.items():
         table.add_row(name, f"{spread.median:.3f}", f"{spread.p95:.3f}", str(spread.runs))
-    table.add_row("cold_boot_s / clone_ready_s", f"{ratio:.0f}", "", "")
+    table.add_row("cold_boot_s / clone_ready_s", f"{bench.speedup:.0f}", "", "")
     Console().print(table)
+
+
+def _add_gpu(subjects: Commands) -> None:
+    parser = subjects.add_parser("gpu", help="accesses to an emulated GPU, by each transport")
+    add_gpu_options(parser)
+    parser.add_argument("--model", default=_MODEL, metavar="NAME", help="the GPU model")
+    parser.add_argument("--runs", type=_count, default=5, metavar="N", help="runs of each kind")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, metavar="S", help="seconds of each run"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_gpu)
+
+
+def _gpu(arguments: argparse.Namespace) -> int:
+    model = load_catalogue(*settings_of(arguments).gpu_models).get(arguments.model)
+    rates = {
+        transport.value: asdict(each)
+        for transport, each in measure_gpu(
+            model, runs=arguments.runs, seconds=arguments.seconds
+        ).items()
+    }
+    if arguments.json:
+        document = {"model": model.name, "runs": arguments.runs, "transports": rates}
+        print(json.dumps(document, indent=2))
+    else:
+        print_columns(
+            ("TRANSPORT", *(measure.upper() for measure in GPU_MEASURES)),
+            [(name, *(f"{rate:.0f}" for rate in each.values())) for name, each in rates.items()],
+        )
+    return 0
+
+
+def _add_shell(subjects: Commands) -> None:
+    parser = subjects.add_parser("shell", help="what an example of a *_spec.sh costs")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--rounds", type=_count, default=5, help="runs to take the median of")
+    parser.add_argument("--quick", action="store_true", help="leave out the 5,000 examples")
+    parser.add_argument(
+        "--realistic", action="store_true", help="measure only the realistic suite and the start"
+    )
+    parser.add_argument(
+        "--repeat-under-load",
+        type=_count,
+        metavar="N",
+        help="instead, run the realistic suite N times with two workers and two busy loops "
+        "beside them, and compare the verdicts",
+    )
+    parser.set_defaults(run=_shell)
+
+
+def _shell(arguments: argparse.Namespace) -> int:
+    if arguments.repeat_under_load is not None:
+        return _compare_verdicts(repeat_under_load(arguments.repeat_under_load))
+    if arguments.realistic:
+        own, shellspec = measure_realistic(arguments.rounds)
+        figures = shell_figures(own, shellspec)
+    else:
+        figures = measure_shell(rounds=arguments.rounds, quick=arguments.quick).figures()
+    if arguments.json:
+        rounded = {name: round(value, 3) for name, value in figures.items()}
+        print(json.dumps(rounded, indent=2))
+        return 0
+    for name, value in figures.items():
+        meaning = FIGURES[name.removeprefix(SHELLSPEC_PREFIX)]
+        print(f"{name:34}{value:10.3f}  {meaning}")
+    return 0
+
+
+def _compare_verdicts(repeated: RepeatedRuns) -> int:
+    for name, outcomes in repeated.differing.items():
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in Counter(outcomes).items())
+        print(f"different verdicts: {name}: {counts}")
+    for name in repeated.never_passed:
+        print(f"never passed: {name}")
+    verdicts = "identical" if repeated.are_identical else "not identical"
+    print(f"{repeated.runs} runs of {repeated.examples} examples: {verdicts} verdicts")
+    return 0 if repeated.are_identical else 1

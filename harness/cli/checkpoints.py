@@ -1,57 +1,64 @@
-"""`harness checkpoints`: the states of machines that clones begin from."""
+"""`harness checkpoints`: the saved states of machines from which clones start."""
 
 from __future__ import annotations
 
 import argparse
 import datetime as dt
-import json
-import sys
 from typing import TYPE_CHECKING
 
+from harness.cli.artifacts import (
+    print_artifacts_json,
+    print_damage,
+    print_removals,
+    print_verification,
+    short_key,
+)
 from harness.cli.columns import print_columns
-from harness.cli.options import settings_of
-from harness.cli.removals import print_removals
-from harness.machine.checkpoint import CheckpointStore
+from harness.cli.options import add_json_option, settings_of
+from harness.machine.checkpoint.store import CheckpointStore
+from harness.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from harness.cli.options import Commands
-    from harness.machine.checkpoint import CheckpointEvent
-    from harness.machine.sealed import CheckpointInfo
 
 _KEY_DIGITS = 12
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("checkpoints", help="states of machines that clones begin from")
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    listing = actions.add_parser("ls", help="list them")
-    verify = actions.add_parser("verify", help="read every byte of each")
+    parser = commands.add_parser(
+        "checkpoints", help="list, verify and remove saved states of machines"
+    )
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    listing = actions.add_parser("ls", help="list the checkpoints in the cache")
+    verify = actions.add_parser("verify", help="compare every file with its digest")
     gc = actions.add_parser(
-        "gc", help="remove those least recently used, and what killed runs left"
+        "gc", help="remove the least recently used checkpoints and the files of killed runs"
     )
     limit = gc.add_mutually_exclusive_group()
-    limit.add_argument("--limit-mib", type=_mib, metavar="MIB")
-    limit.add_argument("--all", action="store_const", const=0, dest="limit_mib")
+    limit.add_argument(
+        "--limit-mib",
+        type=_mib,
+        metavar="MIB",
+        help=f"disk space that checkpoints may take (default: {Settings().checkpoint_limit_mib})",
+    )
+    limit.add_argument(
+        "--all",
+        action="store_const",
+        const=0,
+        dest="limit_mib",
+        help="remove every checkpoint that is not in use",
+    )
     for action, run in ((listing, _list), (verify, _verify), (gc, _collect)):
-        action.add_argument("--json", action="store_true")
+        add_json_option(action)
         action.set_defaults(run=run)
 
 
 def _mib(word: str) -> int:
     if not word.isdecimal():
         raise argparse.ArgumentTypeError(
-            f"'{word}' is no size; give a whole number of MiB, 0 or more."
+            f"'{word}' is not a size; give a whole number of MiB, 0 or more."
         )
     return int(word)
-
-
-def show_event(event: CheckpointEvent) -> None:
-    """Print what happens to a checkpoint, for people, beside the command's own output."""
-    print(
-        f"[{event.checkpoint}] {event.stage.value}: {event.message}", file=sys.stderr, flush=True
-    )
 
 
 def _store(arguments: argparse.Namespace) -> CheckpointStore:
@@ -60,69 +67,39 @@ def _store(arguments: argparse.Namespace) -> CheckpointStore:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = _store(arguments).ls()
+    checkpoints = _store(arguments).ls()
     if arguments.json:
-        _print_json(_facts(info) for info in found)
+        print_artifacts_json(checkpoints)
         return 0
     now = dt.datetime.now(tz=dt.timezone.utc)
     print_columns(
         ("NAME", "KEY", "PARENT", "MIB", "LAST USED", "IN USE"),
         [
             (
-                info.name,
-                info.key[:_KEY_DIGITS],
-                info.parent or "-",
-                f"{info.size_mib:.0f}",
-                f"{_age(now - info.last_used)} ago",
-                "yes" if info.is_in_use else "no",
+                checkpoint.name,
+                short_key(checkpoint, _KEY_DIGITS),
+                checkpoint.parent or "-",
+                f"{checkpoint.size_mib:.0f}",
+                f"{_age(now - checkpoint.last_used)} ago",
+                "yes" if checkpoint.is_in_use else "no",
             )
-            for info in found
+            for checkpoint in checkpoints
         ],
     )
-    _complain(found)
+    print_damage(checkpoints)
     return 0
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    found = _store(arguments).verify()
-    if arguments.json:
-        _print_json(_facts(info) for info in found)
-    else:
-        for info in found:
-            if info.trouble is None:
-                print(f"{info.name} {info.key[:_KEY_DIGITS]} is what was published.")
-        _complain(found)
-    return 0 if all(info.trouble is None for info in found) else 2
+    return print_verification(
+        _store(arguments).verify(), key_digits=_KEY_DIGITS, as_json=arguments.json
+    )
 
 
 def _collect(arguments: argparse.Namespace) -> int:
     removals = _store(arguments).gc(arguments.limit_mib)
     print_removals(removals, as_json=arguments.json)
     return 0
-
-
-def _facts(info: CheckpointInfo) -> dict[str, object]:
-    return {
-        "name": info.name,
-        "key": info.key,
-        "folder": str(info.folder),
-        "parent": info.parent,
-        "size_mib": round(info.size_mib, 1),
-        "created": info.created,
-        "last_used": info.last_used.isoformat(timespec="seconds"),
-        "in_use": info.is_in_use,
-        "trouble": info.trouble,
-    }
-
-
-def _complain(found: Iterable[CheckpointInfo]) -> None:
-    for info in found:
-        if info.trouble is not None:
-            print(f"harness: {info.trouble}", file=sys.stderr)
-
-
-def _print_json(values: Iterable[dict[str, object]]) -> None:
-    print(json.dumps(list(values), indent=2))
 
 
 def _age(span: dt.timedelta) -> str:

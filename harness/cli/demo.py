@@ -1,4 +1,4 @@
-"""`harness demo`: the main job, shown: bake a driver, boot three nodes, judge them."""
+"""`harness demo`: bakes a driver, boots three nodes, and checks them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.cli.images import show_event
 from harness.cli.options import add_machine_options, settings_of
 from harness.errors import ExpectationError, HarnessError
 from harness.gpu.catalogue import load_catalogue
-from harness.lab import open_lab
+from harness.lab import Lab
 from harness.lab.bakes import bake_evidence, bake_node
 from harness.lab.node import NodeRequest
 
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from harness.cli.options import Commands
     from harness.evidence import Evidence
     from harness.image import Image
-    from harness.lab import Lab
 
 _MODEL = "h100-sxm5-80gb"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A node to boot, and what is expected of it: sentences, with what decides them."""
+    """A node to boot, and its expectations: a sentence and a function for each."""
 
     title: str
     request: NodeRequest
@@ -45,16 +44,16 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One expectation as it came out; `trouble` is None where it was met."""
+    """The result of one expectation; `failure` is None where it was met."""
 
     title: str
     expectation: str
-    trouble: str | None
+    failure: str | None
 
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
-        "demo", help="bake a driver, boot three nodes in virtual machines, judge them"
+        "demo", help="bake a driver, boot three nodes in virtual machines, check them"
     )
     add_machine_options(parser)
     parser.set_defaults(run=_run)
@@ -126,20 +125,20 @@ def scenarios(baked: Image) -> tuple[Scenario, ...]:
 
 
 def judge(scenario: Scenario, evidence: Evidence) -> list[Verdict]:
-    """Try every expectation; one that is not met never hides another."""
+    """Check every expectation, also after one that is not met."""
     verdicts: list[Verdict] = []
     for sentence, expectation in scenario.expectations:
-        trouble = None
+        failure = None
         try:
             expectation(evidence)
         except ExpectationError as error:
-            trouble = error.sentence
-        verdicts.append(Verdict(title=scenario.title, expectation=sentence, trouble=trouble))
+            failure = error.sentence
+        verdicts.append(Verdict(title=scenario.title, expectation=sentence, failure=failure))
     return verdicts
 
 
-class _Progress:
-    """Says what happens, each line with the seconds since the start."""
+class _Log:
+    """Prints what happens, each line with the seconds since the start."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -151,58 +150,58 @@ class _Progress:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
-    say = _Progress()
-    with open_lab(settings, show_event) as lab:
-        say(f"accelerator: {lab.accelerator.reason}")
+    log = _Log()
+    with Lab.open(settings, show_event) as lab:
+        log(f"accelerator: {lab.accelerator.reason}")
         node_image = lab.node_image()
-        say(f"image '{node_image.name}' ready: {node_image.disk}")
-        say("baking the driver on a machine without a GPU, unless that is cached")
+        log(f"image '{node_image.name}' ready: {node_image.disk}")
+        log("baking the driver on a machine without a GPU, unless the bake is cached")
         baked = bake_node(lab)
         record = bake_evidence(baked).record or {}
-        say(f"baked: the record names kernel {record.get('kernel', '(none)')}")
+        log(f"baked: the record names kernel {record.get('kernel', '(none)')}")
         planned = scenarios(baked)
         workers = min(len(planned), os.cpu_count() or 1)
         with concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="node") as pool:
-            futures = [pool.submit(_boot, lab, scenario, say) for scenario in planned]
+            futures = [pool.submit(_boot, lab, scenario, log) for scenario in planned]
             try:
                 verdicts = [verdict for future in futures for verdict in future.result()]
             except BaseException:
-                # The pool waits for its threads, and they for their machines, for minutes.
+                # The pool waits for its threads, which wait minutes for their machines.
                 for future in futures:
                     future.cancel()
-                lab.abandon()
+                lab.kill_machines()
                 raise
-        say("all nodes are judged and gone")
+        log("all nodes are checked and have ended")
     return _show(verdicts)
 
 
-def _boot(lab: Lab, scenario: Scenario, say: _Progress) -> list[Verdict]:
+def _boot(lab: Lab, scenario: Scenario, log: _Log) -> list[Verdict]:
     with lab.boot(scenario.request) as node:
-        say(f"{scenario.title}: booting kernel {scenario.request.booted_kernel.version}")
+        log(f"{scenario.title}: booting kernel {scenario.request.booted_kernel.version}")
         try:
-            node.wait_until_provisioned(lambda line: say(f"{scenario.title}: {line}"))
+            node.wait_until_provisioned(lambda line: log(f"{scenario.title}: {line}"))
         except HarnessError as error:
-            error.evidence = lab.salvage(node, f"demo/{scenario.request.name}")
+            error.evidence = lab.try_save_evidence(node, f"demo/{scenario.request.name}")
             raise
-        say(f"{scenario.title}: cloud-init has finished; gathering evidence")
+        log(f"{scenario.title}: cloud-init has finished; gathering evidence")
         evidence = node.evidence()
         outcome = evidence.outcome
         if outcome is not None:
-            say(f"{scenario.title}: decided '{outcome.action}', since '{outcome.reason}'")
+            log(f"{scenario.title}: decided '{outcome.action}' because of '{outcome.reason}'")
         verdicts = judge(scenario, evidence)
-        if any(verdict.trouble for verdict in verdicts):
-            kept = lab.keep(evidence, f"demo/{scenario.request.name}")
-            say(f"{scenario.title}: evidence kept in '{kept}'")
+        if any(verdict.failure for verdict in verdicts):
+            kept = lab.save_evidence(evidence, f"demo/{scenario.request.name}")
+            log(f"{scenario.title}: evidence kept in '{kept}'")
         return verdicts
 
 
 def _show(verdicts: Sequence[Verdict]) -> int:
-    table = Table("node", "expected of it", "seen")
+    table = Table("node", "expected", "result")
     for verdict in verdicts:
-        is_met = verdict.trouble is None
-        seen = "[green]so it is[/]" if is_met else f"[red]{escape(str(verdict.trouble))}[/]"
+        is_met = verdict.failure is None
+        seen = "[green]ok[/]" if is_met else f"[red]{escape(str(verdict.failure))}[/]"
         table.add_row(verdict.title, escape(verdict.expectation), seen)
     Console().print(table)
-    unmet = sum(verdict.trouble is not None for verdict in verdicts)
+    unmet = sum(verdict.failure is not None for verdict in verdicts)
     print(f"{len(verdicts) - unmet} of {len(verdicts)} expectations met")
     return 1 if unmet else 0

@@ -1,4 +1,4 @@
-"""`harness doctor`: what this host has of what machines need, and what to do about the rest."""
+"""`harness doctor`: checks what machines need on this host, and says how to get what is missing."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from harness.cli.options import add_machine_options, settings_of
+from harness.cli.options import add_json_option, add_machine_options, settings_of
 from harness.errors import HarnessError
 from harness.gpu.transport import find_transport
 from harness.image.catalogue import Recipe, load_catalogue
-from harness.image.source import LocalImage
-from harness.lab.drivers import examine_driver
+from harness.image.cloud.source import LocalImage
+from harness.lab.vm_drivers import examine_driver
 from harness.lease import make_private_folder
 from harness.machine.accelerator import choose_accelerator
-from harness.machine.broker import Broker, host_folder
-from harness.machine.finding import Finding
+from harness.machine.capacity.broker import Broker, host_folder
+from harness.machine.requirement_check import RequirementCheck
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
     import argparse
 
     from harness.cli.options import Commands
-    from harness.machine.broker import Entry
-    from harness.machine.spec import Accelerator
+    from harness.machine.capacity.broker import Entry
+    from harness.machine.description.spec import Accelerator
     from harness.provisioning.command import Runner
     from harness.settings import Settings
 
-#: An image takes 2 GiB in its making and 1 GiB afterwards; a bake and the overlays come on top.
+#: An image takes 2 GiB while it is built and 1 GiB afterwards; a bake and overlays need the rest.
 DISK_GIB = 6.0
-#: One node has 1.5 GiB; QEMU's own use and the translation buffer come on top.
+#: One node has 1.5 GiB; QEMU itself and its translation buffer need the rest.
 MEMORY_GIB = 2.5
 _QUERY_S = 20.0
 _MEMORY_INFO = Path("/proc/meminfo")
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("doctor", help="what this host has of what machines need")
+    parser = commands.add_parser("doctor", help="check what machines need on this host")
     add_machine_options(parser)
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     parser.set_defaults(run=_run)
 
 
@@ -54,8 +54,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:
-        # Folded and not cut: the end of a path is what a person has to know.
-        table = Table("requirement", "", Column("found, or what to do", overflow="fold"))
+        # Folded and not truncated: people need the end of a path.
+        table = Table("requirement", "state", Column("found, or what to do", overflow="fold"))
         for finding in findings:
             state = "[green]ok[/]" if finding.is_met else "[red]missing[/]"
             remedy = f" {finding.remedy}" if finding.remedy else ""
@@ -64,8 +64,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if all(finding.is_met for finding in findings) else 2
 
 
-def examine(settings: Settings, runner: Runner) -> list[Finding]:
-    """Look for every requirement; one that is missing never hides another."""
+def examine(settings: Settings, runner: Runner) -> list[RequirementCheck]:
+    """Check every requirement, also after one that is missing."""
     accelerator, chosen = _accelerator(settings, runner)
     return [
         _program("QEMU", settings.qemu, "qemu-system-x86", runner),
@@ -86,45 +86,47 @@ def examine(settings: Settings, runner: Runner) -> list[Finding]:
 
 def _program(
     requirement: str, name: str, package: str, runner: Runner, *, version: str = "--version"
-) -> Finding:
+) -> RequirementCheck:
     # mke2fs lies in /usr/sbin, which a user's PATH lacks on Debian.
     path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if path is None:
-        return Finding(
+        return RequirementCheck(
             requirement=requirement,
             is_met=False,
-            found=f"There is no '{name}' on PATH.",
+            found=f"'{name}' is not on PATH.",
             remedy=f"Run `apt-get install --no-install-recommends {package}`, or `./dev setup`.",
         )
     answer = runner.run([path, version], timeout_s=_QUERY_S)
-    # Not every program has an exit code of 0 for this; these mean that it did not run at all.
+    # Some programs end this with another exit code than 0; these mean that it did not run.
     if answer.timed_out or answer.exit_code < 0 or answer.exit_code in {126, 127}:
-        return Finding(
+        return RequirementCheck(
             requirement=requirement,
             is_met=False,
             found=f"'{path} {version}' ended with {answer.exit_code}: {answer.stderr.strip()}",
             remedy=f"Run `apt-get install --reinstall {package}`.",
         )
     lines = (answer.stdout or answer.stderr).strip().splitlines()
-    return Finding(
+    return RequirementCheck(
         requirement=requirement, is_met=True, found=f"{path}: {lines[0] if lines else '?'}"
     )
 
 
-def _user_namespaces(runner: Runner) -> list[Finding]:
-    """Look for what building an image takes where the user is not root."""
+def _user_namespaces(runner: Runner) -> list[RequirementCheck]:
+    """Check what building an image needs where the user is not root."""
     if os.geteuid() == 0:
         return []
     return [_program("newuidmap", "newuidmap", "uidmap", runner, version="--help")]
 
 
-def _accelerator(settings: Settings, runner: Runner) -> tuple[Finding, Accelerator | None]:
+def _accelerator(
+    settings: Settings, runner: Runner
+) -> tuple[RequirementCheck, Accelerator | None]:
     name = "accelerator"
     if shutil.which(settings.qemu) is None:
-        missing = Finding(
+        missing = RequirementCheck(
             requirement=name,
             is_met=False,
-            found="KVM can't be proved without QEMU.",
+            found="It can't be tried without QEMU.",
             remedy="Install QEMU first.",
         )
         return missing, None
@@ -133,66 +135,68 @@ def _accelerator(settings: Settings, runner: Runner) -> tuple[Finding, Accelerat
             settings.accelerator, qemu=settings.qemu, runner=runner, cache=settings.cache
         )
     except HarnessError as error:
-        return Finding(requirement=name, is_met=False, found=str(error)), None
-    return Finding(requirement=name, is_met=True, found=choice.reason), choice.accelerator
+        return RequirementCheck(requirement=name, is_met=False, found=str(error)), None
+    return RequirementCheck(requirement=name, is_met=True, found=choice.reason), choice.accelerator
 
 
-def _transport(settings: Settings, accelerator: Accelerator | None, runner: Runner) -> Finding:
+def _transport(
+    settings: Settings, accelerator: Accelerator | None, runner: Runner
+) -> RequirementCheck:
     name = "emulated-GPU transport"
     if accelerator is None:
-        return Finding(
+        return RequirementCheck(
             requirement=name,
             is_met=False,
-            found="It depends on QEMU and its accelerator, which are missing.",
-            remedy="Mend those first.",
+            found="It depends on QEMU and the accelerator, one of which is missing.",
+            remedy="Install those first.",
         )
     try:
         transport = find_transport(settings.qemu, accelerator.accel, runner)
     except HarnessError as error:
-        return Finding(requirement=name, is_met=False, found=str(error))
-    return Finding(
+        return RequirementCheck(requirement=name, is_met=False, found=str(error))
+    return RequirementCheck(
         requirement=name,
         is_met=True,
-        found=f"{transport.value}, which this QEMU has and takes without harm.",
+        found=f"{transport.value}, which this QEMU supports.",
     )
 
 
-def _image(settings: Settings, name: str) -> Finding:
-    """Look whether an image can be had at all; the first run makes what of it is not here yet."""
-    found = f"'{name}' is made or fetched where the cache has none."
+def _image(settings: Settings, name: str) -> RequirementCheck:
+    """Check that an image can be built or fetched; the first run that needs it does so."""
+    found = f"'{name}' is in the catalogue; it is built or fetched when it is first used."
     try:
         source = load_catalogue(settings.images_folder).get(name)
         if isinstance(source, Recipe):
             source.require_acceptance(settings.accepted_licences)
     except HarnessError as error:
-        return Finding(requirement="image", is_met=False, found=str(error))
+        return RequirementCheck(requirement="image", is_met=False, found=str(error))
     if isinstance(source, LocalImage):
         found = f"'{name}' is a file."
         if not source.path.is_file():
-            return Finding(
+            return RequirementCheck(
                 requirement="image",
                 is_met=False,
-                found=f"There is no file '{name}'.",
-                remedy="Name one that is there, or an image of the catalogue.",
+                found=f"The file '{name}' does not exist.",
+                remedy="Give the path of an image file, or the name of an image in the catalogue.",
             )
-    return Finding(requirement="image", is_met=True, found=found)
+    return RequirementCheck(requirement="image", is_met=True, found=found)
 
 
-def _disk(settings: Settings) -> Finding:
+def _disk(settings: Settings) -> RequirementCheck:
     try:
         folder = make_private_folder(settings.cache)
     except HarnessError as error:
-        return Finding(requirement="disk", is_met=False, found=str(error))
+        return RequirementCheck(requirement="disk", is_met=False, found=str(error))
     free_gib = shutil.disk_usage(folder).free / 2**30
     found = f"{free_gib:.1f} GiB free for '{folder}'; {DISK_GIB:.0f} GiB are needed."
-    remedy = "Free some, or set XDG_CACHE_HOME to a folder on a larger disk."
+    remedy = "Free some space, or set XDG_CACHE_HOME to a folder on a larger disk."
     enough = free_gib >= DISK_GIB
-    return Finding(
+    return RequirementCheck(
         requirement="disk", is_met=enough, found=found, remedy=None if enough else remedy
     )
 
 
-def _memory() -> Finding:
+def _memory() -> RequirementCheck:
     available_kib = 0
     for line in _MEMORY_INFO.read_text().splitlines():
         if line.startswith("MemAvailable:"):
@@ -200,18 +204,21 @@ def _memory() -> Finding:
     available_gib = available_kib / 2**20
     enough = available_gib >= MEMORY_GIB
     try:
-        claims = _claims()
+        reservations = _reservations()
     except HarnessError as error:
-        return Finding(requirement="memory", is_met=False, found=str(error))
-    holders = ", ".join(str(claim) for claim in claims if claim.is_granted) or "nobody"
-    return Finding(
+        return RequirementCheck(requirement="memory", is_met=False, found=str(error))
+    holders = (
+        ", ".join(str(reservation) for reservation in reservations if reservation.is_granted)
+        or "no process"
+    )
+    return RequirementCheck(
         requirement="memory",
         is_met=enough,
         found=f"{available_gib:.1f} GiB available; a node needs {MEMORY_GIB} GiB. "
-        f"Claimed by {holders}.",
+        f"Reserved by {holders}.",
         remedy=None if enough else "End other programs, or run fewer workers (`-n 1`).",
     )
 
 
-def _claims() -> list[Entry]:
-    return Broker(host_folder()).claims()
+def _reservations() -> list[Entry]:
+    return Broker(host_folder()).entries()

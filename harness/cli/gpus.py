@@ -1,4 +1,4 @@
-"""`harness gpu`: the GPUs that a machine can have."""
+"""`harness gpu`: the GPU models that machines can have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from harness.cli.columns import print_columns
-from harness.cli.options import add_gpu_options, settings_of
+from harness.cli.options import add_gpu_options, add_json_option, settings_of
 from harness.gpu.catalogue import load_catalogue
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("gpu", help="models of emulated GPUs")
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    listing = actions.add_parser("ls", help="list the catalogue")
+    parser = commands.add_parser("gpu", help="list the models of emulated GPUs")
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    listing = actions.add_parser("ls", help="list the GPU models and GPU nodes of the catalogue")
     add_gpu_options(listing)
-    listing.add_argument("--json", action="store_true")
+    add_json_option(listing)
     listing.set_defaults(run=_list)
 
 

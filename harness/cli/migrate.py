@@ -1,4 +1,4 @@
-"""Prints a spec as a pytest module: `harness migrate SPEC`."""
+"""`harness migrate SPEC`: prints a shell spec as a pytest module."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
 from harness.provisioning.command import LocalRunner
-from harness.shell.migrate import migrate
-from harness.shell.project import Project, project_variables
-from harness.shell.rows import ShellRowEvaluator
 from harness.shell.sandbox import choose_sandbox
+from harness.shell.spec.migrate import migrate
+from harness.shell.spec.parameter_rows import ShellRowEvaluator
+from harness.shell.spec.project import Project, project_variables
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     """Add `migrate` to the commands of `harness`."""
     parser = commands.add_parser("migrate", help="print a *_spec.sh as a pytest module")
-    parser.add_argument("spec", type=Path, help="the spec file")
+    parser.add_argument("spec", type=Path, metavar="SPEC", help="the spec file")
     parser.set_defaults(run=run)
 
 
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         text = spec.read_text(errors="surrogateescape")
     except OSError as error:
         raise BadInputError(
-            f"The spec can't be read ({error.strerror}); name one *_spec.sh file.",
+            f"The spec can't be read ({error.strerror}); give the path of a *_spec.sh file.",
             source=str(spec),
         ) from error
     path = spec.absolute()

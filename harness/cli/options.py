@@ -1,22 +1,24 @@
-"""Options that several commands share."""
+"""Options that several commands have."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from harness.machine.accelerator import CHOICES
 from harness.settings import (
     ACCEPT_OPTION,
-    DRIVER_CHOICES,
+    ACCEPT_VARIABLE,
     DRIVER_VARIABLE,
     STORAGE_VARIABLE,
     URI_VARIABLE,
+    AcceleratorOption,
+    MachineDriver,
     Settings,
     accepted_licences,
-    far_path,
     first_of,
     is_ci,
+    machine_driver,
+    remote_path,
 )
 
 if TYPE_CHECKING:
@@ -30,43 +32,93 @@ class Commands(Protocol):
         ...
 
 
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of output for programs."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says how machines run."""
+    """Add the options for how machines run."""
     defaults = Settings()
-    parser.add_argument("--accelerator", choices=CHOICES, default=defaults.accelerator)
-    parser.add_argument("--qemu", default=defaults.qemu, metavar="PROGRAM")
+    parser.add_argument(
+        "--accelerator",
+        choices=AcceleratorOption.words(),
+        default=defaults.accelerator.value,
+        help="how guests run; auto uses KVM where it works, else TCG (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--qemu",
+        default=defaults.qemu,
+        metavar="PROGRAM",
+        help="the QEMU program (default: %(default)s)",
+    )
     add_driver_options(parser)
     add_image_options(parser)
     add_checkpoint_options(parser)
 
 
 def add_driver_options(parser: argparse.ArgumentParser) -> None:
-    """Add what runs machines, and where."""
-    parser.add_argument("--machine-driver", choices=DRIVER_CHOICES)
-    parser.add_argument("--machine-uri", metavar="URI")
-    parser.add_argument("--machine-storage", metavar="DIR")
+    """Add the options for what runs machines, and on which host."""
+    parser.add_argument(
+        "--machine-driver",
+        choices=MachineDriver.words(),
+        help="what runs machines; node runs none, and needs the URI of an existing node "
+        f"(default: {DRIVER_VARIABLE}, else {Settings().machine_driver})",
+    )
+    parser.add_argument(
+        "--machine-uri",
+        metavar="URI",
+        help="libvirt's URI, such as qemu:///session, or a node's, such as ssh://root@HOST "
+        f"(default: {URI_VARIABLE})",
+    )
+    parser.add_argument(
+        "--machine-storage",
+        metavar="DIR",
+        help="where libvirt runs on a remote host: its folder for images and disks "
+        f"(default: {STORAGE_VARIABLE})",
+    )
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
-    """Add how much disk checkpoints may take."""
+    """Add the limit of the checkpoint cache."""
     parser.add_argument(
         "--checkpoint-limit-mib",
         type=int,
         default=Settings().checkpoint_limit_mib,
         metavar="MIB",
+        help="disk space that checkpoints may take before the least recently used are removed "
+        "(default: %(default)s)",
     )
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says which image, and where recipes lie."""
+    """Add the options for which image, and where the recipes are."""
     defaults = Settings()
-    parser.add_argument("--image", default=defaults.image, metavar="NAME")
-    parser.add_argument("--images-dir", type=Path, default=defaults.images_folder, metavar="DIR")
-    parser.add_argument(ACCEPT_OPTION, action="append", default=[], metavar="LICENCE")
+    parser.add_argument(
+        "--image",
+        default=defaults.image,
+        metavar="NAME",
+        help="an image of the catalogue, or the path of an image file (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--images-dir",
+        type=Path,
+        default=defaults.images_folder,
+        metavar="DIR",
+        help="the folder with the recipes of images (default: %(default)s)",
+    )
+    parser.add_argument(
+        ACCEPT_OPTION,
+        action="append",
+        default=[],
+        metavar="LICENCE",
+        help="a licence that you accept, for images that need it; may be repeated "
+        f"(also: {ACCEPT_VARIABLE})",
+    )
 
 
 def add_gpu_options(parser: argparse.ArgumentParser) -> None:
-    """Add where GPU models lie."""
+    """Add the folders of GPU models."""
     parser.add_argument(
         "--gpu-models",
         action="append",
@@ -81,12 +133,13 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     """Return the settings that parsed arguments ask for."""
     defaults = Settings()
     return Settings(
-        accelerator=getattr(arguments, "accelerator", defaults.accelerator),
+        accelerator=AcceleratorOption(
+            getattr(arguments, "accelerator", defaults.accelerator.value)
+        ),
         qemu=getattr(arguments, "qemu", defaults.qemu),
-        machine_driver=first_of(getattr(arguments, "machine_driver", None), DRIVER_VARIABLE)
-        or defaults.machine_driver,
+        machine_driver=machine_driver(getattr(arguments, "machine_driver", None)),
         machine_uri=first_of(getattr(arguments, "machine_uri", None), URI_VARIABLE),
-        machine_storage=far_path(
+        machine_storage=remote_path(
             first_of(getattr(arguments, "machine_storage", None), STORAGE_VARIABLE)
         ),
         image=getattr(arguments, "image", defaults.image),

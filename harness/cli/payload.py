@@ -1,4 +1,4 @@
-"""`harness payload`: the zipapp that travels into machines."""
+"""`harness payload`: the zipapp that is copied to nodes and provisions them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("payload", help="the zipapp that provisions a node")
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    build = actions.add_parser("build", help="pack it into the cache")
-    build.add_argument("--print-path", action="store_true", help="print nothing but its path")
+    parser = commands.add_parser("payload", help="build the zipapp that provisions a node")
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    build = actions.add_parser("build", help="build it and write it to the cache")
+    build.add_argument("--print-path", action="store_true", help="print only its path")
     build.set_defaults(run=_build)
 
 
 def _build(arguments: argparse.Namespace) -> int:
     payload = build_payload()
     path = write_payload(payload, Settings().cache / "payloads")
-    print(path if arguments.print_path else f"packed {path} (sha256 {payload.digest})")
+    print(path if arguments.print_path else f"wrote {path} (sha256 {payload.digest})")
     return 0

@@ -1,4 +1,4 @@
-"""`harness qemu`: a newer QEMU beside the host's own."""
+"""`harness qemu`: a newer QEMU than the host's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from harness.cli.options import settings_of
-from harness.machine.sid import ensure_sid_qemu
+from harness.cli.options import add_json_option, settings_of
+from harness.machine.qemu.debian_sid_qemu import ensure_sid_qemu
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
@@ -17,19 +17,23 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("qemu", help="a newer QEMU beside the host's own")
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    parser = commands.add_parser("qemu", help="install a newer QEMU beside the host's own")
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     sid = actions.add_parser(
-        "sid", help="unpack that of Debian sid into the cache, and print its program"
+        "sid", help="unpack the QEMU of Debian sid into the cache, and print its path"
     )
-    sid.add_argument("--refresh", action="store_true", help="even where the cache has one")
-    sid.add_argument("--json", action="store_true")
+    sid.add_argument(
+        "--refresh",
+        action="store_true",
+        help="unpack the current version even where the cache has one",
+    )
+    add_json_option(sid)
     sid.set_defaults(run=_sid)
 
 
 def _sid(arguments: argparse.Namespace) -> int:
     found = ensure_sid_qemu(
-        settings_of(arguments).cache, LocalRunner(), refresh=arguments.refresh, tell=_tell
+        settings_of(arguments).cache, LocalRunner(), refresh=arguments.refresh, report=_report
     )
     if arguments.json:
         print(json.dumps({"program": str(found.program), "version": found.version}, indent=2))
@@ -38,5 +42,5 @@ def _sid(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(message: str) -> None:
+def _report(message: str) -> None:
     print(f"[qemu] {message}", file=sys.stderr, flush=True)

@@ -1,13 +1,13 @@
-"""What was gathered of one node: a folder on disk, and a typed view of it.
+"""The evidence of one node: a folder on disk, and a typed view of it.
 
-Nothing here touches a machine, so a failure is judged again from its folder alone:
+Nothing here touches a machine, so a failure can be checked again from its folder alone:
 
-    <folder>/manifest.json     what was asked for, and what could not be had
+    <folder>/manifest.json     the files that were gathered, and those that were missing
     <folder>/host/…            QEMU's command line, stderr, serial console, QMP events, GPU traces
     <folder>/commands/NAME     output of a command in the guest; NAME.exit-code beside it
     <folder>/files/…           files of the guest under their own paths
-    <folder>/stat.txt          one line for every path looked for (`nodestate.PathState`)
-    <folder>/unreadable.txt    paths that are there, or may be, and were closed to who asked
+    <folder>/stat.txt          one line for every path that was found (`node_state.PathStat`)
+    <folder>/unreadable.txt    paths that the user on the node had no permission to read
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH, CloudInitResult
 from harness.errors import HarnessError
-from harness.evidence import nodestate
-from harness.gpu.tracefile import parse_trace
+from harness.evidence import node_state
+from harness.gpu.trace_file import parse_trace
 from harness.lease import make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from harness.evidence.nodestate import DkmsBuild, LoadedModule, PathState, PciFunction
+    from harness.evidence.node_state import DkmsBuild, LoadedModule, PathStat, PciFunction
     from harness.gpu.trace import AccessTrace
 
 EVENTS_FOLDER = "/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events"
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
-#: Of a GPU's access trace in the folder `host`, after its device id.
+#: Suffix of the file of a GPU's access trace in the folder `host`, after its device id.
 TRACE_SUFFIX = "-trace.json"
 UNREADABLE_NAME = "unreadable.txt"
-#: What the kernel says of each function on the PCI bus, `lspci` or not.
+#: The kernel's folder of PCI functions, which needs no `lspci`.
 PCI_FOLDER = "/sys/bus/pci/devices"
-#: Where container runtimes look for CDI specs.
+#: The folders in which container runtimes look for CDI specs.
 CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
-#: There exactly where systemd runs the system: sd_booted(3).
+#: Exists if and only if systemd is the init system: sd_booted(3).
 SYSTEMD_PATH = "/run/systemd/system"
 CLOUD_INIT_RESULT_PATH = "/run/cloud-init/result.json"
 CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
 
-#: modinfo's exit code for a module that is not there; others mean that it could not tell.
+#: modinfo's exit code for a module that does not exist; any other failure is an error of modinfo.
 _NO_SUCH_MODULE = 1
-#: `timeout`'s exit code for a program that is not there.
+#: `timeout`'s exit code for a program that does not exist.
 _NOT_FOUND = 127
-#: The same, or for one that can't be run, as where a folder on PATH is closed to who asks.
+#: The same, or for a program that cannot be run, for example in a folder without permission.
 _NOT_STARTED = {126, _NOT_FOUND}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """One step of provisioning, as its outcome tells it."""
+class ReportedStep:
+    """One step of provisioning, as its outcome reports it."""
 
     name: str
     status: str
@@ -66,7 +66,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class ProvisioningOutcome:
-    """What provisioning said of itself: the outcome file, read on the host."""
+    """The outcome file of provisioning, read on the host."""
 
     command: str
     exit_code: int
@@ -74,13 +74,13 @@ class ProvisioningOutcome:
     error: str | None
     action: str | None
     reason: str | None
-    steps: tuple[Step, ...]
+    steps: tuple[ReportedStep, ...]
 
     @classmethod
     def from_json(cls, text: str) -> ProvisioningOutcome:
         """Parse the outcome file.
 
-        Raises HarnessError where it has not the form that provisioning writes.
+        Raises HarnessError if it does not have the form that provisioning writes.
         """
         try:
             document = json.loads(text)
@@ -93,7 +93,7 @@ class ProvisioningOutcome:
                 action=decision.get("action"),
                 reason=decision.get("reason"),
                 steps=tuple(
-                    Step(
+                    ReportedStep(
                         name=str(step["name"]),
                         status=str(step["status"]),
                         duration_s=float(step["duration_s"]),
@@ -104,7 +104,7 @@ class ProvisioningOutcome:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise HarnessError(
-                f"The outcome that provisioning left has an unknown form ({error!r}): {text!r}."
+                f"The outcome of provisioning has an unknown form ({error!r}): {text!r}."
             ) from error
 
 
@@ -115,9 +115,9 @@ class Evidence:
         self.folder = folder
 
     def copy_to(self, folder: Path) -> Path:
-        """Copy everything to `folder`, in place of what lay there, and return it.
+        """Copy everything to `folder`, replacing its contents, and return it.
 
-        Raises HarnessError where the copy can't be written; `folder` is then as it was.
+        Raises HarnessError if the copy cannot be written; `folder` is then unchanged.
         """
         make_private_folder(folder.parent)
         beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
@@ -127,16 +127,16 @@ class Evidence:
             beside.rename(folder)
         except (OSError, shutil.Error) as error:
             raise HarnessError(
-                f"The evidence in '{self.folder}' can't be copied to '{folder}': {error}."
+                f"The evidence in '{self.folder}' cannot be copied to '{folder}': {error}."
             ) from error
         finally:
             shutil.rmtree(beside, ignore_errors=True)
         return folder
 
     def file(self, path: str) -> str | None:
-        """Return the text of a guest's file, or None where there was none.
+        """Return the text of a file of the guest, or None if there was none.
 
-        Raises HarnessError where it may be there, but was closed to who asked.
+        Raises HarnessError if the user on the node had no permission to read it.
         """
         kept = self.folder / "files" / path.lstrip("/")
         if kept.is_file():
@@ -145,20 +145,20 @@ class Evidence:
         return None
 
     def _refuse_closed(self, path: str) -> None:
-        """Raise HarnessError where `path` or a folder above it was closed to who asked."""
+        """Raise HarnessError if `path` or a folder above it could not be read."""
         kept = self.folder / UNREADABLE_NAME
         closed = kept.read_text(errors="replace").splitlines() if kept.is_file() else []
         for each in (path, *map(str, PurePosixPath(path).parents)):
             if each in closed:
                 raise HarnessError(
-                    f"'{each}' was closed to who asked the node, so whether '{path}' is there, "
-                    "and what it says, can't be told. Ask as root."
+                    f"The user on the node had no permission to read '{each}', so the evidence does "
+                    f"not show whether '{path}' exists or what it says. Gather it as root."
                 )
 
     def files(self, folder: str) -> Mapping[str, str]:
-        """Return the texts of the gathered files right below a guest's folder, by name.
+        """Return the texts of the gathered files directly in a folder of the guest, by name.
 
-        Raises HarnessError where the folder was closed to who asked.
+        Raises HarnessError if the user on the node had no permission to read the folder.
         """
         self._refuse_closed(folder)
         kept = self.folder / "files" / folder.lstrip("/")
@@ -173,13 +173,12 @@ class Evidence:
     def output_of(self, name: str) -> str:
         """Return the output of the gathered command `name`.
 
-        Raises HarnessError where the command was not run.
+        Raises HarnessError if the command was not run.
         """
         kept = self.folder / "commands" / name
         if not kept.is_file():
             raise HarnessError(
-                f"The evidence has no output of '{name}'; its manifest says what could not be "
-                "gathered.",
+                f"The evidence has no output of '{name}'; its manifest lists what is missing.",
                 evidence=self.folder,
             )
         return kept.read_text(errors="replace")
@@ -187,26 +186,26 @@ class Evidence:
     def exit_code_of(self, name: str) -> int:
         """Return the exit code of the gathered command `name`.
 
-        Raises HarnessError where it is not known.
+        Raises HarnessError if it is unknown.
         """
         return _number(self.output_of(f"{name}.exit-code"), f"exit code of '{name}'")
 
     def is_command_absent(self, name: str) -> bool:
-        """Tell whether the node has no such program as the gathered command `name` needs."""
+        """Return whether the node lacks the program of the gathered command `name`."""
         return self.exit_code_of(name) == _NOT_FOUND
 
     def answer_of(self, name: str) -> str:
-        """Return the output of the gathered command `name`, which has to have succeeded.
+        """Return the output of the gathered command `name`, which must have succeeded.
 
-        Raises HarnessError otherwise: what a failed command does not show may be there all the
-        same, so nothing can be judged by its absence.
+        Raises HarnessError otherwise: what is missing in the output of a failed command may still
+        exist, so its absence proves nothing.
         """
         output = self.output_of(name)
         exit_code = self.exit_code_of(name)
         if exit_code != 0:
             raise HarnessError(
-                f"The command behind '{name}' ended with {exit_code} on the node, so the evidence "
-                f"does not tell. It said: {output.strip()[-500:] or 'nothing'}",
+                f"The command of '{name}' ended with {exit_code} on the node, so its output proves "
+                f"nothing. It printed: {output.strip()[-500:] or 'nothing'}",
                 evidence=self.folder,
             )
         return output
@@ -220,7 +219,7 @@ class Evidence:
 
     @property
     def gpu_traces(self) -> Mapping[str, AccessTrace]:
-        """Return what the guest did to each emulated GPU, by device id."""
+        """Return the access trace of each emulated GPU, by device id."""
         return {
             file.name.removesuffix(TRACE_SUFFIX): parse_trace(file.read_text(), str(file))
             for file in sorted((self.folder / "host").glob(f"*{TRACE_SUFFIX}"))
@@ -233,7 +232,7 @@ class Evidence:
 
     @property
     def exit_code(self) -> int | None:
-        """Return provisioning's exit code as the shell saw it; None where it never ended."""
+        """Return the exit code of provisioning that the shell got; None if it never ended."""
         text = self.file(EXIT_CODE_PATH)
         if text is None or not text.strip():
             return None
@@ -251,11 +250,11 @@ class Evidence:
     @property
     def booted_at_s(self) -> float:
         """Return the guest's boot time in seconds since the epoch, by its own clock."""
-        return nodestate.parse_boot_time(self._kernel_file("/proc/stat"))
+        return node_state.parse_boot_time(self._kernel_file("/proc/stat"))
 
     @property
     def record(self) -> Mapping[str, str] | None:
-        """Return the prebake record's fields, or None where there is no record."""
+        """Return the fields of the prebake record, or None if there is no record."""
         text = self.file(RECORD_PATH)
         if text is None:
             return None
@@ -265,7 +264,7 @@ class Evidence:
     @property
     def prebake_lines(self) -> list[Mapping[str, str]]:
         """Return the `AKS_GPU_PREBAKE` lines of this run as fields, oldest first."""
-        return nodestate.parse_prebake_lines(self.file(CLOUD_INIT_OUTPUT_PATH) or "")
+        return node_state.parse_prebake_lines(self.file(CLOUD_INIT_OUTPUT_PATH) or "")
 
     @property
     def event_files(self) -> Mapping[str, str]:
@@ -275,60 +274,60 @@ class Evidence:
     def event_tasks(self) -> list[str]:
         """Return the task name of every event file, oldest first.
 
-        Raises HarnessError that names a file which is no event.
+        Raises HarnessError that names a file that is not an event.
         """
-        return [nodestate.parse_event_task(text, name) for name, text in self.event_files.items()]
+        return [node_state.parse_event_task(text, name) for name, text in self.event_files.items()]
 
     @property
     def loaded_modules(self) -> Mapping[str, LoadedModule]:
-        return nodestate.parse_modules(self._kernel_file("/proc/modules"))
+        return node_state.parse_modules(self._kernel_file("/proc/modules"))
 
     @property
     def dkms_builds(self) -> list[DkmsBuild]:
-        return nodestate.parse_dkms_status(self.answer_of("dkms-status"))
+        return node_state.parse_dkms_status(self.answer_of("dkms-status"))
 
     @property
     def pci_functions(self) -> list[PciFunction]:
-        """Return what is on the PCI bus, by lspci or, on a node without it, by the kernel.
+        """Return the functions on the PCI bus, from lspci or, on a node without it, from sysfs.
 
-        Raises HarnessError where neither tells.
+        Raises HarnessError if the node has neither.
         """
         if self.exit_code_of("lspci") not in _NOT_STARTED:
-            return nodestate.parse_lspci(self.answer_of("lspci"))
+            return node_state.parse_lspci(self.answer_of("lspci"))
         if PCI_FOLDER not in self.paths:
             raise HarnessError(
-                f"The node ran no 'lspci' and has no '{PCI_FOLDER}', so what is on its PCI bus "
-                "can't be told."
+                f"The node ran no 'lspci' and has no '{PCI_FOLDER}', so the functions on its PCI bus "
+                "are unknown."
             )
         kept = self.folder / "files" / PCI_FOLDER.lstrip("/")
         return [
-            nodestate.parse_pci_event(file.read_text(errors="replace"), str(file))
+            node_state.parse_pci_event(file.read_text(errors="replace"), str(file))
             for file in sorted(kept.glob("*/uevent"))
         ]
 
     @property
     def driver_gpu_names(self) -> Mapping[str, str | None]:
-        """Return what the loaded driver calls each GPU that it is bound to, by PCI address."""
+        """Return the driver's name of each GPU to which it is bound, by PCI address."""
         folder = self.folder / "files/proc/driver/nvidia/gpus"
         return {
-            file.parent.name: nodestate.parse_gpu_name(file.read_text(errors="replace"))
+            file.parent.name: node_state.parse_gpu_name(file.read_text(errors="replace"))
             for file in sorted(folder.glob("*/information"))
         }
 
     @property
     def driver_version(self) -> str | None:
-        """Return the version of the driver in the kernel, or None where there is none."""
+        """Return the version of the loaded driver, or None if none is loaded."""
         text = self.file("/proc/driver/nvidia/version")
-        return None if text is None else nodestate.parse_driver_version(text)
+        return None if text is None else node_state.parse_driver_version(text)
 
     @property
     def cdi_devices(self) -> Mapping[str, list[str] | None]:
-        """Return the CDI devices that each spec file offers, in full, by the file's path.
+        """Return the full names of the CDI devices of each spec file, by the path of the file.
 
-        A file that is no spec offers None.
+        The value is None for a file that is not a valid spec.
         """
         return {
-            f"{folder}/{name}": nodestate.parse_cdi_devices(text)
+            f"{folder}/{name}": node_state.parse_cdi_devices(text)
             for folder in CDI_FOLDERS
             for name, text in self.files(folder).items()
             if name.endswith((".json", ".yaml"))
@@ -336,8 +335,8 @@ class Evidence:
 
     @property
     def refused_gpus(self) -> list[str]:
-        """Return the device ids of GPUs that the driver called not supported since the boot."""
-        return nodestate.parse_refused_gpus(self.answer_of("dmesg"))
+        """Return the device ids of GPUs that the driver reported as not supported since the boot."""
+        return node_state.parse_refused_gpus(self.answer_of("dmesg"))
 
     @property
     def container_images(self) -> list[str]:
@@ -355,40 +354,40 @@ class Evidence:
         return {row[0]: row[2] for row in rows if len(row) > 2}
 
     @property
-    def paths(self) -> Mapping[str, PathState]:
-        """Return every path that was looked for and found.
+    def paths(self) -> Mapping[str, PathStat]:
+        """Return every path that was requested and found.
 
-        Raises HarnessError where nobody looked.
+        Raises HarnessError if no paths were gathered.
         """
         kept = self.folder / "stat.txt"
         if not kept.is_file():
             raise HarnessError(
                 "The evidence does not say which paths exist.", evidence=self.folder
             )
-        return nodestate.parse_stat(kept.read_text(errors="replace"))
+        return node_state.parse_stat(kept.read_text(errors="replace"))
 
     def vermagic_of(self, kernel: str) -> str | None:
         """Return the vermagic of the `nvidia` module that `kernel` would load, if any.
 
-        Raises HarnessError where modinfo could not tell.
+        Raises HarnessError if modinfo failed.
         """
         return self._module_field(kernel, "vermagic")
 
     def module_version_of(self, kernel: str) -> str | None:
         """Return the version of the `nvidia` module that `kernel` would load, if any.
 
-        Raises HarnessError where modinfo could not tell.
+        Raises HarnessError if modinfo failed.
         """
         return self._module_field(kernel, "version")
 
     def _module_field(self, kernel: str, field: str) -> str | None:
         if self.exit_code_of(f"modinfo-{kernel}") == _NO_SUCH_MODULE:
             return None
-        return nodestate.parse_modinfo_field(self.answer_of(f"modinfo-{kernel}"), field)
+        return node_state.parse_modinfo_field(self.answer_of(f"modinfo-{kernel}"), field)
 
 
 def _number(text: str, what: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise HarnessError(f"A number was expected as the {what}, but it is {text!r}.") from None
+        raise HarnessError(f"The {what} was expected to be a number, but is {text!r}.") from None

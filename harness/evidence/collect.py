@@ -13,48 +13,48 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence import UNREADABLE_NAME, Evidence
-from harness.evidence.script import StreamError, parse_stream, render_script
+from harness.evidence.collection_script import StreamError, parse_stream, render_script
 from harness.lease import make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from harness.evidence.request import Request
-    from harness.evidence.script import Frame
+    from harness.evidence.collection_script import Frame
+    from harness.evidence.request import EvidenceRequest
     from harness.provisioning.command import Runner
 
 _ARCHIVE_LIMIT_BYTES = 256 << 20
 _SCRIPT_S = 180.0
-#: Why the guest did not deliver, where it did not.
+#: The file with the reason why the guest gave no evidence.
 NOT_COLLECTED = "not-collected.txt"
-#: For zlib: a stream with a header and an end as gzip writes them.
+#: zlib's value for a stream with gzip's header and trailer.
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 def collect_guest(
-    runner: Runner, request: Request, folder: Path, *, nonce: str | None = None
+    runner: Runner, request: EvidenceRequest, folder: Path, *, nonce: str | None = None
 ) -> Evidence:
-    """Run the script in the guest, and unpack what it gathered into the new `folder`.
+    """Run the script in the guest, and unpack its output into the new `folder`.
 
-    Nothing is written in the guest. `nonce` is made for the stream where none is given.
-    Raises HarnessError where the guest did not deliver; the folder then says so too.
+    Nothing is written in the guest. A `nonce` is generated if none is given. Raises HarnessError if
+    the output is not complete; the reason is then also in the folder.
     """
     make_private_folder(folder)
     nonce = nonce or secrets.token_hex(16)
-    # By stdin, and not as an argument: there, other processes and the log of sudo would see it.
+    # On stdin, because other processes and the log of sudo see arguments.
     result = runner.run(["sh"], timeout_s=_SCRIPT_S, stdin=render_script(request, nonce))
     try:
         archive = base64.b64decode(result.stdout, validate=False)
         _unpack(parse_stream(_gunzip(archive), nonce), folder)
     except (StreamError, binascii.Error, zlib.error, OSError, ValueError) as error:
-        sentence = f"The guest did not deliver its evidence ({error}).\n{result.render()}"
+        sentence = f"The evidence could not be gathered in the guest ({error}).\n{result.render()}"
         (folder / NOT_COLLECTED).write_text(sentence)
         raise HarnessError(sentence) from error
     return Evidence(folder)
 
 
 def _gunzip(archive: bytes) -> bytes:
-    """Unpack a gzip archive, which comes from a guest and may unpack to anything."""
+    """Unpack a gzip archive; it comes from a guest, so its size is limited."""
     unpacking = zlib.decompressobj(wbits=_GZIP)
     content = unpacking.decompress(archive, _ARCHIVE_LIMIT_BYTES)
     if unpacking.unconsumed_tail:
@@ -65,7 +65,7 @@ def _gunzip(archive: bytes) -> bytes:
 
 
 def _unpack(frames: Iterable[Frame], folder: Path) -> None:
-    """Write frames as files below `folder` alone: their names come from a guest."""
+    """Write frames as files, only below `folder`, because the names come from a guest."""
     command = ""
     unreadable: list[str] = []
     for frame in frames:
@@ -84,7 +84,7 @@ def _unpack(frames: Iterable[Frame], folder: Path) -> None:
             case "paths":
                 root, _, paths = frame.content.partition(b"\n")
                 if not root.endswith(b" /"):
-                    raise StreamError("find did not tell of '/'")
+                    raise StreamError("the output of find has no line of '/'")
                 _write(folder / "stat.txt", paths)
             case _:
                 raise StreamError(f"it has a frame of the unknown kind {frame.kind!r}")
@@ -104,7 +104,7 @@ def _write(target: Path, content: bytes) -> None:
 
 
 def keep_host_files(folder: Path, files: Mapping[str, Path], texts: Mapping[str, str]) -> None:
-    """Copy the host's side of a machine into `folder`/host, and say what was missing."""
+    """Copy the host's files of a machine to `folder`/host, and list the missing ones."""
     host = make_private_folder(folder / "host")
     missing: list[str] = []
     for name, source in files.items():

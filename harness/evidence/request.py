@@ -1,6 +1,6 @@
-"""What is asked of a node: the one list of commands that looking at it may run.
+"""What evidence is gathered on a node: the list of all commands that gathering may run.
 
-All of `node_request` only look, and `script` takes care that nothing is written where they run.
+All commands of `node_request` only read, and `collection_script` writes nothing on the node.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What to gather in a guest; paths and files may be shell patterns of `*` and `?`."""
+class EvidenceRequest:
+    """What to gather in a guest; paths and files may be patterns with `*` and `?`."""
 
     commands: Mapping[str, Sequence[str]]
     files: Sequence[str]
     paths: Sequence[str]
 
 
-def node_request(kernels: Sequence[str]) -> Request:
-    """Return what is gathered of every GPU node; `kernels` are those to ask modinfo about.
+def node_request(kernels: Sequence[str]) -> EvidenceRequest:
+    """Return what is gathered on every GPU node; modinfo is run for each of `kernels`.
 
-    `nvidia-smi` is not among the commands, since it loads the module; nor is `dkms status`, which
-    makes a temporary file (DKMS 3.0.10): looking must change nothing.
+    Gathering must change nothing, so there is no `nvidia-smi`, which loads the module, and no
+    `dkms status`, which writes a temporary file (DKMS 3.0.10).
     """
-    return Request(
+    return EvidenceRequest(
         commands={
             "uname-r": ["uname", "-r"],
             "lspci": ["lspci", "-nnk"],
@@ -94,7 +94,7 @@ def node_request(kernels: Sequence[str]) -> Request:
     )
 
 
-def guest_request(kernels: Sequence[str]) -> Request:
-    """Return what is gathered of a machine of ours, which may be asked for more."""
+def guest_request(kernels: Sequence[str]) -> EvidenceRequest:
+    """Return what is gathered on a machine of the harness, on which more commands may run."""
     request = node_request(kernels)
     return replace(request, commands={**request.commands, "dkms-status": ["dkms", "status"]})

@@ -1,7 +1,7 @@
 """Assertions on evidence; nothing here touches a machine.
 
-Each raises ExpectationError, a sentence of what was expected and what was seen. Paths and names
-are written out here from the contract and not shared with provisioning, which they judge.
+Each raises ExpectationError with a sentence that says what was expected and what was seen. Paths
+and names are copied from the contract and not imported from provisioning, which they check.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The driver on a node: its files, its record, and its module for a kernel."""
+"""Expectations on the NVIDIA driver: its files, its record, and its module for a kernel."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 from harness.evidence import RECORD_PATH
-from harness.expect.claim import claim, refusal
+from harness.expect.failure import failure, require
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence
 
-#: Everything that a teardown has to take away.
+#: Everything that a teardown must remove.
 DRIVER_ARTEFACTS = (
     "/var/lib/dkms/nvidia",
     "/lib/modules/*/updates/dkms/nvidia*.ko*",
@@ -34,7 +34,7 @@ DRIVER_MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem"
 
 def kernel_running(evidence: Evidence, kernel: str) -> None:
     """Expect the node to run `kernel`."""
-    claim(
+    require(
         evidence.running_kernel == kernel,
         f"The node was expected to run '{kernel}', but runs '{evidence.running_kernel}'.",
         evidence,
@@ -43,34 +43,34 @@ def kernel_running(evidence: Evidence, kernel: str) -> None:
 
 def kernel_log_line(evidence: Evidence, text: str) -> None:
     """Expect the kernel to have logged a line that contains `text`."""
-    claim(
+    require(
         text in evidence.output_of("dmesg"),
-        f"A line of the kernel's log with '{text}' was expected, but there was none.",
+        f"A line with '{text}' was expected in the kernel log, but there was none.",
         evidence,
     )
 
 
 def record_names(evidence: Evidence, **fields: str) -> None:
-    """Expect a prebake record with exactly these values in these fields."""
+    """Expect a prebake record with these values in these fields."""
     record = evidence.record
-    claim(record is not None, "A prebake record was expected, but there is none.", evidence)
+    require(record is not None, "A prebake record was expected, but there is none.", evidence)
     seen = {key: (record or {}).get(key) for key in fields}
-    claim(
+    require(
         seen == fields,
-        f"The prebake record was expected to say {fields}, but says {seen}.",
+        f"The prebake record was expected to have {fields}, but has {seen}.",
         evidence,
     )
 
 
 def no_record(evidence: Evidence) -> None:
     """Expect no prebake record."""
-    claim(
+    require(
         evidence.record is None,
         f"No prebake record was expected, but there is one: {evidence.record}.",
         evidence,
     )
-    # A record that could not be gathered is there all the same.
-    claim(
+    # A record that could not be read still exists.
+    require(
         RECORD_PATH not in evidence.paths,
         f"No prebake record was expected, but '{RECORD_PATH}' is there.",
         evidence,
@@ -78,22 +78,23 @@ def no_record(evidence: Evidence) -> None:
 
 
 def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
-    """Expect a module of `version` for `kernel`: by DKMS, and by what the module itself says.
+    """Expect a module of `version` for `kernel`, according to DKMS and to the module's vermagic.
 
-    DKMS alone is no proof: it says "installed" of a module that the next kernel refuses.
+    The state of DKMS is not sufficient: it is "installed" even if the kernel refuses the module.
     """
     states = {
         build.kernel: build.state
         for build in evidence.dkms_builds
         if build.name == "nvidia" and build.version == version
     }
-    claim(
+    require(
         states.get(kernel) == "installed",
-        f"DKMS was expected to have nvidia/{version} installed for '{kernel}', but says {states}.",
+        f"DKMS was expected to have nvidia/{version} installed for '{kernel}', but its states are "
+        f"{states}.",
         evidence,
     )
     vermagic = evidence.vermagic_of(kernel)
-    claim(
+    require(
         (vermagic or "").split()[:1] == [kernel],
         f"The nvidia module for '{kernel}' was expected to have its vermagic, but has "
         f"{vermagic!r}.",
@@ -104,7 +105,7 @@ def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
 def no_module_for(evidence: Evidence, kernel: str) -> None:
     """Expect `kernel` to have no nvidia module."""
     vermagic = evidence.vermagic_of(kernel)
-    claim(
+    require(
         vermagic is None,
         f"No nvidia module was expected for '{kernel}', but there is one for {vermagic!r}.",
         evidence,
@@ -112,36 +113,39 @@ def no_module_for(evidence: Evidence, kernel: str) -> None:
 
 
 def module_built_before_boot(evidence: Evidence, kernel: str) -> None:
-    """Expect the module file of `kernel` to be older than this boot: nothing was compiled."""
+    """Expect the module file of `kernel` to be older than this boot: it was not compiled here."""
     files = _module_files(evidence, kernel)
-    claim(bool(files), f"A module file for '{kernel}' was expected, but none is there.", evidence)
+    require(
+        bool(files), f"A module file for '{kernel}' was expected, but there is none.", evidence
+    )
     booted = evidence.booted_at_s
     for path, modified in files.items():
-        claim(
+        require(
             modified < booted,
-            f"'{path}' was expected to be older than the boot, but is {modified - booted:.0f} s "
-            "younger: it was compiled on this node.",
+            f"'{path}' was expected to be older than the boot, but was modified "
+            f"{modified - booted:.0f} s after it: it was compiled on this node.",
             evidence,
         )
 
 
 def module_built_since_boot(evidence: Evidence, kernel: str) -> None:
-    """Expect the module file of `kernel` to be younger than this boot: it was compiled here."""
+    """Expect the module file of `kernel` to be newer than this boot: it was compiled here."""
     files = _module_files(evidence, kernel)
-    claim(
+    require(
         any(modified >= evidence.booted_at_s for modified in files.values()),
-        f"A module file for '{kernel}' compiled on this node was expected, but there were {files}.",
+        f"A module file for '{kernel}' newer than the boot was expected, but there were {files}.",
         evidence,
     )
 
 
 def no_module_loaded(evidence: Evidence) -> None:
-    """Expect no module of the driver in the kernel, and no device node of it."""
+    """Expect no loaded module of the driver and no device node."""
     loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
     nodes = [path for path in evidence.paths if path.startswith("/dev/nvidia")]
-    claim(
+    require(
         not loaded and not nodes,
-        f"No driver module and device node was expected, but there were {loaded} and {nodes}.",
+        f"No loaded driver module and no device node were expected, but there were {loaded} and "
+        f"{nodes}.",
         evidence,
     )
 
@@ -149,8 +153,8 @@ def no_module_loaded(evidence: Evidence) -> None:
 def driver_installed(evidence: Evidence) -> None:
     """Expect the driver's files, with `nvidia-modprobe` setuid."""
     for path in ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/lib64"):
-        claim(path in evidence.paths, f"'{path}' was expected, but is not there.", evidence)
-    claim(
+        require(path in evidence.paths, f"'{path}' was expected, but does not exist.", evidence)
+    require(
         evidence.paths["/usr/bin/nvidia-modprobe"].is_setuid,
         "'/usr/bin/nvidia-modprobe' was expected to be setuid, but is not.",
         evidence,
@@ -158,27 +162,29 @@ def driver_installed(evidence: Evidence) -> None:
 
 
 def no_driver_artefact(evidence: Evidence) -> None:
-    """Expect none of the artefacts of a driver, on disk, in the kernel, or with DKMS."""
+    """Expect no artefact of a driver on disk, in the kernel, or in DKMS."""
     left = sorted(
         path
         for path in evidence.paths
         if any(fnmatch(path, pattern) for pattern in DRIVER_ARTEFACTS)
     )
-    claim(not left, f"No driver artefact was expected, but these were left: {left}.", evidence)
+    require(not left, f"No driver artefact was expected, but these were left: {left}.", evidence)
     loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
-    claim(not loaded, f"No driver module was expected, but these are loaded: {loaded}.", evidence)
+    require(
+        not loaded, f"No driver module was expected, but these are loaded: {loaded}.", evidence
+    )
     builds = [build for build in evidence.dkms_builds if build.name == "nvidia"]
-    claim(not builds, f"DKMS was expected to know no driver, but knows {builds}.", evidence)
+    require(not builds, f"No driver was expected in DKMS, but it has {builds}.", evidence)
 
 
 def module_fits_kernel(evidence: Evidence) -> str:
-    """Expect the module on disk to be one for the running kernel, and the one that is loaded.
+    """Expect the module on disk to be for the running kernel, and to be the one that is loaded.
 
-    A module that was updated under a running driver is another than the loaded one, and
-    the driver's libraries then refuse to work with the kernel's half.
+    If the driver was updated while it was loaded, the versions differ, and its libraries refuse
+    to work with the loaded module.
     """
     kernel = evidence.running_kernel
-    claim(
+    require(
         f"/lib/modules/{kernel}" in evidence.paths,
         f"Modules for the running kernel '{kernel}' were expected, but there is no "
         f"'/lib/modules/{kernel}', so no driver can be loaded. Install the kernel's modules and "
@@ -186,74 +192,74 @@ def module_fits_kernel(evidence: Evidence) -> str:
         evidence,
     )
     vermagic = evidence.vermagic_of(kernel)
-    claim(
+    require(
         vermagic is not None,
         f"A module 'nvidia' for the running kernel '{kernel}' was expected, but modinfo finds "
         "none. Install the driver, or build its module for this kernel (`dkms autoinstall`).",
         evidence,
     )
-    claim(
+    require(
         (vermagic or "").split()[:1] == [kernel],
         f"The module 'nvidia' was expected to be for the running kernel '{kernel}', but was built "
         f"for {vermagic!r}. Build it for this kernel (`dkms autoinstall`).",
         evidence,
     )
     on_disk, loaded = evidence.module_version_of(kernel), evidence.driver_version
-    claim(
+    require(
         loaded is None or on_disk == loaded,
         f"The loaded driver was expected to be the installed one, but {loaded} is loaded and "
-        f"{on_disk} lies on disk. Reboot the node, or unload the old modules.",
+        f"{on_disk} is on disk. Reboot the node, or unload the old modules.",
         evidence,
     )
     is_loaded = "not loaded" if loaded is None else "loaded"
     return (
-        f"The module 'nvidia' {on_disk} is for the running kernel '{kernel}', and is {is_loaded}."
+        f"The module 'nvidia' {on_disk} is for the running kernel '{kernel}' and is {is_loaded}."
     )
 
 
 def driver_tools_installed(evidence: Evidence) -> str:
-    """Expect the driver's programs, from wherever they came."""
+    """Expect the driver's programs, however they were installed."""
     missing = [path for path in _TOOLS if path not in evidence.paths]
-    claim(
+    require(
         not missing,
-        f"The driver's programs were expected, but {missing} are not there. Install the "
-        "driver's userspace, of the version of its module.",
+        f"The driver's programs were expected, but {missing} do not exist. Install the driver's "
+        "userspace in the version of its module.",
         evidence,
     )
-    return f"The driver's programs are there: {', '.join(_TOOLS)}."
+    return f"The driver's programs exist: {', '.join(_TOOLS)}."
 
 
 def record_fits(evidence: Evidence) -> str:
-    """Expect a prebake record that is true of the running kernel and of the loaded driver."""
+    """Expect a prebake record that matches the running kernel and the loaded driver."""
     loaded, record = evidence.driver_version, evidence.record
     if record is None:
         why = (
             "no driver was baked into the node's image or installed by provisioning, or a "
             "teardown removed it. Provision the node."
             if loaded is None
-            else f"the driver {loaded}, which is loaded, is somebody else's. Nothing is to be "
-            "done where that is meant."
+            else f"provisioning did not install the loaded driver {loaded}. If this is intended, "
+            "ignore this result."
         )
-        raise refusal(
+        raise failure(
             f"A prebake record was expected in '{RECORD_PATH}', but there is none: {why}", evidence
         )
     seen = {key: record.get(key) for key in ("kernel", "driver_version", "driver_kind", "arch")}
     corrupt = [key for key, value in seen.items() if not value or value.split() != [value]]
-    claim(
+    require(
         not corrupt,
-        f"The prebake record in '{RECORD_PATH}' was expected to have a word for each of its keys, "
-        f"but says {seen}. Provision the node; that rebuilds the driver.",
+        f"The prebake record in '{RECORD_PATH}' was expected to have a value without spaces for each "
+        f"key, but has {seen}. Provision the node; that rebuilds the driver.",
         evidence,
     )
     wanted = {
         "kernel": evidence.running_kernel,
         "driver_version": loaded or seen["driver_version"],
     }
-    claim(
+    require(
         wanted.items() <= seen.items(),
-        f"The prebake record in '{RECORD_PATH}' was expected to say {wanted} as the node does, but "
-        f"says {seen}. Another driver or kernel came later; provision the node where that was "
-        "not meant.",
+        f"The prebake record in '{RECORD_PATH}' was expected to have {wanted}, the state of the "
+        f"node, but has {seen}. The driver or the kernel was changed later; if this was not "
+        "intended, provision the node.",
         evidence,
     )
     return f"The record names {seen['driver_version']} ({seen['driver_kind']}) for this kernel."

@@ -1,11 +1,11 @@
-"""What a guest did to an emulated GPU, by the GPU's own access trace."""
+"""Expectations on the accesses to an emulated GPU, by the access trace of the GPU."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.expect.claim import claim
+from harness.expect.failure import require
 from harness.gpu.trace import IncidentKind
 
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def no_bar_access(evidence: Evidence, *, gpu: str = "gpu0") -> None:
-    """Expect nobody to have read or written a BAR of an emulated GPU."""
+    """Expect no read or write of a BAR of an emulated GPU."""
     touched = _trace_of(evidence, gpu).bar_accesses()
-    claim(
+    require(
         not touched,
-        f"No BAR access of '{gpu}' was expected, but there were {len(touched)} or more, the first "
-        f"of them '{touched[0] if touched else ''}'.",
+        f"No BAR access of '{gpu}' was expected, but there were at least {len(touched)}; the first "
+        f"one is '{touched[0] if touched else ''}'.",
         evidence,
     )
 
@@ -27,12 +27,12 @@ def no_bar_access(evidence: Evidence, *, gpu: str = "gpu0") -> None:
 def no_bar_access_before(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> None:
     """Expect no BAR access of an emulated GPU before the first mark that contains `mark`.
 
-    Steps of provisioning are marks, and what a test writes by `mark`.
+    Provisioning's steps are marks, as are the lines that a test writes with `mark`.
     """
     trace = _trace_of(evidence, gpu)
     moment = _moment(evidence, trace, mark, gpu)
     early = [one for one in trace.bar_accesses() if one.sequence < moment.sequence]
-    claim(
+    require(
         not early,
         f"No BAR access of '{gpu}' was expected before '{moment.words}', but there was "
         f"'{early[0] if early else ''}'.",
@@ -44,7 +44,7 @@ def bar_access_after(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> Non
     """Expect a BAR access of an emulated GPU after the first mark that contains `mark`."""
     trace = _trace_of(evidence, gpu)
     moment = _moment(evidence, trace, mark, gpu)
-    claim(
+    require(
         any(one.sequence > moment.sequence for one in trace.bar_accesses()),
         f"A BAR access of '{gpu}' was expected after '{moment.words}', but there was none.",
         evidence,
@@ -54,18 +54,18 @@ def bar_access_after(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> Non
 def gpu_reset(
     evidence: Evidence, *, times: int = 1, since: str | None = None, gpu: str = "gpu0"
 ) -> None:
-    """Expect an emulated GPU to have been reset so often, since a mark or since it was made."""
+    """Expect `times` resets of an emulated GPU, since a mark or since the GPU was made."""
     trace = _trace_of(evidence, gpu)
     if trace.dropped_incidents:
         raise HarnessError(
-            f"So much happened to '{gpu}' that {trace.dropped_incidents} incidents are not in its "
-            "trace, so its resets can't be counted.",
+            f"The access trace of '{gpu}' was full and dropped {trace.dropped_incidents} incidents, so "
+            "resets cannot be counted.",
             evidence=evidence.folder,
         )
     start = -1 if since is None else _moment(evidence, trace, since, gpu).sequence
     seen = sum(one.sequence > start for one in trace.resets())
     when = "" if since is None else f" since '{since}'"
-    claim(
+    require(
         seen == times,
         f"{times} resets of '{gpu}' were expected{when}, but there were {seen}.",
         evidence,
@@ -76,7 +76,7 @@ def _trace_of(evidence: Evidence, gpu: str) -> AccessTrace:
     traces = evidence.gpu_traces
     if gpu not in traces:
         raise HarnessError(
-            f"There is no access trace of '{gpu}', but of {sorted(traces)}.",
+            f"There is no access trace of '{gpu}'; there are traces of {sorted(traces)}.",
             evidence=evidence.folder,
         )
     return traces[gpu]
@@ -87,7 +87,7 @@ def _moment(evidence: Evidence, trace: AccessTrace, mark: str, gpu: str) -> Inci
     if moment is None:
         marks = [one.words for one in trace.incidents_of(IncidentKind.MARK)]
         raise HarnessError(
-            f"The access trace of '{gpu}' has no mark with '{mark}', but {marks}.",
+            f"The access trace of '{gpu}' has no mark with '{mark}'; its marks are {marks}.",
             evidence=evidence.folder,
         )
     return moment

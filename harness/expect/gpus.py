@@ -1,20 +1,20 @@
-"""The GPUs that a node has, and the module that drives them."""
+"""Expectations on the GPUs of a node and on the kernel module that is bound to them."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from harness.expect.claim import claim
+from harness.expect.failure import require
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence
-    from harness.evidence.nodestate import PciFunction
+    from harness.evidence.node_state import PciFunction
 
 NVIDIA_VENDOR = "10de"
 #: The class of display controllers; NVIDIA's switches and sound functions have others.
 _DISPLAY = "03"
-#: The driver's own words for a GPU in trouble, and for one that it could not take.
+#: Messages of the driver about a GPU error, and about a GPU that it could not initialise.
 _ERROR = re.compile(r"NVRM: (?:Xid |.*RmInitAdapter failed|.*GPU has fallen off the bus)")
 
 
@@ -23,7 +23,7 @@ def gpus_on_bus(evidence: Evidence, *devices: str) -> None:
     seen = sorted(
         function.device for function in evidence.pci_functions if function.vendor == NVIDIA_VENDOR
     )
-    claim(
+    require(
         seen == sorted(devices),
         f"The GPUs {sorted(devices)} were expected on the PCI bus, but there were {seen}.",
         evidence,
@@ -33,19 +33,19 @@ def gpus_on_bus(evidence: Evidence, *devices: str) -> None:
 def gpu_bound(evidence: Evidence, *, device: str) -> None:
     """Expect every NVIDIA function to be `device`, and the module `nvidia` to be bound to it."""
     functions = [found for found in evidence.pci_functions if found.vendor == NVIDIA_VENDOR]
-    claim(
+    require(
         bool(functions) and all(found.device == device for found in functions),
         f"A GPU 10de:{device} was expected on the PCI bus, but there were {functions}.",
         evidence,
     )
     for function in functions:
-        claim(
+        require(
             function.driver_in_use == "nvidia",
             f"The module 'nvidia' was expected to be bound to {function.slot}, but "
-            f"'{function.driver_in_use}' is.",
+            f"'{function.driver_in_use}' is bound.",
             evidence,
         )
-    claim(
+    require(
         "/dev/nvidia0" in evidence.paths and "/dev/nvidiactl" in evidence.paths,
         "'/dev/nvidia0' and '/dev/nvidiactl' were expected, but there are "
         f"{[path for path in evidence.paths if path.startswith('/dev/')]}.",
@@ -60,17 +60,17 @@ def gpus_driven(evidence: Evidence, *devices: str) -> None:
         for function in evidence.pci_functions
         if function.vendor == NVIDIA_VENDOR and function.driver_in_use == "nvidia"
     )
-    claim(
+    require(
         seen == sorted(devices),
-        f"The module 'nvidia' was expected to be bound to {sorted(devices)}, but is to {seen}.",
+        f"The module 'nvidia' was expected to be bound to {sorted(devices)}, but is bound to {seen}.",
         evidence,
     )
 
 
 def driver_names_gpus(evidence: Evidence, *names: str) -> None:
-    """Expect the driver to call the GPUs that it is bound to by exactly these names."""
+    """Expect exactly these names for the GPUs to which the driver is bound."""
     seen = sorted(name or "(no name)" for name in evidence.driver_gpu_names.values())
-    claim(
+    require(
         seen == sorted(names),
         f"The driver was expected to have the GPUs {sorted(names)}, but has {seen}.",
         evidence,
@@ -78,9 +78,9 @@ def driver_names_gpus(evidence: Evidence, *names: str) -> None:
 
 
 def gpus_refused(evidence: Evidence, *devices: str) -> None:
-    """Expect the driver to have called GPUs of exactly these device ids not supported."""
+    """Expect the driver to have reported exactly these device ids as not supported."""
     seen = evidence.refused_gpus
-    claim(
+    require(
         seen == sorted(devices),
         f"The driver was expected to refuse {sorted(devices)}, but its log lines name {seen}.",
         evidence,
@@ -90,77 +90,76 @@ def gpus_refused(evidence: Evidence, *devices: str) -> None:
 def no_gpu(evidence: Evidence) -> None:
     """Expect no NVIDIA function on the bus."""
     functions = [found for found in evidence.pci_functions if found.vendor == NVIDIA_VENDOR]
-    claim(not functions, f"No GPU was expected, but there were {functions}.", evidence)
+    require(not functions, f"No GPU was expected, but there were {functions}.", evidence)
 
 
 def has_gpus(evidence: Evidence) -> str:
-    """Expect a GPU of NVIDIA's on the PCI bus, of whatever model, and return what is there."""
+    """Expect an NVIDIA GPU of any model on the PCI bus, and return what was found."""
     gpus = _gpus(evidence)
-    claim(
+    require(
         bool(gpus),
-        "A GPU of NVIDIA's was expected on the PCI bus, but none of its "
-        f"{len(evidence.pci_functions)} functions is one. Take a machine with a GPU; in one that "
-        "has some, look in the kernel's log for errors of the bus.",
+        "An NVIDIA GPU was expected on the PCI bus, but none of its "
+        f"{len(evidence.pci_functions)} functions is one. Use a machine with a GPU; if it has one, "
+        "look for PCI errors in the kernel log.",
         evidence,
     )
     return f"The PCI bus has {_listed(gpus)}."
 
 
 def every_gpu_driven(evidence: Evidence) -> str:
-    """Expect the module `nvidia` to drive each GPU that there is, with its device nodes."""
+    """Expect the module `nvidia` to be bound to every GPU, and a device node for each."""
     version = evidence.driver_version
     gpus = _gpus(evidence)
-    claim(
+    require(
         version is not None,
-        "The NVIDIA driver was expected in the kernel, but '/proc/driver/nvidia/version' is not "
-        f"there: no module 'nvidia' is loaded{'' if gpus else ', nor is there a GPU to drive'}. "
-        "Install a driver, or load it by `nvidia-modprobe`; the kernel's log says why it did not "
-        "load.",
+        "The NVIDIA driver was expected to be loaded, but '/proc/driver/nvidia/version' does not "
+        f"exist: no module 'nvidia' is loaded{'' if gpus else ', and there is no GPU'}. Install a "
+        "driver, or load it with `nvidia-modprobe`; the kernel log says why it was not loaded.",
         evidence,
     )
-    claim(
+    require(
         bool(gpus),
-        f"The NVIDIA driver {version} was expected to drive a GPU, but none is on the PCI bus. "
-        "Remove the driver, or look in the kernel's log for where the GPU went.",
+        f"The NVIDIA driver {version} was expected to drive a GPU, but there is none on the PCI bus. "
+        "Remove the driver, or look in the kernel log for errors of the GPU.",
         evidence,
     )
     others = [gpu for gpu in gpus if gpu.driver_in_use != "nvidia"]
-    claim(
+    require(
         not others,
         f"The module 'nvidia' was expected to drive every GPU, but {_listed(others)} "
-        f"{_bound(others)}. Unbind what holds it, and look in the kernel's log for the words of "
-        "the driver.",
+        f"{_bound(others)}. Unbind the other driver, and look in the kernel log for messages of the "
+        "NVIDIA driver.",
         evidence,
     )
     wanted = ["/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(len(gpus)))]
     missing = [path for path in wanted if path not in evidence.paths]
-    claim(
+    require(
         not missing,
-        f"Device nodes for {len(gpus)} GPUs were expected, but {missing} are missing. Make them by "
-        "`nvidia-modprobe -c0 -u`.",
+        f"Device nodes for {len(gpus)} GPUs were expected, but {missing} are missing. Create them "
+        "with `nvidia-modprobe -c0 -u`.",
         evidence,
     )
     return f"The NVIDIA driver {version} drives {_listed(gpus)}."
 
 
 def no_gpu_error_logged(evidence: Evidence) -> str:
-    """Expect the kernel's log of this boot to tell of no error of a GPU."""
+    """Expect no GPU error in the kernel log of this boot."""
     errors = [line for line in evidence.answer_of("dmesg").splitlines() if _ERROR.search(line)]
-    claim(
+    require(
         not errors,
-        "No error of a GPU was expected in the kernel's log, but there are "
-        f"{len(errors)} lines with one, the last of them {errors[-1] if errors else ''!r}. Look "
-        "the error up at NVIDIA's, and reset the GPU or reboot the node.",
+        "No GPU error was expected in the kernel log, but there are "
+        f"{len(errors)} lines with one; the last is {errors[-1] if errors else ''!r}. Look up the "
+        "error in NVIDIA's documentation, and reset the GPU or reboot the node.",
         evidence,
     )
     refused = evidence.refused_gpus
-    claim(
+    require(
         not refused,
-        f"No GPU was expected to be refused, but the driver called {refused} not supported. "
-        "Install a driver that knows them.",
+        f"All GPUs were expected to be supported, but the driver reports that {refused} are not. "
+        "Install a driver that supports them.",
         evidence,
     )
-    return "The kernel's log tells of no error of a GPU."
+    return "The kernel log has no GPU error."
 
 
 def _gpus(evidence: Evidence) -> list[PciFunction]:
@@ -177,4 +176,4 @@ def _listed(gpus: list[PciFunction]) -> str:
 
 def _bound(gpus: list[PciFunction]) -> str:
     bound = sorted({gpu.driver_in_use for gpu in gpus if gpu.driver_in_use is not None})
-    return f"has {bound} in its place" if bound else "has no driver bound to it"
+    return f"is bound to {bound}" if bound else "has no driver bound to it"

@@ -1,28 +1,28 @@
-"""What provisioning and cloud-init say of themselves."""
+"""Expectations on what provisioning and cloud-init report."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH
-from harness.expect.claim import claim, refusal
+from harness.expect.failure import failure, require
 
 if TYPE_CHECKING:
-    from harness.evidence import Evidence, ProvisioningOutcome, Step
+    from harness.evidence import Evidence, ProvisioningOutcome, ReportedStep
 
 
 def provisioned(evidence: Evidence, *, exit_code: int = 0) -> None:
-    """Expect provisioning to have ended with `exit_code`, in its outcome and for the shell."""
+    """Expect provisioning to have ended with `exit_code`, in its outcome and in the shell."""
     outcome = _outcome(evidence)
-    claim(
+    require(
         outcome.exit_code == exit_code,
         f"Provisioning was expected to end with {exit_code}, but it ended with "
         f"{outcome.exit_code} ({outcome.exit_name}): {outcome.error or 'no error given'}.",
         evidence,
     )
-    claim(
+    require(
         evidence.exit_code == exit_code,
-        f"The shell was expected to see exit code {exit_code}, but saw {evidence.exit_code}.",
+        f"The shell was expected to get exit code {exit_code}, but got {evidence.exit_code}.",
         evidence,
     )
 
@@ -30,14 +30,16 @@ def provisioned(evidence: Evidence, *, exit_code: int = 0) -> None:
 def cloud_init_clean(evidence: Evidence) -> None:
     """Expect cloud-init to have run from the NoCloud seed without an error."""
     result = evidence.cloud_init
-    claim(result is not None, "cloud-init was expected to leave a result.", evidence)
+    require(
+        result is not None, "A result of cloud-init was expected, but there is none.", evidence
+    )
     if result is not None:
-        claim(
+        require(
             "NoCloud" in result.datasource,
             f"cloud-init was expected to use NoCloud, but used '{result.datasource}'.",
             evidence,
         )
-        claim(
+        require(
             not result.errors,
             f"cloud-init was expected to report no error, but reported {list(result.errors)}.",
             evidence,
@@ -45,9 +47,9 @@ def cloud_init_clean(evidence: Evidence) -> None:
 
 
 def cloud_init_reports_failure(evidence: Evidence) -> None:
-    """Expect cloud-init to have passed on that provisioning failed."""
+    """Expect cloud-init to report the failure of provisioning."""
     result = evidence.cloud_init
-    claim(
+    require(
         result is not None and bool(result.errors),
         "cloud-init was expected to report an error, but reported none.",
         evidence,
@@ -55,12 +57,12 @@ def cloud_init_reports_failure(evidence: Evidence) -> None:
 
 
 def decided(evidence: Evidence, *, action: str, reason: str) -> None:
-    """Expect the boot's decision, in the outcome and on the log line alike."""
+    """Expect this decision of the boot, in the outcome and in the log line."""
     outcome = _outcome(evidence)
-    claim(
+    require(
         (outcome.action, outcome.reason) == (action, reason),
-        f"The decision was expected to be '{action}' for '{reason}', but it was "
-        f"'{outcome.action}' for '{outcome.reason}'.",
+        f"The decision was expected to be '{action}' with reason '{reason}', but it was "
+        f"'{outcome.action}' with reason '{outcome.reason}'.",
         evidence,
     )
     prebake_line(evidence, event="decision", action=action, reason=reason)
@@ -69,20 +71,20 @@ def decided(evidence: Evidence, *, action: str, reason: str) -> None:
 def prebake_line(evidence: Evidence, **fields: str) -> None:
     """Expect an `AKS_GPU_PREBAKE` line with these fields."""
     lines = evidence.prebake_lines
-    claim(
+    require(
         any(fields.items() <= line.items() for line in lines),
         f"An AKS_GPU_PREBAKE line with {fields} was expected, but there were {lines}.",
         evidence,
     )
 
 
-def step_of(evidence: Evidence, name: str) -> Step:
-    """Return the step `name`, which is expected to have been reached."""
+def step_of(evidence: Evidence, name: str) -> ReportedStep:
+    """Expect the step `name` in the outcome, and return it."""
     steps = _outcome(evidence).steps
     for step in steps:
         if step.name == name:
             return step
-    raise refusal(
+    raise failure(
         f"The step '{name}' was expected, but the steps were {[step.name for step in steps]}.",
         evidence,
     )
@@ -91,26 +93,26 @@ def step_of(evidence: Evidence, name: str) -> Step:
 def step_failed(evidence: Evidence, name: str) -> None:
     """Expect the step `name` to have failed."""
     step = step_of(evidence, name)
-    claim(
+    require(
         step.status == "failed",
-        f"The step '{name}' was expected to have failed, but it is '{step.status}'.",
+        f"The step '{name}' was expected to have failed, but its status is '{step.status}'.",
         evidence,
     )
 
 
 def log_line(evidence: Evidence, text: str) -> None:
-    """Expect provisioning to have logged a line that contains `text`."""
+    """Expect a log line of provisioning that contains `text`."""
     log = evidence.file(CLOUD_INIT_OUTPUT_PATH) or ""
-    claim(text in log, f"A log line with '{text}' was expected, but there was none.", evidence)
+    require(text in log, f"A log line with '{text}' was expected, but there was none.", evidence)
 
 
 def events_recorded(evidence: Evidence, *tasks: str) -> None:
     """Expect an event file for each task name."""
     recorded = evidence.event_tasks
     missing = [task for task in tasks if task not in recorded]
-    claim(
+    require(
         not missing,
-        f"Event files for {missing} were expected, but there are those for {recorded}.",
+        f"Event files for {missing} were expected, but there are only those for {recorded}.",
         evidence,
     )
 
@@ -118,9 +120,9 @@ def events_recorded(evidence: Evidence, *tasks: str) -> None:
 def _outcome(evidence: Evidence) -> ProvisioningOutcome:
     outcome = evidence.outcome
     if outcome is None:
-        raise refusal(
-            "Provisioning was expected to leave an outcome, but it left none: it did not run, or "
-            "died; cloud-init's output tells.",
+        raise failure(
+            "An outcome of provisioning was expected, but there is none: it did not run, or it was "
+            "killed. Read the output of cloud-init.",
             evidence,
         )
     return outcome

@@ -1,4 +1,4 @@
-"""A GPU model as data; what a GPU adds to a machine."""
+"""GPU models as data, and what a GPU adds to a machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _DEVICE_ID = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 
-#: Read-only registers of BAR0 by which NVIDIA's driver tells one chip from another.
+#: Read-only registers of BAR0 by which NVIDIA's driver identifies the chip.
 PMC_BOOT_0 = 0x000
 PMC_BOOT_42 = 0xA00
 
@@ -28,7 +28,7 @@ DriverKind: TypeAlias = Literal["cuda", "grid"]
 
 @dataclass(frozen=True, kw_only=True)
 class PciIdentity:
-    """What a PCI function says of itself in configuration space."""
+    """The ids of a PCI function in its configuration space."""
 
     vendor: int
     device: int
@@ -44,14 +44,14 @@ class PciIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A memory BAR; a 64-bit one is prefetchable and takes the next one's place too."""
+    """A memory BAR; a 64-bit one is prefetchable and takes the next index too."""
 
     mib: int
     bits: Literal[32, 64] = 32
 
     @property
     def size(self) -> int:
-        """Return how many bytes it spans."""
+        """Return its size in bytes."""
         return self.mib * MIB
 
 
@@ -68,10 +68,10 @@ class TransportBars:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuModel:
-    """A kind of GPU: everything about it that a guest can see.
+    """A GPU model: everything about it that a guest can see.
 
-    `driver_kinds` are those that it takes, the one that a node gets by default first. `ids_from`
-    says where the ids were taken from.
+    `driver_kinds` are the kinds of NVIDIA driver that it supports, the default first. `ids_from` is
+    the source of the ids.
     """
 
     name: str
@@ -103,7 +103,7 @@ class GpuModel:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """A kind of node with GPUs: how many of which model, and what else goes with them."""
+    """A kind of GPU node: how many GPUs of which model, and what else it has."""
 
     name: str
     title: str
@@ -120,13 +120,13 @@ class GpuNode:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuAttachment:
-    """How to plug one GPU into a QEMU machine, as data; plugged once, since it is void then.
+    """How to plug one GPU into a QEMU machine, as data; valid for one use.
 
     `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`; None where the properties
     name one that QEMU opens itself, from the machine's folder. `root_port_window_mib` is the
-    address space below 4 GiB that the root port above must reserve (`mem-reserve`), and
-    `aperture_mib` that above (`pref64-reserve`): without it a guest finds no room for the BARs of
-    a hot-plugged function. Ten ports with 64 MiB fitted beside 1.5 GiB of RAM; with 160 MiB each
+    address space below 4 GiB that the root port must reserve (`mem-reserve`), and `aperture_mib`
+    that above 4 GiB (`pref64-reserve`): without it a guest has no space for the BARs of a
+    hot-plugged function. Ten ports with 64 MiB fitted beside 1.5 GiB of RAM; with 160 MiB each
     the firmware hung.
     """
 
@@ -140,8 +140,8 @@ class GpuAttachment:
     def __post_init__(self) -> None:
         if not _DEVICE_ID.fullmatch(self.id):
             raise BadInputError(
-                f"'{self.id}' cannot be a device's id in QEMU; begin with a letter, go on with "
-                "letters, digits, '-', '.' and '_'.",
+                f"'{self.id}' is not a device id of QEMU; start with a letter, followed by letters, "
+                "digits, '-', '.' and '_'.",
                 source="GpuAttachment",
                 key="id",
             )
@@ -149,7 +149,7 @@ class GpuAttachment:
     def to_device_argv(self, bus: str) -> str:
         """Return the value of `-device` that plugs the GPU at start, with `fd` inherited.
 
-        QEMU takes JSON there since 6.2, and has had devices without a descriptor only since then.
+        QEMU accepts JSON there since 6.2; devices without a descriptor are newer than that.
         """
         if self.fd is None:
             return json.dumps(self.to_device_add(bus, None))
@@ -165,30 +165,30 @@ class GpuAttachment:
 def root_port_window_mib(bars: Bars) -> int:
     """Return the window in MiB below 4 GiB that a root port needs: a power of two, 64 or more.
 
-    BARs are aligned to their size, so the sum rounded up to a power of two has room for all.
+    BARs are aligned to their size, so the sum rounded up to a power of two fits them all.
     """
-    return max(64, _room_mib(bar for bar in bars.values() if bar.bits == 32))
+    return max(64, _window_mib(bar for bar in bars.values() if bar.bits == 32))
 
 
 def aperture_mib(bars: Bars) -> int:
     """Return the window in MiB that a root port needs for 64-bit BARs; 0 where there are none."""
-    return _room_mib(bar for bar in bars.values() if bar.bits == 64)
+    return _window_mib(bar for bar in bars.values() if bar.bits == 64)
 
 
-def fitted(bars: Bars, aperture_mib: int) -> Bars:
+def shrink_to_aperture(bars: Bars, aperture_mib: int) -> Bars:
     """Return the BARs with the largest 64-bit ones halved until they fit into a window.
 
     A real GPU's are hundreds of GiB, and eight of those are more than an emulated processor can
     address.
     """
     fitting = dict(bars)
-    while _room_mib(bar for bar in fitting.values() if bar.bits == 64) > aperture_mib:
+    while _window_mib(bar for bar in fitting.values() if bar.bits == 64) > aperture_mib:
         wide = {index: bar for index, bar in fitting.items() if bar.bits == 64}
         index = max(wide, key=lambda index: wide[index].mib)
         if wide[index].mib == 1:
             raise BadInputError(
                 f"BARs of {[bar.mib for bar in wide.values()]} MiB do not fit into a window of "
-                f"{aperture_mib} MiB; give the root ports more.",
+                f"{aperture_mib} MiB; increase it.",
                 source="MachineSpec",
                 key="root_port_aperture_mib",
             )
@@ -196,11 +196,11 @@ def fitted(bars: Bars, aperture_mib: int) -> Bars:
     return fitting
 
 
-def _room_mib(bars: Iterable[Bar]) -> int:
+def _window_mib(bars: Iterable[Bar]) -> int:
     total = sum(bar.mib for bar in bars)
     return total and 1 << (total - 1).bit_length()
 
 
 def _escaped(value: object) -> str:
-    """Return `value` as QEMU's option parser takes it: a comma is written twice."""
+    """Return `value` escaped for QEMU's option parser, where a comma is doubled."""
     return str(value).replace(",", ",,")

@@ -1,4 +1,4 @@
-"""The GPU models and GPU nodes that can be had: YAML files of the harness and of its users."""
+"""The catalogue of GPU models and GPU nodes: YAML files of the harness and of its users."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Text = Annotated[str, Field(min_length=1)]
 BarIndex = Annotated[int, Field(ge=0, le=5)]
 #: A 64-bit BAR takes the next index too.
 WideBarIndex = Annotated[int, Field(ge=0, le=4)]
-#: QEMU 7.2 aborts on a 2 GiB BAR behind `x-pci-proxy-dev`; 256 MiB was seen to work.
+#: QEMU 7.2 aborts on a 2 GiB BAR behind `x-pci-proxy-dev`; 256 MiB works.
 NarrowMib = Annotated[int, Field(ge=1, le=256), AfterValidator(_power_of_two)]
 #: The largest that any GPU has is some hundreds of GiB.
 WideMib = Annotated[int, Field(ge=1, le=1 << 20), AfterValidator(_power_of_two)]
@@ -51,11 +51,17 @@ class PciKeys:
     __pydantic_config__ = _FORBID
 
     vendor: Uint16
+    """Vendor id; 0x10de is NVIDIA."""
     device: Uint16
+    """Device id."""
     subsystem_vendor: Uint16
+    """Subsystem vendor id."""
     subsystem: Uint16
+    """Subsystem id; the driver's name for the model depends on it too."""
     class_code: Uint24
+    """Three bytes; 0x030200 is a 3D controller."""
     revision: Uint8
+    """Revision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +71,16 @@ class BarKeys:
     __pydantic_config__ = _FORBID
 
     mpqemu: Annotated[Mapping[BarIndex, NarrowMib], Field(min_length=1)]
+    """Sizes of memory BARs in MiB by index, with BAR 0; powers of two up to 256."""
     vfio_user: Mapping[BarIndex, NarrowMib] = field(default_factory=dict)
+    """The same for 32-bit BARs behind vfio-user; without both vfio-user keys, as `mpqemu`."""
     vfio_user_64bit: Mapping[WideBarIndex, WideMib] = field(default_factory=dict)
+    """The same for 64-bit BARs, each of which takes the next index too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """A GPU model as a person writes it; its name is the file's.
+    """The file of a GPU model, whose name is the file's.
 
     `chip` is NVIDIA's number of the chip, 0x180 for GH100. `registers` adds read-only registers
     of BAR0, by offset.
@@ -80,27 +89,39 @@ class ModelFile:
     __pydantic_config__ = _FORBID
 
     title: Text
+    """The name that NVIDIA's driver gives it."""
     architecture: Text
+    """NVIDIA's name of the architecture."""
     pci: PciKeys
     ids_from: Text
+    """The source of the ids."""
     chip: Annotated[int, Field(ge=0, le=0x1FF)]
+    """NVIDIA's number of the chip; the boot registers follow from it."""
     bars_mib: BarKeys
     driver_kinds: Annotated[tuple[DriverKind, ...], Field(min_length=1)]
+    """Kinds of NVIDIA driver that it supports, `cuda` and `grid`; a node gets the first."""
     mig: bool
+    """Whether it can be partitioned."""
     registers: Mapping[RegisterOffset, Uint32] = field(default_factory=dict)
+    """Further read-only registers of BAR 0: values by offset."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFile:
-    """A kind of GPU node as a person writes it; its name is the file's."""
+    """The file of a kind of GPU node, whose name is the file's."""
 
     __pydantic_config__ = _FORBID
 
     title: Text
+    """A name for people."""
     model: Text
+    """The model of its GPUs."""
     count: Annotated[int, Field(ge=1, le=16)]
+    """How many GPUs; 16 at most."""
     vm_size: Text
+    """The cloud's name of such a node."""
     fabric_manager: bool = False
+    """Whether its GPUs need NVIDIA's fabric manager."""
 
 
 class _Named(Protocol):
@@ -113,18 +134,18 @@ _T = TypeVar("_T", bound=_Named)
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """The GPU models that can be had, and the kinds of node made of them, by name."""
+    """GPU models and kinds of GPU node, by name."""
 
     folders: tuple[Path, ...]
     models: Mapping[str, GpuModel]
     nodes: Mapping[str, GpuNode]
 
     def get(self, name: str) -> GpuModel:
-        """Return the model called `name`; raises BadInputError that lists the known ones."""
+        """Return the model `name`; raises BadInputError, which lists the known ones."""
         return self._get(name, self.models, "GPU model", "")
 
     def node(self, name: str) -> GpuNode:
-        """Return the kind of node called `name`; raises BadInputError that lists the known ones."""
+        """Return the kind of node `name`; raises BadInputError, which lists the known ones."""
         return self._get(name, self.nodes, "kind of GPU node", f"{_NODES}/")
 
     def _get(self, name: str, found: Mapping[str, _T], what: str, place: str) -> _T:
@@ -139,16 +160,14 @@ class Catalogue:
 
 
 def load_catalogue(*folders: Path) -> Catalogue:
-    """Read what comes with the harness, and of each folder every `*.yaml` and `nodes/*.yaml`.
+    """Read the harness's own catalogue, and `*.yaml` and `nodes/*.yaml` of each folder.
 
-    Raises BadInputError where a file is wrong, or names a model that there already is.
+    Raises BadInputError where a file is invalid, or has the name of another.
     """
     every = (Path(__file__).parent / "models", *folders)
     for folder in every:
         if not folder.is_dir():
-            raise BadInputError(
-                "There is no folder here to read GPU models from.", source=str(folder)
-            )
+            raise BadInputError("This folder of GPU models does not exist.", source=str(folder))
     models = _read_each((file for folder in every for file in _files(folder)), read_model)
     nodes = _read_each(
         (file for folder in every for file in _files(folder / _NODES)),
@@ -166,13 +185,13 @@ def _read_each(files: Iterator[Path], read: Callable[[Path], _T]) -> dict[str, _
     for file in files:
         if not _NAME.fullmatch(file.stem):
             raise BadInputError(
-                f"'{file.stem}' cannot name a GPU; use lower-case letters, digits, '-' and '.'.",
+                f"'{file.stem}' is not a GPU name; use lower-case letters, digits, '-' and '.'.",
                 source=str(file),
             )
         one = read(file)
         if one.name in found:
             raise BadInputError(
-                f"There already is a '{one.name}'; give this file another name.", source=str(file)
+                f"There is another '{one.name}'; rename this file.", source=str(file)
             )
         found[one.name] = one
     return found
@@ -220,7 +239,7 @@ def _bars(keys: BarKeys, file: Path) -> TransportBars:
     for transport, column in (("mpqemu", bars.mpqemu), ("vfio_user", bars.vfio_user)):
         if 0 not in column:
             raise BadInputError(
-                "BAR 0, which holds the registers, is missing.",
+                "BAR 0, which has the registers, is missing.",
                 source=str(file),
                 key=f"bars_mib.{transport}",
             )

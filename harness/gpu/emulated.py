@@ -1,7 +1,7 @@
-"""The emulated GPU: a PCI function of ours that a guest can find, probe and bind a driver to.
+"""The emulated GPU: a PCI function that a guest can find, probe and bind a driver to.
 
-It proves plumbing, never CUDA: there is no engine behind the registers. It knows no transport,
-so a test can play the guest by calling it.
+It tests provisioning, never CUDA: there is no engine behind the registers. It is independent of
+transports, so a test can call it in place of a guest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from harness.gpu import mailbox
-from harness.gpu.configspace import ConfigSpace
+from harness.gpu.config_space import ConfigSpace
 from harness.gpu.mailbox import Mailbox, MigMode
 from harness.gpu.trace import (
     DEFAULT_CAPACITY,
@@ -97,7 +97,7 @@ class EmulatedGpu:
             return self._read(*self._locate(address, size), size)
 
     def bar_read(self, bar: int, offset: int, size: int) -> int:
-        """Read `size` bytes, 1 to 8, of a BAR, for a transport that says which one it is."""
+        """Read `size` bytes, 1 to 8, of a BAR, for a transport that names the BAR."""
         with self._lock:
             return self._read(*self._within(bar, offset, size), size)
 
@@ -115,7 +115,7 @@ class EmulatedGpu:
             self._write(*self._locate(address, size), value, size)
 
     def bar_write(self, bar: int, offset: int, value: int, size: int) -> None:
-        """Write `size` bytes, 1 to 8, of a BAR, for a transport that says which one it is."""
+        """Write `size` bytes, 1 to 8, of a BAR, for a transport that names the BAR."""
         with self._lock:
             self._write(*self._within(bar, offset, size), value, size)
 
@@ -152,9 +152,9 @@ class EmulatedGpu:
         return value >> 8 * (offset - first) & _all_ones(size)
 
     def _read_register(self, register: tuple[int, int]) -> int:
-        for layer in (self._answers, self._hardwired, self._written):
-            if register in layer:
-                return layer[register]
+        for registers in (self._answers, self._hardwired, self._written):
+            if register in registers:
+                return registers[register]
         bar, offset = register
         return self._mailbox.read(offset) if bar == 0 and offset in mailbox.REGISTERS else 0
 
@@ -182,14 +182,14 @@ class EmulatedGpu:
     # What a test scripts, and reads.
 
     def answer(self, offset: int, value: int, *, bar: int = 0) -> None:
-        """Make the 32-bit register at `offset` read as `value`, whatever is written to it."""
+        """Make the 32-bit register at `offset` read as `value`, also after a write."""
         register = self._scripted(bar, offset)
         if not 0 <= value <= 0xFFFFFFFF:
             raise ValueError(f"A register has 32 bits; {value:#x} does not fit.")
         with self._lock:
             self._answers[register] = value
 
-    def answer_truly(self, offset: int, *, bar: int = 0) -> None:
+    def clear_answer(self, offset: int, *, bar: int = 0) -> None:
         """Undo `answer` for one register."""
         register = self._scripted(bar, offset)
         with self._lock:
@@ -215,7 +215,7 @@ class EmulatedGpu:
             self._recorder.incident(IncidentKind.DIED)
 
     def raise_xid(self, number: int) -> None:
-        """Let the stand-in driver log an Xid of this number when it looks next, within a second."""
+        """Let the stand-in driver log an Xid of this number; it polls every second."""
         if not 1 <= number <= 0xFFFF:
             raise ValueError(f"There is no Xid {number}; give 1 to 65535.")
         with self._lock:
@@ -259,7 +259,7 @@ class EmulatedGpu:
             return self._on_bus
 
     def stall(self, seconds: float) -> None:
-        """Answer nothing for `seconds`; the guest's vCPU that asks stands still meanwhile."""
+        """Answer nothing for `seconds`, which blocks a guest's vCPU that accesses the device."""
         with self._lock:
             self._stalled_until = self._clock.monotonic() + seconds
             self._recorder.incident(IncidentKind.STALL_BEGAN)
@@ -283,10 +283,10 @@ class EmulatedGpu:
             self._recorder.incident(IncidentKind.STALL_ENDED)
             return 0.0
 
-    def wait_out_stall(self, cancelled: threading.Event) -> bool:
-        """Block while the device stalls; return False when `cancelled` was set meanwhile.
+    def wait_for_stall_end(self, cancelled: threading.Event) -> bool:
+        """Block while the device stalls; return False where `cancelled` was set meanwhile.
 
-        A transport calls this before it hands on a request.
+        A transport calls this before it passes a request on.
         """
         while (left := self.stalled_for_s()) > 0:
             if cancelled.wait(min(left, _STALL_POLL_S)):
@@ -294,7 +294,7 @@ class EmulatedGpu:
         return True
 
     def mark(self, words: str) -> None:
-        """Write a line of the test's own into the trace, to tell before from after by."""
+        """Add a mark to the trace, which separates what came before from what comes after."""
         with self._lock:
             self._recorder.incident(IncidentKind.MARK, words)
 

@@ -1,7 +1,7 @@
-"""What the stand-in driver learns of a GPU beyond its boot registers, and tells it.
+"""Registers between the stand-in driver and a GPU, beside the boot registers.
 
-No real GPU has these registers. They lie at the end of the first 16 MiB of BAR 0, where NVIDIA's
-own driver was never seen to look; the other side is `images/stand-ins/driver/module/nvidia.c`.
+No real GPU has these registers. They are at the end of the first 16 MiB of BAR 0, which NVIDIA's
+own driver was never seen to read; the other side is `images/stand-ins/driver/module/nvidia.c`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIG_ABLE = 1 << 0
 MIG_ENABLED = 1 << 1
 MIG_PENDING = 1 << 2
 
-#: More messages than any test wants; a driver that is not there takes none.
+#: More than any test needs; without a driver nothing removes them.
 _MOST_XIDS = 64
 
 
@@ -36,7 +36,7 @@ class MigMode:
 
 
 class Mailbox:
-    """The registers' state. Not thread-safe: its device is."""
+    """The registers' state. Not thread-safe; the device is."""
 
     def __init__(self, *, has_mig: bool) -> None:
         self.is_inforom_corrupted = False
@@ -51,7 +51,7 @@ class Mailbox:
         return MigMode(is_enabled=self._is_mig_enabled, is_pending=self._is_mig_pending)
 
     def raise_xid(self, number: int) -> None:
-        """Let the driver find an Xid, after those that it has not taken yet."""
+        """Queue an Xid for the driver, after those that it has not read yet."""
         self._xids.append(number)
 
     def read(self, offset: int) -> int:
@@ -69,7 +69,7 @@ class Mailbox:
         )
 
     def write(self, offset: int, value: int) -> None:
-        """Take what the driver writes: 0 for an Xid that it has taken, and MIG's next mode."""
+        """Handle a write of the driver: 0 removes the Xid that it has read; MIG gets its next mode."""
         if offset == XID and value == 0 and self._xids:
             self._xids.popleft()
         elif offset == MIG and self._has_mig:
@@ -78,5 +78,5 @@ class Mailbox:
                 self._is_mig_enabled = self._is_mig_pending
 
     def reset(self) -> None:
-        """Do what a reset does: MIG changes now. QEMU resets a device as it is plugged, too."""
+        """Let a pending MIG mode take effect. QEMU also resets a device when it is plugged."""
         self._is_mig_enabled = self._is_mig_pending

@@ -1,7 +1,7 @@
-"""Serve an emulated GPU to stock QEMU's `x-pci-proxy-dev`, which speaks the mpqemu protocol.
+"""Serves an emulated GPU to unmodified QEMU's `x-pci-proxy-dev` by the mpqemu protocol.
 
 The protocol is QEMU's `hw/remote/mpqemu-link.h`: an AF_UNIX stream of native C structures, host
-byte order. QEMU's vCPU stands still until the answer to its request has come.
+byte order. A vCPU of QEMU is blocked until its request is answered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SYSMEM_BYTES = 192
 
 
 class Command(enum.IntEnum):
-    """What a message asks for."""
+    """The command of a message."""
 
     SYNC_SYSMEM = 0
     RET = 1
@@ -42,7 +42,7 @@ class Command(enum.IntEnum):
     DEVICE_RESET = 7
 
 
-#: How many bytes follow the header. RET only ever goes to QEMU.
+#: How many bytes follow the header. RET is only sent to QEMU.
 PAYLOAD_BYTES = {
     Command.SYNC_SYSMEM: SYSMEM_BYTES,
     Command.PCI_CFGWRITE: CONFIG_ACCESS.size,
@@ -53,13 +53,13 @@ PAYLOAD_BYTES = {
     Command.DEVICE_RESET: 0,
 }
 
-#: What QEMU sends without waiting for an answer; one would be taken for that of its next request.
+#: Commands without an answer: QEMU would take one for the answer to its next request.
 UNANSWERED = frozenset({Command.SYNC_SYSMEM, Command.SET_IRQFD})
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message from QEMU; its fields mean nothing where the command has none."""
+    """One message from QEMU; fields that the command does not have are 0."""
 
     command: Command
     address: int = 0
@@ -78,15 +78,15 @@ class Message:
 
 
 class MessageReader:
-    """Cuts a byte stream into messages; holds less than one message between two calls."""
+    """Splits a byte stream into messages; buffers less than one message between two calls."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Take `data` and yield the messages that are complete.
+        """Append `data` and yield the messages that are complete.
 
-        Raises ProtocolViolationError as soon as a header or a message shows it.
+        Raises ProtocolViolationError for the first malformed header or message.
         """
         self._buffer += data
         start = 0
@@ -104,7 +104,7 @@ class MessageReader:
 
     @property
     def pending_bytes(self) -> int:
-        """Return how much of an incomplete message has come."""
+        """Return how many bytes of an incomplete message have arrived."""
         return len(self._buffer)
 
 
@@ -137,10 +137,11 @@ def _read_message(command: Command, buffer: bytearray, start: int) -> Message:
 
 
 class MpqemuServer(DeviceServer[Message]):
-    """Serves one GPU over a socket pair, whose other end QEMU is handed.
+    """Serves one GPU over a socket pair, of which QEMU gets one end.
 
-    The device is interrupt-less, conventional PCI, and has 32-bit BARs. Two threads of QEMU that
-    touch it at once hang QEMU: its guests have one vCPU, or vCPUs that share a thread.
+    The device is conventional PCI without interrupts, and has 32-bit BARs. QEMU hangs where two
+    of its threads access the device at once, so its guests have one vCPU, or vCPUs that share a
+    thread.
     """
 
     transport = "mpqemu"
@@ -152,15 +153,15 @@ class MpqemuServer(DeviceServer[Message]):
     def attachment(self) -> GpuAttachment:
         """Return what a machine needs to plug the GPU in.
 
-        The server keeps QEMU's end open until QEMU, which has its own copy by then, asks its
-        first question. So whoever plugs need not close anything.
+        The server keeps QEMU's end open until QEMU, which then has its own copy, sends its first
+        request. The caller need not close it.
         """
-        # Asked once, since the server's thread may close it at any time.
+        # Read once, since the server's thread may close it at any time.
         fd = -1 if self._qemus is None else self._qemus.fileno()
         if fd < 0:
             raise HarnessError(
-                f"GPU '{self.device_id}' has no socket to hand to QEMU, since it was plugged before "
-                "or its server does not run; start a new server for each time a GPU is plugged."
+                f"GPU '{self.device_id}' has no socket for QEMU: it was plugged before, or its server "
+                "does not run; start a new server each time a GPU is plugged."
             )
         return GpuAttachment(
             id=self.device_id,
@@ -178,8 +179,8 @@ class MpqemuServer(DeviceServer[Message]):
         return self._ours
 
     @override
-    def _has_spoken(self) -> None:
-        # QEMU has its own copy; ours would keep its death from being noticed.
+    def _on_data(self) -> None:
+        # QEMU has its own copy; while ours is open, the end of QEMU would go unnoticed.
         if self._qemus is not None:
             self._qemus.close()
 

@@ -1,4 +1,4 @@
-"""What is wrong with a GPU from the moment it is plugged, as data: for requests and markers."""
+"""How a GPU misbehaves from the moment it is plugged, as data, for requests and markers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuScript:
-    """How one GPU behaves; by default as it should.
+    """How one GPU behaves; by default without a fault.
 
-    `is_dead` lets it be found on the bus while its BARs answer all ones. `answers` are values of
-    32-bit registers of BAR 0, by offset. `xids` wait for the stand-in driver, oldest first.
-    `mig_needs_reset` lets a change of the MIG mode wait for the GPU's next reset.
+    With `is_dead` it is on the bus, but its BARs read as all ones. `answers` are values of 32-bit
+    registers of BAR 0, by offset. The stand-in driver gets `xids`, the oldest first. With
+    `mig_needs_reset` a change of the MIG mode takes effect at the GPU's next reset.
     """
 
     is_dead: bool = False
@@ -27,7 +27,7 @@ class GpuScript:
     answers: Mapping[int, int] = field(default_factory=dict)
 
     def apply(self, gpu: EmulatedGpu) -> None:
-        """Make `gpu` behave so; it is not plugged yet."""
+        """Apply the script to `gpu`, which is not plugged yet."""
         if self.is_dead:
             gpu.die()
         if self.is_inforom_corrupted:

@@ -1,6 +1,6 @@
-"""Serve an emulated GPU to one QEMU: the thread, its end, and who waits for whom.
+"""Serves an emulated GPU to one QEMU: the thread, its end, and the state for the watchdog.
 
-What is said on the wire is the transports' own; each is a `DeviceServer`.
+Each transport is a `DeviceServer`, which implements its own protocol.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: More descriptors than the kernel lets ride on one message (SCM_MAX_FD), so none is lost track of.
+#: The kernel's limit of descriptors in one message (SCM_MAX_FD), so that each one is closed.
 _ANCILLARY_BYTES = socket.CMSG_SPACE(253 * array.array("i").itemsize)
 _RECEIVE_BYTES = 4096
 _JOIN_S = 5.0
 
 
 class ProtocolViolationError(Exception):
-    """The other side sent what the protocol does not have; the stream cannot be read on."""
+    """QEMU sent data that the protocol does not allow; the rest of the stream can't be parsed."""
 
 
 class Request(Protocol):
-    """One message from QEMU; as text it names what was asked, for the watchdog."""
+    """One message from QEMU; its text describes the request, for the watchdog."""
 
     @property
     def is_answered(self) -> bool:
-        """Whether QEMU waits for an answer: until it has come, a vCPU may stand still."""
+        """Whether QEMU waits for an answer, which may block a vCPU until it arrives."""
         ...
 
 
 class EndKind(enum.Enum):
-    """Why a conversation with QEMU ended."""
+    """Why a connection with QEMU ended."""
 
     PEER_CLOSED = "QEMU closed the connection"
     CLOSED = "the harness closed the connection"
-    VIOLATION = "QEMU broke the protocol"
+    VIOLATION = "QEMU violated the protocol"
     FAILED = "the server failed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """Why a conversation ended; `detail` is for the reader."""
+    """Why a connection ended; `detail` is for people."""
 
     kind: EndKind
     detail: str
@@ -73,27 +73,27 @@ R_co = TypeVar("R_co", bound=Request, covariant=True)
 
 
 class Reader(Protocol[R_co]):
-    """Cuts a byte stream into requests; holds less than one message between two calls."""
+    """Splits a byte stream into requests; buffers less than one message between two calls."""
 
     def feed(self, data: bytes) -> Iterator[R_co]:
-        """Take `data` and yield the requests that are complete.
+        """Append `data` and yield the requests that are complete.
 
-        Raises ProtocolViolationError as soon as a header or a message shows it.
+        Raises ProtocolViolationError for the first malformed header or message.
         """
         ...
 
     @property
     def pending_bytes(self) -> int:
-        """Return how much of an incomplete message has come."""
+        """Return how many bytes of an incomplete message have arrived."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState(Generic[R]):
-    """What the server is doing, for a watchdog; times are monotonic seconds.
+    """The state of the server, for a watchdog; times are monotonic seconds.
 
-    `pending_since_s` is set while the server owes QEMU the answer to `last_request`: for so long
-    a vCPU has been standing still.
+    `pending_since_s` is set while QEMU waits for the answer to `last_request`, which may block a
+    vCPU.
     """
 
     requests: int
@@ -103,27 +103,27 @@ class ServerState(Generic[R]):
     ending: Ending | None
 
     def describe(self, now_s: float) -> str:
-        """Tell who waits for whom, in one sentence."""
+        """Describe in one sentence whether QEMU waits for the device."""
         if self.ending is not None:
-            return f"The conversation has ended: {self.ending.detail}."
+            return f"The connection has ended: {self.ending.detail}."
         if self.last_request is None or self.last_request_at_s is None:
-            return "QEMU has not asked anything yet."
+            return "QEMU has sent no request yet."
         if self.pending_since_s is not None:
             return (
-                f"The device has owed QEMU an answer to {self.last_request} for "
-                f"{now_s - self.pending_since_s:.1f} s; a vCPU stands still."
+                f"QEMU has waited {now_s - self.pending_since_s:.1f} s for the answer to "
+                f"{self.last_request}; a vCPU is blocked."
             )
         return (
-            f"The device owes QEMU nothing; its request {self.requests}, {self.last_request}, "
-            f"came {now_s - self.last_request_at_s:.1f} s ago."
+            f"QEMU waits for no answer; its request {self.requests}, {self.last_request}, "
+            f"arrived {now_s - self.last_request_at_s:.1f} s ago."
         )
 
 
 class DeviceServer(abc.ABC, Generic[R]):
-    """Serves one GPU to one QEMU from a thread of its own, until QEMU goes or `close`.
+    """Serves one GPU to one QEMU in a thread, until QEMU ends or `close` is called.
 
-    Descriptors of guest memory that QEMU hands over are closed at once: an interrupt-less device
-    without DMA needs none, and in a clone they are the template's memory file.
+    Descriptors of guest memory that QEMU sends are closed at once: a device without interrupts
+    and DMA needs none, and in a clone they are the template's memory file.
     """
 
     #: The transport's name in threads and messages.
@@ -146,7 +146,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         self._pending_since_s: float | None = None
         self._ending: Ending | None = None
 
-    # What a transport adds.
+    # Implemented by each transport.
 
     @abc.abstractmethod
     def attachment(self) -> GpuAttachment:
@@ -157,33 +157,33 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _open(self) -> None:
-        """Make the sockets; runs before the thread."""
+        """Create the sockets; runs before the thread starts."""
 
     @abc.abstractmethod
     def _connection(self) -> socket.socket | None:
-        """Return the connection with QEMU, waited for in the thread; None once closed."""
+        """Wait in the thread for the connection with QEMU; return None once closed."""
 
     @abc.abstractmethod
-    def _has_spoken(self) -> None:
-        """Hear, in the thread, that QEMU has sent something: it has what it was handed."""
+    def _on_data(self) -> None:
+        """Run in the thread when QEMU has sent data, and so has its end of the connection."""
 
     @abc.abstractmethod
     def _hang_up(self) -> None:
-        """Wake a thread that waits for QEMU, and let QEMU see the end; can be repeated."""
+        """End the connection, which wakes the thread and informs QEMU; can be repeated."""
 
     @abc.abstractmethod
     def _release(self) -> None:
-        """Close what `_open` and `_connection` made; the thread has ended."""
+        """Close the sockets of `_open` and `_connection`; the thread has ended."""
 
     @abc.abstractmethod
     def _reader(self) -> Reader[R]:
-        """Return what cuts the stream into requests."""
+        """Return a new parser of the stream."""
 
     @abc.abstractmethod
     def _carry_out(self, request: R) -> bytes:
-        """Do what is asked of the GPU, and return the answer; empty where there is none."""
+        """Apply a request to the GPU, and return the answer; empty where there is none."""
 
-    # What is the same for all.
+    # Common to all transports.
 
     def __enter__(self) -> Self:
         self.start()
@@ -198,14 +198,14 @@ class DeviceServer(abc.ABC, Generic[R]):
         self.close()
 
     def start(self) -> None:
-        """Make the sockets and begin to serve."""
+        """Create the sockets and start the thread."""
         self._open()
         self._is_started = True
         self._thread.start()
 
     @property
     def state(self) -> ServerState[R]:
-        """Return what the server is doing right now."""
+        """Return a snapshot of the server's state."""
         return ServerState(
             requests=self._requests,
             last_request=self._last_request,
@@ -214,10 +214,10 @@ class DeviceServer(abc.ABC, Generic[R]):
             ending=self._ending,
         )
 
-    def trouble(self, patience_s: float) -> str | None:
-        """Say that a guest has been blocked on the device for longer than `patience_s`, or None.
+    def stall_report(self, patience_s: float) -> str | None:
+        """Return a sentence where a guest waits for the device for longer than `patience_s`.
 
-        This is the stall watchdog; whoever waits for a guest asks it.
+        This is the stall watchdog; code that waits for a guest calls it.
         """
         state, now_s = self.state, self._clock.monotonic()
         since_s = state.pending_since_s
@@ -226,7 +226,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         return f"its emulated GPU '{self.device_id}' is stuck: {state.describe(now_s)}"
 
     def wait_for_end(self, timeout_s: float) -> Ending:
-        """Wait until the conversation has ended by itself, as it does when QEMU goes.
+        """Wait until QEMU has ended the connection, as it does when it ends.
 
         Raises HarnessError after `timeout_s` seconds.
         """
@@ -234,16 +234,16 @@ class DeviceServer(abc.ABC, Generic[R]):
         ending = self._ending
         if ending is None or self._thread.is_alive():
             raise HarnessError(
-                f"Waited {timeout_s:.1f} s for QEMU to let go of GPU '{self.device_id}'. "
+                f"Waited {timeout_s:.1f} s for QEMU to release GPU '{self.device_id}'. "
                 f"{self.state.describe(self._clock.monotonic())}"
             )
         return ending
 
     def close(self) -> None:
-        """End the conversation, and show that neither thread nor socket remains.
+        """End the connection, the thread and the sockets.
 
-        QEMU lives on; its guest then reads all ones. Raises HarnessError when the thread does
-        not end.
+        QEMU runs on; its guest then reads all ones. Raises HarnessError where the thread does not
+        end.
         """
         self._closing.set()
         if not self._is_started:
@@ -264,17 +264,19 @@ class DeviceServer(abc.ABC, Generic[R]):
         except ProtocolViolationError as error:
             ending = Ending(kind=EndKind.VIOLATION, detail=str(error))
         except OSError as error:
-            ending = Ending(kind=EndKind.PEER_CLOSED, detail=f"the connection broke: {error}")
+            ending = Ending(kind=EndKind.PEER_CLOSED, detail=f"the connection failed: {error}")
         except Exception as error:
             _LOG.exception("The server of GPU '%s' failed", self.device_id)
             ending = Ending(kind=EndKind.FAILED, detail=f"{type(error).__name__}: {error}")
         finally:
             self._hang_up()
-            self._has_spoken()
+            self._on_data()
         if self._closing.is_set():
             ending = _CLOSED
         if ending.kind is EndKind.VIOLATION:
-            _LOG.warning("GPU '%s' hung up: %s", self.device_id, ending.detail)
+            _LOG.warning(
+                "The server of GPU '%s' ended the connection: %s", self.device_id, ending.detail
+            )
         self._ending = ending
 
     def _converse(self, connection: socket.socket) -> Ending:
@@ -283,20 +285,20 @@ class DeviceServer(abc.ABC, Generic[R]):
             data = _receive(connection)
             if not data:
                 return _ending_at_eof(reader.pending_bytes)
-            self._has_spoken()
+            self._on_data()
             for request in reader.feed(data):
                 if not self._handle(request, connection):
                     return _CLOSED
 
     def _handle(self, request: R, connection: socket.socket) -> bool:
-        """Carry out one request; return False when the server was closed meanwhile."""
+        """Answer one request; return False where the server was closed meanwhile."""
         now_s = self._clock.monotonic()
         self._requests += 1
         self._last_request = request
         self._last_request_at_s = now_s
         if request.is_answered:
             self._pending_since_s = now_s
-        if not self.gpu.wait_out_stall(self._closing):
+        if not self.gpu.wait_for_stall_end(self._closing):
             return False
         answer = self._carry_out(request)
         if request.is_answered:
@@ -306,10 +308,10 @@ class DeviceServer(abc.ABC, Generic[R]):
 
 
 def _receive(sock: socket.socket) -> bytes:
-    """Receive what is there, many messages at once if so, and close what came along.
+    """Receive the data that is there, perhaps many messages, and close descriptors in it.
 
-    The descriptors are close-on-exec from the first moment, so that no process which another
-    thread starts meanwhile inherits one.
+    The descriptors are received close-on-exec, so that no process that another thread starts
+    inherits one.
     """
     data, ancillary, _, _ = sock.recvmsg(_RECEIVE_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
     for level, kind, payload in ancillary:
@@ -323,7 +325,7 @@ def _receive(sock: socket.socket) -> bytes:
 
 def _ending_at_eof(pending_bytes: int) -> Ending:
     if pending_bytes:
-        detail = f"QEMU went in the middle of a message, after {pending_bytes} bytes"
+        detail = f"QEMU ended in the middle of a message, after {pending_bytes} bytes"
         return Ending(kind=EndKind.VIOLATION, detail=detail)
     return Ending(kind=EndKind.PEER_CLOSED, detail=EndKind.PEER_CLOSED.value)
 

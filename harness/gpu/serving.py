@@ -1,10 +1,10 @@
-"""Put a GPU model behind the transport that a QEMU takes."""
+"""Makes the server of a GPU model for a transport."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.gpu import fitted
+from harness.gpu import shrink_to_aperture
 from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.mpqemu import MpqemuServer
 from harness.gpu.transport import Transport
@@ -27,10 +27,12 @@ def serve_gpu(
 ) -> DeviceServer[Any]:
     """Return a server, not yet started, of a new GPU of this model.
 
-    `folder` is the working folder of the QEMU that takes the GPU. Of vfio-user, `aperture_mib` is
-    what the root port reserves for 64-bit BARs: larger ones are made to fit.
+    `folder` is the working folder of QEMU. For vfio-user, `aperture_mib` is what the root port
+    reserves for 64-bit BARs; larger ones are made to fit.
     """
     if transport is Transport.MPQEMU:
         return MpqemuServer(EmulatedGpu(model, bars=model.bars.mpqemu), device_id=device_id)
-    gpu = EmulatedGpu(model, bars=fitted(model.bars.vfio_user, aperture_mib), is_express=True)
+    gpu = EmulatedGpu(
+        model, bars=shrink_to_aperture(model.bars.vfio_user, aperture_mib), is_express=True
+    )
     return VfioUserServer(gpu, folder=folder, device_id=device_id)

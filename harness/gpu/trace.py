@@ -1,4 +1,4 @@
-"""What a guest did to a device: recorded in bounded memory, read as a frozen snapshot."""
+"""The accesses of a guest to a device: recorded in bounded memory, read as a snapshot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Clock
 
 DEFAULT_CAPACITY = 1024
-#: Of a longer value only the lowest bytes are shown.
+#: Only the lowest bytes of a longer value are shown.
 _SHOWN_BYTES = 8
 
 
@@ -32,7 +32,7 @@ class IncidentKind(enum.Enum):
     RESET = "reset"
     FELL_OFF_BUS = "fell off the bus"
     RETURNED_TO_BUS = "returned to the bus"
-    DIED = "died: its BARs answer no more"
+    DIED = "died: its BARs no longer answer"
     XID_RAISED = "raised an Xid"
     MARK = "mark"
     STALL_BEGAN = "stall began"
@@ -40,7 +40,7 @@ class IncidentKind(enum.Enum):
 
 
 class Stray(enum.Enum):
-    """Where an access goes that no BAR claims."""
+    """The BAR of an access that no BAR claims."""
 
     NO_BAR = "no BAR"
 
@@ -78,7 +78,7 @@ class Access:
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """Something that happened to the device as a whole, or beside it: a mark in the trace."""
+    """An event of the whole device, or a mark of the test."""
 
     sequence: int
     at_s: float

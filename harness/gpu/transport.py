@@ -1,4 +1,4 @@
-"""Which way an emulated GPU gets into a given QEMU: by what that QEMU says of itself."""
+"""Chooses the transport of an emulated GPU by the version and the devices of QEMU."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ _VFIO_USER_SAFE_FROM = QemuVersion(10, 1, 1)
 
 
 def find_transport(qemu: str, accelerator: AcceleratorName, runner: Runner) -> Transport:
-    """Ask the program `qemu` what it has, and return the transport that is safe with it.
+    """Query the program `qemu`, and return the transport that is safe with it.
 
-    Nothing is started to find out: some versions have the device and crash on it. Raises
-    RequirementError with what would do.
+    No machine is started: some versions have the device and crash on it. Raises RequirementError,
+    which names the versions that would do.
     """
     version = runner.run([qemu, "--version"], timeout_s=_QUERY_S)
     devices = runner.run([qemu, "-device", "help"], timeout_s=_QUERY_S)
@@ -86,10 +86,10 @@ def parse_device_names(device_help: str) -> frozenset[str]:
 def choose_transport(
     *, device_help: str, version: QemuVersion, accelerator: AcceleratorName
 ) -> Transport:
-    """Return the transport by which this QEMU takes an emulated GPU without harm.
+    """Return the transport that is safe with this QEMU.
 
-    Both count: what the binary has, since builds differ, and its version, since some that have
-    the device crash on it. Raises RequirementError, whose one sentence says what would do.
+    The binary has to have the device, since builds differ, and a version that does not crash on
+    it. Raises RequirementError, which names the versions that would do.
     """
     devices = parse_device_names(device_help)
     refusals = {

@@ -1,4 +1,4 @@
-"""Serve an emulated GPU to stock QEMU's `vfio-user-pci`, which speaks the vfio-user protocol.
+"""Serves an emulated GPU to unmodified QEMU's `vfio-user-pci` by the vfio-user protocol.
 
 The protocol is QEMU's `docs/interop/vfio-user.rst`: an AF_UNIX stream of little-endian messages.
 Regions are only forwarded accesses, so BARs may have their real sizes, in 64 bits.
@@ -53,8 +53,8 @@ IRQS = 5
 MOST_DATA_BYTES = 4096
 MOST_MESSAGE_BYTES = 16 << 10
 
-#: QEMU's own 5 s would end a stalled device for good: QEMU 11.1 takes the answer that comes late
-#: for that of its next request, and hangs up.
+#: QEMU's default of 5 s would end a stalled device for good: QEMU 11.1 takes a late answer for that
+#: of its next request, and ends the connection.
 _PATIENCE_MS = 3_600_000
 _DEVICE_IS_PCI_WITH_RESET = 0x3
 _READ_WRITE = 0x3
@@ -66,7 +66,7 @@ _BAR_SIZES = frozenset({1, 2, 4, 8})
 
 
 class Command(enum.IntEnum):
-    """What a message asks for; those that this device refuses are left out."""
+    """The command of a message; without those that this device refuses."""
 
     VERSION = 1
     DMA_MAP = 2
@@ -106,15 +106,15 @@ class Message:
 
 
 class MessageReader:
-    """Cuts a byte stream into messages; holds less than one message between two calls."""
+    """Splits a byte stream into messages; buffers less than one message between two calls."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Take `data` and yield the messages that are complete.
+        """Append `data` and yield the messages that are complete.
 
-        Raises ProtocolViolationError as soon as a header shows it.
+        Raises ProtocolViolationError for the first malformed header.
         """
         self._buffer += data
         start = 0
@@ -127,7 +127,9 @@ class MessageReader:
                         f"{MOST_MESSAGE_BYTES} were expected"
                     )
                 if flags & REPLY:
-                    raise ProtocolViolationError(f"QEMU answered command {command}, unasked")
+                    raise ProtocolViolationError(
+                        f"QEMU sent an unsolicited answer to command {command}"
+                    )
                 if len(self._buffer) - start < size:
                     break
                 payload = bytes(self._buffer[start + HEADER.size : start + size])
@@ -138,12 +140,12 @@ class MessageReader:
 
     @property
     def pending_bytes(self) -> int:
-        """Return how much of an incomplete message has come."""
+        """Return how many bytes of an incomplete message have arrived."""
         return len(self._buffer)
 
 
 class _RefusedError(Exception):
-    """A request that is answered by an error number, after which the conversation goes on."""
+    """A request that is answered by an error number; the connection stays open."""
 
     def __init__(self, number: int) -> None:
         super().__init__(os.strerror(number))
@@ -153,9 +155,9 @@ class _RefusedError(Exception):
 class VfioUserServer(DeviceServer[Message]):
     """Serves one GPU over a socket in `folder`, which QEMU connects to when the GPU is plugged.
 
-    The socket's path counts from QEMU's working folder, which has to be `folder`: the name of a
-    socket has 107 bytes at most, and a folder's may have more. The folder is its owner's alone,
-    and so is the socket; it is removed as soon as QEMU has connected.
+    The socket's path is relative to QEMU's working folder, which has to be `folder`: the path of a
+    socket has 107 bytes at most, and a folder's may have more. Folder and socket are accessible to
+    their owner only. The socket is removed as soon as QEMU has connected.
     """
 
     transport = "vfio-user"
@@ -191,8 +193,8 @@ class VfioUserServer(DeviceServer[Message]):
     def attachment(self) -> GpuAttachment:
         if not self.socket_path.is_socket():
             raise HarnessError(
-                f"GPU '{self.device_id}' has no socket for QEMU, since it was plugged before or "
-                "its server does not run; start a new server for each time a GPU is plugged."
+                f"GPU '{self.device_id}' has no socket for QEMU: it was plugged before, or its server "
+                "does not run; start a new server each time a GPU is plugged."
             )
         return GpuAttachment(
             id=self.device_id,
@@ -208,7 +210,7 @@ class VfioUserServer(DeviceServer[Message]):
     @override
     def _open(self) -> None:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # By way of a descriptor, the folder's own name does not count.
+        # By a descriptor, the length of the folder's path does not count.
         folder = os.open(self.socket_path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._listener.bind(f"/proc/self/fd/{folder}/{self.socket_path.name}")
@@ -229,11 +231,11 @@ class VfioUserServer(DeviceServer[Message]):
         except OSError:
             # The listener was shut down: nobody plugged this GPU.
             return None
-        # Else `close`, which came before, would wait for the end of a connection it has not seen.
+        # Otherwise a `close` that ran before would wait for the end of a connection unknown to it.
         return None if self._closing.is_set() else self._ours
 
     @override
-    def _has_spoken(self) -> None:
+    def _on_data(self) -> None:
         self.socket_path.unlink(missing_ok=True)
 
     @override
@@ -309,7 +311,7 @@ class VfioUserServer(DeviceServer[Message]):
         return REGION_ACCESS.pack(offset, region, count)
 
     def _access(self, payload: bytes) -> tuple[int, int, int]:
-        """Return offset, region and count of an access that lies within its region."""
+        """Return offset, region and count of an access within its region."""
         if len(payload) < REGION_ACCESS.size:
             raise _RefusedError(errno.EINVAL)
         offset, region, count = REGION_ACCESS.unpack_from(payload)
@@ -333,7 +335,7 @@ def _irq_info(payload: bytes) -> bytes:
 
 
 def _version(payload: bytes) -> bytes:
-    """Agree on version 0.0 or 0.1; each side says what it is able to take."""
+    """Negotiate version 0.0 or 0.1, and send this side's capabilities."""
     major, minor = _unpacked(VERSION, payload)
     if major != _MAJOR:
         raise _RefusedError(errno.EINVAL)

@@ -1,30 +1,30 @@
-"""Images: what a node's disk is, and what happens while one is made."""
+"""Images: the disks that machines boot from, and the errors of making them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 
+from harness.artifact_cache import DamagedError
 from harness.errors import HarnessError
-from harness.published import DamagedError
-from harness.published import Stage as Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 class ImageDamagedError(DamagedError):
-    """An image in the cache is not what was published; it must not be booted."""
+    """An image in the cache differs from what was published; it must not be booted."""
 
 
 class ImageBuildError(HarnessError):
-    """An image could not be built; the message ends with the log's tail and its path."""
+    """An image could not be built; the message has the path of the log and its last lines."""
 
 
 class ImageFetchError(HarnessError):
-    """A stock image could not be had, or is not the one that was to be fetched."""
+    """A cloud image could not be fetched, or what was fetched is another file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,11 @@ class DriverImage:
     repository: Annotated[
         str, pydantic.Field(pattern=r"^[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-][a-z0-9]+)*)+$")
     ]
+    """The driver's container image: its name without a tag."""
     version: Annotated[str, pydantic.Field(pattern=r"^[0-9]+(\.[0-9]+)+$")]
+    """The driver's version: the first half of the tag."""
     sha: Annotated[str, pydantic.Field(pattern=r"^[0-9a-z]+$")]
+    """The second half of the tag."""
 
     @property
     def tag(self) -> str:
@@ -59,8 +62,8 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StockKernel(Kernel):
-    """A kernel taken out of a stock image, with what the image's boot loader tells it."""
+class CloudImageKernel(Kernel):
+    """A kernel extracted from a cloud image, with the command line of the image's boot loader."""
 
     command_line: tuple[str, ...]
 
@@ -69,8 +72,8 @@ class StockKernel(Kernel):
 class Image:
     """A published image: a disk to put overlays on, and the kernels that boot it.
 
-    The root file system lies on the whole disk (`root=/dev/vda`). `disk` is never written; its
-    key changes whenever anything that it was made of does.
+    The root file system is on the whole disk (`root=/dev/vda`). `disk` is never written; the key
+    changes whenever an input of the build changes.
     """
 
     name: str
@@ -87,22 +90,29 @@ class Image:
 
     @property
     def other_kernel(self) -> Kernel:
-        """Return the newest kernel that is not the newest: what a mismatch test boots."""
+        """Return the second newest kernel, which tests of a kernel mismatch boot."""
         if len(self.kernels) < 2:
             raise HarnessError(
                 f"The image '{self.name}' has only the kernel '{self.newest_kernel.version}', but "
-                "a second one was asked for; set 'newest: 2' under 'kernels' in its recipe."
+                "a second one is needed; set 'newest: 2' under 'kernels' in its recipe."
             )
         return self.kernels[-2]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StockImage:
-    """A distribution's image as it is: a partitioned disk with a boot loader of its own.
+class FirmwareType(Enum):
+    """What boots a disk; the value is the word in recipes."""
 
-    `digest` is what its publisher's list says, `disk` is never written. `driver` is the one that
-    a bake put in, where its entry names it, and `firmware` what it is booted by unless a test
-    says otherwise: "bios" or "uefi".
+    BIOS = "bios"
+    UEFI = "uefi"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudImage:
+    """A distribution's unmodified image: a partitioned disk with its own boot loader.
+
+    `digest` is the one in the publisher's list; `disk` is never written. `driver` is the driver
+    image that a bake added, where the recipe names one. `firmware` boots the image unless a test
+    chooses another.
     """
 
     name: str
@@ -110,23 +120,4 @@ class StockImage:
     disk: Path
     virtual_bytes: int
     driver: DriverImage | None = None
-    firmware: str = "bios"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageEvent:
-    """One thing that happened to an image, as a sentence for people."""
-
-    image: str
-    stage: Stage
-    message: str
-
-
-class ImageListener(Protocol):
-    """Receives what happens; the caller prints, nobody here does."""
-
-    def __call__(self, event: ImageEvent, /) -> None: ...
-
-
-def ignore_events(_event: ImageEvent, /) -> None:
-    """Listen to nothing."""
+    firmware: FirmwareType = FirmwareType.BIOS

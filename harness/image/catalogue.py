@@ -1,4 +1,4 @@
-"""The catalogue: recipes read from YAML, refused where a person slipped."""
+"""The catalogue of images: recipes, read from YAML and validated."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ from pydantic import AfterValidator
 from harness.datafile import line_of, read_data_file
 from harness.errors import BadInputError, RequirementError, listed
 from harness.image import DriverImage  # noqa: TC001 - pydantic evaluates the annotations
-from harness.image.source import FORBID, Input, LocalImage, NonEmpty, Stock, StockFile
-from harness.settings import ACCEPT_OPTION, ACCEPT_VARIABLE
+from harness.image.cloud.source import (
+    FORBID,
+    CloudImageFile,
+    CloudImageRecipe,
+    Input,
+    LocalImage,
+    NonEmpty,
+)
+from harness.settings import ACCEPT_OPTION, ACCEPT_VARIABLE, LicenceId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -27,7 +34,7 @@ NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
 
 
 class LicenceError(RequirementError):
-    """An image holds software under a licence that nobody accepted."""
+    """An image contains software under a licence that was not accepted."""
 
 
 def _expression(value: str) -> str:
@@ -40,13 +47,16 @@ def _expression(value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """A Debian package archive that an image is installed from."""
+    """A Debian package archive to install an image from."""
 
     __pydantic_config__ = FORBID
 
     url: Annotated[str, pydantic.Field(pattern=r"^(https?|file)://\S+$")]
+    """A Debian package archive, by http, https or file."""
     suites: Annotated[tuple[NonEmpty, ...], pydantic.Field(min_length=1)]
+    """Its suites."""
     components: tuple[NonEmpty, ...] = ("main",)
+    """Its components."""
 
     def sources(self) -> tuple[str, ...]:
         """Return one line of sources.list for each suite."""
@@ -57,10 +67,10 @@ class Archive:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChoice:
-    """Which kernels an image has: the `newest` ones whose package name is `pattern`.
+    """Which kernels an image has: the `newest` ones whose package name matches `pattern`.
 
-    `pattern` is an extended regular expression for the whole name of a `linux-image-…` package,
-    resolved against the archives when the image is built.
+    `pattern` is an extended regular expression for the whole name of a `linux-image-…` package.
+    It is resolved against the archives when the image is built.
     """
 
     __pydantic_config__ = FORBID
@@ -68,53 +78,66 @@ class KernelChoice:
     pattern: Annotated[
         str, pydantic.Field(pattern=r"^linux-image-\S+$"), AfterValidator(_expression)
     ]
+    """An extended regular expression for whole names of `linux-image-…` packages."""
     newest: Annotated[int, pydantic.Field(ge=1, le=5)] = 2
+    """How many of the newest ones are installed, with their headers; 1 to 5."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Licence:
-    """Terms of software in an image that nobody accepts by building it: a person has to say so.
+    """A licence of software in an image that a person has to accept before the image is built.
 
-    `id` is what that person names, `text` where the terms can be read beforehand.
+    `id` is the name that `--accept-licence` takes, `text` the URL of the terms.
     """
 
     __pydantic_config__ = FORBID
 
-    id: Annotated[str, pydantic.Field(pattern=r"^[a-z0-9]+([-.][a-z0-9]+)*$")]
+    id: Annotated[LicenceId, pydantic.Field(pattern=r"^[a-z0-9]+([-.][a-z0-9]+)*$")]
+    """The name by which a person accepts the licence."""
     text: Annotated[str, pydantic.Field(pattern=r"^https://\S+$")]
+    """Address of its text, by https."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeFile:
-    """A recipe as a person writes it; `Recipe` adds where it stands."""
+    """The content of a recipe; `Recipe` adds the file's name and folder."""
 
     __pydantic_config__ = FORBID
 
     schema: Literal[1]
+    """Always 1."""
     kind: Literal["build"]
+    """Always `build`."""
     description: str
+    """One line for `harness image ls`."""
     release: NonEmpty
+    """The release's name, as mmdebstrap takes it."""
     archives: Annotated[tuple[Archive, ...], pydantic.Field(min_length=1)]
     kernels: KernelChoice
     packages: Annotated[tuple[NonEmpty, ...], pydantic.Field(min_length=1)]
+    """Packages to install, without those that they only recommend."""
     exclude: tuple[NonEmpty, ...] = ()
+    """Paths that dpkg leaves out."""
     disk_gib: Annotated[int, pydantic.Field(ge=4, le=1024)] = 10
+    """Size of the disk in GiB; the file takes only what is used."""
     trees: tuple[Input, ...] = ()
+    """Folders below `images/` that are laid over the root file system, later ones over earlier."""
     scripts: tuple[Input, ...] = ()
+    """Scripts below `images/` that run inside at the end, with the files beside them."""
     driver: DriverImage | None = None
     licence: Licence | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How an image is built: the file's content, and the folder that its paths start from."""
+    """How an image is built: its name, the file's content, and the folder of the paths in it."""
 
     name: str
     folder: Path
     file: RecipeFile
 
     def tree_files(self) -> dict[str, Path]:
-        """Return what the trees lay over the root file system, by path there; later trees win."""
+        """Return the files of the trees by their path in the root file system; later trees win."""
         return {
             str(path.relative_to(self.folder / tree)): path
             for tree in self.file.trees
@@ -122,7 +145,7 @@ class Recipe:
         }
 
     def script_files(self) -> dict[str, Path]:
-        """Return the files that scripts find beside them, by path below the catalogue."""
+        """Return the files in the scripts' folders, by path below the catalogue."""
         folders = dict.fromkeys(Path(script).parent for script in self.file.scripts)
         return {
             str(path.relative_to(self.folder)): path
@@ -131,51 +154,51 @@ class Recipe:
         }
 
     def key(self, *, builder: str) -> str:
-        """Return the digest of everything that decides what this recipe's image contains.
+        """Return the digest of all inputs that decide what this recipe's image contains.
 
-        `builder` names the builder and its version. What the archives hold at the time is not
-        part of it: the manifest says which packages went in.
+        `builder` names the builder and its version. The packages that the archives have at the
+        time are not part of it: the manifest lists what was installed.
         """
         inputs = {
             kind: {name: _fingerprint(path) for name, path in sorted(files.items())}
             for kind, files in (("tree", self.tree_files()), ("script", self.script_files()))
         }
-        # The terms of what goes in are no part of what goes in.
+        # The licence does not change what the image contains.
         recipe = {key: value for key, value in asdict(self.file).items() if key != "licence"}
-        told = json.dumps(
+        canonical = json.dumps(
             {"builder": builder, "name": self.name, "recipe": recipe, "inputs": inputs},
             sort_keys=True,
         )
-        return hashlib.sha256(told.encode()).hexdigest()
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
-    def require_acceptance(self, accepted: Collection[str]) -> None:
-        """Raise LicenceError where the image holds software under terms that nobody accepted."""
+    def require_acceptance(self, accepted: Collection[LicenceId]) -> None:
+        """Raise LicenceError where the image's licence is not accepted."""
         licence = self.file.licence
         if licence is not None and licence.id not in accepted:
             raise LicenceError(
-                f"The image '{self.name}' holds software under the licence '{licence.id}', which "
-                f"was not accepted. Read it at {licence.text}; whoever accepts it passes "
-                f"'{ACCEPT_OPTION}={licence.id}', or sets {ACCEPT_VARIABLE}={licence.id} in the "
+                f"The image '{self.name}' contains software under the licence '{licence.id}', which "
+                f"was not accepted. Read it at {licence.text}; to accept it, pass "
+                f"'{ACCEPT_OPTION}={licence.id}', or set {ACCEPT_VARIABLE}={licence.id} in the "
                 "environment."
             )
 
 
-Source: TypeAlias = Recipe | Stock | LocalImage
-"""Where an image comes from: a recipe, a distribution's server, a file that is there already."""
+Source: TypeAlias = Recipe | CloudImageRecipe | LocalImage
+"""Where an image comes from: a build recipe, a publisher's server, a local file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """The images that can be had, by name."""
+    """The recipes of images, by name."""
 
     folder: Path
-    entries: Mapping[str, Recipe | Stock]
+    entries: Mapping[str, Recipe | CloudImageRecipe]
 
     def get(self, name: str) -> Source:
-        """Return the image called `name`, or the file at that path.
+        """Return the source of the image `name`, which may be the path of a file.
 
-        A path has a slash, or ends with .qcow2 or .img. Raises BadInputError that lists the known
-        names.
+        A path has a slash, or ends with .qcow2 or .img. Raises BadInputError, which lists the
+        known names.
         """
         if "/" in name or name.endswith((".qcow2", ".img")):
             return LocalImage(path=Path(name))
@@ -183,7 +206,7 @@ class Catalogue:
             return self.entries[name]
         except KeyError:
             raise BadInputError(
-                f"There is no image called '{name}'; known are {listed(self.entries)}.",
+                f"There is no image '{name}' in the catalogue; known are {listed(self.entries)}.",
                 source=str(self.folder),
             ) from None
 
@@ -191,36 +214,36 @@ class Catalogue:
 def load_catalogue(folder: Path) -> Catalogue:
     """Read every `*.yaml` of `folder`.
 
-    Raises BadInputError where a recipe is wrong, or where there is none: an empty catalogue
-    would only deselect tests.
+    Raises BadInputError where a recipe is invalid, or where there is none: with an empty
+    catalogue, tests would be deselected without an error.
     """
     files = sorted(folder.glob("*.yaml"))
     if not files:
         raise BadInputError(
-            "No image recipe (*.yaml) was found here; point at the folder 'images' of a checkout.",
+            "There is no image recipe (*.yaml) in this folder; give the folder 'images' of a checkout.",
             source=str(folder),
         )
-    return Catalogue(folder=folder, entries={file.stem: read_entry(file) for file in files})
+    return Catalogue(folder=folder, entries={file.stem: read_recipe(file) for file in files})
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AnyFile:
-    """What tells the kinds of entries apart; the kind's own shape refuses what is wrong then."""
+class _RecipeKindFile:
+    """The key that selects the class of a recipe; that class then validates the whole file."""
 
     __pydantic_config__ = pydantic.ConfigDict(extra="ignore")
 
     kind: Literal["build", "url"] = "build"
 
 
-def read_entry(file: Path) -> Recipe | Stock:
-    """Read one entry; its name is the file's. Raises BadInputError."""
+def read_recipe(file: Path) -> Recipe | CloudImageRecipe:
+    """Read a recipe, whose name is the file's. Raises BadInputError."""
     if not NAME.fullmatch(file.stem):
         raise BadInputError(
-            f"'{file.stem}' cannot name an image; use lower-case letters, digits, '-' and '.'.",
+            f"'{file.stem}' is not an image name; use lower-case letters, digits, '-' and '.'.",
             source=str(file),
         )
-    if read_data_file(file, _AnyFile).kind == "url":
-        return _read_stock(file)
+    if read_data_file(file, _RecipeKindFile).kind == "url":
+        return _read_cloud_image(file)
     recipe = Recipe(name=file.stem, folder=file.parent, file=read_data_file(file, RecipeFile))
     for key, kind, names, is_right in (
         ("trees", "folder", recipe.file.trees, Path.is_dir),
@@ -232,13 +255,15 @@ def read_entry(file: Path) -> Recipe | Stock:
     return recipe
 
 
-def _read_stock(file: Path) -> Stock:
-    stock = Stock(name=file.stem, folder=file.parent, file=read_data_file(file, StockFile))
-    signature = stock.file.signature
-    if signature is not None and not (stock.folder / signature.key).is_file():
+def _read_cloud_image(file: Path) -> CloudImageRecipe:
+    recipe = CloudImageRecipe(
+        name=file.stem, folder=file.parent, file=read_data_file(file, CloudImageFile)
+    )
+    signature = recipe.file.signature
+    if signature is not None and not (recipe.folder / signature.key).is_file():
         raise _missing_input(file, "file", signature.key, ("signature", "key"))
-    list(stock.places())
-    return stock
+    list(recipe.locations())
+    return recipe
 
 
 def _missing_input(
@@ -253,7 +278,7 @@ def _missing_input(
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Return files and links in a stable order; a checkout's caches are not inputs."""
+    """Yield files and links in a stable order, without Python's byte code."""
     for path in sorted(folder.rglob("*")):
         if "__pycache__" in path.parts or (path.is_dir() and not path.is_symlink()):
             continue
@@ -261,7 +286,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _fingerprint(path: Path) -> str:
-    """Return what git would see of a file: kind, executable bit, content."""
+    """Return what git records of a file: its type, executable bit and content."""
     if path.is_symlink():
         return f"link {path.readlink()}"
     kind = "program" if is_program(path) else "file"

@@ -1,4 +1,4 @@
-"""What was published with an image, and whether the files still are that."""
+"""The manifests of built images and of cloud images, and the checks that only images need."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import override
 
+from harness.artifact_cache import DISK, FileFact, ParentPin
+from harness.artifact_cache.manifest import ManifestFormat
 from harness.image import DriverImage, ImageDamagedError
-from harness.image.qcow2 import is_qcow2
-from harness.published import FileFact, ParentPin  # noqa: TC001 - pydantic evaluates them
-from harness.published.kind import Kind
+from harness.image.formats.qcow2 import is_qcow2
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DISK = "disk.qcow2"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What an image is; `kernels` go from the oldest to the newest."""
+    """What a built image is; `kernels` are ordered from the oldest to the newest."""
 
     schema: Literal[1] = 1
     name: str
@@ -34,10 +32,14 @@ class Manifest:
     parent: ParentPin | None = None
     files: Mapping[str, FileFact]
 
+    @property
+    def created(self) -> str:
+        return self.built
+
 
 @dataclass(frozen=True, kw_only=True)
-class StockManifest:
-    """What a stock image is; `digest` and `signed_by` are those of its publisher's list."""
+class CloudImageManifest:
+    """What a cloud image is; its publisher's list gives `digest`, and `signed_by` its signer."""
 
     schema: Literal[1] = 1
     name: str
@@ -49,18 +51,24 @@ class StockManifest:
     parent: None = None
     files: Mapping[str, FileFact]
 
+    @property
+    def created(self) -> str:
+        return self.fetched
 
-class ImageKind(Kind[Manifest]):
-    """An image is a published folder whose disk begins as qcow2 does."""
+
+class _ImageFormat(ManifestFormat[Manifest]):
+    """The format of built images, whose disks are qcow2."""
 
     @override
-    def check_sizes(self, folder: Path, manifest: Manifest) -> None:
-        super().check_sizes(folder, manifest)
+    def check_structure(self, folder: Path, manifest: Manifest) -> None:
+        super().check_structure(folder, manifest)
         disk = folder / DISK
         if not is_qcow2(disk):
-            raise ImageDamagedError(f"The image's disk '{disk}' does not begin as qcow2 does.")
+            raise ImageDamagedError(f"The image's disk '{disk}' is not a qcow2 file.")
 
 
-KIND = ImageKind(noun="image", shape=Manifest, damaged=ImageDamagedError)
+IMAGE_FORMAT = _ImageFormat(noun="image", manifest=Manifest, damaged=ImageDamagedError)
 
-STOCK_KIND = Kind(noun="stock image", shape=StockManifest, damaged=ImageDamagedError)
+CLOUD_IMAGE_FORMAT = ManifestFormat(
+    noun="cloud image", manifest=CloudImageManifest, damaged=ImageDamagedError
+)

@@ -8,30 +8,31 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from harness.artifact_cache import ProgressEvent, Stage
 from harness.cloudinit import CONFIG_PATH, OUTCOME_PATH, PAYLOAD_FOLDER
 from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
-from harness.image import ImageEvent, Stage
-from harness.image.qcow2 import flatten
+from harness.image.formats.qcow2 import flatten
+from harness.lab.cloud_images import AGENT_FILES, CloudImageBoot
 from harness.lab.node import NodeRequest
-from harness.lab.stock import AGENT_FILES, StockBoot
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
+from harness.settings import MachineStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from harness.image import DriverImage, Image, StockImage
+    from harness.image import CloudImage, DriverImage, Image
     from harness.lab import Lab
     from harness.lab.node import Node
 
 _BAKE_KVM_S = 120.0
-_BAKE_STOCK_KVM_S = 240.0
+_BAKE_CLOUD_IMAGE_KVM_S = 240.0
 _CLEAN_KVM_S = 30.0
 _FLATTEN_S = 900.0
 _EVIDENCE = "evidence"
-#: What a bake is asked for: section 4 of the contract, with prebaking switched on.
+#: What a bake is asked for: section 4 of the AKS interface, with prebaking switched on.
 _CONFIG = {"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"}
 
 #: Leaves what a first boot makes, and what came by the seed, to the first boot of whoever has the
@@ -66,8 +67,10 @@ def bake_node(lab: Lab, name: str | None = None) -> Image:
     )
 
 
-def bake_stock(lab: Lab, image: StockImage, *, driver: DriverImage | None = None) -> StockImage:
-    """Return a stock image with the driver baked in, by a machine that has no GPU.
+def bake_cloud_image(
+    lab: Lab, image: CloudImage, *, driver: DriverImage | None = None
+) -> CloudImage:
+    """Return a cloud image with the driver baked in, by a machine that has no GPU.
 
     `driver` is the one that its entry names, where it is None. The machine boots from an overlay
     by the firmware that the image asks for; provisioning comes by cloud-init. What the first
@@ -86,13 +89,13 @@ def bake_stock(lab: Lab, image: StockImage, *, driver: DriverImage | None = None
     return lab.derived.bake(
         image,
         {**_parts(lab), "driver": image.driver.reference, "clean": _CLEAN},
-        functools.partial(_make_stock, lab, image),
-        deadline=Deadline.after(_BAKE_STOCK_KVM_S * lab.accelerator.accelerator.patience),
+        functools.partial(_make_cloud_image, lab, image),
+        deadline=Deadline.after(_BAKE_CLOUD_IMAGE_KVM_S * lab.accelerator.accelerator.patience),
         listener=lab.listener,
     )
 
 
-def bake_evidence(baked: Image | StockImage) -> Evidence:
+def bake_evidence(baked: Image | CloudImage) -> Evidence:
     """Return the evidence of the bake that made `baked`."""
     return Evidence(baked.disk.parent / _EVIDENCE)
 
@@ -106,46 +109,48 @@ def _make_node(lab: Lab, parent: Image, disk: Path) -> None:
     request = NodeRequest(
         name="bake", image=parent, command="bake", kernel=parent.other_kernel, config=_CONFIG
     )
-    with lab.boot(request, disk=disk, start="cold") as node:
-        _wait_until_baked(lab, node, disk.parent, _teller(lab, parent.name))
+    with lab.boot(request, disk=disk, start=MachineStart.COLD) as node:
+        _wait_until_baked(lab, node, disk.parent, _bake_reporter(lab, parent.name))
         node.power_off()
 
 
-def _make_stock(lab: Lab, image: StockImage, disk: Path) -> None:
-    boot = StockBoot()
-    request = NodeRequest(name="bake", image=image, command="bake", config=_CONFIG, stock=boot)
-    say = _teller(lab, image.name)
+def _make_cloud_image(lab: Lab, image: CloudImage, disk: Path) -> None:
+    boot = CloudImageBoot()
+    request = NodeRequest(
+        name="bake", image=image, command="bake", config=_CONFIG, cloud_image_boot=boot
+    )
+    report = _bake_reporter(lab, image.name)
     overlay = disk.with_name("overlay.qcow2")
     lab.store.create_overlay(image.disk, overlay, size_gib=boot.size_gib(image))
-    say("booting it by its own boot loader")
+    report("booting it by its own boot loader")
     with lab.boot(request, disk=overlay) as node:
-        _wait_until_baked(lab, node, disk.parent, say)
-        say("leaving it as new")
+        _wait_until_baked(lab, node, disk.parent, report)
+        report("leaving it as new")
         limit_s = node.machine.deadline(_CLEAN_KVM_S).remaining_s()
         node.guest.output_of("sh", "-c", _CLEAN, timeout_s=limit_s)
         node.power_off()
-    say("writing its disk")
+    report("writing its disk")
     flatten(overlay, disk, runner=LocalRunner(), timeout_s=_FLATTEN_S)
     overlay.unlink()
 
 
-def _teller(lab: Lab, name: str) -> Callable[[str], None]:
-    def say(line: str) -> None:
-        lab.listener(ImageEvent(image=name, stage=Stage.BUILD, message=f"bake: {line}"))
+def _bake_reporter(lab: Lab, name: str) -> Callable[[str], None]:
+    def report(line: str) -> None:
+        lab.listener(ProgressEvent(subject=name, stage=Stage.BUILD, message=f"bake: {line}"))
 
-    return say
+    return report
 
 
-def _wait_until_baked(lab: Lab, node: Node, folder: Path, say: Callable[[str], None]) -> None:
+def _wait_until_baked(lab: Lab, node: Node, folder: Path, report: Callable[[str], None]) -> None:
     """Wait for a bake, and leave its evidence in the image's `folder`; raises HarnessError."""
     try:
-        node.wait_until_provisioned(say)
+        node.wait_until_provisioned(report)
     except HarnessError as error:
-        error.evidence = lab.salvage(node, "bake")
+        error.evidence = lab.try_save_evidence(node, "bake")
         raise
     evidence = node.collect(folder / _EVIDENCE)
     if evidence.exit_code != 0:
-        kept = lab.keep(evidence, "bake")
+        kept = lab.save_evidence(evidence, "bake")
         outcome = evidence.outcome
         why = "it left no outcome" if outcome is None else outcome.error
         raise HarnessError(
@@ -154,7 +159,7 @@ def _wait_until_baked(lab: Lab, node: Node, folder: Path, say: Callable[[str], N
         )
 
 
-def write_alone(image: Image | StockImage, to: Path) -> Path:
+def write_standalone(image: Image | CloudImage, to: Path) -> Path:
     """Write an image to a place of a person's own, as a qcow2 that depends on no other file.
 
     Raises BadInputError where that place is taken, or can't be written.

@@ -14,12 +14,12 @@ from harness.cloudinit import (
     provisioning_command,
     provisioning_files,
     render_seed,
-    write_seed,
 )
 from harness.errors import BadInputError, HarnessError
-from harness.image import StockImage
-from harness.lab import gathering
-from harness.lab.machine import SEED, say_nothing
+from harness.image import CloudImage
+from harness.lab import evidence_collection
+from harness.lab.machine import ignore_progress
+from harness.lab.machine_request import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,24 +28,23 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from harness.cloudinit import SeedFiles
+    from harness.cloudinit import SeedFiles, SshAccess
     from harness.evidence import Evidence
     from harness.gpu import GpuModel
     from harness.gpu.emulated import EmulatedGpu
     from harness.gpu.script import GpuScript
     from harness.image import Image, Kernel
+    from harness.lab.cloud_images import CloudImageBoot
     from harness.lab.machine import LabMachine
-    from harness.lab.stock import StockBoot
-    from harness.machine.guest import Guest
-    from harness.machine.ssh import SshIdentity
+    from harness.machine.channels.guest import Guest
     from harness.payload import Payload
     from harness.provisioning.command import CommandResult
     from harness.provisioning.wait import Deadline
 
 #: Seconds that KVM is given; TCG gets them times its patience.
 _PROVISION_KVM_S = 60.0
-#: A boot loader's wait, and all of what a distribution does at a first boot.
-_PROVISION_STOCK_KVM_S = 150.0
+#: Includes the boot loader's delay, and all that a distribution does at its first boot.
+_PROVISION_CLOUD_IMAGE_KVM_S = 150.0
 _POWER_OFF_KVM_S = 15.0
 
 METADATA_CACHE = "/opt/azure/containers/imds_instance_metadata_cache.json"
@@ -54,54 +53,64 @@ STAND_INS = "/etc/gpu-node/stand-ins"
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRequest:
-    """A node as asked for.
+    """A node as requested.
 
-    `command` is the provisioning command that cloud-init runs, or None for none. `config` is
-    added to what follows from the image (the driver's version) and from `gpus` (whether it is a
-    GPU node). `stand_ins` sets variables of a stand-in unit: {"nvidia-dcgm": {"START_DELAY_S":
-    "30"}}. `tags` and `vm_size` go into the instance-metadata cache. `spare_slots` are empty, for
-    GPUs that come later. `gpu_scripts` say by device id ("gpu0") what is wrong with a GPU.
-
-    A stock image boots as `stock` says, and always from cold; `kernel` is for built ones.
+    A cloud image boots as `cloud_image_boot` says, and always from cold; `kernel` is for built
+    images.
     """
 
     name: str
-    image: Image | StockImage
+    """Names the machine, its folder and its evidence."""
+    image: Image | CloudImage
+    """A built image, with or without the driver baked in, or a cloud image."""
     kernel: Kernel | None = None
+    """The kernel to boot; by default the newest of the image."""
     command: str | None = "boot"
+    """The provisioning command that cloud-init runs; None for none."""
     config: Mapping[str, object] = field(default_factory=dict)
+    """Keys for provisioning, added to those that follow from image and GPUs."""
     gpus: Sequence[GpuModel] = ()
+    """Models of the GPUs that are plugged from the start."""
     gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
+    """Faults of a GPU from the moment it is plugged, by device id (`gpu0`)."""
     spare_slots: int = 1
+    """Empty slots for GPUs that are plugged later."""
     stand_ins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Variables of stand-in units, by unit: `{"nvidia-dcgm": {"START_DELAY_S": "30"}}`."""
     files: Sequence[GuestFile] = ()
+    """Files that cloud-init writes into the guest."""
     before: Sequence[Sequence[str]] = ()
+    """Commands that cloud-init runs before provisioning."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the virtual machine in the cached instance metadata."""
     vm_size: str = "Standard_ND96isr_H100_v5"
+    """Its VM size there."""
     memory_mib: int = 1536
-    stock: StockBoot | None = None
+    """The guest's memory in MiB."""
+    cloud_image_boot: CloudImageBoot | None = None
+    """How a cloud image boots: its firmware, or one kernel without a boot loader."""
 
     def __post_init__(self) -> None:
-        if self.kernel is not None and isinstance(self.image, StockImage):
+        if self.kernel is not None and isinstance(self.image, CloudImage):
             raise BadInputError(
-                f"The stock image '{self.image.name}' boots the kernel that its boot loader takes; "
-                "choose one by `boot_once`, or take one out of the image and name it in 'stock'.",
+                f"The cloud image '{self.image.name}' boots the kernel that its boot loader chooses; "
+                "use `boot_once`, or extract a kernel and name it in 'cloud_image_boot'.",
                 source="NodeRequest",
                 key="kernel",
             )
 
     @property
     def slots(self) -> int:
-        """Return how many GPUs the node has room for."""
+        """Return how many GPUs can be plugged into the node."""
         return len(self.gpus) + self.spare_slots
 
     @property
     def booted_kernel(self) -> Kernel:
-        """Return the kernel that a built image boots; raises HarnessError for a stock image."""
-        if isinstance(self.image, StockImage):
+        """Return the kernel that a built image boots; raises HarnessError for a cloud image."""
+        if isinstance(self.image, CloudImage):
             raise HarnessError(
-                f"Which kernel the stock image '{self.image.name}' boots is its boot loader's to "
-                "choose; ask the machine."
+                f"The boot loader of the cloud image '{self.image.name}' selects its kernel; "
+                "read it from the running machine."
             )
         return self.kernel or self.image.newest_kernel
 
@@ -135,6 +144,32 @@ def stand_in_files(stand_ins: Mapping[str, Mapping[str, str]]) -> tuple[GuestFil
     )
 
 
+def render_node_seed(
+    request: NodeRequest,
+    *,
+    instance_id: str,
+    payload: Payload,
+    access: SshAccess,
+    early: Sequence[Sequence[str]] = (),
+) -> SeedFiles:
+    """Render the seed by which cloud-init provisions a requested node; `early` goes to `bootcmd`."""
+    commands = [list(argv) for argv in request.before]
+    if request.command is not None:
+        commands.append(list(provisioning_command(payload, request.command)))
+    user_data = UserData(
+        hostname=request.name,
+        access=access,
+        files=provisioning_files(
+            payload,
+            request.node_config(),
+            (request.metadata_cache(), *stand_in_files(request.stand_ins), *request.files),
+        ),
+        commands=commands,
+        early=early,
+    )
+    return render_seed(user_data, instance_id=instance_id)
+
+
 class Node:
     """A node on its machine; ends with its `with` block."""
 
@@ -144,24 +179,19 @@ class Node:
         machine: LabMachine,
         *,
         payload: Payload,
-        identity: SshIdentity,
-        early: Sequence[Sequence[str]] = (),
     ) -> None:
         self.request = request
         self.machine = machine
         self.folder = machine.folder
         self._payload = payload
-        self._identity = identity
-        self._early = early
         self._gathered: list[Evidence] = []
         self._gatherings = itertools.count(1)
 
     def __enter__(self) -> Self:
-        write_seed(self._render_seed(), self.folder / SEED)
         with contextlib.ExitStack() as started:
             started.enter_context(self.machine)
             if self.machine.checkpoint is not None:
-                self._let_cloud_init_run()
+                self._start_cloud_init()
             self._resources = started.pop_all()
         return self
 
@@ -173,60 +203,42 @@ class Node:
     ) -> None:
         self._resources.close()
 
-    def _render_seed(self) -> SeedFiles:
-        request = self.request
-        commands = [list(argv) for argv in request.before]
-        if request.command is not None:
-            commands.append(list(provisioning_command(self._payload, request.command)))
-        user_data = UserData(
-            hostname=request.name,
-            access=self._identity.access,
-            files=provisioning_files(
-                self._payload,
-                request.node_config(),
-                (request.metadata_cache(), *stand_in_files(request.stand_ins), *request.files),
-            ),
-            commands=commands,
-            early=self._early,
-        )
-        return render_seed(user_data, instance_id=f"{request.name}-{self.folder.name}")
-
-    def _let_cloud_init_run(self) -> None:
-        """Plug the seed into a machine held before cloud-init, and let it boot on."""
+    def _start_cloud_init(self) -> None:
+        """Plug the seed into a machine that stopped before cloud-init, and continue its boot."""
         machine = self.machine
         for model in self.request.gpus:
             machine.wait_for_gpu(model)
         machine.plug_seed(self.folder / SEED)
-        machine.let_cloud_init_run()
+        machine.start_cloud_init()
 
     def hot_plug(self, model: GpuModel) -> str:
         """Plug a GPU into the running node, and return its device id."""
         return self.machine.hot_plug(model)
 
     def hot_unplug(self, device_id: str) -> None:
-        """Ask the guest to let go of a GPU, and wait until it has."""
+        """Ask the guest to release a GPU, and wait until it is removed."""
         self.machine.hot_unplug(device_id)
 
     def mark(self, words: str) -> None:
-        """Write a line into the trace of every GPU, to tell before from after by."""
+        """Write a line into the trace of every GPU, which separates before from after."""
         self.machine.mark(words)
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
         """Return the device model behind a plugged GPU."""
         return self.machine.gpu(device_id)
 
-    def wait_until_provisioned(self, progress: Callable[[str], None] = say_nothing) -> None:
-        """Wait until cloud-init has finished, well or badly.
+    def wait_until_provisioned(self, progress: Callable[[str], None] = ignore_progress) -> None:
+        """Wait until cloud-init has finished, with or without errors.
 
-        `progress` hears of boot stages and of provisioning's steps as the console shows them.
-        Raises HarnessError when it has not in time, or at once when the guest can't any more.
+        `progress` is called with boot stages and provisioning steps as the console shows them.
+        Raises HarnessError at the deadline, or at once when the guest can't finish any more.
         """
         self.machine.wait_until_cloud_init_finished(self._deadline(), progress)
 
     def provision(self, command: str) -> CommandResult:
         """Run one of provisioning's commands in the guest, as cloud-init would.
 
-        A failure of it is a result. Its outcome and exit code lie where evidence looks for them.
+        A failure of the command is a result. Its outcome and exit code are stored for the evidence.
         """
         return self.guest.run(
             *provisioning_command(self._payload, command),
@@ -234,20 +246,22 @@ class Node:
         )
 
     def _deadline(self) -> Deadline:
-        """Return until when provisioning may take, with a stock image's first boot before it."""
-        is_stock = isinstance(self.request.image, StockImage)
-        return self.machine.deadline(_PROVISION_STOCK_KVM_S if is_stock else _PROVISION_KVM_S)
+        """Return the deadline of provisioning, which includes a cloud image's first boot."""
+        is_cloud_image = isinstance(self.request.image, CloudImage)
+        return self.machine.deadline(
+            _PROVISION_CLOUD_IMAGE_KVM_S if is_cloud_image else _PROVISION_KVM_S
+        )
 
     @property
     def guest(self) -> Guest:
-        """Return the guest's verbs."""
+        """Return operations in the guest."""
         return self.machine.guest
 
     def evidence(self) -> Evidence:
         """Return the evidence of this node as it is now.
 
-        It is gathered again at each call, into a folder of its own: what was gathered before
-        stays as it is, and nothing of it is taken for new.
+        Each call gathers it again, into a folder of its own, so that earlier evidence neither changes
+        nor is taken for new.
         """
         evidence = self.collect(self.folder / f"evidence-{next(self._gatherings)}")
         self._gathered.append(evidence)
@@ -260,23 +274,23 @@ class Node:
 
     def collect(self, folder: Path) -> Evidence:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""
-        return gathering.collect(self.machine, folder, kernels=self._kernels())
+        return evidence_collection.collect(self.machine, folder, kernels=self._kernels())
 
-    def salvage(self) -> Evidence:
-        """Gather what can be had where the node may be beyond reach; never wait for more."""
-        return gathering.salvage(self.machine, kernels=self._kernels())
+    def collect_available(self) -> Evidence:
+        """Gather what is available where the node may not answer; never wait for more."""
+        return evidence_collection.collect_available(self.machine, kernels=self._kernels())
 
     def _kernels(self) -> Sequence[str] | None:
-        """Return the versions of the image's kernels; what a stock image has, its guest knows."""
+        """Return the versions of the image's kernels; None for a cloud image, whose guest is asked."""
         image = self.request.image
-        if isinstance(image, StockImage):
+        if isinstance(image, CloudImage):
             return None
         return [kernel.version for kernel in image.kernels]
 
     def power_off(self) -> None:
-        """Power the node off and wait until its machine has ended, its disk complete.
+        """Power the node off and wait until its machine has ended and its disk is complete.
 
-        Raises HarnessError when it does not go down.
+        Raises HarnessError when it does not power off.
         """
         self.guest.power_off()
         self.machine.vm.wait_for_power_off(self.machine.deadline(_POWER_OFF_KVM_S))

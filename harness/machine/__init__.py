@@ -1,6 +1,6 @@
-"""A VM with a life cycle, and the driver that makes one.
+"""A VM with a life cycle, and the VM driver that creates it.
 
-What runs a machine stands behind two protocols, and nobody above a driver knows which it is.
+Both are protocols: code above a VM driver does not know which one runs its machines.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ if TYPE_CHECKING:
     from harness.gpu import GpuAttachment
     from harness.gpu.transport import Transport
     from harness.machine.accelerator import AcceleratorChoice
-    from harness.machine.agent import Agent
-    from harness.machine.console import Console
-    from harness.machine.eventlog import QmpEvent
-    from harness.machine.spec import Accelerator, MachineSpec
+    from harness.machine.channels.agent import Agent
+    from harness.machine.channels.console import Console
+    from harness.machine.channels.event_log import QmpEvent
+    from harness.machine.description.spec import Accelerator, MachineSpec
     from harness.provisioning.wait import Deadline
+    from harness.settings import AcceleratorOption
 
 
 class Machine(Protocol):
-    """A running VM, as whoever begun it holds it.
+    """A running VM, as seen by the code that started it.
 
-    One whose spec says `is_restored` waits for `restore`; any other one runs at once.
+    A machine whose spec is `is_restored` waits for `restore`; any other one runs at once.
     """
 
     @property
@@ -43,20 +44,20 @@ class Machine(Protocol):
 
     @property
     def logs(self) -> Mapping[str, Path]:
-        """Return the files in which the machine's driver keeps what was said, by their names."""
+        """Return the log files of the machine's VM driver, by name."""
 
     @property
     def serial_log(self) -> Path: ...
 
     @property
     def pid(self) -> int | None:
-        """Return the id of QEMU's process, None where it is not one of this host."""
+        """Return the PID of QEMU, or None where it does not run on this host."""
 
     @property
     def is_running(self) -> bool: ...
 
-    def trouble(self) -> str | None:
-        """Say why this machine will not go on, or None."""
+    def failure(self) -> str | None:
+        """Return why this machine can't continue, or None."""
 
     def ssh_port(self) -> int:
         """Return the loopback port that leads to the guest's SSH server."""
@@ -65,7 +66,7 @@ class Machine(Protocol):
         """Hot-plug a device into the first free root port."""
 
     def unplug(self, device_id: str, deadline: Deadline) -> None:
-        """Ask the guest to let go of a device, and wait until it has."""
+        """Ask the guest to release a device, and wait until QEMU has removed it."""
 
     def plug_seed(self, seed: Path) -> None:
         """Hot-plug a seed volume, where the machine was started without one."""
@@ -80,37 +81,37 @@ class Machine(Protocol):
         """Stop the guest, save its devices' state to the new file `state`, and end it."""
 
     def restore(self, state: Path) -> None:
-        """Load the devices' state from `state`, and let the guest go on."""
+        """Load the devices' state from `state`, and let the guest run."""
 
     def wait_for_power_off(self, deadline: Deadline) -> None:
         """Wait until the guest has powered itself off, its disk complete."""
 
     def kill(self) -> None:
-        """End the machine at once, from any thread; who waits for it learns of that."""
+        """End the machine at once, from any thread; a thread that waits for it gets an error."""
 
 
 class VmDriver(Protocol):
-    """What makes machines; one for each run."""
+    """Creates machines; each run has one."""
 
     @property
     def name(self) -> str: ...
 
-    def choose_accelerator(self, choice: str) -> AcceleratorChoice:
-        """Return how guests run, as 'auto', 'kvm' or 'tcg' asks."""
+    def choose_accelerator(self, option: AcceleratorOption) -> AcceleratorChoice:
+        """Return how guests run, as `option` asks."""
 
     def transport(self, accelerator: Accelerator) -> Transport:
-        """Return the way by which machines take an emulated GPU without harm.
+        """Return the transport by which machines can take an emulated GPU.
 
-        Raises RequirementError where there is none, with what would do.
+        Raises RequirementError where there is none, with a QEMU that has one.
         """
 
     def has_vcpu_threads(self, spec: MachineSpec) -> bool:
-        """Tell whether the machine's vCPUs run at once: two can touch one GPU's socket."""
+        """Return whether the vCPUs run in parallel, so that two can use one GPU's socket."""
 
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
-        """Return all that a saved state of such a machine depends on beside its files.
+        """Return all that a saved state of such a machine depends on, except its files.
 
-        Raises RequirementError where machines can't be saved, or not begun from what was.
+        Raises RequirementError where machines can't be saved and restored.
         """
 
     def machine(
@@ -121,7 +122,7 @@ class VmDriver(Protocol):
         *,
         agent_program: bytes = b"",
     ) -> AbstractContextManager[Machine]:
-        """Return a machine that starts with its `with` block, and ends with it.
+        """Return a machine that starts and ends with its `with` block.
 
-        The attachments are there from the guest's first instruction on.
+        The attachments are plugged before the guest's first instruction.
         """

@@ -1,8 +1,8 @@
-"""Chooses KVM or TCG; KVM is believed only after it has run something.
+"""Chooses KVM or TCG; KVM only after it has run a program.
 
-`/dev/kvm` may lie: on some nested hosts it opens, says API version 12, creates a VM, and no guest
-ever runs. So the choice runs a program of some three hundred bytes, on the CPU model that machines
-get, which takes an exception in long mode, and takes its exit code as the proof.
+A working `/dev/kvm` proves nothing: on some nested hosts it opens, reports API version 12 and creates a
+VM, but no guest ever runs. So the choice runs a program of some three hundred bytes on the CPU model of
+machines. The program takes an exception in long mode, and its exit code is the proof.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import BadInputError, RequirementError
+from harness.errors import RequirementError
 from harness.lease import make_private_folder
-from harness.machine.spec import Accelerator
+from harness.machine.description.spec import Accelerator
+from harness.settings import AcceleratorOption
 
 if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult, Runner
-
-CHOICES = ("auto", "kvm", "tcg")
 
 _PROOF_S = 2.0
 #: `isa-debug-exit` turns the byte v written to its port into the exit code (v << 1) | 1.
 _PROOF_BYTE = 0x2A
 _PROOF_EXIT_CODE = (_PROOF_BYTE << 1) | 1
-#: What a shell says of a program that is missing, or is none. It tells nothing of KVM.
+#: The exit codes of a shell for a program that is missing or not executable: no result about KVM.
 _NOT_STARTED = frozenset({126, 127})
 _ROM_SIZE = 0x10000
 _RESET_VECTOR = 0xFFF0
@@ -62,7 +61,7 @@ _PROOF = bytes.fromhex(
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorChoice:
-    """The accelerator that machines get, and one sentence that says why."""
+    """The accelerator of a run's machines, and one sentence that says why."""
 
     accelerator: Accelerator
     reason: str
@@ -103,62 +102,59 @@ def run_proof(qemu: str, accelerator: Accelerator, runner: Runner) -> CommandRes
 
 
 def is_proven(result: CommandResult) -> bool:
-    """Tell whether the proof ran to its end."""
+    """Return whether the proof ran to its end."""
     return result.exit_code == _PROOF_EXIT_CODE
 
 
 def explain_proof(result: CommandResult) -> str:
-    """Say in one clause how the proof ended."""
+    """Return a clause that says how the proof ended."""
     if is_proven(result):
-        return "a program run by it in long mode gave the right answer"
+        return "it ran a program in long mode correctly"
     words = result.stderr.strip().splitlines()
     if result.timed_out:
         said = f" ('{words[0]}')" if words else ""
-        return f"a guest started by it came to nothing within {_PROOF_S:.0f} s{said}"
+        return f"a guest did not finish within {_PROOF_S:.0f} s{said}"
     return f"QEMU ended with {result.exit_code} ('{words[0] if words else 'no message'}')"
 
 
 def choose_accelerator(
-    request: str,
+    option: AcceleratorOption,
     *,
     qemu: str,
     runner: Runner,
     cache: Path,
     device: Path = Path("/dev/kvm"),
 ) -> AcceleratorChoice:
-    """Choose for `request`, one of `auto`, `kvm` and `tcg`.
+    """Choose the accelerator that `option` asks for.
 
     The proof's verdict is kept in `cache` for this boot of the host and this QEMU binary.
-    Raises BadInputError for another request, RequirementError for `kvm` where it does not work.
+    Raises RequirementError for `KVM` where it does not work.
     """
-    if request not in CHOICES:
-        raise BadInputError(
-            f"'{request}' is no accelerator; choose one of {', '.join(CHOICES)}.",
-            source="--accelerator",
-        )
-    if request == "tcg":
-        return AcceleratorChoice(accelerator=Accelerator.TCG, reason="TCG was asked for.")
-    trouble = _kvm_trouble(qemu, runner, cache, device)
-    if trouble is None:
+    if option is AcceleratorOption.TCG:
+        return AcceleratorChoice(accelerator=Accelerator.TCG, reason="TCG was requested.")
+    problem = _kvm_problem(qemu, runner, cache, device)
+    if problem is None:
         return AcceleratorChoice(
             accelerator=Accelerator.KVM,
-            reason="KVM, since a program run by it in long mode gave the right answer.",
+            reason="KVM, since it ran a program in long mode correctly.",
         )
-    if request == "kvm":
+    if option is AcceleratorOption.KVM:
         raise RequirementError(
-            f"KVM was asked for, but {trouble}; mend that, or choose `--accelerator=tcg`."
+            f"KVM was requested, but {problem}; correct that, or use `--accelerator=tcg`."
         )
     return AcceleratorChoice(
-        accelerator=Accelerator.TCG, reason=f"TCG, since {trouble}; expect a tenth of the speed."
+        accelerator=Accelerator.TCG, reason=f"TCG, since {problem}; expect a tenth of the speed."
     )
 
 
-def _kvm_trouble(qemu: str, runner: Runner, cache: Path, device: Path) -> str | None:
-    """Return why KVM is not to be used, or None."""
+def _kvm_problem(qemu: str, runner: Runner, cache: Path, device: Path) -> str | None:
+    """Return why KVM can't be used, or None."""
     if not device.exists():
         return f"there is no '{device}' (virtualisation is off, or this is a container)"
     if not os.access(device, os.R_OK | os.W_OK):
-        return f"'{device}' is not open to this user (`sudo usermod -aG kvm $USER`, log in again)"
+        return (
+            f"'{device}' can't be opened by this user (`sudo usermod -aG kvm $USER`, log in again)"
+        )
     key = _verdict_key(qemu)
     verdicts = cache / "accelerator.json"
     known = _read_verdicts(verdicts)
@@ -166,7 +162,7 @@ def _kvm_trouble(qemu: str, runner: Runner, cache: Path, device: Path) -> str | 
         result = run_proof(qemu, Accelerator.KVM, runner)
         known[key] = "" if is_proven(result) else explain_proof(result)
         if result.exit_code in _NOT_STARTED:
-            return f"KVM could not be proved: {known[key]}"
+            return f"KVM could not be tested: {known[key]}"
         boot = key.partition(" ")[0]
         _write_verdicts(
             verdicts, {each: known[each] for each in known if each.startswith(f"{boot} ")}
@@ -174,13 +170,13 @@ def _kvm_trouble(qemu: str, runner: Runner, cache: Path, device: Path) -> str | 
     if not known[key]:
         return None
     return (
-        f"'{device}' is there but does not work: {known[key]} (to try again before the next boot, "
+        f"'{device}' exists but does not work: {known[key]} (to test it again before the next boot, "
         f"remove '{verdicts}')"
     )
 
 
 def _verdict_key(qemu: str) -> str:
-    """Name this boot of the host, this proof and this QEMU; a verdict holds for no other."""
+    """Name this boot of the host, this proof and this QEMU, for which alone a verdict holds."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     proof = hashlib.sha256(_PROOF).hexdigest()[:8]
     binary = shutil.which(qemu)
@@ -191,7 +187,7 @@ def _verdict_key(qemu: str) -> str:
 
 
 def _read_verdicts(path: Path) -> dict[str, str]:
-    """Read what was kept; anything unreadable is as good as nothing, since it is proved again."""
+    """Read the stored verdicts; an unreadable file counts as none, and KVM is tested again."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -202,7 +198,7 @@ def _read_verdicts(path: Path) -> dict[str, str]:
 
 
 def _write_verdicts(path: Path, verdicts: dict[str, str]) -> None:
-    """Keep verdicts where that is possible; one that is lost is only found again."""
+    """Store verdicts where that is possible; otherwise the next run tests again."""
     make_private_folder(path.parent)
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:

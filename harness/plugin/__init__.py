@@ -2,110 +2,113 @@
 
 from __future__ import annotations
 
+import harness.plugin.plain_imports  # noqa: F401 - before the imports that it is about
+
+# isort: split
 from pathlib import Path
 
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.accelerator import CHOICES
-from harness.plugin import drivers, report, select
+from harness.plugin import machine_drivers, report, select
 from harness.settings import (
     ACCEPT_OPTION,
-    DRIVER_CHOICES,
-    DRIVER_VARIABLE,
-    EVIDENCE_CHOICES,
-    START_CHOICES,
     STORAGE_VARIABLE,
     TESTED_IMAGES,
     URI_VARIABLE,
+    AcceleratorOption,
+    EvidenceMode,
+    MachineDriver,
+    MachineStart,
     Settings,
     accepted_licences,
-    far_path,
     first_of,
     is_ci,
+    machine_driver,
+    remote_path,
 )
 
-#: Where this run's settings lie; fixtures read them from there.
+#: The key under which fixtures find the settings of this run.
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("gpu-node-harness", "GPU-node provisioning")
+    group = parser.getgroup("gpu-node-harness", "gpu-node-harness: virtual machines")
     defaults = Settings()
     group.addoption(
         "--accelerator",
-        choices=CHOICES,
-        default=defaults.accelerator,
-        help="how guests run; auto uses KVM where it proves to work (default: %(default)s)",
+        choices=AcceleratorOption.words(),
+        default=defaults.accelerator.value,
+        help="accelerator for guests; 'auto' uses KVM if it works on this host (default: %(default)s)",
     )
     group.addoption(
         "--qemu",
         default=defaults.qemu,
         metavar="PROGRAM",
-        help="the QEMU to use (default: %(default)s)",
+        help="QEMU program to use (default: %(default)s)",
     )
     group.addoption(
         "--image",
         default=TESTED_IMAGES,
         metavar="NAME[,NAME...]",
-        help="the node images, of images/*.yaml; tests of nodes run with each "
-        "(default: %(default)s)",
+        help="node images to test, names of files images/*.yaml; each test of a node runs with each "
+        "image (default: %(default)s)",
     )
     group.addoption(
         "--gpu-models",
         action="append",
         default=[],
         metavar="DIR",
-        help="a folder of GPU models beside those that come with the harness; may be repeated",
+        help="folder with further GPU models; may be repeated",
     )
     group.addoption(
         "--machine-driver",
-        choices=DRIVER_CHOICES,
-        help="what runs machines; 'node' judges one that exists (QEMU's own processes where "
-        "nothing is said)",
+        choices=MachineDriver.words(),
+        help="what runs machines; 'node' tests an existing node instead (default: qemu)",
     )
     group.addoption(
         "--machine-uri",
         metavar="URI",
-        help="libvirt's URI, such as qemu:///session, or that of a node",
+        help="URI of libvirt, such as qemu:///session, or of the existing node",
     )
     group.addoption(
         "--machine-storage",
         metavar="DIR",
-        help="a folder of libvirt's host, where that is not this one, for images and disks",
+        help="folder for images and disks on the host of libvirt, if that is a remote host",
     )
-    parser.addini("machine_driver", "what runs machines, as --machine-driver", default="")
-    parser.addini("machine_uri", "where, as --machine-uri", default="")
-    parser.addini("machine_storage", "a folder there, as --machine-storage", default="")
+    parser.addini("machine_driver", "default of --machine-driver", default="")
+    parser.addini("machine_uri", "default of --machine-uri", default="")
+    parser.addini("machine_storage", "default of --machine-storage", default="")
     group.addoption(
         "--machine-start",
-        choices=START_CHOICES,
-        default=defaults.machine_start,
-        help="boot each machine, restore it from a checkpoint, or test both ways "
+        choices=MachineStart.words(),
+        default=defaults.machine_start.value,
+        help="boot each machine, restore it from a checkpoint, or run each test both ways "
         "(default: %(default)s)",
     )
     group.addoption(
         "--evidence",
-        choices=EVIDENCE_CHOICES,
-        default=defaults.evidence,
-        help="when to keep what was gathered of a node (default: %(default)s)",
+        choices=EvidenceMode.words(),
+        default=defaults.evidence.value,
+        help="when to keep the evidence of a node (default: %(default)s)",
     )
     group.addoption(
         "--evidence-dir",
         default=str(defaults.evidence_folder),
         metavar="DIR",
-        help="where to keep it, a folder for each test (default: %(default)s)",
+        help="folder for evidence, with a folder for each test (default: %(default)s)",
     )
     group.addoption(
         "--checkpoint-limit-mib",
         type=int,
         default=defaults.checkpoint_limit_mib,
         metavar="MIB",
-        help="disk that checkpoints may take before the least recently used go (default: %(default)s)",
+        help="limit of disk space for checkpoints, in MiB; beyond it the least recently used are "
+        "removed (default: %(default)s)",
     )
     parser.addini(
         "gpu_models",
-        "folders of GPU models, as --gpu-models names them, relative to this file",
+        "folders with further GPU models, relative to this file; added to --gpu-models",
         type="paths",
         default=[],
     )
@@ -114,10 +117,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="LICENCE",
-        help="a licence that you accept, for images that need it; may be repeated",
+        help="licence that you accept, for images that need it; may be repeated",
     )
     parser.addini(
-        "accept_licence", f"licences that you accept, as by {ACCEPT_OPTION}", type="args"
+        "accept_licence", f"licences that you accept; added to {ACCEPT_OPTION}", type="args"
     )
 
 
@@ -127,29 +130,26 @@ def pytest_configure(config: pytest.Config) -> None:
     gpu_models = [root / folder for folder in config.getoption("--gpu-models")]
     try:
         config.stash[SETTINGS] = Settings(
-            accelerator=config.getoption("--accelerator"),
+            accelerator=AcceleratorOption(config.getoption("--accelerator")),
             qemu=config.getoption("--qemu"),
             image=config.getoption("--image"),
             images_folder=root / "images",
             gpu_models=(*config.getini("gpu_models"), *gpu_models),
-            machine_driver=first_of(
-                config.getoption("--machine-driver"),
-                DRIVER_VARIABLE,
-                config.getini("machine_driver"),
-            )
-            or Settings.machine_driver,
+            machine_driver=machine_driver(
+                config.getoption("--machine-driver"), config.getini("machine_driver")
+            ),
             machine_uri=first_of(
                 config.getoption("--machine-uri"), URI_VARIABLE, config.getini("machine_uri")
             ),
-            machine_storage=far_path(
+            machine_storage=remote_path(
                 first_of(
                     config.getoption("--machine-storage"),
                     STORAGE_VARIABLE,
                     config.getini("machine_storage"),
                 )
             ),
-            machine_start=config.getoption("--machine-start"),
-            evidence=config.getoption("--evidence"),
+            machine_start=MachineStart(config.getoption("--machine-start")),
+            evidence=EvidenceMode(config.getoption("--evidence")),
             evidence_folder=root / Path(config.getoption("--evidence-dir")),
             checkpoint_limit_mib=config.getoption("--checkpoint-limit-mib"),
             accepted_licences=accepted_licences(
@@ -160,6 +160,6 @@ def pytest_configure(config: pytest.Config) -> None:
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(
-        drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
+        machine_drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
     )
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)

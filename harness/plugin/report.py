@@ -1,4 +1,4 @@
-"""What a report says: evidence kept and attached, and the two error families counted apart."""
+"""Reports: keep and attach evidence, and count the two error families separately."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from allure_commons.types import AttachmentType
 
 from harness.errors import evidenced_in
+from harness.settings import EvidenceMode
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -20,26 +21,26 @@ if TYPE_CHECKING:
 
     from harness.settings import Settings
 
-#: The name by which the plugin registers its Reporter.
+#: The name under which the plugin registers its Reporter.
 REPORTER = "harness-reporter"
 
 _XDIST_GROUP = re.compile(r"@[^@/\]]+$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
-#: Node ids that keep apart as folder names: `::`, `/` and brackets alone become '-'.
+#: Node ids that give unique folder names: only `::`, `/` and brackets become '-'.
 _PLAIN = re.compile(
     r"(?=.{1,150}$)[A-Za-z0-9_][A-Za-z0-9._=/-]*(::[A-Za-z0-9._=-]+)*(\[[A-Za-z0-9._=-]+\])?"
 )
 _NAME_LENGTH = 150
-#: What says that the node is wrong; anything else that a test raises says that nobody could
-#: tell. Allure draws the same line between failed and broken.
+#: Errors that mean that the node is wrong. Any other error means that the harness could not tell.
+#: Allure draws the same line between failed and broken.
 _VERDICTS = (AssertionError, pytest.fail.Exception)
-#: What a test raises that has not failed.
+#: Exceptions of a test that has not failed.
 _NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception)
 _BROKEN = "harness_could_not_tell"
-#: A worker that crashed leaves a report of none of them.
+#: The report of a worker that crashed has another phase.
 _PHASES = ("setup", "call", "teardown")
 
-#: What people look for first in a report; everything else is in the folder beside.
+#: Files that readers of a report look for first; all others are in the evidence folder.
 _ATTACHED = (
     "host/serial.log",
     "host/argv.txt",
@@ -65,37 +66,37 @@ _ATTACHED = (
 
 
 class EvidenceSource(Protocol):
-    """Something alive of which evidence can be had."""
+    """A live object that can give evidence."""
 
     @property
     def name(self) -> str: ...
 
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
-        """Write into `folder` all that can be had, in place of what an earlier run left there.
+        """Write all available evidence to `folder`, replacing that of an earlier run.
 
-        Yield each folder of evidence as it is kept: where it was gathered, and where it lies now.
-        `error` is what the test ended with, None where that passed.
+        Yield each folder of evidence as it is kept: where it was gathered, and where it is now.
+        `error` is the error with which the test ended, or None if it passed.
         """
         ...
 
 
 @dataclass
-class _Kept:
-    """Evidence of one source: where it lies, and what kept it from being whole."""
+class _KeptEvidence:
+    """Evidence of one source: where it is, and the error if it is incomplete."""
 
     folder: Path
     moved: dict[Path, Path] = field(default_factory=dict)
-    trouble: str | None = None
+    error: str | None = None
 
     @property
     def sentence(self) -> str:
-        if self.trouble is None:
+        if self.error is None:
             return f"kept in '{self.folder}'"
-        return f"could not be kept whole in '{self.folder}': {self.trouble}"
+        return f"could only partly be kept in '{self.folder}': {self.error}"
 
 
 class Reporter:
-    """Keeps evidence of tests, while what it comes from is still alive."""
+    """Keeps the evidence of tests while its sources are still alive."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -114,11 +115,11 @@ class Reporter:
         error = None if call.excinfo is None else call.excinfo.value
         kept = self._keep(item, error) if self._is_wanted(call) else []
         if error is not None:
-            # Before anybody reads the message: what it names is gone when the test is.
+            # Before the message is read: the folder that it names is removed after the test.
             _point(error, kept)
         made = yield
         if made.failed and call.when == "call" and not kept:
-            # It was expected to fail, and passed.
+            # A strict xfail that passed.
             kept = self._keep(item, None)
         if made.failed and error is not None and not _is_verdict(error):
             # JUnit takes its properties from the teardown's report, which copies the item's.
@@ -135,27 +136,27 @@ class Reporter:
             return False
         if call.excinfo is not None and not call.excinfo.errisinstance(_NO_FAILURES):
             return True
-        return self._settings.evidence == "always" and call.when == "call"
+        return self._settings.evidence is EvidenceMode.ALWAYS and call.when == "call"
 
-    def _keep(self, item: pytest.Item, error: BaseException | None) -> list[_Kept]:
+    def _keep(self, item: pytest.Item, error: BaseException | None) -> list[_KeptEvidence]:
         parent = self._settings.evidence_folder / folder_name(item.nodeid)
-        kept: list[_Kept] = []
+        kept: list[_KeptEvidence] = []
         for number, source in enumerate(self._sources):
             namesakes = [each.name for each in self._sources[:number]].count(source.name)
             name = f"{source.name}-{namesakes + 1}" if namesakes else source.name
-            one = _Kept(parent / name)
+            one = _KeptEvidence(parent / name)
             kept.append(one)
             try:
                 for origin, place in source.gather(one.folder, error):
                     one.moved[origin] = place
                     attach(place, place.relative_to(parent).as_posix())
-            except Exception as trouble:
-                # A hook that raises would end the whole run, for want of some evidence.
-                one.trouble = repr(trouble)
+            except Exception as raised:
+                # An exception from a hook would end the whole run.
+                one.error = repr(raised)
         return kept
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Count failures of the node and trouble of the harness apart."""
+        """Count failures of the node and errors of the harness separately."""
         reports = [
             report
             for outcome in ("failed", "error")
@@ -175,7 +176,7 @@ class Reporter:
 
 @contextlib.contextmanager
 def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[None]:
-    """Keep evidence of `source` for each test that fails until the context ends."""
+    """Keep evidence of `source` for each test that fails before the context ends."""
     reporter = config.pluginmanager.getplugin(REPORTER)
     assert isinstance(reporter, Reporter)  # noqa: S101 - the plugin registers it
     reporter.add(source)
@@ -186,13 +187,13 @@ def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[N
 
 
 def _is_verdict(error: BaseException) -> bool:
-    """Tell whether an error says that the node is wrong; a group does where each of it does."""
+    """Return whether an error means that the node is wrong; in a group, all must."""
     parts = getattr(error, "exceptions", ())
     return isinstance(error, _VERDICTS) or (bool(parts) and all(map(_is_verdict, parts)))
 
 
-def _point(error: BaseException, kept: Iterable[_Kept]) -> None:
-    """Let an error, and what led to it, name the folders in which their evidence is kept."""
+def _point(error: BaseException, kept: Iterable[_KeptEvidence]) -> None:
+    """Set the folders that an error and its causes name to where the evidence is now."""
     moved = {origin: place for one in kept for origin, place in one.moved.items()}
     for each in evidenced_in(error):
         if each.evidence is not None:
@@ -202,8 +203,8 @@ def _point(error: BaseException, kept: Iterable[_Kept]) -> None:
 def folder_name(node_id: str) -> str:
     """Turn a test's node id into a folder name, without the group that xdist appends.
 
-    A digest follows where the name alone would not tell two tests apart: where it had to be cut,
-    or has characters that a path or a shell would take for something else.
+    A digest is appended if the name alone might not be unique: if it was cut, or had characters
+    that are special in a path or a shell.
     """
     test = _XDIST_GROUP.sub("", node_id)
     name = _UNSAFE.sub("-", test).strip("-.")[:_NAME_LENGTH]
@@ -217,7 +218,7 @@ def attach(folder: Path, prefix: str) -> None:
     """Attach the files of an evidence folder to Allure's result of the running test."""
     for pattern in _ATTACHED:
         for path in sorted(folder.glob(pattern)):
-            # That QEMU said nothing is worth knowing; of other files only their content is.
+            # An empty stderr of QEMU is information; other empty files are not.
             if path.is_file() and (path.stat().st_size or path.name == "stderr.log"):
                 kind = AttachmentType.JSON if path.suffix == ".json" else AttachmentType.TEXT
                 name = f"{prefix}: {path.relative_to(folder)}"

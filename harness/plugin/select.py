@@ -1,4 +1,4 @@
-"""Markers, and what becomes of a test whose requirements this host does not meet."""
+"""Markers, and skips of tests whose requirements this host does not meet."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError, RequirementError, listed
-from harness.gpu.script import GpuScript
-from harness.plugin import drivers
+from harness.plugin import machine_drivers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from harness.gpu.script import GpuScript
     from harness.settings import Settings
 
 MARKERS = (
-    "further_image: the test with an image after the first; given to it, and not to be written",
-    "gpu_script(device_id, **behaviour): what is wrong with an emulated GPU; keys of GpuScript",
-    "pin_image(reason): runs with the first image alone, since an image makes no difference to it",
+    "further_image: set on a test that runs with an image after the first; do not write it",
+    "gpu_script(device_id, **behaviour): faults of an emulated GPU; keywords are fields of GpuScript",
+    "pin_image(reason): run with the first image only, because the image makes no difference",
     "real_driver: needs an image with NVIDIA's own driver",
-    "slow: takes a minute or more, with what it alone needs",
-    drivers.MARKER,
+    "slow: takes a minute or more, including fixtures that only it uses",
+    machine_drivers.MARKER,
 )
 
 
 def add_markers(config: pytest.Config) -> None:
-    """Declare the markers, so that a mistyped one is an error."""
+    """Declare the markers, so that pytest reports an unknown one."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
 
 
 def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
-    """Return with which of a run's images a test runs, as parameters of it.
+    """Return the images with which a test runs, as parameters of it.
 
-    All of them, or the first where a marker `pin_image` gives the reason. Those after the first
-    bear the marker `further_image`, by which `-m` tells them apart. Raises BadInputError that
-    names the test where the reason is missing.
+    All images of the run, or the first one if the test has a marker `pin_image`. Images after the
+    first have the marker `further_image`, so that `-m` can select them. Raises BadInputError that
+    names the test if the marker has no reason.
     """
     marker = test.get_closest_marker("pin_image")
     if marker is None:
@@ -47,7 +47,7 @@ def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
     reason = marker.kwargs.get("reason")
     if not isinstance(reason, str) or not reason or len(marker.kwargs) != 1 or marker.args:
         raise BadInputError(
-            'The marker takes a reason alone, such as pin_image(reason="it is about QEMU").',
+            'The marker takes exactly one argument, a reason, such as pin_image(reason="it is about QEMU").',
             source=test.nodeid,
             key="pin_image",
         )
@@ -56,9 +56,9 @@ def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
 
 @contextlib.contextmanager
 def requirements(settings: Settings) -> Iterator[None]:
-    """Skip the test with the reason where the host lacks something; under CI let it fail.
+    """Skip the test with the reason if the host lacks something; under CI, let it fail.
 
-    A skipped suite looks like a passed one, and nobody reads CI's skips.
+    A skipped suite looks like a passed one, and nobody reads the skips of CI.
     """
     try:
         yield
@@ -69,9 +69,9 @@ def requirements(settings: Settings) -> Iterator[None]:
 
 
 def gpu_scripts(item: pytest.Item) -> Mapping[str, GpuScript]:
-    """Return what the markers `gpu_script` of a test say, by device id; the nearest one counts.
+    """Return the scripts of a test's markers `gpu_script` by device id; the closest marker wins.
 
-    Raises BadInputError that names the test for what cannot be.
+    Raises BadInputError that names the test if a script is not valid.
     """
     scripts: dict[str, GpuScript] = {}
     for marker in item.iter_markers("gpu_script"):
@@ -81,13 +81,15 @@ def gpu_scripts(item: pytest.Item) -> Mapping[str, GpuScript]:
 
 
 def _gpu_script(marker: pytest.Mark, item: pytest.Item) -> tuple[str, GpuScript]:
+    from harness.gpu.script import GpuScript  # noqa: PLC0415 - a run of specs needs no GPUs
+
     try:
         (device_id,) = marker.args
         return str(device_id), GpuScript(**marker.kwargs)
     except (TypeError, ValueError) as error:
         known = listed(field.name for field in dataclasses.fields(GpuScript))
         raise BadInputError(
-            f"The marker takes a device id and any of {known}, but this is wrong: {error}.",
+            f"The marker takes a device id and keywords of {known}, but got: {error}.",
             source=item.nodeid,
             key="gpu_script",
         ) from error

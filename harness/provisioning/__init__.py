@@ -1,3 +1,3 @@
-"""A GPU node's own work: standard library only, Python 3.10 and newer, travels as a zipapp."""
+"""Provisioning of a GPU node; runs on the node as a zipapp, on Python 3.10 without packages."""
 
 __version__ = "0.1.0"

@@ -27,13 +27,13 @@ from .configuration import (
 from .driver import validate_plan
 from .executor import Executor
 from .exit_codes import ExitCode, ProvisioningError
-from .facts import look, look_up_opt_out, teardown_scope
+from .facts import collect_facts, look_up_opt_out, teardown_scope
 from .journal import Journal
 from .mig import PROFILE_VARIABLE, UnknownProfileError, partition
-from .node import LimitedRunner, Node
+from .node_context import LimitedRunner, NodeContext
+from .node_files import NodeFiles
 from .outcome import Outcome, StepReport, StepStatus
 from .prebake import read_record
-from .root import Root
 from .status import status
 from .teardown import TeardownStatus, tear_down
 from .wait import SYSTEM_CLOCK, Deadline
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Session:
-    """One run of one command, and what its outcome gathers on the way."""
+    """One run of one command, with what its outcome reports."""
 
-    node: Node
+    node: NodeContext
     configuration: Configuration
     environment: Mapping[str, str]
     program: Sequence[str]
-    say: Callable[[str], None]
+    print_line: Callable[[str], None]
     executor: Executor
     decision: Decision | None = None
     kernel: str | None = field(default=None)
@@ -62,7 +62,7 @@ class Session:
     def bake(self) -> None:
         self.kernel = self.node.kernel()
         try:
-            self.executor.carry_out(bake.make_plan(self.node, self.configuration))
+            self.executor.run(bake.make_plan(self.node, self.configuration))
         except ProvisioningError:
             if self._has_done("prepare-build"):
                 bake.withdraw(self.node, self.configuration)
@@ -73,19 +73,19 @@ class Session:
         return any(r.name == step and r.status is StepStatus.DONE for r in reports)
 
     def boot(self) -> None:
-        facts = look(self.node, self.configuration, is_read_only=False)
+        facts = collect_facts(self.node, self.configuration, is_read_only=False)
         self.kernel, self.decision = facts.kernel, facts.decision
         if facts.decision is not None:
             self.node.journal.line(facts.decision.render_line())
-        self.executor.carry_out(boot.make_plan(self.configuration, facts, self.program))
+        self.executor.run(boot.make_plan(self.configuration, facts, self.program))
 
     def plan(self) -> None:
-        """Print what `boot` would do; the node is only asked what it is."""
-        facts = look(self.node, self.configuration, is_read_only=True)
+        """Print what `boot` would do; only read from the node."""
+        facts = collect_facts(self.node, self.configuration, is_read_only=True)
         self.kernel, self.decision = facts.kernel, facts.decision
         if facts.decision is not None:
-            self.say(f"# {facts.decision.render_line()}")
-        self.say(boot.make_plan(self.configuration, facts, self.program).describe())
+            self.print_line(f"# {facts.decision.render_line()}")
+        self.print_line(boot.make_plan(self.configuration, facts, self.program).describe())
 
     def teardown(self) -> None:
         self.kernel = self.node.kernel()
@@ -94,16 +94,16 @@ class Session:
         if tear_down(self.node, scope) is TeardownStatus.INCOMPLETE and not is_opted_out:
             raise ProvisioningError(
                 ExitCode.GPU_DRIVERS_START_FAIL,
-                "The driver is not wholly removed; the log names what stayed.",
+                "The driver was not completely removed; the log names what is left.",
             )
 
     def validate(self) -> None:
         self.kernel = self.node.kernel()
-        self.executor.carry_out(validate_plan())
+        self.executor.run(validate_plan())
 
     def status(self) -> None:
         document = status(self.node, self.configuration)
-        self.say(json.dumps(document, indent=2))
+        self.print_line(json.dumps(document, indent=2))
 
     def partition(self) -> None:
         """Do the work of the unit mig-partition."""
@@ -115,12 +115,15 @@ class Session:
 
 COMMANDS: dict[str, tuple[str, Callable[[Session], None]]] = {
     "bake": ("build the driver into this image", Session.bake),
-    "boot": ("bring this node up", Session.boot),
+    "boot": ("provision this node", Session.boot),
     "teardown": ("remove a baked driver", Session.teardown),
     "status": ("print what is installed and what a boot would decide, as JSON", Session.status),
     "plan": ("print what boot would do", Session.plan),
-    "validate": ("look whether the driver works", Session.validate),
-    "mig-partition": ("partition the GPU; what the unit mig-partition runs", Session.partition),
+    "validate": ("check whether the driver works", Session.validate),
+    "mig-partition": (
+        "partition the GPU; the command of the unit mig-partition",
+        Session.partition,
+    ),
 }
 _READ_ONLY = frozenset({"status", "plan"})
 
@@ -128,17 +131,17 @@ _READ_ONLY = frozenset({"status", "plan"})
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command on this machine and return the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A tool's output may hold what cloud-init's locale has no character for.
+        # The locale of cloud-init may lack characters of a tool's output.
         sys.stdout.reconfigure(errors="backslashreplace")
-    # timeout(1) ends a run by SIGTERM: as an exception it still kills the command that runs
-    # and leaves an outcome.
+    # timeout(1) ends a run with SIGTERM. As an exception, the signal still kills the running
+    # command, and the outcome is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return run(
         sys.argv[1:] if argv is None else argv,
         runner=LocalRunner(),
         clock=SYSTEM_CLOCK,
         environment=os.environ,
-        say=lambda line: print(line, flush=True),
+        print_line=lambda line: print(line, flush=True),
         program=(sys.executable, "-I", "-S", str(Path(sys.argv[0]).resolve())),
     )
 
@@ -149,25 +152,25 @@ def run(
     runner: Runner,
     clock: Clock,
     environment: Mapping[str, str],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     program: Sequence[str],
 ) -> int:
     """Run one command on the given machine, write the outcome, and return the exit code."""
     arguments = _parser().parse_args(argv)
     command: str = arguments.command
-    root = Root(arguments.root)
+    files = NodeFiles(arguments.root)
     is_read_only = command in _READ_ONLY
-    journal = Journal(root, clock, say)
+    journal = Journal(files, clock, print_line)
     session: Session | None = None
     code, error = ExitCode.OK, None
     try:
         configuration = load_configuration(arguments.config, environment)
         budget_s = configuration.budget_s(is_bake=command == "bake")
         whole = Deadline.after(budget_s + WHOLE_LIMIT_MARGIN_S, clock)
-        node = Node(
+        node = NodeContext(
             runner=LimitedRunner(runner, whole),
             clock=clock,
-            root=root,
+            files=files,
             journal=journal,
             retries=Deadline.after(budget_s, clock),
         )
@@ -176,7 +179,7 @@ def run(
             configuration=configuration,
             environment=environment,
             program=program,
-            say=say,
+            print_line=print_line,
             executor=Executor(node),
         )
         COMMANDS[command][1](session)
@@ -185,17 +188,17 @@ def run(
     except ConfigurationError as failed:
         code, error = ExitCode.INVALID_CONFIGURATION, str(failed)
     except KeyboardInterrupt:
-        code, error = ExitCode.TERMINATED, "The run was ended from outside."
-    except Exception:  # the node's reader needs an outcome, whatever it was
+        code, error = ExitCode.TERMINATED, "The run was terminated by a signal."
+    except Exception:  # every error must be in the outcome
         code, error = ExitCode.INTERNAL_ERROR, traceback.format_exc()
     if error is not None:
-        _tell(error, None if is_read_only else journal)
+        _report_error(error, None if is_read_only else journal)
     if arguments.outcome is not None:
         _write_outcome(arguments.outcome, _outcome(command, code, error, session))
     return int(code)
 
 
-def _tell(error: str, journal: Journal | None) -> None:
+def _report_error(error: str, journal: Journal | None) -> None:
     if journal is None:
         print(error, file=sys.stderr)
     else:
@@ -213,7 +216,7 @@ def _outcome(command: str, code: ExitCode, error: str | None, session: Session |
         record=(
             None
             if session is None
-            else read_record(session.node.root, session.configuration.gpu_dkms_marker_file)
+            else read_record(session.node.files, session.configuration.gpu_dkms_marker_file)
         ),
         kernel=None if session is None else session.kernel,
         version=__version__,
@@ -221,18 +224,20 @@ def _outcome(command: str, code: ExitCode, error: str | None, session: Session |
 
 
 def _write_outcome(path: Path, outcome: Outcome) -> None:
-    Root(path.resolve().parent).write(f"/{path.name}", outcome.to_json())
+    NodeFiles(path.resolve().parent).write(f"/{path.name}", outcome.to_json())
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="provisioning", description="Provision a GPU node.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (words, _) in COMMANDS.items():
-        command = commands.add_parser(name, help=words, description=words)
+    for name, (summary, _) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument("--config", type=Path, help="JSON file; the environment overrides it")
-        command.add_argument("--outcome", type=Path, help="file to leave what was done in")
-        command.add_argument("--root", type=Path, default=Path("/"), help="stands for / on disk")
+        command.add_argument("--outcome", type=Path, help="file for the outcome, as JSON")
+        command.add_argument(
+            "--root", type=Path, default=Path("/"), help="folder to use instead of /"
+        )
     return parser
 
 

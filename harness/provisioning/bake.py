@@ -1,4 +1,4 @@
-"""The bake: building the driver into an image on a machine that has no GPU."""
+"""The bake: builds the driver into an image, on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .exit_codes import ExitCode, ProvisioningError
 from .facts import ARM64, teardown_scope
 from .families import OS_RELEASE, Family, family_of
 from .kernel_modules import installed_files, newest_kernel_with_headers
+from .node_files import UnreadableFileError
 from .nvidia import DEFAULT_DRIVER_TYPE, DKMS_TREE, STAGED_LIBRARIES, is_same_kind
-from .plan import Do, Plan, Remove, Step, Write, say
+from .plan import Do, Plan, Remove, Step, Write, log_line
 from .prebake import PROVISIONAL_RECORD, read_record
-from .root import UnreadableFileError
+from .retry import StepFailedError
 from .services import apt_install
 from .teardown import tear_down
-from .tries import StepFailedError
 
 if TYPE_CHECKING:
     from .configuration import Configuration
-    from .node import Node
+    from .node_context import NodeContext
     from .nvidia import DriverImage
 
 COMPONENTS_PATH = "/opt/azure/components.json"
@@ -28,18 +28,18 @@ BUILD_TOOLS = ("gcc", "make", "libc6-dev")
 BUILD_LOGS_DIRECTORY = "/var/log/gpu-node/failed-bake"
 
 
-def choose_image(node: Node, configuration: Configuration) -> DriverImage:
+def choose_image(node: NodeContext, configuration: Configuration) -> DriverImage:
     """Return the driver image to bake.
 
-    The image's component list names what may be baked. Without a list the configuration names
-    it alone.
+    The component list in the image says what may be baked. Without a list, the configuration
+    decides alone.
 
-    Raises ProvisioningError where the image is not on the list, and ConfigurationError where
-    neither names a version.
+    Raises ProvisioningError if the image is not on the list, and ConfigurationError if the
+    configuration has no version.
     """
     driver_type = configuration.gpu_driver_type or DEFAULT_DRIVER_TYPE
     try:
-        text = node.root.read(COMPONENTS_PATH)
+        text = node.files.read(COMPONENTS_PATH)
         tags = None if text is None else listed_tags(json.loads(text), driver_type)
     except (UnreadableFileError, ValueError, RecursionError) as error:
         raise ProvisioningError(
@@ -71,13 +71,13 @@ def listed_tags(document: object, driver_type: str) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def make_plan(node: Node, configuration: Configuration) -> Plan:
+def make_plan(node: NodeContext, configuration: Configuration) -> Plan:
     """Make the plan of a bake.
 
     Raises what `choose_image` raises.
     """
     arch = node.answer("uname", "-m")
-    if arch in ARM64 or family_of(node.root.read_or_empty(OS_RELEASE)) is not Family.DEBIAN:
+    if arch in ARM64 or family_of(node.files.read_or_empty(OS_RELEASE)) is not Family.DEBIAN:
         return Plan()
     image = choose_image(node, configuration)
     steps = [
@@ -88,14 +88,14 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
         ),
         Step(
             name="list-driver-image",
-            actions=(say(f"  - nvidia-cuda-driver={image.tag}"),),
+            actions=(log_line(f"  - nvidia-cuda-driver={image.tag}"),),
             exit_code=ExitCode.COMMAND_FAILED,
             needs=("fetch-driver-image",),
         ),
     ]
     if not configuration.has_prebake_flag:
         return Plan.order(steps)
-    target = newest_kernel_with_headers(node.root) or node.kernel()
+    target = newest_kernel_with_headers(node.files) or node.kernel()
     record_path = configuration.gpu_dkms_marker_file
     build = containerd.run_driver_image(
         image,
@@ -131,7 +131,7 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
                 name="verify-record",
                 actions=(
                     Do(
-                        words=(f"expect a record for kernel {target} in {record_path}",),
+                        description=(f"expect a record for kernel {target} in {record_path}",),
                         function=lambda node: _verify(node, configuration, image, target, arch),
                     ),
                 ),
@@ -143,11 +143,15 @@ def make_plan(node: Node, configuration: Configuration) -> Plan:
 
 
 def _verify(
-    node: Node, configuration: Configuration, image: DriverImage, target: str, arch: str | None
+    node: NodeContext,
+    configuration: Configuration,
+    image: DriverImage,
+    target: str,
+    arch: str | None,
 ) -> None:
-    """Expect a record that a node's boot will believe, and say what was baked."""
+    """Check that the record is one that a boot accepts, and log what was baked."""
     path = configuration.gpu_dkms_marker_file
-    record = read_record(node.root, path)
+    record = read_record(node.files, path)
     if record is None:
         problem = f"left no record '{path}'"
     elif record.is_corrupt:
@@ -160,7 +164,7 @@ def _verify(
         problem = f"built for {record.arch}, expected {arch}"
     elif not is_same_kind(record.driver_kind, image.driver_type):
         problem = f"built a driver of kind {record.driver_kind}, expected {image.driver_type}"
-    elif not installed_files(node.root, target):
+    elif not installed_files(node.files, target):
         problem = f"left no module for kernel {target}"
     else:
         node.journal.line(f"  - nvidia-cuda-driver-prebaked={image.tag} (kernel {record.kernel})")
@@ -168,17 +172,17 @@ def _verify(
     raise StepFailedError(f"The driver image {problem}.")
 
 
-def withdraw(node: Node, configuration: Configuration) -> None:
-    """Take a failed build away again, but for its logs: a failed bake leaves no record.
+def withdraw(node: NodeContext, configuration: Configuration) -> None:
+    """Remove a failed build and its record, but keep its logs.
 
-    Without a record nothing was built, and nothing is done.
+    Does nothing if there is no record, because then nothing was built.
     """
-    for version in node.root.names(DKMS_TREE):
+    for version in node.files.names(DKMS_TREE):
         source = f"{DKMS_TREE}/{version}/build/make.log"
-        text = node.root.read_or_none(source)
+        text = node.files.read_or_none(source)
         try:
             if text is not None:
-                node.root.write(f"{BUILD_LOGS_DIRECTORY}/make-{version}.log", text)
+                node.files.write(f"{BUILD_LOGS_DIRECTORY}/make-{version}.log", text)
         except OSError as error:
-            node.journal.line(f"'{source}' could not be kept: {error}.")
+            node.journal.line(f"'{source}' could not be copied: {error}.")
     tear_down(node, teardown_scope(configuration, is_opted_out=False))

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .configuration import Configuration
-    from .facts import Facts
+    from .facts import NodeFacts
 
 FABRIC_MANAGER = "nvidia-fabricmanager"
 
 
-def make_plan(configuration: Configuration, facts: Facts, program: Sequence[str]) -> Plan:
+def make_plan(configuration: Configuration, facts: NodeFacts, program: Sequence[str]) -> Plan:
     """Make the plan of a boot; `program` is the argv that runs this program again.
 
-    Raises ProvisioningError where a driver is wanted on a system these steps do not fit, and
-    where containerd's configuration cannot be understood.
+    Raises ProvisioningError if a driver is wanted on an unsupported operating system, or if
+    containerd's configuration cannot be parsed.
     """
     steps = [*_runtime_steps(configuration, facts)]
     if not facts.is_opted_out:
@@ -36,7 +36,8 @@ def make_plan(configuration: Configuration, facts: Facts, program: Sequence[str]
             if facts.family is not Family.DEBIAN:
                 raise ProvisioningError(
                     ExitCode.UNSUPPORTED_OS,
-                    f"A GPU driver is wanted, but '{OS_RELEASE}' names neither Debian nor Ubuntu.",
+                    f"A GPU driver is wanted, but '{OS_RELEASE}' names neither Debian nor Ubuntu; no other "
+                    "distribution is supported.",
                 )
             steps += driver_steps(configuration, facts, facts.decision)
         steps.append(_fabric_manager_step(is_needed=configuration.gpu_needs_fabric_manager))
@@ -75,8 +76,8 @@ def make_plan(configuration: Configuration, facts: Facts, program: Sequence[str]
     return Plan.order(steps)
 
 
-def _runtime_steps(configuration: Configuration, facts: Facts) -> list[Step]:
-    """Return the steps that give containerd the configuration which the node needs."""
+def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]:
+    """Return the steps that write the configuration of containerd and restart it."""
     if facts.runtime is None:
         return []
     render = toolkit.non_gpu_configuration if facts.is_opted_out else toolkit.gpu_configuration
@@ -114,7 +115,7 @@ def _runtime_steps(configuration: Configuration, facts: Facts) -> list[Step]:
 
 
 def _fabric_manager_step(*, is_needed: bool) -> Step:
-    """Return the step that starts the fabric manager, or stops one that came with the image."""
+    """Return the step that starts the fabric manager, or stops one that the image starts."""
     event = f"AKS.CSE.{FABRIC_MANAGER}"
     needs = ("report-readiness",)
     if is_needed:

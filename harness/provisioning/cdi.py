@@ -1,6 +1,6 @@
-"""How containers get their GPU: by CDI, natively or through the nvidia runtime, or by hand.
+"""How containers get their GPU: by CDI, natively or through the nvidia runtime, or by a hook.
 
-Pure decisions. `toolkit` brings them to a node's files and units.
+Pure decisions; `toolkit` applies them to the files and units of a node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CRI_PLUGINS: dict[int, Key] = {
     2: ("plugins", "io.containerd.grpc.v1.cri"),
     3: ("plugins", "io.containerd.cri.v1.runtime"),
 }
-"""Where containerd's configuration keeps its CRI settings, by the file's version."""
+"""The table of CRI settings in containerd's configuration, by the version of the file."""
 
 NATIVE_PREFIX = "cdi.k8s.io/"
 LEGACY_PREFIX = "nvidia.cdi.k8s.io/"
@@ -37,16 +37,16 @@ class Engine(enum.Enum):
 
 
 class CdiSupport(enum.Enum):
-    """What a container runtime makes of a CDI device that a pod asks for."""
+    """How a container runtime supports a CDI device that a pod requests."""
 
     NATIVE = "native"
     CAPABLE = "capable"
-    """It can, and is told not to: enabling it and a restart make it native."""
+    """Supported but switched off: the configuration and a restart make it native."""
     ABSENT = "absent"
 
 
 def parse_version(text: str) -> Version | None:
-    """Read the version out of `containerd --version`, forks such as `1.7.34-2` included."""
+    """Parse the version in `containerd --version`, including forks such as `1.7.34-2`."""
     match = _VERSION.search(text)
     if match is None:
         return None
@@ -56,12 +56,12 @@ def parse_version(text: str) -> Version | None:
 def detect_support(
     engine: Engine, *, dump: str | None = None, version: str | None = None
 ) -> CdiSupport:
-    """Tell a runtime's support by what it says of itself; its version is a fallback only.
+    """Return the CDI support of a runtime by its configuration; its version is only a fallback.
 
-    `dump` is `containerd config dump` and `version` `containerd --version`, None where they
-    failed; a version that is not known counts as older than any. containerd 2.4 dropped the key
-    `enable_cdi` since CDI is always on there (containerd 14166), so a missing key means opposite
-    things in old and new releases.
+    `dump` is the output of `containerd config dump` and `version` of `containerd --version`, None
+    if they failed; an unknown version counts as the oldest. containerd 2.4 removed the key
+    `enable_cdi` because CDI is always on there (containerd 14166), so a missing key has opposite
+    meanings in old and new releases.
     """
     if engine is Engine.CRI_O:
         return CdiSupport.NATIVE
@@ -86,8 +86,8 @@ def _is_at_least(number: Version | None, wanted: Version) -> bool:
 class RuntimeChoice:
     """How a node's containers get devices.
 
-    `mode` is that of the nvidia runtime, None where the node has no such runtime and a prestart
-    hook does the work. `device_list` is what the device plugin hands out.
+    `mode` is the mode of the nvidia runtime, or None if the node uses a prestart hook in its place.
+    `device_list` are the strategies of the device plugin.
     """
 
     mode: str | None
@@ -100,9 +100,9 @@ class RuntimeChoice:
 def choose_runtime(engine: Engine, *, is_cdi_enabled: bool, is_native: bool) -> RuntimeChoice:
     """Choose by the operator's decision table.
 
-    Native nodes get what the operator ships since v25.10 (gpu-operator 1578). It sets the same
-    everywhere, which leaves pods on older runtimes without a GPU; those get the row that the
-    proposal had for them (gpu-operator 1285).
+    Native nodes get the settings of the operator since v25.10 (gpu-operator 1578). The operator
+    uses them everywhere, so that pods on older runtimes get no GPU; here older runtimes get the
+    row of the proposal (gpu-operator 1285).
     """
     if not is_cdi_enabled:
         if engine is Engine.CRI_O:
@@ -132,7 +132,7 @@ def choose_runtime(engine: Engine, *, is_cdi_enabled: bool, is_native: bool) -> 
 def toolkit_environment(
     choice: RuntimeChoice, user: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the container toolkit's environment; what the user set applies last."""
+    """Return the environment of the container toolkit; settings of the user override it."""
     environment: dict[str, str] = {}
     if choice.annotation_prefix is not None:
         environment["CDI_ENABLED"] = "true"
@@ -153,9 +153,9 @@ def plugin_environment(
     toolkit_directory: str | None = None,
     user: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the device plugin's environment; what the user set applies last.
+    """Return the environment of the device plugin; settings of the user override it.
 
-    `toolkit_directory` is where the toolkit is installed, None on a node without one.
+    `toolkit_directory` is the folder of the installed toolkit, or None.
     """
     environment = {"DEVICE_LIST_STRATEGY": ",".join(choice.device_list)}
     if choice.annotation_prefix is not None:

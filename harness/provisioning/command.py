@@ -1,4 +1,4 @@
-"""The one door through which commands start, on the host and in the guest."""
+"""Starts commands, on the host and in the guest; no other module uses `subprocess`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult:
-    """What a finished command left.
+    """The result of a command.
 
-    `exit_code` is negative for a death by signal, 127 where the program was not found, and
-    124 where the time limit ended it (then `timed_out` is true too), as `timeout(1)` says it.
-    A command whose own process ended before the limit has not timed out, whatever it left behind.
+    `exit_code` is negative if a signal killed the process, 127 if the program was not found, and
+    124, as with `timeout(1)`, if the time limit ended it (then `timed_out` is true too). A command
+    whose own process ended before the limit has not timed out, even if it left other processes.
     """
 
     argv: tuple[str, ...]
@@ -48,7 +48,7 @@ class CommandResult:
         return self.exit_code == 0
 
     def render(self) -> str:
-        """Render the block that every report of a failed command shows."""
+        """Render the text that every message about a failed command includes."""
         limit = " (time limit)" if self.timed_out else ""
         return (
             f"command: {shlex.join(self.argv)}\n"
@@ -58,14 +58,14 @@ class CommandResult:
         )
 
     def check(self, purpose: str) -> CommandResult:
-        """Return this result, or raise CommandError that says what `purpose` failed."""
+        """Return this result, or raise CommandError for `purpose` if the command failed."""
         if not self.ok:
             raise CommandError(purpose, self)
         return self
 
 
 class CommandError(Exception):
-    """A command that had to succeed did not."""
+    """A command that must succeed failed."""
 
     def __init__(self, purpose: str, result: CommandResult) -> None:
         super().__init__(f"{purpose} failed.\n{result.render()}")
@@ -74,7 +74,7 @@ class CommandError(Exception):
 
 
 class Runner(Protocol):
-    """Runs one command to its end; the boundary at which tests mock."""
+    """Runs one command to its end; tests mock this interface."""
 
     def run(
         self,
@@ -84,27 +84,27 @@ class Runner(Protocol):
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run `argv`, never through a shell; `env` is added to the environment.
+        """Run `argv` without a shell; `env` is added to the environment.
 
-        A failure of the command is a result, not an exception.
+        A failed command gives a result, not an exception.
         """
         ...
 
 
-#: How long what a command left behind may hold its output, once its own process has ended: a
-#: pipeline's last words come within moments, a daemon never lets go.
+#: Time to read output after the command's own process has ended, while processes that it left hold
+#: the pipe: the rest of a pipeline's output comes at once, a daemon keeps the pipe open.
 _LEFT_BEHIND_S = 5.0
-#: How long a killed group may take to let go of its output.
+#: Time for a killed group to close its output.
 _KILLED_S = 1.0
 _CHUNK = 1 << 16
 
 
 class LocalRunner:
-    """Runs commands on this machine, each in a process group that dies with its time limit.
+    """Runs commands on this machine, each in a process group that is killed at its time limit.
 
-    What outlives a command's own process (a daemon that has its output, say) is not waited for
-    beyond a few seconds. What of it is still in the group is killed then, if it holds output; a
-    session of its own is let go.
+    Processes that outlive the command's own process, such as a daemon that holds its output, get a
+    few seconds. Then those in the group are killed if they hold output; those in another session
+    are not.
     """
 
     def run(
@@ -158,34 +158,34 @@ class LocalRunner:
 def _finish(
     process: subprocess.Popen[bytes], stdin: bytes, timeout_s: float
 ) -> tuple[int | None, bytes, bytes]:
-    """Return exit code, stdout and stderr of `process`; no code where the limit ended it.
+    """Return exit code, stdout and stderr of `process`; no code if the limit ended it.
 
-    Returns in bounded time, also where something else holds its output, or where it hangs in the
-    kernel and can't be killed: such a one is reaped when it ends, and nobody waits for that.
+    Returns in bounded time, also if another process holds the output, or if the process hangs in
+    the kernel and cannot be killed; then it is reaped later, without waiting.
     """
     limit = time.monotonic() + timeout_s
-    with contextlib.closing(_Talk(process, stdin)) as talk:
-        talk.go_on(limit, until_exit=True)
-        talk.go_on(min(limit, time.monotonic() + _LEFT_BEHIND_S))
+    with contextlib.closing(_Pipes(process, stdin)) as pipes:
+        pipes.transfer(limit, until_exit=True)
+        pipes.transfer(min(limit, time.monotonic() + _LEFT_BEHIND_S))
         has_ended_itself = has_ended(process)
-        if talk.is_held or not has_ended_itself:
-            # It is not reaped before its group is killed, so that its number stays its own.
+        if pipes.is_held or not has_ended_itself:
+            # It is not reaped before its group is killed, so that its pid is not reused.
             _kill_group(process)
-            talk.go_on(time.monotonic() + _KILLED_S)
+            pipes.transfer(time.monotonic() + _KILLED_S)
         exit_code = process.poll()
-        return exit_code if has_ended_itself else None, bytes(talk.out), bytes(talk.err)
+        return exit_code if has_ended_itself else None, bytes(pipes.out), bytes(pipes.err)
 
 
-class _Talk:
-    """What a process is told and says.
+class _Pipes:
+    """Feeds the input of a process and reads its output.
 
-    `Popen.communicate` does not tell that the process has ended while its output is held, and
-    forgets input that is left when it is called again after a time limit.
+    `Popen.communicate` does not return when the process has ended while another process holds its
+    output, and it loses the remaining input if it is called again after a time limit.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], told: bytes) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes) -> None:
         self.out, self.err = bytearray(), bytearray()
-        self._left = memoryview(told)
+        self._left = memoryview(stdin)
         self._held: list[IO[bytes]] = []
         self._has_exited = False
         self._watched = selectors.DefaultSelector()
@@ -201,15 +201,15 @@ class _Talk:
 
     @property
     def is_held(self) -> bool:
-        """Return whether somebody may still write output."""
+        """Return whether a process may still write output."""
         return bool(self._held)
 
     def close(self) -> None:
         self._watched.close()
         os.close(self._ending)
 
-    def go_on(self, until: float, *, until_exit: bool = False) -> None:
-        """Feed and read until the process has ended and, unless `until_exit`, all was said."""
+    def transfer(self, until: float, *, until_exit: bool = False) -> None:
+        """Transfer data until the process has ended and, unless `until_exit`, its output is closed."""
         while not self._has_exited or (self._held and not until_exit):
             left_s = until - time.monotonic()
             if left_s <= 0:
@@ -229,10 +229,10 @@ class _Talk:
 
     def _feed(self, pipe: IO[bytes]) -> None:
         try:
-            # A pipe that is ready takes so much at once, and no call of it blocks.
+            # A ready pipe takes at least PIPE_BUF bytes without blocking.
             count = os.write(pipe.fileno(), self._left[: select.PIPE_BUF])
         except BrokenPipeError:
-            # Nobody reads it, as with `true`: no fault of the command.
+            # The command does not read its input, such as `true`; this is not an error.
             count = len(self._left)
         self._left = self._left[count:]
         if not self._left:
@@ -245,27 +245,28 @@ class _Talk:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the group that `process` leads; once it was reaped, its number may be another's."""
+    """Kill the group of `process`, unless it was reaped, because then its pid may be reused."""
     if process.returncode is None and process.pid > 1:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-#: A parent that died before the death signal was set sends none; its child has another by then.
+#: If the parent died before the death signal was set, none is sent; the child then has another
+#: parent.
 _UNLESS_ORPHANED = '[ "$PPID" = "$0" ] || exit 125; exec "$@"'
 
 
 def has_ended(process: ChildProcess) -> bool:
-    """Tell whether `process` has ended, and leave it unreaped, so that its number stays its own."""
+    """Return whether `process` has ended; do not reap it, so that its pid is not reused."""
     if process.returncode is not None:
         return True
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def end(process: ChildProcess, *, grace_s: float = 0.0) -> int:
-    """Return the exit code of a spawned `process`, which has `grace_s` seconds to end by itself.
+    """End a spawned `process` and return its exit code; it has `grace_s` seconds to end itself.
 
-    What is left of its group is killed then, in any case.
+    The rest of its group is killed in any case.
     """
     if process.returncode is None and grace_s:
         ending = os.pidfd_open(process.pid)
@@ -287,13 +288,13 @@ def spawn(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> ChildProcess:
-    """Start a long-lived process that is killed when this one dies, however it dies.
+    """Start a long-lived process that is killed when this process dies for any reason.
 
     `setpriv --pdeathsig` (util-linux 2.33) sets the death signal, so no Python code runs between
-    fork and exec. The signal follows the *thread* that forked, so one thread, which lives as long
-    as this process, starts them all: a caller's own thread may end at any time.
+    fork and exec. The kernel sends the signal when the *thread* that forked ends, so one thread,
+    which lives as long as this process, starts all processes.
 
-    Raises OSError where there is no `setpriv`.
+    Raises OSError if there is no `setpriv`.
     """
     starting = _starter(os.getpid()).submit(
         subprocess.Popen,
@@ -313,14 +314,14 @@ def spawn(
     try:
         return starting.result()
     except BaseException:
-        # Interrupted while the other thread was at it: nobody would ever end that process.
+        # Interrupted while the other thread starts the process: nobody else would end it.
         starting.add_done_callback(_kill_started)
         raise
 
 
 @functools.lru_cache(maxsize=1)
 def _starter(pid: int) -> concurrent.futures.Executor:
-    """Return the one thread of process `pid` that starts processes; a fork inherits no thread."""
+    """Return the thread of process `pid` that starts processes; a fork does not inherit threads."""
     return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=f"starter-of-{pid}")
 
 

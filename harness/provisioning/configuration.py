@@ -1,4 +1,4 @@
-"""What the node was asked to be: a JSON file, overridden by the environment, validated."""
+"""The configuration: a JSON file, overridden by environment variables, and validated."""
 
 from __future__ import annotations
 
@@ -19,40 +19,55 @@ if TYPE_CHECKING:
 PREBAKE_FLAG = "NVIDIA_CUDA_PREBAKE"
 BOOT_RETRY_BUDGET_S = 780.0
 BAKE_RETRY_BUDGET_S = 7200.0
-"""No node waits for a bake, whose tries alone may take an hour and a half."""
+"""The attempts of a bake may take an hour and a half, and no node waits for it."""
 WHOLE_LIMIT_MARGIN_S = 120.0
-"""From the last retry to the end of the whole run: 780 s and 15 minutes in AKS."""
+"""Time from the end of retries to the limit of the whole run: 780 s and 15 minutes in AKS."""
 
 
 class ConfigurationError(Exception):
-    """A field of the configuration is wrong; the message names it and where it was set."""
+    """A field of the configuration is wrong; the message names it and its source."""
 
 
-class _UnfitError(Exception):
-    """A value that its field cannot have; the message is what it must be."""
+class _InvalidValueError(Exception):
+    """The value of a field is invalid; the message says what it must be."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """The fields as they were asked for; what the machine's tags add is not in here."""
+    """The fields of the configuration, without the machine's tags."""
 
     gpu_node: bool = False
+    """The node has a GPU; a node without one gets no driver."""
     gpu_driver_type: str | None = None
+    """`cuda-lts`, `cuda`, `grid`, …; by default that of the VM size, else `cuda-lts`."""
     gpu_driver_version: str | None = None
+    """The driver's version: the first half of the image's tag."""
     gpu_image_sha: str | None = None
+    """The second half of the image's tag."""
     config_gpu_driver_if_needed: bool = False
+    """Install the driver; otherwise use the present one, unless it does not work."""
     gpu_needs_fabric_manager: bool = False
+    """Start the fabric manager; otherwise stop one that came with the image."""
     gpu_instance_profile: str | None = None
+    """Partition the GPU: `MIG1g`, `MIG2g`, `MIG3g`, `MIG4g` or `MIG7g`."""
     mig_node: bool = False
+    """Follows from the profile; a value that contradicts it is refused."""
     nvidia_mig_strategy: str | None = None
+    """`Mixed`; anything else means single."""
     nvidia_mig_profile_layout: str | None = None
+    """Passed to the unit `mig-partition` and not used."""
     enable_managed_gpu: bool = False
+    """Run the device plugin, DCGM and its exporter."""
     enable_managed_gpu_dra: bool = False
+    """Run the DRA driver in place of the device plugin."""
     mcr_repository_base: str = CANONICAL_REGISTRY
+    """The registry to pull from; the image is renamed to its canonical name."""
     feature_flags: tuple[str, ...] = ()
+    """Names separated by commas; `NVIDIA_CUDA_PREBAKE` makes `bake` build."""
     gpu_dkms_marker_file: str = DEFAULT_RECORD_PATH
+    """Path of the prebake record."""
     retry_budget_s: float | None = None
-    """Seconds after the start when retries stop; None for the command's own budget."""
+    """Seconds after the start when retries stop; None for the default of the command."""
 
     @property
     def has_prebake_flag(self) -> bool:
@@ -67,7 +82,7 @@ class Configuration:
     def image(self, driver_type: str) -> DriverImage:
         """Return the driver image for a type.
 
-        Raises ConfigurationError where the fields that name it are not set.
+        Raises ConfigurationError if the fields that name it are not set.
         """
         if self.gpu_driver_version is None:
             raise ConfigurationError(_missing("gpu_driver_version"))
@@ -88,7 +103,7 @@ def _missing(key: str) -> str:
 def load_configuration(path: Path | None, environment: Mapping[str, str]) -> Configuration:
     """Read the file, let the environment's upper-case names override it, and validate.
 
-    Raises ConfigurationError that names the field, or the file where it is no JSON object.
+    Raises ConfigurationError that names the field, or the file if it is not a JSON object.
     """
     if path is None:
         return parse_configuration({}, environment)
@@ -130,8 +145,8 @@ def parse_configuration(
     profile = given.get("gpu_instance_profile")
     if given.setdefault("mig_node", profile is not None) != (profile is not None):
         raise ConfigurationError(
-            "The field 'mig_node' contradicts 'gpu_instance_profile': it is true exactly where a "
-            "profile is set."
+            "The field 'mig_node' contradicts 'gpu_instance_profile': it must be true if and only if "
+            "a profile is set."
         )
     return Configuration(**given)  # type: ignore[arg-type]  # each parser gives its field's type
 
@@ -141,7 +156,7 @@ def _parse(parse: Callable[[object], object], value: object, where: str) -> obje
         return None
     try:
         return parse(value)
-    except _UnfitError as error:
+    except _InvalidValueError as error:
         raise ConfigurationError(f"The {where} must be {error}, but is {value!r:.80}.") from error
 
 
@@ -150,19 +165,19 @@ def _switch(value: object) -> bool:
         return value
     if value in ("true", "false"):
         return value == "true"
-    raise _UnfitError("either true or false")
+    raise _InvalidValueError("either true or false")
 
 
 def _literal_true(value: object) -> bool:
-    """Read a field that AKS compares with the word `true` and nothing else."""
+    """Read a field that AKS compares with the literal `true`."""
     if not isinstance(value, (bool, str)):
-        raise _UnfitError("the word true or another word")
+        raise _InvalidValueError("a boolean or a string")
     return value in (True, "true")
 
 
 def _text(value: object, *, pattern: str, must_be: str) -> str:
     if not isinstance(value, str) or not re.fullmatch(pattern, value):
-        raise _UnfitError(must_be)
+        raise _InvalidValueError(must_be)
     return value
 
 
@@ -177,7 +192,7 @@ def _registry(value: object) -> str:
 
 def _flags(value: object) -> tuple[str, ...]:
     if not isinstance(value, str):
-        raise _UnfitError("names with commas between them")
+        raise _InvalidValueError("names with commas between them")
     return tuple(flag.strip() for flag in value.split(",") if flag.strip())
 
 
@@ -185,21 +200,21 @@ def _file_path(value: object) -> str:
     must_be = "an absolute path of a file"
     path = _text(value, pattern=r"/.*[^/]", must_be=must_be)
     if not path.isprintable():
-        raise _UnfitError(must_be)
+        raise _InvalidValueError(must_be)
     if ".." in path.split("/"):
-        raise _UnfitError("an absolute path without '..'")
+        raise _InvalidValueError("an absolute path without '..'")
     return path
 
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise _UnfitError("a number of seconds")
+        raise _InvalidValueError("a number of seconds")
     try:
         seconds = float(value)
     except (ValueError, OverflowError):
-        raise _UnfitError("a number of seconds") from None
+        raise _InvalidValueError("a number of seconds") from None
     if not (math.isfinite(seconds) and 0 < seconds <= 86400):
-        raise _UnfitError("a number of seconds above 0 and at most 86400")
+        raise _InvalidValueError("a number of seconds above 0 and at most 86400")
     return seconds
 
 

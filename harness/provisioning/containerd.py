@@ -1,4 +1,4 @@
-"""The driver image in containerd: fetched, run on the host, removed again."""
+"""The driver image in containerd: pull it, run it on the host, remove it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BUILD = Retry(attempts=3, pause_s=10, timeout_s=600)
 INSTALL_CONTAINER = "gpuinstall"
 BUILD_CONTAINER = "gpuprebuild"
 LOCAL = Retry(timeout_s=60)
-"""Limit of what only touches containerd's own store."""
+"""For commands that only change containerd's local store."""
 
 
 def wait_until_ready() -> tuple[Action, ...]:
-    """Wait for containerd, and make the folders that the driver image is given."""
+    """Wait for containerd, and make the folders that are mounted into the driver image."""
     return (
         Run(argv=("ctr", "version"), retry=Retry(attempts=240, pause_s=0.1, timeout_s=1)),
         MakeDirectory(path=ACTIONS_DIRECTORY),
@@ -31,15 +31,15 @@ def wait_until_ready() -> tuple[Action, ...]:
     )
 
 
-def _says_nothing(result: CommandResult) -> bool:
+def _prints_nothing(result: CommandResult) -> bool:
     return not result.stdout.strip()
 
 
 def fetch(image: DriverImage) -> When:
-    """Pull the image unless it is there, and give it its canonical name.
+    """Pull the image unless it exists, and tag it with its canonical name.
 
-    The filter compares names as they are: as a regular expression the dots of another version
-    would match too, and the pull would be left out (AgentBaker 8615).
+    The filter compares names literally. In a regular expression, dots match any character, so
+    that another version would match and the pull would be skipped (AgentBaker 8615).
     """
     pull = Run(argv=(*CTR, "image", "pull", image.pull_reference), retry=PULL)
     then: tuple[Action, ...] = (pull,)
@@ -53,8 +53,8 @@ def fetch(image: DriverImage) -> When:
         query=(*CTR, "images", "ls", "-q", f"name=={image.name}"),
         timeout_s=30,
         condition="it prints nothing",
-        otherwise="The image is there.",
-        is_met=_says_nothing,
+        otherwise="The image exists.",
+        is_met=_prints_nothing,
         then=then,
     )
 
@@ -62,8 +62,8 @@ def fetch(image: DriverImage) -> When:
 def run_driver_image(image: DriverImage, *, container: str, action: str, retry: Retry) -> Run:
     """Run the driver image's entry point on the host.
 
-    A try that its limit ends leaves the container behind, whose name would then refuse every
-    later try; so each failed try is tidied.
+    An attempt that reaches its time limit leaves its container, and the name would be taken for
+    all later attempts. So the container is removed after each failed attempt.
     """
     return Run(
         argv=(
@@ -84,7 +84,7 @@ def run_driver_image(image: DriverImage, *, container: str, action: str, retry: 
             action,
         ),
         retry=retry,
-        tidy=(
+        cleanup=(
             (*CTR, "task", "kill", "--all", "--signal", "SIGKILL", container),
             (*CTR, "task", "rm", "--force", container),
             (*CTR, "container", "rm", container),
@@ -93,5 +93,5 @@ def run_driver_image(image: DriverImage, *, container: str, action: str, retry: 
 
 
 def remove(image: DriverImage) -> Run:
-    """Remove the image in the background: waiting for it would cost the boot seconds."""
+    """Remove the image asynchronously, because waiting costs the boot seconds."""
     return Run(argv=(*CTR, "images", "rm", image.name), retry=LOCAL)

@@ -11,24 +11,24 @@ from .exit_codes import ExitCode
 from .facts import teardown_scope
 from .kernel_modules import read_resident_version
 from .nvidia import GPU_DEST, driver_kind
-from .plan import Do, Plan, Retry, Run, Step, Verdict, say
+from .plan import Do, PermanentFailure, Plan, Retry, Run, Step, log_line
 from .prebake import Action
-from .refusals import expect_no_refusal, judge_refusal
 from .systemd import start
 from .teardown import render_grid_line, tear_down
+from .unsupported_gpu import expect_no_refusal, judge_refusal
 
 if TYPE_CHECKING:
     from .command import CommandResult
     from .configuration import Configuration
-    from .facts import Facts
-    from .node import Node
+    from .facts import NodeFacts
+    from .node_context import NodeContext
     from .nvidia import DriverImage
     from .prebake import Decision
     from .teardown import Scope
     from .toolkit import RuntimeFacts
 
 CORRUPT_INFOROM = "infoROM is corrupted"
-#: What nvidia-smi ends with then (https://docs.nvidia.com/deploy/nvidia-smi, 'Return Value').
+#: Exit code of nvidia-smi for a lost GPU (https://docs.nvidia.com/deploy/nvidia-smi, 'Return Value').
 GPU_IS_LOST = 15
 PROBE = ("nvidia-modprobe", "-u", "-c0")
 VALIDATE_PROBE = "validate-probe"
@@ -43,15 +43,15 @@ _UNTIL_READY = Retry(attempts=120, pause_s=5, timeout_s=25)
 
 
 def is_configured(configuration: Configuration, decision: Decision) -> bool:
-    """Tell whether the driver is configured rather than only validated.
+    """Return whether the driver is installed and configured, not only validated.
 
-    After a teardown there is nothing to validate, or, if it was incomplete, a driver that is
-    not wanted (AgentBaker 9544): the node gets a full install in either mode.
+    After a teardown there is no driver to validate or, if the teardown was incomplete, the wrong
+    one (AgentBaker 9544). So the node gets a full install in both modes.
     """
     return configuration.config_gpu_driver_if_needed or decision.action.has_teardown
 
 
-def driver_steps(configuration: Configuration, facts: Facts, decision: Decision) -> list[Step]:
+def driver_steps(configuration: Configuration, facts: NodeFacts, decision: Decision) -> list[Step]:
     """Return the steps from the teardown of a wrong driver to the readiness line."""
     teardown = [_teardown_step(configuration, facts)] if decision.action.has_teardown else []
     bring_up = _configure_steps if is_configured(configuration, decision) else _validate_steps
@@ -68,24 +68,24 @@ def driver_steps(configuration: Configuration, facts: Facts, decision: Decision)
         ),
         Step(
             name="report-readiness",
-            actions=(say(facts.render_readiness()),),
+            actions=(log_line(facts.render_readiness()),),
             exit_code=None,
             needs=("start-modprobe-unit",),
         ),
     ]
 
 
-def _teardown_step(configuration: Configuration, facts: Facts) -> Step:
-    """Return the step that removes a baked driver which is not the one wanted.
+def _teardown_step(configuration: Configuration, facts: NodeFacts) -> Step:
+    """Return the step that removes a baked driver of the wrong kind or version.
 
-    An incomplete teardown does not end the run: the full install that follows may still work,
-    and whether another version stayed in the kernel is looked at with it.
+    An incomplete teardown does not end the run: the full install that follows may still work, and
+    it checks whether another version is still loaded.
     """
     scope = teardown_scope(configuration, is_opted_out=False)
     actions = [teardown_action(facts, scope)]
     is_grid_over_other = driver_kind(facts.driver_type) == "grid" and not facts.is_kind_recorded
     if is_grid_over_other:
-        actions.insert(0, say(render_grid_line(facts.driver_type, facts.record)))
+        actions.insert(0, log_line(render_grid_line(facts.driver_type, facts.record)))
     return Step(
         name="tear-down-driver",
         actions=tuple(actions),
@@ -96,16 +96,18 @@ def _teardown_step(configuration: Configuration, facts: Facts) -> Step:
     )
 
 
-def teardown_action(facts: Facts, scope: Scope) -> Do:
-    """Return the action that tears down, with the words of what it would remove now."""
+def teardown_action(facts: NodeFacts, scope: Scope) -> Do:
+    """Return the action of a teardown, described by what it would remove now."""
 
-    def act(node: Node) -> str:
+    def act(node: NodeContext) -> str:
         return f"The teardown's status is '{tear_down(node, scope).value}'."
 
-    return Do(words=facts.removal, function=act)
+    return Do(description=facts.removal, function=act)
 
 
-def _validate_steps(configuration: Configuration, facts: Facts, decision: Decision) -> list[Step]:
+def _validate_steps(
+    configuration: Configuration, facts: NodeFacts, decision: Decision
+) -> list[Step]:
     groups = (_ENSURE, _VALIDATE)
     return [
         Step(
@@ -131,7 +133,9 @@ def _validate_steps(configuration: Configuration, facts: Facts, decision: Decisi
     ]
 
 
-def _configure_steps(configuration: Configuration, facts: Facts, decision: Decision) -> list[Step]:
+def _configure_steps(
+    configuration: Configuration, facts: NodeFacts, decision: Decision
+) -> list[Step]:
     image = configuration.image(facts.driver_type)
     groups = (_ENSURE, _CONFIGURE)
     return [
@@ -220,7 +224,7 @@ def _configure_steps(configuration: Configuration, facts: Facts, decision: Decis
 
 
 def _toolkit_steps(runtime: RuntimeFacts | None) -> list[Step]:
-    """Return the step that sets the nvidia runtime's mode; only after the driver works."""
+    """Return the step that sets the mode of the nvidia runtime, after the driver works."""
     if runtime is None:
         return []
     return [
@@ -235,7 +239,7 @@ def _toolkit_steps(runtime: RuntimeFacts | None) -> list[Step]:
 
 
 def _install_steps(image: DriverImage, decision: Decision) -> list[Step]:
-    """Return the install, after one try to do without the build where the record allows it."""
+    """Return the install; if the record allows it, after one attempt without the build."""
 
     def install(name: str, action: str, retry: Retry) -> Step:
         run = containerd.run_driver_image(
@@ -262,7 +266,7 @@ def _install_steps(image: DriverImage, decision: Decision) -> list[Step]:
 
 
 def validate_plan() -> Plan:
-    """Make the plan of `validate`: the driver is used, nothing is installed or mended."""
+    """Make the plan of `validate`: use the driver; install and repair nothing."""
     return Plan.order(
         [
             Step(
@@ -306,42 +310,44 @@ def _validate_query() -> Run:
 
 
 def query_device(retry: Retry) -> Run:
-    """Return the command that shows whether the driver works with the GPU."""
+    """Return the command that checks whether the driver works with the GPU."""
     return Run(
         argv=("nvidia-smi",),
         retry=retry,
-        elsewhere=f"{GPU_DEST}/bin/nvidia-smi",
+        fallback_program=f"{GPU_DEST}/bin/nvidia-smi",
         judge=judge_gpu,
     )
 
 
-def judge_gpu(_node: Node, result: CommandResult) -> Verdict | None:
-    """See what no further try mends: a corrupted infoROM, a GPU that has fallen off the bus."""
+def judge_gpu(_node: NodeContext, result: CommandResult) -> PermanentFailure | None:
+    """Detect failures that a retry cannot repair: a corrupted infoROM, a GPU off the bus."""
     if CORRUPT_INFOROM in result.stdout:
-        return Verdict(
+        return PermanentFailure(
             message="The GPU's infoROM is corrupted; the machine needs repair.",
             exit_code=ExitCode.GPU_INFO_ROM_CORRUPTED,
         )
     if result.exit_code == GPU_IS_LOST:
-        return Verdict(
-            message="A GPU has fallen off the bus; the machine needs a reboot, or repair.",
+        return PermanentFailure(
+            message="A GPU has fallen off the bus; the machine needs a reboot or repair.",
             exit_code=_FAILED,
         )
     return None
 
 
-def judge_install(node: Node, result: CommandResult, *, version: str) -> Verdict | None:
-    """See what no further install mends: another version in the kernel, or a GPU refused."""
+def judge_install(
+    node: NodeContext, result: CommandResult, *, version: str
+) -> PermanentFailure | None:
+    """Detect failures that a retry cannot repair: another loaded version, an unsupported GPU."""
     return judge_resident_version(node, version=version) or judge_refusal(node, result)
 
 
-def judge_resident_version(node: Node, *, version: str) -> Verdict | None:
-    """See another version of the driver in the kernel, which no install can replace."""
-    resident = read_resident_version(node.root)
+def judge_resident_version(node: NodeContext, *, version: str) -> PermanentFailure | None:
+    """Detect another loaded version of the driver, which an install cannot replace."""
+    resident = read_resident_version(node.files)
     if resident is None or resident == version:
         return None
-    return Verdict(
-        message=f"The kernel holds the driver {resident} and cannot take {version}; what uses it "
-        "must end, or the node reboot.",
+    return PermanentFailure(
+        message=f"The driver {resident} is loaded, so {version} cannot be loaded; end the processes that "
+        "use it, or reboot the node.",
         exit_code=_FAILED,
     )

@@ -1,4 +1,4 @@
-"""Takes the steps of a plan on a node."""
+"""Runs the steps of a plan on a node."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .exit_codes import ProvisioningError
+from .node_files import UnreadableFileError, UnsafePathError
 from .outcome import StepReport, StepStatus
 from .plan import Do, MakeDirectory, Remove, Run, When, Write
-from .root import UnreadableFileError, UnsafePathError
-from .tries import StepFailedError, try_command
+from .retry import StepFailedError, try_command
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable
 
-    from .node import Node
+    from .node_context import NodeContext
     from .plan import Action, Plan, Step
 
 
@@ -26,32 +26,32 @@ class _OpenGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Done:
-    """What actions came to; `is_acted` is False where their condition was not met."""
+class _ActionResult:
+    """The result of actions; `has_run` is False if their condition was not met."""
 
     detail: str | None = None
-    is_acted: bool = True
+    has_run: bool = True
 
     @classmethod
-    def of_all(cls, parts: Iterable[_Done]) -> _Done:
+    def of_all(cls, parts: Iterable[_ActionResult]) -> _ActionResult:
         gathered = tuple(parts)
         details = " ".join(part.detail for part in gathered if part.detail)
-        return cls(detail=details or None, is_acted=any(part.is_acted for part in gathered))
+        return cls(detail=details or None, has_run=any(part.has_run for part in gathered))
 
 
 class Executor:
-    """Takes steps in order, reports each, and stops at the first failure that is not ignored."""
+    """Runs steps in order, reports each, and stops at the first failure that is not ignored."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._groups: list[_OpenGroup] = []
         self._failed: set[str] = set()
         self.reports: list[StepReport] = []
 
-    def carry_out(self, plan: Plan) -> None:
-        """Take all steps of `plan`; `reports` grows by one for each, those after a failure too.
+    def run(self, plan: Plan) -> None:
+        """Run all steps of `plan`; add a report for each, also for those skipped after a failure.
 
-        Raises ProvisioningError with the exit code of the step that failed.
+        Raises ProvisioningError with the exit code of the failed step.
         """
         failure: ProvisioningError | None = None
         try:
@@ -60,7 +60,7 @@ class Executor:
                     self._skip(step, "An earlier step failed.")
                     continue
                 try:
-                    self._take(step)
+                    self._run_step(step)
                 except ProvisioningError as error:
                     failure = error
         finally:
@@ -68,7 +68,7 @@ class Executor:
         if failure is not None:
             raise failure
 
-    def _take(self, step: Step) -> None:
+    def _run_step(self, step: Step) -> None:
         fallback_of = step.only_after_failure_of
         if fallback_of is not None and fallback_of not in self._failed:
             self._skip(step, f"Only needed after failure of '{fallback_of}'.")
@@ -77,14 +77,14 @@ class Executor:
         clock = self._node.clock
         started, began = clock.now(), clock.monotonic()
         error: StepFailedError | None = None
-        done = _Done()
+        done = _ActionResult()
         try:
-            done = _Done.of_all([self._act(action) for action in step.actions])
+            done = _ActionResult.of_all([self._run_action(action) for action in step.actions])
         except (StepFailedError, ProvisioningError) as failed:
             error = StepFailedError(str(failed), failed.exit_code)
         except (OSError, UnreadableFileError, UnsafePathError) as failed:
             error = StepFailedError(str(failed))
-        if error is None and not done.is_acted:
+        if error is None and not done.has_run:
             self._skip(step, done.detail or "There was nothing to do.")
             return
         if step.event is not None:
@@ -100,7 +100,7 @@ class Executor:
         )
         if error is not None:
             self._failed.add(step.name)
-            # A step whose failure is ignored ignores also a cause with a number of its own.
+            # A step whose failure is ignored also ignores an error with its own exit code.
             if step.exit_code is not None:
                 code = step.exit_code if error.exit_code is None else error.exit_code
                 raise ProvisioningError(code, f"Step '{step.name}' failed. {error}") from error
@@ -126,7 +126,7 @@ class Executor:
         )
 
     def _enter(self, groups: tuple[str, ...]) -> None:
-        """Close the event groups that end here, innermost first, and open those that begin."""
+        """Close the event groups that end here, innermost first, and open new ones."""
         kept = 0
         while kept < min(len(groups), len(self._groups)) and (
             self._groups[kept].event == groups[kept]
@@ -140,25 +140,25 @@ class Executor:
         for event in groups[kept:]:
             self._groups.append(_OpenGroup(event=event, started=started))
 
-    def _act(self, action: Action) -> _Done:
-        root = self._node.root
+    def _run_action(self, action: Action) -> _ActionResult:
+        files = self._node.files
         if isinstance(action, Run):
-            return _Done(detail=try_command(self._node, action))
+            return _ActionResult(detail=try_command(self._node, action))
         if isinstance(action, When):
-            return self._act_when(action)
+            return self._run_when(action)
         if isinstance(action, Do):
-            return _Done(detail=action.function(self._node))
+            return _ActionResult(detail=action.function(self._node))
         if isinstance(action, Write):
-            root.write(action.path, action.text, mode=action.mode)
+            files.write(action.path, action.text, mode=action.mode)
         elif isinstance(action, MakeDirectory):
-            root.make_directory(action.path)
+            files.make_directory(action.path)
         elif isinstance(action, Remove):
-            root.remove(action.path)
-        return _Done()
+            files.remove(action.path)
+        return _ActionResult()
 
-    def _act_when(self, action: When) -> _Done:
+    def _run_when(self, action: When) -> _ActionResult:
         limit = self._node.retries.cap(action.timeout_s)
         result = self._node.runner.run(action.query, timeout_s=limit)
         if not action.is_met(result):
-            return _Done(detail=action.otherwise, is_acted=False)
-        return _Done.of_all([self._act(inner) for inner in action.then])
+            return _ActionResult(detail=action.otherwise, has_run=False)
+        return _ActionResult.of_all([self._run_action(inner) for inner in action.then])

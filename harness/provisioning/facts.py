@@ -1,4 +1,4 @@
-"""What a boot depends on, sampled before anything is changed."""
+"""Facts on which the plan of a boot depends, collected before anything is changed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from .cdi import Engine, detect_support
 from .exit_codes import ExitCode, ProvisioningError
 from .families import OS_RELEASE, Family, family_of
 from .kernel_modules import prove_module
+from .node_files import UnreadableFileError
 from .nvidia import DEFAULT_DRIVER_TYPE, driver_type_for, is_same_kind
 from .prebake import Decision, Wanted, decide, read_record
-from .root import UnreadableFileError
 from .tags import MANAGED_TAG, SKIP_DRIVER_TAG, Metadata, TagLookupError, read_metadata
-from .teardown import Scope, choose_removal, observe
+from .teardown import Scope, choose_removal, observe, render_bool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .configuration import Configuration
-    from .node import Node
+    from .node_context import NodeContext
     from .prebake import Record
 
 ARM64 = frozenset({"aarch64", "arm64"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What a boot depends on, sampled before anything is changed."""
+class NodeFacts:
+    """The facts on which the plan of a boot depends."""
 
     kernel: str
     arch: str
@@ -40,35 +40,36 @@ class Facts:
     driver_type: str
     record: Record | None
     decision: Decision | None
-    """None on a node whose processor there is no driver image for."""
+    """None on a node for whose processor there is no driver image."""
     runtime: toolkit.RuntimeFacts | None
-    """None where containerd's configuration is none of our business: a node without a GPU."""
+    """None on a node without a GPU, where containerd is not configured here."""
     removal: tuple[str, ...]
-    """What a teardown would take away, for the reader of a plan."""
+    """What a teardown would remove, as `plan` prints it."""
 
     @property
     def is_kind_recorded(self) -> bool:
-        """Tell whether the record is of a driver of the kind that this node is to have."""
+        """Return whether the record has the kind of driver that this node wants."""
         return self.record is not None and is_same_kind(self.record.driver_kind, self.driver_type)
 
     def render_readiness(self) -> str:
-        """Render the line that tells how many nodes find a bake that fits them.
+        """Render the readiness line, from which the share of baked nodes is counted.
 
-        It tells the sample taken before the install: images write a record after every full
-        build, so a later look would call a node baked that was not.
+        It uses the record as it was before the install, because a full build writes a record too.
         """
         return (
             f"AKS_GPU_PREBAKE event=managed_gpu driver_type={self.driver_type}"
-            f" marker_present={word(self.record is not None)}"
-            f" driver_kind_match={word(self.is_kind_recorded)}"
+            f" marker_present={render_bool(self.record is not None)}"
+            f" driver_kind_match={render_bool(self.is_kind_recorded)}"
         )
 
 
-def look(node: Node, configuration: Configuration, *, is_read_only: bool) -> Facts:
-    """Sample what the plan depends on.
+def collect_facts(
+    node: NodeContext, configuration: Configuration, *, is_read_only: bool
+) -> NodeFacts:
+    """Collect the facts on which the plan depends.
 
-    Raises ProvisioningError 224 or 230 where the machine's tags are not known, 123 for two
-    managed modes, and ConfigurationError where the fields that name the driver are not set.
+    Raises ProvisioningError 224 or 230 if the machine's tags are unknown, 123 if two managed modes
+    are on, and ConfigurationError if the fields that name the driver are not set.
     """
     kernel, arch = node.kernel(), node.answer("uname", "-m") or ""
     metadata, is_opted_out = look_up_opt_out(node, configuration)
@@ -77,7 +78,7 @@ def look(node: Node, configuration: Configuration, *, is_read_only: bool) -> Fac
         with _lookup(ExitCode.LOOKUP_ENABLE_MANAGED_GPU_EXPERIENCE_TAG):
             mode = services.choose_mode(configuration, is_tagged=metadata.is_on(MANAGED_TAG))
     driver_type = configuration.gpu_driver_type or _type_by_size(metadata)
-    record = read_record(node.root, configuration.gpu_dkms_marker_file)
+    record = read_record(node.files, configuration.gpu_dkms_marker_file)
     decision = None
     if is_opted_out or arch not in ARM64:
         wanted = None if is_opted_out else _wanted(configuration, driver_type, kernel, arch)
@@ -88,36 +89,36 @@ def look(node: Node, configuration: Configuration, *, is_read_only: bool) -> Fac
         )
     scope = teardown_scope(configuration, is_opted_out=is_opted_out)
     has_teardown = decision is not None and decision.action.has_teardown
-    return Facts(
+    return NodeFacts(
         kernel=kernel,
         arch=arch,
         node_name=(node.answer("uname", "-n") or "").lower(),
-        family=family_of(node.root.read_or_empty(OS_RELEASE)),
+        family=family_of(node.files.read_or_empty(OS_RELEASE)),
         is_opted_out=is_opted_out,
         mode=mode,
         driver_type=driver_type,
         record=record,
         decision=decision,
-        runtime=_look_at_runtime(node) if configuration.gpu_node else None,
+        runtime=_runtime_facts(node) if configuration.gpu_node else None,
         removal=choose_removal(scope, observe(node, scope)).describe() if has_teardown else (),
     )
 
 
-def look_up_opt_out(node: Node, configuration: Configuration) -> tuple[Metadata, bool]:
-    """Return the metadata, and whether this node is to have no driver; without a GPU it is.
+def look_up_opt_out(node: NodeContext, configuration: Configuration) -> tuple[Metadata, bool]:
+    """Return the metadata, and whether this node gets no driver (always so without a GPU).
 
-    Raises ProvisioningError 224 where the machine's tags are not known.
+    Raises ProvisioningError 224 if the machine's tags are unknown.
     """
     if not configuration.gpu_node:
         return Metadata(), True
     with _lookup(ExitCode.NVIDIA_DRIVER_INSTALL):
-        metadata = read_metadata(node.root)
+        metadata = read_metadata(node.files)
         return metadata, metadata.is_on(SKIP_DRIVER_TAG)
 
 
 @contextmanager
 def _lookup(code: ExitCode) -> Iterator[None]:
-    """Give a failed lookup its exit code; upstream swallows it and guesses."""
+    """Turn a failed lookup into its exit code; upstream ignores the failure and guesses."""
     try:
         yield
     except TagLookupError as error:
@@ -135,12 +136,12 @@ def _wanted(configuration: Configuration, driver_type: str, kernel: str, arch: s
     return Wanted(driver_type=driver_type, driver_version=version, kernel=kernel, arch=arch)
 
 
-def _look_at_runtime(node: Node) -> toolkit.RuntimeFacts:
+def _runtime_facts(node: NodeContext) -> toolkit.RuntimeFacts:
     try:
-        text = node.root.read(toolkit.CONTAINERD_CONFIG)
+        text = node.files.read(toolkit.CONTAINERD_CONFIG)
     except UnreadableFileError as error:
         raise ProvisioningError(
-            ExitCode.FILE_WATCH_TIMEOUT, f"containerd's configuration is not usable: {error}"
+            ExitCode.FILE_WATCH_TIMEOUT, f"containerd's configuration is not usable. {error}"
         ) from error
     return toolkit.RuntimeFacts(
         text=text,
@@ -153,15 +154,10 @@ def _look_at_runtime(node: Node) -> toolkit.RuntimeFacts:
 
 
 def teardown_scope(configuration: Configuration, *, is_opted_out: bool) -> Scope:
-    """Return how far a teardown goes on this node."""
+    """Return the scope of a teardown on this node."""
     return Scope(
         is_opted_out=is_opted_out,
         is_gpu_node=configuration.gpu_node,
         record_path=configuration.gpu_dkms_marker_file,
         caches=services.CACHE_DIRECTORIES,
     )
-
-
-def word(value: bool) -> str:  # a predicate's answer as text
-    """Render a predicate's answer as log lines have it."""
-    return "true" if value else "false"

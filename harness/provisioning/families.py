@@ -1,4 +1,4 @@
-"""Families of Linux distributions, and how each gets its driver."""
+"""Families of Linux distributions, and the source of the driver of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GRIDD = "nvidia-gridd"
 
 
 class Family(enum.Enum):
-    """Distributions that are provisioned alike."""
+    """Distributions that are provisioned in the same way."""
 
     DEBIAN = "debian"
     AZURE_LINUX = "azure-linux"
@@ -41,7 +41,7 @@ def os_release_fields(text: str) -> dict[str, str]:
 
 
 def family_of(os_release: str) -> Family:
-    """Return the family by an os-release file: its own name first, then those it is like."""
+    """Return the family of an os-release file, by ID and then by ID_LIKE."""
     fields = os_release_fields(os_release)
     names = " ".join(fields[key] for key in ("ID", "ID_LIKE") if key in fields).split()
     return next((_MEMBERS[name] for name in names if name in _MEMBERS), Family.OTHER)
@@ -59,8 +59,8 @@ def driver_source(family: Family) -> DriverSource:
 def units_after_install(family: Family, driver_type: str) -> tuple[str, ...]:
     """Return the units that a driver needs besides those of every family.
 
-    Azure Linux starts the licence daemon itself, and only for GRID drivers: on any other driver
-    it fails and takes the boot with it.
+    On Azure Linux provisioning starts the licence daemon, and only for GRID drivers: with any
+    other driver the daemon fails, and so would the boot.
     """
     if family is Family.AZURE_LINUX and driver_kind(driver_type) == "grid":
         return (GRIDD,)

@@ -1,4 +1,4 @@
-"""What a run leaves to read: log lines and event files."""
+"""The log lines and event files of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable
 
-    from .root import Root
+    from .node_files import NodeFiles
     from .wait import Clock
 
 LOG_PATH = "/var/log/azure/cluster-provision.log"
@@ -20,29 +20,29 @@ EVENT_VERSION = "1.23"
 class Journal:
     """Writes log lines and events.
 
-    A disk that takes neither is no reason to leave a node without its driver, so what cannot be
-    written is said on the console and not raised.
+    A full disk must not leave a node without its driver, so an error is printed on the console
+    and not raised.
     """
 
-    def __init__(self, root: Root, clock: Clock, console: Callable[[str], None]) -> None:
-        self._root = root
+    def __init__(self, files: NodeFiles, clock: Clock, console: Callable[[str], None]) -> None:
+        self._files = files
         self._clock = clock
         self._console = console
 
     def line(self, text: str) -> None:
-        """Say one line on the console and in the log."""
+        """Write one line to the console and to the log."""
         self._console(text)
         try:
-            self._root.append(LOG_PATH, f"{text}\n")
+            self._files.append(LOG_PATH, f"{text}\n")
         except OSError as error:
             self._console(f"The log '{LOG_PATH}' cannot be written: {error}.")
 
     def event(self, task: str, command: str, started: dt.datetime) -> None:
-        """Leave one event file for work that ends now.
+        """Write the event file of work that ends now.
 
-        The name is the start in milliseconds, and one more until it is free: nested and parallel
-        work often starts in one millisecond, and an event that overwrites another is lost. The
-        guest agent reads only names made of digits.
+        The name is the start time in milliseconds, increased until it is unused, because nested
+        and parallel work often starts in the same millisecond. The guest agent reads only names
+        that consist of digits.
         """
         ended = self._clock.now()
         text = json.dumps(
@@ -59,7 +59,7 @@ class Journal:
         )
         milliseconds = int(started.timestamp() * 1000)
         try:
-            while not self._root.create(f"{EVENTS_DIRECTORY}/{milliseconds}.json", text):
+            while not self._files.create(f"{EVENTS_DIRECTORY}/{milliseconds}.json", text):
                 milliseconds += 1
         except OSError as error:
             self._console(f"The event '{task}' cannot be written: {error}.")

@@ -1,4 +1,4 @@
-"""Kernel modules of the driver: what DKMS, modinfo and the running kernel say about them."""
+"""Kernel modules of the driver, as DKMS, modinfo and the running kernel report them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .nvidia import KERNELS_DIRECTORY
 
 if TYPE_CHECKING:
     from .command import Runner
-    from .root import Root
+    from .node_files import NodeFiles
 
 MODULE = "nvidia"
 UNLOAD_ORDER = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", MODULE)
-"""Dependents before what they depend on; exact names, so that `nvidia_wmi_ec_backlight`, a
-laptop's backlight that comes with the kernel, is never taken for a part of the driver."""
+"""Modules before those they depend on. The names are exact, because `nvidia_wmi_ec_backlight`, a
+laptop's backlight, is a module of the kernel and not of the driver."""
 
 QUERY_TIMEOUT_S = 60.0
 _DKMS_LINE = re.compile(
@@ -28,7 +28,7 @@ _RESIDENT_VERSION = re.compile(r"NVRM version:.*?\s(\d+(?:\.\d+)+)\s")
 
 
 class DkmsState(enum.Enum):
-    """How far DKMS has brought a module for one kernel."""
+    """The state of a module for one kernel in DKMS."""
 
     ADDED = "added"
     BUILT = "built"
@@ -47,9 +47,9 @@ class DkmsEntry:
 
 
 def parse_dkms_status(text: str) -> tuple[DkmsEntry, ...]:
-    """Read `dkms status` of DKMS 2 (`nvidia, 1.2, …`) and of DKMS 3 (`nvidia/1.2, …`).
+    """Parse `dkms status` of DKMS 2 (`nvidia, 1.2, …`) and of DKMS 3 (`nvidia/1.2, …`).
 
-    Lines of another form, such as the warnings that DKMS mixes in, are left out.
+    Lines of another form, such as warnings of DKMS, are ignored.
     """
     entries = []
     for line in text.splitlines():
@@ -69,7 +69,7 @@ def parse_dkms_status(text: str) -> tuple[DkmsEntry, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleFile:
-    """What `modinfo` says about a module on disk; None for what it does not say."""
+    """The fields of a module on disk by `modinfo`; None for a missing field."""
 
     version: str | None
     vermagic: str | None
@@ -82,7 +82,7 @@ class ModuleFile:
 
 
 def parse_modinfo(text: str) -> ModuleFile:
-    """Read the fields of `modinfo` that tell a module's version and kernel."""
+    """Parse a module's version and vermagic from the output of `modinfo`."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         key, separator, value = line.partition(":")
@@ -95,16 +95,16 @@ def parse_modinfo(text: str) -> ModuleFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleProof:
-    """The state of the driver's module for one kernel, as the node's own tools see it."""
+    """The state of the driver's module for one kernel, as the tools on the node report it."""
 
     is_linker_ready: bool
     file: ModuleFile | None
     dkms: tuple[DkmsEntry, ...]
 
     def is_installed(self, *, version: str, kernel: str, arch: str) -> bool:
-        """Tell whether DKMS has this module installed, not merely added or built.
+        """Return whether DKMS has this module installed, not only added or built.
 
-        `dkms status` exits 0 whatever it lists, so its exit code proves nothing.
+        `dkms status` exits with 0 for any list, so its exit code proves nothing.
         """
         return any(
             entry.module == MODULE
@@ -115,10 +115,10 @@ class ModuleProof:
 
 
 def prove_module(runner: Runner, kernel: str, *, is_read_only: bool) -> ModuleProof:
-    """Ask the node's tools about the module for `kernel`.
+    """Collect the state of the module for `kernel` from the tools on the node.
 
-    With `is_read_only` the linker's cache is read through but not rewritten. A tool that fails
-    or is missing leaves its part unproven; nothing is raised.
+    With `is_read_only` the linker's cache is only read, not rewritten. If a tool fails or is
+    missing, its part of the result stays empty; nothing is raised.
     """
     linker = ("ldconfig", "-N", "-X") if is_read_only else ("ldconfig",)
     linker_result = runner.run(linker, timeout_s=QUERY_TIMEOUT_S)
@@ -159,10 +159,10 @@ def driver_modules(modules: tuple[LoadedModule, ...]) -> tuple[LoadedModule, ...
 
 
 def is_busy(modules: tuple[LoadedModule, ...]) -> bool:
-    """Tell whether something besides the driver's own modules holds one of them.
+    """Return whether anything besides the driver's own modules uses one of them.
 
-    The dependents keep `nvidia` at one to three references, and idle modules have their device
-    nodes too, so neither a count above zero nor `/dev/nvidia0` means that anyone uses the GPU
+    The dependent modules hold one to three references of `nvidia`, and idle modules have device
+    nodes too. So neither a count above zero nor `/dev/nvidia0` means that the GPU is in use
     (AgentBaker 8955).
     """
     ours = {module.name for module in modules}
@@ -172,17 +172,17 @@ def is_busy(modules: tuple[LoadedModule, ...]) -> bool:
     )
 
 
-def read_loaded(root: Root) -> tuple[LoadedModule, ...]:
+def read_loaded(files: NodeFiles) -> tuple[LoadedModule, ...]:
     """Return the driver's modules that are loaded now, in unload order."""
-    return driver_modules(parse_proc_modules(root.read_or_empty("/proc/modules")))
+    return driver_modules(parse_proc_modules(files.read_or_empty("/proc/modules")))
 
 
-def read_resident_version(root: Root) -> str | None:
-    """Return the version of the loaded driver, or None where none is loaded or it does not say."""
-    version = root.read_or_empty("/sys/module/nvidia/version").strip()
+def read_resident_version(files: NodeFiles) -> str | None:
+    """Return the version of the loaded driver, or None if none is loaded or it is unknown."""
+    version = files.read_or_empty("/sys/module/nvidia/version").strip()
     if version:
         return version
-    match = _RESIDENT_VERSION.search(root.read_or_empty("/proc/driver/nvidia/version"))
+    match = _RESIDENT_VERSION.search(files.read_or_empty("/proc/driver/nvidia/version"))
     return match[1] if match else None
 
 
@@ -191,19 +191,19 @@ def module_directory(kernel: str) -> str:
     return f"{KERNELS_DIRECTORY}/{kernel}/updates/dkms"
 
 
-def installed_files(root: Root, kernel: str) -> tuple[str, ...]:
+def installed_files(files: NodeFiles, kernel: str) -> tuple[str, ...]:
     """Return the paths of the driver's modules that DKMS installed for a kernel."""
-    return root.matching(module_directory(kernel), "nvidia*.ko*")
+    return files.matching(module_directory(kernel), "nvidia*.ko*")
 
 
-def kernels(root: Root) -> tuple[str, ...]:
+def kernels(files: NodeFiles) -> tuple[str, ...]:
     """Return the kernels that have a module folder."""
-    return root.names(KERNELS_DIRECTORY)
+    return files.names(KERNELS_DIRECTORY)
 
 
-def newest_kernel_with_headers(root: Root) -> str | None:
-    """Return the newest kernel, by version sort, that a module can be built for."""
-    buildable = [k for k in kernels(root) if root.exists(f"{KERNELS_DIRECTORY}/{k}/build")]
+def newest_kernel_with_headers(files: NodeFiles) -> str | None:
+    """Return the newest kernel, by version sort, that has headers to build a module."""
+    buildable = [k for k in kernels(files) if files.exists(f"{KERNELS_DIRECTORY}/{k}/build")]
     return max(buildable, key=version_key, default=None)
 
 

@@ -1,4 +1,4 @@
-"""Partitioning of a GPU into instances (MIG): the unit, its profile, and what the unit runs."""
+"""Partitioning of a GPU into instances (MIG): the unit, its profile, and its commands."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ INSTANCES = {
     "MIG4g": "5",
     "MIG7g": "0",
 }
-"""GPU instance profile ids by the profile that a node pool asks for."""
+"""Ids of GPU instance profiles, by the profile that a node pool requests."""
 
 
 class UnknownProfileError(ValueError):
-    """A profile that no GPU instances belong to."""
+    """The profile is unknown."""
 
 
 def partition_commands(profile: str) -> tuple[tuple[str, ...], ...]:
@@ -49,17 +49,17 @@ def partition_commands(profile: str) -> tuple[tuple[str, ...], ...]:
 
 
 def partition(runner: Runner, profile: str) -> None:
-    """Do the unit's work.
+    """Partition the GPU.
 
-    Raises UnknownProfileError, and CommandError where the GPU refuses, as it does between
-    switching MIG on and the next reboot.
+    Raises UnknownProfileError, and CommandError if the GPU refuses, which is expected from the
+    time MIG is switched on until the next reboot.
     """
     for argv in partition_commands(profile):
         runner.run(argv, timeout_s=PARTITION_LIMIT_S).check("Partitioning the GPU")
 
 
 def render_unit(program: Sequence[str]) -> str:
-    """Render the unit; it is done before the device plugin counts the devices."""
+    """Render the unit, which runs before the device plugin counts the devices."""
     return (
         "[Unit]\n"
         "Description=Partition the GPU into instances\n"
@@ -77,7 +77,7 @@ def render_unit(program: Sequence[str]) -> str:
 
 
 def render_profile(configuration: Configuration) -> str:
-    """Render the drop-in that tells the unit its profile; the layout is passed on unused."""
+    """Render the drop-in with the profile of the unit; the layout is set but not used."""
     layout = configuration.nvidia_mig_profile_layout or ""
     return (
         "[Service]\n"
@@ -89,14 +89,14 @@ def render_profile(configuration: Configuration) -> str:
 def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step]:
     """Return the steps of a node that partitions its GPU.
 
-    The unit is started once: until the reboot that switches MIG on it is expected to fail, and
-    no further try could help.
+    The unit is started once: until the reboot that switches MIG on, it is expected to fail, and
+    a retry cannot help.
     """
     restart = Run(
         argv=("systemctl", "restart", UNIT),
         retry=Retry(timeout_s=START_LIMIT_S),
         is_optional=True,
-        warning=f"{UNIT} did not partition the GPU yet; it will after the reboot.",
+        warning=f"{UNIT} did not partition the GPU yet; it runs again after the reboot.",
     )
     partition_gpu = Step(
         name="partition-gpu",
@@ -115,7 +115,7 @@ def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step
 
 
 def reboot_step() -> Step:
-    """Return the step that reboots a node whose GPU does not run in MIG mode yet."""
+    """Return the step that reboots a node whose GPU is not in MIG mode yet."""
     return Step(
         name="schedule-reboot",
         actions=(

@@ -1,4 +1,4 @@
-"""Facts about NVIDIA drivers on AKS nodes: kinds, images, where things lie."""
+"""NVIDIA drivers on AKS nodes: kinds, images and paths."""
 
 from __future__ import annotations
 
@@ -48,11 +48,10 @@ _A10_SIZES = frozenset(
 
 
 def driver_kind(driver_type: str | None) -> str | None:
-    """Map a driver type to the kind that types are compared by; None for none or an empty one.
+    """Return the kind of a driver type, by which types are compared; None if there is no type.
 
-    `cuda` and `cuda-lts` are the same kind of driver. A record says `cuda` where the node asks
-    for `cuda-lts`; compared raw they never match and the fast path never fires (AgentBaker
-    8787).
+    `cuda` and `cuda-lts` are the same kind. A record has `cuda` if the node wants `cuda-lts`;
+    compared directly they never match, and the fast path is never used (AgentBaker 8787).
     """
     if not driver_type:
         return None
@@ -63,7 +62,7 @@ def driver_kind(driver_type: str | None) -> str | None:
 
 
 def is_same_kind(one: str | None, other: str) -> bool:
-    """Tell whether two driver types are of one kind; unknown kinds are never the same."""
+    """Return whether two driver types have the same kind; unknown kinds never do."""
     kind = driver_kind(one)
     return kind is not None and kind == driver_kind(other)
 
@@ -82,10 +81,10 @@ def driver_type_for(vm_size: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DriverImage:
-    """The container image that carries one driver.
+    """The container image of one driver.
 
-    Its canonical name is the same in every cloud; a sovereign cloud pulls it from a registry
-    of its own and re-tags it, so that every later step knows it by one name.
+    Its canonical name is the same in every cloud. A sovereign cloud pulls it from its own registry
+    and tags it with the canonical name, which all later steps use.
     """
 
     driver_type: str
@@ -104,5 +103,5 @@ class DriverImage:
 
     @property
     def pull_reference(self) -> str:
-        """Return the reference that this node's registry answers to."""
+        """Return the reference in the registry of this node."""
         return f"{self.registry.rstrip('/')}/aks/aks-gpu-{self.driver_type}:{self.tag}"

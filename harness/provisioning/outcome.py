@@ -1,4 +1,4 @@
-"""What a run says about itself: steps, decision, record and exit code, as JSON."""
+"""The outcome of a run as JSON: steps, decision, record and exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StepStatus(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """One step as it went; `detail` is a sentence, or None where there is nothing to add."""
+    """The report of one step; `detail` is a sentence, or None."""
 
     name: str
     status: StepStatus
@@ -46,16 +46,24 @@ class StepReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The whole of one run."""
+    """The outcome of one run."""
 
     command: str
+    """The command that ran."""
     exit_code: ExitCode
+    """The number of its exit code."""
     error: str | None
+    """Why it failed, or null."""
     decision: Decision | None
+    """Action and reason, or null if nothing was decided."""
     steps: tuple[StepReport, ...]
+    """Each step: status (`done`, `skipped`, `failed`), start, duration and detail."""
     record: Record | None
+    """The prebake record at the end, or null."""
     kernel: str | None
+    """The running kernel."""
     version: str
+    """The version of provisioning."""
 
     def to_json(self) -> str:
         """Render the document that the host reads from the node."""

@@ -1,7 +1,6 @@
-"""Plans as data: steps in an order that respects their needs, made of actions.
+"""Plans as data: steps, ordered by their dependencies, and their actions.
 
-What `boot` does and what `plan` prints come from the same steps, so neither can drift from the
-other. Nothing here acts; `executor` does.
+`boot` runs the same steps that `plan` prints. Nothing here runs anything; `executor` does.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ if TYPE_CHECKING:
 
     from .command import CommandResult
     from .exit_codes import ExitCode
-    from .node import Node
+    from .node_context import NodeContext
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """How often a command is tried, the pause between tries, the limit of each, in seconds."""
+    """The number of attempts, the pause between them and the limit of each, in seconds."""
 
     attempts: int = 1
     pause_s: float = 0.0
@@ -29,12 +28,14 @@ class Retry:
     def describe(self) -> str:
         if self.attempts == 1:
             return f"limit {self.timeout_s:g} s"
-        return f"{self.attempts} tries, {self.pause_s:g} s apart, limit {self.timeout_s:g} s each"
+        return (
+            f"{self.attempts} attempts, {self.pause_s:g} s apart, limit {self.timeout_s:g} s each"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Why a failed command must not be tried again, and the exit code where it has its own."""
+class PermanentFailure:
+    """A failure that a retry cannot repair; `exit_code` is set if it has its own."""
 
     message: str
     exit_code: ExitCode | None = None
@@ -42,11 +43,11 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One command that has to succeed, unless it `is_optional`.
+    """One command that must succeed, unless it `is_optional`.
 
-    `elsewhere` is the program to try where the first word is not found on PATH. `tidy` are
-    commands that undo what a failed try may leave behind. `judge` looks at each try, good or
-    bad, and may end the tries for good.
+    `fallback_program` is run if the program is not found on PATH. `cleanup` are commands to run
+    after a failed attempt. `judge` checks the result of each attempt, also of a successful one,
+    and may return a failure that ends the attempts.
     """
 
     argv: tuple[str, ...]
@@ -54,9 +55,9 @@ class Run:
     env: tuple[tuple[str, str], ...] = ()
     is_optional: bool = False
     warning: str | None = None
-    elsewhere: str | None = None
-    tidy: tuple[tuple[str, ...], ...] = ()
-    judge: Callable[[Node, CommandResult], Verdict | None] | None = None
+    fallback_program: str | None = None
+    cleanup: tuple[tuple[str, ...], ...] = ()
+    judge: Callable[[NodeContext, CommandResult], PermanentFailure | None] | None = None
 
     def describe(self) -> tuple[str, ...]:
         assignments = [f"{key}={shlex.quote(value)}" for key, value in self.env]
@@ -88,7 +89,7 @@ class MakeDirectory:
 
 @dataclass(frozen=True, kw_only=True)
 class Remove:
-    """Remove a file or a tree; silent where nothing is there."""
+    """Remove a file or a tree, if it exists."""
 
     path: str
 
@@ -98,10 +99,10 @@ class Remove:
 
 @dataclass(frozen=True, kw_only=True)
 class When:
-    """Actions that are taken only where the node answers a question in a certain way.
+    """Actions that run only if the result of a command meets a condition.
 
-    `condition` ends the words 'where …'; `otherwise` is the sentence for a node where it is not
-    so. A step of which nothing is taken counts as skipped.
+    `condition` completes the line 'if …:' of the plan; `otherwise` is the detail to report if it
+    is not met. A step of which no action runs counts as skipped.
     """
 
     query: tuple[str, ...]
@@ -114,30 +115,30 @@ class When:
     def describe(self) -> tuple[str, ...]:
         inner = [f"  {line}" for action in self.then for line in action.describe()]
         query = f"{shlex.join(self.query)}  # limit {self.timeout_s:g} s"
-        return (query, f"where {self.condition}:", *inner)
+        return (query, f"if {self.condition}:", *inner)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Do:
-    """Work that is more than commands in a row; `words` say for the reader what it comes to.
+    """Work that is more than a list of commands; `description` is what `plan` prints of it.
 
     The function returns a detail for the report, or raises ProvisioningError.
     """
 
-    words: tuple[str, ...]
-    function: Callable[[Node], str | None]
+    description: tuple[str, ...]
+    function: Callable[[NodeContext], str | None]
 
     def describe(self) -> tuple[str, ...]:
-        return self.words
+        return self.description
 
 
-def say(line: str) -> Do:
-    """Return the action that leaves a line in the log."""
+def log_line(line: str) -> Do:
+    """Return the action that writes a line to the log."""
 
-    def act(node: Node) -> None:
+    def act(node: NodeContext) -> None:
         node.journal.line(line)
 
-    return Do(words=(f"log {line}",), function=act)
+    return Do(description=(f"log {line}",), function=act)
 
 
 Action = Run | Write | MakeDirectory | Remove | When | Do
@@ -145,12 +146,12 @@ Action = Run | Write | MakeDirectory | Remove | When | Do
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One piece of the work.
+    """One step of a plan.
 
-    `needs` are steps that come before this one where the plan has them. A failure ends the run
-    with `exit_code`, or is only reported where that is None. `only_after_failure_of` makes the
-    step a fallback. `event` names its event file; `groups` name the events that span it and its
-    neighbours, outermost first.
+    `needs` are steps that must come before this one if the plan has them. A failure ends the run
+    with `exit_code`, or is only reported if that is None. `only_after_failure_of` makes the step a
+    fallback. `event` is the name of its event; `groups` are the names of events that span several
+    steps, outermost first.
     """
 
     name: str
@@ -163,12 +164,12 @@ class Step:
 
     @property
     def predecessors(self) -> tuple[str | None, ...]:
-        """Return the steps that come before this one, what it is a fallback of among them."""
+        """Return the steps that come before this one, including the one it is a fallback of."""
         return (*self.needs, self.only_after_failure_of)
 
     @property
     def command(self) -> str:
-        """Return the words by which events name this step's work."""
+        """Return the command that the event of this step names."""
         for action in self.actions:
             if isinstance(action, Run):
                 return shlex.join(action.argv)
@@ -187,23 +188,22 @@ class Step:
 
 
 class PlanError(ValueError):
-    """Steps that cannot be brought into an order: a defect of the code that made them."""
+    """The steps cannot be ordered: a defect of the code that made them."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in the order in which they are taken."""
+    """Steps in the order in which they run."""
 
     steps: tuple[Step, ...] = field(default=())
 
     @classmethod
     def order(cls, steps: list[Step]) -> Plan:
-        """Order steps so that each comes after its needs, else as they were given.
+        """Order steps so that each comes after its needs, and otherwise as given.
 
-        A need that the plan does not have is no obstacle: whether a node takes that step was
-        decided before.
+        A need that is not in the plan is ignored: the plan of this node does not have that step.
 
-        Raises PlanError for two steps of one name and for needs that go round in a circle.
+        Raises PlanError for two steps with one name and for a cycle of needs.
         """
         names = [step.name for step in steps]
         if len(set(names)) != len(names):
@@ -215,7 +215,7 @@ class Plan:
             open_names = {step.name for step in waiting}
             ready = next((s for s in waiting if open_names.isdisjoint(s.predecessors)), None)
             if ready is None:
-                raise PlanError(f"The needs of {sorted(open_names)} go round in a circle.")
+                raise PlanError(f"The needs of {sorted(open_names)} form a cycle.")
             waiting.remove(ready)
             ordered.append(ready)
         return cls(tuple(ordered))

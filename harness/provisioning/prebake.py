@@ -1,4 +1,4 @@
-"""The prebake record, and the decision that it leads a booting node to."""
+"""The prebake record, and the decision of a boot that is based on it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import enum
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
+from .node_files import UnreadableFileError
 from .nvidia import is_same_kind
-from .root import UnreadableFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .kernel_modules import ModuleProof
-    from .root import Root
+    from .node_files import NodeFiles
 
 DEFAULT_RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
 PROVISIONAL_RECORD = "state=building\n"
-"""What a bake writes before it builds. It reads as corrupt, so a bake that was killed leaves a
-node that knows it has something to remove."""
+"""The record that a bake writes before it builds. It is corrupt, so that after a killed bake the
+node knows that there is something to remove."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What a record file says; None for a field that is absent, empty or has whitespace in it."""
+    """The fields of a record; None for a field that is absent, empty or contains whitespace."""
 
     kernel: str | None = None
     driver_version: str | None = None
@@ -43,9 +43,9 @@ class Record:
 
 
 def parse_record(text: str) -> Record:
-    """Read a record; any text gives one, at worst a corrupt one.
+    """Parse a record; any text gives one, possibly a corrupt one.
 
-    The first occurrence of a key wins, even with a bad value. Unknown keys are ignored.
+    The first occurrence of a key wins, even if its value is bad. Unknown keys are ignored.
     """
     known = {field.name for field in fields(Record)}
     values: dict[str, str | None] = {}
@@ -57,22 +57,22 @@ def parse_record(text: str) -> Record:
     return Record(**values)
 
 
-def read_record(root: Root, path: str) -> Record | None:
-    """Return the record at `path`; None where there is no file, a corrupt one if unreadable."""
+def read_record(files: NodeFiles, path: str) -> Record | None:
+    """Return the record at `path`; None if there is no file, a corrupt one if unreadable."""
     try:
-        text = root.read(path)
+        text = files.read(path)
     except UnreadableFileError:
         return Record()
     return None if text is None else parse_record(text)
 
 
-def write_record(root: Root, path: str, record: Record) -> None:
-    """Write a record so that no reader ever sees half of one."""
-    root.write(path, record.render())
+def write_record(files: NodeFiles, path: str, record: Record) -> None:
+    """Write a record atomically."""
+    files.write(path, record.render())
 
 
 class Action(enum.Enum):
-    """What a node does about its driver."""
+    """What a boot does with the driver."""
 
     NOTHING = "nothing"
     TEARDOWN = "teardown"
@@ -86,7 +86,7 @@ class Action(enum.Enum):
 
 
 class Reason(enum.Enum):
-    """Which row of the decision table was the first to match."""
+    """The first row of the decision table that matched."""
 
     OPTED_OUT = "opted_out"
     NO_RECORD = "no_record"
@@ -103,7 +103,7 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What the node does and why; no reason where there is nothing to do."""
+    """What the node does and why; there is no reason if there is nothing to do."""
 
     action: Action
     reason: Reason | None = None
@@ -122,7 +122,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The driver that a managed node is to have, and the kernel it runs."""
+    """The driver that a managed node wants, and the kernel that it runs."""
 
     driver_type: str
     driver_version: str
@@ -133,10 +133,10 @@ class Wanted:
 def decide(
     wanted: Wanted | None, record: Record | None, prove: Callable[[], ModuleProof]
 ) -> Decision:
-    """Choose by the first row of the decision table that matches; never raises, never aborts.
+    """Decide by the first row of the decision table that matches; raises nothing.
 
-    `wanted` is None for a node without a GPU and for one that opted out. The module is asked
-    about only where the record leaves the fast path open, since asking costs commands.
+    `wanted` is None for a node without a GPU and for one that opted out. `prove` runs commands,
+    so it is called only if the record allows the fast path.
     """
     if wanted is None:
         if record is None:

@@ -1,6 +1,8 @@
-"""Precompiled driver containers: one image, and one DaemonSet, for each kernel in a cluster.
+"""Precompiled driver containers: one image and one DaemonSet for each kernel in a cluster.
 
-Pure decisions on what nodes and the registry say.
+These are the decisions of the GPU operator as pure functions: group nodes by kernel, choose the
+precompiled image or the build on the node, and delete a DaemonSet that serves no node. No command of
+provisioning uses them yet; they are for e2e suites of clusters that use precompiled drivers.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ _ARCHITECTURE = re.compile(r"[.-]?(?:x86_64|amd64|aarch64|arm64)")
 
 
 class PrecompiledError(ValueError):
-    """The nodes do not tell which precompiled driver they need; the message names one."""
+    """The precompiled driver of a node cannot be determined; the message names the node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrecompiledImage:
-    """A driver that was compiled for one kernel of one system."""
+    """A driver that was compiled for one kernel of one distribution."""
 
     repository: str
     image: str
@@ -40,7 +42,7 @@ class PrecompiledImage:
 def os_tag(os_release: str) -> str:
     """Return the tag of a system, such as `ubuntu22.04`, by its os-release file.
 
-    Raises PrecompiledError where the file has no name or version.
+    Raises PrecompiledError if the file has no name or version.
     """
     fields = os_release_fields(os_release)
     name, version = fields.get("ID"), fields.get("VERSION_ID")
@@ -50,7 +52,7 @@ def os_tag(os_release: str) -> str:
 
 
 def kernel_suffix(kernel: str) -> str:
-    """Return what a DaemonSet's name ends with: the kernel, as a DNS name may have it."""
+    """Return the suffix of a DaemonSet's name: the kernel, as a valid DNS name."""
     return _ARCHITECTURE.sub("", kernel).replace("_", ".").lower()
 
 
@@ -90,8 +92,8 @@ def group_by_kernel(nodes: Iterable[ClusterNode], *, is_label_required: bool) ->
     A node without the label is an error under a ClusterPolicy (`is_label_required`) and is left
     out with a warning under an NVIDIADriver.
 
-    Raises PrecompiledError, also for one kernel on two systems, whose drivers one DaemonSet
-    cannot both carry.
+    Raises PrecompiledError, also for one kernel on two distributions, because a DaemonSet has
+    only one driver image.
     """
     members: dict[str, list[ClusterNode]] = {}
     warnings = []
@@ -118,7 +120,7 @@ def group_by_kernel(nodes: Iterable[ClusterNode], *, is_label_required: bool) ->
 
 @dataclass(frozen=True, kw_only=True)
 class DriverChoice:
-    """How one group gets its driver: `image` is None where it is compiled on the node."""
+    """How one group gets its driver; `image` is None if it is compiled on the node."""
 
     group: KernelGroup
     image: PrecompiledImage | None
@@ -133,9 +135,9 @@ def choose_driver(
     version: str,
     is_available: Callable[[str], bool],
 ) -> DriverChoice:
-    """Choose the precompiled image, or the conventional build where the registry has none.
+    """Choose the precompiled image, or the conventional build if the registry has none.
 
-    Upstream has no fallback: the group's pods would wait for an image that nobody pushed.
+    Upstream has no fallback: the pods of the group would wait for an image that does not exist.
     """
     precompiled = PrecompiledImage(
         repository=repository,
@@ -159,5 +161,5 @@ def choose_driver(
 
 
 def may_delete(*, desired: int, misscheduled: int) -> bool:
-    """Tell whether a DaemonSet may go: it has no node to serve and runs on none it should not."""
+    """Return whether a DaemonSet may be deleted: no node wants it and none runs it."""
     return desired == 0 and misscheduled == 0

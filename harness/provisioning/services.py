@@ -1,4 +1,4 @@
-"""The services of the managed GPU experience: packages, drop-ins, start and switch-off."""
+"""The services of the managed GPU experience: packages, drop-ins, start and stop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .exit_codes import ExitCode, ProvisioningError
 from .nvidia import PAYLOAD_DIRECTORY
 from .plan import Do, Remove, Retry, Run, Step, Write
+from .retry import StepFailedError, try_command
 from .systemd import (
     drop_in,
     enqueue,
@@ -17,11 +18,10 @@ from .systemd import (
     stop,
     where_loaded,
 )
-from .tries import StepFailedError, try_command
 
 if TYPE_CHECKING:
     from .configuration import Configuration
-    from .node import Node
+    from .node_context import NodeContext
 
 DEVICE_PLUGIN = "nvidia-device-plugin"
 DRA_DRIVER = "dra-driver-nvidia-gpu"
@@ -69,13 +69,13 @@ assert PAYLOAD_DIRECTORY not in CACHE_DIRECTORIES  # noqa: S101  # removed on an
 def choose_mode(configuration: Configuration, *, is_tagged: bool) -> Mode | None:
     """Choose the mode from the configuration and the machine's tag; None for off.
 
-    Raises ProvisioningError where both are on: two owners of one GPU would hand it out twice.
+    Raises ProvisioningError if both are on, because two services would allocate the same GPU.
     """
     is_managed = is_tagged or configuration.enable_managed_gpu
     if is_managed and configuration.enable_managed_gpu_dra:
         raise ProvisioningError(
             ExitCode.ENABLE_MANAGED_GPU_EXPERIENCE,
-            "The managed GPU experience and its DRA mode are both on; a node has one or the other.",
+            "The managed GPU experience and its DRA mode are both on; enable only one of them.",
         )
     if configuration.enable_managed_gpu_dra:
         return Mode.DRA
@@ -141,7 +141,7 @@ def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[S
             actions=(
                 _mode_drop_in(configuration, mode, node_name),
                 drop_in(DCGM_EXPORTER, "10-aks-override.conf", render_exporter()),
-                Do(words=(f"label the node {EXPORTER_LABEL}",), function=_label_node),
+                Do(description=(f"label the node {EXPORTER_LABEL}",), function=_label_node),
                 Write(path=MARKER_PATH, text=""),
             ),
             exit_code=ExitCode.NVIDIA_DCGM_EXPORTER_FAIL,
@@ -185,7 +185,7 @@ def _mode_drop_in(configuration: Configuration, mode: Mode, node_name: str) -> W
 
 
 def _start_owner(mode: Mode) -> Step:
-    """Return the step that starts whatever hands out GPUs; DRA needs a healthy kubelet first."""
+    """Return the step that starts the allocator of GPUs; DRA needs a healthy kubelet first."""
     event = f"AKS.CSE.start.{mode.unit}"
     if mode is Mode.DEVICE_PLUGIN:
         return Step(
@@ -210,7 +210,7 @@ def _start_owner(mode: Mode) -> Step:
 
 
 def steps_off() -> list[Step]:
-    """Return the steps that take the managed services off a node that has their units."""
+    """Return the steps that stop and disable the managed services if their units exist."""
     stops = [
         Step(
             name=f"stop-{unit}",
@@ -235,28 +235,28 @@ def steps_off() -> list[Step]:
 def _install_packages(mode: Mode) -> Do:
     words = tuple(f"apt-get install {package} from /opt/{package}" for package in mode.packages)
     return Do(
-        words=("where a unit of the services is missing:", *(f"  {word}" for word in words)),
+        description=("if a unit of the services is missing:", *(f"  {word}" for word in words)),
         function=lambda node: _install_from_cache(node, mode),
     )
 
 
-def _install_from_cache(node: Node, mode: Mode) -> str | None:
+def _install_from_cache(node: NodeContext, mode: Mode) -> str | None:
     units = (mode.unit, DCGM, DCGM_EXPORTER)
     if all(says_loaded(node.runner.run(is_loaded_query(u), timeout_s=30)) for u in units):
-        return "All units are there."
+        return "All units exist."
     archives = []
     for package in mode.packages:
         cached = [
             path
             for directory in (f"/opt/{package}", f"/opt/{package}/downloads")
-            for path in node.root.matching(directory, f"{package}_*.deb")
+            for path in node.files.matching(directory, f"{package}_*.deb")
         ]
         if not cached:
             raise ProvisioningError(
                 ExitCode.MANAGED_NVIDIA_EXP_INSTALL_FAIL,
                 f"The package '{package}' is not in the image's cache '/opt/{package}'.",
             )
-        archives.append(str(node.root.at(cached[-1])))
+        archives.append(str(node.files.at(cached[-1])))
     try:
         return try_command(node, apt_install(*archives))
     except StepFailedError as error:
@@ -272,16 +272,16 @@ def apt_install(*packages: str) -> Run:
     )
 
 
-def _label_node(node: Node) -> None:
-    """Add the exporter's label to those that kubelet registers the node with."""
-    text = node.root.read(KUBELET_DEFAULTS) or ""
+def _label_node(node: NodeContext) -> None:
+    """Add the label of the exporter to the labels with which kubelet registers the node."""
+    text = node.files.read(KUBELET_DEFAULTS) or ""
     labelled = add_node_label(text, EXPORTER_LABEL)
     if labelled != text:
-        node.root.write(KUBELET_DEFAULTS, labelled)
+        node.files.write(KUBELET_DEFAULTS, labelled)
 
 
 def add_node_label(text: str, label: str) -> str:
-    """Return kubelet's defaults with one more node label; unchanged where it is there."""
+    """Return kubelet's defaults with the node label added, or unchanged if it is set."""
     name = "KUBELET_NODE_LABELS="
     lines = text.splitlines()
     for number, line in enumerate(lines):

@@ -1,4 +1,4 @@
-"""What is installed on the node, for which kernel, and what a boot would decide."""
+"""The status of the node: the installed driver, its kernels, and what a boot would decide."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .cdi import plugin_environment, toolkit_environment
 from .configuration import ConfigurationError
 from .exit_codes import ExitCode, ProvisioningError
-from .facts import look
+from .facts import collect_facts
 from .kernel_modules import (
     installed_files,
     kernels,
@@ -21,15 +21,15 @@ from .toolkit import has_spec
 
 if TYPE_CHECKING:
     from .configuration import Configuration
-    from .node import Node
+    from .node_context import NodeContext
     from .toolkit import RuntimeFacts
 
 
-def status(node: Node, configuration: Configuration) -> dict[str, object]:
-    """Look at the node and return a document for JSON; change nothing, raise nothing."""
+def status(node: NodeContext, configuration: Configuration) -> dict[str, object]:
+    """Return the status of the node as a document for JSON; change nothing, raise nothing."""
     kernel = node.kernel()
     proof = prove_module(node.runner, kernel, is_read_only=True)
-    record = read_record(node.root, configuration.gpu_dkms_marker_file)
+    record = read_record(node.files, configuration.gpu_dkms_marker_file)
     return {
         "kernel": kernel,
         "arch": node.answer("uname", "-m"),
@@ -44,7 +44,7 @@ def status(node: Node, configuration: Configuration) -> dict[str, object]:
             }
             for entry in proof.dkms
         ],
-        "has_dkms_tree": node.root.exists(DKMS_TREE),
+        "has_dkms_tree": node.files.exists(DKMS_TREE),
         "module": (
             None
             if proof.file is None
@@ -52,19 +52,19 @@ def status(node: Node, configuration: Configuration) -> dict[str, object]:
         ),
         "module_files": {
             name: list(files)
-            for name in kernels(node.root)
-            if (files := installed_files(node.root, name))
+            for name in kernels(node.files)
+            if (files := installed_files(node.files, name))
         },
-        "loaded": {module.name: module.references for module in read_loaded(node.root)},
-        "resident_version": read_resident_version(node.root),
+        "loaded": {module.name: module.references for module in read_loaded(node.files)},
+        "resident_version": read_resident_version(node.files),
         "has_cdi_spec": has_spec(node),
         "boot": _boot(node, configuration),
     }
 
 
-def _boot(node: Node, configuration: Configuration) -> dict[str, object]:
+def _boot(node: NodeContext, configuration: Configuration) -> dict[str, object]:
     try:
-        facts = look(node, configuration, is_read_only=True)
+        facts = collect_facts(node, configuration, is_read_only=True)
     except ProvisioningError as error:
         return {"decision": None, "exit_code": int(error.exit_code), "error": str(error)}
     except ConfigurationError as error:

@@ -1,10 +1,10 @@
-"""Units: what starts and stops them, and drop-ins that change them."""
+"""systemd units: commands that start and stop them, and drop-ins."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .node import ANSWER_TIMEOUT_S
+from .node_context import ANSWER_TIMEOUT_S
 from .plan import Action, Retry, Run, When, Write
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ ENABLE = Retry(attempts=120, pause_s=5, timeout_s=25)
 
 
 def reload_units() -> Run:
-    """Make systemd read the units again; a failure shows in what follows."""
+    """Make systemd reload the units; a failure shows in the commands that follow."""
     return Run(argv=("systemctl", "daemon-reload"), retry=Retry(timeout_s=25), is_optional=True)
 
 
 def start(unit: str, limit_s: float) -> tuple[Run, ...]:
-    """Start a unit, waiting until it is ready, and have it start at every boot."""
+    """Start a unit, wait until it is ready, and enable it."""
     return (
         reload_units(),
         Run(
@@ -33,10 +33,10 @@ def start(unit: str, limit_s: float) -> tuple[Run, ...]:
 
 
 def enqueue(unit: str, limit_s: float, warning: str) -> tuple[Run, ...]:
-    """Have a unit start without waiting for it; a warning is all that a failure leaves.
+    """Start a unit without waiting for it; a failure is only logged as a warning.
 
-    One try: a job that systemd does not take now it will not take later either, and a
-    monitoring service must not spend the node's time budget.
+    There is one attempt: if systemd refuses the job now, it refuses it later too, and a
+    monitoring service must not use up the time budget of the node.
     """
     return (
         reload_units(),
@@ -51,7 +51,7 @@ def enqueue(unit: str, limit_s: float, warning: str) -> tuple[Run, ...]:
 
 
 def stop(unit: str) -> tuple[Run, ...]:
-    """Stop a unit and have it stay stopped at boot; never fatal."""
+    """Stop and disable a unit; failures are ignored."""
     return (
         Run(argv=("systemctl", "stop", unit), retry=STOP, is_optional=True),
         Run(argv=("systemctl", "disable", unit), retry=STOP, is_optional=True),
@@ -59,7 +59,7 @@ def stop(unit: str) -> tuple[Run, ...]:
 
 
 def reset_failed(*units: str) -> Run:
-    """Forget that units failed, and how often they were started lately."""
+    """Reset the failed state and the start counters of units."""
     return Run(
         argv=("systemctl", "reset-failed", *units),
         retry=Retry(timeout_s=25),
@@ -68,20 +68,20 @@ def reset_failed(*units: str) -> Run:
 
 
 def is_loaded_query(unit: str) -> tuple[str, ...]:
-    """Return the question whose answer is `loaded` for a unit that exists.
+    """Return the command that prints `loaded` if the unit exists.
 
-    Unlike `systemctl cat` this takes a folder of drop-ins without a unit for what it is.
+    Unlike `systemctl cat`, it does not succeed for a folder of drop-ins without a unit.
     """
     return ("systemctl", "show", "--property=LoadState", "--value", unit)
 
 
 def says_loaded(result: CommandResult) -> bool:
-    """Tell whether the answer to `is_loaded_query` is that the unit exists."""
+    """Return whether the result of `is_loaded_query` says that the unit exists."""
     return result.ok and result.stdout.strip() == "loaded"
 
 
 def where_loaded(unit: str, *then: Action) -> When:
-    """Take actions only on a node that has the unit."""
+    """Run actions only if the node has the unit."""
     return When(
         query=is_loaded_query(unit),
         timeout_s=ANSWER_TIMEOUT_S,
@@ -93,5 +93,5 @@ def where_loaded(unit: str, *then: Action) -> When:
 
 
 def drop_in(unit: str, name: str, text: str) -> Write:
-    """Change a unit of the image's by a file beside it."""
+    """Return the action that writes a drop-in of a unit."""
     return Write(path=f"{UNIT_DIRECTORY}/{unit}.service.d/{name}", text=text)

@@ -1,4 +1,4 @@
-"""The virtual machine's tags and size, from the cached answer of the metadata service."""
+"""The tags and size of the virtual machine, from the cached response of the metadata service."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .root import UnreadableFileError
+from .node_files import UnreadableFileError
 
 if TYPE_CHECKING:
-    from .root import Root
+    from .node_files import NodeFiles
 
 CACHE_PATH = "/opt/azure/containers/imds_instance_metadata_cache.json"
 SKIP_DRIVER_TAG = "SkipGpuDriverInstall"
@@ -17,38 +17,40 @@ MANAGED_TAG = "EnableManagedGPUExperience"
 
 
 class TagLookupError(Exception):
-    """The cache does not tell the machine's tags, so what they ask for is not known."""
+    """The machine's tags cannot be read from the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What provisioning reads of the instance metadata; a tag's value is None if it is no text."""
+    """The instance metadata that provisioning uses; a tag's value is None if it is not a string."""
 
     tags: tuple[tuple[str, str | None], ...] = ()
     vm_size: str | None = None
 
     def is_on(self, tag: str) -> bool:
-        """Tell whether a tag of this very name has the value `true`; letter case is no matter.
+        """Return whether the tag with this name has the value `true`; case is ignored.
 
-        A name or a value that merely contains the words says nothing (upstream matches both as
-        regular expressions, so `xSkipGpuDriverInstallY=untrue` opts a node out there).
+        The whole name and the whole value must match. Upstream searches both with regular
+        expressions, so that `xSkipGpuDriverInstallY=untrue` opts a node out there.
 
-        Raises TagLookupError where the tag has a value that is no text.
+        Raises TagLookupError if the value of the tag is not a string.
         """
         values = [value for name, value in self.tags if name.lower() == tag.lower()]
         if None in values:
-            raise TagLookupError(f"The tag '{tag}' in '{CACHE_PATH}' has a value that is no text.")
+            raise TagLookupError(
+                f"The tag '{tag}' in '{CACHE_PATH}' has a value that is not a string."
+            )
         return any(value is not None and value.lower() == "true" for value in values)
 
 
-def read_metadata(root: Root) -> Metadata:
+def read_metadata(files: NodeFiles) -> Metadata:
     """Read the cache.
 
-    Raises TagLookupError where it is missing, unreadable or of another form: a node that cannot
-    know whether it opted out must not guess.
+    Raises TagLookupError if it is missing, unreadable or has another form: a node must not guess
+    whether it opted out.
     """
     try:
-        text = root.read(CACHE_PATH)
+        text = files.read(CACHE_PATH)
     except UnreadableFileError as error:
         raise TagLookupError(str(error)) from error
     if text is None:

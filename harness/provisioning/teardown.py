@@ -30,7 +30,7 @@ from .nvidia import (
 from .prebake import read_record
 
 if TYPE_CHECKING:
-    from .node import Node
+    from .node_context import NodeContext
     from .prebake import Record
 
 COMMAND_TIMEOUT_S = 25.0
@@ -40,19 +40,19 @@ class TeardownStatus(enum.Enum):
     """How a teardown ended."""
 
     NOTHING = "nothing"
-    """There was no record, so there is nothing of ours."""
+    """There was no record, so there is no baked driver."""
     CLEANED = "cleaned"
     INCOMPLETE = "incomplete"
-    """Something stayed; the record is kept, and the next run tries again."""
+    """Something could not be removed; the record is kept, and the next run retries."""
     PRESERVED = "preserved_customer_driver"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """Why the driver goes: `is_opted_out` for a node that is to have none.
+    """What a teardown may remove; `is_opted_out` is set for a node that gets no driver.
 
-    Only such a node may hold a customer's own driver, which is then left alone, and only there
-    the payload and the package caches go too.
+    Only such a node may have a driver that the customer installed, which is kept, and only there
+    the payload and the package caches are removed too.
     """
 
     is_opted_out: bool
@@ -63,7 +63,7 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class Residue:
-    """What of a driver is on the node."""
+    """The parts of a driver that are on the node."""
 
     record: Record | None
     loaded: tuple[LoadedModule, ...]
@@ -72,16 +72,16 @@ class Residue:
     dkms_links: tuple[tuple[str, str], ...]
     module_files: tuple[str, ...]
     present: tuple[str, ...]
-    """The artefacts of the full list, DKMS tree and module files included, that are there."""
+    """The existing artefacts of the full list, including DKMS tree and module files."""
     installed_version: str | None = None
-    """What `modinfo` says of the running kernel's module; asked on opted-out nodes only."""
+    """The version of the running kernel's module by `modinfo`; only on opted-out nodes."""
     record_version_files: tuple[str, ...] = ()
-    """The module files of the record's version; asked only beside a customer's driver."""
+    """The module files of the record's version; only if there is a customer's driver."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Removal:
-    """What a teardown takes away: modules out of the kernel, paths off the disk."""
+class RemovalPlan:
+    """What a teardown removes: modules to unload and paths to delete."""
 
     unload: tuple[str, ...]
     paths: tuple[str, ...]
@@ -97,9 +97,9 @@ class Removal:
         )
 
 
-def observe(node: Node, scope: Scope) -> Residue:
-    """Look at everything of a driver that is on the node; change nothing."""
-    residue = _look(node, scope)
+def observe(node: NodeContext, scope: Scope) -> Residue:
+    """Return the parts of a driver that are on the node; change nothing."""
+    residue = _observe_files(node, scope)
     record = residue.record
     if not scope.is_opted_out or record is None:
         return residue
@@ -115,44 +115,47 @@ def observe(node: Node, scope: Scope) -> Residue:
     return replace(residue, record_version_files=ours)
 
 
-def _look(node: Node, scope: Scope) -> Residue:
-    """Look at what files tell, which needs no command."""
-    root = node.root
-    files = tuple(path for kernel in kernels(root) for path in installed_files(root, kernel))
+def _observe_files(node: NodeContext, scope: Scope) -> Residue:
+    """Return what files show, without running a command."""
+    files = node.files
+    module_files = tuple(
+        path for kernel in kernels(files) for path in installed_files(files, kernel)
+    )
     listed: tuple[str, ...] = (DKMS_TREE, STAGED_LIBRARIES, LINKER_CONFIGURATION, *DRIVER_PROGRAMS)
     if scope.is_opted_out:
         listed += (GPU_DEST, PAYLOAD_DIRECTORY, *scope.caches)
-    entries = {name: f"{DKMS_TREE}/{name}" for name in root.names(DKMS_TREE)}
+    entries = {name: f"{DKMS_TREE}/{name}" for name in files.names(DKMS_TREE)}
     return Residue(
-        record=read_record(root, scope.record_path),
-        loaded=read_loaded(root),
-        resident_version=read_resident_version(root),
-        # DKMS keeps links `kernel-<kernel>-<arch>` and a folder of originals beside versions.
+        record=read_record(files, scope.record_path),
+        loaded=read_loaded(files),
+        resident_version=read_resident_version(files),
+        # Beside versions, DKMS has links `kernel-<kernel>-<arch>` and `original_module`.
         dkms_versions=tuple(
             name
             for name, path in entries.items()
-            if name != "original_module" and root.is_directory(path)
+            if name != "original_module" and files.is_directory(path)
         ),
         dkms_links=tuple(
             (path, target)
             for path in entries.values()
-            if (target := root.link_target(path)) is not None
+            if (target := files.link_target(path)) is not None
         ),
-        module_files=files,
-        present=(*(path for path in listed if root.exists(path)), *files),
+        module_files=module_files,
+        present=(*(path for path in listed if files.exists(path)), *module_files),
     )
 
 
-def _module_version(node: Node, path: str) -> str | None:
-    result = node.runner.run(("modinfo", str(node.root.at(path))), timeout_s=QUERY_TIMEOUT_S)
+def _module_version(node: NodeContext, path: str) -> str | None:
+    result = node.runner.run(("modinfo", str(node.files.at(path))), timeout_s=QUERY_TIMEOUT_S)
     return parse_modinfo(result.stdout).version if result.ok else None
 
 
 def customer_version(residue: Residue) -> str | None:
-    """Return the version of a driver that somebody else installed, or None.
+    """Return the version of a driver that the customer installed, or None.
 
-    Any of three signals that differs from the record will do, also beside our own version. A
-    record without a version cannot tell ours from another's, and the driver goes whole.
+    A version that differs from the record in any of three sources is the customer's, also beside
+    the baked version. A record without a version cannot distinguish them, so the driver is
+    removed completely.
     """
     if residue.record is None or residue.record.driver_version is None:
         return None
@@ -161,17 +164,17 @@ def customer_version(residue: Residue) -> str | None:
     return next((v for v in signals if v is not None and v != ours), None)
 
 
-def choose_removal(scope: Scope, residue: Residue) -> Removal:
-    """Choose what goes; a pure function, so that `plan` can say it without doing it."""
+def choose_removal(scope: Scope, residue: Residue) -> RemovalPlan:
+    """Choose what to remove; pure, so that `plan` can print it."""
     idle = () if is_busy(residue.loaded) else tuple(m.name for m in residue.loaded)
     version = customer_version(residue) if scope.is_opted_out else None
     if version is None or residue.record is None:
-        return Removal(unload=idle, paths=residue.present)
+        return RemovalPlan(unload=idle, paths=residue.present)
     ours = residue.record.driver_version
     folders = tuple(f"{DKMS_TREE}/{v}" for v in residue.dkms_versions if v == ours)
     links = tuple(path for path, target in residue.dkms_links if ours in target.split("/"))
     staged = tuple(path for path in residue.present if path == STAGED_LIBRARIES)
-    return Removal(
+    return RemovalPlan(
         unload=idle if residue.resident_version == ours else (),
         paths=(*folders, *links, *staged, *residue.record_version_files),
         depmod_kernels=tuple(sorted({p.split("/")[3] for p in residue.record_version_files})),
@@ -179,23 +182,23 @@ def choose_removal(scope: Scope, residue: Residue) -> Removal:
     )
 
 
-def tear_down(node: Node, scope: Scope) -> TeardownStatus:
-    """Remove the baked driver, say so in one line, and drop the record when all of it is gone.
+def tear_down(node: NodeContext, scope: Scope) -> TeardownStatus:
+    """Remove the baked driver, log one line, and remove the record if nothing is left.
 
-    Never raises for something that cannot be removed: that is `INCOMPLETE`, and the record that
-    is kept makes the next run try again. DKMS is not asked to deregister the module: deleting
-    its tree takes half a second, `dkms remove --all` half a minute.
+    Does not raise if something cannot be removed: the status is then `INCOMPLETE`, and the record
+    is kept, so that the next run retries. DKMS does not deregister the module, because deleting
+    its tree takes half a second and `dkms remove --all` half a minute.
     """
     before = observe(node, scope)
     if before.record is None:
         return TeardownStatus.NOTHING
     removal = choose_removal(scope, before)
-    _carry_out(node, removal)
-    after = _look(node, scope)
+    _carry_out_removal(node, removal)
+    after = _observe_files(node, scope)
     is_clean = _has_nothing_left(node, after, removal) and _is_removed(node, scope.record_path)
     if removal.customer_version is not None and is_clean:
         node.journal.line(
-            f"AKS_GPU_PREBAKE event=teardown gpu_node={_word(scope.is_gpu_node)}"
+            f"AKS_GPU_PREBAKE event=teardown gpu_node={render_bool(scope.is_gpu_node)}"
             f" status={TeardownStatus.PRESERVED.value}"
             f" marker_version={before.record.driver_version}"
             f" installed_version={removal.customer_version}"
@@ -203,19 +206,19 @@ def tear_down(node: Node, scope: Scope) -> TeardownStatus:
         return TeardownStatus.PRESERVED
     status = TeardownStatus.CLEANED if is_clean else TeardownStatus.INCOMPLETE
     node.journal.line(
-        f"AKS_GPU_PREBAKE event=teardown gpu_node={_word(scope.is_gpu_node)}"
+        f"AKS_GPU_PREBAKE event=teardown gpu_node={render_bool(scope.is_gpu_node)}"
         f" status={status.value}"
-        f" dkms_before={_word(DKMS_TREE in before.present)}"
-        f" module_before={_word(bool(before.loaded))}"
-        f" module_after={_word(bool(after.loaded))}"
-        f" marker_after={_word(node.root.exists(scope.record_path))}"
-        f" dkms_after={_word(DKMS_TREE in after.present)}"
-        f" modprobe_after={_word(PROBE_PROGRAM in after.present)}"
+        f" dkms_before={render_bool(DKMS_TREE in before.present)}"
+        f" module_before={render_bool(bool(before.loaded))}"
+        f" module_after={render_bool(bool(after.loaded))}"
+        f" marker_after={render_bool(node.files.exists(scope.record_path))}"
+        f" dkms_after={render_bool(DKMS_TREE in after.present)}"
+        f" modprobe_after={render_bool(PROBE_PROGRAM in after.present)}"
     )
     return status
 
 
-def _carry_out(node: Node, removal: Removal) -> None:
+def _carry_out_removal(node: NodeContext, removal: RemovalPlan) -> None:
     for name in removal.unload:
         if not node.runner.run(("rmmod", name), timeout_s=COMMAND_TIMEOUT_S).ok:
             break
@@ -226,16 +229,16 @@ def _carry_out(node: Node, removal: Removal) -> None:
     node.runner.run(("ldconfig",), timeout_s=COMMAND_TIMEOUT_S)
 
 
-def _is_removed(node: Node, path: str) -> bool:
+def _is_removed(node: NodeContext, path: str) -> bool:
     try:
-        node.root.remove(path)
+        node.files.remove(path)
     except OSError as error:
         node.journal.line(f"'{path}' could not be removed: {error}.")
         return False
     return True
 
 
-def _has_nothing_left(node: Node, after: Residue, removal: Removal) -> bool:
+def _has_nothing_left(node: NodeContext, after: Residue, removal: RemovalPlan) -> bool:
     if removal.customer_version is None:
         return not after.loaded and not after.present
     is_ours_loaded = (
@@ -243,11 +246,11 @@ def _has_nothing_left(node: Node, after: Residue, removal: Removal) -> bool:
         and after.record is not None
         and after.resident_version == after.record.driver_version
     )
-    return not is_ours_loaded and not any(node.root.exists(path) for path in removal.paths)
+    return not is_ours_loaded and not any(node.files.exists(path) for path in removal.paths)
 
 
 def render_grid_line(driver_type: str, record: Record | None) -> str:
-    """Render the line that says why a GRID node removes a CUDA driver."""
+    """Render the line that reports why a GRID node removes a CUDA driver."""
     kind = None if record is None else record.driver_kind
     return (
         f"AKS_GPU_PREBAKE event=grid_cuda_prebake_teardown driver_type={driver_type}"
@@ -255,5 +258,6 @@ def render_grid_line(driver_type: str, record: Record | None) -> str:
     )
 
 
-def _word(value: bool) -> str:  # a predicate's answer as text
+def render_bool(value: bool) -> str:  # positional: every caller passes a predicate
+    """Render a value as log lines have it."""
     return "true" if value else "false"

@@ -1,7 +1,7 @@
-"""Reads and edits TOML as text, so that a person's comments, order and spacing stay theirs.
+"""Reads and edits TOML as text, which keeps comments, order and spacing.
 
-Python 3.10 has no TOML parser and no Python has a writer. This one knows tables, keys and where
-a value ends; what a value means is left to the reader of the file.
+Python 3.10 has no TOML parser, and no Python has a writer. This module parses tables, keys and the
+extent of values; it does not interpret values.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _PART = re.compile(
 
 
 class TomlTextError(ValueError):
-    """The text is no TOML that can be edited here; the message names the line."""
+    """The text cannot be parsed or edited as TOML; the message names the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TomlEntry:
     """A table's header, or a key with its value; `first` and `last` are its lines.
 
-    `name` is the key as it was written, indented; `comment` what follows the value on its last
-    line, with its `#`.
+    `name` is the key as written, with its indentation; `comment` is the comment after the value,
+    with its `#`.
     """
 
     path: Key
@@ -41,10 +41,10 @@ class Entry:
         return self.value is None
 
 
-def read_entries(text: str) -> tuple[Entry, ...]:
-    """Return the headers and pairs of a text, each with the whole path of its key."""
+def read_entries(text: str) -> tuple[TomlEntry, ...]:
+    """Return the headers and keys of a text, each with its full path."""
     lines = text.split("\n")
-    entries: list[Entry] = []
+    entries: list[TomlEntry] = []
     table: Key = ()
     number = 0
     while number < len(lines):
@@ -56,18 +56,20 @@ def read_entries(text: str) -> tuple[Entry, ...]:
             width = 2 if line.startswith("[[") else 1
             table, end = _read_key(line, width, number)
             if not line.startswith("]" * width, end):
-                raise TomlTextError(f"line {number + 1}: a table's header without its end")
-            entries.append(Entry(path=table, value=None, first=number, last=number, table=table))
+                raise TomlTextError(f"line {number + 1}: the header of a table has no end")
+            entries.append(
+                TomlEntry(path=table, value=None, first=number, last=number, table=table)
+            )
             number += 1
             continue
         key, end = _read_key(line, 0, number)
         if not line.startswith("=", end):
-            raise TomlTextError(f"line {number + 1}: neither a table nor a key with a value")
+            raise TomlTextError(f"line {number + 1}: expected a table or a key with a value")
         indent = len(lines[number]) - len(lines[number].lstrip())
         name = lines[number][: indent + end].rstrip()
         value, last, comment = _read_value(lines, number, line[end + 1 :])
         entries.append(
-            Entry(
+            TomlEntry(
                 path=(*table, *key),
                 value=value,
                 first=number,
@@ -107,7 +109,7 @@ def _read_key(line: str, start: int, number: int) -> tuple[Key, int]:
 
 
 def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str]:
-    """Return a value's text, the line on which it ends, and the comment there."""
+    """Return the text of a value, its last line, and the comment after it."""
     depth = 0
     quote: str | None = None
     value: list[str] = []
@@ -142,13 +144,13 @@ def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str
             return "".join(value).strip(), number, rest[position:].rstrip()
         number += 1
         if number >= len(lines):
-            raise TomlTextError(f"line {first + 1}: a value that does not end")
+            raise TomlTextError(f"line {first + 1}: the value has no end")
         value.append("\n")
         rest = lines[number]
 
 
 def get_value(text: str, path: Key) -> str | None:
-    """Return the text of the value at `path`, or None where there is none."""
+    """Return the text of the value at `path`, or None if there is none."""
     return next((e.value for e in read_entries(text) if not e.is_header and e.path == path), None)
 
 
@@ -162,9 +164,9 @@ def values_below(text: str, table: Key) -> dict[str, str]:
 
 
 def set_value(text: str, path: Key, value: str) -> str:
-    """Return the text with one key set, everything else left as it is.
+    """Return the text with one key set and everything else unchanged.
 
-    Raises TomlTextError where the table is written inline, which cannot be added to by lines.
+    Raises TomlTextError if the table is written inline, because lines cannot be added to it.
     """
     entries = read_entries(text)
     lines = text.split("\n")
@@ -194,7 +196,7 @@ def set_value(text: str, path: Key, value: str) -> str:
         None,
     )
     if dotted is not None:
-        # A table made by dotted keys may not be opened again by a header.
+        # TOML does not allow a header for a table that dotted keys define.
         lines.insert(dotted.last + 1, f"{render_key(path[len(dotted.table) :])} = {value}")
         return "\n".join(lines)
     if not table:
@@ -204,9 +206,9 @@ def set_value(text: str, path: Key, value: str) -> str:
 
 
 def remove_tables(text: str, table: Key) -> str:
-    """Return the text without a table, those below it, and dotted keys that lead into it.
+    """Return the text without a table, its subtables, and dotted keys of it.
 
-    The empty line before a header goes with it, so that adding and removing are opposites.
+    The empty line before a header is removed too, so that removing reverses adding.
     """
     lines = text.split("\n")
     for entry in reversed(read_entries(text)):
@@ -230,7 +232,7 @@ def render_string(value: str) -> str:
 
 
 def read_string(value: str) -> str:
-    """Return what a one-line string value says; any other value's text as it is."""
+    """Return the content of a one-line string value; any other value unchanged."""
     if len(value) >= 2 and value[0] == value[-1] == '"':
         return re.sub(r"\\(.)", r"\1", value[1:-1])
     if len(value) >= 2 and value[0] == value[-1] == "'":

@@ -1,4 +1,4 @@
-"""The container runtime: whether it injects devices by CDI itself, and its nvidia runtime."""
+"""The configuration of containerd and of the nvidia runtime, and the CDI spec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .toml_text import (
 )
 
 if TYPE_CHECKING:
-    from .node import Node
+    from .node_context import NodeContext
 
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
@@ -35,14 +35,14 @@ FALLBACK_RUNTIME = "runc"
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeFacts:
-    """containerd's configuration file, None where there is none, and its CDI support."""
+    """containerd's configuration file (None if there is none) and its CDI support."""
 
     text: str | None
     cdi: CdiSupport
 
     @property
     def choice(self) -> RuntimeChoice:
-        """Return how this node's containers get devices, CDI being on."""
+        """Return how containers on this node get devices, with CDI enabled."""
         is_native = self.cdi is not CdiSupport.ABSENT
         return choose_runtime(Engine.CONTAINERD, is_cdi_enabled=True, is_native=is_native)
 
@@ -50,11 +50,11 @@ class RuntimeFacts:
 def gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return containerd's configuration for a GPU node, or None to keep the one it has.
 
-    One that names the nvidia runtime is kept, but for CDI that is switched off in it. Otherwise
-    only our keys are set, and the new runtime takes over the options of `runc`, such as the
-    cgroup driver.
+    A configuration that names the nvidia runtime is kept, except that CDI is switched on.
+    Otherwise only the required keys are set, and the new runtime copies the options of `runc`,
+    such as the cgroup driver.
 
-    Raises TomlTextError where the file cannot be understood.
+    Raises TomlTextError if the file cannot be parsed.
     """
     text = facts.text or "version = 2\n"
     cri = _cri_table(text)
@@ -71,7 +71,7 @@ def _add_runtime(text: str, cri: Key, *, is_default: bool) -> str:
         **values_below(text, (*runtimes, FALLBACK_RUNTIME, "options")),
         "BinaryName": render_string(CONTAINER_RUNTIME),
     }
-    # A table of runtimes replaces containerd's own, which has runc in it (seen with 1.6.20).
+    # A table of runtimes replaces containerd's default table, which has runc (seen with 1.6.20).
     for name in (FALLBACK_RUNTIME, RUNTIME_NAME):
         runtime_type = (*runtimes, name, "runtime_type")
         if get_value(text, runtime_type) is None:
@@ -87,7 +87,7 @@ def _add_runtime(text: str, cri: Key, *, is_default: bool) -> str:
 def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return the configuration of a node that opted out, or None to keep the one it has.
 
-    Raises TomlTextError where the file cannot be understood.
+    Raises TomlTextError if the file cannot be parsed.
     """
     if facts.text is None or CONTAINER_RUNTIME not in facts.text:
         return None
@@ -106,11 +106,11 @@ def _cri_table(text: str) -> Key:
 
 
 def toolkit_configuration(text: str, choice: RuntimeChoice) -> str:
-    """Return the nvidia runtime's own configuration with the chosen mode.
+    """Return the configuration of the nvidia runtime with the chosen mode.
 
-    The annotation prefix is set only where it is not the runtime's default.
+    The annotation prefix is set only if it is not the default of the runtime.
 
-    Raises TomlTextError where the file cannot be understood.
+    Raises TomlTextError if the file cannot be parsed.
     """
     table = ("nvidia-container-runtime",)
     if choice.mode is not None:
@@ -122,10 +122,10 @@ def toolkit_configuration(text: str, choice: RuntimeChoice) -> str:
 
 
 def configure_toolkit(choice: RuntimeChoice) -> Do:
-    """Give the nvidia runtime its mode, on a node whose driver image brought one."""
+    """Set the mode of the nvidia runtime, on a node whose driver image installed one."""
 
-    def configure(node: Node) -> str | None:
-        text = node.root.read(TOOLKIT_CONFIG)
+    def configure(node: NodeContext) -> str | None:
+        text = node.files.read(TOOLKIT_CONFIG)
         if text is None:
             return f"There is no '{TOOLKIT_CONFIG}'."
         try:
@@ -135,17 +135,17 @@ def configure_toolkit(choice: RuntimeChoice) -> Do:
                 ExitCode.GPU_DRIVERS_START_FAIL, f"'{TOOLKIT_CONFIG}' cannot be edited: {error}."
             ) from error
         if edited != text:
-            node.root.write(TOOLKIT_CONFIG, edited)
+            node.files.write(TOOLKIT_CONFIG, edited)
         return None
 
-    return Do(words=(f"set mode {choice.mode} in {TOOLKIT_CONFIG}",), function=configure)
+    return Do(description=(f"set mode {choice.mode} in {TOOLKIT_CONFIG}",), function=configure)
 
 
 def tolerate_early_refresh() -> tuple[Action, ...]:
-    """Keep the CDI refresh unit from failing for good before there is a driver.
+    """Keep the CDI refresh unit from reaching its start limit before there is a driver.
 
-    It allows five starts in ten seconds, and each fails until the driver is there; poisoned so,
-    it would never write the spec (AgentBaker 9150).
+    The limit is five starts in ten seconds, and each fails without a driver; then the unit would
+    never write the spec (AgentBaker 9150).
     """
     text = "[Service]\nSuccessExitStatus=1 2 127\n"
     return (
@@ -155,10 +155,10 @@ def tolerate_early_refresh() -> tuple[Action, ...]:
 
 
 def regenerate_spec() -> tuple[Action, ...]:
-    """Write the CDI spec anew, now that the driver works, and see that it is there.
+    """Write the CDI spec again, now that the driver works, and check it.
 
-    The drop-in that forgives early failures hides lasting ones as well (kaito 2326), so success
-    of the service proves nothing and the spec itself is looked at.
+    The drop-in that ignores early failures also hides permanent ones (kaito 2326), so success of
+    the service proves nothing, and the spec itself is checked.
     """
     service, path = f"{REFRESH_UNIT}.service", f"{REFRESH_UNIT}.path"
     return (
@@ -174,20 +174,23 @@ def regenerate_spec() -> tuple[Action, ...]:
 
 
 def validate_spec() -> tuple[Action, ...]:
-    """Look whether the CDI spec is there, on a node that has what writes it."""
+    """Check that the CDI spec exists, on a node with the unit that writes it."""
     service = f"{REFRESH_UNIT}.service"
-    not_failed = Do(words=(f"expect that {service} has not failed",), function=_expect_not_failed)
+    not_failed = Do(
+        description=(f"expect that {service} has not failed",), function=_expect_not_failed
+    )
     return (where_loaded(service, not_failed, _expect_spec_action()),)
 
 
 def validate_handler() -> Do:
-    """Look whether containerd, as it runs, knows the nvidia runtime."""
+    """Check that the running containerd has the nvidia runtime."""
     return Do(
-        words=(f"expect {CONTAINER_RUNTIME} in containerd config dump",), function=_expect_handler
+        description=(f"expect {CONTAINER_RUNTIME} in containerd config dump",),
+        function=_expect_handler,
     )
 
 
-def _expect_not_failed(node: Node) -> None:
+def _expect_not_failed(node: NodeContext) -> None:
     service = f"{REFRESH_UNIT}.service"
     if node.answer("systemctl", "is-failed", service) == "failed":
         raise ProvisioningError(
@@ -195,7 +198,7 @@ def _expect_not_failed(node: Node) -> None:
         )
 
 
-def _expect_handler(node: Node) -> None:
+def _expect_handler(node: NodeContext) -> None:
     dump = node.answer("containerd", "config", "dump")
     if dump is None or CONTAINER_RUNTIME not in dump:
         raise ProvisioningError(
@@ -207,20 +210,20 @@ def _expect_handler(node: Node) -> None:
 
 def _expect_spec_action() -> Do:
     words = f"expect a device of {CDI_DEVICE_KIND} in {CDI_SPEC}"
-    return Do(words=(words,), function=expect_spec)
+    return Do(description=(words,), function=expect_spec)
 
 
-def has_spec(node: Node) -> bool:
-    """Tell whether the CDI spec is there and names a GPU."""
-    text = node.root.read_or_none(CDI_SPEC)
+def has_spec(node: NodeContext) -> bool:
+    """Return whether the CDI spec exists and names a GPU."""
+    text = node.files.read_or_none(CDI_SPEC)
     return text is not None and CDI_DEVICE_KIND in text
 
 
-def expect_spec(node: Node) -> None:
+def expect_spec(node: NodeContext) -> None:
     """Raise ProvisioningError unless the CDI spec offers a GPU to containers."""
     if not has_spec(node):
         raise ProvisioningError(
             ExitCode.GPU_DRIVERS_START_FAIL,
-            f"The driver works, but {REFRESH_UNIT}.service left no device of {CDI_DEVICE_KIND} in "
+            f"The driver works, but {REFRESH_UNIT}.service wrote no device of {CDI_DEVICE_KIND} to "
             f"'{CDI_SPEC}'; read its journal.",
         )

@@ -1,4 +1,4 @@
-"""Deadlines, clocks and bounded retries: the only place that sleeps."""
+"""Clocks, deadlines and waiting; the only module that sleeps."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Time as the code sees it; tests hand in one that only counts."""
+    """A source of time; tests pass a fake clock."""
 
     def monotonic(self) -> float:
-        """Return seconds on a clock that never goes back."""
+        """Return seconds of a clock that never goes back."""
         ...
 
     def now(self) -> dt.datetime:
-        """Return the wall-clock time, with UTC as its zone."""
+        """Return the wall-clock time in UTC."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Wait for `seconds`."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of this system."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -48,14 +48,14 @@ SYSTEM_CLOCK: Clock = SystemClock()
 
 @dataclass(frozen=True)
 class Deadline:
-    """A point in time after which nobody waits any longer; shared by all steps of one wait."""
+    """The time at which waiting ends; shared by all steps of one wait."""
 
     at: float
     clock: Clock = SYSTEM_CLOCK
 
     @classmethod
     def after(cls, seconds: float, clock: Clock = SYSTEM_CLOCK) -> Deadline:
-        """Return the deadline that is `seconds` from now."""
+        """Return the deadline `seconds` from now."""
         return cls(clock.monotonic() + seconds, clock)
 
     def remaining_s(self) -> float:
@@ -66,7 +66,7 @@ class Deadline:
         return self.remaining_s() <= 0
 
     def cap(self, seconds: float) -> float:
-        """Return `seconds`, or what is left where that is less."""
+        """Return `seconds`, or the remaining time if that is less."""
         return min(seconds, self.remaining_s())
 
     def sooner(self, seconds: float) -> Deadline:
@@ -75,12 +75,12 @@ class Deadline:
 
 
 class WaitTimeoutError(Exception):
-    """A wait reached its deadline; the message tells what was last seen."""
+    """A wait reached its deadline; the message says what was last seen."""
 
 
 @dataclass(frozen=True)
 class Observation(Generic[T]):
-    """What one look found: a value when the wait is over, else a description for the reader."""
+    """The result of one look: a value if the wait is over, and a description of what was seen."""
 
     value: T | None
     seen: str
@@ -95,10 +95,10 @@ def wait_for(
 ) -> T:
     """Look until `look` returns a value.
 
-    `look` raises to end the wait early, at a state from which nothing good comes. For things
-    that offer an event, wait on the event instead.
+    `look` may raise to end the wait early, if the state can no longer become the expected one. If
+    there is an event to wait for, use that instead.
 
-    Raises WaitTimeoutError with what the last look saw.
+    Raises WaitTimeoutError that says what was last seen.
     """
     started = deadline.clock.monotonic()
     while True:

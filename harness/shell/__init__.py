@@ -1,1 +1,1 @@
-"""The mocked-command tier."""
+"""Tests of shell code: it runs in a sandboxed shell whose commands are mocked."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.provisioning.command import end, has_ended, spawn
+from harness.shell.protocol import Memory, RecordReader, make_pipes, send
 from harness.shell.sandbox import check_entered
-from harness.shell.wire import Memory, RecordReader, send
+from harness.shell.shells import BASH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,26 +21,42 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import ChildProcess
     from harness.shell.sandbox import Sandbox
+    from harness.shell.shells import SpecShell
 
 _PROCESS_LOOK_S = 0.25
 _LEAVING_S = 10.0
 _FIRST_FD = 190
+_FIRST_PASSED_FD = 300
+_LAUNCHER = """\
+unset BASH_ENV
+number=190
+for fd in $HX_FDS; do
+  eval "exec $number<&$fd $fd<&-"
+  number=$((number + 1))
+done
+unset HX_FDS
+exec "$@"
+"""
+"""Gives the descriptors their numbers, which a POSIX shell cannot do above 9."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShellSetting:
     """What a shell starts with, the same for all shells of a run.
 
-    `scratch` is the sandbox's own directory.
+    `scratch` is the sandbox's own directory; files of `layer` replace those of its root,
+    and `shared` is a directory that stays when the root is replaced.
     """
 
-    shell: str = "bash"
+    shell: SpecShell = BASH
     sandbox: Sandbox
     scratch: Path
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 60.0
     traces: bool = False
+    layer: Path | None = None
+    shared: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -82,13 +102,22 @@ class ShellFiles:
 
     @classmethod
     def create(cls) -> ShellFiles:
-        outputs = [
-            OutputFiles(*(Memory(name) for name in OutputFiles.__dataclass_fields__))
-            for _ in range(2)
-        ]
-        names = [name for name in cls.__dataclass_fields__ if name != "outputs"]
-        made = {name: Memory(name) for name in names}
-        return cls(outputs=(outputs[0], outputs[1]), **made)
+        """Make all of them; where one can't be made, none is left open."""
+        with contextlib.ExitStack() as opened:
+
+            def make(name: str) -> Memory:
+                memory = Memory(name)
+                opened.callback(memory.close)
+                return memory
+
+            first, second = (
+                OutputFiles(*(make(name) for name in OutputFiles.__dataclass_fields__))
+                for _ in range(2)
+            )
+            names = [name for name in cls.__dataclass_fields__ if name != "outputs"]
+            files = cls(outputs=(first, second), **{name: make(name) for name in names})
+            opened.pop_all()
+        return files
 
     def close(self) -> None:
         for files in (self, *self.outputs):
@@ -108,34 +137,50 @@ class ShellProcess:
         files: ShellFiles,
         *,
         more_fds: Sequence[int] = (),
+        control: int | None = None,
     ) -> None:
         for memory in (files.own_out, files.own_err, files.preserved, files.clock, files.sleeps):
             memory.replace("")
         self.files = files
         self._clean_err_at = 0
-        record_read, record_write = os.pipe()
-        control_read, self._control = os.pipe()
-        idle_read, self._idle = os.pipe()
-        numbers = [
+        pipes = make_pipes(3)
+        (record_read, record_write), (control_read, self._control), (idle_read, self._idle) = pipes
+        given = [
             record_write, control_read, *files.outputs[0].fds, files.hook_err.fd, files.stdin.fd, files.target.fd,
             files.preserved.fd, files.clock.fd, idle_read, files.sleeps.fd,
             *more_fds, files.trace.fd,
         ]  # fmt: skip
-        env = {
-            **setting.env,
-            "BASH_ENV": str(runtime),
-            "HX_FDS": " ".join(map(str, numbers)),
-        }
-        if setting.traces:
-            env["HX_TRACE_FD"] = str(_FIRST_FD + len(numbers) - 1)
+        command = setting.shell.command
+        runtime_variable = "BASH_ENV"
+        if setting.shell.is_posix:
+            command, runtime_variable = ("bash", "-c", _LAUNCHER, "bash", *command), "HX_RUNTIME"
         self.reader = RecordReader(record_read)
+        numbers: list[int] = []
+        control_fd: int | None = None
         try:
+            numbers += _move_up(given)
+            if control is not None:
+                (control_fd,) = _move_up([control])
+            env = {
+                **setting.env,
+                runtime_variable: str(runtime),
+                "HX_FDS": " ".join(map(str, numbers)),
+            }
+            if setting.traces:
+                env["HX_TRACE_FD"] = str(_FIRST_FD + len(numbers) - 1)
             self._process: ChildProcess = spawn(
-                setting.sandbox.argv([setting.shell], cwd=setting.cwd, scratch=setting.scratch),
+                setting.sandbox.argv(
+                    command,
+                    cwd=setting.cwd,
+                    scratch=setting.scratch,
+                    layer=setting.layer,
+                    shared=setting.shared,
+                    control_fd=control_fd,
+                ),
                 stdin=files.script.fd,
                 stdout=files.own_out.fd,
                 stderr=files.own_err.fd,
-                pass_fds=numbers,
+                pass_fds=[*numbers, *([] if control_fd is None else [control_fd])],
                 env=env,
                 cwd=setting.cwd,
             )
@@ -143,8 +188,10 @@ class ShellProcess:
             self._close_pipes()
             raise
         finally:
-            for fd in (record_write, control_read, idle_read):
+            for fd in (record_write, control_read, idle_read, *numbers):
                 os.close(fd)
+            if control_fd is not None:
+                os.close(control_fd)
 
     @property
     def pid(self) -> int:
@@ -193,3 +240,18 @@ class ShellProcess:
         self.reader.close()
         os.close(self._control)
         os.close(self._idle)
+
+
+def _move_up(fds: Sequence[int]) -> list[int]:
+    """Return copies above the numbers from 190 on, which the shell gives to its own."""
+    made: list[int] = []
+    try:
+        for fd in fds:
+            made.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_PASSED_FD))  # noqa: PERF401
+    except OSError as error:
+        for fd in made:
+            os.close(fd)
+        # numbers above the limit on open files count as invalid
+        number = errno.EMFILE if error.errno == errno.EINVAL else error.errno or 0
+        raise OSError(number, os.strerror(number)) from error
+    return made

@@ -1,4 +1,4 @@
-"""Runs pytest for several argument lists, one after another; a program of its own.
+"""Run pytest for several argument lists, one after another, as a program of its own.
 
 Reads a JSON list of argument lists, answers with a list of `[exit code, output]`. One process for
 all of them: starting pytest costs more than collecting.
@@ -17,10 +17,10 @@ import pytest
 def main() -> None:
     answers: list[tuple[int, str]] = []
     for arguments in json.load(sys.stdin):
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             code = pytest.main(arguments)
-        answers.append((int(code), said.getvalue()))
+        answers.append((int(code), output.getvalue()))
     json.dump(answers, sys.stdout)
 
 

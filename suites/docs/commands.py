@@ -1,4 +1,4 @@
-"""Command lines as pages show them, each held against the program that it names."""
+"""Command lines of the pages, each checked by the program that it names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from suites.docs.pages import Block, Place
 
 #: Commands that are not ours, and that a page may show without a look at their arguments.
-FOREIGN = frozenset({"allure", "cd", "git", "less", "ls"})
+FOREIGN = frozenset(
+    {
+        *("allure", "cd", "coverage", "git", "less", "lint-imports", "ls", "pre-commit"),
+        *("pyproject-build", "ruff", "towncrier"),
+    }
+)
 
 _ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
 _PACKAGE_PAIR = re.compile(r"[a-z0-9_-]+:([a-z0-9.+-]+)")
@@ -30,14 +35,14 @@ _PACKAGE_PAIR = re.compile(r"[a-z0-9_-]+:([a-z0-9.+-]+)")
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """One command of a `sh` block, its assignments of variables left out."""
+    """One command of a `sh` block, without its assignments of variables."""
 
     place: Place
     words: tuple[str, ...]
 
 
 def command_lines(block: Block) -> Iterator[CommandLine]:
-    """Yield the commands of a block; a line that ends with a backslash goes on in the next."""
+    """Yield the commands of a block; a backslash at the end of a line joins the next line."""
     text = block.text.replace("\\\n", " ")
     for number, line in enumerate(text.splitlines(), start=1):
         words = shlex.split(line, comments=True)
@@ -50,10 +55,10 @@ def command_lines(block: Block) -> Iterator[CommandLine]:
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """What the programs of this repository accept, as they say themselves."""
+    """What the programs of this repository accept, read from the programs."""
 
     dev: dict[str, frozenset[str] | None]
-    """The arguments that each command of `./dev` knows; None where it hands them on."""
+    """The arguments that each command of `./dev` knows; None if it passes all on."""
     dev_packages: frozenset[str]
     tox_environments: frozenset[str]
 
@@ -73,7 +78,7 @@ class Programs:
         )
 
     def check(self, line: CommandLine) -> list[str] | None:
-        """Refuse a command that its program would; return pytest's arguments, to be collected."""
+        """Refuse a command that its program refuses; return the arguments of pytest, to be collected."""
         program, *arguments = line.words
         match program:
             case "pytest":
@@ -127,7 +132,7 @@ class Programs:
 
 
 def dev_commands(script: str) -> dict[str, frozenset[str] | None]:
-    """Read the commands of `./dev` out of its last `case`, and the words of the case within."""
+    """Read the commands of `./dev` from its last `case`, and their arguments from the case within."""
     _, found, cases = script.partition('case "$command" in\n')
     assert found, "The script './dev' has no 'case' over its command."
     commands: dict[str, frozenset[str] | None] = {}
@@ -148,13 +153,13 @@ def dev_packages(script: str) -> set[str]:
 def _check_arguments(
     line: CommandLine, parser: argparse.ArgumentParser, arguments: Sequence[str]
 ) -> None:
-    said = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()):
             parser.parse_args(arguments)
     except SystemExit as ending:
         if ending.code:  # --help and --version end with 0
-            words = said.getvalue().strip().splitlines()[-1]
+            words = stderr.getvalue().strip().splitlines()[-1]
             raise line.place.refuse(words) from ending
 
 

@@ -1,4 +1,4 @@
-"""The pages, and a copy of the repository with the files that they tell a reader to write."""
+"""The pages, and a copy of the repository with the files that the pages show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from suites.docs.pages import Block
 
-_PLUGINS = ("-p", "harness.plugin", "-p", "harness.plugin.specfiles")
+_PLUGINS = ("-p", "harness.plugin", "-p", "harness.plugin.specs.hooks")
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ def sandbox(
     blocks: Callable[[str], list[Block]],
 ) -> Sandbox:
     """Return a copy of the repository, with all files that the pages show."""
-    # Where the project is not installed, pytest was told of the plugin on its command line.
+    # If the project is not installed, the plugin was named on the command line of pytest.
     by_module = pytestconfig.pluginmanager.has_plugin("harness.plugin")
     made = Sandbox(
         folder=tmp_path_factory.mktemp("repository"),

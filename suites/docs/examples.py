@@ -1,4 +1,4 @@
-"""Blocks of Python, YAML and JSON, run or read as a reader would, in a copy of the repository."""
+"""Run or read blocks of Python, YAML and JSON in a copy of the repository."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.evidence import ProvisioningOutcome
 from harness.gpu.catalogue import read_model
-from harness.image.catalogue import read_entry
+from harness.image.catalogue import read_recipe
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.configuration import ConfigurationError, parse_configuration
 from suites.docs import collect
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from suites.docs.pages import Block, Place
 
 _FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|sh|yaml))\n")
-_PYTEST_S = 60.0
+_PYTEST_S = 300.0
 
 #: Nothing is left in the copy, and no garbage is looked through after a run that made none.
 LIGHT = ("-p", "no:cacheprovider", "-p", "no:unraisableexception")
@@ -41,14 +41,14 @@ _COPIED = ("suites", "fixtures", "images", "conftest.py", "pyproject.toml")
 
 
 def file_name(block: Block) -> str | None:
-    """Return the path that a block names in its first line, where the reader is to put it."""
+    """Return the path that a block names in its first line, or None."""
     found = _FILE_COMMENT.match(block.text)
     return None if found is None else found[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """How pytest answered to one argument list."""
+    """The result of pytest for one argument list."""
 
     exit_code: int
     output: str
@@ -56,19 +56,19 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Something in a page that pytest has to end well on."""
+    """A command or test of a page that pytest must accept."""
 
     place: Place
     arguments: tuple[str, ...]
 
     @classmethod
     def to_plan(cls, place: Place, arguments: Sequence[str]) -> Request:
-        """Have the options taken, tests found, and their fixtures too; nothing runs."""
+        """Check the options, tests and fixtures of a command; nothing runs."""
         return cls(place=place, arguments=(*arguments, *PLAN_ONLY))
 
     @classmethod
     def to_run(cls, block: Block) -> Request:
-        """Have a test that is shown run, and pass."""
+        """Run a test that a page shows."""
         return cls(place=block.place, arguments=(str(file_name(block)), *LIGHT))
 
     def check(self, answer: Answer) -> None:
@@ -101,7 +101,7 @@ class Sandbox:
         return [name for name in names if name == "__pycache__" or (is_unit and _is_test(name))]
 
     def put(self, block: Block) -> Path:
-        """Write a block that names its file to that place; refuse to write over another."""
+        """Write a block that names its file to that place; refuse to overwrite another text."""
         name = str(file_name(block))
         target = self.folder / name
         if target.exists() and target.read_text() != block.text:
@@ -132,7 +132,7 @@ def _is_test(name: str) -> bool:
 
 
 def run(block: Block) -> None:
-    """Run a block of Python in the current folder; refuse what raises."""
+    """Run a block of Python in the current folder; refuse one that raises."""
     check_names(block)
     try:
         exec(compile(block.text, str(block.place), "exec"), {})  # noqa: S102 - our own pages
@@ -141,10 +141,10 @@ def run(block: Block) -> None:
 
 
 def check_names(block: Block) -> None:
-    """Refuse Python that imports what is not there, or calls it as it can't be called.
+    """Refuse Python that imports a missing name, or calls one with wrong arguments.
 
-    What a block imports is followed by name, so that a body which nobody runs here is checked
-    too: `expect.gpu_bound(evidence, device=…)` needs that function with that argument.
+    Imported names are followed, so that a body that is not run is checked too:
+    `expect.gpu_bound(evidence, device=…)` needs that function with that argument.
     """
     try:
         tree = ast.parse(block.text)
@@ -183,7 +183,7 @@ def _member(place: Place, module: str, name: str) -> object:
 
 
 def _resolve(place: Place, node: ast.expr, imported: Mapping[str, object]) -> object | None:
-    """Return what a dotted name stands for, or None where it does not begin with an import."""
+    """Return what a dotted name stands for, or None if it does not begin with an import."""
     if isinstance(node, ast.Name):
         return imported.get(node.id)
     if not isinstance(node, ast.Attribute):
@@ -212,8 +212,8 @@ def _check_call(place: Place, node: ast.Call, imported: Mapping[str, object]) ->
 
 
 def check_yaml(block: Block, file: Path) -> None:
-    """Refuse a data file that its reader refuses; its folder tells which reader."""
-    read = read_entry if file.parent.name == "images" else read_model
+    """Refuse a data file that its reader refuses; its folder decides which reader."""
+    read = read_recipe if file.parent.name == "images" else read_model
     try:
         read(file)
     except HarnessError as error:
@@ -221,7 +221,7 @@ def check_yaml(block: Block, file: Path) -> None:
 
 
 def check_json(block: Block) -> None:
-    """Refuse a document that its reader refuses; the word after `json` tells which reader."""
+    """Refuse a document that its reader refuses; the word after `json` decides which reader."""
     try:
         if block.kind == "configuration":
             parse_configuration(json.loads(block.text), {})

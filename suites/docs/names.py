@@ -1,4 +1,4 @@
-"""Names in prose: what stands in a code span and looks like ours has to be ours."""
+"""Names in prose: a code span that looks like a name of this repository must be one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OWNERS: dict[str, object] = {"expect": expect, "lab": Lab, "node": Node}
 
 
 def check_name(span: Span, *, repository: Path, options: Collection[str]) -> None:
-    """Refuse a module, a member, a path or an option that is not there."""
+    """Refuse a module, a member, a path or an option that does not exist."""
     if _DOTTED.fullmatch(span.text):
         _check_dotted(span)
     elif found := _MEMBER.match(span.text):
@@ -34,7 +34,8 @@ def check_name(span: Span, *, repository: Path, options: Collection[str]) -> Non
         if not hasattr(_OWNERS[owner], name):
             raise span.place.refuse(f"'{owner}' has no '{name}'.")
     elif _PATH.fullmatch(span.text):
-        if not any(repository.glob(span.text.rstrip("/"))):
+        name = span.text.rstrip("/")
+        if not any(repository.glob(name)) and not (repository / f"{name}.py").exists():
             raise span.place.refuse(f"There is nothing at '{span.text}'.")
     elif (found := _OPTION.match(span.text)) and found[0] not in options:
         raise span.place.refuse(f"Neither our programs nor a checked command know '{found[0]}'.")

@@ -1,9 +1,7 @@
-"""The pages that people read, taken apart: blocks, tables, links and code spans."""
+"""The pages that people read, parsed: blocks, tables and code spans; mkdocs checks the links."""
 
 from __future__ import annotations
 
-import itertools
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,23 +15,21 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 
-_NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
-
 
 class StaleDocumentError(AssertionError):
-    """A page says what is not so; the message begins with the page and its line."""
+    """A page does not agree with the code; the message begins with the page and its line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where something stands, as an editor opens it."""
+    """A page and a line, as an editor opens them."""
 
     page: str
     line: int
 
-    def refuse(self, trouble: str) -> StaleDocumentError:
+    def refuse(self, message: str) -> StaleDocumentError:
         """Return the error that says what is wrong here."""
-        return StaleDocumentError(f"{self.page}:{self.line}: {trouble}")
+        return StaleDocumentError(f"{self.page}:{self.line}: {message}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +53,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """A link's target, or the text of a code span."""
+    """The text of a code span."""
 
     place: Place
     text: str
@@ -70,38 +66,31 @@ class Page:
     name: str
     blocks: tuple[Block, ...]
     tables: tuple[Table, ...]
-    links: tuple[Span, ...]
     code: tuple[Span, ...]
-    anchors: frozenset[str]
 
 
 def read_pages(repository: Path = REPOSITORY) -> list[Page]:
-    """Read the README and every page of `docs`."""
-    files = [repository / "README.md", *sorted((repository / "docs").glob("**/*.md"))]
+    """Read the pages of the repository's root and every page of `docs`."""
+    root = (repository / name for name in ("README.md", "CONTRIBUTING.md"))
+    files = [*root, *sorted((repository / "docs").glob("**/*.md"))]
     return [
         parse_page(file.relative_to(repository).as_posix(), file.read_text()) for file in files
     ]
 
 
 def parse_page(name: str, text: str) -> Page:
-    """Take a page's Markdown apart; pure."""
+    """Parse a page's Markdown; pure."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     spans = [(place, child) for place, inline in _inlines(name, tokens) for child in inline]
     return Page(
         name=name,
         blocks=tuple(_blocks(name, tokens)),
         tables=tuple(_tables(name, tokens)),
-        links=tuple(
-            Span(place=place, text=str(child.attrs["href"]))
-            for place, child in spans
-            if child.type == "link_open"
-        ),
         code=tuple(
             Span(place=place, text=child.content)
             for place, child in spans
             if child.type == "code_inline"
         ),
-        anchors=frozenset(_anchors(tokens)),
     )
 
 
@@ -135,32 +124,5 @@ def _inlines(name: str, tokens: Sequence[Token]) -> Iterator[tuple[Place, list[T
             yield _place(name, token), token.children or []
 
 
-def _anchors(tokens: Sequence[Token]) -> Iterator[str]:
-    """Yield the anchors that GitHub gives to headings."""
-    for token, following in itertools.pairwise(tokens):
-        if token.type == "heading_open":
-            words = following.content.replace("`", "").strip().lower()
-            yield _NOT_IN_ANCHORS.sub("", words).replace(" ", "-")
-
-
 def _place(name: str, token: Token) -> Place:
     return Place(page=name, line=token.map[0] + 1 if token.map else 0)
-
-
-def check_link(page: Page, link: Span, pages: Sequence[Page], repository: Path) -> None:
-    """Refuse a link to a file or a heading that is not there; the web is not asked."""
-    target, _, anchor = link.text.partition("#")
-    if target.startswith(("https://", "http://")):
-        return
-    if target:
-        file = (repository / page.name).parent / target
-        if not file.exists():
-            raise link.place.refuse(f"The link leads to '{target}', which is not there.")
-        name = file.resolve().relative_to(repository.resolve()).as_posix()
-    else:
-        name = page.name
-    if not anchor:
-        return
-    linked = next((other for other in pages if other.name == name), None)
-    if linked is None or anchor not in linked.anchors:
-        raise link.place.refuse(f"'{name}' has no heading '#{anchor}'.")

@@ -1,4 +1,4 @@
-"""Command lines that pages show are taken by the programs that they name."""
+"""The programs accept the command lines that pages show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def shell(text: str) -> Block:
     return Block(place=Place(page="page.md", line=1), language="sh", kind="", text=text)
 
 
-def test_programs_take_what_pages_show(
+def test_programs_accept_the_command_lines_of_the_pages(
     programs: Programs, blocks: Callable[[str], list[Block]]
 ) -> None:
     for block in blocks("sh"):
@@ -31,18 +31,18 @@ def test_programs_take_what_pages_show(
             programs.check(line)
 
 
-def test_every_command_of_dev_is_in_its_own_help(programs: Programs) -> None:
+def test_help_of_dev_lists_every_command(programs: Programs) -> None:
     described = re.findall(r"^#   \./dev ([a-z]+)", (REPOSITORY / "dev").read_text(), re.MULTILINE)
 
     assert set(programs.dev) == {*described, "help"}
 
 
 @pytest.mark.parametrize(
-    ("line", "trouble"),
+    ("line", "message"),
     [
         (
             "./dev demonstrate",
-            "'./dev demonstrate' is not known; known are demo, help, mutants, run",
+            "'./dev demonstrate' is not known; known are demo, docs, help, mutants, run",
         ),
         ("./dev test --slow", "'./dev test' does not know '--slow'"),
         ("./dev demo --fast", "unrecognized arguments: --fast"),
@@ -57,16 +57,16 @@ def test_every_command_of_dev_is_in_its_own_help(programs: Programs) -> None:
         ("curl example.org", "Nothing here can check the command 'curl'"),
     ],
 )
-def test_command_that_its_program_would_refuse_is_refused(
-    programs: Programs, line: str, trouble: str
+def test_command_that_its_program_refuses_is_reported(
+    programs: Programs, line: str, message: str
 ) -> None:
     (command,) = command_lines(shell(f"{line}\n"))
 
-    with pytest.raises(StaleDocumentError, match=rf"page.md:2: .*{re.escape(trouble)}"):
+    with pytest.raises(StaleDocumentError, match=rf"page.md:2: .*{re.escape(message)}"):
         programs.check(command)
 
 
-def test_lines_lose_comments_and_variables_and_are_joined() -> None:
+def test_comments_and_variables_are_dropped_and_continued_lines_joined() -> None:
     lines = list(command_lines(shell("# first\nCI=true pytest suites/e2e \\\n  -n 2  # two\n")))
 
     assert [line.words for line in lines] == [("pytest", "suites/e2e", "-n", "2")]

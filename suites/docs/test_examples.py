@@ -1,4 +1,4 @@
-"""Examples do what the pages say."""
+"""The examples of the pages work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def python(text: str) -> Block:
 
 
 def leave_evidence(repository: Path) -> None:
-    """Leave what the README's test leaves of its node, as far as the examples look at it."""
+    """Write the evidence of the README's test that the examples read."""
     decision = Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK)
     outcome = Outcome(
         command="boot",
@@ -51,7 +51,7 @@ def leave_evidence(repository: Path) -> None:
         (files / path).write_text(text)
 
 
-def test_every_block_is_of_a_language_that_is_checked(pages: list[Page]) -> None:
+def test_every_block_has_a_language_that_is_checked(pages: list[Page]) -> None:
     assert {block.language for page in pages for block in page.blocks} <= LANGUAGES
 
 
@@ -71,23 +71,23 @@ def test_python_runs(
     assert "NVIDIA H100 80GB HBM3 10de:2330" in capsys.readouterr().out
 
 
-def test_tests_that_pages_show_name_what_is_there(blocks: Callable[[str], list[Block]]) -> None:
+def test_python_of_the_pages_uses_existing_names(blocks: Callable[[str], list[Block]]) -> None:
     for block in blocks("python"):
         examples.check_names(block)
 
 
-def test_data_files_are_read(sandbox: Sandbox, blocks: Callable[[str], list[Block]]) -> None:
+def test_data_files_are_valid(sandbox: Sandbox, blocks: Callable[[str], list[Block]]) -> None:
     for block in blocks("yaml"):
         examples.check_yaml(block, sandbox.folder / str(file_name(block)))
 
 
-def test_documents_are_read(blocks: Callable[[str], list[Block]]) -> None:
+def test_json_documents_are_valid(blocks: Callable[[str], list[Block]]) -> None:
     for block in blocks("json"):
         examples.check_json(block)
 
 
 @pytest.mark.parametrize(
-    ("text", "trouble"),
+    ("text", "message"),
     [
         ("assert 1 == 2\n", "AssertionError"),
         ("def f(:\n", "This is not Python"),
@@ -104,8 +104,8 @@ def test_documents_are_read(blocks: Callable[[str], list[Block]]) -> None:
         ),
     ],
 )
-def test_python_that_does_not_work_is_refused(text: str, trouble: str) -> None:
-    with pytest.raises(StaleDocumentError, match=rf"page.md:1: .*{re.escape(trouble)}"):
+def test_broken_python_is_reported(text: str, message: str) -> None:
+    with pytest.raises(StaleDocumentError, match=rf"page.md:1: .*{re.escape(message)}"):
         examples.run(python(text))
 
 
@@ -115,25 +115,23 @@ def test_example_never_replaces_a_file_of_the_repository(sandbox: Sandbox) -> No
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "trouble"),
+    ("file", "text", "message"),
     [
         ("images/mine.yaml", "schema: 1\nkinds: build\n", "key 'kinds': This key is not known"),
         ("gpus/mine.yaml", "titel: Mine\n", "key 'titel': This key is not known"),
     ],
 )
-def test_data_file_that_its_reader_refuses_is_refused(
-    tmp_path: Path, file: str, text: str, trouble: str
-) -> None:
+def test_broken_data_file_is_reported(tmp_path: Path, file: str, text: str, message: str) -> None:
     target = tmp_path / file
     target.parent.mkdir()
     target.write_text(text)
 
-    with pytest.raises(StaleDocumentError, match=re.escape(trouble)):
+    with pytest.raises(StaleDocumentError, match=re.escape(message)):
         examples.check_yaml(python(text), target)
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "trouble"),
+    ("kind", "text", "message"),
     [
         ("configuration", '{"gpu_nodes": true}', "The field 'gpu_nodes' is unknown"),
         ("configuration", "{", "Expecting property name"),
@@ -141,8 +139,8 @@ def test_data_file_that_its_reader_refuses_is_refused(
         ("", "{}", "Write 'json configuration' or 'json outcome'"),
     ],
 )
-def test_document_that_its_reader_refuses_is_refused(kind: str, text: str, trouble: str) -> None:
+def test_broken_document_is_reported(kind: str, text: str, message: str) -> None:
     block = Block(place=Place(page="page.md", line=1), language="json", kind=kind, text=text)
 
-    with pytest.raises(StaleDocumentError, match=re.escape(trouble)):
+    with pytest.raises(StaleDocumentError, match=re.escape(message)):
         examples.check_json(block)

@@ -1,4 +1,4 @@
-"""What pages tell a reader to have pytest do, pytest does."""
+"""pytest accepts the commands and tests that the pages show."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ def answers(sandbox: Sandbox, shown: list[Request]) -> dict[Request, Answer]:
     return sandbox.pytest([*shown, *WRONG.values()])
 
 
-def test_pytest_does_what_pages_show(shown: list[Request], answers: dict[Request, Answer]) -> None:
+def test_pytest_accepts_what_pages_show(
+    shown: list[Request], answers: dict[Request, Answer]
+) -> None:
     assert len(shown) > 2
     for request in shown:
         request.check(answers[request])
 
 
-@pytest.mark.parametrize("trouble", WRONG)
-def test_what_pytest_does_not_end_well_on_is_refused(
-    answers: dict[Request, Answer], trouble: str
-) -> None:
-    request = WRONG[trouble]
+@pytest.mark.parametrize("message", WRONG)
+def test_failure_of_pytest_is_reported(answers: dict[Request, Answer], message: str) -> None:
+    request = WRONG[message]
 
-    with pytest.raises(StaleDocumentError, match=f"(?s)page.md:1: pytest ends with .*{trouble}"):
+    with pytest.raises(StaleDocumentError, match=f"(?s)page.md:1: pytest ends with .*{message}"):
         request.check(answers[request])

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from harness.lab import Lab
 
 #: The tests that take longest: one image is made, fetched, booted and baked for all of them.
-_LONGEST = Path(__file__).parent / "stock"
+_LONGEST = Path(__file__).parent / "cloud_images"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that records dialogues with real tools."""
+    parser.addoption(
+        "--record-dialogues",
+        action="store_true",
+        help="store what the tools of a machine do as the recorded dialogues, and compare nothing",
+    )
 
 
 # After pytest's own order by parameters of wide fixtures, which would undo this one.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.machine.argv import AGENT_PORT
+from harness.machine.description.argv import AGENT_PORT
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from harness.settings import APPLICATION
 
@@ -34,7 +34,7 @@ def pytest_argv(lab: Lab, test: Path, *, workers: int = 0) -> list[str]:
         f"--rootdir={REPOSITORY}",
         f"--config-file={REPOSITORY / 'pyproject.toml'}",
         *("-p", "fixtures.machines"),
-        *("-p", "fixtures.layers"),
+        *("-p", "fixtures.saved_states"),
         *("-p", "no:cacheprovider"),
         "-s",
         *("-n", str(workers)),
@@ -93,9 +93,9 @@ class OwnCache:
 def wait_until_gone(seen: Collection[int], of: int) -> None:
     """Wait until the machines that were seen have ended, and all others of the test process `of`."""
 
-    def look() -> Observation[bool]:
+    def poll() -> Observation[bool]:
         still = {each for each in seen if Path(f"/proc/{each}").exists()}
         left = sorted(still.union(machines_of(of)))
         return Observation(None if left else True, f"{left} still run")
 
-    wait_for(f"the end of the machines, {sorted(seen)} among them", look, Deadline.after(END_S))
+    wait_for(f"the end of the machines, {sorted(seen)} among them", poll, Deadline.after(END_S))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.machine import accelerator
 from harness.machine.accelerator import is_proven, run_proof
-from harness.machine.spec import Accelerator
+from harness.machine.description.spec import Accelerator
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The broker's account between processes; no machine is started."""
+"""The broker's reservations between processes; no machine is started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.broker import Broker, Demand, HostRoom, is_bindable
+from harness.machine.capacity.broker import Broker, Demand, HostCapacity, is_bindable
 from harness.provisioning.command import PIPE, spawn
 from harness.provisioning.wait import Deadline
 
@@ -23,12 +23,12 @@ LONG_S = 30.0
 HOLDER = """\
 import sys
 from pathlib import Path
-from harness.machine.broker import Broker, Demand
+from harness.machine.capacity.broker import Broker, Demand
 from harness.provisioning.wait import Deadline
 
 broker = Broker(Path(sys.argv[1]))
-demand = Demand(memory_mib=broker.room.memory_mib // 4, cpus=broker.room.cpus)
-with broker.claim("holder", demand, deadline=Deadline.after(30)):
+demand = Demand(memory_mib=broker.capacity.memory_mib // 4, cpus=broker.capacity.cpus)
+with broker.reserve("holder", demand, deadline=Deadline.after(30)):
     print("granted", flush=True)
     sys.stdin.read()
 """
@@ -37,29 +37,31 @@ with broker.claim("holder", demand, deadline=Deadline.after(30)):
 COUNTER = """\
 import sys
 from pathlib import Path
-from harness.machine.broker import Broker, Demand
+from harness.machine.capacity.broker import Broker, Demand
 from harness.provisioning.wait import Deadline
 
 broker, number = Broker(Path(sys.argv[1])), Path(sys.argv[2])
 for _ in range(5):
-    demand = Demand(memory_mib=1, cpus=broker.room.cpus)
-    with broker.claim("counter", demand, deadline=Deadline.after(30)):
+    demand = Demand(memory_mib=1, cpus=broker.capacity.cpus)
+    with broker.reserve("counter", demand, deadline=Deadline.after(30)):
         number.write_text(str(int(number.read_text()) + 1))
 """
 
 
-def test_room_of_a_killed_process_goes_to_the_one_that_waits(tmp_path: Path) -> None:
-    folder = tmp_path / "account"
+def test_capacity_of_a_killed_process_goes_to_the_one_that_waits(tmp_path: Path) -> None:
+    folder = tmp_path / "reservations"
     process = spawn([sys.executable, "-c", HOLDER, str(folder)], stdin=PIPE, stdout=PIPE)
-    told: list[str] = []
+    reports: list[str] = []
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"granted\n"
         broker = Broker(folder)
-        (holder,) = broker.claims()
+        (holder,) = broker.entries()
         with (
             pytest.raises(HarnessError, match=rf"'holder' of process {process.pid}"),
-            broker.claim("next", holder.demand, deadline=Deadline.after(0.2), tell=told.append),
+            broker.reserve(
+                "next", holder.demand, deadline=Deadline.after(0.2), report=reports.append
+            ),
         ):
             pass
     finally:
@@ -67,10 +69,10 @@ def test_room_of_a_killed_process_goes_to_the_one_that_waits(tmp_path: Path) -> 
         process.communicate()
     left = [path.name for path in folder.iterdir()]
 
-    with broker.claim("next", holder.demand, deadline=Deadline.after(LONG_S)):
-        remaining = [entry.who for entry in broker.claims()]
+    with broker.reserve("next", holder.demand, deadline=Deadline.after(LONG_S)):
+        remaining = [entry.who for entry in broker.entries()]
 
-    assert len(told) == 1
+    assert len(reports) == 1
     assert len(left) == 1
     assert remaining == ["next"]
 
@@ -78,7 +80,7 @@ def test_room_of_a_killed_process_goes_to_the_one_that_waits(tmp_path: Path) -> 
 def test_processes_that_ask_at_once_take_turns(tmp_path: Path) -> None:
     number = tmp_path / "number"
     number.write_text("0")
-    argv = [sys.executable, "-c", COUNTER, str(tmp_path / "account"), str(number)]
+    argv = [sys.executable, "-c", COUNTER, str(tmp_path / "reservations"), str(number)]
 
     with contextlib.ExitStack() as ends:
         processes = [spawn(argv) for _ in range(4)]
@@ -90,19 +92,19 @@ def test_processes_that_ask_at_once_take_turns(tmp_path: Path) -> None:
     assert number.read_text() == "20"
 
 
-def test_claimed_ports_can_be_bound(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "account")
+def test_reserved_ports_can_be_bound(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "reservations")
     demand = Demand(memory_mib=1, cpus=0, ports=3)
 
     with (
-        broker.claim("ports", demand, deadline=Deadline.after(LONG_S)) as claim,
+        broker.reserve("ports", demand, deadline=Deadline.after(LONG_S)) as reservation,
         contextlib.ExitStack() as ends,
     ):
-        for port in claim.ports:
+        for port in reservation.ports:
             listener = ends.enter_context(socket.socket())
             listener.bind(("127.0.0.1", port))
             listener.listen()
-        busy = [is_bindable(port) for port in claim.ports]
+        busy = [is_bindable(port) for port in reservation.ports]
 
     assert busy == [False] * 3
-    assert set(claim.ports) <= set(HostRoom.from_proc().ports)
+    assert set(reservation.ports) <= set(HostCapacity.from_proc().ports)

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.plugin.sources import MachineSource
+from harness.plugin.evidence_sources import MachineEvidenceSource
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fixtures.layers import CloneLayer
+    from fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
-    from harness.lab.layers import Layer
+    from harness.lab.saved_states import SavedState
 
 pytestmark = pytest.mark.pin_image(reason="what is kept is the harness's")
 
 TROUBLE = HarnessError("The test ended with this.")
 
 
-def test_clone_that_answers_leaves_what_it_knows(
-    clone: CloneLayer, cloud_init_done: Layer, h100: GpuModel, tmp_path: Path
+def test_evidence_of_a_running_clone_is_complete(
+    clone: CloneState, cloud_init_done: SavedState, h100: GpuModel, tmp_path: Path
 ) -> None:
-    source = MachineSource(clone(cloud_init_done, gpus=[h100]))
+    source = MachineEvidenceSource(clone(cloud_init_done, gpus=[h100]))
 
     ((_, kept),) = source.gather(tmp_path / "kept", TROUBLE)
 
@@ -37,14 +37,14 @@ def test_clone_that_answers_leaves_what_it_knows(
     assert not (kept / "not-collected.txt").exists()
 
 
-def test_clone_that_died_leaves_its_last_words(
-    clone: CloneLayer, cloud_init_done: Layer, tmp_path: Path
+def test_evidence_of_a_dead_clone_has_its_console(
+    clone: CloneState, cloud_init_done: SavedState, tmp_path: Path
 ) -> None:
     machine = clone(cloud_init_done)
     with pytest.raises(HarnessError, match="the machine has ended"):
         machine.guest.output_of("sh", "-c", "echo c >/proc/sysrq-trigger")
 
-    ((_, kept),) = MachineSource(machine).gather(tmp_path / "kept", TROUBLE)
+    ((_, kept),) = MachineEvidenceSource(machine).gather(tmp_path / "kept", TROUBLE)
 
     assert "Kernel panic" in (kept / "host/serial.log").read_text()
     assert "the machine has ended" in (kept / "not-collected.txt").read_text()

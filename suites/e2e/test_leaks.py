@@ -69,14 +69,14 @@ def busy_run(lab: Lab, cache: OwnCache, test: Path) -> Iterator[tuple[ChildProce
             cwd=REPOSITORY,
         )
 
-    def look() -> Observation[list[int]]:
+    def poll() -> Observation[list[int]]:
         machines = machines_of(os.getpid())
         said = (test.parent / "output.txt").read_text()[-2000:]
         assert run.poll() is None, f"The run ended before its machine started: {said}"
         return Observation(machines or None, f"no machine; it said: {said}")
 
     try:
-        yield run, wait_for("the run's machine", look, Deadline.after(START_S))
+        yield run, wait_for("the run's machine", poll, Deadline.after(START_S))
     finally:
         run.kill()
         run.wait()
@@ -109,8 +109,8 @@ def test_interrupted_run_leaves_nothing(lab: Lab, own_cache: OwnCache, busy_test
 
         wait_until_gone(machines, of=os.getpid())
 
-        def look() -> Observation[int]:
+        def poll() -> Observation[int]:
             return Observation(run.poll(), "the run has not ended")
 
-        wait_for("the end of the interrupted run", look, Deadline.after(END_S))
+        wait_for("the end of the interrupted run", poll, Deadline.after(END_S))
     assert not own_cache.run_folders()

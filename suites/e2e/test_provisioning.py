@@ -1,4 +1,4 @@
-"""Provisioning's commands in a machine: what is foretold is what is done."""
+"""Provisioning's commands in a machine: the planned steps are those that run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_plan_names_the_steps_that_boot_then_takes(
     """`plan` asks the node what it is, changes nothing, and foretells each step in its order."""
     node = boot_node(NodeRequest(name="plan", image=baked_image, command=None, gpus=[h100]))
 
-    told = node.provision("plan").check("plan").stdout
+    planned = node.provision("plan").check("plan").stdout
     after_plan = node.evidence()
     done = node.provision("boot").check("boot")
 
@@ -35,7 +35,7 @@ def test_plan_names_the_steps_that_boot_then_takes(
     assert after_plan.outcome.steps == (), "A plan was expected to take no step."
     outcome = evidence.outcome
     assert outcome is not None, done.stdout
-    assert _STEP.findall(told) == [step.name for step in outcome.steps]
+    assert _STEP.findall(planned) == [step.name for step in outcome.steps]
     assert (outcome.action, outcome.reason) == ("install-skip-build", "ok")
 
 

@@ -13,10 +13,10 @@ from harness.plugin.select import requirements
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fixtures.layers import CloneLayer
+    from fixtures.saved_states import CloneState
     from harness.image import Image
-    from harness.lab.layers import Layer
     from harness.lab.machine import LabMachine
+    from harness.lab.saved_states import SavedState
     from harness.settings import Settings
 
 #: The versions of whose tools there are recordings.
@@ -60,7 +60,7 @@ def expect_form(
 
 
 def test_containerd_and_cloud_init_answer_as_recorded(
-    clone: CloneLayer, cloud_init_done: Layer, versions: Mapping[str, str]
+    clone: CloneState, cloud_init_done: SavedState, versions: Mapping[str, str]
 ) -> None:
     machine = clone(cloud_init_done)
 
@@ -74,7 +74,7 @@ def test_containerd_and_cloud_init_answer_as_recorded(
 
 
 def test_dkms_and_its_module_answer_as_recorded(
-    clone: CloneLayer, driver_baked: Layer, baked_image: Image, versions: Mapping[str, str]
+    clone: CloneState, driver_baked: SavedState, baked_image: Image, versions: Mapping[str, str]
 ) -> None:
     """Asked where the driver was baked for one kernel."""
     machine = clone(driver_baked)

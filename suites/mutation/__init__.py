@@ -1,1 +1,1 @@
-"""Does the unit suite notice? Bugs planted in provisioning, by hand and by a tool."""
+"""Mutation tests: bugs planted in provisioning, which its unit suite must detect."""

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .nursery import Nursery, PlantError
+from .mutant_runner import MutantRunner, PlantError
 from .plants import CORPUS, TARGETS
 from .tool import run_tool
 
@@ -29,7 +29,9 @@ SUITE = "suites/unit/provisioning"
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="mutants", description="Plant bugs in provisioning.")
+    parser = argparse.ArgumentParser(
+        prog="mutants", description="Plant bugs in provisioning and run its unit suite."
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--targets", action="store_true", help="the contract's 32 behaviours")
     which.add_argument("--corpus", action="store_true", help="the defects of the corpus")
@@ -37,25 +39,27 @@ def build_parser() -> argparse.ArgumentParser:
         "--children",
         type=int,
         default=len(os.sched_getaffinity(0)),
-        help="how many mutants the tool tries at once; as many as there are cores unless told",
+        help="how many mutants to run in parallel (default: the number of cores)",
     )
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 where the unit suite noticed what it has to."""
+    """Return 0 if the unit suite killed the required mutants."""
     arguments = build_parser().parse_args(argv)
     if not (arguments.targets or arguments.corpus):
         return run_tool(REPOSITORY, arguments.children)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        nursery = Nursery.copy(REPOSITORY, Path(folder))
-        healthy = nursery.try_suite(SUITE)
+        mutant_runner = MutantRunner.copy(REPOSITORY, Path(folder))
+        healthy = mutant_runner.try_suite(SUITE)
         if healthy is not None:
-            raise PlantError(f"The unit suite fails without any bug: {healthy}. Mend it first.")
+            raise PlantError(
+                f"The unit suite fails without a planted bug: {healthy}. Repair it first."
+            )
         if arguments.targets:
-            return grow_all(nursery, ((plant, (SUITE,)) for plant in TARGETS), len(TARGETS))
-        return grow_all(
-            nursery,
+            return run_all(mutant_runner, ((plant, (SUITE,)) for plant in TARGETS), len(TARGETS))
+        return run_all(
+            mutant_runner,
             (
                 (plant, (f"{SUITE}/bugs", "-k", f"test_{number:02d}_"))
                 for number, plant in CORPUS.items()
@@ -64,13 +68,15 @@ def main(argv: list[str] | None = None) -> int:
         )
 
 
-def grow_all(nursery: Nursery, plants: Iterable[tuple[Plant, tuple[str, ...]]], total: int) -> int:
-    """Plant one bug after the other, and say of each which test killed it."""
+def run_all(
+    mutant_runner: MutantRunner, plants: Iterable[tuple[Plant, tuple[str, ...]]], total: int
+) -> int:
+    """Plant one bug after the other, and print which test killed it."""
     killed = 0
     for plant, selection in plants:
-        fate = nursery.grow(plant, *selection)
-        killed += fate.killer is not None
-        verdict = f"killed by {fate.killer}" if fate.killer else "SURVIVED"
+        result = mutant_runner.run(plant, *selection)
+        killed += result.killer is not None
+        verdict = f"killed by {result.killer}" if result.killer else "SURVIVED"
         print(f"{plant.name}  [{plant.file}]\n    {verdict}", flush=True)  # noqa: T201
     print(f"{killed} of {total} killed", flush=True)  # noqa: T201
     return 0 if killed == total else 1

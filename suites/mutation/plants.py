@@ -1,4 +1,4 @@
-"""Bugs to plant: each a text of one file and what stands there instead."""
+"""Bugs to plant: each replaces a text in one file."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ TARGETS = (
         "        return f\"The teardown's status is '{scope.record_path}'.\"",
     ),
 )
-"""The behaviours that upstream's specs let break unseen: 32 of 40 mutants made by hand."""
+"""Behaviours that upstream's specs do not check: 32 of 40 mutants written by hand."""
 
 
 CORPUS = {
@@ -234,8 +234,8 @@ CORPUS = {
     5: _plant(
         "a device node counts as use",
         "teardown.py",
-        "    removal = choose_removal(scope, before)\n    _carry_out",
-        '    removal = choose_removal(scope, before)\n    if node.root.exists("/dev/nvidia0"):\n        removal = replace(removal, unload=())\n    _carry_out',
+        "    removal = choose_removal(scope, before)\n    _carry_out_removal",
+        '    removal = choose_removal(scope, before)\n    if node.files.exists("/dev/nvidia0"):\n        removal = replace(removal, unload=())\n    _carry_out_removal',
     ),
     6: _plant(
         "a busy module unloaded all the same",
@@ -287,7 +287,7 @@ CORPUS = {
     ),
     14: _plant(
         "predictable names beside the target",
-        "root.py",
+        "node_files.py",
         'tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)',
         '(os.open(target.parent / f".{target.name}.tmp", os.O_CREAT | os.O_WRONLY), str(target.parent / f".{target.name}.tmp"))',
     ),
@@ -339,8 +339,8 @@ CORPUS = {
     23: _plant(
         "modules of one kernel only",
         "teardown.py",
-        "for kernel in kernels(root) for path",
-        "for kernel in kernels(root)[:1] for path",
+        "for kernel in kernels(files) for path",
+        "for kernel in kernels(files)[:1] for path",
     ),
     24: _plant(
         "the record's kernel not compared",
@@ -363,14 +363,14 @@ CORPUS = {
     27: _plant(
         "readiness sampled after the install",
         "driver.py",
-        "actions=(say(facts.render_readiness()),)",
-        'actions=(say(facts.render_readiness().replace("marker_present=false", "marker_present=true")),)',
+        "actions=(log_line(facts.render_readiness()),)",
+        'actions=(log_line(facts.render_readiness().replace("marker_present=false", "marker_present=true")),)',
     ),
     28: _plant(
         "events overwrite one another",
         "journal.py",
-        '            while not self._root.create(f"{EVENTS_DIRECTORY}/{milliseconds}.json", text):\n                milliseconds += 1',
-        '            self._root.write(f"{EVENTS_DIRECTORY}/{milliseconds}.json", text)',
+        '            while not self._files.create(f"{EVENTS_DIRECTORY}/{milliseconds}.json", text):\n                milliseconds += 1',
+        '            self._files.write(f"{EVENTS_DIRECTORY}/{milliseconds}.json", text)',
     ),
     29: _plant(
         "module names matched in part",
@@ -385,4 +385,4 @@ CORPUS = {
         '    if "cdi_spec_dirs" in keys:',
     ),
 }
-"""One bug for each number of the regression corpus, as it was there."""
+"""One bug for each number of the regression corpus."""

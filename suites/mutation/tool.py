@@ -1,4 +1,4 @@
-"""mutmut over all of provisioning, judged by the unit suite of that room alone."""
+"""Runs mutmut over all of provisioning, with the unit suite of provisioning only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.errors import HarnessError
 from harness.provisioning.command import LocalRunner, spawn
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, Observation, wait_for
 
-from .nursery import copy_sources
+from .mutant_runner import copy_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,17 +35,17 @@ RUN_LIMIT_S = 4 * 3600.0
 UNTRIED = "not checked"
 _RESULT = re.compile(r"^\s*(?P<name>\S+__mutmut_\d+): (?P<status>.+)$")
 _KILLED = frozenset({"killed", "timeout", "segfault", "suspicious"})
-"""What counts as noticed: a suite that no longer ends has noticed as well as one that fails."""
+"""Statuses of killed mutants; a suite that never ends counts as one that fails."""
 _ROW = re.compile(r"^\| `(?P<function>[^`]+)` \| (?P<change>`.*`) \| (?P<reason>.+) \|$")
 
 
 class ToolError(HarnessError):
-    """The tool gave no answer."""
+    """mutmut failed or gave no results."""
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Mutant:
-    """One change that the tool made: in which function, and what it came to."""
+    """One change by the tool: its function and its status."""
 
     name: str
     status: str
@@ -56,9 +56,9 @@ class Mutant:
 
     @property
     def function(self) -> str:
-        """Return the function's name as a person writes it: `module.Class.method`."""
+        """Return the name of the function as `module.Class.method`."""
         mangled = self.name.rpartition(".")[2].partition("__mutmut_")[0]
-        # mutmut joins class and method by a letter that no English name has.
+        # mutmut separates class and method by this letter.
         parts = mangled.split("\N{LATIN LETTER LATERAL CLICK}")
         path = parts[1:] if len(parts) > 1 else [mangled.removeprefix("x_")]
         return ".".join([self.module, *path])
@@ -69,13 +69,13 @@ class Mutant:
 
 
 def parse_results(text: str) -> tuple[Mutant, ...]:
-    """Read `mutmut results --all true`."""
+    """Parse the output of `mutmut results --all true`."""
     matches = (_RESULT.match(line) for line in text.splitlines())
     return tuple(Mutant(name=m["name"], status=m["status"]) for m in matches if m)
 
 
 def parse_change(diff: str) -> str:
-    """Return what a diff of `mutmut show` changes, on one line, as the page of survivors has it."""
+    """Return the change in a diff of `mutmut show` on one line, as in the table of survivors."""
     lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++", "#"))]
     removed = " ".join(line[1:].strip() for line in lines if line.startswith("-"))
     added = " ".join(line[1:].strip() for line in lines if line.startswith("+"))
@@ -84,7 +84,7 @@ def parse_change(diff: str) -> str:
 
 
 def _differing(old: str, new: str) -> tuple[str, str]:
-    """Return two lines without the words at their start and end that are the same in both."""
+    """Return two lines without their common words at the start and at the end."""
     before, after = old.split(" "), new.split(" ")
     start = _common(before, after)
     before, after = before[start:], after[start:]
@@ -94,13 +94,13 @@ def _differing(old: str, new: str) -> tuple[str, str]:
 
 
 def _common(one: list[str], other: list[str]) -> int:
-    """Return how many words two lists have in common at their start."""
+    """Return the number of common words at the start of two lists."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def parse_page(text: str) -> dict[tuple[str, str], str]:
-    """Read the page of survivors: the reason for each, by function and change."""
+    """Parse the table of survivors: the reason by function and change."""
     rows = (_ROW.match(line) for line in text.splitlines())
     return {(row["function"], row["change"]): row["reason"] for row in rows if row}
 
@@ -112,10 +112,9 @@ def run_tool(
     try_all: Callable[[Path, int], None] | None = None,
     runner: Runner | None = None,
 ) -> int:
-    """Run mutmut in a copy of the sources; return 0 where enough was killed and the rest known.
+    """Run mutmut in a copy of the sources; return 0 if enough are killed and survivors are listed.
 
-    Takes about half an hour with two children. The copy stays, and its name is said, wherever
-    there is something left to look at in it.
+    Takes about half an hour with two children. Otherwise the copy is kept, and its path is printed.
     """
     top = Path(tempfile.mkdtemp(prefix="mutants-"))
     code = None
@@ -127,7 +126,9 @@ def run_tool(
         if code == 0:
             shutil.rmtree(top)
         else:
-            _say(f"The mutants stay in '{top}'; there, 'python -m mutmut show NAME' shows one.")
+            _say(
+                f"The mutants are kept in '{top}'; run 'python -m mutmut show NAME' there to see one."
+            )
     return code
 
 
@@ -138,15 +139,15 @@ def try_mutants(
     start: Callable[..., ChildProcess] = spawn,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Have mutmut try every mutant of the sources in `top`; say once a minute how far it is.
+    """Run mutmut on the sources in `top`; print its progress once a minute.
 
-    Raises ToolError where it fails, with the end of what it printed: a suite that fails without
-    any mutant ends it too.
+    Raises ToolError with the end of its output if it fails, also if the suite fails without a
+    mutant.
     """
     log = top / LOG
     argv = (sys.executable, "-m", "mutmut", "run", "--max-children", str(children))
     with contextlib.ExitStack() as ending:
-        # What endless mutants leave goes with the run: half a million files of one were seen.
+        # Mutants that never end may leave half a million files; these are removed with the run.
         scratch = ending.enter_context(
             tempfile.TemporaryDirectory(
                 prefix="mutants-", dir=_memory(), ignore_cleanup_errors=True
@@ -158,28 +159,28 @@ def try_mutants(
 
 
 def _memory() -> Path | None:
-    """Return where temporary files cost least; None for the usual place."""
+    """Return a folder in memory for temporary files; None for the default."""
     memory = Path("/dev/shm")  # noqa: S108 - a private folder is made below it
     return memory if os.access(memory, os.R_OK | os.W_OK | os.X_OK) else None
 
 
 def _wait_for_end(process: ChildProcess, log: Path, clock: Clock) -> None:
     deadline = Deadline.after(RUN_LIMIT_S, clock)
-    said_s = clock.monotonic()
+    printed_s = clock.monotonic()
 
-    def look() -> Observation[int]:
-        nonlocal said_s
-        code, words = process.poll(), _last_words(log)
-        if code is None and clock.monotonic() - said_s >= PROGRESS_S:
-            said_s = clock.monotonic()
-            _say(words)
-        return Observation(code, words)
+    def poll() -> Observation[int]:
+        nonlocal printed_s
+        code, line = process.poll(), _last_line(log)
+        if code is None and clock.monotonic() - printed_s >= PROGRESS_S:
+            printed_s = clock.monotonic()
+            _say(line)
+        return Observation(code, line)
 
     try:
-        code = wait_for("mutmut to end", look, deadline, interval_s=1)
+        code = wait_for("mutmut to end", poll, deadline, interval_s=1)
     finally:
         if process.poll() is None:
-            # The group: mutmut's children are in it, and one of them may be an endless mutant.
+            # Kill the group, because one of mutmut's children may run a mutant that never ends.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -188,8 +189,8 @@ def _wait_for_end(process: ChildProcess, log: Path, clock: Clock) -> None:
         raise ToolError(f"mutmut ended with {code}. The end of its log '{log}':\n{end.strip()}")
 
 
-def _last_words(log: Path) -> str:
-    """Return what a program that writes over its own line shows now."""
+def _last_line(log: Path) -> str:
+    """Return the last line of a program that overwrites its line."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOG_SHOWN))
         shown = file.read().decode(errors="replace").replace("\r", "\n").split("\n")
@@ -197,15 +198,15 @@ def _last_words(log: Path) -> str:
 
 
 def judge(top: Path, page: Path, runner: Runner) -> int:
-    """Say what the run in `top` came to, and hold the survivors against the page that lists them."""
+    """Print the results in `top`, and compare the survivors with the table on the page."""
 
     def ask(*words: str) -> str:
         argv = ("env", "--chdir", str(top), sys.executable, "-m", "mutmut", *words)
-        return runner.run(argv, timeout_s=600).check("Asking mutmut").stdout
+        return runner.run(argv, timeout_s=600).check("Reading the results of mutmut").stdout
 
     mutants = parse_results(ask("results", "--all", "true"))
     if not mutants:
-        raise ToolError(f"mutmut left no results in '{top}'.")
+        raise ToolError(f"There are no results of mutmut in '{top}'.")
     untried = sum(mutant.status == UNTRIED for mutant in mutants)
     if untried:
         raise ToolError(f"mutmut was stopped: {untried} of {len(mutants)} mutants are untried.")
@@ -225,8 +226,8 @@ def judge(top: Path, page: Path, runner: Runner) -> int:
         unknown += reason is None
         _say(f"| `{mutant.function}` | {change} | {reason or 'NOT LISTED: ' + mutant.status} |")
     for function, change in stale:
-        # No failure: a slow host's time limit kills what lives elsewhere.
-        _say(f"{page.name} lists what did not survive: `{function}` | {change}")
+        # Not a failure: on a slow host, the time limit kills mutants that survive elsewhere.
+        _say(f"{page.name} lists a mutant that did not survive: `{function}` | {change}")
     share = killed.total() / total.total()
     _say(f"{killed.total()} of {total.total()} killed ({share:.1%}); {unknown} not in {page.name}")
     return 0 if share >= KILLED_AT_LEAST and not unknown else 1

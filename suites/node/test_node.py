@@ -1,4 +1,4 @@
-"""Expectations of a node that exists, by SSH or this host itself; nothing on it is changed.
+"""Expectations on an existing node, over SSH or on this host; nothing on it is changed.
 
 pytest suites/node --machine-driver=node --machine-uri=ssh://root@box
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.expect.node import NODE_EXPECTATIONS, node_expectations
+from harness.expect.every_node import NODE_EXPECTATIONS, node_expectations
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("name", [expectation.name for expectation in NODE_EXPECTATIONS])
 def test_existing_node(existing_evidence: Evidence, name: str) -> None:
-    """A node that serves GPUs is as the expectation of this name says."""
+    """The node meets the expectation with this name."""
     (expectation,) = node_expectations([name], source="suites/node")
 
     expectation.judge(existing_evidence)

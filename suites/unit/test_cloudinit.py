@@ -117,7 +117,7 @@ def test_plain_node_gets_its_keys_and_no_empty_list() -> None:
     assert not {"write_files", "runcmd"} & document.keys()
 
 
-def test_nobody_logs_in_by_password() -> None:
+def test_password_login_is_disabled() -> None:
     assert document_of(NODE)["ssh_pwauth"] is False
 
 
@@ -126,7 +126,7 @@ def test_private_key_is_not_in_the_log() -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_words_of_a_command_arrive_as_they_are(text: str) -> None:
+def test_special_characters_of_a_command_are_unchanged(text: str) -> None:
     """Lists are run without a shell, so words need no quoting but YAML's."""
     document = document_of(replace(NODE, commands=[["printf", "%s", text]]))
 
@@ -144,7 +144,7 @@ def test_any_content_of_a_file_arrives_byte_for_byte(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(("mode", "permissions"), [(0o644, "0644"), (0o4755, "4755"), (0, "0000")])
-def test_mode_stays_text(mode: int, permissions: str) -> None:
+def test_file_mode_is_text(mode: int, permissions: str) -> None:
     """As a YAML number it would be read as octal by one parser and as decimal by another."""
     file = GuestFile(path="/x", content=b"", mode=mode)
 
@@ -220,7 +220,7 @@ def test_volume_with_the_private_key_is_for_its_owner_alone(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_volume_replaces_an_older_one(tmp_path: Path) -> None:
+def test_seed_replaces_an_older_one(tmp_path: Path) -> None:
     path = tmp_path / "seed.iso"
     path.write_bytes(b"half")
 
@@ -257,7 +257,7 @@ def test_provisioning_runs_isolated_with_its_files_named() -> None:
     assert rest == f"code=$?; echo $code > {EXIT_CODE_PATH}; exit $code"
 
 
-def test_command_of_provisioning_is_one_word_to_the_shell() -> None:
+def test_provisioning_command_is_quoted_for_the_shell() -> None:
     _, _, script = provisioning_command(PAYLOAD, "boot; reboot")
 
     assert " 'boot; reboot' " in script
@@ -310,7 +310,7 @@ def test_status_without_errors_is_done() -> None:
     assert CloudInitReport.from_json(STATUS_22).status is CloudInitStatus.DONE
 
 
-def test_recoverable_error_is_told_apart_from_a_grave_one() -> None:
+def test_recoverable_errors_are_separated_from_errors() -> None:
     report = CloudInitReport.from_json(STATUS_25)
 
     assert report.status is CloudInitStatus.RECOVERABLE

@@ -1,4 +1,4 @@
-"""Data files are read strictly, and a slip is told with file, line, key and what is known."""
+"""Data files are read strictly, and an error names file, line, key and the known values."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def test_right_file_becomes_the_shape(tmp_path: Path) -> None:
             "wheels.1.inch",
             "known are 'inches'",
         ),
-        ("name: a\nwheels:\n- inches: 0\n", 3, "wheels.0.inches", "the file says 0"),
+        ("name: a\nwheels:\n- inches: 0\n", 3, "wheels.0.inches", "the file has 0"),
         ("name: a\nby_gear:\n  0x1: {size: 2}\n", 3, "by_gear.1.size", "known are 'inches'"),
-        ("name: a\nname: b\n", 2, "name", "already given"),
-        ("name: a\nby_gear: {1: {inches: 1},\n 0x1: {inches: 2}}\n", 3, "1", "already given"),
+        ("name: a\nname: b\n", 2, "name", "is a duplicate"),
+        ("name: a\nby_gear: {1: {inches: 1},\n 0x1: {inches: 2}}\n", 3, "1", "is a duplicate"),
         ("name: &n a\nwheels: [*n]\n", 1, None, "An alias"),
         ("name: *n\n", 1, None, "undefined alias"),
         ("name: [\n", 2, None, "not YAML"),
@@ -76,7 +76,7 @@ def test_right_file_becomes_the_shape(tmp_path: Path) -> None:
         ("name: 2020-13-45\n", None, None, "not YAML"),
     ],
 )
-def test_slip_is_told_with_its_place(
+def test_error_names_file_line_and_key(
     tmp_path: Path, text: str, line: int | None, key: str | None, words: str
 ) -> None:
     file = _file(tmp_path, text)
@@ -105,7 +105,7 @@ def test_file_is_read_without_libyaml_too(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_data_file(file, _Bicycle) == _Bicycle(name="racer")
 
 
-def test_missing_file_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="cannot be read"):
         read_data_file(tmp_path / "none.yaml", _Bicycle)
 

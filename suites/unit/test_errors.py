@@ -1,4 +1,4 @@
-"""What the errors of both families say of the evidence."""
+"""Errors of both families and the path of their evidence."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ KEPT = Path("/kept/node")
 @pytest.mark.parametrize(
     ("sentence", "message"),
     [
-        ("Wrong kernel.", "Wrong kernel. The evidence lies in '/kept/node'."),
+        ("Wrong kernel.", "Wrong kernel. The evidence is in '/kept/node'."),
         (
             "It ends with:\n[ 1.2] Panic",
-            "It ends with:\n[ 1.2] Panic\nThe evidence lies in '/kept/node'.",
+            "It ends with:\n[ 1.2] Panic\nThe evidence is in '/kept/node'.",
         ),
     ],
     ids=["sentence", "console"],
 )
-def test_message_ends_with_where_the_evidence_lies(sentence: str, message: str) -> None:
-    """After what a console printed, on a line of its own."""
+def test_message_ends_with_the_path_of_the_evidence(sentence: str, message: str) -> None:
+    """After the output of a console, on a separate line."""
     assert str(ExpectationError(sentence, evidence=KEPT)) == message
     assert str(HarnessError(sentence, evidence=KEPT)) == message
     assert str(HarnessError(sentence)) == sentence

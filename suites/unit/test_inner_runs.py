@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.gpu.transport import find_transport
 from harness.machine.accelerator import run_proof
-from harness.machine.argv import render_argv
-from harness.machine.spec import Accelerator
+from harness.machine.description.argv import render_argv
+from harness.machine.description.spec import Accelerator
 from harness.provisioning.command import CommandResult
 from suites.e2e.inner import is_machine
-from suites.unit.machine.test_argv import CHANNELS, LOG, a_machine_spec
+from suites.unit.machine.description.builders import CHANNELS, LOG, a_machine_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ QEMU = "/usr/bin/qemu-system-x86_64"
 
 
 @dataclass(frozen=True)
-class Heard:
+class RecordingRunner:
     """A runner that runs nothing and keeps what it was to run."""
 
     argvs: list[list[str]] = field(default_factory=list)
@@ -54,10 +54,10 @@ def test_starter_of_a_machine_is_none_yet() -> None:
 
 
 def test_qemu_that_is_only_asked_about_itself_is_none() -> None:
-    heard = Heard()
+    runner = RecordingRunner()
     with contextlib.suppress(HarnessError):
-        find_transport(QEMU, "tcg", heard)
-    run_proof(QEMU, Accelerator.KVM, heard)
+        find_transport(QEMU, "tcg", runner)
+    run_proof(QEMU, Accelerator.KVM, runner)
 
-    assert len(heard.argvs) == 3
-    assert not any(map(is_machine, heard.argvs))
+    assert len(runner.argvs) == 3
+    assert not any(map(is_machine, runner.argvs))

@@ -15,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError, RequirementError
-from harness.lease import hold, leased_folder, make_private_folder, share, sole, sweep
+from harness.lease import (
+    hold,
+    hold_shared,
+    leased_folder,
+    make_private_folder,
+    sweep,
+    try_exclusive,
+)
 from harness.provisioning.command import PIPE, spawn
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 
@@ -55,10 +62,12 @@ def test_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["file", "file/below"])
-def test_folder_that_cannot_be_made_names_the_remedy(tmp_path: Path, path: str) -> None:
+def test_folder_that_cannot_be_created_is_reported_with_a_remedy(
+    tmp_path: Path, path: str
+) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(RequirementError, match=r"can't be made \(.*XDG_CACHE_HOME"):
+    with pytest.raises(RequirementError, match=r"can't be created \(.*XDG_CACHE_HOME"):
         make_private_folder(tmp_path / path)
 
 
@@ -84,7 +93,7 @@ def test_leased_folder_is_gone_after_an_error(tmp_path: Path) -> None:
     assert not kept[0].exists()
 
 
-def test_kept_folder_stays_until_the_next_sweep(tmp_path: Path) -> None:
+def test_kept_folder_exists_until_the_next_sweep(tmp_path: Path) -> None:
     with leased_folder(tmp_path, prefix="run", keep=True) as folder:
         pass
     existed = folder.is_dir()
@@ -117,7 +126,7 @@ def test_sweep_leaves_files_and_links_alone(tmp_path: Path) -> None:
     assert list(precious.iterdir()) == []
 
 
-def test_sweep_goes_on_past_a_folder_that_it_may_not_touch(tmp_path: Path) -> None:
+def test_sweep_skips_a_folder_without_permission(tmp_path: Path) -> None:
     # A folder in the lock's place is refused by the kernel to root, too.
     (tmp_path / "a" / "lease").mkdir(parents=True)
     (tmp_path / "b").mkdir()
@@ -182,23 +191,25 @@ def test_shared_by_many_is_nobodys_alone(tmp_path: Path) -> None:
     path = tmp_path / "used"
     path.touch()
 
-    with share(path, deadline=Deadline.after(1)):
-        with share(path, deadline=Deadline.after(1)), sole(path) as is_alone:
+    with hold_shared(path, deadline=Deadline.after(1)):
+        with hold_shared(path, deadline=Deadline.after(1)), try_exclusive(path) as is_alone:
             assert not is_alone
-        with sole(path) as is_alone:
+        with try_exclusive(path) as is_alone:
             assert not is_alone
-    with sole(path) as is_alone:
+    with try_exclusive(path) as is_alone:
         assert is_alone
 
 
-def test_share_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
+def test_shared_lock_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
     path = tmp_path / "used"
     path.touch()
 
     with (
-        sole(path),
-        pytest.raises(WaitTimeoutError, match=rf"for a share in '{path}'.*wants it alone"),
-        share(path, deadline=Deadline.after(0)),
+        try_exclusive(path),
+        pytest.raises(
+            WaitTimeoutError, match=rf"for a shared lock on '{path}'.*is locked exclusively"
+        ),
+        hold_shared(path, deadline=Deadline.after(0)),
     ):
         pass
 
@@ -207,9 +218,9 @@ def test_what_is_not_there_cannot_be_shared_and_is_used_by_nobody(tmp_path: Path
     path = tmp_path / "used"
 
     with (
-        sole(path) as is_alone,
+        try_exclusive(path) as is_alone,
         pytest.raises(FileNotFoundError),
-        share(path, deadline=Deadline.after(1)),
+        hold_shared(path, deadline=Deadline.after(1)),
     ):
         pass
 
@@ -227,7 +238,7 @@ def _replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_remove, _replace])
-def test_nobody_is_sole_user_of_what_was_taken_away_while_it_was_locked(
+def test_file_removed_while_it_was_locked_has_no_sole_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "used"
@@ -240,11 +251,11 @@ def test_nobody_is_sole_user_of_what_was_taken_away_while_it_was_locked(
 
     monkeypatch.setattr(fcntl, "flock", change_and_lock)
 
-    with sole(path) as is_alone:
+    with try_exclusive(path) as is_alone:
         assert not is_alone
 
 
-def test_share_in_what_was_replaced_while_it_was_locked_is_one_in_the_new(
+def test_shared_lock_follows_a_file_that_was_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "used"
@@ -258,11 +269,11 @@ def test_share_in_what_was_replaced_while_it_was_locked_is_one_in_the_new(
 
     monkeypatch.setattr(fcntl, "flock", replace_and_lock)
 
-    with share(path, deadline=Deadline.after(5)), sole(path) as is_alone:
+    with hold_shared(path, deadline=Deadline.after(5)), try_exclusive(path) as is_alone:
         assert not is_alone
 
 
-def test_share_in_what_was_removed_while_it_was_locked_is_none(
+def test_shared_lock_on_a_removed_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "used"
@@ -275,16 +286,16 @@ def test_share_in_what_was_removed_while_it_was_locked_is_none(
 
     monkeypatch.setattr(fcntl, "flock", remove_and_lock)
 
-    with pytest.raises(FileNotFoundError), share(path, deadline=Deadline.after(5)):
+    with pytest.raises(FileNotFoundError), hold_shared(path, deadline=Deadline.after(5)):
         pass
 
 
 _SHARER = """
 import sys
 from pathlib import Path
-from harness.lease import share
+from harness.lease import hold_shared
 from harness.provisioning.wait import Deadline
-with share(Path(sys.argv[1]), deadline=Deadline.after(9)):
+with hold_shared(Path(sys.argv[1]), deadline=Deadline.after(9)):
     print("shared", flush=True)
     sys.stdin.read()
 """
@@ -298,11 +309,11 @@ def test_share_ends_with_a_killed_process(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"shared\n"
 
-    with sole(path) as while_alive:
+    with try_exclusive(path) as while_alive:
         pass
     process.kill()
     process.communicate()
 
-    with sole(path) as afterwards:
+    with try_exclusive(path) as afterwards:
         pass
     assert (while_alive, afterwards) == (False, True)

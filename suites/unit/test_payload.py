@@ -1,4 +1,4 @@
-"""The zipapp that travels: reproducible, complete, and by the standard library alone."""
+"""The zipapp: reproducible, complete, and only the standard library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOURCES = sorted(Path(provisioning.__file__).parent.rglob("*.py"))
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copy provisioning to where a test may change it, and let that be what is packed."""
+    """Copy provisioning to a folder that the test may change, and pack that copy."""
     folder = tmp_path / "anywhere" / "provisioning"
     shutil.copytree(SOURCES[0].parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(provisioning, "__file__", str(folder / "__init__.py"))
@@ -79,7 +79,7 @@ def test_payload_depends_on_every_source(sources: Path) -> None:
     assert build_payload().digest != before
 
 
-def test_name_tells_the_digest() -> None:
+def test_name_includes_the_digest() -> None:
     payload = Payload(content=b"", digest="0123456789abcdef" * 4)
 
     assert payload.name == "provisioning-0123456789ab.pyz"
@@ -95,8 +95,8 @@ def test_agent_is_packed_in_the_same_way() -> None:
     )
 
 
-def test_what_travels_imports_the_standard_library_alone() -> None:
-    """The node has no other; `-S` would find none either."""
+def test_payload_imports_only_the_standard_library() -> None:
+    """The node has no other packages, and `-S` finds none."""
     foreign = [
         f"{path.name}: {name}"
         for path in (*SOURCES, *AGENT_SOURCES)
@@ -141,7 +141,7 @@ def test_packed_provisioning_runs_by_itself(tmp_path: Path) -> None:
     assert "usage:" in result.stdout
 
 
-def test_written_payload_is_whole_and_alone(tmp_path: Path) -> None:
+def test_payload_is_written_completely_without_other_files(tmp_path: Path) -> None:
     payload = build_payload()
 
     path = write_payload(payload, tmp_path / "payloads")
@@ -158,18 +158,18 @@ def test_half_written_payload_is_written_again(tmp_path: Path) -> None:
     assert write_payload(payload, tmp_path).read_bytes() == payload.content
 
 
-def test_payload_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_existing_payload_is_not_rewritten(tmp_path: Path) -> None:
     payload = build_payload()
     first = write_payload(payload, tmp_path).stat()
 
     assert write_payload(payload, tmp_path).stat().st_ino == first.st_ino
 
 
-def test_payload_that_can_not_be_written_is_told_with_the_remedy(tmp_path: Path) -> None:
+def test_unwritable_payload_raises_error_that_names_xdg_cache_home(tmp_path: Path) -> None:
     payload = build_payload()
     (tmp_path / payload.name).mkdir()
 
-    with pytest.raises(RequirementError, match=r"can't be written.*XDG_CACHE_HOME"):
+    with pytest.raises(RequirementError, match=r"cannot be written.*XDG_CACHE_HOME"):
         write_payload(payload, tmp_path)
 
     assert list(tmp_path.iterdir()) == [tmp_path / payload.name]

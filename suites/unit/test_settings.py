@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
-from harness.settings import Settings, accepted_licences, first_of, is_ci
+from harness.settings import (
+    EvidenceMode,
+    MachineDriver,
+    Settings,
+    accepted_licences,
+    is_ci,
+    machine_driver,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,28 +29,35 @@ def test_ci_is_strict(value: str) -> None:
 @pytest.mark.parametrize(
     "environment", [{}, {"CI": ""}, {"CI": "0"}, {"CI": "False"}, {"CI": "no"}]
 )
-def test_a_laptop_is_not(environment: dict[str, str]) -> None:
+def test_host_without_ci_variable_is_not_strict(environment: dict[str, str]) -> None:
     assert not is_ci(environment)
 
 
-def test_unknown_evidence_choice_names_the_known_ones() -> None:
-    with pytest.raises(BadInputError, match=r"--evidence: 'never' is none of on-failure, always"):
-        Settings(evidence="never")
+def test_unknown_word_names_the_source_and_the_known_words() -> None:
+    with pytest.raises(
+        BadInputError, match=r"--evidence: 'never' is not one of on-failure, always\."
+    ):
+        EvidenceMode.parse("never", source="--evidence")
 
 
-def test_several_images_are_told_apart_by_commas() -> None:
+def test_known_word_becomes_its_member() -> None:
+    assert EvidenceMode.parse("always", source="--evidence") is EvidenceMode.ALWAYS
+    assert str(EvidenceMode.ALWAYS) == "always"
+
+
+def test_images_are_separated_by_commas() -> None:
     assert Settings().images == ("debian-12",)
     assert Settings(image="debian-12,debian-13").images == ("debian-12", "debian-13")
 
 
 @pytest.mark.parametrize("value", ["", "debian-12,", "debian-12,debian-12"])
 def test_list_of_images_with_a_gap_or_a_repetition_is_refused(value: str) -> None:
-    with pytest.raises(BadInputError, match=f"--image: '{value}' is no list of images"):
+    with pytest.raises(BadInputError, match=f"--image: '{value}' is not a list of images"):
         Settings(image=value)
 
 
-def test_limit_below_nothing_is_refused() -> None:
-    with pytest.raises(BadInputError, match=r"--checkpoint-limit-mib: -1 is too little"):
+def test_negative_limit_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"--checkpoint-limit-mib: -1 is less than 0"):
         Settings(checkpoint_limit_mib=-1)
 
 
@@ -58,9 +72,7 @@ def test_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
     assert settings.checkpoint_store.parent == settings.cache
 
 
-def test_relative_cache_is_never_taken_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_cache_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """QEMU runs in the machine's folder, from where a relative path leads elsewhere."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
@@ -74,23 +86,25 @@ def test_licences_are_accepted_by_option_and_environment() -> None:
     assert accepted_licences(["three", "four,one"], environment) == {"one", "two", "three", "four"}
 
 
-def test_no_licence_is_accepted_by_itself() -> None:
+def test_no_licence_is_accepted_by_default() -> None:
     assert accepted_licences([], {}) == frozenset()
     assert Settings().accepted_licences == frozenset()
 
 
-def test_driver_is_told_by_option_environment_and_ini_in_this_order() -> None:
+def test_driver_comes_from_option_environment_and_ini_in_this_order() -> None:
     environment = {"HARNESS_MACHINE_DRIVER": "libvirt"}
 
-    assert first_of("node", "HARNESS_MACHINE_DRIVER", "qemu", environment) == "node"
-    assert first_of(None, "HARNESS_MACHINE_DRIVER", "qemu", environment) == "libvirt"
-    assert first_of(None, "HARNESS_MACHINE_DRIVER", "qemu", {}) == "qemu"
-    assert first_of(None, "HARNESS_MACHINE_DRIVER", "", {}) is None
+    assert machine_driver("node", "qemu", environment) is MachineDriver.NODE
+    assert machine_driver(None, "qemu", environment) is MachineDriver.LIBVIRT
+    assert machine_driver(None, "node", {}) is MachineDriver.NODE
+    assert machine_driver(None, "", {}) is MachineDriver.QEMU
 
 
-def test_unknown_driver_is_refused_with_those_that_are() -> None:
-    with pytest.raises(BadInputError, match="'xen' is none of qemu, libvirt, node"):
-        Settings(machine_driver="xen")
+def test_unknown_driver_names_the_known_ones() -> None:
+    with pytest.raises(
+        BadInputError, match=r"--machine-driver: 'xen' is not one of qemu, libvirt, node\."
+    ):
+        machine_driver(None, "", {"HARNESS_MACHINE_DRIVER": "xen"})
 
 
 def test_uri_without_a_driver_that_takes_one_is_refused() -> None:
@@ -98,6 +112,8 @@ def test_uri_without_a_driver_that_takes_one_is_refused() -> None:
         Settings(machine_uri="qemu:///system")
 
 
-def test_folder_of_another_host_is_given_whole() -> None:
-    with pytest.raises(BadInputError, match=r"--machine-storage: 'images' is a folder of another"):
+def test_relative_folder_of_a_remote_host_is_refused() -> None:
+    with pytest.raises(
+        BadInputError, match=r"--machine-storage: 'images' is a folder on a remote host"
+    ):
         Settings(machine_storage=PurePosixPath("images"))

@@ -1,6 +1,6 @@
-"""The border to libvirt's Python binding, which is optional and has no types of its own.
+"""Loads libvirt's Python binding, which is optional and untyped.
 
-What crosses it are objects of libvirt; the protocols here say what the harness asks of them.
+Its objects are used elsewhere; the protocols here declare what the harness calls on them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class VirConnect(Protocol):
         self, domain: object, event: int, callback: Callable[..., None], opaque: object
     ) -> int: ...
     def domainEventDeregisterAny(self, registration: int) -> int: ...  # noqa: N802
-    # All else that a driver asks of libvirt is checked by libvirt itself.
+    # libvirt itself checks every other call.
     def __getattr__(self, name: str) -> Any: ...
 
 
@@ -54,7 +54,7 @@ def load_libvirt() -> Any:
 
 @functools.cache
 def load_libvirt_qemu() -> Any:
-    """Return the module `libvirt_qemu`, which speaks to QEMU's monitor past libvirt."""
+    """Return the module `libvirt_qemu`, which passes commands through to QEMU's monitor."""
     load_libvirt()
     with _required("libvirt_qemu"):
         return importlib.import_module("libvirt_qemu")

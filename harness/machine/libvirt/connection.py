@@ -1,6 +1,6 @@
-"""One connection to one libvirtd: calls under a watchdog, errors as sentences, a second life.
+"""One connection to one libvirtd: calls under a watchdog, errors as sentences, reconnection.
 
-This is the only place that hands out libvirt's own connection.
+Only this module gives access to libvirt's own connection.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import RequirementError
 from harness.machine.libvirt.binding import load_libvirt
-from harness.machine.libvirt.complaint import (
-    Complaint,
+from harness.machine.libvirt.errors import (
+    ErrorContext,
     NoDaemonError,
     lost,
     refused_call,
     refused_connection,
     unreachable,
 )
-from harness.machine.libvirt.eventloop import EVENT_LOOP
+from harness.machine.libvirt.event_loop import EVENT_LOOP
 from harness.machine.libvirt.uri import HostUri
 from harness.machine.libvirt.watchdog import LibvirtHangsError, watched
 from harness.provisioning.wait import Deadline, Observation, wait_for
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Clock
 T = TypeVar("T")
 
-#: The oldest libvirt that these drivers are written for: Ubuntu 22.04's.
+#: The oldest supported libvirt: that of Ubuntu 22.04.
 OLDEST = (8, 0, 0)
 #: A call that takes longer hangs: even a start of a domain on a busy host takes a few seconds.
 CALL_S = 90.0
@@ -44,8 +44,8 @@ _OPEN_S = 20.0
 _CLOSE_S = 10.0
 #: How long after its end a libvirtd that is being restarted may take to listen again.
 _RESTART_S = 10.0
-_LOOK_S = 0.2
-# libvirt drops a connection that leaves this many questions unanswered, so many seconds apart.
+_INTERVAL_S = 0.2
+# libvirt drops a connection after this many unanswered keep-alive messages, this many seconds apart.
 _KEEP_ALIVE_S = 5
 _KEEP_ALIVE_COUNT = 5
 
@@ -74,7 +74,7 @@ class Connection:
     def open(cls, uri: str, *, deadline: Deadline) -> Connection:
         """Connect.
 
-        Raises BadInputError for what is no URI, RequirementError where there is no binding, no
+        Raises BadInputError for an invalid URI, RequirementError where there is no binding, no
         libvirtd, no permission, or a libvirtd too old; LibvirtHangsError at the deadline.
         """
         parsed = HostUri.parse(uri)
@@ -90,35 +90,35 @@ class Connection:
 
     @property
     def is_local(self) -> bool:
-        """Tell whether its machines see this host's files."""
+        """Return whether its machines see this host's files."""
         return self._uri.is_local
 
     @property
     def is_session(self) -> bool:
-        """Tell whether libvirtd there runs as an ordinary user."""
+        """Return whether libvirtd runs there as an ordinary user."""
         return self._uri.is_session
 
     @property
     def raw(self) -> VirConnect:
-        """Return libvirt's own object; raises ConnectionLostError once libvirtd has gone."""
+        """Return libvirt's own object; raises ConnectionLostError once libvirtd has ended."""
         if self._raw is None or self._lost_why is not None:
             raise lost("a call", self.uri, self._lost_why or "the connection was closed")
         return self._raw
 
     @property
     def is_lost(self) -> bool:
-        """Tell whether libvirtd has gone since the connection was opened."""
+        """Return whether libvirtd has ended since the connection was opened."""
         return self._lost_why is not None
 
     def on_loss(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Have `watcher` called, from any thread, when libvirtd goes; returns how to stop it."""
+        """Call `watcher`, from any thread, when libvirtd ends; return a function that removes it."""
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
     def reopen(self, deadline: Deadline) -> None:
-        """Connect anew, where libvirtd has gone, to the one that runs now, or will in a moment.
+        """Connect again, where libvirtd has ended, to the one that runs now or is being restarted.
 
-        What belonged to the old connection stays lost; `generation` counts the connections.
+        Objects of the old connection stay invalid; `generation` counts the connections.
         """
         if self._raw is not None and not self.is_lost:
             return
@@ -132,7 +132,7 @@ class Connection:
         self._lost_why = self._lost_at = None
         self.generation += 1
         try:
-            self._settle(raw)
+            self._check(raw)
         except BaseException:
             self._drop()
             raise
@@ -150,14 +150,14 @@ class Connection:
             # TCP itself would try for minutes.
             raise unreachable(self._uri, f"no answer within {limit_s:.0f} s") from error
         except self._libvirt.libvirtError as error:
-            raise refused_connection(self._uri, _user(), Complaint.of(error)) from error
+            raise refused_connection(self._uri, _user(), ErrorContext.of(error)) from error
         return raw
 
     def _connect_again(self, until: float, deadline: Deadline) -> VirConnect:
-        """Connect once a libvirtd that is being restarted listens; one that is gone stays so."""
+        """Connect once a libvirtd that is being restarted listens again."""
         restarted = Deadline(until, self._clock)
 
-        def look() -> Observation[VirConnect]:
+        def poll() -> Observation[VirConnect]:
             try:
                 return Observation(self._connect(deadline), "it answers")
             except NoDaemonError as error:
@@ -165,11 +165,11 @@ class Connection:
                     raise
                 return Observation(None, str(error))
 
-        # It is `look` that ends the wait, with the reason in full.
+        # `poll` ends the wait with the complete reason.
         end = Deadline(until + _OPEN_S, self._clock)
-        return wait_for("libvirtd to listen again", look, end, interval_s=_LOOK_S)
+        return wait_for("libvirtd to listen again", poll, end, interval_s=_INTERVAL_S)
 
-    def _settle(self, raw: VirConnect) -> None:
+    def _check(self, raw: VirConnect) -> None:
         number = self.run("the query of its version", raw.getLibVersion)
         self.daemon_version = (number // 1_000_000, number // 1000 % 1000, number % 1000)
         if self.daemon_version < OLDEST:
@@ -181,12 +181,15 @@ class Connection:
         generation = self.generation
 
         def closed(_raw: object, reason: int, _opaque: object) -> None:
-            # A close of ours is no loss, and an old connection's end tells nothing of the new one.
+            # Closing it is no loss, and the end of an old connection does not concern the new one.
             if generation == self.generation and self._raw is not None:
                 self._note_loss(_CLOSE_REASONS.get(reason, f"reason {reason}"))
 
-        self.run("the watch for its end", lambda: raw.registerCloseCallback(closed, None))
-        # A daemon may have keep-alive switched off (1); then only a broken socket tells.
+        self.run(
+            "the registration of its close callback",
+            lambda: raw.registerCloseCallback(closed, None),
+        )
+        # A daemon may have keep-alive disabled (1); then only a broken socket shows the loss.
         self.run("keep-alive", lambda: raw.setKeepAlive(_KEEP_ALIVE_S, _KEEP_ALIVE_COUNT))
 
     def run(
@@ -197,25 +200,25 @@ class Connection:
         limit_s: float = CALL_S,
         late: Callable[[T], object] | None = None,
     ) -> T:
-        """Return what one call of libvirt returns; `what` is a noun, such as "the start of 'x'".
+        """Return the result of one libvirt call; `what` is a noun, such as "the start of 'x'".
 
-        What it returns when nobody waits any more is given to `late`, in a thread of its own.
+        A result that arrives after the limit is passed to `late`, in a thread of its own.
 
         Raises LibvirtError with libvirt's code where it is refused, ConnectionLostError where
-        libvirtd went, and LibvirtHangsError with all stacks after `limit_s` seconds.
+        libvirtd ended, and LibvirtHangsError with all stacks after `limit_s` seconds.
         """
         if self._lost_why is not None:
             raise lost(what, self.uri, self._lost_why)
         try:
             return watched(f"{what} at '{self.uri}'", call, limit_s, late=late)
         except self._libvirt.libvirtError as error:
-            complaint = Complaint.of(error)
-            if complaint.tells_of_loss:
-                self._note_loss(complaint.message)
-            raise refused_call(what, self.uri, complaint) from error
+            context = ErrorContext.of(error)
+            if context.is_connection_loss:
+                self._note_loss(context.message)
+            raise refused_call(what, self.uri, context) from error
 
     def close(self) -> None:
-        """Disconnect; what libvirt still counts as in use is logged."""
+        """Disconnect, and log how many objects libvirt still counts."""
         self._drop()
         self._lost_why = self._lost_why or "the connection was closed"
 
@@ -234,11 +237,11 @@ class Connection:
         raw, self._raw = self._raw, None
         if raw is None:
             return
-        self._let_go("the end of the watch", raw.unregisterCloseCallback)
-        self._let_go("the end of the connection", raw.close)
+        self._close_quietly("the removal of its close callback", raw.unregisterCloseCallback)
+        self._close_quietly("the end of the connection", raw.close)
 
-    def _let_go(self, what: str, call: Callable[[], int | None]) -> None:
-        """Make a call of the end, which may fail where libvirtd is gone already."""
+    def _close_quietly(self, what: str, call: Callable[[], int | None]) -> None:
+        """Make a closing call, which may fail where libvirtd has ended already."""
         try:
             left = watched(f"{what} to '{self.uri}'", call, _CLOSE_S)
         except (self._libvirt.libvirtError, LibvirtHangsError) as error:

@@ -1,4 +1,4 @@
-"""The life of one domain: begun paused, heard of by events, ended, and shown to be gone."""
+"""One domain: started paused, watched by events, ended, and verified to be gone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, RequirementError
 from harness.machine.libvirt.binding import load_libvirt
-from harness.machine.libvirt.complaint import (
+from harness.machine.libvirt.errors import (
     Code,
-    Complaint,
     ConnectionLostError,
+    ErrorContext,
     LibvirtError,
 )
 from harness.machine.libvirt.events import DomainEvents, EventKind, kinds
@@ -36,7 +36,7 @@ _ENDINGS = {
     5: "failed",
     6: "from snapshot",
 }
-#: What libvirt says of a domain that has ended.
+#: libvirt's error codes for a domain that has ended.
 _IS_OVER = frozenset({Code.NO_DOMAIN, Code.OPERATION_INVALID})
 
 _LOG = logging.getLogger(__name__)
@@ -60,10 +60,10 @@ class Domain:
         self._watches = contextlib.ExitStack()
 
     def start(self, xml: str, *, emulator: str) -> None:
-        """Start the domain, whose guest executes nothing before `resume`.
+        """Start the domain paused; its guest runs from `resume` on.
 
-        Raises HarnessError with libvirt's words where it refuses; then there is none. One that
-        comes when nobody waits any more is ended as it comes.
+        Raises HarnessError with libvirt's message where it refuses. A domain that starts after the
+        limit has passed is ended at once.
         """
         connection, name = self._connection, self._machine
         libvirt, raw = load_libvirt(), connection.raw
@@ -84,32 +84,36 @@ class Domain:
         )
         self._watches.callback(self.monitor.close)
         self._events = DomainEvents(
-            connection, name=self.name, uuid=self.uuid, domain=self._raw, listener=self._hear
+            connection,
+            name=self.name,
+            uuid=self.uuid,
+            domain=self._raw,
+            listener=self._report_event,
         )
         self._watches.callback(self._events.close)
 
     def _remedy(self, error: LibvirtError, emulator: str) -> str:
         if "already" in str(error):
             return (
-                f"Somebody's domain has the name '{self.name}' or its UUID; run again for others, "
-                f"or end that one by `virsh destroy {self.name}`."
+                f"Another domain has the name '{self.name}' or its UUID; run again for new ones, "
+                f"or end that domain by `virsh destroy {self.name}`."
             )
         return (
-            f"Where '{emulator}' lacks a device or can't be started, name another by --qemu; where "
-            "libvirt has no word for something, use a newer one, or --machine-driver=qemu."
+            f"If '{emulator}' lacks a device or can't be started, name another one by --qemu; if "
+            "libvirt does not support an element, use a newer libvirt, or --machine-driver=qemu."
         )
 
     def _end_late(self, raw: Any) -> None:
-        """End the domain of a start that was given up; whoever wanted it has gone on."""
+        """End a domain whose start was given up before it returned."""
         try:
             raw.destroy()
         except load_libvirt().libvirtError as error:
-            complaint = Complaint.of(error)
-            if complaint.code not in _IS_OVER:
+            context = ErrorContext.of(error)
+            if context.code not in _IS_OVER:
                 _LOG.warning(
-                    "Machine '%s' began after its start was given up, and could not be ended: %s; "
+                    "Machine '%s' started after its start was given up, and could not be ended: %s; "
                     "end it by `virsh destroy %s`",
-                    *(self._machine, complaint.message.rstrip("."), self.name),
+                    *(self._machine, context.message.rstrip("."), self.name),
                 )
 
     @property
@@ -119,28 +123,28 @@ class Domain:
 
     @property
     def is_lost(self) -> bool:
-        """Tell whether the libvirtd that began it has gone."""
+        """Return whether the libvirtd that started it has ended."""
         return self._connection.is_lost or self._connection.generation != self._generation
 
     @property
     def is_running(self) -> bool:
         return self._raw is not None and not self._has_ended and not self.is_lost
 
-    def _hear(self, event: DomainEvent) -> None:
+    def _report_event(self, event: DomainEvent) -> None:
         if event.kind in {EventKind.STOPPED, EventKind.CRASHED}:
             self._has_ended = True
             self.monitor.note_end(str(event))
 
     def resume(self) -> None:
-        """Let the guest go, or go on."""
-        self._connection.run(f"the go of machine '{self._machine}'", self._raw.resume)
+        """Let the guest run."""
+        self._connection.run(f"the resume of machine '{self._machine}'", self._raw.resume)
 
     def suspend(self) -> None:
-        """Halt the guest."""
-        self._connection.run(f"the halt of machine '{self._machine}'", self._raw.suspend)
+        """Pause the guest."""
+        self._connection.run(f"the pause of machine '{self._machine}'", self._raw.suspend)
 
     def processor_s(self) -> float:
-        """Return the processor time that its QEMU has taken."""
+        """Return the processor time that its QEMU has used."""
         info = self._connection.run(f"the query of machine '{self._machine}'", self._raw.info)
         return float(info[4]) / 1e9
 
@@ -152,7 +156,7 @@ class Domain:
         )
 
     def detach(self, what: str, alias: str, deadline: Deadline) -> None:
-        """Have libvirt ask the guest to let go of a device, and wait until it has."""
+        """Ask the guest, by libvirt, to release a device, and wait until it is removed."""
         since = len(self._events.seen)
         self._connection.run(
             f"the unplugging of {what} from machine '{self._machine}'",
@@ -166,21 +170,21 @@ class Domain:
         )
 
     def wait_for_end(self, deadline: Deadline) -> str:
-        """Wait until its QEMU has ended, and return how libvirt calls that; `POWERED_OFF` is one."""
+        """Wait until its QEMU has ended, and return libvirt's name for the ending, such as `POWERED_OFF`."""
         event = self._events.wait_for(
             f"the end of machine '{self._machine}'", kinds(EventKind.STOPPED), deadline
         )
         return _ENDINGS.get(event.detail, f"number {event.detail}")
 
     def destroy(self) -> None:
-        """End the domain where it has not ended, and show that libvirt lists it no more.
+        """End the domain where it has not ended, and verify that libvirt no longer lists it.
 
-        Where libvirtd went meanwhile, the one that came instead is asked: after a crash of
-        libvirtd its domains go on. Raises HarnessError where none came.
+        Where libvirtd ended meanwhile, its successor ends the domain: domains survive a crash of
+        libvirtd. Raises HarnessError where there is no successor.
         """
         if not self._may_exist or self._has_ended:
             return
-        # One that is still starting may come after this, and is looked for again.
+        # A domain that is still starting may appear after this; `close` looks for it again.
         has_begun = self._raw is not None
         connection = self._connection
         try:
@@ -195,7 +199,7 @@ class Domain:
                 raise
         except (ConnectionLostError, RequirementError) as error:
             raise HarnessError(
-                f"Machine '{self._machine}' may run on: {error} Once a libvirtd answers there, look "
+                f"Machine '{self._machine}' may still run: {error} Once a libvirtd answers there, look "
                 f"for its domain by `virsh list`, and end it by `virsh destroy {self.name}`."
             ) from error
         if has_begun:
@@ -210,6 +214,6 @@ class Domain:
             )
 
     def close(self) -> None:
-        """End the domain, and hear of it no more."""
+        """End the domain, and stop watching it."""
         with self._watches:
             self.destroy()

@@ -1,7 +1,7 @@
-"""A machine's domain XML; pure.
+"""Renders a machine's domain XML; pure.
 
-It gives the guest the devices that `harness.machine.argv` gives it. What libvirt has no words for
-goes to QEMU by libvirt's own extension of the schema; what can't be said either way is refused.
+It has the devices of `harness.machine.description.argv`. What libvirt's schema lacks goes to QEMU by
+libvirt's own extension of the schema; what neither supports is refused.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing_extensions import override
 
 from harness.cloudinit import MAC_ADDRESS
 from harness.errors import BadInputError, RequirementError
-from harness.machine.argv import AGENT_PORT, SEED_PORT, root_port_id
-from harness.machine.spec import Accelerator, Firmware
+from harness.machine.description.argv import AGENT_PORT, SEED_PORT, root_port_id
+from harness.machine.description.spec import Accelerator, Firmware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from harness.machine.spec import MachineSpec, MemoryFile
+    from harness.machine.description.spec import MachineSpec, MemoryFile
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 _PCI_ADDRESS = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
-#: libvirt takes a user's names of devices only with this prefix.
-_OURS = "ua-"
-SEED_ALIAS = f"{_OURS}seed-disk"
+#: libvirt accepts user-defined device aliases only with this prefix.
+_USER_ALIAS = "ua-"
+SEED_ALIAS = f"{_USER_ALIAS}seed-disk"
 
-#: Places on the root bus. libvirt's own are 0x1f, and those that it would choose by itself.
+#: Slots on the root bus. libvirt uses 0x1f itself, and chooses free ones for other devices.
 _SERIAL_SLOT, _RNG_SLOT, _DISK_SLOT, _NET_SLOT, _SEED_SLOT, _FIRST_PORT_SLOT = range(2, 8)
 _LAST_SLOT = 0x1E
 MOST_ROOT_PORTS = _LAST_SLOT - _FIRST_PORT_SLOT + 1
@@ -42,12 +42,12 @@ SEED_BUS, _FIRST_PORT_BUS = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class DomainHost:
-    """What a domain has to know of its host.
+    """Facts of the host that a domain's XML depends on.
 
-    `owner` is the user and the group that QEMU runs as where libvirt lets it be chosen: then it
-    has the files of whoever asked for the machine, and of nobody else. The other `security_models`
-    are told to leave the domain alone. `agent_socket` is where QEMU finds the harness's listening
-    socket; without one libvirt makes a socket on its host.
+    `owner` is the user and group as which QEMU runs where libvirt lets it be chosen, so that it has
+    access to the files of the user who runs the harness. The other `security_models` are disabled
+    for the domain. `agent_socket` is the listening socket of the harness to which QEMU connects;
+    without one libvirt creates a socket on its host.
     """
 
     emulator: str
@@ -58,7 +58,7 @@ class DomainHost:
 
 @dataclass(frozen=True, kw_only=True)
 class PciAddress:
-    """Where a function is on the host's bus."""
+    """The address of a PCI function of the host."""
 
     segment: int
     bus: int
@@ -67,11 +67,11 @@ class PciAddress:
 
     @classmethod
     def parse(cls, text: str) -> PciAddress:
-        """Take an address as `lspci -D` writes it. Raises BadInputError for anything else."""
+        """Parse an address as `lspci -D` prints it; raises BadInputError for anything else."""
         found = _PCI_ADDRESS.fullmatch(text)
         if found is None:
             raise BadInputError(
-                f"'{text}' is no PCI address; `lspci -D` lists them, as '0000:65:00.0'.",
+                f"'{text}' is not a PCI address; `lspci -D` lists them, such as '0000:65:00.0'.",
                 source="PciAddress",
                 key="text",
             )
@@ -86,12 +86,12 @@ class PciAddress:
 def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) -> str:
     """Render the domain that is machine `spec`.
 
-    Raises RequirementError for what libvirt can't give it.
+    Raises RequirementError for what libvirt does not support.
     """
     if spec.root_ports > MOST_ROOT_PORTS:
         raise RequirementError(
-            f"Machine '{spec.name}' asks for {spec.root_ports} root ports, but under libvirt it has "
-            f"room for {MOST_ROOT_PORTS}; ask for fewer, or take --machine-driver=qemu."
+            f"Machine '{spec.name}' requests {spec.root_ports} root ports, but a domain has "
+            f"slots for {MOST_ROOT_PORTS}; request fewer, or use --machine-driver=qemu."
         )
     ET.register_namespace("qemu", QEMU_NAMESPACE)
     is_kvm = spec.accelerator is Accelerator.KVM
@@ -132,7 +132,7 @@ def render_seed_disk(seed: Path) -> str:
 def render_host_gpu(address: PciAddress, device_id: str, *, port: int) -> str:
     """Render a GPU of the host, to be plugged into the root port number `port`, from 0.
 
-    libvirt takes it from its driver on the host, and gives it back at the end ('managed').
+    libvirt unbinds it from its driver on the host, and binds it again at the end ('managed').
     """
     device = ET.Element("hostdev", mode="subsystem", type="pci", managed="yes")
     source = ET.SubElement(device, "source")
@@ -150,8 +150,8 @@ def render_host_gpu(address: PciAddress, device_id: str, *, port: int) -> str:
 
 
 def alias_of(name: str) -> str:
-    """Return the id that a device of ours has in QEMU."""
-    return f"{_OURS}{name}"
+    """Return libvirt's alias of a device, which is its id in QEMU."""
+    return f"{_USER_ALIAS}{name}"
 
 
 def _text(parent: ET.Element, tag: str, text: str, **attributes: str) -> None:
@@ -222,7 +222,7 @@ def _root_disk(spec: MachineSpec) -> ET.Element:
     ET.SubElement(disk, "target", dev="vda", bus="virtio")
     _text(disk, "serial", "root")
     if isinstance(spec.kernel, Firmware):
-        # The seed is a disk like any other to firmware.
+        # Firmware could otherwise boot the seed.
         ET.SubElement(disk, "boot", order="1")
     _address(disk, bus=0, slot=_DISK_SLOT)
     return disk
@@ -271,16 +271,16 @@ def _add_security(domain: ET.Element, host: DomainHost) -> None:
 
 
 def _extra_arguments(spec: MachineSpec) -> Sequence[str]:
-    """Return what libvirt has no words for.
+    """Return QEMU arguments for what libvirt's schema lacks.
 
-    Its network of type 'user' can neither be cut off nor have a port forwarded, and it chooses
-    the names of memory files itself. The last `-machine` wins in what it names.
+    Its network of type 'user' can neither be restricted nor forward a port, and it chooses the names
+    of memory files itself. The last `-machine` overrides the options that it names.
     """
     card = {
         "driver": "virtio-net-pci",
         "netdev": "net",
         "romfile": "",
-        # As QEMU's own machines have it: else a clone's QEMU dies when its guest resets the card.
+        # As for QEMU's own machines: else a clone's QEMU crashes when its guest resets the card.
         "guest_announce": False,
         "mac": MAC_ADDRESS,
         "bus": "pcie.0",
@@ -317,7 +317,7 @@ def _add_command_line(domain: ET.Element, arguments: Sequence[str]) -> None:
 
 
 def _add_overrides(domain: ET.Element, spec: MachineSpec) -> None:
-    """Render the address space that root ports reserve, for which libvirt has no words either."""
+    """Render the address space that root ports reserve, which libvirt's schema lacks too."""
     reserved = {"mem-reserve": spec.root_port_window_mib << 20}
     if spec.root_port_aperture_mib:
         reserved["pref64-reserve"] = spec.root_port_aperture_mib << 20

@@ -10,25 +10,24 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import platformdirs
-
 from harness.errors import RequirementError
 from harness.gpu.transport import Transport, find_transport
 from harness.lease import leased_folder, sweep
 from harness.machine.accelerator import choose_accelerator
-from harness.machine.broker import host_folder
-from harness.machine.libvirt.complaint import NoDaemonError
+from harness.machine.capacity.broker import host_folder
+from harness.machine.description.spec import without_paths
 from harness.machine.libvirt.connection import Connection
-from harness.machine.libvirt.daemon import private_daemon
+from harness.machine.libvirt.daemon_layout import DaemonKind, DaemonLayout
 from harness.machine.libvirt.domain_xml import DomainHost, render_domain
-from harness.machine.libvirt.far import FarLibvirtDriver
-from harness.machine.libvirt.layout import DaemonKind, DaemonLayout
+from harness.machine.libvirt.errors import NoDaemonError
 from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
-from harness.machine.qemu import qemu_identity, require_qemu
-from harness.machine.spec import placeless
+from harness.machine.libvirt.private_daemon import private_daemon
+from harness.machine.libvirt.remote_driver import RemoteLibvirtDriver
+from harness.machine.qemu.machine import qemu_identity, require_qemu
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
+from harness.settings import user_cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,12 +35,13 @@ if TYPE_CHECKING:
 
     from harness.gpu import GpuAttachment
     from harness.machine.accelerator import AcceleratorChoice
-    from harness.machine.spec import Accelerator, MachineSpec
+    from harness.machine.description.spec import Accelerator, MachineSpec
+    from harness.settings import AcceleratorOption
 
 DEFAULT_URI = "qemu:///session"
 
 _OPEN_S = 30.0
-#: URIs that name no daemon in particular.
+#: URIs that name no particular daemon.
 _OWN_DAEMONS = {"qemu:///system": DaemonKind.SYSTEM, "qemu:///session": DaemonKind.SESSION}
 _DAEMON = "d"
 _SYSTEM_LOGS = Path("/var/log/libvirt/qemu")
@@ -49,7 +49,7 @@ _NO_UUID = "00000000-0000-0000-0000-000000000000"
 
 
 class LibvirtDriver:
-    """Makes machines by the libvirtd of one connection, which is opened anew where that went."""
+    """Creates machines by one connection to libvirtd, which is reopened when libvirtd restarts."""
 
     name = "libvirt"
 
@@ -77,15 +77,14 @@ class LibvirtDriver:
         *,
         qemu: str,
         cache: Path,
-        tell: Callable[[str], None],
-        far_folder: PurePosixPath | None = None,
-    ) -> Iterator[LibvirtDriver | FarLibvirtDriver]:
-        """Connect, for as long as machines are wanted; they end with it.
+        report: Callable[[str], None],
+        remote_folder: PurePosixPath | None = None,
+    ) -> Iterator[LibvirtDriver | RemoteLibvirtDriver]:
+        """Connect for as long as the context lasts; its machines end with it.
 
-        Another host's libvirt keeps its machines' disks in `far_folder`, which lies there.
-
-        Where no libvirtd of this host answers, one is started for as long, of which `tell` hears.
-        Raises RequirementError where there is no libvirt to be had.
+        A remote libvirt keeps the disks of its machines in its folder `remote_folder`. Where no
+        libvirtd of this host answers, a private one is started, and `report` says so. Raises
+        RequirementError where libvirt is not available.
         """
         require_qemu(qemu)
         # Short, since a socket's path may have no more than 107 characters.
@@ -93,14 +92,14 @@ class LibvirtDriver:
         sweep(parent)
         with contextlib.ExitStack() as opened:
             sockets = opened.enter_context(leased_folder(parent, prefix="s"))
-            connection = connect(uri or DEFAULT_URI, sockets, opened, tell)
+            connection = connect(uri or DEFAULT_URI, sockets, opened, report)
             capabilities = connection.run(
                 "the query of its capabilities", lambda: str(connection.raw.getCapabilities())
             )
             if not connection.is_local:
                 yield opened.enter_context(
-                    FarLibvirtDriver.open(
-                        connection, capabilities, folder=far_folder, cache=cache, tell=tell
+                    RemoteLibvirtDriver.open(
+                        connection, capabilities, folder=remote_folder, cache=cache, report=report
                     )
                 )
                 return
@@ -117,9 +116,9 @@ class LibvirtDriver:
                 cache=cache,
             )
 
-    def choose_accelerator(self, choice: str) -> AcceleratorChoice:
+    def choose_accelerator(self, option: AcceleratorOption) -> AcceleratorChoice:
         return choose_accelerator(
-            choice, qemu=self._host.emulator, runner=LocalRunner(), cache=self._cache
+            option, qemu=self._host.emulator, runner=LocalRunner(), cache=self._cache
         )
 
     def transport(self, accelerator: Accelerator) -> Transport:
@@ -132,13 +131,13 @@ class LibvirtDriver:
         return found
 
     def has_vcpu_threads(self, spec: MachineSpec) -> bool:
-        """Tell that any two run at once: libvirt can't have TCG run all of them in one thread."""
+        """Any two run in parallel: libvirt can't run all vCPUs of TCG in one thread."""
         return spec.cpus > 1
 
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
         host = DomainHost(emulator="qemu")
         return {
-            "domain": render_domain(placeless(spec), host, name="checkpoint", uuid=_NO_UUID),
+            "domain": render_domain(without_paths(spec), host, name="checkpoint", uuid=_NO_UUID),
             "libvirt": list(self._connection.daemon_version),
             "qemu": qemu_identity(self._host.emulator, spec.accelerator),
         }
@@ -171,16 +170,16 @@ class LibvirtDriver:
 
 
 def connect(
-    uri: str, folder: Path, opened: contextlib.ExitStack, tell: Callable[[str], None]
+    uri: str, folder: Path, opened: contextlib.ExitStack, report: Callable[[str], None]
 ) -> Connection:
-    """Connect, to a libvirtd of one's own in `folder` where the host runs none."""
+    """Connect, to a private libvirtd in `folder` where the host runs none."""
     try:
         return opened.enter_context(Connection.open(uri, deadline=Deadline.after(_OPEN_S)))
     except NoDaemonError as error:
         kind = _OWN_DAEMONS.get(uri)
         if kind is None:
             raise
-        tell(f"{error} Until then, this run has a libvirtd of its own.")
+        report(f"{error} Until then, this run starts a private libvirtd.")
     daemon = opened.enter_context(
         private_daemon(folder / _DAEMON, kind=kind, deadline=Deadline.after(_OPEN_S))
     )
@@ -188,17 +187,17 @@ def connect(
 
 
 def qemu_logs(connection: Connection, folder: Path) -> Path:
-    """Return where the libvirtd that `connect` found, or put in `folder`, keeps QEMU's words."""
+    """Return the folder of QEMU's logs of the libvirtd that `connect` found or started in `folder`."""
     own = folder / _DAEMON
     kind = DaemonKind.SESSION if connection.is_session else DaemonKind.SYSTEM
     if own.is_dir():
         return DaemonLayout(folder=own, kind=kind).qemu_logs
     if kind is DaemonKind.SYSTEM:
         return _SYSTEM_LOGS
-    return Path(platformdirs.user_cache_dir("libvirt")) / "qemu" / "log"
+    return user_cache_folder("libvirt") / "qemu" / "log"
 
 
 def parse_security_models(capabilities: str) -> tuple[str, ...]:
-    """Return by what libvirt's host confines its machines, from its capabilities."""
+    """Return the security models of libvirt's host, from its capabilities."""
     found = ET.fromstring(capabilities).findall("./host/secmodel/model")  # noqa: S314 - libvirt's
     return tuple(str(model.text) for model in found)

@@ -1,4 +1,4 @@
-"""What libvirt tells of one domain as it happens: events to wait for, instead of questions."""
+"""libvirt's events of one domain, recorded and waited for instead of polling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from harness.errors import HarnessError
-from harness.machine.libvirt.complaint import lost
+from harness.machine.libvirt.errors import lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class EventKind(enum.Enum):
-    """What happened; the life cycle's come first, in the order of libvirt's numbers."""
+    """What happened; lifecycle events come first, in the order of libvirt's numbers."""
 
     DEFINED = "defined"
     UNDEFINED = "undefined"
@@ -57,16 +57,16 @@ class DomainEvent:
         return self.kind.value if self.device is None else f"{self.kind.value} '{self.device}'"
 
 
-def _hear_nothing(_event: DomainEvent) -> None:
+def _ignore_event(_event: DomainEvent) -> None:
     pass
 
 
 class DomainEvents:
-    """The events of the domain with this UUID, from the making of this object to its close.
+    """The events of the domain with this UUID, from construction to `close`.
 
-    The domain need not exist yet, so that nothing of its life is missed; but libvirt lets one
-    object alone of a connection watch so. Any number may watch a `domain` that they are given. The
-    `listener` is called by libvirt's event loop, and has to be quick.
+    Without a `domain` it need not exist yet, so that no event is missed; but libvirt permits only
+    one such registration per connection. Any number may watch a `domain` that they are given. The
+    event loop calls `listener`, which has to return quickly.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class DomainEvents:
         name: str,
         uuid: str,
         domain: Any = None,
-        listener: Callable[[DomainEvent], None] = _hear_nothing,
+        listener: Callable[[DomainEvent], None] = _ignore_event,
     ) -> None:
         self._connection = connection
         self._name = name
@@ -111,43 +111,43 @@ class DomainEvents:
     ) -> DomainEvent:
         """Wait for an event from position `since` of `seen` on that `matches`.
 
-        Raises HarnessError at the deadline and at an event that `ends` the hope for it, by
-        default the domain's stop; ConnectionLostError at once when libvirtd goes.
+        Raises HarnessError at the deadline and at an event that `ends` the wait, by default the
+        domain's stop; ConnectionLostError at once when libvirtd ends.
         """
-        hopeless = _is_end if ends is None else ends
+        is_final = _is_end if ends is None else ends
         with self._changed:
             while True:
                 for event in self._events[since:]:
                     if matches(event):
                         return event
-                    if hopeless(event):
+                    if is_final(event):
                         raise HarnessError(
                             f"Domain '{self._name}' was '{event}' while waiting for {what}; its "
                             "console and QEMU's log say why."
                         )
-                told = ", ".join(f"'{event}'" for event in self._events[since:]) or "no event"
+                seen = ", ".join(f"'{event}'" for event in self._events[since:]) or "no event"
                 if self._is_lost:
                     raise lost(
                         f"the wait for {what} of domain '{self._name}'",
                         self._connection.uri,
-                        f"seen of the domain: {told}",
+                        f"seen of the domain: {seen}",
                     )
                 if deadline.has_passed():
                     raise HarnessError(
-                        f"libvirt did not tell of {what} of domain '{self._name}' in time; seen: "
-                        f"{told}. Its console says what the guest does."
+                        f"libvirt did not report {what} of domain '{self._name}' in time; seen: "
+                        f"{seen}. Its console shows what the guest does."
                     )
                 self._changed.wait(deadline.remaining_s())
 
     def close(self) -> None:
-        """Let go of libvirt's callbacks; waits end."""
+        """Remove libvirt's callbacks; waits end."""
         self._forget()
         registrations, self._registrations = self._registrations, []
         if self._is_lost:
             return
         for registration in registrations:
             self._connection.run(
-                f"the end of the watch on domain '{self._name}'",
+                f"the removal of the event registration of domain '{self._name}'",
                 _bound(self._connection.raw.domainEventDeregisterAny, registration),
             )
 
@@ -177,7 +177,7 @@ class DomainEvents:
         ):
             self._registrations.append(
                 self._connection.run(
-                    f"the watch on domain '{self._name}'",
+                    f"the event registration of domain '{self._name}'",
                     _bound(raw.domainEventRegisterAny, self._domain, number, callback, None),
                 )
             )

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from harness.errors import HarnessError, RequirementError
-from harness.machine.agent import Agent
-from harness.machine.argv import AGENT_PORT, root_port_id, ssh_port_of
-from harness.machine.console import Console
-from harness.machine.devicestate import (
-    CAPABILITIES,
-    LAST_WORDS_S,
-    MIGRATE_S,
-    QUIET,
-    is_end,
-    with_kernel_header,
-)
-from harness.machine.eventlog import disk_trouble, names
-from harness.machine.libvirt.complaint import ConnectionLostError, LibvirtError
+from harness.machine.channels.agent import Agent
+from harness.machine.channels.console import Console
+from harness.machine.channels.event_log import disk_failure
+from harness.machine.description.argv import AGENT_PORT, root_port_id
 from harness.machine.libvirt.domain import POWERED_OFF, Domain
 from harness.machine.libvirt.domain_xml import (
     SEED_ALIAS,
@@ -30,34 +22,31 @@ from harness.machine.libvirt.domain_xml import (
     render_host_gpu,
     render_seed_disk,
 )
+from harness.machine.libvirt.errors import LibvirtError
 from harness.machine.libvirt.stream import StreamSocket
-from harness.machine.rest import wait_until_idle
-from harness.machine.rootports import RootPorts
-from harness.provisioning.wait import Deadline
+from harness.machine.monitored_machine import MonitoredMachine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from harness.gpu import GpuAttachment
-    from harness.machine.eventlog import QmpEvent
+    from harness.machine.description.spec import MachineSpec
     from harness.machine.libvirt.connection import Connection
     from harness.machine.libvirt.domain_xml import DomainHost, PciAddress
-    from harness.machine.libvirt.monitor import MonitorEvents
-    from harness.machine.spec import MachineSpec
+    from harness.machine.libvirt.monitor import DomainMonitor, MonitorEvents
+    from harness.provisioning.wait import Deadline
 
 _CONNECT_S = 30.0
-_WORDS = 2000
+#: Characters of QEMU's log that an error quotes.
+_LOG_END = 2000
 
 
-class LibvirtMachine:
+class LibvirtMachine(MonitoredMachine):
     """A running domain; ends with its `with` block, with this process, or with its connection.
 
-    What it leaves in `folder`: `domain.xml`, `serial.log`, and `stderr.log` where this user may
-    read what libvirt keeps of QEMU's words, in `qemu_logs`.
+    It leaves `domain.xml` and `serial.log` in `folder`, and `stderr.log` where this user may read
+    the log that libvirt keeps of QEMU in `qemu_logs`.
     """
 
     def __init__(
@@ -72,8 +61,8 @@ class LibvirtMachine:
         qemu_logs: Path | None = None,
         agent_program: bytes = b"",
     ) -> None:
-        self.spec = spec
-        self.folder = folder
+        # The attachments are plugged one by one once the domain is there.
+        super().__init__(spec, folder)
         self._connection = connection
         self._host = host
         self._qemu_logs = qemu_logs
@@ -81,48 +70,25 @@ class LibvirtMachine:
         self._agent_program = agent_program
         self._domain = Domain(connection, monitor_events, machine=spec.name)
         self._pid: int | None = None
-        self._has_seed = spec.seed is not None
-        self._resources = contextlib.ExitStack()
-        self._ports = RootPorts(spec)
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def logs(self) -> Mapping[str, Path]:
         """Return what is left in `folder` for those who ask what happened."""
-        self._keep_words()
+        self._copy_qemu_log()
         names = ("domain.xml", "stderr.log", "serial.log")
         return {name: self.folder / name for name in names if (self.folder / name).exists()}
 
-    def _keep_words(self) -> str:
-        """Copy what QEMU said so far, and return the end of it."""
+    def _copy_qemu_log(self) -> str:
+        """Copy QEMU's log into `folder`, and return the end of it."""
         if self._qemu_logs is None:
             return ""
         try:
-            words = (self._qemu_logs / f"{self._domain.name}.log").read_text(errors="replace")
+            output = (self._qemu_logs / f"{self._domain.name}.log").read_text(errors="replace")
         except OSError:
             # The system's logs are root's.
             return ""
-        (self.folder / "stderr.log").write_text(words)
-        return words.strip()[-_WORDS:]
-
-    @property
-    def serial_log(self) -> Path:
-        return self.folder / "serial.log"
+        (self.folder / "stderr.log").write_text(output)
+        return output.strip()[-_LOG_END:]
 
     @property
     def pid(self) -> int | None:
@@ -133,12 +99,13 @@ class LibvirtMachine:
         return self._domain.is_running
 
     @property
-    def events(self) -> tuple[QmpEvent, ...]:
-        """Return QEMU's events so far, oldest first."""
-        return self._domain.monitor.events
+    @override
+    def monitor(self) -> DomainMonitor:
+        return self._domain.monitor
 
+    @override
     def _start(self) -> None:
-        domain, spec = self._domain, with_kernel_header(self.spec, self.folder)
+        domain, spec = self._domain, self.spec
         xml = render_domain(spec, self._host, name=domain.name, uuid=domain.uuid)
         (self.folder / "domain.xml").write_text(xml)
         # Before the domain, which finds it as it starts.
@@ -202,15 +169,16 @@ class LibvirtMachine:
         self.agent = Agent(name, sock, self._agent_program)
         self._resources.callback(self.agent.close)
 
-    def trouble(self) -> str | None:
+    def failure(self) -> str | None:
         """Say why this machine will not go on, or None."""
         if self._domain.is_lost:
             return (
                 f"libvirtd at '{self._connection.uri}' ended or was restarted, and its machines "
                 "with it"
             )
-        return disk_trouble(self.events, self.spec.disk) or self._console_stream.trouble()
+        return disk_failure(self.events, self.spec.disk) or self._console_stream.failure()
 
+    @override
     def ssh_port(self) -> int:
         """Return the loopback port that leads to the guest's SSH server.
 
@@ -218,41 +186,29 @@ class LibvirtMachine:
         """
         if not self._connection.is_local:
             raise RequirementError(
-                f"Machine '{self.spec.name}' runs at '{self._connection.uri}', where the way to its "
-                "SSH server begins; use its agent, which is reached from here."
+                f"Machine '{self.spec.name}' runs at '{self._connection.uri}', and its SSH port is "
+                "forwarded from that host's loopback; use its agent, which is reached from here."
             )
-        answer = self._domain.monitor.execute(
-            "human-monitor-command", {"command-line": "info usernet"}
-        )
-        return ssh_port_of(str(answer))
+        return super().ssh_port()
 
+    @override
     def plug(self, attachment: GpuAttachment) -> None:
-        """Hot-plug a device into the first free root port."""
-        port = self._ports.choose(attachment)
+        """Hot-plug a device into the first free root port.
+
+        Raises RequirementError for a device whose socket libvirt can't pass to QEMU.
+        """
         if attachment.fd is None or not self._connection.is_local:
             raise RequirementError(
                 f"Machine '{self.spec.name}' can't take '{attachment.driver}' at "
-                f"'{self._connection.uri}': libvirt hands a GPU's socket only to a QEMU of this host "
-                "that takes it as a descriptor (QEMU 6.0 to 8.1); use --machine-driver=qemu."
+                f"'{self._connection.uri}': libvirt passes a GPU's socket only to a QEMU of this "
+                "host that takes it as a descriptor (QEMU 6.0 to 8.1); use --machine-driver=qemu."
             )
-        fdname = f"fd-{attachment.id}"
-        self._domain.monitor.hand_over(attachment.fd, fdname)
-        self._domain.monitor.execute(
-            "device_add", attachment.to_device_add(alias_of(port), fdname)
-        )
-        self._ports.take(attachment.id, port)
+        super().plug(attachment)
 
-    def unplug(self, device_id: str, deadline: Deadline) -> None:
-        """Ask the guest to let go of a device, and wait until it has."""
-        seen = len(self.events)
-        self._domain.monitor.execute("device_del", {"id": device_id})
-        self._domain.monitor.wait_for_event(
-            f"the removal of device '{device_id}'",
-            lambda event: event.name == "DEVICE_DELETED" and event.data.get("device") == device_id,
-            deadline,
-            since=seen,
-        )
-        self._ports.release(device_id)
+    @staticmethod
+    @override
+    def _qemu_id(name: str) -> str:
+        return alias_of(name)
 
     def plug_host_gpu(self, address: PciAddress, device_id: str) -> None:
         """Plug a GPU of the host itself into the first free root port.
@@ -277,98 +233,47 @@ class LibvirtMachine:
         self._domain.detach(f"the host's GPU '{device_id}'", alias_of(device_id), deadline)
         self._ports.release(device_id)
 
-    def plug_seed(self, seed: Path) -> None:
-        """Hot-plug a seed volume, where the machine was started without one."""
+    @override
+    def _attach_seed(self, seed: Path) -> None:
         self._domain.attach("the seed", render_seed_disk(seed))
-        self._has_seed = True
 
-    def unplug_seed(self, deadline: Deadline) -> None:
-        """Take the seed volume out again, where there is one."""
-        if not self._has_seed:
-            return
+    @override
+    def _detach_seed(self, deadline: Deadline) -> None:
         self._domain.detach("the seed", SEED_ALIAS, deadline)
-        self._has_seed = False
 
-    def wait_until_idle(self, deadline: Deadline) -> None:
-        """Wait until the guest has nothing to do, judged by the time that its QEMU takes.
+    @override
+    def _processor_s(self) -> float:
+        return self._domain.processor_s()
 
-        Raises HarnessError where it never rests.
-        """
-        wait_until_idle(self.spec.name, self._domain.processor_s, deadline)
-
-    def save(self, state: Path) -> None:
-        """Stop the guest, save its devices' state to the new file `state`, and end it.
-
-        libvirt itself refuses to save what it is to destroy with its connection, and would copy
-        all of the memory; QEMU leaves that in its file.
-        """
+    @override
+    def _pause(self) -> None:
         self._domain.suspend()
-        self._domain.monitor.execute("migrate-set-capabilities", {"capabilities": CAPABILITIES})
-        self._migrate("migrate", state, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        self._domain.destroy()
 
-    def restore(self, state: Path) -> None:
-        """Load the devices' state from `state`, and let the guest go on.
-
-        Raises HarnessError where QEMU finds that the state is another machine's, or cut short.
-        """
-        self._domain.monitor.execute("migrate-set-capabilities", {"capabilities": CAPABILITIES})
-        self._domain.monitor.execute("migrate-set-parameters", QUIET)
-        self._migrate("migrate-incoming", state, os.O_RDONLY)
+    @override
+    def _resume(self) -> None:
         self._domain.resume()
 
-    def _migrate(self, command: str, state: Path, flags: int) -> None:
-        seen = len(self.events)
-        descriptor = os.open(state, flags | os.O_CLOEXEC, 0o600)
-        try:
-            self._domain.monitor.hand_over(descriptor, "state")
-        finally:
-            os.close(descriptor)
-        try:
-            self._domain.monitor.execute(command, {"uri": "fd:state"})
-            event = self._domain.monitor.wait_for_event(
-                f"the end of '{command}'",
-                is_end,
-                Deadline.after(MIGRATE_S),
-                since=seen,
-            )
-        except ConnectionLostError:
-            raise
-        except HarnessError as error:
-            raise self._no_state(command, state, str(error)) from error
-        status = event.data.get("status")
-        if status != "completed":
-            raise self._no_state(command, state, f"It ended as '{status}'.")
+    @override
+    def _end_saved(self) -> None:
+        # libvirt's own save would refuse an auto-destroyed domain, and would copy all its memory.
+        self._domain.destroy()
 
-    def _no_state(self, command: str, state: Path, reason: str) -> HarnessError:
-        with contextlib.suppress(HarnessError):
-            # QEMU ends over a state that it can't load, and says why just before.
-            self._domain.wait_for_end(Deadline.after(LAST_WORDS_S))
-        words = self._keep_words() or "nothing that this user may read"
-        return HarnessError(
-            f"QEMU of machine '{self.spec.name}' could not carry out '{command}' with the state "
-            f"'{state}'. {reason} libvirt's log of it ends with: {words}"
-        )
+    @override
+    def _wait_for_exit(self, deadline: Deadline) -> str | None:
+        # libvirt also calls it a shutdown when a guest resets that may not.
+        ending = self._domain.wait_for_end(deadline)
+        return None if ending == POWERED_OFF else ending
 
-    def wait_for_power_off(self, deadline: Deadline) -> None:
-        """Wait until the guest has powered itself off and its QEMU has ended.
-
-        Raises HarnessError when it reset instead, or is still up at the deadline.
-        """
-        event = self._domain.monitor.wait_for_event("its power-off", names("SHUTDOWN"), deadline)
-        ending, reason = self._domain.wait_for_end(deadline), event.data.get("reason")
-        # To libvirt, a guest that resets although it may not has shut down too.
-        if ending != POWERED_OFF or reason != "guest-shutdown":
-            raise HarnessError(
-                f"Machine '{self.spec.name}' was expected to power off, but ended as '{ending}', by "
-                f"'{reason}'. Its console's last lines:\n{self.console.tail()}"
-            )
+    @override
+    def _last_output(self) -> str:
+        output = self._copy_qemu_log() or "nothing that this user may read"
+        return f"libvirt's log of it ends with: {output}"
 
     def kill(self) -> None:
-        """End the domain at once; whoever waits for this machine learns that it has ended."""
+        """End the domain at once; a thread that waits for this machine gets an error."""
         with contextlib.suppress(HarnessError):
             self._domain.destroy()
 
+    @override
     def close(self) -> None:
-        """Close what leads into the domain, end it, and show that it has ended."""
         self._resources.close()

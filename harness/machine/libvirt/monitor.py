@@ -1,4 +1,4 @@
-"""QEMU's own commands and events, past libvirt, for what libvirt has no words for."""
+"""A domain's QEMU monitor, by libvirt's pass-through of QMP commands and events."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
-from harness.machine.eventlog import EventLog, QmpEvent
+from harness.machine.channels.event_log import EventLog, QmpEvent
+from harness.machine.channels.monitor import COMMAND_S
 from harness.machine.libvirt.binding import load_libvirt_qemu
-from harness.machine.libvirt.complaint import lost
+from harness.machine.libvirt.errors import lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,14 +18,12 @@ if TYPE_CHECKING:
     from harness.machine.libvirt.connection import Connection
     from harness.provisioning.wait import Deadline
 
-_QMP_S = 30.0
-
 
 class MonitorEvents:
-    """What the QEMUs of one connection report, told to whoever listens for one domain.
+    """The QMP events of all domains of one connection, passed on to one listener per domain.
 
-    libvirt's client asks its server for such events once a connection: of a second domain that is
-    asked for by itself none would ever come.
+    libvirt's client registers for QMP events once per connection: a second registration, for
+    another domain, would never receive any.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -33,21 +32,21 @@ class MonitorEvents:
         self._listeners: dict[str, Callable[[QmpEvent], None]] = {}
         self._registration: tuple[int, int] | None = None
 
-    def listen(self, uuid: str, hear: Callable[[QmpEvent], None]) -> None:
-        """Have `hear` called, by libvirt's event loop, for each event of a domain from now on."""
+    def listen(self, uuid: str, listener: Callable[[QmpEvent], None]) -> None:
+        """Call `listener`, in libvirt's event loop, with each event of a domain from now on."""
         connection, qemu = self._connection, load_libvirt_qemu()
         with self._lock:
             if self._registration is None or self._registration[0] != connection.generation:
                 raw = connection.raw
                 number = connection.run(
-                    "the watch on QEMU's monitors",
-                    lambda: qemu.qemuMonitorEventRegister(raw, None, None, self._note, None),
+                    "the registration for QMP events",
+                    lambda: qemu.qemuMonitorEventRegister(raw, None, None, self._dispatch, None),
                 )
                 self._registration = connection.generation, number
-            self._listeners[uuid] = hear
+            self._listeners[uuid] = listener
 
     def forget(self, uuid: str) -> None:
-        """Listen to a domain no more."""
+        """Stop listening to a domain."""
         connection, qemu = self._connection, load_libvirt_qemu()
         with self._lock:
             self._listeners.pop(uuid, None)
@@ -58,11 +57,11 @@ class MonitorEvents:
                 return
             raw = connection.raw
             connection.run(
-                "the end of the watch on QEMU's monitors",
+                "the end of the registration for QMP events",
                 lambda: qemu.qemuMonitorEventDeregister(raw, number),
             )
 
-    def _note(
+    def _dispatch(
         self,
         _raw: object,
         domain: Any,
@@ -72,14 +71,14 @@ class MonitorEvents:
         details: str | None,
         _opaque: object,
     ) -> None:
-        hear = self._listeners.get(domain.UUIDString())
-        if hear is not None:
+        listener = self._listeners.get(domain.UUIDString())
+        if listener is not None:
             data = json.loads(details) if details else {}
-            hear(QmpEvent(name=name, at_s=seconds + micros / 1e6, data=data))
+            listener(QmpEvent(name=name, at_s=seconds + micros / 1e6, data=data))
 
 
 class DomainMonitor:
-    """The monitor of one running domain; its events are kept from the making of this object on."""
+    """The monitor of one running domain; it records events from its construction on."""
 
     def __init__(
         self, connection: Connection, events: MonitorEvents, domain: Any, *, name: str, uuid: str
@@ -104,28 +103,33 @@ class DomainMonitor:
         """Return the events so far, oldest first."""
         return self._log.events
 
-    def execute(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
-        """Run one command of QEMU and return what it returned.
-
-        Raises HarnessError when QEMU refuses, is gone, or does not answer in time.
-        """
+    def execute(
+        self,
+        command: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        fd: int | None = None,
+    ) -> object:
+        """Run one QMP command and return its result, as `Monitor` says."""
         text = json.dumps({"execute": command, "arguments": dict(arguments or {})})
-        answer = self._connection.run(
-            f"QEMU's command '{command}' in machine '{self._name}'",
-            lambda: self._qemu.qemuMonitorCommand(self._domain, text, 0),
-            limit_s=_QMP_S,
-        )
-        return self._result(command, answer)
 
-    def hand_over(self, fd: int, fdname: str) -> None:
-        """Give QEMU a copy of descriptor `fd` under the name `fdname`."""
-        text = json.dumps({"execute": "getfd", "arguments": {"fdname": fdname}})
-        answer, _ = self._connection.run(
-            f"handing descriptor '{fdname}' to machine '{self._name}'",
-            lambda: self._qemu.qemuMonitorCommandWithFiles(self._domain, text, [fd], 0),
-            limit_s=_QMP_S,
+        def run() -> str:
+            if fd is None:
+                return str(self._qemu.qemuMonitorCommand(self._domain, text, 0))
+            reply, _ = self._qemu.qemuMonitorCommandWithFiles(self._domain, text, [fd], 0)
+            return str(reply)
+
+        reply = json.loads(
+            self._connection.run(
+                f"QMP command '{command}' of machine '{self._name}'", run, limit_s=COMMAND_S
+            )
         )
-        self._result("getfd", answer)
+        if "error" in reply:
+            raise HarnessError(
+                f"QEMU of machine '{self._name}' failed QMP command '{command}': "
+                f"{reply['error'].get('desc', reply['error'])}."
+            )
+        return reply.get("return")
 
     def wait_for_event(
         self,
@@ -137,7 +141,7 @@ class DomainMonitor:
     ) -> QmpEvent:
         """Wait for an event from position `since` of `events` on that `matches`.
 
-        Raises HarnessError at the deadline, and at once when QEMU or libvirtd has gone.
+        Raises HarnessError at the deadline, and at once when QEMU or libvirtd has ended.
         """
 
         def loss(seen: str) -> HarnessError | None:
@@ -152,23 +156,14 @@ class DomainMonitor:
         return self._log.wait_for(what, matches, deadline, since=since, loss=loss)
 
     def note_end(self, why: str) -> None:
-        """Learn that QEMU has ended; nothing more will come."""
+        """Record that QEMU has ended; no more events follow."""
         self._log.end(why)
 
     def close(self) -> None:
-        """Hear of no more events."""
+        """Stop recording events."""
         self._forget()
         self._all_events.forget(self._uuid)
 
     @property
     def _is_lost(self) -> bool:
         return self._connection.is_lost or self._connection.generation != self._generation
-
-    def _result(self, command: str, answer: str) -> object:
-        told = json.loads(answer)
-        if "error" in told:
-            raise HarnessError(
-                f"QEMU of machine '{self._name}' failed QMP command '{command}': "
-                f"{told['error'].get('desc', told['error'])}."
-            )
-        return told.get("return")

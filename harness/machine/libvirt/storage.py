@@ -1,9 +1,10 @@
-"""Files on a far libvirt's host: each content uploaded once, and what a run leaves removed.
+"""Files on the host of a remote libvirt: shared content uploaded once, a run's own files removed.
 
-libvirt can neither rename nor lock a volume. So a volume of shared content counts only once a
-second one, its mark, stands beside it, and an upload that broke off is never used. Its uploader's
-name is part of a volume's, so no two of them ever write one file. On this host a lock lets one
-process upload while the others wait; two hosts that come at once both upload, and either is right.
+libvirt can neither rename nor lock a volume. So a volume of shared content is used only if a second
+volume, its marker, exists; an interrupted upload has none. A volume's name has its uploader's name in
+it, so that no two uploaders write the same file. On this host a lock lets one process upload while the
+others wait; two hosts that start at once both upload, and either result is valid. It is one module
+above 400 lines because every method works on the names and markers of the same pool.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from xml.etree import ElementTree as ET
 
 from harness.errors import HarnessError
 from harness.lease import hold, leased_folder, make_private_folder, sweep
-from harness.machine.libvirt.complaint import Code, LibvirtError
+from harness.machine.libvirt.errors import Code, LibvirtError
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
 #: What libvirt puts into one message of a stream (VIR_NET_MESSAGE_LEGACY_PAYLOAD_MAX, less a head).
 CHUNK = 262_120
 _LOG = logging.getLogger(__name__)
-_MARK = ".ready"
+_MARKER = ".ready"
+#: Unchanged, so that volumes of earlier versions are swept too.
 _PREFIX = "far"
 _LIST_S = 60.0
 _TENTH = 10
-#: From so many bytes on, the end of an upload is told, and each tenth of it.
-_WORTH_TELLING = 1 << 20
+#: From this size on, the end of an upload is reported, and from `_LARGE` on each tenth of it.
+_REPORTED_BYTES = 1 << 20
 _LARGE = 64 << 20
 _WITH_BUILD = 1  # VIR_STORAGE_POOL_CREATE_WITH_BUILD
 _PHYSICAL = 1  # VIR_STORAGE_VOL_GET_PHYSICAL
@@ -48,7 +50,7 @@ _OWNER = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What is to be in a volume: a file, whose first bytes may be others; `title` is for people."""
+    """The content of a volume: a file, whose first bytes `start` replaces; `title` names it in messages."""
 
     title: str
     path: Path
@@ -56,7 +58,7 @@ class Content:
     start: bytes = b""
 
     def chunks(self) -> Iterator[bytes]:
-        """Read it in pieces that a stream takes."""
+        """Read it in chunks of the size of a stream's message."""
         with self.path.open("rb") as source:
             start = self.start
             source.seek(len(start))
@@ -69,16 +71,16 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """A volume on the far host; `path` is where it lies there."""
+    """A volume on the remote host; `path` is its path there."""
 
     name: str
     path: PurePosixPath
 
 
 class Storage:
-    """A folder of the far host as a pool of libvirt's; `open_storage` makes one.
+    """A folder of the remote host as a libvirt storage pool; `open_storage` creates one.
 
-    What it holds of shared content stays, for the runs to come. What is a run's own goes with it.
+    Shared content stays for later runs. A run's own volumes are removed at its end.
     """
 
     def __init__(
@@ -88,13 +90,13 @@ class Storage:
         *,
         owner: str,
         locks: Path,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._connection = connection
         self._folder = folder
         self._owner = owner
         self._locks = locks
-        self._tell = tell
+        self._report = report
         digest = hashlib.sha256(str(folder).encode()).hexdigest()
         self.pool_name = f"gpu-node-harness-{digest[:8]}"
 
@@ -114,15 +116,15 @@ class Storage:
                 return ready
             name = f"{content.key}.{self._owner}-{secrets.token_hex(2)}"
             volume = self._upload(name, content, deadline, mode="0644")
-            self._create(f"{name}{_MARK}", 1, mode="0644")
+            self._create(f"{name}{_MARKER}", 1, mode="0644")
             return volume
 
     def put(self, content: Content, *, deadline: Deadline) -> Volume:
-        """Upload what belongs to one machine of this run; `remove` it after the machine."""
+        """Upload a file of one machine of this run; `remove` it after the machine."""
         return self._upload(f"run.{self._owner}-{content.key}", content, deadline, mode="0600")
 
     def fetch(self, volume: Volume, into: Path, *, deadline: Deadline) -> None:
-        """Bring a volume's content here, into a file that is there whole or not at all."""
+        """Download a volume into a file, which is complete or absent."""
         run = self._connection.run
         what = f"the download of volume '{volume.name}'"
         raw = self._look_up(volume.name)
@@ -143,65 +145,65 @@ class Storage:
             raise
 
     def remove(self, volume: Volume) -> None:
-        """Remove a volume; one that is gone already is none to complain of."""
+        """Remove a volume, unless it has been removed already."""
         self._remove(volume.name)
 
     def names(self) -> list[str]:
-        """Return the names of all volumes of the pool, as its folder has them at this moment.
+        """Return the names of all volumes that are in the pool's folder now.
 
-        What libvirt remembers may lag behind: it looks at the folder anew, in a thread of its own,
-        after each upload.
+        libvirt's own list may be out of date: it rereads the folder after each upload, in a thread
+        of its own.
         """
 
-        def look() -> Observation[list[str]]:
+        def poll() -> Observation[list[str]]:
             pool = self._pool()
             try:
-                self._connection.run("the look at the storage", lambda: pool.refresh(0))
+                self._connection.run("the refresh of the storage", lambda: pool.refresh(0))
                 return Observation(
                     sorted(self._connection.run("the list of volumes", pool.listVolumes)), "listed"
                 )
             except LibvirtError as error:
-                # While a volume is being made, or by somebody else the pool itself.
+                # While another process creates a volume or the pool.
                 if error.code not in {Code.INTERNAL_ERROR, Code.OPERATION_INVALID}:
                     raise
                 return Observation(None, str(error))
 
         try:
             return wait_for(
-                f"the list of volumes in '{self._folder}'", look, Deadline.after(_LIST_S)
+                f"the list of volumes in '{self._folder}'", poll, Deadline.after(_LIST_S)
             )
         except WaitTimeoutError as error:
-            raise HarnessError(f"{error} See what else uses that pool.") from error
+            raise HarnessError(f"{error} Check what else uses that pool.") from error
 
     def own_names(self) -> list[str]:
-        """Return the names of volumes that this run alone has made and not removed."""
+        """Return the names of the volumes that this run has created and not removed."""
         return [name for name in self.names() if name.startswith(f"run.{self._owner}-")]
 
     def sweep(self, host: str, living: Callable[[], Collection[str]]) -> list[str]:
-        """Remove what runs of this host left that were killed: all that is not of the `living`.
+        """Remove the volumes that killed runs of this host left: all except those of the `living`.
 
-        Other hosts' runs are theirs to judge.
+        Volumes of other hosts' runs are not touched.
         """
         names = self.names()
-        # Asked for after the names: who has a volume in that list was alive before it.
+        # Read after the names: a run that has a volume in that list was alive before.
         alive = living()
         swept = []
         for name in names:
             owner = _OWNER.match(name)
             if owner is None or owner["host"] != host or owner["session"] in alive:
                 continue
-            whole = name.removesuffix(_MARK)
-            is_shared = owner["kind"] != "run" and f"{whole}{_MARK}" in names
+            whole = name.removesuffix(_MARKER)
+            is_shared = owner["kind"] != "run" and f"{whole}{_MARKER}" in names
             if not is_shared and self._try_remove(name):
                 swept.append(name)
         return swept
 
     def _find(self, content: Content) -> Volume | None:
-        """Return the volume that somebody has marked as complete, and that is as long as it was."""
+        """Return the volume that is marked as complete and has the right size."""
         names = self.names()
         size = content.path.stat().st_size
         for name in names:
-            if name.startswith(f"{content.key}.") and f"{name}{_MARK}" in names:
+            if name.startswith(f"{content.key}.") and f"{name}{_MARKER}" in names:
                 there = self._size_of(name, self._look_up(name))
                 if there == size:
                     return Volume(name=name, path=self._folder / name)
@@ -214,16 +216,16 @@ class Storage:
     def _look_up(self, name: str) -> Any:
         pool = self._pool()
         return self._connection.run(
-            f"the look at volume '{name}'", lambda: pool.storageVolLookupByName(name)
+            f"the lookup of volume '{name}'", lambda: pool.storageVolLookupByName(name)
         )
 
     def _size_of(self, name: str, raw: Any) -> int:
         return self._connection.run(
-            f"the look at volume '{name}'", lambda: int(raw.infoFlags(_PHYSICAL)[2])
+            f"the lookup of volume '{name}'", lambda: int(raw.infoFlags(_PHYSICAL)[2])
         )
 
     def _pool(self) -> Any:
-        """Return libvirt's pool, which a restart of libvirtd forgets."""
+        """Return libvirt's pool; a restart of libvirtd loses it, so it may have to be created again."""
         run, raw = self._connection.run, self._connection.raw
         what = f"the storage in '{self._folder}'"
         try:
@@ -235,16 +237,18 @@ class Storage:
         try:
             return run(what, lambda: raw.storagePoolCreateXML(xml, _WITH_BUILD))
         except LibvirtError:
-            # Another worker may have been first.
+            # Another worker may have created it first.
             return run(what, lambda: raw.storagePoolLookupByName(self.pool_name))
 
     def _create(self, name: str, size: int, *, mode: str) -> Any:
         pool = self._pool()
         xml = render_volume(name, size, mode=mode)
-        return self._connection.run(f"the making of volume '{name}'", lambda: pool.createXML(xml))
+        return self._connection.run(
+            f"the creation of volume '{name}'", lambda: pool.createXML(xml)
+        )
 
     def _upload(self, name: str, content: Content, deadline: Deadline, *, mode: str) -> Volume:
-        """Make a volume and fill it; where that fails there is none."""
+        """Create a volume and fill it; remove it again where that fails."""
         size = content.path.stat().st_size
         raw = self._create(name, size, mode=mode)
         try:
@@ -260,8 +264,8 @@ class Storage:
         there = self._size_of(name, raw)
         if there != size:
             raise HarnessError(
-                f"{content.title} has {size} bytes here, but {there} came to '{name}' at "
-                f"'{self._connection.uri}'; see whether its file system is full."
+                f"{content.title} has {size} bytes here, but '{name}' at '{self._connection.uri}' has "
+                f"{there}; check whether its file system is full."
             )
 
     def _send(self, raw: Any, content: Content, size: int, deadline: Deadline) -> None:
@@ -280,7 +284,7 @@ class Storage:
     def _send_chunks(
         self, stream: Any, what: str, content: Content, size: int, deadline: Deadline
     ) -> None:
-        sent = told = 0
+        sent = reported = 0
         for chunk in content.chunks():
             rest = chunk
             while rest:
@@ -288,9 +292,9 @@ class Storage:
                 sent += (taken := self._connection.run(what, _sending(stream, rest)))
                 rest = rest[taken:]
             tenths = sent * _TENTH // size
-            if tenths > told and (size >= _LARGE or sent == size >= _WORTH_TELLING):
-                told = tenths
-                self._tell(
+            if tenths > reported and (size >= _LARGE or sent == size >= _REPORTED_BYTES):
+                reported = tenths
+                self._report(
                     f"uploaded {tenths * 100 // _TENTH} % of {content.title} ({size >> 20} MiB) "
                     f"to '{self._connection.uri}'"
                 )
@@ -299,16 +303,16 @@ class Storage:
         if deadline.has_passed():
             whole = "" if size is None else f" of {size >> 20}"
             raise HarnessError(
-                f"{what[0].upper()}{what[1:]} was not done in time at '{self._connection.uri}'; "
-                f"{done >> 20}{whole} MiB came over. It needs more time, or a faster way there."
+                f"{what[0].upper()}{what[1:]} was not complete in time at '{self._connection.uri}'; "
+                f"{done >> 20}{whole} MiB were transferred. Allow more time, or use a faster network."
             )
 
     def _try_remove(self, name: str) -> bool:
-        """Remove what nobody needs; where libvirtd still has it in use, the next run does."""
+        """Remove an unused volume; one that libvirtd still uses is left to the next run."""
         try:
             self._remove(name)
         except LibvirtError as error:
-            _LOG.info("The volume '%s' stays for now: %s", name, error)
+            _LOG.info("The volume '%s' was not removed: %s", name, error)
             return False
         return True
 
@@ -327,20 +331,22 @@ def open_storage(
     folder: PurePosixPath,
     *,
     state: Path,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Storage]:
     """Use `folder` of the connection's host as storage for one run.
 
-    `state` is a folder of this host, for locks and for who is alive. At the end no volume of the
-    run itself is left, which libvirt's list shows; what killed runs left is removed at the start.
+    `state` is a folder of this host for locks and leases. Volumes of killed runs are removed at the
+    start, and those of this run at the end, which libvirt's list verifies.
     """
     make_private_folder(state)
     host = _identity(state)
-    # Apart from the locks: a sweep removes each folder that nobody holds a lease of.
+    # Separate from the locks: a sweep removes every folder without a live lease.
     runs, locks = (make_private_folder(state / name) for name in ("runs", "locks"))
     sweep(runs)
     with leased_folder(runs, prefix=_PREFIX) as lease:
-        storage = Storage(connection, folder, owner=f"{host}-{lease.name}", locks=locks, tell=tell)
+        storage = Storage(
+            connection, folder, owner=f"{host}-{lease.name}", locks=locks, report=report
+        )
         storage.sweep(host, lambda: {path.name for path in runs.glob(f"{_PREFIX}-*")})
         try:
             yield storage
@@ -350,7 +356,7 @@ def open_storage(
 
 def _clear(storage: Storage, connection: Connection) -> None:
     if connection.is_lost:
-        # The next run of this host sweeps.
+        # The next run of this host removes them.
         return
     with contextlib.ExitStack() as removals:
         for name in storage.own_names():
@@ -364,7 +370,7 @@ def _clear(storage: Storage, connection: Connection) -> None:
 
 
 def render_pool(name: str, folder: PurePosixPath) -> str:
-    """Render the pool: a folder that libvirt makes, and into which QEMU's user may reach."""
+    """Render the pool: a folder that libvirt creates and QEMU's user may enter."""
     pool = ET.Element("pool", type="dir")
     ET.SubElement(pool, "name").text = name
     target = ET.SubElement(pool, "target")
@@ -375,13 +381,13 @@ def render_pool(name: str, folder: PurePosixPath) -> str:
 
 
 def render_volume(name: str, size: int, *, mode: str) -> str:
-    """Render a volume of `size` bytes, of which none are written before the upload."""
+    """Render a volume of `size` bytes, unallocated before the upload."""
     volume = ET.Element("volume")
     ET.SubElement(volume, "name").text = name
     ET.SubElement(volume, "capacity", unit="bytes").text = str(size)
     ET.SubElement(volume, "allocation", unit="bytes").text = "0"
     target = ET.SubElement(volume, "target")
-    # Whatever it will hold: to libvirt, an upload is bytes.
+    # Whatever its content: libvirt uploads bytes.
     ET.SubElement(target, "format", type="raw")
     permissions = ET.SubElement(target, "permissions")
     ET.SubElement(permissions, "mode").text = mode
@@ -389,7 +395,7 @@ def render_volume(name: str, size: int, *, mode: str) -> str:
 
 
 def _identity(state: Path) -> str:
-    """Return a name that is this host's, as far as it shares `state` with nobody."""
+    """Return the name of this host, which every process with this `state` shares."""
     path = state / "host"
     mine = secrets.token_hex(4)
     with contextlib.suppress(FileExistsError):

@@ -1,7 +1,7 @@
-"""A stream of libvirt as a socket, which is what consoles and agents are made for.
+"""Connects a libvirt stream to a socket, as consoles and agents expect one.
 
-Both ends are moved by libvirt's event loop. Neither is read further than the other takes, so a
-guest that writes without end fills no memory.
+libvirt's event loop transfers data between the two. Neither is read further than the other accepts,
+so that a guest that writes without end fills no memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 65536
 _MOST_BYTES = 1 << 20
 _CLOSE_S = 5.0
-#: Shorter, so that whoever closes a stream sees that it was let go of.
+#: Shorter, so that closing a stream can report that it was aborted.
 _ABORT_S = 3.0
 #: What libvirt's Python binding returns where it would block.
 _WOULD_BLOCK = -2
@@ -33,9 +33,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class StreamSocket:
-    """A stream that `attach` connects, and the socket `ours` that it comes out of.
+    """A stream that `attach` connects, and the socket `ours` at its other end.
 
-    What comes is written to the new file `log` too, for as long as that takes it.
+    Received data is also written to the new file `log`, until writing fails.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class StreamSocket:
         self._connection = connection
         self._what = what
         self._log: BinaryIO | None = None
-        self._log_trouble: str | None = None
+        self._log_failure: str | None = None
         self._to_socket = bytearray()
         self._to_stream = bytearray()
         self._interests: tuple[int, int] | None = None
@@ -81,24 +81,24 @@ class StreamSocket:
             raise
 
     def close(self) -> None:
-        """Close the stream; whoever still holds `ours` finds its end."""
+        """Close the stream and `ours`."""
         with contextlib.suppress(OSError):
-            # The loop sees the end of the socket, and lets go of the stream by itself.
+            # The loop sees the end of the socket, and closes the stream.
             self.ours.shutdown(socket.SHUT_RDWR)
         if not self._has_ended.wait(_CLOSE_S):
             _LOG.warning("libvirt's event loop did not close %s", self._what)
         self.ours.close()
 
-    def trouble(self) -> str | None:
-        """Say why what comes is no longer written to the log, or None."""
-        return self._log_trouble
+    def failure(self) -> str | None:
+        """Return why received data is no longer written to the log, or None."""
+        return self._log_failure
 
     def _on_stream(self, _stream: object, events: int, _opaque: object) -> None:
         libvirt = self._libvirt
         try:
             if events & libvirt.VIR_STREAM_EVENT_WRITABLE:
                 self._send()
-            # What came before a hang-up can still be read.
+            # Data from before a hang-up can still be read.
             if not self._receive():
                 self._end()
                 return
@@ -130,7 +130,7 @@ class StreamSocket:
             self._end()
 
     def _receive(self) -> bool:
-        """Take what the stream has; tell whether more may come."""
+        """Read what the stream has; return whether more may follow."""
         while len(self._to_socket) < _MOST_BYTES:
             chunk = self._stream.recv(_CHUNK_BYTES)
             if chunk == _WOULD_BLOCK:
@@ -143,29 +143,29 @@ class StreamSocket:
         return True
 
     def _note(self, chunk: bytes) -> None:
-        """Write to the log; where that fails the guest goes on, and `trouble` tells."""
+        """Write to the log; where that fails, the guest continues, and `failure` says why."""
         if self._log is None:
             return
         try:
             self._log.write(chunk)
             self._log.flush()
         except OSError as error:
-            self._log_trouble = (
+            self._log_failure = (
                 f"the log of {self._what} could not be written ({error.strerror}); free space on "
                 f"the file system of '{Path(self._log.name).parent}'"
             )
-            _LOG.warning("%s", self._log_trouble)
+            _LOG.warning("%s", self._log_failure)
             self._close_log()
 
     def _close_log(self) -> None:
         log, self._log = self._log, None
         if log is not None:
-            # It tries once more what it could not write, and is closed all the same.
+            # Closing writes the buffer again, which may fail again; the file is closed all the same.
             with contextlib.suppress(OSError):
                 log.close()
 
     def _flush(self) -> bool:
-        """Give the socket what it takes; tell whether it took any."""
+        """Send to the socket what it accepts; return whether that was anything."""
         try:
             sent = self._theirs.send(self._to_socket)
         except BlockingIOError:
@@ -181,7 +181,7 @@ class StreamSocket:
             del self._to_stream[:sent]
 
     def _update(self) -> None:
-        """Watch either end for what it may go on with."""
+        """Wait for the events with which either end can continue."""
         if self._has_ended.is_set():
             return
         libvirt = self._libvirt
@@ -201,7 +201,7 @@ class StreamSocket:
             self._interests = of_stream, of_socket
 
     def _end(self) -> None:
-        """Let go of both ends, from the loop's thread, or before it knows of them."""
+        """Close both ends, in the loop's thread or before it has them."""
         if self._has_ended.is_set():
             return
         refused = self._libvirt.libvirtError
@@ -209,11 +209,11 @@ class StreamSocket:
             if self._watch >= 0:
                 with contextlib.suppress(refused):
                     self._libvirt.virEventRemoveHandle(self._watch)
-            # libvirt would have the end of one that is still being opened wait for that.
+            # libvirt would block the abort of a stream that is still being opened.
             if self._is_open:
                 with contextlib.suppress(refused):
                     self._stream.eventRemoveCallback()
-                # A libvirtd that hangs may not stop the loop, which finds out that it does.
+                # A libvirtd that hangs must not stop the loop, which detects that it hangs.
                 with contextlib.suppress(LibvirtHangsError):
                     watched(f"the end of {self._what}", self._abort, _ABORT_S)
         finally:

@@ -1,4 +1,4 @@
-"""URIs of libvirt's QEMU driver: which host they mean, and what is wrong with one."""
+"""Parses URIs of libvirt's QEMU driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATHS = ("/system", "/session")
 
 @dataclass(frozen=True, kw_only=True)
 class HostUri:
-    """A URI as written, and what it says."""
+    """A URI and its parts."""
 
     text: str
     transport: str
@@ -29,10 +29,7 @@ class HostUri:
 
     @classmethod
     def parse(cls, text: str, *, source: str = OPTION) -> HostUri:
-        """Take a URI apart.
-
-        Raises BadInputError where this is no URI of a libvirt that runs QEMU's machines.
-        """
+        """Parse a URI; raises BadInputError where it is not one of libvirt's QEMU driver."""
         try:
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port
@@ -43,15 +40,17 @@ class HostUri:
             raise _refused(text, "its scheme is not 'qemu'", source)
         if transport and transport not in _TRANSPORTS:
             raise _refused(
-                text, f"its transport '{transport}' is none of {', '.join(_TRANSPORTS)}", source
+                text, f"its transport '{transport}' is not one of {', '.join(_TRANSPORTS)}", source
             )
         if parts.path not in _PATHS:
-            raise _refused(text, f"its path '{parts.path}' is none of {', '.join(_PATHS)}", source)
+            raise _refused(
+                text, f"its path '{parts.path}' is not one of {', '.join(_PATHS)}", source
+            )
         if transport in _SSH and host is None:
             raise _refused(text, f"'{transport}' needs a host", source)
         return cls(
             text=text,
-            # With a host and no transport, libvirt takes TLS.
+            # With a host and without a transport, libvirt uses TLS.
             transport=transport or ("unix" if host is None else "tls"),
             host=host,
             is_session=parts.path == "/session",
@@ -61,18 +60,18 @@ class HostUri:
 
     @property
     def is_local(self) -> bool:
-        """Tell whether its machines see this host's files."""
+        """Return whether its machines see this host's files."""
         return self.transport == "unix" and self.host is None
 
     @property
     def ssh_command(self) -> str:
-        """Return a command that works where libvirt's own way by ssh does."""
+        """Return a command that succeeds where libvirt's ssh transport does."""
         there = f"{self.user}@{self.host}" if self.user else str(self.host)
         return shlex.join(["ssh", *(["-p", str(self.port)] if self.port else []), there, "true"])
 
     @property
     def unattended(self) -> str:
-        """Return the URI under which nobody is asked for a password at the terminal."""
+        """Return the URI without a password prompt at the terminal."""
         parts = urlsplit(self.text)
         if self.transport != "ssh" or "no_tty" in parse_qs(parts.query):
             return self.text
@@ -82,7 +81,7 @@ class HostUri:
 
 def _refused(text: str, why: str, source: str) -> BadInputError:
     return BadInputError(
-        f"'{text}' is no URI of libvirt's QEMU driver: {why}. Such are 'qemu:///system', "
+        f"'{text}' is not a URI of libvirt's QEMU driver: {why}. Examples are 'qemu:///system', "
         "'qemu:///session' and 'qemu+ssh://user@host/system'.",
         source=source,
     )

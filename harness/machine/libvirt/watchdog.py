@@ -1,4 +1,4 @@
-"""A limit for calls that can't be interrupted, and the stacks of those that pass it."""
+"""A time limit for calls that can't be interrupted, with all stacks when it passes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def watched(
     *,
     late: Callable[[T], object] | None = None,
 ) -> T:
-    """Run `call` in a thread of its own, and leave that behind if it does not return in time.
+    """Run `call` in a thread of its own, and abandon that thread if it does not return in time.
 
-    So a libvirtd that no longer answers costs a thread and not the run, and Ctrl-C works all the
-    while. It is no pool's thread: Python waits for those at its end, and would hang as well.
+    A libvirtd that no longer answers blocks only that thread, and Ctrl-C keeps working. It is not
+    a thread of a pool, because Python joins those when it exits and would hang.
 
-    What `call` returns when nobody waits any more is given to `late`, in the thread left behind.
+    A result that arrives after the limit is passed to `late`, in the abandoned thread.
 
     Raises what `call` raises, and LibvirtHangsError with all stacks after `limit_s` seconds.
     """
@@ -59,15 +59,15 @@ def watched(
     try:
         concurrent.futures.wait([future], timeout=limit_s)
     finally:
-        # By Ctrl-C too; from here on a result is late, unless it has come.
+        # Also after Ctrl-C; a result that has not arrived by now is late.
         is_left = future.cancel()
     if not is_left:
         return future.result()
     stacks = _stacks()
     _LOG.info("libvirt did not answer %s within %.0f s\n%s", what, limit_s, stacks)
     raise LibvirtHangsError(
-        f"libvirt did not answer {what} within {limit_s:.0f} s. Look at what libvirtd does there, "
-        "and restart it if it hangs. The stacks of this process's threads, the call's among them:\n"
+        f"libvirt did not answer {what} within {limit_s:.0f} s. Check libvirtd there, "
+        "and restart it if it hangs. The stacks of this process's threads, including the call's:\n"
         f"{stacks}"
     )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.agent import Agent
+from harness.machine.channels.agent import Agent
 from harness.payload import build_agent
 from harness.provisioning.command import spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
@@ -79,13 +79,13 @@ def agent(local: LocalAgent) -> Agent:
 
 
 def wait_until_gone(pid: int) -> None:
-    def look() -> Observation[bool]:
+    def poll() -> Observation[bool]:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
                 return Observation(None, "it runs")
         return Observation(value=True, seen="it has gone")
 
-    wait_for(f"process {pid} to be gone", look, soon())
+    wait_for(f"process {pid} to be gone", poll, soon())
 
 
 def test_result_is_the_commands_own(agent: Agent) -> None:
@@ -181,7 +181,7 @@ def agent_rss_kib(agent: Agent) -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
 
-def test_unread_stdin_is_no_trouble(agent: Agent) -> None:
+def test_unread_stdin_is_not_an_error(agent: Agent) -> None:
     assert agent.stream(["true"], timeout_s=30, stdin=bytes(3 << 20)).exit_code == 0
 
 
@@ -262,7 +262,7 @@ def test_file_is_waited_for_before_its_folders_exist(agent: Agent, tmp_path: Pat
     assert not waiting.is_alive()
 
 
-def test_state_is_told(agent: Agent, tmp_path: Path) -> None:
+def test_status_describes_the_state(agent: Agent, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
 
     state = agent.snapshot([f"{tmp_path}/*"], soon())
@@ -273,7 +273,7 @@ def test_state_is_told(agent: Agent, tmp_path: Path) -> None:
 
 
 def test_agent_outside_a_guest_settles_nothing(agent: Agent) -> None:
-    with pytest.raises(HarnessError, match="This machine is no guest of the harness"):
+    with pytest.raises(HarnessError, match="This machine is not a guest of the harness"):
         agent.settle(soon(), hostname="never")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.agent import frames, units
-from suites.unit.agent.doubles import Bench
+from suites.unit.agent.fakes import Bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ def rounds(bench: Bench) -> None:
         bench.server.loop.run_once(0.01)
 
 
-def test_systemds_word_leads_to_the_next_question(listener: socket.socket) -> None:
+def test_signal_of_systemd_causes_the_next_query(listener: socket.socket) -> None:
     bench = Bench()
     bench.greets()
     bench.sends(frames.WAIT_UNIT, 2, {"unit": "a.service", "active": "active"})
@@ -66,7 +66,7 @@ def test_systemds_word_leads_to_the_next_question(listener: socket.socket) -> No
     bench.close()
 
 
-def test_systemd_that_goes_away_is_asked_without_its_words(listener: socket.socket) -> None:
+def test_unit_is_polled_after_systemd_closes_the_connection(listener: socket.socket) -> None:
     bench = Bench()
     bench.greets()
     bench.sends(frames.WAIT_UNIT, 2, {"unit": "a.service", "active": "active"})

@@ -6,15 +6,15 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fixtures.layers import CloneLayer
+    from fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
     from harness.lab import Lab
-    from harness.lab.layers import Layer
+    from harness.lab.saved_states import SavedState
 
 MARK = "/run/told-to-one-clone"
 
 
-def test_clone_goes_on_and_does_not_boot(clone: CloneLayer, cloud_init_done: Layer) -> None:
+def test_clone_goes_on_and_does_not_boot(clone: CloneState, cloud_init_done: SavedState) -> None:
     """What the template did is done, and the kernel has not started again."""
     first, second = clone(cloud_init_done), clone(cloud_init_done)
 
@@ -28,7 +28,7 @@ def test_clone_goes_on_and_does_not_boot(clone: CloneLayer, cloud_init_done: Lay
 
 
 def test_clones_have_random_numbers_of_their_own(
-    clone: CloneLayer, cloud_init_done: Layer
+    clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     """Two machines with the same memory would draw the same keys."""
     read = ("sh", "-c", "head -c 1000 /dev/urandom | sha256sum")
@@ -38,18 +38,20 @@ def test_clones_have_random_numbers_of_their_own(
     assert len(drawn) == 3
 
 
-def test_clock_is_right_to_a_second(clone: CloneLayer, cloud_init_done: Layer) -> None:
+def test_clock_is_right_to_a_second(clone: CloneState, cloud_init_done: SavedState) -> None:
     """The template stood still since it was saved; its clones live now."""
     machine = clone(cloud_init_done)
 
     before = dt.datetime.now(tz=dt.timezone.utc).timestamp()
-    told = float(machine.guest.output_of("date", "+%s.%N"))
+    guest_time = float(machine.guest.output_of("date", "+%s.%N"))
     after = dt.datetime.now(tz=dt.timezone.utc).timestamp()
 
-    assert before - 1 <= told <= after + 1
+    assert before - 1 <= guest_time <= after + 1
 
 
-def test_what_one_clone_writes_no_other_sees(clone: CloneLayer, cloud_init_done: Layer) -> None:
+def test_what_one_clone_writes_no_other_sees(
+    clone: CloneState, cloud_init_done: SavedState
+) -> None:
     """Not in memory, and not on the disk."""
     first = clone(cloud_init_done)
     first.guest.write_text(MARK, "memory")
@@ -62,16 +64,16 @@ def test_what_one_clone_writes_no_other_sees(clone: CloneLayer, cloud_init_done:
     assert second.guest.read_text("/srv/told-to-one-clone") is None
 
 
-def test_clone_takes_the_hostname_that_is_asked_for(
-    clone: CloneLayer, cloud_init_done: Layer
-) -> None:
+def test_clone_gets_the_requested_hostname(clone: CloneState, cloud_init_done: SavedState) -> None:
     machine = clone(cloud_init_done, hostname="node-7")
 
     assert machine.guest.output_of("uname", "-n") == "node-7"
     assert machine.guest.read_text("/etc/hostname") == "node-7\n"
 
 
-def test_network_is_up_as_cloud_init_was_told(clone: CloneLayer, cloud_init_done: Layer) -> None:
+def test_network_is_configured_as_given_to_cloud_init(
+    clone: CloneState, cloud_init_done: SavedState
+) -> None:
     """It began after cloud-init had written what the seed says of it, as on any first boot."""
     machine = clone(cloud_init_done)
 
@@ -79,7 +81,7 @@ def test_network_is_up_as_cloud_init_was_told(clone: CloneLayer, cloud_init_done
 
 
 def test_gpu_is_plugged_into_a_clone(
-    clone: CloneLayer, cloud_init_done: Layer, h100: GpuModel
+    clone: CloneState, cloud_init_done: SavedState, h100: GpuModel
 ) -> None:
     machine = clone(cloud_init_done, gpus=[h100])
 
@@ -89,19 +91,19 @@ def test_gpu_is_plugged_into_a_clone(
 
 
 def test_template_is_untouched_by_its_clones(
-    lab: Lab, clone: CloneLayer, cloud_init_done: Layer
+    lab: Lab, clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     """Every byte of memory, state and disk is read again after a clone has used them."""
     machine = clone(cloud_init_done)
     machine.guest.output_of("sh", "-c", "head -c 64M /dev/zero >/run/much; sync")
 
-    troubles = {info.folder: info.trouble for info in lab.checkpoints.verify()}
+    damages = {info.folder: info.damage for info in lab.checkpoints.verify()}
 
-    assert troubles[lab.hold(cloud_init_done).folder] is None
+    assert damages[lab.ensure_checkpoint(cloud_init_done).folder] is None
 
 
 def test_guest_of_a_clone_may_reset_its_network_card(
-    clone: CloneLayer, cloud_init_done: Layer
+    clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     """QEMU once died of it: a reboot does so, and so does whoever loads the card's driver anew."""
     machine = clone(cloud_init_done)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from fixtures.layers import CloneLayer
-    from harness.lab.layers import Layer
+    from fixtures.saved_states import CloneState
+    from harness.lab.saved_states import SavedState
 
 
 pytestmark = pytest.mark.pin_image(reason="what a test costs is the harness's")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.pin_image(reason="what a test costs is the harness's")
 
 @pytest.mark.parametrize("number", range(100), ids=lambda number: f"machine{number:02}")
 def test_every_test_has_a_pristine_machine(
-    clone: CloneLayer, cloud_init_done: Layer, number: int
+    clone: CloneState, cloud_init_done: SavedState, number: int
 ) -> None:
     """Each leaves a file, and none finds another's."""
     guest = clone(cloud_init_done).guest

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from harness.lab import Lab
-    from harness.lab.layers import Layer
+    from harness.lab.saved_states import SavedState
 
 pytestmark = pytest.mark.pin_image(reason="what may be left is the harness's")
 
@@ -52,7 +52,7 @@ def _children(task: Path) -> list[str]:
     return (task / "children").read_text().split()
 
 
-def test_three_hundred_clones_leave_nothing(lab: Lab, cloud_init_done: Layer) -> None:
+def test_three_hundred_clones_leave_nothing(lab: Lab, cloud_init_done: SavedState) -> None:
     """No process, file, descriptor, thread, claim or memory; and the template as it was."""
 
     def make_and_drop(count: int) -> None:
@@ -72,5 +72,5 @@ def test_three_hundred_clones_leave_nothing(lab: Lab, cloud_init_done: Layer) ->
     assert after.threads == before.threads
     assert after.files == before.files
     assert after.memory_mib - before.memory_mib <= MEMORY_MIB
-    assert [entry for entry in lab.broker.claims() if entry.process == os.getpid()] == []
-    assert {info.trouble for info in lab.checkpoints.verify()} == {None}
+    assert [entry for entry in lab.broker.entries() if entry.process == os.getpid()] == []
+    assert {info.damage for info in lab.checkpoints.verify()} == {None}

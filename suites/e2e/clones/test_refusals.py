@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.lab import Lab
-    from harness.lab.layers import Layer
-    from harness.machine.checkpoint import Checkpoint
+    from harness.lab.saved_states import SavedState
+    from harness.machine.checkpoint.store import Checkpoint
 
 
 pytestmark = pytest.mark.pin_image(reason="the harness refuses, and nothing of it boots")
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.pin_image(reason="the harness refuses, and nothing of i
 
 @pytest.fixture
 def begin_from(
-    lab: Lab, cloud_init_done: Layer, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, cloud_init_done: SavedState, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Checkpoint], None]:
-    """Return a function that begins a machine from another state than the layer's."""
+    """Return a function that begins a machine from another state than the saved state's."""
 
     def begin(checkpoint: Checkpoint) -> None:
-        monkeypatch.setitem(lab.templates._held, cloud_init_done, checkpoint)
+        monkeypatch.setitem(lab.checkpoint_builder._held, cloud_init_done, checkpoint)
         with lab.clone(cloud_init_done):
             pass
 
@@ -37,9 +37,9 @@ def begin_from(
 
 
 def test_state_cut_short_is_refused(
-    lab: Lab, cloud_init_done: Layer, begin_from: Callable[[Checkpoint], None], tmp_path: Path
+    lab: Lab, cloud_init_done: SavedState, begin_from: Callable[[Checkpoint], None], tmp_path: Path
 ) -> None:
-    checkpoint = lab.hold(cloud_init_done)
+    checkpoint = lab.ensure_checkpoint(cloud_init_done)
     whole = checkpoint.state.read_bytes()
     short = tmp_path / "state"
     short.write_bytes(whole[: len(whole) // 2])
@@ -50,11 +50,11 @@ def test_state_cut_short_is_refused(
     assert list(lab.folder.glob("clone*")) == [], "The clone's folder was expected to go with it."
 
 
-def test_state_of_another_qemu_is_refused_with_its_words(
-    lab: Lab, cloud_init_done: Layer, begin_from: Callable[[Checkpoint], None], tmp_path: Path
+def test_state_of_another_qemu_is_refused_with_its_message(
+    lab: Lab, cloud_init_done: SavedState, begin_from: Callable[[Checkpoint], None], tmp_path: Path
 ) -> None:
     """The key keeps such a state away; QEMU itself refuses it all the same."""
-    checkpoint = lab.hold(cloud_init_done)
+    checkpoint = lab.ensure_checkpoint(cloud_init_done)
     whole = checkpoint.state.read_bytes()
     start = whole.index(b"pc-q35-")
     foreign = tmp_path / "state"
@@ -67,10 +67,10 @@ def test_state_of_another_qemu_is_refused_with_its_words(
 
 
 def test_machine_that_does_not_remember_the_nonce_is_refused(
-    lab: Lab, cloud_init_done: Layer, begin_from: Callable[[Checkpoint], None]
+    lab: Lab, cloud_init_done: SavedState, begin_from: Callable[[Checkpoint], None]
 ) -> None:
     """It was rebooted, or its memory is another checkpoint's."""
-    checkpoint = lab.hold(cloud_init_done)
+    checkpoint = lab.ensure_checkpoint(cloud_init_done)
 
-    with pytest.raises(HarnessError, match=r"expected to go on from.*harness checkpoints gc"):
+    with pytest.raises(HarnessError, match=r"expected to continue from.*harness checkpoints gc"):
         begin_from(replace(checkpoint, facts={NONCE_FACT: "0" * 64}))

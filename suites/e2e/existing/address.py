@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.machine.node import NodeAddress
+from harness.machine.existing_node import NodeAddress
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.expect.node import Verdict
+    from harness.expect.every_node import NodeVerdict
     from harness.lab.machine import LabMachine
-    from harness.machine.ssh import SshIdentity
+    from harness.machine.channels.ssh import SshIdentity
 
 #: sshd is slow to greet under emulation.
 CONNECT_S = 120
@@ -32,7 +32,7 @@ def address_of(machine: LabMachine, identity: SshIdentity, folder: Path) -> Node
     return NodeAddress.from_uri(uri, source="the test")
 
 
-def by_name(verdicts: list[Verdict]) -> dict[str, Verdict]:
+def by_name(verdicts: list[NodeVerdict]) -> dict[str, NodeVerdict]:
     return {verdict.expectation.name: verdict for verdict in verdicts}
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from harness.cloudinit import GuestFile
 from harness.lab.node import NodeRequest
+from harness.plugin.evidence_sources import NodeEvidenceSource
 from harness.plugin.report import kept_on_failure
 from harness.plugin.select import requirements
-from harness.plugin.sources import NodeSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +60,6 @@ def provisioned_node(
     with contextlib.ExitStack() as stack:
         with requirements(settings):
             node = stack.enter_context(lab.boot(request))
-        stack.enter_context(kept_on_failure(pytestconfig, NodeSource(node)))
+        stack.enter_context(kept_on_failure(pytestconfig, NodeEvidenceSource(node)))
         node.wait_until_provisioned()
         yield node

@@ -1,24 +1,24 @@
-"""A machine that nobody provisioned is told by SSH what it lacks."""
+"""The report by SSH lists what a machine lacks that nobody provisioned."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.expect.node import VerdictState, judge_node
-from harness.lab.existing import ExistingNode
+from harness.expect.every_node import VerdictState, judge_node
+from harness.lab.existing_node import ExistingNode
 from suites.e2e.existing.address import address_of, by_name, let_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fixtures.layers import CloneLayer
+    from fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
     from harness.lab import Lab
-    from harness.lab.layers import Layer
+    from harness.lab.saved_states import SavedState
 
 
-def test_node_without_a_driver_is_told_what_it_lacks(
-    lab: Lab, clone: CloneLayer, cloud_init_done: Layer, h100: GpuModel, tmp_path: Path
+def test_verdicts_on_a_node_without_a_driver_say_what_is_missing(
+    lab: Lab, clone: CloneState, cloud_init_done: SavedState, h100: GpuModel, tmp_path: Path
 ) -> None:
     """A machine with a GPU that nobody provisioned: each sentence is true of it."""
     machine = clone(cloud_init_done, gpus=[h100])
@@ -40,4 +40,4 @@ def test_node_without_a_driver_is_told_what_it_lacks(
     assert "'/usr/bin/nvidia-smi'" in verdicts["tools"].sentence
     assert "no driver was baked into the node's image" in verdicts["record"].sentence
     assert "there is none" in verdicts["cdi"].sentence
-    assert "'nvidia-container-runtime', but does not" in verdicts["runtime"].sentence
+    assert "'nvidia-container-runtime' was expected in" in verdicts["runtime"].sentence

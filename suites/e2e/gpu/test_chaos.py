@@ -20,10 +20,10 @@ from harness.provisioning.wait import SYSTEM_CLOCK
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fixtures.layers import CloneLayer
+    from fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
-    from harness.lab.layers import Layer
     from harness.lab.machine import LabMachine
+    from harness.lab.saved_states import SavedState
 
 pytestmark = pytest.mark.pin_image(reason="QEMU and the device are to outlive any guest")
 
@@ -31,13 +31,13 @@ _CI_S = 120.0
 _MOST_GPUS = 4
 #: The trace's bound, for configuration space, each of three BARs, stray accesses and incidents.
 _MOST_ENTRIES = 6 * 1024
-_WILD_GUEST = Path(__file__).with_name("wildguest.py")
+_GPU_FUZZER = Path(__file__).with_name("gpu_fuzzer.py")
 _ROUNDS = "/run/wild-rounds"
 
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """Return the seed of this run, told in its report for the one that has to be repeated."""
+    """Return the seed of this run; the report has it, so that a failed run can be repeated."""
     chosen = int(os.environ.get("CHAOS_SEED") or secrets.randbits(32))
     request.node.user_properties.append(("CHAOS_SEED", chosen))
     return chosen
@@ -105,17 +105,17 @@ class Chaos:
 
 @pytest.fixture
 def wild_machine(
-    clone: CloneLayer, cloud_init_done: Layer, h100: GpuModel, seed: int
+    clone: CloneState, cloud_init_done: SavedState, h100: GpuModel, seed: int
 ) -> Iterator[LabMachine]:
     """Return a machine in which a program touches every GPU at random."""
     machine = clone(cloud_init_done)
     guest = machine.guest
-    guest.write_text("/run/wildguest.py", _WILD_GUEST.read_text())
+    guest.write_text("/run/gpu_fuzzer.py", _GPU_FUZZER.read_text())
     ids = f"0x{h100.pci.vendor:04x}:0x{h100.pci.device:04x}"
     guest.output_of(
         *("systemd-run", "--unit=wild", "--property=Restart=always"),
         *("--property=RestartSec=50ms", "--property=StartLimitIntervalSec=0"),
-        *("python3", "/run/wildguest.py", str(seed), ids),
+        *("python3", "/run/gpu_fuzzer.py", str(seed), ids),
     )
     yield machine
     guest.run("systemctl", "stop", "wild")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.lab import layers
+from harness.lab import saved_states
 
 if TYPE_CHECKING:
-    from fixtures.layers import CloneLayer
+    from fixtures.saved_states import CloneState
     from harness.gpu.catalogue import Catalogue
     from harness.image import Image
 
@@ -20,11 +20,13 @@ _MOST_S = 3.0
 
 @pytest.mark.slow
 def test_eight_gpus_are_listed_within_seconds_of_their_plugging(
-    clone: CloneLayer, node_image: Image, gpu_catalogue: Catalogue
+    clone: CloneState, node_image: Image, gpu_catalogue: Catalogue
 ) -> None:
     """The slots of one node are plugged like those of a rack: all at once, as far as QMP goes."""
     node = gpu_catalogue.node("nd96isr-h100-v5")
-    machine = clone(layers.cloud_init_done(layers.booted(node_image, slots=node.count)))
+    machine = clone(
+        saved_states.cloud_init_done(saved_states.booted(node_image, slots=node.count))
+    )
 
     started = time.monotonic()
     for model in node.gpus:

@@ -1,4 +1,4 @@
-"""What goes wrong with a GPU is seen on the node, and told as what it is.
+"""What goes wrong with a GPU is seen on the node, and reported under its own name.
 
 Most tests begin from a clone whose image has the driver baked in, held before cloud-init: udev loads
 the module as soon as there is a GPU.
@@ -18,12 +18,12 @@ from harness.gpu.trace import IncidentKind
 from harness.lab.node import STAND_INS, NodeRequest
 
 if TYPE_CHECKING:
-    from fixtures.layers import CloneLayer
     from fixtures.machines import BootNode
+    from fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
     from harness.image import Image
-    from harness.lab.layers import Layer
     from harness.lab.machine import LabMachine
+    from harness.lab.saved_states import SavedState
 
 _WITHIN_S = 60.0
 #: Where the guest has the GPUs: bus 1 is the seed's.
@@ -80,7 +80,7 @@ def test_gpu_that_falls_off_the_bus_during_provisioning_ends_it(
 
 @pytest.mark.gpu_script("gpu1", is_dead=True)
 def test_dead_gpu_beside_a_good_one_is_left_out(
-    clone: CloneLayer, driver_baked: Layer, h100: GpuModel
+    clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     """Both are on the bus; the driver takes the one that answers, and names the other."""
     machine = clone(driver_baked, gpus=[h100, h100])
@@ -97,7 +97,7 @@ def test_dead_gpu_beside_a_good_one_is_left_out(
 
 @pytest.mark.gpu_script("gpu0", xids=(48,))
 def test_xid_is_logged_as_the_driver_logs_it(
-    clone: CloneLayer, driver_baked: Layer, h100: GpuModel
+    clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     machine = clone(driver_baked, gpus=[h100])
     _load_driver(machine, h100)
@@ -110,7 +110,7 @@ def test_xid_is_logged_as_the_driver_logs_it(
 
 
 def test_surprise_removal_is_an_xid_79_and_a_code_of_nvidia_smi(
-    clone: CloneLayer, driver_baked: Layer, h100: GpuModel
+    clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     machine = clone(driver_baked, gpus=[h100])
     _load_driver(machine, h100)
@@ -128,20 +128,20 @@ def test_surprise_removal_is_an_xid_79_and_a_code_of_nvidia_smi(
 
 @pytest.mark.gpu_script("gpu0", is_inforom_corrupted=True)
 def test_corrupted_inforom_is_what_nvidia_smi_warns_of(
-    clone: CloneLayer, driver_baked: Layer, h100: GpuModel
+    clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     machine = clone(driver_baked, gpus=[h100])
     _load_driver(machine, h100)
 
-    told = machine.guest.run("nvidia-smi")
+    result = machine.guest.run("nvidia-smi")
 
-    assert told.exit_code == 14
-    assert f"infoROM is corrupted at gpu {_SLOTS[0]}.0" in told.stdout
+    assert result.exit_code == 14
+    assert f"infoROM is corrupted at gpu {_SLOTS[0]}.0" in result.stdout
 
 
 @pytest.mark.gpu_script("gpu0", mig_needs_reset=True)
 def test_mig_mode_waits_for_a_reset_of_the_gpu(
-    clone: CloneLayer, driver_baked: Layer, a100: GpuModel
+    clone: CloneState, driver_baked: SavedState, a100: GpuModel
 ) -> None:
     """An A100 in use takes the new mode only with its reset, and has instances only then."""
     machine = clone(driver_baked, gpus=[a100])
@@ -152,9 +152,9 @@ def test_mig_mode_waits_for_a_reset_of_the_gpu(
         "--format=csv,noheader",
     )
 
-    told = machine.guest.output_of("nvidia-smi", "-mig", "1")
+    output = machine.guest.output_of("nvidia-smi", "-mig", "1")
 
-    assert "pending enable state" in told
+    assert "pending enable state" in output
     assert machine.gpu().mig_mode == MigMode(is_enabled=False, is_pending=True)
     assert machine.guest.output_of(*asked) == "Disabled, Enabled"
     assert machine.guest.run("nvidia-smi", "mig", "-cgi", "19").exit_code == 6
@@ -168,7 +168,7 @@ def test_mig_mode_waits_for_a_reset_of_the_gpu(
 
 
 def test_stalled_gpu_holds_its_guest_and_lets_it_go(
-    clone: CloneLayer, driver_baked: Layer, h100: GpuModel
+    clone: CloneState, driver_baked: SavedState, h100: GpuModel
 ) -> None:
     machine = clone(driver_baked, gpus=[h100])
     _load_driver(machine, h100)
@@ -178,12 +178,14 @@ def test_stalled_gpu_holds_its_guest_and_lets_it_go(
 
     ended = machine.gpu().trace.incidents_of(IncidentKind.STALL_ENDED)
     assert len(ended) == 1
-    assert machine.trouble() is None
+    assert machine.failure() is None
 
 
 @pytest.mark.gpu_script("gpu0", answers={PMC_BOOT_0: 0x140000A1})
-def test_register_answers_as_told(clone: CloneLayer, driver_baked: Layer, h100: GpuModel) -> None:
-    """A driver that is told of another chip takes it for one."""
+def test_register_returns_the_scripted_value(
+    clone: CloneState, driver_baked: SavedState, h100: GpuModel
+) -> None:
+    """A driver that reads the id of another chip takes it for one."""
     machine = clone(driver_baked, gpus=[h100])
 
     _load_driver(machine, h100)
@@ -192,7 +194,7 @@ def test_register_answers_as_told(clone: CloneLayer, driver_baked: Layer, h100: 
 
 
 @pytest.mark.slow
-def test_nobody_reads_a_register_before_the_driver_is_loaded(
+def test_no_register_is_read_before_the_driver_is_loaded(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
     """The kernel sizes the BARs; what is in them only a driver wants to know."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fixtures.layers import CloneLayer
+    from fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
-    from harness.lab.layers import Layer
+    from harness.lab.saved_states import SavedState
 
 
 def test_gpu_is_plugged_and_unplugged_while_machine_runs(
-    clone: CloneLayer, cloud_init_done: Layer, h100: GpuModel, a100: GpuModel
+    clone: CloneState, cloud_init_done: SavedState, h100: GpuModel, a100: GpuModel
 ) -> None:
     """Two different GPUs come and go without a reboot."""
     machine = clone(cloud_init_done)

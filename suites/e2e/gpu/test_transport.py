@@ -11,11 +11,11 @@ import pytest
 from harness.gpu.server import EndKind
 from harness.gpu.serving import serve_gpu
 from harness.gpu.transport import Transport, find_transport
-from harness.machine.qemu import require_qemu
+from harness.machine.qemu.machine import require_qemu
 from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
-from suites.e2e.gpu.pausedqemu import PausedQemu
+from suites.e2e.gpu.paused_qemu import PausedQemu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -219,7 +219,7 @@ def test_firmware_gives_every_bar_an_address(
             cwd=tmp_path,
         )
 
-    def look() -> Observation[dict[int, int]]:
+    def poll() -> Observation[dict[int, int]]:
         assert process.poll() is None, (tmp_path / "stderr.log").read_text()
         addresses = {bar: server.gpu.address_of(bar) or 0 for bar in server.gpu.bars}
         return Observation(
@@ -227,7 +227,7 @@ def test_firmware_gives_every_bar_an_address(
         )
 
     try:
-        addresses = wait_for("firmware to place the BARs", look, Deadline.after(_FIRMWARE_S))
+        addresses = wait_for("firmware to place the BARs", poll, Deadline.after(_FIRMWARE_S))
     finally:
         process.kill()
         process.wait(_END_S)

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.lab import Lab, open_lab
+from harness.lab import Lab
 from harness.lease import leased_folder
-from harness.machine.broker import host_folder
+from harness.machine.capacity.broker import host_folder
 from harness.machine.libvirt.binding import load_libvirt
-from harness.machine.libvirt.daemon import PrivateDaemon, private_daemon
+from harness.machine.libvirt.private_daemon import PrivateDaemon, private_daemon
 from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
+from harness.settings import MachineDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.image import ImageEvent
+    from harness.artifact_cache import ProgressEvent
     from harness.settings import Settings
 
 PATIENCE_S = 60.0
@@ -28,7 +29,7 @@ _VIRSH_S = 20.0
 
 
 @dataclass(frozen=True)
-class Far:
+class Libvirtd:
     """A libvirtd, and what virsh says of it."""
 
     daemon: PrivateDaemon
@@ -42,7 +43,7 @@ class Far:
 
 
 @pytest.fixture(scope="session")
-def libvirtd(settings: Settings) -> Iterator[Far]:
+def libvirtd(settings: Settings) -> Iterator[Libvirtd]:
     """Run a libvirtd for the tests of this folder."""
     with contextlib.ExitStack() as stack:
         with requirements(settings):
@@ -52,16 +53,16 @@ def libvirtd(settings: Settings) -> Iterator[Far]:
             daemon = stack.enter_context(
                 private_daemon(folder / "d", deadline=Deadline.after(PATIENCE_S))
             )
-        yield Far(daemon)
+        yield Libvirtd(daemon)
 
 
 @pytest.fixture(scope="session")
 def libvirt_lab(
-    libvirtd: Far, settings: Settings, announce: Callable[[ImageEvent], None]
+    libvirtd: Libvirtd, settings: Settings, announce: Callable[[ProgressEvent], None]
 ) -> Iterator[Lab]:
     """Open a lab on that libvirtd."""
-    here = replace(settings, machine_driver="libvirt", machine_uri=libvirtd.daemon.uri)
+    here = replace(settings, machine_driver=MachineDriver.LIBVIRT, machine_uri=libvirtd.daemon.uri)
     with contextlib.ExitStack() as stack:
         with requirements(settings):
-            lab = stack.enter_context(open_lab(here, announce))
+            lab = stack.enter_context(Lab.open(here, announce))
         yield lab

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError, RequirementError
-from harness.lab import layers
+from harness.lab import saved_states
+from harness.machine.description.spec import Firmware, MachineSpec
 from harness.machine.libvirt import connection as connection_module
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.domain import Domain
@@ -18,11 +19,10 @@ from harness.machine.libvirt.domain_xml import DomainHost, PciAddress, render_do
 from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.libvirt.watchdog import LibvirtHangsError
-from harness.machine.spec import Firmware, MachineSpec
 from harness.provisioning.wait import Deadline
+from suites.e2e.boot_sector import boot_sector_disk, firmware_machine, patience
 from suites.e2e.libvirt.conftest import PATIENCE_S
-from suites.e2e.test_firmware import a_disk, a_machine, patience
-from suites.unit.machine.libvirt.haste import hasty, join_late
+from suites.unit.machine.libvirt.impatient_watchdog import hasty, join_late
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from harness.gpu import GpuModel
     from harness.image import Image
     from harness.lab import Lab
-    from suites.e2e.libvirt.conftest import Far
+    from suites.e2e.libvirt.conftest import Libvirtd
 
 SAYS = "the disk's own boot loader runs"
 
 
 def test_console_has_what_the_first_instructions_say_and_nothing_is_left(
-    libvirt_lab: Lab, libvirtd: Far, tmp_path: Path
+    libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path
 ) -> None:
     """It is attached while the domain is paused; the boot sector speaks once, a moment later."""
-    with a_machine(libvirt_lab, tmp_path, Firmware()) as machine:
+    with firmware_machine(libvirt_lab, tmp_path, Firmware()) as machine:
         machine.console.wait_for(SAYS, patience(libvirt_lab), what="what the boot loader says")
         (name,) = libvirtd.domains()
 
@@ -51,23 +51,23 @@ def test_console_has_what_the_first_instructions_say_and_nothing_is_left(
     assert not machine.is_running
 
 
-def test_console_that_can_not_be_logged_is_told_of_and_the_machine_goes_on(
+def test_console_log_error_is_reported_and_the_machine_keeps_running(
     libvirt_lab: Lab, tmp_path: Path
 ) -> None:
     """As on a full disk."""
     (tmp_path / "serial.log").symlink_to("/dev/full")
-    with a_machine(libvirt_lab, tmp_path, Firmware()) as machine:
+    with firmware_machine(libvirt_lab, tmp_path, Firmware()) as machine:
         machine.console.wait_for(SAYS, patience(libvirt_lab), what="what the boot loader says")
 
         with pytest.raises(HarnessError, match=r"but the log .*No space left.*; free space on"):
             machine.console.wait_for(
-                "never printed", Deadline.after(30), what="anything", trouble=machine.trouble
+                "never printed", Deadline.after(30), what="anything", failure=machine.failure
             )
         assert machine.is_running
 
 
 def test_domain_whose_start_was_given_up_is_ended_as_it_comes(
-    libvirt_lab: Lab, libvirtd: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Libvirtd goes on with it, and nobody waits."""
     monkeypatch.setattr(connection_module, "watched", hasty("the start of"))
@@ -75,7 +75,7 @@ def test_domain_whose_start_was_given_up_is_ended_as_it_comes(
         name="late",
         accelerator=libvirt_lab.accelerator.accelerator,
         kernel=Firmware(),
-        disk=a_disk(tmp_path),
+        disk=boot_sector_disk(tmp_path),
         memory_mib=256,
     )
     emulator = str(shutil.which(libvirt_lab.settings.qemu))
@@ -94,47 +94,47 @@ def test_domain_whose_start_was_given_up_is_ended_as_it_comes(
 
 @pytest.mark.pin_image(reason="libvirt keeps the checkpoint, whatever lies in it")
 def test_clone_goes_on_and_takes_a_gpu(
-    libvirt_lab: Lab, libvirtd: Far, node_image: Image, h100: GpuModel
+    libvirt_lab: Lab, libvirtd: Libvirtd, node_image: Image, h100: GpuModel
 ) -> None:
     """From a checkpoint of a domain, with memory and disk of its own."""
-    layer = layers.booted(node_image)
+    saved_state = saved_states.booted(node_image)
 
-    with libvirt_lab.clone(layer, "one", gpus=[h100]) as one:
+    with libvirt_lab.clone(saved_state, "one", gpus=[h100]) as one:
         one.guest.write_text("/run/told-to-one", "memory")
         one.wait_for_gpu(h100)
-        with libvirt_lab.clone(layer, "two") as two:
+        with libvirt_lab.clone(saved_state, "two") as two:
             boots = {
                 each.guest.read_text("/proc/sys/kernel/random/boot_id") for each in (one, two)
             }
-            told = two.guest.read_text("/run/told-to-one")
+            seen_by_two = two.guest.read_text("/run/told-to-one")
             second = two.hot_plug(h100)
             two.wait_for_gpu(h100)
             two.hot_unplug(second)
         kept = one.gpu().trace.accesses
 
     assert len(boots) == 1, "One of them was expected to go on, but it has booted."
-    assert told is None
+    assert seen_by_two is None
     assert kept, "The guest was expected to look at its GPU."
     assert libvirtd.domains() == []
 
 
 @pytest.mark.pin_image(reason="libvirt ends the domain, whatever runs in it")
 def test_guest_that_powers_off_ends_its_domain(
-    libvirt_lab: Lab, libvirtd: Far, node_image: Image
+    libvirt_lab: Lab, libvirtd: Libvirtd, node_image: Image
 ) -> None:
-    """And one that resets instead is told apart, as a bake has to."""
-    with libvirt_lab.clone(layers.booted(node_image), "off") as machine:
+    """A reset is distinguished from it, as a bake requires."""
+    with libvirt_lab.clone(saved_states.booted(node_image), "off") as machine:
         machine.guest.power_off()
 
         machine.vm.wait_for_power_off(machine.deadline(15))
 
         assert libvirtd.domains() == []
         assert not machine.vm.is_running
-    with libvirt_lab.clone(layers.booted(node_image), "reset") as machine:
+    with libvirt_lab.clone(saved_states.booted(node_image), "reset") as machine:
         machine.guest.run("systemctl", "--no-block", "reboot", "--force")
 
         with pytest.raises(
-            HarnessError, match=r"expected to power off, but ended .* by 'guest-reset'"
+            HarnessError, match=r"expected to power off, but ended by 'guest-reset'"
         ):
             machine.vm.wait_for_power_off(machine.deadline(15))
 
@@ -143,7 +143,7 @@ def test_gpu_that_the_host_does_not_give_away_is_refused_with_the_remedy(
     libvirt_lab: Lab, tmp_path: Path
 ) -> None:
     """There is no such function here; the machine goes on without."""
-    with a_machine(libvirt_lab, tmp_path, Firmware()) as machine:
+    with firmware_machine(libvirt_lab, tmp_path, Firmware()) as machine:
         assert isinstance(machine, LibvirtMachine)
 
         with pytest.raises(RequirementError, match=r"'0000:fe:1f\.7'.*IOMMU.*vfio-pci"):
@@ -153,7 +153,7 @@ def test_gpu_that_the_host_does_not_give_away_is_refused_with_the_remedy(
 
 
 def test_machine_that_qemu_refuses_leaves_nothing(
-    libvirt_lab: Lab, libvirtd: Far, tmp_path: Path
+    libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path
 ) -> None:
     """An emulator without the device, or without the file: libvirt's words, and no domain."""
     spec = MachineSpec(
@@ -173,14 +173,14 @@ def test_machine_that_qemu_refuses_leaves_nothing(
     assert libvirtd.domains() == []
 
 
-def test_program_that_is_no_emulator_is_named(
-    libvirt_lab: Lab, libvirtd: Far, tmp_path: Path
+def test_error_names_a_program_that_is_not_an_emulator(
+    libvirt_lab: Lab, libvirtd: Libvirtd, tmp_path: Path
 ) -> None:
     spec = MachineSpec(
         name="refused",
         accelerator=libvirt_lab.accelerator.accelerator,
         kernel=Firmware(),
-        disk=a_disk(tmp_path),
+        disk=boot_sector_disk(tmp_path),
         qemu="true",
     )
 
@@ -203,18 +203,18 @@ def test_name_that_is_taken_is_told_with_the_remedy(
     second = tmp_path / "second"
     second.mkdir()
 
-    with a_machine(libvirt_lab, tmp_path, Firmware()) as first:
+    with firmware_machine(libvirt_lab, tmp_path, Firmware()) as first:
         with (
             pytest.raises(HarnessError, match=f"already.*`virsh destroy {name}`"),
-            a_machine(libvirt_lab, second, Firmware()),
+            firmware_machine(libvirt_lab, second, Firmware()),
         ):
             pass
 
         assert first.is_running, "The one that has the name was expected to go on."
 
 
-def test_killed_machine_is_told_to_whoever_waits_for_it(libvirt_lab: Lab, tmp_path: Path) -> None:
-    with a_machine(libvirt_lab, tmp_path, Firmware()) as machine:
+def test_waiting_for_a_killed_machine_raises_an_error(libvirt_lab: Lab, tmp_path: Path) -> None:
+    with firmware_machine(libvirt_lab, tmp_path, Firmware()) as machine:
         machine.kill()
 
         with pytest.raises(HarnessError, match="the machine ended"):
@@ -226,7 +226,7 @@ def test_saved_state_depends_on_libvirt_and_qemu(libvirt_lab: Lab, tmp_path: Pat
         name="any",
         accelerator=libvirt_lab.accelerator.accelerator,
         kernel=Firmware(),
-        disk=a_disk(tmp_path),
+        disk=boot_sector_disk(tmp_path),
     )
 
     assert set(libvirt_lab.driver.state_parts(spec)) == {"domain", "libvirt", "qemu"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.lab import Lab
     from harness.provisioning.command import ChildProcess
     from suites.e2e.inner import OwnCache
-    from suites.e2e.libvirt.conftest import Far
+    from suites.e2e.libvirt.conftest import Libvirtd
 
 pytestmark = pytest.mark.pin_image(reason="what ends, and what is left, is the host's")
 
@@ -31,44 +31,46 @@ GONE_S = 5.0
 RUN = """
 from pathlib import Path
 
-from harness.machine.spec import Firmware
+from harness.machine.description.spec import Firmware
 from harness.provisioning.wait import Deadline
-from suites.e2e.test_firmware import a_machine, patience
+from suites.e2e.boot_sector import firmware_machine, patience
 
 def test_waits(lab, tmp_path):
-    with a_machine(lab, tmp_path, Firmware()) as machine:
+    with firmware_machine(lab, tmp_path, Firmware()) as machine:
         Path({begun!r}).touch()
         machine.console.wait_for(
-            "this is never printed", Deadline.after(600), what="it", trouble=machine.trouble
+            "this is never printed", Deadline.after(600), what="it", failure=machine.failure
         )
 
 def test_goes_on(lab, tmp_path):
-    with a_machine(lab, tmp_path, Firmware()) as machine:
+    with firmware_machine(lab, tmp_path, Firmware()) as machine:
         machine.console.wait_for("the disk's own boot loader runs", patience(lab), what="it")
 """
 
 
 @contextlib.contextmanager
-def busy_run(lab: Lab, cache: OwnCache, far: Far, folder: Path) -> Iterator[ChildProcess]:
+def busy_run(
+    lab: Lab, cache: OwnCache, libvirtd: Libvirtd, folder: Path
+) -> Iterator[ChildProcess]:
     """Start a run on that libvirtd, and give it once its first machine runs."""
     test, output, begun = (folder / name for name in ("test_busy.py", "output.txt", "begun"))
     test.write_text(RUN.format(begun=str(begun)))
     argv = [
         *pytest_argv(lab, test),
         "--machine-driver=libvirt",
-        f"--machine-uri={far.daemon.uri}",
+        f"--machine-uri={libvirtd.daemon.uri}",
     ]
     with output.open("wb") as file:
         run = spawn(argv, stdout=file, stderr=file, env=cache.environment, cwd=REPOSITORY)
 
-    def look() -> Observation[bool]:
+    def poll() -> Observation[bool]:
         said = output.read_text()[-2000:]
         assert run.poll() is None, f"The run ended before its machine started: {said}"
         return Observation(begun.exists() or None, f"no machine; it said: {said}")
 
     try:
-        wait_for("the run's machine", look, Deadline.after(START_S), interval_s=0.2)
-        assert far.domains()
+        wait_for("the run's machine", poll, Deadline.after(START_S), interval_s=0.2)
+        assert libvirtd.domains()
         yield run
     finally:
         run.kill()
@@ -76,29 +78,29 @@ def busy_run(lab: Lab, cache: OwnCache, far: Far, folder: Path) -> Iterator[Chil
 
 
 @pytest.fixture
-def alone(libvirtd: Far) -> Far:
+def alone(libvirtd: Libvirtd) -> Libvirtd:
     """Return the libvirtd once it has no domain."""
     assert libvirtd.domains() == []
     return libvirtd
 
 
 def test_killed_run_leaves_no_domain(
-    lab: Lab, own_cache: OwnCache, alone: Far, tmp_path: Path
+    lab: Lab, own_cache: OwnCache, alone: Libvirtd, tmp_path: Path
 ) -> None:
     """AUTODESTROY: libvirt ends the domains of a connection that ends."""
     with busy_run(lab, own_cache, alone, tmp_path) as run:
         run.send_signal(signal.SIGKILL)
 
-        def look() -> Observation[bool]:
+        def poll() -> Observation[bool]:
             left = alone.domains()
             return Observation(None if left else True, f"{left} are listed")
 
-        wait_for("an empty list of domains", look, Deadline.after(GONE_S), interval_s=0.1)
+        wait_for("an empty list of domains", poll, Deadline.after(GONE_S), interval_s=0.1)
 
 
 @pytest.mark.parametrize("is_crash", [False, True], ids=["restart", "crash"])
 def test_libvirtd_that_goes_in_the_middle_of_a_run_is_named_and_the_rest_goes_on(
-    lab: Lab, own_cache: OwnCache, alone: Far, tmp_path: Path, *, is_crash: bool
+    lab: Lab, own_cache: OwnCache, alone: Libvirtd, tmp_path: Path, *, is_crash: bool
 ) -> None:
     """The test on it ends as an error of the harness; the next one connects anew."""
     with busy_run(lab, own_cache, alone, tmp_path) as run:
@@ -108,10 +110,10 @@ def test_libvirtd_that_goes_in_the_middle_of_a_run_is_named_and_the_rest_goes_on
         else:
             alone.daemon.restart(Deadline.after(END_S))
 
-        def look() -> Observation[int]:
+        def poll() -> Observation[int]:
             return Observation(run.poll(), "the run has not ended")
 
-        wait_for("the end of the run", look, Deadline.after(END_S))
+        wait_for("the end of the run", poll, Deadline.after(END_S))
     said = (tmp_path / "output.txt").read_text()
 
     assert "1 failed, 1 passed" in said, said

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.lab.node import NodeRequest
+from harness.plugin.evidence_sources import NodeEvidenceSource
 from harness.plugin.report import kept_on_failure
 from harness.plugin.select import requirements
-from harness.plugin.sources import NodeSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ def node_of_every_model(
     with contextlib.ExitStack() as stack:
         with requirements(settings):
             node = stack.enter_context(lab.boot(request))
-        stack.enter_context(kept_on_failure(pytestconfig, NodeSource(node)))
+        stack.enter_context(kept_on_failure(pytestconfig, NodeEvidenceSource(node)))
         node.wait_until_provisioned()
         node.guest.output_of("nvidia-modprobe", "-u", "-c0", timeout_s=LOAD_S)
         # With -u the option is about nvidia-uvm's nodes; who asks NVML first gets the GPUs'.

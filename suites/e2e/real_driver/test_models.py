@@ -58,7 +58,7 @@ def test_driver_has_the_right_name_for_each(node_of_every_model: Node) -> None:
     )
 
 
-def test_newer_gpu_is_refused_in_the_drivers_own_words(
+def test_newer_gpu_is_refused_with_the_message_of_the_driver(
     node_of_every_model: Node, gpu_catalogue: Catalogue
 ) -> None:
     refused = [model for name, model in gpu_catalogue.models.items() if NAMES[name] is None]

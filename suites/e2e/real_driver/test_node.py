@@ -85,7 +85,7 @@ def test_kernel_mismatch_makes_the_driver_absent(
 
     probe = node.guest.run("nvidia-modprobe", "-u", "-c0")
     query = node.guest.run("nvidia-smi")
-    foretold = node.provision("plan").check("plan").stdout
+    planned = node.provision("plan").check("plan").stdout
 
     evidence = node.evidence()
     expect.kernel_running(evidence, other.version)
@@ -95,7 +95,7 @@ def test_kernel_mismatch_makes_the_driver_absent(
     expect.gpus_driven(evidence)
     assert (probe.exit_code, query.exit_code) == (1, 9)
     assert "couldn't communicate with the NVIDIA driver" in query.stdout
-    assert "install-driver" in foretold
+    assert "install-driver" in planned
     assert decision_of(evidence) == ("install", "kernel")
 
 
@@ -115,7 +115,7 @@ def test_gpu_newer_than_the_driver_is_reported_as_that(
     expect.gpus_driven(evidence)
     expect.module_built_before_boot(evidence, real_driver_image.newest_kernel.version)
     expect.log_line(
-        evidence, "NVIDIA's driver 535.309.01 does not support the GPU 0000:02:00.0 (10de:2bb5)"
+        evidence, "The NVIDIA driver 535.309.01 does not support the GPU 0000:02:00.0 (10de:2bb5)"
     )
     expect.cloud_init_reports_failure(evidence)
 
@@ -123,7 +123,7 @@ def test_gpu_newer_than_the_driver_is_reported_as_that(
 def test_gpu_that_leaves_the_bus_is_lost_to_nvidia_smi(
     boot_node: BootNode, real_driver_image: Image, a100: GpuModel, h100: GpuModel
 ) -> None:
-    """One of two is gone: its loss is told, with nvidia-smi's own exit code."""
+    """One of two is gone: its loss is reported, with nvidia-smi's own exit code."""
     node = boot_node(
         NodeRequest(name="lost", image=real_driver_image, gpus=[a100, h100], command=None)
     )

@@ -9,12 +9,12 @@ import re
 from typing import TYPE_CHECKING
 
 from harness.provisioning.wait import Deadline
-from suites.e2e.shell.luggage import pack_pytest
+from suites.e2e.shell.offline_bundle import pack_pytest
 
 if TYPE_CHECKING:
-    from fixtures.layers import CloneLayer
-    from harness.lab.layers import Layer
+    from fixtures.saved_states import CloneState
     from harness.lab.machine import LabMachine
+    from harness.lab.saved_states import SavedState
     from harness.provisioning.command import CommandResult
 
 _MUTANTS = """\
@@ -54,9 +54,9 @@ _TIMEOUT_S = 600.0
 
 def _run_specs(machine: LabMachine, *options: str) -> CommandResult:
     return machine.guest.run(
-        *("env", "-C", "/root/project", "PYTHONPATH=/root/luggage"),
+        *("env", "-C", "/root/project", "PYTHONPATH=/root/offline_bundle"),
         *("PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python3", "-m", "pytest", "-v"),
-        *("-p", "xdist.plugin", "-p", "harness.plugin.specfiles", *options),
+        *("-p", "xdist.plugin", "-p", "harness.plugin.specs.hooks", *options),
         timeout_s=_TIMEOUT_S,
     )
 
@@ -77,12 +77,14 @@ def _state(machine: LabMachine) -> dict[str, str]:
 
 
 def test_mutants_fail_by_what_they_did_and_leave_the_machine_as_it_was(
-    clone: CloneLayer, cloud_init_done: Layer
+    clone: CloneState, cloud_init_done: SavedState
 ) -> None:
     machine = clone(cloud_init_done)
-    machine.agent.write_bytes("/root/luggage.tar", pack_pytest(), Deadline.after(_TIMEOUT_S))
-    machine.guest.output_of("mkdir", "-p", "/root/luggage", "/root/project/spec")
-    machine.guest.output_of("tar", "-xf", "/root/luggage.tar", "-C", "/root/luggage")
+    machine.agent.write_bytes(
+        "/root/offline_bundle.tar", pack_pytest(), Deadline.after(_TIMEOUT_S)
+    )
+    machine.guest.output_of("mkdir", "-p", "/root/offline_bundle", "/root/project/spec")
+    machine.guest.output_of("tar", "-xf", "/root/offline_bundle.tar", "-C", "/root/offline_bundle")
     machine.guest.write_text("/root/project/.shellspec", "")
     machine.guest.write_text("/root/project/spec/mutants_spec.sh", _MUTANTS)
     before = _state(machine)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.lease import leased_folder
-from harness.machine.broker import host_folder
+from harness.machine.capacity.broker import host_folder
 from harness.machine.libvirt.binding import load_libvirt
 from harness.machine.libvirt.connection import Connection
-from harness.machine.libvirt.daemon import PrivateDaemon, private_daemon
-from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.daemon_layout import DaemonKind
+from harness.machine.libvirt.private_daemon import PrivateDaemon, private_daemon
 from harness.plugin.select import requirements
 from harness.provisioning.wait import Deadline
 

@@ -17,7 +17,7 @@ from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
-    from harness.machine.libvirt.daemon import PrivateDaemon
+    from harness.machine.libvirt.private_daemon import PrivateDaemon
     from harness.settings import Settings
 
 REPOSITORY = Path(__file__).parents[3]
@@ -41,7 +41,7 @@ def _binding(settings: Settings) -> None:
         ("qemu+tcp://127.0.0.1:1/system", "can't be reached .*Connection refused"),
         (
             "qemu+ext:///system?command=/bin/false",
-            # By how far libvirt is when the program ends.
+            # By how remote libvirt is when the program ends.
             "can't be reached .*(Connection reset|Broken pipe|client socket is closed)",
         ),
     ],
@@ -72,7 +72,7 @@ except RequirementError as error:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without permission")
-def test_user_without_permission_is_told_the_group(daemon: PrivateDaemon) -> None:
+def test_user_without_permission_gets_the_group_as_remedy(daemon: PrivateDaemon) -> None:
     answer = LocalRunner().run(
         ["env", f"--chdir={REPOSITORY}", sys.executable, "-c", _STRANGER, daemon.uri],
         timeout_s=PATIENCE_S,

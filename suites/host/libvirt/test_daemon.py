@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.libvirt.complaint import Code, ConnectionLostError, LibvirtError
 from harness.machine.libvirt.connection import Connection
-from harness.machine.libvirt.daemon import private_daemon
+from harness.machine.libvirt.daemon_layout import DaemonKind
+from harness.machine.libvirt.errors import Code, ConnectionLostError, LibvirtError
 from harness.machine.libvirt.events import DomainEvents, EventKind, kinds
-from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.private_daemon import private_daemon
 from harness.machine.libvirt.watchdog import LibvirtHangsError
 from harness.provisioning.command import PIPE, end, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.host.libvirt.conftest import PATIENCE_S
 
 if TYPE_CHECKING:
-    from harness.machine.libvirt.daemon import PrivateDaemon
+    from harness.machine.libvirt.private_daemon import PrivateDaemon
 
 REPOSITORY = Path(__file__).parents[3]
 UUID = "6f2d9c1e-0d0b-4c5a-9c53-0f4f6f6d1a11"
@@ -45,7 +45,7 @@ def _names(connection: Connection) -> list[str]:
     return [domain.name() for domain in domains]
 
 
-def test_daemon_is_of_the_kind_asked_for(daemon: PrivateDaemon, connection: Connection) -> None:
+def test_daemon_is_of_the_requested_kind(daemon: PrivateDaemon, connection: Connection) -> None:
     assert connection.is_session is (daemon.kind is DaemonKind.SESSION)
     assert connection.is_local
     assert connection.daemon_version >= (8, 0, 0)
@@ -75,7 +75,7 @@ def test_refusal_has_libvirts_number_and_prints_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_restarted_daemon_is_told_and_found_again(
+def test_restarted_daemon_is_reported_and_found_again(
     daemon: PrivateDaemon, connection: Connection
 ) -> None:
     generation = connection.generation
@@ -102,7 +102,7 @@ def test_killed_daemon_starts_again(daemon: PrivateDaemon, connection: Connectio
     assert _names(connection) == []
 
 
-def test_daemon_that_hangs_is_told_with_the_stacks(
+def test_hanging_daemon_is_reported_with_all_stacks(
     daemon: PrivateDaemon, connection: Connection
 ) -> None:
     libvirtd = daemon.processes()[-1]
@@ -118,12 +118,14 @@ def test_daemon_that_hangs_is_told_with_the_stacks(
     assert _names(connection) == []
 
 
-def test_far_uri_leads_to_the_same_daemon(daemon: PrivateDaemon, connection: Connection) -> None:
+def test_remote_uri_leads_to_the_same_daemon(
+    daemon: PrivateDaemon, connection: Connection
+) -> None:
     domain = connection.run("the definition", lambda: connection.raw.defineXML(XML))
     try:
-        with Connection.open(daemon.far_uri, deadline=_deadline()) as far:
-            assert not far.is_local
-            assert _names(far) == [NAME]
+        with Connection.open(daemon.remote_uri, deadline=_deadline()) as remote:
+            assert not remote.is_local
+            assert _names(remote) == [NAME]
     finally:
         connection.run("its removal", domain.undefine)
 
@@ -157,8 +159,8 @@ def test_socket_with_too_long_a_path_is_refused(daemon: PrivateDaemon, tmp_path:
 _OWNER = """\
 import sys
 from pathlib import Path
-from harness.machine.libvirt.daemon import private_daemon
-from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.private_daemon import private_daemon
+from harness.machine.libvirt.daemon_layout import DaemonKind
 from harness.provisioning.wait import Deadline
 
 folder, kind = sys.argv[1:]
@@ -169,7 +171,7 @@ with private_daemon(Path(folder), kind=DaemonKind(kind), deadline=Deadline.after
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_daemon_ends_with_whoever_asked_for_it(
+def test_daemon_ends_with_the_process_that_started_it(
     daemon: PrivateDaemon, daemon_folder: Path, number: signal.Signals
 ) -> None:
     owner = spawn(
@@ -189,11 +191,11 @@ def test_daemon_ends_with_whoever_asked_for_it(
 
         os.kill(owner.pid, number)
 
-        def look() -> Observation[bool]:
+        def poll() -> Observation[bool]:
             alive = _alive(processes)
             return Observation(None if alive else True, f"processes {alive}")
 
-        wait_for("the end of all of them", look, _deadline(), interval_s=0.02)
+        wait_for("the end of all of them", poll, _deadline(), interval_s=0.02)
     finally:
         end(owner)
         for pipe in (owner.stdin, owner.stdout):

@@ -40,7 +40,7 @@ def test_domain_follows_the_schema(name: str, validator: str) -> None:
     assert judged.ok, judged.render()
 
 
-def test_validator_refuses_what_is_no_domain(validator: str, tmp_path: Path) -> None:
+def test_validator_refuses_an_invalid_domain(validator: str, tmp_path: Path) -> None:
     text = (GOLDENS / "plain.xml").read_text()
     wrong = tmp_path / "wrong.xml"
     wrong.write_text(text.replace("<vcpu>", "<vcpus>").replace("</vcpu>", "</vcpus>"))

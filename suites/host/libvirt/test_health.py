@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.machine.libvirt import health
+from harness.machine.libvirt import requirement_checks
 from harness.machine.libvirt.connection import Connection
-from harness.machine.libvirt.daemon import private_daemon
-from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.daemon_layout import DaemonKind
+from harness.machine.libvirt.private_daemon import private_daemon
 from harness.plugin.select import requirements
 from harness.provisioning.wait import Deadline
 from suites.host.libvirt.conftest import PATIENCE_S
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from harness.machine.libvirt.daemon import PrivateDaemon
+    from harness.machine.libvirt.private_daemon import PrivateDaemon
     from harness.settings import Settings
 
 
@@ -41,18 +41,18 @@ def trapped(settings: Settings, daemon_folder: Path) -> Iterator[PrivateDaemon]:
 
 @pytest.fixture
 def kvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in for the host's node: one that only root may open."""
+    """Replace /dev/kvm by a file that only root may open."""
     path = tmp_path / "kvm"
     path.touch(mode=0o600)
-    monkeypatch.setattr(health, "KVM", path)
+    monkeypatch.setattr(requirement_checks, "KVM", path)
     return path
 
 
 def test_trap_is_found_without_falling_into_it(trapped: PrivateDaemon, kvm: Path) -> None:
     with Connection.open(trapped.uri, deadline=Deadline.after(PATIENCE_S)) as connection:
-        finding = health._kvm(connection)
+        finding = requirement_checks._kvm(connection)
         kvm.chmod(0o666)
-        mended = health._kvm(connection)
+        mended = requirement_checks._kvm(connection)
 
     assert not finding.is_met
     assert f"'{kvm}' has mode 0600" in finding.found
@@ -62,8 +62,8 @@ def test_trap_is_found_without_falling_into_it(trapped: PrivateDaemon, kvm: Path
 
 @pytest.mark.usefixtures("kvm")
 def test_libvirtd_of_ones_own_has_no_trap(daemon: PrivateDaemon, connection: Connection) -> None:
-    assert health._kvm(connection).is_met
-    finding = health._emulator(connection, "qemu-system-x86_64", None)
+    assert requirement_checks._kvm(connection).is_met
+    finding = requirement_checks._emulator(connection, "qemu-system-x86_64", None)
 
     assert finding.is_met
     assert "with machine 'pc-q35" in finding.found

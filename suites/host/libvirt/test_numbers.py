@@ -8,7 +8,7 @@ import pytest
 
 from harness.machine.libvirt import connection, events
 from harness.machine.libvirt.binding import load_libvirt
-from harness.machine.libvirt.complaint import Code, Origin
+from harness.machine.libvirt.errors import Code, ErrorDomain
 from harness.plugin.select import requirements
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ def test_errors_have_libvirts_numbers(libvirt: Any) -> None:
     assert {code.name: getattr(libvirt, f"VIR_ERR_{code.name}") for code in Code} == {
         code.name: code.value for code in Code
     }
-    assert libvirt.VIR_FROM_RPC == Origin.RPC
-    assert libvirt.VIR_FROM_REMOTE == Origin.REMOTE
+    assert libvirt.VIR_FROM_RPC == ErrorDomain.RPC
+    assert libvirt.VIR_FROM_REMOTE == ErrorDomain.REMOTE
 
 
 def test_events_have_libvirts_numbers(libvirt: Any) -> None:

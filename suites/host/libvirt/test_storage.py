@@ -1,4 +1,4 @@
-"""Storage of a far libvirt, stood in for by a daemon that does not see this host's files."""
+"""Storage of a remote libvirt; the remote host is a daemon that does not see this host's files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from harness.errors import HarnessError
 from harness.machine.libvirt import storage as storages
 from harness.machine.libvirt.binding import load_libvirt
 from harness.machine.libvirt.connection import Connection
-from harness.machine.libvirt.daemon import private_daemon
-from harness.machine.libvirt.layout import DaemonKind
+from harness.machine.libvirt.daemon_layout import DaemonKind
+from harness.machine.libvirt.private_daemon import private_daemon
 from harness.machine.libvirt.storage import CHUNK, Content, Storage, open_storage
 from harness.plugin.select import requirements
 from harness.provisioning.command import PIPE, LocalRunner, end, spawn
@@ -27,38 +27,38 @@ from suites.host.libvirt.conftest import PATIENCE_S, short_folder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.machine.libvirt.daemon import PrivateDaemon
+    from harness.machine.libvirt.private_daemon import PrivateDaemon
     from harness.machine.libvirt.storage import Volume
     from harness.settings import Settings
 
 REPOSITORY = Path(__file__).parents[3]
 
 
-class FarHost:
-    """A far host: how to reach it, where its files lie, and what is only near."""
+class RemoteStorage:
+    """A remote host: how to reach it, where its files lie, and what is only local."""
 
-    def __init__(self, daemon: PrivateDaemon, near: Path, folder: Path) -> None:
-        self.uri = daemon.far_uri
+    def __init__(self, daemon: PrivateDaemon, local: Path, folder: Path) -> None:
+        self.uri = daemon.remote_uri
         self.transport = daemon.transport
-        self.near = near
+        self.local = local
         self.folder = folder
 
     @contextlib.contextmanager
-    def storage(self, told: list[str] | None = None) -> Iterator[Storage]:
-        tell = (lambda _: None) if told is None else told.append
+    def storage(self, reports: list[str] | None = None) -> Iterator[Storage]:
+        report = (lambda _: None) if reports is None else reports.append
         with (
             Connection.open(self.uri, deadline=_deadline()) as connection,
             open_storage(
                 connection,
                 PurePosixPath(self.folder),
-                state=self.near / "state",
-                tell=tell,
+                state=self.local / "state",
+                report=report,
             ) as storage,
         ):
             yield storage
 
     def content(self, data: bytes, name: str = "disk") -> Content:
-        path = self.near / name
+        path = self.local / name
         path.write_bytes(data)
         key = hashlib.sha256(data).hexdigest()[:32]
         return Content(title=f"the file '{name}'", path=path, key=key)
@@ -69,12 +69,12 @@ def _deadline() -> Deadline:
 
 
 @pytest.fixture(scope="module", params=list(DaemonKind), ids=lambda kind: kind.value)
-def far(
+def remote(
     request: pytest.FixtureRequest, settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[FarHost]:
+) -> Iterator[RemoteStorage]:
     folder = tmp_path_factory.mktemp("f")
-    near = folder / "near"
-    near.mkdir()
+    local = folder / "local"
+    local.mkdir()
     with contextlib.ExitStack() as stack:
         with requirements(settings):
             load_libvirt()
@@ -83,53 +83,53 @@ def far(
                     stack.enter_context(short_folder()),
                     kind=request.param,
                     deadline=_deadline(),
-                    hidden=[near],
+                    hidden=[local],
                 )
             )
-        yield FarHost(daemon, near, folder / "far")
+        yield RemoteStorage(daemon, local, folder / "remote")
 
 
 DATA = bytes(range(256)) * 5000
 
 
-def test_content_is_uploaded_whole_with_progress(far: FarHost) -> None:
-    told: list[str] = []
-    with far.storage(told) as storage:
-        volume = storage.ensure(far.content(DATA), deadline=_deadline())
+def test_content_is_uploaded_whole_with_progress(remote: RemoteStorage) -> None:
+    reports: list[str] = []
+    with remote.storage(reports) as storage:
+        volume = storage.ensure(remote.content(DATA), deadline=_deadline())
 
         assert Path(volume.path).read_bytes() == DATA
     assert len(DATA) > 4 * CHUNK
-    assert told == [f"uploaded 100 % of the file 'disk' (1 MiB) to '{far.uri}'"]
+    assert reports == [f"uploaded 100 % of the file 'disk' (1 MiB) to '{remote.uri}'"]
 
 
-def test_large_upload_is_told_tenth_by_tenth(
-    far: FarHost, monkeypatch: pytest.MonkeyPatch
+def test_large_upload_is_reported_in_tenths(
+    remote: RemoteStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storages, "_LARGE", len(DATA))
-    told: list[str] = []
-    with far.storage(told) as storage:
-        storage.ensure(far.content(DATA + b"large"), deadline=_deadline())
+    reports: list[str] = []
+    with remote.storage(reports) as storage:
+        storage.ensure(remote.content(DATA + b"large"), deadline=_deadline())
 
-    assert told[0].startswith("uploaded 20 % of the file 'disk'")
-    assert told[-1].startswith("uploaded 100 % of")
+    assert reports[0].startswith("uploaded 20 % of the file 'disk'")
+    assert reports[-1].startswith("uploaded 100 % of")
 
 
-def test_content_is_uploaded_once_for_all_runs(far: FarHost) -> None:
-    with far.storage() as storage:
-        first = storage.ensure(far.content(b"once"), deadline=_deadline())
+def test_content_is_uploaded_once_for_all_runs(remote: RemoteStorage) -> None:
+    with remote.storage() as storage:
+        first = storage.ensure(remote.content(b"once"), deadline=_deadline())
     before = Path(first.path).stat()
 
-    with far.storage() as storage:
-        second = storage.ensure(far.content(b"once"), deadline=_deadline())
+    with remote.storage() as storage:
+        second = storage.ensure(remote.content(b"once"), deadline=_deadline())
 
         assert second == first
         assert [name for name in storage.names() if name == first.name] == [first.name]
     assert Path(first.path).stat().st_ino == before.st_ino
 
 
-def test_content_that_was_cut_short_there_is_uploaded_again(far: FarHost) -> None:
-    content = far.content(b"whole")
-    with far.storage() as storage:
+def test_content_that_was_cut_short_there_is_uploaded_again(remote: RemoteStorage) -> None:
+    content = remote.content(b"whole")
+    with remote.storage() as storage:
         first = storage.ensure(content, deadline=_deadline())
         os.truncate(first.path, 3)
 
@@ -139,9 +139,9 @@ def test_content_that_was_cut_short_there_is_uploaded_again(far: FarHost) -> Non
         assert Path(second.path).read_bytes() == b"whole"
 
 
-def test_first_bytes_may_be_others(far: FarHost) -> None:
-    content = far.content(b"abcdef")
-    with far.storage() as storage:
+def test_first_bytes_may_be_others(remote: RemoteStorage) -> None:
+    content = remote.content(b"abcdef")
+    with remote.storage() as storage:
         renamed = Content(title="a", path=content.path, key="d" * 32, start=b"ABC")
 
         volume = storage.ensure(renamed, deadline=_deadline())
@@ -149,9 +149,9 @@ def test_first_bytes_may_be_others(far: FarHost) -> None:
         assert Path(volume.path).read_bytes() == b"ABCdef"
 
 
-def test_what_is_a_machines_own_goes_with_the_run(far: FarHost) -> None:
-    with far.storage() as storage:
-        content = Content(title="a seed", path=far.content(b"seed").path, key="node-1")
+def test_what_is_a_machines_own_goes_with_the_run(remote: RemoteStorage) -> None:
+    with remote.storage() as storage:
+        content = Content(title="a seed", path=remote.content(b"seed").path, key="node-1")
         volume = storage.put(content, deadline=_deadline())
         assert storage.own_names() == [volume.name]
         assert Path(volume.path).stat().st_mode & 0o777 == 0o600
@@ -160,8 +160,8 @@ def test_what_is_a_machines_own_goes_with_the_run(far: FarHost) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_volume_that_can_not_be_removed_keeps_none_of_the_others(
-    far: FarHost, monkeypatch: pytest.MonkeyPatch, kept: int
+def test_failed_removal_of_a_volume_does_not_keep_the_others(
+    remote: RemoteStorage, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """The next run sweeps it."""
     remove = Storage.remove
@@ -171,9 +171,9 @@ def test_volume_that_can_not_be_removed_keeps_none_of_the_others(
             raise HarnessError("It is in use.")
         remove(storage, volume)
 
-    path = far.content(b"seed").path
+    path = remote.content(b"seed").path
     with contextlib.ExitStack() as opened:
-        storage = opened.enter_context(far.storage())
+        storage = opened.enter_context(remote.storage())
         volumes = [
             storage.put(Content(title="a seed", path=path, key=key), deadline=_deadline())
             for key in ("kept-a", "kept-b")
@@ -184,36 +184,36 @@ def test_volume_that_can_not_be_removed_keeps_none_of_the_others(
 
     assert [Path(volume.path).exists() for volume in volumes] == [kept == 0, kept == 1]
     monkeypatch.undo()
-    with far.storage():
+    with remote.storage():
         assert not Path(volumes[kept].path).exists()
 
 
-def test_what_a_machine_wrote_comes_back(far: FarHost) -> None:
-    with far.storage() as storage:
-        content = Content(title="a disk", path=far.content(DATA).path, key="node-3")
+def test_what_a_machine_wrote_comes_back(remote: RemoteStorage) -> None:
+    with remote.storage() as storage:
+        content = Content(title="a disk", path=remote.content(DATA).path, key="node-3")
         volume = storage.put(content, deadline=_deadline())
-        into = far.near / "back"
+        into = remote.local / "back"
 
         storage.fetch(volume, into, deadline=_deadline())
 
         assert into.read_bytes() == DATA
 
 
-def test_download_that_fails_leaves_no_half_file(far: FarHost) -> None:
-    with far.storage() as storage:
-        content = Content(title="a disk", path=far.content(DATA).path, key="node-4")
+def test_download_that_fails_leaves_no_half_file(remote: RemoteStorage) -> None:
+    with remote.storage() as storage:
+        content = Content(title="a disk", path=remote.content(DATA).path, key="node-4")
         volume = storage.put(content, deadline=_deadline())
-        into = far.near / "half"
+        into = remote.local / "half"
 
-        with pytest.raises(HarnessError, match=r"download of volume .* was not done in time"):
+        with pytest.raises(HarnessError, match=r"download of volume .* was not complete in time"):
             storage.fetch(volume, into, deadline=Deadline.after(0))
 
-        assert not [each for each in far.near.iterdir() if "half" in each.name]
+        assert not [each for each in remote.local.iterdir() if "half" in each.name]
 
 
-def test_removed_volume_is_none_to_complain_of(far: FarHost) -> None:
-    with far.storage() as storage:
-        content = Content(title="a seed", path=far.content(b"seed").path, key="node-2")
+def test_removing_an_absent_volume_is_not_an_error(remote: RemoteStorage) -> None:
+    with remote.storage() as storage:
+        content = Content(title="a seed", path=remote.content(b"seed").path, key="node-2")
         volume = storage.put(content, deadline=_deadline())
 
         storage.remove(volume)
@@ -222,32 +222,32 @@ def test_removed_volume_is_none_to_complain_of(far: FarHost) -> None:
         assert storage.own_names() == []
 
 
-def test_upload_that_fails_leaves_nothing(far: FarHost) -> None:
-    content = far.content(DATA + b"fails")
-    with far.storage() as storage:
+def test_upload_that_fails_leaves_nothing(remote: RemoteStorage) -> None:
+    content = remote.content(DATA + b"fails")
+    with remote.storage() as storage:
         before = storage.names()
 
-        with pytest.raises(HarnessError, match=r"was not done in time at .*; 0 of 1 MiB came"):
+        with pytest.raises(HarnessError, match=r"was not complete in time at .*; 0 of 1 MiB were"):
             storage._upload("half", content, Deadline.after(0), mode="0600")
 
         assert storage.names() == before
 
 
-def test_interrupted_upload_is_not_used_and_swept(far: FarHost) -> None:
+def test_interrupted_upload_is_not_used_and_swept(remote: RemoteStorage) -> None:
     """A run that is killed amid its upload leaves a volume without a mark."""
-    content = far.content(DATA + b"interrupted")
-    owner = spawn(_worker(far, content, "stalling"), stdin=PIPE, stdout=PIPE, cwd=REPOSITORY)
+    content = remote.content(DATA + b"interrupted")
+    owner = spawn(_worker(remote, content, "stalling"), stdin=PIPE, stdout=PIPE, cwd=REPOSITORY)
     try:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"begun\n"
-        half = [each for each in far.folder.iterdir() if each.name.startswith(content.key)]
+        half = [each for each in remote.folder.iterdir() if each.name.startswith(content.key)]
         assert len(half) == 1
 
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait()
 
-        _wait_until_swept(far, content)
-        with far.storage() as storage:
+        _wait_until_swept(remote, content)
+        with remote.storage() as storage:
             volume = storage.ensure(content, deadline=_deadline())
             assert Path(volume.path).read_bytes() == DATA + b"interrupted"
             assert volume.name != half[0].name
@@ -258,15 +258,15 @@ def test_interrupted_upload_is_not_used_and_swept(far: FarHost) -> None:
                 pipe.close()
 
 
-def _wait_until_swept(far: FarHost, content: Content) -> None:
+def _wait_until_swept(remote: RemoteStorage, content: Content) -> None:
     """Open storage until it has swept: for a moment libvirtd still holds the broken stream's file."""
 
-    def look() -> Observation[bool]:
-        with far.storage() as storage:
+    def poll() -> Observation[bool]:
+        with remote.storage() as storage:
             left = [name for name in storage.names() if name.startswith(content.key)]
         return Observation(None if left else True, f"volumes {left}")
 
-    wait_for("the sweep of the broken upload", look, _deadline())
+    wait_for("the sweep of the broken upload", poll, _deadline())
 
 
 _WORKER = """\
@@ -283,27 +283,27 @@ class Stalling(Content):
             print("begun", flush=True)
             sys.stdin.read()
 
-uri, folder, near, key, kind = sys.argv[1:]
+uri, folder, local, key, kind = sys.argv[1:]
 deadline = Deadline.after(60)
 with Connection.open(uri, deadline=deadline) as connection:
     with open_storage(
-        connection, PurePosixPath(folder), state=Path(near) / "state", tell=print
+        connection, PurePosixPath(folder), state=Path(local) / "state", report=print
     ) as storage:
         shape = {"stalling": Stalling, "plain": Content}[kind]
-        content = shape(title="a disk", path=Path(near) / "disk", key=key)
+        content = shape(title="a disk", path=Path(local) / "disk", key=key)
         print(storage.ensure(content, deadline=deadline).name)
 """
 
 
-def _worker(far: FarHost, content: Content, kind: str) -> list[str]:
-    places = (far.uri, str(far.folder), str(far.near))
+def _worker(remote: RemoteStorage, content: Content, kind: str) -> list[str]:
+    places = (remote.uri, str(remote.folder), str(remote.local))
     return [sys.executable, "-c", _WORKER, *places, content.key, kind]
 
 
-def test_workers_that_come_at_once_upload_once(far: FarHost) -> None:
-    content = far.content(DATA + b"workers")
+def test_workers_that_come_at_once_upload_once(remote: RemoteStorage) -> None:
+    content = remote.content(DATA + b"workers")
     workers = [
-        spawn(_worker(far, content, "plain"), stdout=PIPE, cwd=REPOSITORY) for _ in range(3)
+        spawn(_worker(remote, content, "plain"), stdout=PIPE, cwd=REPOSITORY) for _ in range(3)
     ]
     names = []
     uploads = 0
@@ -325,9 +325,9 @@ def test_restarted_daemon_finds_the_pool_again(
         load_libvirt()
     with (
         private_daemon(daemon_folder, kind=DaemonKind.SESSION, deadline=_deadline()) as daemon,
-        Connection.open(daemon.far_uri, deadline=_deadline()) as connection,
+        Connection.open(daemon.remote_uri, deadline=_deadline()) as connection,
         open_storage(
-            connection, PurePosixPath(tmp_path / "far"), state=tmp_path / "state"
+            connection, PurePosixPath(tmp_path / "remote"), state=tmp_path / "state"
         ) as storage,
     ):
         path = tmp_path / "disk"
@@ -341,9 +341,9 @@ def test_restarted_daemon_finds_the_pool_again(
         assert storage.ensure(content, deadline=_deadline()) == volume
 
 
-def test_far_host_sees_nothing_of_this_one(far: FarHost) -> None:
-    content = far.content(b"near")
-    inside = far.transport.read_text().split(" -- ")[0].split()[2:]
+def test_remote_host_sees_nothing_of_this_one(remote: RemoteStorage) -> None:
+    content = remote.content(b"local")
+    inside = remote.transport.read_text().split(" -- ")[0].split()[2:]
 
     answer = LocalRunner().run([*inside, "--", "ls", str(content.path.parent)], timeout_s=10)
 

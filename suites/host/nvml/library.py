@@ -1,4 +1,4 @@
-"""The stand-in for NVIDIA's management library, made to read a node out of a folder."""
+"""Builds the fake of NVIDIA's management library that reads the node from a folder."""
 
 from __future__ import annotations
 

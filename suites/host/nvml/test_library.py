@@ -1,4 +1,4 @@
-"""The stand-in for NVIDIA's management library answers from what the node says, and never crashes."""
+"""The fake of NVIDIA's management library answers from the state of the node and never crashes."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.host.plugin.innerpytest import prepare
+from suites.host.plugin.inner_pytest import prepare
 
 if TYPE_CHECKING:
-    from suites.host.plugin.innerpytest import Inner
+    from suites.host.plugin.inner_pytest import Inner
 
 
 @pytest.fixture

@@ -24,16 +24,16 @@ def judge(folder: Path, *arguments: str) -> CommandResult:
     )
 
 
-def test_node_that_does_not_answer_is_the_harness_trouble(tmp_path: Path) -> None:
-    """No test of it has failed, and none was passed over."""
+def test_unreachable_node_is_a_harness_error(tmp_path: Path) -> None:
+    """No test of the node has failed, and none was skipped."""
     result = judge(tmp_path, "--machine-driver=node", "--machine-uri=ssh://127.0.0.1:1")
 
     assert result.exit_code == 1
-    assert "can't be reached, so nothing is known of it" in result.stdout
+    assert "can't be reached; ssh printed: " in result.stdout
     assert "expectations not met: 0; the harness could not tell: 9" in result.stdout
 
 
-def test_suite_boots_no_machine_in_place_of_a_node_that_nobody_named(tmp_path: Path) -> None:
+def test_suite_boots_no_machine_if_no_node_is_named(tmp_path: Path) -> None:
     result = judge(tmp_path)
 
     assert result.exit_code == 1
@@ -42,7 +42,7 @@ def test_suite_boots_no_machine_in_place_of_a_node_that_nobody_named(tmp_path: P
 
 
 def test_what_this_host_is_not_has_failed_with_evidence(tmp_path: Path) -> None:
-    """Whatever this host is: what is not met counts as that, and its evidence is kept."""
+    """On any host, unmet expectations count as failures, and their evidence is kept."""
     result = judge(tmp_path, "--machine-driver=node")
 
     failed = result.stdout.count("\nFAILED ")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from suites.host.plugin.innerpytest import Inner
+    from suites.host.plugin.inner_pytest import Inner
 
 pytest_plugins = ["pytester"]
 
@@ -35,12 +35,14 @@ def test_every_test_runs_under_the_driver_that_it_is_about(inner: Inner) -> None
     assert "left out" not in result.stdout.str()
 
 
-def test_foreign_test_is_left_out_and_the_reason_is_told(inner: Inner) -> None:
+def test_test_for_another_driver_is_deselected_with_the_reason(inner: Inner) -> None:
     result = inner.run(TESTS, *LIBVIRT)
 
     result.assert_outcomes(passed=2, deselected=1)
     result.stdout.fnmatch_lines(
-        ["left out under --machine-driver=libvirt: 1 tests, since it looks for QEMU's own process"]
+        [
+            "deselected under --machine-driver=libvirt: 1 tests, because it looks for QEMU's own process"
+        ]
     )
 
 

@@ -10,10 +10,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from suites.host.plugin.innerpytest import MIXED
+from suites.host.plugin.inner_pytest import MIXED
 
 if TYPE_CHECKING:
-    from suites.host.plugin.innerpytest import Inner
+    from suites.host.plugin.inner_pytest import Inner
 
 pytest_plugins = ["pytester"]
 
@@ -35,13 +35,13 @@ def test_evidence_of_a_passed_test_is_not_kept(inner: Inner) -> None:
     assert inner.kept() == []
 
 
-def test_evidence_is_kept_always_where_that_is_asked_for(inner: Inner) -> None:
+def test_evidence_always_keeps_evidence_of_passed_tests(inner: Inner) -> None:
     inner.run(PASSES, "--evidence=always").assert_outcomes(passed=1)
 
     assert KEPT[1] in inner.kept()
 
 
-def test_evidence_goes_where_it_is_asked_for(inner: Inner) -> None:
+def test_evidence_is_written_to_the_requested_folder(inner: Inner) -> None:
     inner.run(FAILS, "--evidence-dir=a b/kept")
 
     assert (inner.folder / "a b/kept" / KEPT[1]).is_file()
@@ -76,8 +76,8 @@ def test_nodes_of_one_name_do_not_overwrite_each_other(inner: Inner) -> None:
     assert folders == ["node", "node-2", "other"]
 
 
-def test_trouble_after_the_test_keeps_nothing(inner: Inner) -> None:
-    """A node of the module is still there, but what the test saw of it may be gone."""
+def test_teardown_error_keeps_no_evidence(inner: Inner) -> None:
+    """A node of the module still runs, but the state that the test saw may be gone."""
     source = """
         import pytest
         @pytest.fixture
@@ -108,7 +108,7 @@ def test_evidence_that_cannot_be_kept_does_not_end_the_run(inner: Inner) -> None
     result = inner.run(source)
 
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["*could not be kept whole in*full*No space left on device*"])
+    result.stdout.fnmatch_lines(["*could only partly be kept in*full*No space left on device*"])
     assert "test_inner.py-test_kernel/whole/host/serial.log" in inner.kept()
 
 
@@ -122,21 +122,21 @@ FINDS_WRONG = """
     """
 
 
-def test_message_names_where_the_evidence_is_kept(inner: Inner) -> None:
-    """What was judged lay in the machine's own folder, which ends with it."""
-    told = (
-        "ExpectationError: Wrong kernel. The evidence lies in "
+def test_message_names_the_folder_of_kept_evidence(inner: Inner) -> None:
+    """The evidence was in the machine's folder, which is removed with the machine."""
+    sentence = (
+        "ExpectationError: Wrong kernel. The evidence is in "
         f"'{inner.folder}/evidence/test_inner.py-test_kernel/node/earlier-1'."
     )
 
     result = inner.run(FINDS_WRONG, "--junitxml=junit.xml", "--alluredir=results")
 
-    result.stdout.fnmatch_lines([f"E *{told}"])
+    result.stdout.fnmatch_lines([f"E *{sentence}"])
     tree = ET.parse(inner.folder / "junit.xml")  # noqa: S314 - written by this very test
     (failure,) = tree.iter("failure")
-    assert told in str(failure.get("message"))
+    assert sentence in str(failure.get("message"))
     (allure,) = (inner.folder / "results").glob("*-result.json")
-    assert told in json.loads(allure.read_text())["statusDetails"]["message"]
+    assert sentence in json.loads(allure.read_text())["statusDetails"]["message"]
 
 
 TOLD_WRONG = """
@@ -164,13 +164,13 @@ TOLD_WRONG = """
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Groups came with Python 3.11.")
 def test_message_names_it_wherever_it_stands(inner: Inner) -> None:
-    """In what an error was raised from, or within a group, or where not all could be kept."""
+    """In a cause, within a group, or if evidence could only partly be kept."""
     result = inner.run(TOLD_WRONG)
 
-    assert "The evidence lies in '/gone" not in result.stdout.str()
+    assert "The evidence is in '/gone" not in result.stdout.str()
     for name in ("chain", "end", "group", "full"):
         kept = f"{inner.folder}/evidence/test_inner.py-test_{name}/node/earlier-1"
-        result.stdout.fnmatch_lines([f"*Wrong kernel. The evidence lies in '{kept}'*"])
+        result.stdout.fnmatch_lines([f"*Wrong kernel. The evidence is in '{kept}'*"])
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Groups came with Python 3.11.")
@@ -188,7 +188,7 @@ def test_group_counts_as_what_it_is_made_of(inner: Inner) -> None:
     result.stdout.fnmatch_lines(["expectations not met: 1; the harness could not tell: 1"])
 
 
-def test_worker_that_crashed_is_no_fault_of_the_node(inner: Inner) -> None:
+def test_crashed_worker_is_a_harness_error(inner: Inner) -> None:
     result = inner.run("import os\ndef test_kernel():\n    os._exit(1)\n", "-n1")
 
     result.assert_outcomes(failed=1)
@@ -201,11 +201,11 @@ OF_MACHINES = """
     import pytest
     from harness.evidence import Evidence
     from harness.lab.node import NodeRequest
-    pytest_plugins = ["fixtures.machines", "fixtures.layers"]
+    pytest_plugins = ["fixtures.machines", "fixtures.saved_states"]
 
     @pytest.fixture(scope="session")
     def lab(tmp_path_factory):
-        evidence = Evidence(tmp_path_factory.mktemp("salvaged"))
+        evidence = Evidence(tmp_path_factory.mktemp("evidence"))
         (evidence.folder / "serial.log").touch()
 
         class Lab:
@@ -214,18 +214,18 @@ OF_MACHINES = """
                 yield SimpleNamespace(
                     request=request,
                     gathered=(),
-                    salvage=lambda: evidence,
+                    collect_available=lambda: evidence,
                     wait_until_provisioned=lambda: None,
                 )
             @contextlib.contextmanager
             def clone(self, layer, name, **_):
                 yield SimpleNamespace(name=name)
             @contextlib.contextmanager
-            def boot_stock(self, image, boot, *, name):
+            def boot_cloud_image(self, image, boot, *, name):
                 yield SimpleNamespace(name=name)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("harness.plugin.sources.salvage", lambda _: evidence)
+            patch.setattr("harness.plugin.evidence_sources.collect_available", lambda _: evidence)
             yield Lab()
 
     def test_node(boot_node):
@@ -235,20 +235,20 @@ OF_MACHINES = """
         clone(None)
         clone(None)
         assert False
-    def test_stock(boot_stock):
-        boot_stock(None)
+    def test_cloud_image(boot_cloud_image):
+        boot_cloud_image(None)
         assert False
     """
 
 
-def test_evidence_of_every_machine_that_a_fixture_began_is_kept(inner: Inner) -> None:
+def test_evidence_of_every_machine_of_a_fixture_is_kept(inner: Inner) -> None:
     inner.run(OF_MACHINES, "--image=mine").assert_outcomes(failed=3)
 
     assert [name for name in inner.kept() if name.endswith("serial.log")] == [
         "test_inner.py-test_clones/clone1/serial.log",
         "test_inner.py-test_clones/clone2/serial.log",
+        "test_inner.py-test_cloud_image/cloud-image/serial.log",
         "test_inner.py-test_node/first/serial.log",
-        "test_inner.py-test_stock/stock/serial.log",
     ]
 
 
@@ -295,11 +295,11 @@ def test_allure_has_the_evidence_attached(inner: Inner) -> None:
     serial = inner.folder / "results" / attached["node: host/serial.log"]["source"]
     assert serial.read_text() == "Linux version 6.1\n"
     assert "node: manifest.json" in attached
-    # What is empty would only be in the way.
+    # Empty files are not attached.
     assert "node: host/argv.txt" not in attached
 
 
-def test_allure_says_failed_of_the_node_and_broken_of_the_harness(inner: Inner) -> None:
+def test_allure_status_is_failed_for_the_node_and_broken_for_the_harness(inner: Inner) -> None:
     source = """
         from harness.errors import ExpectationError, HarnessError
         def test_failed():
@@ -317,14 +317,14 @@ def test_allure_says_failed_of_the_node_and_broken_of_the_harness(inner: Inner) 
     }
 
 
-def test_the_nodes_fault_and_the_harness_trouble_are_counted_apart(inner: Inner) -> None:
+def test_node_failures_and_harness_errors_are_counted_separately(inner: Inner) -> None:
     result = inner.run(MIXED)
 
     result.assert_outcomes(failed=5, errors=1, xfailed=1)
     result.stdout.fnmatch_lines(["expectations not met: 3; the harness could not tell: 3"])
 
 
-def test_run_without_trouble_does_not_count_any(inner: Inner) -> None:
+def test_passed_run_prints_no_counts(inner: Inner) -> None:
     result = inner.run(PASSES)
 
     result.stdout.no_fnmatch_line("*expectations not met*")
@@ -359,7 +359,7 @@ def test_missing_requirement_fails_under_ci(inner: Inner, monkeypatch: pytest.Mo
     result.stdout.fnmatch_lines(["*RequirementError: There is no QEMU; run `./dev setup`."])
 
 
-def test_other_trouble_is_never_a_skip(inner: Inner) -> None:
+def test_other_harness_errors_are_never_skips(inner: Inner) -> None:
     source = NEEDS.replace("RequirementError", "HarnessError")
 
     inner.run(source).assert_outcomes(errors=1)
@@ -369,7 +369,7 @@ def test_other_trouble_is_never_a_skip(inner: Inner) -> None:
     ("option", "words"),
     [
         ("--accelerator=xen", r"--accelerator: invalid choice: 'xen' .*auto.*kvm.*tcg"),
-        ("--image=noble,", r"--image: 'noble,' is no list of images"),
+        ("--image=noble,", r"--image: 'noble,' is not a list of images"),
         ("--evidence=never", r"--evidence: invalid choice: 'never' .*on-failure.*always"),
     ],
 )
@@ -383,8 +383,8 @@ def test_bad_option_names_the_known_choices(inner: Inner, option: str, words: st
 def test_options_become_settings(inner: Inner) -> None:
     source = """
         def test_settings(settings, pytestconfig):
-            assert (settings.accelerator, settings.qemu) == ("tcg", "my-qemu")
-            assert (settings.image, settings.evidence) == ("noble", "always")
+            assert (settings.accelerator.value, settings.qemu) == ("tcg", "my-qemu")
+            assert (settings.image, settings.evidence.value) == ("noble", "always")
             assert settings.images_folder == pytestconfig.rootpath / "images"
             assert settings.evidence_folder == pytestconfig.rootpath / "kept"
             assert settings.checkpoint_limit_mib == 512
@@ -414,7 +414,7 @@ OF_NODES = """
 
 
 def test_tests_of_nodes_run_with_both_distributions(inner: Inner) -> None:
-    """Those of one image run together, so that a worker of many makes its states alone."""
+    """Tests of one image run together, so that few workers make its saved states."""
     result = inner.run(OF_NODES, "-v", "-s")
 
     result.assert_outcomes(passed=4)
@@ -428,7 +428,7 @@ def test_tests_of_nodes_run_with_both_distributions(inner: Inner) -> None:
 
 
 def test_run_takes_the_images_that_it_is_given(inner: Inner) -> None:
-    """The first is the one that tests of the harness take; a test's name has it all the same."""
+    """Tests of the harness use the first image; the test id includes it too."""
     result = inner.run(OF_NODES, "-v", "-s", "--image=mine")
 
     result.assert_outcomes(passed=3)
@@ -448,7 +448,9 @@ def test_pin_without_a_reason_is_refused(inner: Inner) -> None:
     result = inner.run(source)
 
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*test_harness*pin_image*The marker takes a reason alone*"])
+    result.stdout.fnmatch_lines(
+        ["*test_harness*pin_image*The marker takes exactly one argument, a reason*"]
+    )
 
 
 def test_mistyped_marker_is_an_error(inner: Inner) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from suites.host.plugin.innerpytest import MIXED
+from suites.host.plugin.inner_pytest import MIXED
 
 if TYPE_CHECKING:
-    from suites.host.plugin.innerpytest import Inner
+    from suites.host.plugin.inner_pytest import Inner
 
 pytest_plugins = ["pytester"]
 
@@ -31,4 +31,4 @@ def test_reason_why_a_test_is_left_out_comes_from_the_workers(inner: Inner) -> N
     result = inner.run(source, "-n", "2", "--machine-driver=libvirt")
 
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["left out under *: 1 tests, since it is about QEMU"])
+    result.stdout.fnmatch_lines(["deselected under *: 1 tests, because it is about QEMU"])

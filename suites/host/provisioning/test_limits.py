@@ -21,7 +21,7 @@ RUNNER = LocalRunner()
 
 @contextlib.contextmanager
 def ended_daemon(result: CommandResult) -> Iterator[CommandResult]:
-    """Give what left a daemon, whose pid it printed, and end that daemon."""
+    """Yield the result of a command that left a daemon, and end that daemon by the printed pid."""
     daemon = int(result.stdout.splitlines()[0])
     try:
         yield result
@@ -30,8 +30,8 @@ def ended_daemon(result: CommandResult) -> Iterator[CommandResult]:
             os.kill(daemon, signal.SIGKILL)
 
 
-def test_last_words_of_what_a_command_left_behind_are_kept() -> None:
-    # The shell ends at once; what speaks later holds its output.
+def test_late_output_of_background_processes_is_kept() -> None:
+    # The shell ends at once; a background process still holds its output.
     script = "(sleep 1; echo late) & echo soon; exit 3"
 
     result = RUNNER.run(("sh", "-c", script), timeout_s=30)
@@ -70,12 +70,12 @@ def test_what_is_left_in_the_group_and_holds_output_is_killed(
     result = RUNNER.run(("sh", "-c", "sleep 60 & echo $!"), timeout_s=30)
 
     assert result.ok
-    # Of one that is dead, and that nobody has reaped yet, the command line is empty.
+    # The command line of a process that is dead but not reaped is empty.
     of_it = Path(f"/proc/{result.stdout.strip()}/cmdline")
     assert not of_it.exists() or of_it.read_bytes() == b""
 
 
-def test_limit_holds_where_a_daemon_has_the_output_of_a_killed_command(
+def test_limit_holds_if_a_daemon_holds_the_output_of_a_killed_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command, "_KILLED_S", 0.1)
@@ -96,8 +96,8 @@ def test_command_that_closed_its_output_is_killed_at_its_limit() -> None:
     assert not Path(f"/proc/{result.stdout.strip()}").exists()
 
 
-def test_limit_holds_where_a_command_can_not_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As one that hangs in the kernel, which a process without a driver's fault does not.
+def test_limit_holds_if_a_command_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Simulates a process that hangs in the kernel.
     monkeypatch.setattr(command, "_kill_group", lambda _: None)
     monkeypatch.setattr(command, "_KILLED_S", 0.1)
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.provisioning.command import PIPE, CommandResult, LocalRunner, end, spawn
-from harness.shell.rows import ShellRowEvaluator
 from harness.shell.sandbox import Sandbox, SandboxKind
+from harness.shell.shells import BASH, SpecShell
+from harness.shell.spec.parameter_rows import ShellRowEvaluator
 from suites.host.shell import warm_pytest
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class SpecProject:
         return path
 
     def run(self, *arguments: str) -> CommandResult:
-        plugins = ["-p", "xdist.plugin", "-p", "harness.plugin.specfiles"]
+        plugins = ["-p", "xdist.plugin", "-p", "harness.plugin.specs.hooks"]
         plugins += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
         root = str(self.root)
         return self.pytest.run(
@@ -122,11 +123,11 @@ class SpecProject:
         )
 
 
-def row_evaluator(source: str) -> ShellRowEvaluator:
+def row_evaluator(source: str, shell: SpecShell = BASH) -> ShellRowEvaluator:
     """Return what runs `Parameters:dynamic` of a spec, in the throw-away root."""
     throwaway = Sandbox(kind=SandboxKind.THROWAWAY)
     return ShellRowEvaluator(
-        LocalRunner(), lambda: throwaway, source=source, cwd=Path("/"), env={}
+        LocalRunner(), lambda: throwaway, source=source, cwd=Path("/"), env={}, shell=shell
     )
 
 

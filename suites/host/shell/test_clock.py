@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.provisioning.command import LocalRunner
+from harness.shell.clock import LIBRARY
+
 if TYPE_CHECKING:
-    from harness.shell.zygote import Shell
+    from pathlib import Path
+
+    from harness.shell.testing import Shell
 
 
 @pytest.mark.parametrize(
@@ -61,3 +66,44 @@ def test_wrong_duration_fails_as_the_real_sleep_does(shell: Shell) -> None:
 
     assert result.status == 1
     assert "invalid time interval" in result.stderr
+
+
+def _waits(tmp_path: Path, code: str) -> int:
+    """Return how often `code`, which sleeps, lets another process run.
+
+    Each time, the clock reads a line of the descriptor on which nothing comes otherwise.
+    """
+    for name in ("clock", "log"):
+        (tmp_path / name).touch()
+    lines = 20
+    (tmp_path / "idle").write_text("line\n" * lines)
+    script = (
+        f"cd {tmp_path}; exec 200<>clock 201<idle 202>>log\n"
+        f". {LIBRARY}\n{code}\nmapfile -u 201 left; echo ${{#left[@]}}\n"
+    )
+    ran = LocalRunner().run(["bash", "-c", script], timeout_s=60.0)
+    return lines - int(ran.check("Running the shell code").stdout)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "sleep 1; sleep 1",
+        "true & wait; sleep 1; sleep 1",
+        "true & false & wait; (sleep 1); sleep 1",
+    ],
+)
+def test_sleep_waits_for_no_job_that_has_ended(tmp_path: Path, code: str) -> None:
+    assert _waits(tmp_path, code) == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "/bin/sleep 60 & sleep 1; sleep 1; kill $!",
+        "/bin/sleep 60 & long=$!; true & wait $!; sleep 1; sleep 1; kill $long",
+        "/bin/sleep 60 & (sleep 1; sleep 1); kill $!",
+    ],
+)
+def test_sleep_lets_a_running_job_run(tmp_path: Path, code: str) -> None:
+    assert _waits(tmp_path, code) == 2

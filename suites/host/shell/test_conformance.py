@@ -1,83 +1,114 @@
-"""Each example under `conformance/` is named by the verdict that the language gives it."""
+"""Each example under `conformance/` is named by the verdict that the language gives it.
+
+They run in each shell that is supported; those with the tag `bash` hold code that only bash runs.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.shell.mockdir import write_mocks
-from harness.shell.project import Project, environment
 from harness.shell.sandbox import Sandbox, SandboxKind
-from harness.shell.specrun import ShellSetting, SpecRun
-from harness.shell.translate import translate
-from harness.shell.verdict import Outcome, Verdict
+from harness.shell.shells import SpecShell, find_shell
+from harness.shell.spec.mock_blocks import write_mocks
+from harness.shell.spec.options import SpecOptions
+from harness.shell.spec.project import Project, environment
+from harness.shell.spec.spec_run import ShellSetting, SpecRun
+from harness.shell.spec.translate import translate
+from harness.shell.spec.verdict import Outcome, Verdict
 from suites.host.shell.running import row_evaluator
 
 if TYPE_CHECKING:
-    from harness.shell.specfile import Case, SpecFile
+    from collections.abc import Callable
+
+    from harness.shell.spec.spec_file import Case, SpecFile
 
 _FILES = sorted((Path(__file__).parent / "conformance").glob("*.sh"))
 _VERDICTS = {outcome.value: outcome for outcome in Outcome}
 
 
-def _load(path: Path) -> SpecFile:
-    return translate(path.name, path.read_text(), row_evaluator(path.name))
+_SHELLS = {
+    name: find_shell(name, source="conformance", line=None)
+    for name in ("bash", "dash", "busybox ash")
+}
 
 
-_SPECS = {path.stem: _load(path) for path in _FILES}
+def _load(path: Path, shell: SpecShell) -> SpecFile:
+    evaluate = row_evaluator(path.name, shell)
+    return translate(path.name, path.read_text(), evaluate, shell=shell)
 
 
-def _run(spec: SpecFile, work_dir: Path, *, ahead: bool) -> dict[int, Verdict]:
+_SPECS = {
+    (name, path.stem): _load(path, shell) for name, shell in _SHELLS.items() for path in _FILES
+}
+
+
+def _is_for(case: Case, shell: SpecShell) -> bool:
+    return not (shell.is_posix and "bash" in case.all_tags)
+
+
+def _run(spec: SpecFile, shell: SpecShell, work_dir: Path, *, ahead: bool) -> dict[int, Verdict]:
     """Run all examples of a file in order; `ahead`: the shell always knows the next one."""
-    write_mocks(spec, work_dir / "mocks", "bash")
+    write_mocks(spec, work_dir / "mocks", shell)
     path = work_dir / "a_spec.sh"
-    env = environment(Project(root=work_dir), path, work_dir, work_dir, work_dir / "mocks")
+    project = Project(root=work_dir, options=SpecOptions(shell=shell))
+    env = environment(project, path, work_dir, work_dir, work_dir / "mocks")
     setting = ShellSetting(
+        shell=shell,
         sandbox=Sandbox(kind=SandboxKind.THROWAWAY),
         scratch=work_dir,
         cwd=work_dir,
         env=env,
         timeout_s=30,
     )
-    following = [*spec.cases[1:], None] if ahead else [None] * len(spec.cases)
+    cases = [case for case in spec.cases if _is_for(case, shell)]
+    following = [*cases[1:], None] if ahead else [None] * len(cases)
     with contextlib.closing(SpecRun(spec, setting)) as run:
         return {
-            case.number: run.run(case, later)
-            for case, later in zip(spec.cases, following, strict=True)
+            case.number: run.run(case, later) for case, later in zip(cases, following, strict=True)
         }
 
 
-@pytest.fixture(scope="module")
-def verdicts(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[int, Verdict]:
-    name: str = request.param
-    spec = _SPECS[name]
-    ahead = _run(spec, tmp_path_factory.mktemp(name), ahead=True)
-    one_by_one = _run(spec, tmp_path_factory.mktemp(name), ahead=False)
-    assert {number: verdict.outcome for number, verdict in one_by_one.items()} == {
-        number: verdict.outcome for number, verdict in ahead.items()
-    }
-    return ahead
+@pytest.fixture(scope="session")
+def verdicts_of(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[tuple[str, str]], dict[int, Verdict]]:
+    """Run a file at its first use; workers take its examples in turns with those of others."""
+
+    @functools.cache
+    def run_twice(key: tuple[str, str]) -> dict[int, Verdict]:
+        spec, shell = _SPECS[key], _SHELLS[key[0]]
+        ahead = _run(spec, shell, tmp_path_factory.mktemp(key[1]), ahead=True)
+        one_by_one = _run(spec, shell, tmp_path_factory.mktemp(key[1]), ahead=False)
+        assert {number: verdict.outcome for number, verdict in one_by_one.items()} == {
+            number: verdict.outcome for number, verdict in ahead.items()
+        }
+        return ahead
+
+    return run_twice
 
 
 def _cases() -> list[object]:
     return [
-        pytest.param(name, case, id=f"{name}-{case.number}-{case.name}")
-        for name, spec in _SPECS.items()
+        pytest.param(key, case, id=f"{key[0]}-{key[1]}-{case.number}-{case.name}")
+        for key, spec in _SPECS.items()
         for case in spec.cases
+        if _is_for(case, _SHELLS[key[0]])
     ]
 
 
-@pytest.mark.parametrize(("verdicts", "case"), _cases(), indirect=["verdicts"], scope="module")
-def test_example_gets_the_verdict_in_its_name(verdicts: dict[int, Verdict], case: Case) -> None:
+@pytest.mark.parametrize(("key", "case"), _cases())
+def test_example_gets_the_verdict_in_its_name(
+    verdicts_of: Callable[[tuple[str, str]], dict[int, Verdict]], key: tuple[str, str], case: Case
+) -> None:
     expected, separator, _ = case.name.partition(":")
     if not separator or case.name.startswith("<"):
         expected = "succeeded"
 
-    verdict = verdicts[case.number]
+    verdict = verdicts_of(key)[case.number]
 
     assert verdict.outcome is _VERDICTS[expected.lower()], verdict.problems

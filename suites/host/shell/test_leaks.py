@@ -13,7 +13,7 @@ import pytest
 from harness.errors import RequirementError
 from harness.provisioning.command import end, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
-from harness.shell.project import ScratchFolder
+from harness.shell.spec.project import ScratchFolder
 from suites.host.shell.running import REPOSITORY
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def _processes_with(mark: str) -> list[int]:
 
 
 def _wait_until(what: str, mark: str, *, is_running: bool) -> None:
-    def look() -> Observation[bool]:
+    def poll() -> Observation[bool]:
         seen = _processes_with(mark)
         return Observation(True if bool(seen) is is_running else None, f"processes {seen}")
 
-    wait_for(what, look, Deadline.after(_PATIENCE_S), interval_s=0.02)
+    wait_for(what, poll, Deadline.after(_PATIENCE_S), interval_s=0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -55,7 +55,7 @@ def test_run_that_is_ended_takes_its_shells_with_it(
     run = spawn(
         [
             *("env", "--default-signal=INT", sys.executable, "-m", "pytest"),
-            *("-p", "harness.plugin.specfiles", "-p", "no:xdist", "-q"),
+            *("-p", "harness.plugin.specs.hooks", "-p", "no:xdist", "-q"),
             *("--shell-sandbox=throwaway", f"--rootdir={project.root}", str(project.root)),
         ],
         env={"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.shell.migrate import migrate
+from harness.shell.spec.migrate import migrate
 from suites.host.shell.running import outcomes, row_evaluator
 
 if TYPE_CHECKING:
@@ -75,15 +75,126 @@ def test_migrated_examples_reach_the_same_verdicts(project: SpecProject) -> None
     seen = outcomes(result)
     assert seen.pop("test_provisioning_fails") == "failed"
     assert seen.pop("test_provisioning_is_skipped") == "skipped"
-    by_hand = {name: seen.pop(name) for name in list(seen) if "prints" in name}
-    assert set(by_hand.values()) == {"failed"}, "a pattern has no plain equivalent"
-    assert len(by_hand) == 2
-    assert len(seen) == 4, result.render()
+    assert len(seen) == 6, result.render()
     assert set(seen.values()) == {"passed"}, result.render()
 
 
+_FILES = """\
+Describe 'files'
+  setup() { work=$(mktemp -d); }
+  cleanup() { rm -rf "$work"; }
+  BeforeEach 'setup'
+  AfterEach 'cleanup'
+  save() { printf '%s\\n' "$2" >"$1"; }
+  It 'reads a file by a variable'
+    When call save "$work/out" "it's {text}"
+    The contents of file "$work/out" should equal "it's {text}"
+    The contents of file "$(dirname "$work/out")/out" should include 'text'
+    The file "$work/out" should be exist
+    The path "$work/none" should not be exist
+    The dir "$work" should not be empty directory
+    Assert [ -s "$work/out" ]
+  End
+  It 'reads another file'
+    Path written="$work/out"
+    When call save "$work/out" text
+    The contents of file written should equal text
+    The contents of file written should equal other
+  End
+  It 'has a wrong name'
+    When call save "$work/out" "$work"
+    The contents of file "$work/out" should equal "${work}x"
+  End
+  It 'has another file'
+    When call save "$work/out" text
+    Assert [ -e "$work/none" ]
+  End
+  Describe 'rows'
+    Parameters
+      a 1
+      b 2
+    End
+    It "prints $1"
+      When call echo "$1-$2"
+      The output should equal "$1-${2}"
+      The output should match pattern "[ab]-*"
+    End
+    It "prints no $1"
+      When call echo "$1-$2"
+      The output should match pattern "c-$2|d-*"
+    End
+  End
+  It 'reads what a function prints'
+    lines() { printf '%s\\n' one two; }
+    Data lines
+    When call wc -l
+    The output should equal 2
+  End
+  It 'reads a text with variables'
+    Data:expand
+      #|in $work
+    End
+    When call cat
+    The output should equal "in $work"
+  End
+  It 'is skipped where a command succeeds'
+    Skip if 'always' true
+    When call false
+  End
+  It 'is skipped unless a command succeeds'
+    Skip unless 'never' false
+    When call false
+  End
+  It 'is pending'
+    Pending 'later'
+    When call false
+    The status should be success
+  End
+  It 'runs hooks around the call'
+    before() { echo before; }
+    after() { echo after; }
+    BeforeCall 'before'
+    AfterCall 'after'
+    When call false
+    The line 1 of output should equal before
+    The line 2 of output should equal after
+    The status should equal 1
+  End
+End
+"""
+
+
+def test_files_and_variables_are_looked_at_where_the_evaluation_left_them(
+    project: SpecProject,
+) -> None:
+    project.write("conftest.py", "from fixtures.shell import shell, warm_shells\n")
+    module = _migrate(_FILES)
+    project.write("test_files.py", module)
+
+    result = project.run()
+
+    seen = {name.removeprefix("test_files_"): value for name, value in outcomes(result).items()}
+    assert "by hand" not in module
+    assert seen == {
+        "reads_a_file_by_a_variable": "passed",
+        "reads_another_file": "failed",
+        "has_a_wrong_name": "failed",
+        "has_another_file": "failed",
+        "rows_prints_1[row0]": "passed",
+        "rows_prints_1[row1]": "passed",
+        "rows_prints_no_1[row0]": "failed",
+        "rows_prints_no_1[row1]": "failed",
+        "reads_what_a_function_prints": "passed",
+        "reads_a_text_with_variables": "passed",
+        "is_skipped_where_a_command_succeeds": "skipped",
+        "is_skipped_unless_a_command_succeeds": "skipped",
+        "is_pending": "xfail",
+        "runs_hooks_around_the_call": "passed",
+    }, result.render()
+
+
 def test_line_without_equivalent_fails_instead_of_vanishing() -> None:
-    module = _migrate("It 'x'\nWhen call f\nThe output should satisfy g\nAssert true\nEnd\n")
+    module = _migrate("It 'x'\nWhen call f\nThe output should satisfy g\nIntercept h\nEnd\n")
 
     assert "pytest.fail('to be translated by hand: The output should satisfy g')" in module
-    assert "pytest.fail('to be translated by hand: Assert true')" in module
+    assert "pytest.fail('to be translated by hand: Intercept h')" in module

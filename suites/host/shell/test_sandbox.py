@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -15,7 +14,6 @@ from typing_extensions import override
 
 from harness.errors import HarnessError, RequirementError
 from harness.provisioning.command import CommandResult, LocalRunner
-from harness.shell import sandbox_enter
 from harness.shell.sandbox import (
     TOO_MANY_PROCESSES,
     Sandbox,
@@ -24,8 +22,9 @@ from harness.shell.sandbox import (
     choose_for_user,
     choose_sandbox,
     find_refusal,
+    throwaway_root,
 )
-from harness.shell.sandbox_enter import CANNOT_ENTER, KERNEL_REFUSES, MARK
+from harness.shell.sandbox.throwaway_root import CANNOT_ENTER, KERNEL_REFUSES, MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,13 +113,13 @@ def test_too_many_processes_are_ended(tmp_path: Path) -> None:
 _ON_THE_HOST = """\
 import sys
 sys.path.insert(0, {folder!r})
-import sandbox_enter
+import throwaway_root
 {act}
 """
 
 
 def _run_python(act: str) -> CommandResult:
-    folder = str(Path(sandbox_enter.__file__).parent)
+    folder = str(Path(throwaway_root.__file__).parent)
     code = _ON_THE_HOST.format(folder=folder, act=act)
     return LocalRunner().run([sys.executable, "-I", "-c", code], timeout_s=60)
 
@@ -128,7 +127,9 @@ def _run_python(act: str) -> CommandResult:
 def test_command_is_refused_by_its_own_process_on_the_host(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
 
-    result = _run_python(f"sandbox_enter._run(['touch', '{proof}'], '/', sandbox_enter._Spaces())")
+    result = _run_python(
+        f"throwaway_root._run(['touch', '{proof}'], '/', throwaway_root._Spaces())"
+    )
 
     assert result.exit_code == CANNOT_ENTER
     assert "would have run on the host, with its pid, mnt, user, ipc, uts, root" in result.stderr
@@ -139,7 +140,7 @@ def test_command_is_refused_by_its_own_process_on_the_host(tmp_path: Path) -> No
 def test_one_thing_shared_with_the_host_is_enough_to_refuse(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    host = sandbox_enter._Spaces()
+    host = throwaway_root._Spaces()
     host.names = {each: "another" for each in host.names if each != name} | (
         {name: host.names[name]} if name in host.names else {}
     )
@@ -147,23 +148,22 @@ def test_one_thing_shared_with_the_host_is_enough_to_refuse(
         host.root = (0, 0)
     monkeypatch.setattr("os.getppid", lambda: 1)
     monkeypatch.setattr("os.getpid", lambda: 3)
-    monkeypatch.setattr(sandbox_enter, "_SPACE_NAMES", tuple(host.names))
+    monkeypatch.setattr(throwaway_root, "_SPACE_NAMES", tuple(host.names))
 
     with pytest.raises(PermissionError, match=f"with its {name}$"):
-        sandbox_enter._refuse_to_run_on(host)
+        throwaway_root._refuse_to_run_on(host)
 
 
 def test_kernel_that_only_claims_to_have_made_spaces_is_found_out(tmp_path: Path) -> None:
     """Before anything is mounted."""
     proof = tmp_path / "proof"
-    settings = f'{{"staging": "{tmp_path}", "cwd": "/"}}'
 
     result = _run_python(
-        "sandbox_enter._libc.unshare = lambda flags: 0\n"
-        "sandbox_enter._enter_user_space = lambda: None\n"
-        "sandbox_enter._mount = lambda *_: sandbox_enter.os.abort()\n"
-        f"sys.argv = ['', '{settings}', 'touch', '{proof}']\n"
-        "sys.exit(sandbox_enter.main())"
+        "throwaway_root._libc.unshare = lambda flags: 0\n"
+        "throwaway_root._enter_user_space = lambda: None\n"
+        "throwaway_root._mount = lambda *_: throwaway_root.os.abort()\n"
+        f"sys.argv = ['', 'staging={tmp_path}', 'cwd=/', '--', 'touch', '{proof}']\n"
+        "sys.exit(throwaway_root.main())"
     )
 
     assert result.exit_code == CANNOT_ENTER, result.render()
@@ -211,7 +211,7 @@ class _Kernel:
         env: object = None,
     ) -> CommandResult:
         del timeout_s, stdin, env
-        programs = {"throwaway": "/sandbox_enter.py", "refuse": "/refuse_enter.py"}
+        programs = {"throwaway": "/throwaway_root.py", "refuse": "/write_refusal.py"}
         kind = next(name for name in self.answers if programs[name] in str(argv))
         return self.answers[kind]
 
@@ -290,7 +290,7 @@ def test_this_host_can_be_probed() -> None:
 def user_folder() -> Iterator[Path]:
     """Give a folder that an ordinary user owns, with the program in it."""
     with tempfile.TemporaryDirectory(prefix="harness-user.", dir="/tmp") as folder:
-        shutil.copy(str(sandbox_enter.__file__), folder)
+        shutil.copy(str(throwaway_root.__file__), folder)
         (Path(folder) / ".staging").mkdir()
         if os.geteuid() == 0:
             for path in (Path(folder), Path(folder) / ".staging"):
@@ -304,12 +304,12 @@ def test_ordinary_user_writes_where_root_would(user_folder: Path) -> None:
         " echo a >/etc/default/harness-trial && echo b >>/etc/hosts && tail -n 1 /etc/hosts &&"
         " rm -r /etc/systemd/system && [ ! -e /etc/systemd/system ] && echo gone"
     )
-    settings = {"cwd": "/", "staging": f"{user_folder}/.staging", "size_mib": 64}
+    settings = ["cwd=/", f"staging={user_folder}/.staging", "size_mib=64", "process_limit=100"]
     become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
     argv = [
         *(become if os.geteuid() == 0 else []),
-        *("/usr/bin/python3", "-I", "-S", f"{user_folder}/sandbox_enter.py"),
-        *(json.dumps({**settings, "process_limit": 100}), "sh", "-c", script),
+        *("/usr/bin/python3", "-I", "-S", f"{user_folder}/throwaway_root.py"),
+        *(*settings, "--", "sh", "-c", script),
     ]
 
     result = LocalRunner().run(argv, timeout_s=60)

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ExpectationError
-from harness.shell.doubles import ANY, Answer, Like, UnmockedCommandError
-from harness.shell.zygote import Shell, ShellTimeoutError
+from harness.shell.testing import (
+    ANY,
+    Answer,
+    Like,
+    Shell,
+    ShellTimeoutError,
+    UnmockedCommandError,
+)
 
 _LIBRARY = """\
 declare -A MAP=([key]="v w" [two]=$'a\\nb')
@@ -110,16 +116,16 @@ def test_unmocked_command_fails_the_test_and_names_itself(code: Shell) -> None:
         code.call("restart")
 
 
-def test_unforeseen_arguments_fail_the_test(code: Shell) -> None:
+def test_unexpected_arguments_fail_the_test(code: Shell) -> None:
     code.mock("systemctl").when("status", ANY).answers()
-    with pytest.raises(UnmockedCommandError, match=r"It foresees:\n  systemctl status"):
+    with pytest.raises(UnmockedCommandError, match=r"It expects:\n  systemctl status"):
         code.call("restart")
     code.evaluate("systemctl status x")
 
 
 def test_more_calls_than_answers_fail_the_test(code: Shell) -> None:
     code.mock("curl").answers_in_turn(Answer(exit_code=1), Answer(exit_code=1))
-    with pytest.raises(UnmockedCommandError, match="foresees 2 answers in turn"):
+    with pytest.raises(UnmockedCommandError, match="expects 2 answers in turn"):
         code.call("download", "x")
 
 

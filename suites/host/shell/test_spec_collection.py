@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -83,11 +84,11 @@ def test_what_a_file_says_on_stderr_after_its_last_example_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("statement", "complaint"),
+    ("statement", "message"),
     [("false", "exit code 1"), ("if true; fi", "line 5: syntax error near")],
 )
 def test_failing_statement_after_the_last_example_of_a_group_is_an_error(
-    project: SpecProject, statement: str, complaint: str
+    project: SpecProject, statement: str, message: str
 ) -> None:
     project.write(
         "a_spec.sh",
@@ -99,7 +100,7 @@ def test_failing_statement_after_the_last_example_of_a_group_is_an_error(
 
     assert "2 passed, 1 error" in result.stdout
     assert "A statement of the group that begins at line 1 ended its shell" in result.stdout
-    assert complaint in result.stdout
+    assert message in result.stdout
 
 
 def test_block_in_a_loop_is_an_error_though_its_first_round_passed(project: SpecProject) -> None:
@@ -198,8 +199,8 @@ def test_sandbox_option_leaves_mocks_and_support_commands_only(project: SpecProj
     assert outcomes(project.run())["runs no other"] == "failed"
 
 
-@pytest.mark.parametrize("shell", ["sh", "/bin/sh", "bash", "/bin/bash"])
-def test_shells_that_specs_ask_for_are_bash(project: SpecProject, shell: str) -> None:
+@pytest.mark.parametrize("shell", ["bash", "/bin/bash"])
+def test_project_that_asks_for_bash_gets_it(project: SpecProject, shell: str) -> None:
     project.write(".shellspec", f"--shell {shell}\n")
     spec = "When run script ./version.sh\nThe output should be present\nEnd\n"
     project.write("version.sh", 'echo "$BASH_VERSION"\n').chmod(0o755)
@@ -208,14 +209,44 @@ def test_shells_that_specs_ask_for_are_bash(project: SpecProject, shell: str) ->
     assert outcomes(project.run()) == {"runs": "passed"}
 
 
+@pytest.mark.parametrize("shell", ["sh", "/bin/sh", "dash", "ash", "busybox", "'busybox ash'"])
+def test_code_that_only_bash_runs_fails_in_the_shell_of_the_project(
+    project: SpecProject, shell: str
+) -> None:
+    project.write(".shellspec", f"--shell {shell}\n")
+    project.write("lib.sh", 'words() { local all=(a b); echo "${#all[@]}"; }\n')
+    project.write(
+        "spec/a_spec.sh",
+        "Describe 'arrays'\nInclude ./lib.sh\nIt 'fails'\nWhen call words\n"
+        "The output should equal 2\nEnd\nEnd\n"
+        "It 'knows its shell'\n"
+        'The value "${BASH_VERSION-none} $SHELLSPEC_SHELL_TYPE" should match pattern '
+        "'none dash|none ash'\nEnd\n",
+    )
+
+    result = project.run()
+
+    assert outcomes(result) == {"fails": "failed", "knows its shell": "passed"}, result.render()
+    assert re.search(r"Syntax error|syntax error", result.stdout)
+
+
 @pytest.mark.parametrize(
     ("shell", "refusal"),
     [
-        ("zsh", "Specs run in bash; '--shell zsh' is not supported."),
+        *(
+            (
+                shell,
+                f"Specs run in bash, dash and BusyBox ash; '--shell {shell}' is not supported.",
+            )
+            for shell in ("zsh", "ksh", "/bin/mksh", "yash")
+        ),
         ("/opt/none/bash", "There is no '/opt/none/bash' on this host"),
+        ("/opt/none/dash", "There is no '/opt/none/dash' on this host"),
     ],
 )
-def test_shell_that_is_not_here_is_refused(project: SpecProject, shell: str, refusal: str) -> None:
+def test_shell_that_is_not_supported_or_not_here_is_refused(
+    project: SpecProject, shell: str, refusal: str
+) -> None:
     project.write(".shellspec", f"--shell {shell}\n")
     project.write("spec/a_spec.sh", "It 'waits'\nThe value a should equal a\nEnd\n")
 
@@ -223,6 +254,17 @@ def test_shell_that_is_not_here_is_refused(project: SpecProject, shell: str, ref
 
     assert result.exit_code == 2
     assert f".shellspec:1: {refusal}" in result.stdout
+    assert "Traceback" not in result.stdout
+
+
+def test_coverage_is_refused_for_a_shell_that_records_none(project: SpecProject) -> None:
+    project.write(".shellspec", "--shell dash\n")
+    project.write("spec/a_spec.sh", "It 'waits'\nThe value a should equal a\nEnd\n")
+
+    result = project.run(f"--shell-cov={project.root}")
+
+    assert result.exit_code == 2
+    assert "'--shell-cov' records lines that bash runs" in result.stdout
 
 
 def test_environment_file_is_a_script(project: SpecProject) -> None:

@@ -8,7 +8,7 @@ import coverage
 import pytest
 
 from suites.host.shell.running import GREETING, SpecProject
-from suites.unit.shell.test_coverage import SCRIPT
+from suites.unit.shell.samples import SCRIPT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from typing import NoReturn
 
 import pytest
 import xdist.plugin  # noqa: F401 - so that no fork has to
 
-import harness.plugin.specfiles  # noqa: F401
+import harness.plugin.specs.hooks  # noqa: F401
 
 
 def _become(arguments: list[str], cwd: str, output: int) -> NoReturn:
@@ -40,7 +41,14 @@ def _answer(arguments: list[str], cwd: str) -> dict[str, object]:
     return {"exit_code": os.waitstatus_to_exitcode(status), "output": text}
 
 
+def _reset_signals() -> None:
+    """Take Python's own signals: a job in the background of a shell starts with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
 def main() -> None:
+    _reset_signals()
     for line in sys.stdin:
         request = json.loads(line)
         print(json.dumps(_answer(**request)), flush=True)  # noqa: T201 - the protocol

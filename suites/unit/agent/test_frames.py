@@ -1,4 +1,4 @@
-"""Frames on a stream that may be cut anywhere, begin anywhere, and hold anything."""
+"""Frames on a stream that may be split, started and damaged anywhere."""
 
 from __future__ import annotations
 
@@ -66,14 +66,16 @@ def test_length_over_the_limit_is_refused_after_the_frames_before_it() -> None:
     found = decoder.feed(good + bad)
 
     assert next(found) == (frames.PING, 7, b"")
-    with pytest.raises(ProtocolError, match=r"'data' claims 65537 bytes, but 65536 are the most"):
+    with pytest.raises(
+        ProtocolError, match=r"'data' has a length of 65537 bytes; the limit is 65536"
+    ):
         next(found)
 
     decoder.lose_sync()
     assert list(decoder.feed(frames.SYNC_FRAME + good)) == [(frames.PING, 7, b"")]
 
 
-def test_sync_lost_while_a_frame_is_looked_at_stays_lost() -> None:
+def test_sync_lost_while_a_frame_is_handled_stays_lost() -> None:
     decoder = Decoder(is_synced=True)
     stream = frames.encode(frames.PING, 1) + frames.encode(frames.PING, 2)
 
@@ -106,14 +108,14 @@ def test_long_message_goes_in_parts() -> None:
         (lambda: frames.from_json(b"[]"), "A frame holds no JSON object"),
     ],
 )
-def test_what_does_not_fit_is_said(send: object, sentence: str) -> None:
+def test_error_says_what_does_not_fit(send: object, sentence: str) -> None:
     assert callable(send)
     with pytest.raises(ProtocolError, match=re.escape(sentence)):
         send()
 
 
-def test_loader_in_the_images_knows_the_same_frames() -> None:
-    """It can't import them: it is there before they are."""
+def test_loader_in_the_images_uses_the_same_frames() -> None:
+    """It cannot import them, because it runs before they are sent."""
     loader = REPOSITORY / "images/debian-12/root/usr/lib/harness/agent-loader"
     said = dict(re.findall(r"^([A-Z_]+) = (.+)$", loader.read_text(), re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""Requests and answers, with a process table that tests play."""
+"""Requests and answers, with a fake process table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.agent import commands, frames, jobs, port, snapshot, units
-from suites.unit.agent.doubles import Bench, Started
+from suites.unit.agent.fakes import Bench, Started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,10 +38,10 @@ def start(bench: Bench, request: int = 2, **changes: object) -> Started:
 
 def result_of(got: list[tuple[int, int, bytes]]) -> dict[str, object]:
     (payload,) = (payload for kind, _, payload in got if kind == frames.RESULT)
-    told = json.loads(payload)
-    assert isinstance(told, dict)
-    told.pop("duration_s", None)
-    return told
+    answer = json.loads(payload)
+    assert isinstance(answer, dict)
+    answer.pop("duration_s", None)
+    return answer
 
 
 def error_of(got: list[tuple[int, int, bytes]]) -> str:
@@ -50,7 +50,7 @@ def error_of(got: list[tuple[int, int, bytes]]) -> str:
 
 
 def passes(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let the loop believe that time went by."""
+    """Move the loop's timers into the past."""
     loop = bench.server.loop
     moved = {
         timer: (when - seconds, owner, call) for timer, (when, owner, call) in loop._timers.items()
@@ -62,7 +62,7 @@ def passes(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> Non
 # Sessions
 
 
-def test_hello_tells_who_answers(bench: Bench) -> None:
+def test_hello_answer_identifies_the_agent(bench: Bench) -> None:
     bench.greets()
 
     assert result_of(bench.gets()) == {
@@ -74,7 +74,7 @@ def test_hello_tells_who_answers(bench: Bench) -> None:
     }
 
 
-def test_nothing_is_heard_before_the_sync_mark() -> None:
+def test_frames_before_the_sync_mark_are_ignored() -> None:
     bench = Bench()
     bench.host.sendall(b"\x12the rest of what another client said")
     bench.greets()
@@ -123,7 +123,7 @@ def test_remembered_nonce_comes_back_with_the_settling(bench: Bench) -> None:
     assert (system.entropy, system.hostname, system.instance_id) == (b"\0\xff", "node-2", "i-2")
 
 
-def test_settling_leaves_names_alone_that_are_not_given(bench: Bench) -> None:
+def test_settling_does_not_change_names_that_are_not_given(bench: Bench) -> None:
     bench.sends(frames.SETTLE, 3, {"wall_ns": 5_000, "entropy": ""})
 
     assert result_of(bench.gets())["nonce"] is None
@@ -156,7 +156,7 @@ def test_command_streams_its_output_before_its_end(bench: Bench) -> None:
     assert process.is_reaped
 
 
-def test_command_ends_when_nobody_holds_its_output_any_more(bench: Bench) -> None:
+def test_command_ends_when_no_process_holds_its_output(bench: Bench) -> None:
     process = start(bench)
     process.exits(0)
 
@@ -228,7 +228,7 @@ def test_program_that_cannot_be_run_is_a_result(
 
 
 @pytest.mark.parametrize("code", [errno.ENOMEM, errno.EAGAIN, errno.EMFILE])
-def test_guest_without_resources_says_so_and_lives_on(bench: Bench, code: int) -> None:
+def test_agent_reports_lack_of_resources_and_keeps_running(bench: Bench, code: int) -> None:
     bench.processes.refusal = OSError(code, "Cannot allocate memory")
     bench.sends(frames.RUN, 2, frames.to_json(RUN) + b"\n")
     bench.sends(frames.PING, 3)
@@ -239,7 +239,7 @@ def test_guest_without_resources_says_so_and_lives_on(bench: Bench, code: int) -
     assert (frames.RESULT, 3, b"{}") in got
 
 
-def test_trouble_with_one_command_ends_no_other(
+def test_error_of_one_command_does_not_end_another(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, whole = start(bench, 2), start(bench, 3)
@@ -306,7 +306,7 @@ def test_read_stdin_is_credited(bench: Bench) -> None:
 
 
 def test_command_waits_for_a_host_that_does_not_read(bench: Bench) -> None:
-    """What is kept for the port is bounded, and others are answered all the while."""
+    """Queued output is bounded, and other requests are answered meanwhile."""
     process = start(bench)
     os.set_blocking(process.stdout, False)
     accepted = 0
@@ -370,9 +370,9 @@ def test_host_that_left_finds_the_agent_again(bench: Bench) -> None:
     bench.turns()
 
 
-def test_stream_that_is_none_of_ours_is_refused_until_the_next_mark(bench: Bench) -> None:
+def test_invalid_stream_is_refused_until_the_next_sync_mark(bench: Bench) -> None:
     bench.host.sendall(b"GET / HTTP/1.1\r\n")
-    assert error_of(bench.gets()) == "There is no kind 0x47 of frame."
+    assert error_of(bench.gets()) == "A frame has the unknown kind 0x47."
 
     bench.sends(frames.PING, 5)
     assert bench.gets() == []
@@ -416,7 +416,7 @@ def test_request_in_parts_has_an_end(bench: Bench) -> None:
         bench.turns(3)
 
     assert error_of(bench.gets()) == (
-        "ProtocolError: A request has more than 8388608 bytes without its streams."
+        "ProtocolError: A request has more than 8388608 bytes; the limit excludes its streams."
     )
 
 
@@ -456,7 +456,7 @@ def test_pipe_and_folder_are_not_read(bench: Bench, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
         bench.sends(frames.READ, 2, {"path": str(path)})
-        assert error_of(bench.gets()).endswith("is no regular file")
+        assert error_of(bench.gets()).endswith("is not a regular file")
 
 
 def test_written_file_appears_whole(bench: Bench, tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def answer(bench: Bench, said: bytes, number: int) -> None:
     process.ends()
 
 
-def test_unit_is_asked_for_until_it_is_as_wanted(
+def test_unit_is_queried_until_it_is_in_the_wanted_state(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(units, "PRIVATE_SOCKET", "/nowhere")
@@ -572,22 +572,22 @@ def test_failed_unit_ends_the_wait(
 # State
 
 
-def test_snapshot_tells_paths_and_units(bench: Bench, tmp_path: Path) -> None:
+def test_snapshot_includes_paths_and_units(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to("file")
     bench.sends(frames.SNAPSHOT, 2, {"paths": [f"{tmp_path}/*", f"{tmp_path}/f*"]})
     answer(bench, b'[{"unit": "a.service", "load": "loaded", "active": "active", "sub": "x"}]', 1)
     got = bench.gets()
     *parts, last = (payload for _, _, payload in got)
-    told = json.loads(b"".join([*parts, last]))
+    snapshot = json.loads(b"".join([*parts, last]))
 
-    assert told["units"] == [
+    assert snapshot["units"] == [
         {"name": "a.service", "load": "loaded", "active": "active", "sub": "x"}
     ]
-    assert told["kernel"] == os.uname().release
-    assert told["paths"][str(tmp_path / "link")]["target"] == "file"
-    assert told["paths"][str(tmp_path / "file")]["sha256"].startswith("2d711642b726b044")
-    assert told["has_more_paths"] is False
+    assert snapshot["kernel"] == os.uname().release
+    assert snapshot["paths"][str(tmp_path / "link")]["target"] == "file"
+    assert snapshot["paths"][str(tmp_path / "file")]["sha256"].startswith("2d711642b726b044")
+    assert snapshot["has_more_paths"] is False
 
 
 def test_plain_list_of_units_is_parsed_as_well() -> None:

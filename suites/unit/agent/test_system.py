@@ -1,4 +1,4 @@
-"""What settling changes of a guest, below a folder that stands for its root."""
+"""The changes of settling in a guest, below a folder in place of its root."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_clones_of_a_prepared_guest_have_the_random_device_open(tmp_path: Path) 
         lambda system: system.set_instance_id("x"),
     ],
 )
-def test_machine_that_is_no_guest_is_left_alone(change: Callable[[System], None]) -> None:
-    with pytest.raises(NotAGuestError, match="This machine is no guest of the harness"):
+def test_machine_that_is_not_a_guest_is_not_changed(change: Callable[[System], None]) -> None:
+    with pytest.raises(NotAGuestError, match="This machine is not a guest of the harness"):
         change(BorrowedSystem())
 
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cli import checkpoints, main
+from harness.cli import main
 from harness.cli.checkpoints import _age
-from harness.machine.checkpoint import Checkpoint, CheckpointEvent, CheckpointStore
+from harness.machine.checkpoint.store import Checkpoint, CheckpointStore
 from harness.provisioning.wait import Deadline
-from harness.published import Stage
 from harness.settings import Settings
 from suites.unit.machine.fake_fallocate import FakeFallocate
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from harness.machine.checkpoint import CheckpointPlace
+    from harness.machine.checkpoint.store import CheckpointPlace
 
 
 def _make(place: CheckpointPlace) -> Mapping[str, str]:
@@ -80,11 +79,11 @@ def test_listing_for_programs(
     assert first["key"] == child.key
     assert first["folder"] == str(child.folder)
     assert (first["parent"], second["parent"]) == (parent.folder.name, None)
-    assert (first["in_use"], first["trouble"]) == (False, None)
+    assert (first["in_use"], first["damage"]) == (False, None)
     assert dt.datetime.fromisoformat(first["last_used"]).tzinfo is not None
 
 
-def test_empty_cache_is_no_trouble(
+def test_empty_checkpoint_cache_is_not_an_error(
     store: CheckpointStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert store.ls() == []
@@ -106,9 +105,9 @@ def test_verification_ends_with_2_and_a_sentence_for_each_damaged_one(
     sentence = f"The checkpoint's file '{parent.ram}' has 1 bytes, but 3 were published."
     streams = capsys.readouterr()
     if options:
-        assert [each["trouble"] for each in json.loads(streams.out)] == [None, sentence]
+        assert [each["damage"] for each in json.loads(streams.out)] == [None, sentence]
     else:
-        assert streams.out == f"baked {child.key[:12]} is what was published.\n"
+        assert streams.out == f"baked {child.key[:12]}: ok\n"
         assert streams.err == f"harness: {sentence}\n"
 
 
@@ -126,7 +125,7 @@ def test_everything_unused_can_be_removed(
     assert not parent.folder.exists()
 
 
-def test_removal_is_told(
+def test_removal_is_printed(
     two: tuple[Checkpoint, Checkpoint], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _parent, child = two
@@ -134,12 +133,12 @@ def test_removal_is_told(
     assert main(["checkpoints", "gc", "--limit-mib=0"]) == 0
 
     assert capsys.readouterr().out.splitlines()[0] == (
-        f"Removed '{child.folder}' (0 MiB): nobody uses it, and the limit is 0 MiB."
+        f"Removed '{child.folder}' (0 MiB): it is not in use, and the limit is 0 MiB."
     )
 
 
 @pytest.mark.parametrize("wrong", ["--limit-mib=-1", "--limit-mib=many", "--limit-mib=1 --all"])
-def test_limit_that_is_none_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_limit_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["checkpoints", "gc", *wrong.split()])
 
@@ -151,11 +150,5 @@ def test_limit_that_is_none_is_refused(wrong: str, capsys: pytest.CaptureFixture
     ("seconds", "words"),
     [(-5, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200000, "2 d")],
 )
-def test_age_is_told_in_one_unit(seconds: int, words: str) -> None:
+def test_age_has_one_unit(seconds: int, words: str) -> None:
     assert _age(dt.timedelta(seconds=seconds)) == words
-
-
-def test_events_go_to_people(capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoints.show_event(CheckpointEvent(checkpoint="booted", stage=Stage.WAIT, message="x"))
-
-    assert capsys.readouterr() == ("", "[booted] wait: x\n")

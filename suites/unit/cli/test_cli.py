@@ -8,16 +8,22 @@ from typing import NoReturn
 
 import pytest
 
+from harness.artifact_cache import ProgressEvent, Stage
 from harness.cli import demo, doctor, images, main
 from harness.cli.demo import Scenario, Verdict, judge
 from harness.errors import BadInputError, ExpectationError, HarnessError, RequirementError
 from harness.evidence import Evidence
-from harness.expect.claim import refusal
-from harness.image import ImageEvent, Stage
+from harness.expect.failure import failure
 from harness.payload import build_payload
 from harness.provisioning.command import CommandError, CommandResult
 from harness.provisioning.wait import WaitTimeoutError
-from suites.unit.image.stockfolder import DIGEST, ENTRY, IMAGE, published_files, write_stock
+from suites.unit.image.cloud_image_folder import (
+    DIGEST,
+    ENTRY,
+    IMAGE,
+    published_files,
+    write_cloud_image_recipe,
+)
 
 FAILED = CommandResult(argv=("false",), exit_code=1, stdout="", stderr="no")
 
@@ -36,7 +42,7 @@ FAILED = CommandResult(argv=("false",), exit_code=1, stdout="", stderr="no")
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
-def test_exit_code_tells_whose_fault_it_is(
+def test_exit_code_separates_node_and_harness_errors(
     error: BaseException,
     code: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -69,22 +75,34 @@ def test_wrong_command_line_ends_with_2(
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        ("bench clone --runs=x", "--runs: 'x' is no count; give a whole number from 1 on."),
-        ("bench clone --cold-runs=0", "--cold-runs: '0' is no count; give a whole number from"),
-        ("image gc --unused-days=-3", "--unused-days: '-3' is no number of days; give 0 or more."),
-        ("image gc --unused-days=x", "--unused-days: 'x' is no number of days; give 0 or more."),
+        ("bench clone --runs=x", "--runs: a whole number of at least 1 is expected, but got 'x'."),
+        (
+            "bench clone --cold-runs=0",
+            "--cold-runs: a whole number of at least 1 is expected, but got '0'.",
+        ),
+        (
+            "image gc --unused-days=-3",
+            "--unused-days: '-3' is not a number of days; give 0 or more.",
+        ),
+        (
+            "image gc --unused-days=x",
+            "--unused-days: 'x' is not a number of days; give 0 or more.",
+        ),
         (
             "image gc --unused-days=nan",
-            "--unused-days: 'nan' is no number of days; give 0 or more",
+            "--unused-days: 'nan' is not a number of days; give 0 or more",
         ),
         (
             "checkpoints gc --limit-mib=x",
-            "--limit-mib: 'x' is no size; give a whole number of MiB",
+            "--limit-mib: 'x' is not a size; give a whole number of MiB",
         ),
-        ("checkpoints gc --limit-mib=-1", "--limit-mib: '-1' is no size; give a whole number of"),
+        (
+            "checkpoints gc --limit-mib=-1",
+            "--limit-mib: '-1' is not a size; give a whole number of",
+        ),
     ],
 )
-def test_value_that_is_none_is_told_in_words(
+def test_invalid_option_value_is_reported_in_a_sentence(
     command: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -94,7 +112,7 @@ def test_value_that_is_none_is_told_in_words(
     assert f"error: argument {sentence}" in capsys.readouterr().err
 
 
-def test_spec_that_can_not_be_read_is_told_with_the_remedy(
+def test_unreadable_spec_is_reported_with_a_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for spec, why in (
@@ -103,11 +121,11 @@ def test_spec_that_can_not_be_read_is_told_with_the_remedy(
     ):
         assert main(["migrate", str(spec)]) == 2
         assert capsys.readouterr().err == (
-            f"harness: {spec}: The spec can't be read ({why}); name one *_spec.sh file.\n"
+            f"harness: {spec}: The spec can't be read ({why}); give the path of a *_spec.sh file.\n"
         )
 
 
-def test_cache_that_can_not_be_made_is_told_with_the_remedy(
+def test_cache_folder_that_cannot_be_created_is_reported_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -140,7 +158,7 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "debian-12" in [recipe["name"] for recipe in json.loads(capsys.readouterr().out)]
 
 
-def test_listing_tells_kinds_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listing_shows_the_kind_of_each_image(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["image", "ls", "--json"]) == 0
 
     kinds = {entry["name"]: entry["kind"] for entry in json.loads(capsys.readouterr().out)}
@@ -148,14 +166,14 @@ def test_listing_tells_kinds_apart(capsys: pytest.CaptureFixture[str]) -> None:
     assert kinds["ubuntu-24.04"] == "url"
 
 
-def test_recipe_is_not_fetched_and_stock_image_is_not_built(
+def test_recipe_is_not_fetched_and_cloud_image_is_not_built(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["image", "fetch", "--image=debian-12"]) == 2
-    assert "`harness image build --image debian-12` makes it" in capsys.readouterr().err
+    assert "`harness image build --image debian-12` builds it" in capsys.readouterr().err
 
     assert main(["image", "build", "--image=ubuntu-24.04"]) == 2
-    assert "`harness image fetch --image ubuntu-24.04` gets it" in capsys.readouterr().err
+    assert "`harness image fetch --image ubuntu-24.04` downloads it" in capsys.readouterr().err
 
 
 def test_fetching_offline_says_what_is_missing(
@@ -168,13 +186,13 @@ def test_fetching_offline_says_what_is_missing(
     assert "The image 'ubuntu-24.04' is not in the cache" in capsys.readouterr().err
 
 
-def _cached_stock(top: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _cached_cloud_image(top: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Fetch the tiny image into a cache of its own, and return its disk."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(top / "cache"))
     (top / "stick").mkdir()
     for name, content in published_files().items():
         (top / "stick" / name).write_bytes(content)
-    write_stock(
+    write_cloud_image_recipe(
         top / "images",
         folder=(top / "stick").as_uri(),
         entry=ENTRY.partition("signature:")[0],
@@ -184,10 +202,10 @@ def _cached_stock(top: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return disk
 
 
-def test_stock_image_is_fetched_listed_verified_and_removed(
+def test_cloud_image_is_fetched_listed_verified_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    disk = _cached_stock(tmp_path, monkeypatch)
+    disk = _cached_cloud_image(tmp_path, monkeypatch)
     assert capsys.readouterr().out == f"{disk} (0 MiB), sha256:{DIGEST}\n"
 
     assert main(["image", "ls", "--json", f"--images-dir={tmp_path / 'images'}"]) == 0
@@ -195,22 +213,20 @@ def test_stock_image_is_fetched_listed_verified_and_removed(
     assert (entry["name"], entry["disk"]) == ("tiny", str(disk))
 
     assert main(["image", "verify"]) == 0
-    assert capsys.readouterr().out == f"tiny {DIGEST[:16]} is what was published.\n"
+    assert capsys.readouterr().out == f"tiny {DIGEST[:16]}: ok\n"
 
     assert main(["image", "gc", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
     assert main(["image", "gc", "--all"]) == 0
-    assert capsys.readouterr().out == (
-        f"Removed '{disk.parent}' (0 MiB): nobody used it for 0 days.\n"
-    )
+    assert capsys.readouterr().out == (f"Removed '{disk.parent}' (0 MiB): it is not in use.\n")
     assert not disk.exists()
 
 
 def test_verification_of_a_damaged_image_ends_with_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    disk = _cached_stock(tmp_path, monkeypatch)
+    disk = _cached_cloud_image(tmp_path, monkeypatch)
     disk.write_bytes(b"X" * 1000)
     capsys.readouterr()
 
@@ -219,7 +235,7 @@ def test_verification_of_a_damaged_image_ends_with_2(
 
     assert main(["image", "verify", "--json"]) == 2
     (facts,) = json.loads(capsys.readouterr().out)
-    assert f"file '{disk}' has the digest" in facts["trouble"]
+    assert f"file '{disk}' has the digest" in facts["damage"]
 
 
 def test_local_file_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,13 +255,16 @@ def test_local_file_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
-        (["--image=debian-12", "--output={taken}"], "'{taken}' is there already; name a new file"),
-        (["--image=debian-12", "--output={taken}/x/y"], "There is no folder '{taken}/x'"),
+        (
+            ["--image=debian-12", "--output={taken}"],
+            "'{taken}' exists; give the path of a new file",
+        ),
+        (["--image=debian-12", "--output={taken}/x/y"], "The folder '{taken}/x' does not exist"),
         (
             ["--image=debian-12", "--driver=mcr.example.org/gpu:1.2-3"],
-            "The driver of 'debian-12' is the one that its recipe names",
+            "The recipe of 'debian-12' names its driver",
         ),
-        (["--image=windows"], "There is no image called 'windows'"),
+        (["--image=windows"], "There is no image 'windows'"),
     ],
     ids=["output-taken", "output-without-folder", "driver-of-a-recipe", "unknown"],
 )
@@ -260,12 +279,12 @@ def test_bake_that_would_fail_after_minutes_is_refused_at_once(
     assert refusal.format(taken=taken) in capsys.readouterr().err
 
 
-def test_driver_that_is_no_reference_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_driver_with_a_malformed_reference_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["image", "bake", "--driver=gpu"])
 
     assert caught.value.code == 2
-    assert "'gpu' has not the form REPOSITORY:VERSION-SHA" in capsys.readouterr().err
+    assert "'gpu' does not have the form REPOSITORY:VERSION-SHA" in capsys.readouterr().err
 
 
 def test_unknown_image_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,14 +304,14 @@ def test_folder_without_recipes_is_named(
 
 
 def _refuse(evidence: Evidence) -> NoReturn:
-    raise refusal("Expected [/x] but saw [bold].", evidence)
+    raise failure("Expected [/x] but saw [bold].", evidence)
 
 
 def _accept(_: Evidence) -> None:
     return
 
 
-def test_expectation_that_is_not_met_hides_no_other(tmp_path: Path) -> None:
+def test_unmet_expectation_does_not_hide_others(tmp_path: Path) -> None:
     """Where the evidence is kept is said beside, when it is kept."""
     scenario = Scenario(
         title="other kernel",
@@ -302,35 +321,35 @@ def test_expectation_that_is_not_met_hides_no_other(tmp_path: Path) -> None:
 
     verdicts = judge(scenario, Evidence(tmp_path))
 
-    assert [(each.expectation, each.trouble) for each in verdicts] == [
+    assert [(each.expectation, each.failure) for each in verdicts] == [
         ("first", "Expected [/x] but saw [bold]."),
         ("second", None),
     ]
 
 
-@pytest.mark.parametrize(("trouble", "code"), [(None, 0), ("Expected [/x] but saw [bold].", 1)])
-def test_table_counts_and_shows_words_in_brackets_as_they_are(
-    trouble: str | None, code: int, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("failure", "code"), [(None, 0), ("Expected [/x] but saw [bold].", 1)])
+def test_table_counts_results_and_escapes_markup(
+    failure: str | None, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    verdict = Verdict(title="node", expectation="compiles [nothing]", trouble=trouble)
+    verdict = Verdict(title="node", expectation="compiles [nothing]", failure=failure)
 
     assert demo._show([verdict]) == code
 
     output = capsys.readouterr().out
     assert "compiles [nothing]" in output
     assert f"{1 - code} of 1 expectations met" in output
-    assert trouble is None or "[/x]" in output
+    assert failure is None or "[/x]" in output
 
 
-def test_image_events_go_to_people(capsys: pytest.CaptureFixture[str]) -> None:
-    event = ImageEvent(image="debian-12", stage=Stage.WAIT, message="waiting")
+def test_progress_events_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    event = ProgressEvent(subject="debian-12", stage=Stage.WAIT, message="waiting")
 
     images.show_event(event)
 
     assert capsys.readouterr() == ("", "[debian-12] wait: waiting\n")
 
 
-def test_image_under_a_licence_is_not_built_without_a_word(
+def test_unaccepted_licence_is_reported_before_a_build(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HARNESS_ACCEPT_LICENCE", raising=False)

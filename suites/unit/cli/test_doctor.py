@@ -13,11 +13,11 @@ import pytest
 from harness.cli import doctor, main
 from harness.cli.doctor import examine
 from harness.errors import HarnessError, RequirementError
-from harness.machine.broker import Demand, Entry
-from harness.machine.finding import Finding
+from harness.machine.capacity.broker import Demand, Entry
 from harness.machine.libvirt.binding import load_libvirt
+from harness.machine.requirement_check import RequirementCheck
 from harness.provisioning.command import CommandResult
-from harness.settings import Settings
+from harness.settings import AcceleratorOption, MachineDriver, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,16 +75,16 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     memory = tmp_path / "meminfo"
     memory.write_text(f"MemTotal: 1 kB\nMemAvailable: {8 << 20} kB\n")
     monkeypatch.setattr(doctor, "_MEMORY_INFO", memory)
-    monkeypatch.setattr(doctor, "_claims", list)
+    monkeypatch.setattr(doctor, "_reservations", list)
     return Host(programs)
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(accelerator="tcg", cache=tmp_path / "cache")
+    return Settings(accelerator=AcceleratorOption.TCG, cache=tmp_path / "cache")
 
 
-def missing(findings: list[Finding]) -> dict[str, Finding]:
+def missing(findings: list[RequirementCheck]) -> dict[str, RequirementCheck]:
     return {each.requirement: each for each in findings if not each.is_met}
 
 
@@ -177,7 +177,7 @@ def test_qemu_that_would_crash_is_refused(host: Host, settings: Settings, versio
     assert "emulated-GPU transport" in missing(examine(settings, host))
 
 
-def test_qemu_that_tells_no_version_is_refused(host: Host, settings: Settings) -> None:
+def test_qemu_without_a_version_is_refused(host: Host, settings: Settings) -> None:
     host.qemu_version = "something else\n"
 
     found = missing(examine(settings, host))["emulated-GPU transport"]
@@ -185,29 +185,29 @@ def test_qemu_that_tells_no_version_is_refused(host: Host, settings: Settings) -
     assert "QEMU's version was expected, but it printed 'something else" in found.found
 
 
-def test_accelerator_that_was_asked_for_in_vain_is_told(
+def test_requested_but_unusable_accelerator_is_reported(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> NoReturn:
-        raise RequirementError("KVM was asked for, but there is no '/dev/kvm'.")
+        raise RequirementError("KVM was requested, but there is no '/dev/kvm'.")
 
     monkeypatch.setattr(doctor, "choose_accelerator", refuse)
 
     found = missing(examine(settings, host))
 
     assert list(found) == ["accelerator", "emulated-GPU transport"]
-    assert found["accelerator"].found == "KVM was asked for, but there is no '/dev/kvm'."
+    assert found["accelerator"].found == "KVM was requested, but there is no '/dev/kvm'."
 
 
 @pytest.mark.parametrize(
     ("image", "sentence"),
     [
-        ("nope", "There is no image called 'nope'; known are 'debian-12"),
-        ("nope.qcow2", "There is no file 'nope.qcow2'."),
+        ("nope", "There is no image 'nope' in the catalogue; known are 'debian-12"),
+        ("nope.qcow2", "The file 'nope.qcow2' does not exist."),
         ("debian-12-nvidia", "--accept-licence=nvidia-debian-non-free"),
     ],
 )
-def test_image_that_can_not_be_had_is_told(
+def test_unavailable_image_is_reported(
     host: Host, settings: Settings, image: str, sentence: str
 ) -> None:
     found = missing(examine(replace(settings, image=f"debian-12,{image}"), host))
@@ -216,7 +216,7 @@ def test_image_that_can_not_be_had_is_told(
     assert sentence in found["image"].found
 
 
-def test_image_of_each_kind_can_be_had(host: Host, settings: Settings, tmp_path: Path) -> None:
+def test_image_of_each_kind_is_available(host: Host, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "my.qcow2").touch()
     images = f"debian-12,ubuntu-24.04,{tmp_path / 'my.qcow2'}"
 
@@ -234,13 +234,13 @@ def test_folder_without_images_hides_nothing_else(
 
 
 def test_existing_node_runs_no_machines(host: Host, settings: Settings) -> None:
-    found = missing(examine(replace(settings, machine_driver="node"), host))
+    found = missing(examine(replace(settings, machine_driver=MachineDriver.NODE), host))
 
     assert list(found) == ["machines"]
     assert "--machine-driver=qemu" in str(found["machines"].remedy)
 
 
-def test_little_disk_is_told_with_a_remedy(
+def test_too_little_disk_is_reported_with_a_remedy(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=GIB // 2))
@@ -255,13 +255,15 @@ def test_cache_that_cannot_be_made_hides_nothing_else(host: Host, tmp_path: Path
     (tmp_path / "file").touch()
     host.remove("mmdebstrap")
 
-    found = missing(examine(Settings(accelerator="tcg", cache=tmp_path / "file/cache"), host))
+    found = missing(
+        examine(Settings(accelerator=AcceleratorOption.TCG, cache=tmp_path / "file/cache"), host)
+    )
 
     assert list(found) == ["mmdebstrap", "disk"]
-    assert "can't be made" in found["disk"].found
+    assert "can't be created" in found["disk"].found
 
 
-def test_little_memory_is_told_with_a_remedy(host: Host, settings: Settings) -> None:
+def test_too_little_memory_is_reported_with_a_remedy(host: Host, settings: Settings) -> None:
     doctor._MEMORY_INFO.write_text(f"MemAvailable: {1 << 20} kB\n")
 
     found = missing(examine(settings, host))["memory"]
@@ -278,20 +280,20 @@ def test_memory_names_who_claims_it(
         Entry(who="node-a", process=7, demand=demand, is_granted=True),
         Entry(who="node-b", process=8, demand=demand),
     ]
-    monkeypatch.setattr(doctor, "_claims", lambda: entries)
+    monkeypatch.setattr(doctor, "_reservations", lambda: entries)
 
     found = examine(settings, host)[-1].found
 
-    assert found.endswith("Claimed by 'node-a' of process 7 (1536 MiB on 1 vCPU).")
+    assert found.endswith("Reserved by 'node-a' of process 7 (1536 MiB on 1 vCPU).")
 
 
-def test_account_that_cannot_be_read_is_told(
+def test_unreadable_reservations_are_reported(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> list[Entry]:
         raise HarnessError("The broker's folder is a link.")
 
-    monkeypatch.setattr(doctor, "_claims", refuse)
+    monkeypatch.setattr(doctor, "_reservations", refuse)
 
     assert missing(examine(settings, host))["memory"].found == "The broker's folder is a link."
 
@@ -300,7 +302,9 @@ def test_account_that_cannot_be_read_is_told(
 def test_json_is_for_programs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    findings = [Finding(requirement="disk", is_met=False, found="0 GiB", remedy="Free some.")]
+    findings = [
+        RequirementCheck(requirement="disk", is_met=False, found="0 GiB", remedy="Free some.")
+    ]
     monkeypatch.setattr(doctor, "examine", lambda *_: findings)
 
     code = main(["doctor", "--json"])
@@ -311,7 +315,7 @@ def test_json_is_for_programs(
     ]
 
 
-def test_libvirt_is_not_missed_where_nobody_asked_for_it(
+def test_libvirt_is_not_required_by_another_driver(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "libvirt", None)
@@ -319,23 +323,23 @@ def test_libvirt_is_not_missed_where_nobody_asked_for_it(
     assert missing(examine(settings, host)) == {}
 
 
-def test_libvirt_that_was_asked_for_is_missed(
+def test_requested_libvirt_is_required(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_libvirt.cache_clear()
     monkeypatch.setitem(sys.modules, "libvirt", None)
 
-    found = missing(examine(replace(settings, machine_driver="libvirt"), host))
+    found = missing(examine(replace(settings, machine_driver=MachineDriver.LIBVIRT), host))
 
     assert list(found) == ["libvirt's Python binding"]
     assert "pip install 'gpu-node-harness[libvirt]'" in found["libvirt's Python binding"].found
 
 
-def test_table_shows_words_in_brackets_as_they_are(
+def test_table_escapes_markup(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A path may look like the table's own markup."""
-    findings = [Finding(requirement="disk", is_met=True, found="[/red] [bold]x")]
+    findings = [RequirementCheck(requirement="disk", is_met=True, found="[/red] [bold]x")]
     monkeypatch.setattr(doctor, "examine", lambda *_: findings)
 
     assert main(["doctor"]) == 0

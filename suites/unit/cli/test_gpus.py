@@ -51,7 +51,7 @@ def test_models_of_a_named_folder_are_listed_too(
     assert "Mine" in capsys.readouterr().out
 
 
-def test_slip_in_a_named_folder_ends_with_2_and_its_place(
+def test_invalid_model_file_ends_with_2_and_names_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.yaml").write_text(_SHIPPED.read_text().replace("chip:", "chip_id:"))

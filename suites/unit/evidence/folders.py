@@ -1,4 +1,4 @@
-"""Evidence folders of nodes that never were, laid out as gathering lays them out."""
+"""Builders of evidence folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.evidence import (
     Evidence,
 )
 from harness.gpu.trace import AccessKind, IncidentKind, TraceRecorder
-from harness.gpu.tracefile import render_trace
+from harness.gpu.trace_file import render_trace
 from harness.provisioning.wait import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ MODULE = f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko"
 
 @dataclass(frozen=True)
 class EvidenceFolder:
-    """A folder being filled; every method replaces what was there."""
+    """An evidence folder to fill; every method replaces earlier content."""
 
     root: Path
 
@@ -50,7 +50,7 @@ class EvidenceFolder:
         return self._write(f"files{path}", text)
 
     def without(self, name: str) -> Self:
-        """Take away one kept file, by its name in the folder."""
+        """Remove one file, by its name in the folder."""
         (self.root / name).unlink()
         return self
 
@@ -70,7 +70,7 @@ class EvidenceFolder:
         return self._write(f"host/{gpu}{TRACE_SUFFIX}", render_trace(recorder.snapshot()))
 
     def outcome(self, **fields: object) -> Self:
-        """Write an outcome that differs in `fields` from one that went well."""
+        """Write an outcome of success with `fields` changed."""
         document = {
             "command": "boot",
             "exit_code": 0,
@@ -113,7 +113,7 @@ class EvidenceFolder:
 
 
 def a_gpu_node(folder: Path) -> EvidenceFolder:
-    """Return the evidence of a prebaked GPU node on which everything went well."""
+    """Return the evidence of a prebaked GPU node without errors."""
     return (
         EvidenceFolder(folder)
         .outcome()
@@ -162,7 +162,7 @@ def a_gpu_node(folder: Path) -> EvidenceFolder:
 
 
 def a_serving_node(folder: Path) -> EvidenceFolder:
-    """Return the evidence of a node that serves its GPU to containers, seen as root."""
+    """Return the evidence of a node that serves its GPU to containers, gathered as root."""
     spec = {"kind": "nvidia.com/gpu", "devices": [{"name": "0"}, {"name": "all"}]}
     return (
         a_gpu_node(folder)
@@ -194,7 +194,7 @@ def a_serving_node(folder: Path) -> EvidenceFolder:
 
 
 def a_stripped_node(folder: Path) -> EvidenceFolder:
-    """Return the evidence of a node without GPU from which the driver was taken away."""
+    """Return the evidence of a node without GPU from which the driver was removed."""
     return (
         a_gpu_node(folder)
         .outcome(decision={"action": "teardown", "reason": "opted_out"})

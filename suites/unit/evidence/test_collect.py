@@ -1,4 +1,4 @@
-"""Gathering evidence, also from a guest that means harm."""
+"""Gathering evidence, also from a hostile guest."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.evidence import Evidence, collect, script
+from harness.evidence import Evidence, collect, collection_script
 from harness.evidence.collect import collect_guest, keep_host_files
-from harness.evidence.request import Request, node_request
-from harness.evidence.script import TOOLS, render_script
+from harness.evidence.collection_script import TOOLS, render_script
+from harness.evidence.request import EvidenceRequest, node_request
 from harness.provisioning.command import LocalRunner
-from harness.shell.mocks import ScriptedRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-NOTHING = Request(commands={}, files=(), paths=())
+NOTHING = EvidenceRequest(commands={}, files=(), paths=())
 NONCE = "0123456789abcdef"
 
 
@@ -40,7 +40,7 @@ def an_archive(*frames: bytes) -> bytes:
 
 
 def unpack(folder: Path, *frames: bytes) -> list[str]:
-    """Let a guest deliver frames, and return what of them lies in and beside `folder`."""
+    """Let a guest send frames, and return the files in and beside `folder`."""
     output = base64.encodebytes(an_archive(*frames)).decode()
     with ScriptedRunner().expect(
         "sh", stdin=render_script(NOTHING, NONCE), stdout=output
@@ -71,17 +71,17 @@ def test_frames_become_files_of_the_folder(tmp_path: Path) -> None:
     assert (tmp_path / "e/stat.txt").read_text() == "f 644 0 1.0 /x\n"
 
 
-def test_find_that_tells_nothing_is_not_taken_for_an_empty_node(tmp_path: Path) -> None:
+def test_empty_output_of_find_is_not_treated_as_an_empty_node(tmp_path: Path) -> None:
     """A find without -printf, as busybox has it, prints nothing and fails."""
     message = _refused_frames(tmp_path / "e", a_frame("paths", content=b""))
 
-    assert "find did not tell of '/'" in message
+    assert "the output of find has no line of '/'" in message
 
 
 @pytest.mark.starts_process
 @pytest.mark.parametrize("missing", TOOLS)
 def test_node_that_lacks_a_tool_delivers_nothing(tmp_path: Path, missing: str) -> None:
-    """Else its commands would all seem to be absent, or its files."""
+    """Otherwise all its commands or files would seem to be absent."""
     for name in {"sh", *TOOLS} - {missing}:
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     text = render_script(NOTHING, NONCE).replace(":/usr/local/sbin:/usr/sbin:/sbin", "")
@@ -130,17 +130,19 @@ def test_frame_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_frame_without_an_end_of_its_name_is_refused(tmp_path: Path) -> None:
-    assert "no end of its name" in _refused_frames(tmp_path / "e", f"\n{NONCE} file /x".encode())
+    assert "the name of a frame has no end" in _refused_frames(
+        tmp_path / "e", f"\n{NONCE} file /x".encode()
+    )
 
 
-def test_exit_code_that_is_no_number_is_refused(tmp_path: Path) -> None:
+def test_exit_code_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     frames = (a_frame("command", "x"), a_frame("exit", "yes", b""))
 
     assert "invalid literal" in _refused_frames(tmp_path / "e", *frames)
 
 
 def test_content_that_looks_like_a_frame_is_content(tmp_path: Path) -> None:
-    """Only who knows the nonce can make frames, and the guest's files never saw it."""
+    """Frames need the nonce, and the guest's files cannot contain it."""
     forged = b"\n0000000000000000 file /x\0forged"
 
     unpack(tmp_path / "e", a_frame("file", "/log", forged))
@@ -157,17 +159,17 @@ def test_truncated_stream_is_refused(tmp_path: Path, share: float, cut: int) -> 
 
     message = _refused(tmp_path / "e", whole[:length])
 
-    assert message.startswith("The guest did not deliver its evidence")
+    assert message.startswith("The evidence could not be gathered in the guest")
     assert "gzip: no" in message
 
 
 def test_stream_without_its_last_frame_is_refused(tmp_path: Path) -> None:
-    """The shell ended before the script did, and gzip closed the stream as if all were well."""
+    """The shell ended before the script did, and gzip closed the stream normally."""
     archive = gzip.compress(a_frame("file", "/x"))
 
     message = _refused(tmp_path / "e", base64.b64encode(archive).decode())
 
-    assert "the stream is not whole" in message
+    assert "the stream is incomplete" in message
 
 
 def test_stream_with_damaged_bytes_is_refused(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_stream_with_damaged_bytes_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["sh: gzip: not found", "!", "QUJD"])
-def test_what_is_no_stream_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_stream_is_refused(tmp_path: Path, text: str) -> None:
     _refused(tmp_path / "e", text, exit_code=127)
 
 
@@ -197,11 +199,11 @@ def test_file_in_a_folders_place_is_refused(tmp_path: Path) -> None:
 
 
 def test_file_that_could_not_be_read_is_not_taken_for_an_absent_one(tmp_path: Path) -> None:
-    """Half of it may have come before the trouble; neither that nor nothing is an answer."""
+    """A part may have been read before the error; it must not be used, nor count as empty."""
     unpack(tmp_path / "e", a_frame("file", "/a", b"ha"), a_frame("unreadable", "/a", b""))
 
     evidence = Evidence(tmp_path / "e")
-    with pytest.raises(HarnessError, match=r"'/a' was closed to who asked.*Ask as root"):
+    with pytest.raises(HarnessError, match=r"no permission to read '/a'.*Gather it as root"):
         evidence.file("/a")
     assert evidence.file("/b") is None
 
@@ -210,19 +212,19 @@ def test_file_that_could_not_be_read_is_not_taken_for_an_absent_one(tmp_path: Pa
 def test_file_in_a_closed_folder_is_not_taken_for_an_absent_one(tmp_path: Path, path: str) -> None:
     unpack(tmp_path / "e", a_frame("unreadable", "/closed", b""))
 
-    with pytest.raises(HarnessError, match=f"'/closed' was closed .* whether '{path}' is there"):
+    with pytest.raises(HarnessError, match=f"to read '/closed', .* whether '{path}' exists"):
         Evidence(tmp_path / "e").file(path)
 
 
-def test_files_of_a_closed_folder_are_not_taken_for_none(tmp_path: Path) -> None:
+def test_unreadable_folder_is_not_treated_as_empty(tmp_path: Path) -> None:
     unpack(tmp_path / "e", a_frame("unreadable", "/closed", b""))
 
-    with pytest.raises(HarnessError, match="'/closed' was closed"):
+    with pytest.raises(HarnessError, match="no permission to read '/closed'"):
         Evidence(tmp_path / "e").files("/closed")
 
 
 def test_script_opens_no_file_to_write() -> None:
-    """Outside of quotes, the shell redirects to /dev/null and to what it has open alone."""
+    """Outside of quotes, the shell redirects only to /dev/null and to open descriptors."""
     text = render_script(node_request(["6.1.0-56"]), NONCE)
 
     words = list(shlex.shlex(text, posix=True, punctuation_chars=True))
@@ -234,21 +236,21 @@ def test_script_opens_no_file_to_write() -> None:
     assert "mktemp" not in words
 
 
-def _gather(folder: Path, request: Request) -> Path:
+def _gather(folder: Path, request: EvidenceRequest) -> Path:
     collect_guest(LocalRunner(), request, folder)
     return folder
 
 
 @pytest.mark.starts_process
 def test_script_gathers_outputs_files_and_paths(tmp_path: Path) -> None:
-    """The script is run by a real shell, with names that mean something to one."""
+    """A real shell runs the script, with names that have shell metacharacters."""
     source = tmp_path / "it's a $(reboot) node"
     source.mkdir()
     (source / "one.log").write_bytes(b"\0\xff\n")
     (source / "two.log").write_text("2")
     (source / "other").write_text("no")
     (source / "dangling").symlink_to("nowhere")
-    request = Request(
+    request = EvidenceRequest(
         commands={
             "echo": ["sh", "-c", "echo out; echo err >&2; exit 3"],
             "it's": ["printf", "%s", "a b; $x"],
@@ -271,18 +273,18 @@ def test_script_gathers_outputs_files_and_paths(tmp_path: Path) -> None:
 
 @pytest.mark.starts_process
 def test_files_without_a_size_are_read(tmp_path: Path) -> None:
-    request = Request(commands={}, files=["/proc/stat"], paths=[])
+    request = EvidenceRequest(commands={}, files=["/proc/stat"], paths=[])
 
     assert "btime" in (_gather(tmp_path / "e", request) / "files/proc/stat").read_text()
 
 
 @pytest.mark.starts_process
 def test_endless_file_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "_FILE_LIMIT_KIB", 4)
+    monkeypatch.setattr(collection_script, "_FILE_LIMIT_KIB", 4)
     large = tmp_path / "large.log"
     large.write_bytes(bytes(8192))
 
-    folder = _gather(tmp_path / "e", Request(commands={}, files=[str(large)], paths=[]))
+    folder = _gather(tmp_path / "e", EvidenceRequest(commands={}, files=[str(large)], paths=[]))
 
     assert (folder / f"files{large}").stat().st_size == 4096
 
@@ -313,11 +315,11 @@ def test_host_side_is_kept_with_a_manifest(tmp_path: Path) -> None:
     }
 
 
-def _all_paths_of(request: Request) -> Sequence[str]:
+def _all_paths_of(request: EvidenceRequest) -> Sequence[str]:
     return [*request.files, *request.paths]
 
 
-def test_every_path_asked_for_is_absolute() -> None:
+def test_every_requested_path_is_absolute() -> None:
     assert not [path for path in _all_paths_of(node_request([])) if not path.startswith("/")]
 
 
@@ -328,8 +330,8 @@ HARMLESS = re.compile(
 
 
 @pytest.mark.starts_process
-def test_looking_runs_the_listed_commands_alone(tmp_path: Path) -> None:
-    """Programs are found on PATH, where recorders of what is asked of them take their places."""
+def test_gathering_runs_only_the_listed_commands(tmp_path: Path) -> None:
+    """Mocks on PATH record the calls of all programs."""
     recorders, log = tmp_path / "bin", tmp_path / "log"
     recorders.mkdir()
     request = node_request(["6.1.0-56"])

@@ -35,7 +35,7 @@ def test_outcome_without_a_decision_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"steps": 1}'])
 def test_outcome_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(HarnessError, match="outcome that provisioning left has an unknown form"):
+    with pytest.raises(HarnessError, match="outcome of provisioning has an unknown form"):
         ProvisioningOutcome.from_json(text)
 
 
@@ -44,7 +44,7 @@ def test_node_that_never_ended_has_no_exit_code(tmp_path: Path) -> None:
 
 
 def test_damaged_exit_code_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HarnessError, match=r"A number was expected .* it is 'zero'"):
+    with pytest.raises(HarnessError, match=r"was expected to be a number, but is 'zero'"):
         _ = a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "zero").evidence.exit_code
 
 
@@ -61,7 +61,7 @@ def test_files_of_a_folder_come_by_name(tmp_path: Path) -> None:
     assert evidence.files("/run/none") == {}
 
 
-def test_text_that_is_no_unicode_is_read_all_the_same(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_read_with_replacements(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).file("/x", "").evidence
     (tmp_path / "files/x").write_bytes(b"\xff!")
 
@@ -73,10 +73,12 @@ def test_command_that_was_not_run_is_named(tmp_path: Path) -> None:
         a_gpu_node(tmp_path).evidence.output_of("nvidia-smi")
 
 
-def test_answer_of_a_failed_command_shows_what_it_said(tmp_path: Path) -> None:
+def test_error_for_a_failed_command_includes_its_output(tmp_path: Path) -> None:
     evidence = a_gpu_node(tmp_path).command("lspci", "lspci: not found\n", 127).evidence
 
-    with pytest.raises(HarnessError, match=r"'lspci' ended with 127 .* It said: lspci: not found"):
+    with pytest.raises(
+        HarnessError, match=r"'lspci' ended with 127 .* It printed: lspci: not found"
+    ):
         evidence.answer_of("lspci")
 
 
@@ -90,10 +92,10 @@ def test_answer_of_a_failed_command_shows_what_it_said(tmp_path: Path) -> None:
     ],
     ids=["not-run", "failed", "file", "paths"],
 )
-def test_who_asks_for_what_is_not_there_is_told_where_to_look(
+def test_error_for_a_missing_command_points_to_the_manifest(
     tmp_path: Path, ask: Callable[[Evidence], object]
 ) -> None:
-    """In a folder that whoever keeps it may move."""
+    """The folder may be moved when the evidence is kept."""
     folder = EvidenceFolder(tmp_path).command("lspci", "", 127)
 
     with pytest.raises(HarnessError) as caught:
@@ -116,7 +118,7 @@ def test_units_come_by_name_and_state(tmp_path: Path) -> None:
     assert folder.evidence.unit_states == {"nvidia-dcgm.service": "active"}
 
 
-def test_vermagic_is_that_of_the_kernel_asked_for(tmp_path: Path) -> None:
+def test_vermagic_is_that_of_the_requested_kernel(tmp_path: Path) -> None:
     assert a_gpu_node(tmp_path).evidence.vermagic_of(KERNEL) == f"{KERNEL} SMP mod_unload"
 
 
@@ -139,7 +141,7 @@ def test_copy_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     target.mkdir(parents=True)
     (target / "old").touch()
 
-    with pytest.raises(HarnessError, match="can't be copied"):
+    with pytest.raises(HarnessError, match="cannot be copied"):
         EvidenceFolder(tmp_path / "absent").evidence.copy_to(target)
 
     assert [path.name for path in target.parent.rglob("*")] == ["node", "old"]
@@ -152,9 +154,7 @@ def test_missing_outcome_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exit_code", [126, 127])
-def test_bus_is_read_from_the_kernel_where_lspci_does_not_run(
-    tmp_path: Path, exit_code: int
-) -> None:
+def test_bus_is_read_from_sysfs_if_lspci_does_not_run(tmp_path: Path, exit_code: int) -> None:
     gpu = "PCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SLOT_NAME=0000:01:00.0\n"
     folder = (
         a_gpu_node(tmp_path)

@@ -13,8 +13,8 @@ from harness.gpu import (
     Bar,
     GpuAttachment,
     aperture_mib,
-    fitted,
     root_port_window_mib,
+    shrink_to_aperture,
 )
 from harness.gpu.catalogue import load_catalogue
 
@@ -82,7 +82,7 @@ def test_shipped_model_is_what_nvidias_driver_looks_for(
     assert model.ids_from
 
 
-def test_hopper_has_64bit_registers_and_ampere_has_not() -> None:
+def test_hopper_has_64bit_registers_but_ampere_does_not() -> None:
     catalogue = load_catalogue()
 
     assert catalogue.get("h100-sxm5-80gb").bars.vfio_user == {
@@ -131,7 +131,7 @@ def test_user_adds_a_kind_of_node_by_a_file(tmp_path: Path) -> None:
     assert (node.model.name, node.count, node.needs_fabric_manager) == ("my-gpu", 2, False)
 
 
-def test_node_of_an_unknown_model_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_node_of_an_unknown_model_names_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "nodes").mkdir()
     file = _model(tmp_path / "nodes", _NODE, "two.yaml")
 
@@ -186,21 +186,21 @@ def test_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
         (("  mpqemu:", "  vfio:"), 13, "bars_mib.vfio", "'mpqemu'"),
     ],
 )
-def test_slip_in_a_model_is_told_with_its_place(
+def test_invalid_model_names_file_and_line(
     tmp_path: Path, slip: tuple[str, str], line: int | None, key: str, words: str
 ) -> None:
     file = _model(tmp_path, _MODEL.replace(*slip))
 
-    with pytest.raises(BadInputError, match=words) as told:
+    with pytest.raises(BadInputError, match=words) as caught:
         load_catalogue(tmp_path)
 
-    assert (told.value.source, told.value.line, told.value.key) == (str(file), line, key)
+    assert (caught.value.source, caught.value.line, caught.value.key) == (str(file), line, key)
 
 
 def test_second_model_of_one_name_is_refused(tmp_path: Path) -> None:
     file = _model(tmp_path, name="h100-sxm5-80gb.yaml")
 
-    with pytest.raises(BadInputError, match="already is") as slip:
+    with pytest.raises(BadInputError, match="There is another") as slip:
         load_catalogue(tmp_path)
 
     assert slip.value.source == str(file)
@@ -214,7 +214,7 @@ def test_file_name_that_cannot_name_a_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_missing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="no folder"):
+    with pytest.raises(BadInputError, match="does not exist"):
         load_catalogue(tmp_path / "none")
 
 
@@ -241,7 +241,7 @@ def test_attachment_plugs_hot() -> None:
     }
 
 
-def test_comma_in_a_property_stays_in_it() -> None:
+def test_comma_in_a_property_is_escaped() -> None:
     attachment = _attachment(note="a,b")
 
     assert attachment.to_device_argv("rp0").endswith(",note=a,,b")
@@ -249,8 +249,8 @@ def test_comma_in_a_property_stays_in_it() -> None:
 
 
 @pytest.mark.parametrize("device_id", ["", "0gpu", "gpu,fd=0", "gpu 0"])
-def test_id_that_qemu_refuses_is_refused(device_id: str) -> None:
-    with pytest.raises(BadInputError, match="device's id"):
+def test_device_id_that_qemu_refuses_is_refused(device_id: str) -> None:
+    with pytest.raises(BadInputError, match="not a device id"):
         _attachment(device_id)
 
 
@@ -274,14 +274,14 @@ def test_64bit_bars_need_room_of_their_own() -> None:
 def test_largest_bar_is_halved_until_all_fit() -> None:
     bars = load_catalogue().get("h200-sxm5-141gb").bars.vfio_user
 
-    assert {index: bar.mib for index, bar in fitted(bars, 64 << 10).items()} == {
+    assert {index: bar.mib for index, bar in shrink_to_aperture(bars, 64 << 10).items()} == {
         0: 16,
         2: 32 << 10,
         4: 32,
     }
-    assert fitted(bars, 512 << 10) == bars
+    assert shrink_to_aperture(bars, 512 << 10) == bars
 
 
 def test_window_without_room_for_any_bar_is_refused() -> None:
     with pytest.raises(BadInputError, match="do not fit into a window of 0 MiB"):
-        fitted({0: Bar(mib=16, bits=64)}, 0)
+        shrink_to_aperture({0: Bar(mib=16, bits=64)}, 0)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from harness.gpu import emulated
 from harness.gpu.trace import NO_BAR, IncidentKind
+from suites.fakes.clock import FakeClock
 from suites.unit.gpu.models import BAR_0, BAR_1, MIB, a_gpu, configure
-from suites.unit.gpu.ticking import TickingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,14 +103,14 @@ def test_reset_forgets_what_the_guest_wrote_but_not_what_the_test_scripted() -> 
     assert len(gpu.trace.resets()) == 1
 
 
-def test_register_answers_as_scripted_until_told_otherwise() -> None:
+def test_register_has_its_scripted_value_until_that_is_undone() -> None:
     gpu = configure(a_gpu())
 
     gpu.answer(0xA00, 0)
     gpu.memory_write(BAR_0 + 0xA00, 7, 4)
     assert gpu.memory_read(BAR_0 + 0xA00, 4) == 0
 
-    gpu.answer_truly(0xA00)
+    gpu.clear_answer(0xA00)
     assert gpu.memory_read(BAR_0 + 0xA00, 4) == 0x180A1000
 
 
@@ -122,7 +122,7 @@ def test_register_answers_as_scripted_until_told_otherwise() -> None:
         lambda gpu: gpu.answer(-4, 0),
         lambda gpu: gpu.answer(0, 0, bar=2),
         lambda gpu: gpu.answer(0, 1 << 32),
-        lambda gpu: gpu.answer_truly(0, bar=5),
+        lambda gpu: gpu.clear_answer(0, bar=5),
     ],
 )
 def test_register_that_is_not_there_cannot_be_scripted(
@@ -146,7 +146,7 @@ def test_gpu_off_the_bus_reads_all_ones_everywhere() -> None:
     assert len(gpu.trace.incidents_of(IncidentKind.FELL_OFF_BUS)) == 1
 
 
-def test_gpu_that_returns_is_as_it_was() -> None:
+def test_gpu_keeps_its_state_when_it_returns_to_the_bus() -> None:
     gpu = configure(a_gpu())
     gpu.fall_off_bus()
     gpu.memory_write(BAR_0 + 0x100, 1, 4)
@@ -161,7 +161,7 @@ def test_gpu_that_returns_is_as_it_was() -> None:
 
 
 def test_stall_ends_with_its_time() -> None:
-    gpu = a_gpu(clock=TickingClock())
+    gpu = a_gpu(clock=FakeClock(look_s=1.0))
     gpu.stall(10.0)
 
     left = [gpu.stalled_for_s() for _ in range(12)]
@@ -181,7 +181,7 @@ def test_stall_can_be_ended_early() -> None:
     gpu.end_stall()
     gpu.end_stall()
 
-    assert gpu.wait_out_stall(threading.Event())
+    assert gpu.wait_for_stall_end(threading.Event())
     assert len(gpu.trace.incidents_of(IncidentKind.STALL_ENDED)) == 1
 
 
@@ -191,7 +191,7 @@ def test_waiting_for_a_stalled_gpu_can_be_cancelled() -> None:
     cancelled = threading.Event()
     cancelled.set()
 
-    assert not gpu.wait_out_stall(cancelled)
+    assert not gpu.wait_for_stall_end(cancelled)
 
 
 def test_guest_cannot_make_the_device_remember_without_bound(

@@ -136,7 +136,7 @@ def test_every_descriptor_is_closed_and_nothing_written(qemu: QemuSide) -> None:
         (bar_message(Command.BAR_READ, 0, size=2**32 - 1), "BAR_READ for 4294967295 bytes"),
     ],
 )
-def test_broken_protocol_ends_the_conversation_with_its_reason(
+def test_protocol_violation_ends_the_connection_with_a_reason(
     server: MpqemuServer, qemu: QemuSide, wrong: bytes, words: str
 ) -> None:
     assert qemu.config_read(0) == 0x233010DE
@@ -150,7 +150,7 @@ def test_broken_protocol_ends_the_conversation_with_its_reason(
     assert words in server.state.describe(0)
 
 
-def test_stream_that_breaks_off_is_told_from_one_that_ends(
+def test_stream_truncated_in_a_message_is_a_violation(
     server: MpqemuServer, qemu: QemuSide
 ) -> None:
     qemu.post(_SYSMEM[:40])
@@ -165,17 +165,17 @@ def test_stream_that_breaks_off_is_told_from_one_that_ends(
 
 
 def wait_for_descriptor_to_be_let_go(server: MpqemuServer) -> None:
-    def look() -> Observation[bool]:
+    def poll() -> Observation[bool]:
         try:
             server.attachment()
         except HarnessError:
             return Observation(True, "let go")
         return Observation(None, "still held")
 
-    wait_for("QEMU's end to be let go", look, Deadline.after(_END_S), interval_s=0.01)
+    wait_for("QEMU's end to be let go", poll, Deadline.after(_END_S), interval_s=0.01)
 
 
-def test_server_ends_when_qemu_goes(server: MpqemuServer, qemu: QemuSide) -> None:
+def test_server_ends_with_qemu(server: MpqemuServer, qemu: QemuSide) -> None:
     qemu.config_read(0)
 
     qemu.close()
@@ -183,10 +183,10 @@ def test_server_ends_when_qemu_goes(server: MpqemuServer, qemu: QemuSide) -> Non
     assert server.wait_for_end(_END_S).kind is EndKind.PEER_CLOSED
 
 
-def test_qemu_that_stays_is_told(server: MpqemuServer, qemu: QemuSide) -> None:
+def test_waiting_for_a_running_qemu_raises(server: MpqemuServer, qemu: QemuSide) -> None:
     qemu.config_read(0)
 
-    with pytest.raises(HarnessError, match="let go of GPU 'gpu0'"):
+    with pytest.raises(HarnessError, match="to release GPU 'gpu0'"):
         server.wait_for_end(0.0)
 
 
@@ -244,17 +244,17 @@ def test_client_that_never_reads_does_not_keep_the_server_from_closing(
 
 
 def _wait_until_pending(server: MpqemuServer) -> None:
-    def look() -> Observation[bool]:
+    def poll() -> Observation[bool]:
         pending = server.state.pending_since_s is not None
         return Observation(True if pending else None, str(server.state))
 
-    wait_for("the request to be pending", look, Deadline.after(_END_S), interval_s=0.01)
+    wait_for("the request to be pending", poll, Deadline.after(_END_S), interval_s=0.01)
 
 
-def test_watchdog_names_the_request_that_a_stalled_gpu_owes(
+def test_watchdog_names_the_unanswered_request_of_a_stalled_gpu(
     server: MpqemuServer, qemu: QemuSide
 ) -> None:
-    assert server.state.describe(0) == "QEMU has not asked anything yet."
+    assert server.state.describe(0) == "QEMU has sent no request yet."
     server.gpu.stall(3600.0)
     qemu.post(config_message(Command.PCI_CFGREAD, 0x0E, size=1))
     _wait_until_pending(server)
@@ -262,14 +262,13 @@ def test_watchdog_names_the_request_that_a_stalled_gpu_owes(
     state = server.state
     assert state.pending_since_s is not None
     assert state.describe(state.pending_since_s + 3.21) == (
-        "The device has owed QEMU an answer to PCI_CFGREAD of 1 bytes at 0xe for 3.2 s; "
-        "a vCPU stands still."
+        "QEMU has waited 3.2 s for the answer to PCI_CFGREAD of 1 bytes at 0xe; a vCPU is blocked."
     )
     server.gpu.end_stall()
     assert qemu.answer() == 0
 
 
-def test_watchdog_tells_a_qemu_that_asks_nothing(server: MpqemuServer, qemu: QemuSide) -> None:
+def test_no_answer_is_pending_after_the_last_request(server: MpqemuServer, qemu: QemuSide) -> None:
     assert qemu.ask(message(Command.DEVICE_RESET)) == 0
     # The server notes that it is done after its answer has gone; the next request follows that.
     qemu.post(message(Command.SET_IRQFD))
@@ -289,7 +288,7 @@ def test_gpu_is_plugged_only_once(server: MpqemuServer, qemu: QemuSide) -> None:
         server.attachment()
 
 
-def test_server_that_does_not_run_has_nothing_to_plug() -> None:
+def test_stopped_server_has_no_attachment() -> None:
     with pytest.raises(HarnessError, match="does not run"):
         MpqemuServer(a_gpu()).attachment()
 

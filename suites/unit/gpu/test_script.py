@@ -55,7 +55,7 @@ def test_dead_gpu_is_found_on_the_bus_but_its_bars_are_silent() -> None:
     assert gpu.trace.incidents_of(IncidentKind.DIED)
 
 
-def test_scripted_register_answers_as_told() -> None:
+def test_scripted_register_has_its_value() -> None:
     gpu = a_gpu()
     GpuScript(answers={PMC_BOOT_0: 0x140000A1}).apply(gpu)
 
@@ -75,7 +75,7 @@ def test_xids_are_taken_one_by_one_in_order() -> None:
     assert [one.words for one in gpu.trace.incidents_of(IncidentKind.XID_RAISED)] == ["48", "63"]
 
 
-def test_xid_that_was_not_taken_stays() -> None:
+def test_unread_xid_stays_queued() -> None:
     """QEMU resets a device as it is plugged: what was scripted beforehand is there afterwards."""
     gpu = a_gpu()
     gpu.raise_xid(79)
@@ -99,7 +99,7 @@ def test_xids_that_nobody_takes_do_not_pile_up() -> None:
     assert _read(gpu, XID) == 999 - 63
 
 
-def test_corrupted_inforom_is_told() -> None:
+def test_corrupted_inforom_is_reported() -> None:
     gpu = a_gpu()
     GpuScript(is_inforom_corrupted=True).apply(gpu)
 

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.gpu.trace import NO_BAR, AccessKind, IncidentKind, Stray, TraceRecorder
-from harness.gpu.tracefile import parse_trace, render_trace
-from suites.unit.gpu.ticking import TickingClock
+from harness.gpu.trace_file import parse_trace, render_trace
+from suites.fakes.clock import FakeClock
 
 
 def _recorder(capacity: int = 4) -> TraceRecorder:
-    return TraceRecorder(TickingClock(), capacity)
+    return TraceRecorder(FakeClock(look_s=1.0), capacity)
 
 
-def test_accesses_are_told_apart_by_place() -> None:
+def test_accesses_are_separated_by_bar() -> None:
     recorder = _recorder()
     recorder.access(AccessKind.CONFIG_READ, None, 0, 4, 0x233010DE)
     recorder.access(AccessKind.BAR_READ, 0, 0xA00, 4, 0x180A1000)
@@ -82,7 +82,7 @@ def test_empty_trace_renders_as_nothing() -> None:
 
 
 @given(bars=st.lists(st.sampled_from([None, 0, 1, 5, NO_BAR]), max_size=200))
-def test_first_and_last_access_of_each_place_are_exact(bars: list[int | None]) -> None:
+def test_first_and_last_access_of_each_bar_are_kept(bars: list[int | None]) -> None:
     recorder = _recorder(capacity=4)
     for bar in bars:
         kind = AccessKind.CONFIG_READ if bar is None else AccessKind.BAR_READ
@@ -98,7 +98,7 @@ def test_first_and_last_access_of_each_place_are_exact(bars: list[int | None]) -
     assert len(trace.accesses) + trace.dropped == len(bars)
 
 
-def test_marks_are_found_by_a_part_of_their_words() -> None:
+def test_marks_are_found_by_a_part_of_their_text() -> None:
     recorder = _recorder()
     recorder.incident(IncidentKind.MARK, "step one done")
     recorder.access(AccessKind.BAR_READ, 0, 0, 4, 1)

@@ -37,7 +37,7 @@ def test_version_is_read(text: str, version: tuple[int, int, int]) -> None:
     assert parse_qemu_version(text) == QemuVersion(*version)
 
 
-def test_output_without_a_version_is_told() -> None:
+def test_output_without_a_version_is_reported() -> None:
     with pytest.raises(HarnessError, match="segmentation fault"):
         parse_qemu_version("segmentation fault")
 

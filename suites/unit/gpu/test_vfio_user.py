@@ -132,7 +132,7 @@ def test_posted_write_gets_no_answer_and_is_done(server: VfioUserServer, qemu: Q
         (message(Command.REGION_WRITE, struct.pack("<QII", 0, 0, 4) + b"\0"), errno.EINVAL),
     ],
 )
-def test_request_that_cannot_be_met_is_refused_and_the_conversation_goes_on(
+def test_refused_request_keeps_the_connection_open(
     qemu: QemuSide, wrong: bytes, error: int
 ) -> None:
     reply = qemu.ask(wrong)
@@ -148,10 +148,10 @@ def test_request_that_cannot_be_met_is_refused_and_the_conversation_goes_on(
         (message(9, size=0), "with 0 bytes"),
         (message(9, size=MOST_MESSAGE_BYTES + 1), f"with {MOST_MESSAGE_BYTES + 1} bytes"),
         (message(9, size=2**32 - 1), "with 4294967295 bytes"),
-        (message(9, flags=1), "answered command 9, unasked"),
+        (message(9, flags=1), "unsolicited answer to command 9"),
     ],
 )
-def test_broken_protocol_ends_the_conversation_with_its_reason(
+def test_protocol_violation_ends_the_connection_with_a_reason(
     server: VfioUserServer, qemu: QemuSide, wrong: bytes, words: str
 ) -> None:
     qemu.post(wrong)
@@ -162,7 +162,7 @@ def test_broken_protocol_ends_the_conversation_with_its_reason(
     assert qemu.has_been_hung_up_on()
 
 
-def test_socket_is_its_owners_alone_and_gone_once_qemu_speaks(server: VfioUserServer) -> None:
+def test_socket_is_private_and_removed_after_the_first_request(server: VfioUserServer) -> None:
     assert stat.S_IMODE(server.socket_path.stat().st_mode) == 0o600
 
     with contextlib.closing(QemuSide(server)) as qemu:
@@ -234,15 +234,13 @@ def test_stalled_gpu_does_not_keep_the_server_from_closing(
     server.gpu.stall(3600.0)
     qemu.post(read_message(0, 0xA00, 4))
 
-    def look() -> Observation[str]:
-        return Observation(server.trouble(0.0), str(server.state))
+    def poll() -> Observation[str]:
+        return Observation(server.stall_report(0.0), str(server.state))
 
-    trouble = wait_for("a stall to be told", look, Deadline.after(_END_S), interval_s=0.01)
-    assert trouble.startswith(
-        "its emulated GPU 'gpu0' is stuck: The device has owed QEMU an answer to REGION_READ of "
-        "4 bytes at 0xa00 of region 0 for "
-    )
-    assert server.trouble(3600.0) is None
+    report = wait_for("a stall to be reported", poll, Deadline.after(_END_S), interval_s=0.01)
+    assert report.startswith("its emulated GPU 'gpu0' is stuck: QEMU has waited ")
+    assert " for the answer to REGION_READ of 4 bytes at 0xa00 of region 0;" in report
+    assert server.stall_report(3600.0) is None
 
     server.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.image.catalogue import Recipe, read_entry
+from harness.image.catalogue import Recipe, read_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +56,6 @@ def write_catalogue(folder: Path, *, recipe: str = RECIPE, name: str = "node") -
 
 def a_recipe(folder: Path, *, recipe: str = RECIPE) -> Recipe:
     """Return the recipe of a catalogue written to `folder`."""
-    entry = read_entry(write_catalogue(folder, recipe=recipe))
+    entry = read_recipe(write_catalogue(folder, recipe=recipe))
     assert isinstance(entry, Recipe)
     return entry

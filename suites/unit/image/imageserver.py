@@ -1,9 +1,8 @@
-"""An HTTP server in a thread, which serves files from memory and troubles on request."""
+"""An HTTP server in a thread, which serves files from memory and faults on request."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import hashlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
 class ImageServer:
     """What is served, what went wrong on purpose, and what was asked for.
 
-    `troubles` are taken one a request from the front of a path's list; a request beyond them is
+    `faults` are taken one a request from the front of a path's list; a request beyond them is
     answered as it should be.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = {f"/images/{name}": content for name, content in files.items()}
-        self.troubles: dict[str, list[Callable[[Handler], None]]] = {}
+        self.faults: dict[str, list[Callable[[Handler], None]]] = {}
         self.requests: list[str] = []
         self.port = 0
 
@@ -38,9 +37,9 @@ class ImageServer:
     def put(self, name: str, content: bytes) -> None:
         self.files[f"/images/{name}"] = content
 
-    def trouble(self, name: str, *troubles: Callable[[Handler], None]) -> None:
-        """Meet the next requests for a file with these troubles."""
-        self.troubles.setdefault(f"/images/{name}", []).extend(troubles)
+    def fail_with(self, name: str, *faults: Callable[[Handler], None]) -> None:
+        """Answer the next requests for a file with these faults."""
+        self.faults.setdefault(f"/images/{name}", []).extend(faults)
 
     def asked(self, name: str) -> list[str]:
         """Return the requests for a file, each with its Range where it had one."""
@@ -60,9 +59,9 @@ class Handler(BaseHTTPRequestHandler):
         server = self.server_of_images
         server.requests.append(f"{self.path} {self.headers.get('Range', '')}".rstrip())
         path = self.path[self.path.index("/images/") :]
-        troubles = server.troubles.get(path)
-        if troubles:
-            troubles.pop(0)(self)
+        faults = server.faults.get(path)
+        if faults:
+            faults.pop(0)(self)
         else:
             self.serve(server.files.get(path))
 
@@ -139,25 +138,3 @@ class _QuietServer(ThreadingHTTPServer):
 
     @override
     def handle_error(self, request: object, client_address: object) -> None: ...
-
-
-class PausingClock:
-    """A clock on which a look takes `look_s` and a sleep no time; it keeps the pauses."""
-
-    def __init__(self, *, look_s: float = 0.0, on_look: Callable[[], object] = lambda: 0) -> None:
-        self.pauses: list[float] = []
-        self._elapsed_s = 0.0
-        self._look_s = look_s
-        self._on_look = on_look
-
-    def monotonic(self) -> float:
-        self._on_look()
-        self._elapsed_s += self._look_s
-        return self._elapsed_s
-
-    def now(self) -> dt.datetime:
-        return dt.datetime(2026, 8, 21, 12, tzinfo=dt.timezone.utc)
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self._elapsed_s += seconds

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.image.manifest import KIND, STOCK_KIND
-from suites.unit.image.test_store import Cache
+from harness.image.manifest import CLOUD_IMAGE_FORMAT, IMAGE_FORMAT
+from suites.unit.image.fake_store import Cache
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from harness.artifact_cache.removal import Removal
     from harness.image import Image
-    from harness.published.removal import Removal
 
 NOW = dt.datetime(2026, 8, 21, tzinfo=dt.timezone.utc)
 MONTH = dt.timedelta(days=30)
@@ -32,7 +32,7 @@ def _age(image: Image, *, days: float) -> None:
 
 
 def _collect(cache: Cache, unused: dt.timedelta = MONTH) -> list[Removal]:
-    return cache.store.cache.gc(unused, at=NOW)
+    return cache.store.cache.collect_unused(unused, at=NOW)
 
 
 def test_listing_shows_what_is_published(cache: Cache) -> None:
@@ -50,7 +50,7 @@ def test_listing_shows_what_is_published(cache: Cache) -> None:
     assert shown[parent.folder].parent is None
 
 
-def test_empty_cache_has_nothing_to_show_verify_or_remove(cache: Cache) -> None:
+def test_empty_cache_lists_verifies_and_removes_nothing(cache: Cache) -> None:
     assert cache.store.cache.ls() == []
     assert cache.store.cache.verify() == []
     assert _collect(cache) == []
@@ -62,10 +62,10 @@ def test_verification_names_the_image_that_changed(cache: Cache) -> None:
     damaged = cache.derive(sound, lambda _disk: None)
     damaged.disk.write_bytes(b"QFI\xfb overlaX")
 
-    troubles = {image.folder: image.trouble for image in cache.store.cache.verify()}
+    damages = {image.folder: image.damage for image in cache.store.cache.verify()}
 
-    assert troubles[sound.folder] is None
-    assert f"The image's file '{damaged.disk}' has the digest" in (troubles[damaged.folder] or "")
+    assert damages[sound.folder] is None
+    assert f"The image's file '{damaged.disk}' has the digest" in (damages[damaged.folder] or "")
 
 
 def test_verification_names_the_image_without_its_parent(cache: Cache) -> None:
@@ -76,12 +76,12 @@ def test_verification_names_the_image_without_its_parent(cache: Cache) -> None:
 
     (child,) = cache.store.cache.verify()
 
-    assert child.trouble == (
-        f"The image in '{parent.folder}' has no readable manifest (No such file or directory)."
+    assert child.damage == (
+        f"The image in '{child.folder}' lies on '{parent.folder}', which is missing."
     )
 
 
-def test_image_that_nobody_used_for_long_is_removed(cache: Cache) -> None:
+def test_image_unused_for_long_is_removed(cache: Cache) -> None:
     image = cache.ensure()
     cache.store.close()
     _age(image, days=31)
@@ -89,12 +89,12 @@ def test_image_that_nobody_used_for_long_is_removed(cache: Cache) -> None:
     (removal,) = _collect(cache)
 
     assert removal.path == image.folder
-    assert removal.reason == "nobody used it for 30 days."
+    assert removal.reason == "it was not used for 30 days."
     assert not image.folder.exists()
     assert not any((cache.folder / ".work").iterdir())
 
 
-def test_image_that_was_used_lately_stays(cache: Cache) -> None:
+def test_recently_used_image_is_kept(cache: Cache) -> None:
     image = cache.ensure()
     cache.store.close()
     _age(image, days=29)
@@ -115,7 +115,7 @@ def test_opening_an_image_counts_as_use(cache: Cache) -> None:
     assert shown.last_used > NOW - dt.timedelta(days=31)
 
 
-def test_looking_for_an_image_is_no_use(cache: Cache) -> None:
+def test_finding_an_image_does_not_count_as_use(cache: Cache) -> None:
     assert cache.store.find(cache.recipe) is None
     image = cache.ensure()
     cache.store.close()
@@ -132,7 +132,7 @@ def test_damaged_image_is_not_found(cache: Cache) -> None:
     assert cache.store.find(cache.recipe) is None
 
 
-def test_image_in_use_stays_however_old(cache: Cache) -> None:
+def test_old_image_in_use_is_kept(cache: Cache) -> None:
     image = cache.ensure()
     _age(image, days=400)
 
@@ -143,7 +143,7 @@ def test_image_in_use_stays_however_old(cache: Cache) -> None:
     assert [removal.path for removal in _collect(cache)] == [image.folder]
 
 
-def test_parent_stays_for_as_long_as_an_image_lies_on_it(cache: Cache) -> None:
+def test_parent_of_a_kept_image_is_kept(cache: Cache) -> None:
     parent = cache.ensure()
     child = cache.derive(parent, lambda _disk: None)
     cache.store.close()
@@ -156,7 +156,7 @@ def test_parent_stays_for_as_long_as_an_image_lies_on_it(cache: Cache) -> None:
     assert [removal.path for removal in _collect(cache)] == [child.folder, parent.folder]
 
 
-def test_image_that_was_made_again_is_in_use_anew(cache: Cache) -> None:
+def test_rebuilt_image_counts_as_in_use(cache: Cache) -> None:
     image = cache.ensure()
     os.truncate(image.disk, 5)
     cache.ensure()
@@ -165,7 +165,7 @@ def test_image_that_was_made_again_is_in_use_anew(cache: Cache) -> None:
     assert _collect(cache) == []
 
 
-def test_what_a_killed_maker_left_is_removed(cache: Cache) -> None:
+def test_staging_folder_of_a_killed_process_is_removed(cache: Cache) -> None:
     cache.ensure()
     left = cache.folder / ".work" / "node-killed"
     left.mkdir()
@@ -173,13 +173,13 @@ def test_what_a_killed_maker_left_is_removed(cache: Cache) -> None:
 
     (removal,) = _collect(cache)
 
-    assert (removal.path, removal.reason) == (left, "its maker is dead.")
+    assert (removal.path, removal.reason) == (left, "the process that made it is dead.")
     assert not left.exists()
 
 
-def test_kinds_do_not_take_each_others_manifests(cache: Cache) -> None:
+def test_formats_refuse_each_others_manifests(cache: Cache) -> None:
     image = cache.ensure()
 
-    with pytest.raises(Exception, match="is not sound"):
-        STOCK_KIND.read(image.folder)
-    assert KIND.read(image.folder).name == "node"
+    with pytest.raises(Exception, match="is malformed"):
+        CLOUD_IMAGE_FORMAT.read(image.folder)
+    assert IMAGE_FORMAT.read(image.folder).name == "node"

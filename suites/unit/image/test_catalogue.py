@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
-from harness.image.catalogue import Recipe, load_catalogue, read_entry
-from harness.image.commands import input_entries
-from harness.image.signature import read_key
-from harness.image.source import LocalImage, Stock
+from harness.image import FirmwareType
+from harness.image.build.commands import input_entries
+from harness.image.catalogue import Recipe, load_catalogue, read_recipe
+from harness.image.cloud.signature import read_key
+from harness.image.cloud.source import CloudImageRecipe, LocalImage
 from suites.unit.image.cataloguefolder import LICENSED, RECIPE, a_recipe, write_catalogue
-from suites.unit.image.stockfolder import ENTRY, a_stock, write_stock
+from suites.unit.image.cloud_image_folder import (
+    ENTRY,
+    a_cloud_image_recipe,
+    write_cloud_image_recipe,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,12 +50,12 @@ def test_unknown_image_names_the_known_ones(tmp_path: Path) -> None:
         load_catalogue(tmp_path).get("nose")
 
     assert str(refusal.value) == (
-        f"{tmp_path}: There is no image called 'nose'; known are 'node'."
+        f"{tmp_path}: There is no image 'nose' in the catalogue; known are 'node'."
     )
 
 
 def test_empty_catalogue_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"No image recipe \(\*\.yaml\) was found"):
+    with pytest.raises(BadInputError, match=r"There is no image recipe \(\*\.yaml\) in"):
         load_catalogue(tmp_path)
 
 
@@ -106,7 +111,7 @@ SLIPS = [
         instead="kind: bake",
         line=2,
         key="kind",
-        message="'build' or 'url', but the file says 'bake'.",
+        message="'build' or 'url', but the file has 'bake'.",
     ),
     Slip(
         said="node/root",
@@ -134,12 +139,12 @@ SLIPS = [
 
 
 @pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.instead.strip())
-def test_slip_names_file_line_and_key(tmp_path: Path, slip: Slip) -> None:
+def test_invalid_recipe_names_file_line_and_key(tmp_path: Path, slip: Slip) -> None:
     assert slip.said in RECIPE
     file = write_catalogue(tmp_path, recipe=RECIPE.replace(slip.said, slip.instead))
 
     with pytest.raises(BadInputError) as refusal:
-        read_entry(file)
+        read_recipe(file)
 
     assert str(refusal.value).startswith(f"{file}:{slip.line}: key '{slip.key}':")
     assert slip.message in str(refusal.value)
@@ -148,18 +153,18 @@ def test_slip_names_file_line_and_key(tmp_path: Path, slip: Slip) -> None:
 def test_file_name_that_cannot_name_an_image_is_refused(tmp_path: Path) -> None:
     file = write_catalogue(tmp_path, name="My Node")
 
-    with pytest.raises(BadInputError, match="'My Node' cannot name an image"):
-        read_entry(file)
+    with pytest.raises(BadInputError, match="'My Node' is not an image name"):
+        read_recipe(file)
 
 
-def test_key_stays_where_only_the_recipes_comments_and_order_change(tmp_path: Path) -> None:
+def test_key_ignores_comments_and_order_of_the_recipe(tmp_path: Path) -> None:
     key = a_recipe(tmp_path).key(builder="one")
 
     reordered = RECIPE.replace("release: bookworm\n", "") + "# late\nrelease: bookworm\n"
     assert a_recipe(tmp_path, recipe=reordered).key(builder="one") == key
 
 
-def test_key_does_not_depend_on_where_the_catalogue_lies(tmp_path: Path) -> None:
+def test_key_does_not_depend_on_the_catalogues_path(tmp_path: Path) -> None:
     here, there = a_recipe(tmp_path / "here"), a_recipe(tmp_path / "there")
 
     assert here.key(builder="one") == there.key(builder="one")
@@ -213,7 +218,7 @@ def test_key_changes_with_recipe_and_builder(tmp_path: Path) -> None:
     assert len(keys) == 3
 
 
-STOCK_SLIPS = [
+CLOUD_IMAGE_SLIPS = [
     Slip(
         said="folder: {folder}",
         instead="folder: ftp://example.org/",
@@ -229,7 +234,7 @@ STOCK_SLIPS = [
         instead="md5",
         line=8,
         key="sums.algorithm",
-        message="'sha256' or 'sha512', but the file says 'md5'.",
+        message="'sha256' or 'sha512', but the file has 'md5'.",
     ),
     Slip(
         said="keys/publisher.asc",
@@ -262,45 +267,45 @@ STOCK_SLIPS = [
 ]
 
 
-@pytest.mark.parametrize("slip", STOCK_SLIPS, ids=lambda slip: slip.key)
-def test_slip_in_a_stock_entry_names_file_line_and_key(tmp_path: Path, slip: Slip) -> None:
+@pytest.mark.parametrize("slip", CLOUD_IMAGE_SLIPS, ids=lambda slip: slip.key)
+def test_invalid_cloud_image_recipe_names_file_line_and_key(tmp_path: Path, slip: Slip) -> None:
     assert slip.said in ENTRY
     entry = ENTRY.replace(slip.said, slip.instead)
     if slip.key == "digest":
         entry = entry.partition("  file: SHA256SUMS.gpg")[0]
-    file = write_stock(tmp_path, folder="https://example.org/", entry=entry)
+    file = write_cloud_image_recipe(tmp_path, folder="https://example.org/", entry=entry)
 
     with pytest.raises(BadInputError) as refusal:
-        read_entry(file)
+        read_recipe(file)
 
     assert str(refusal.value).startswith(f"{file}:{slip.line}: key '{slip.key}':")
     assert slip.message in str(refusal.value)
 
 
-def test_image_for_which_nothing_but_http_vouches_is_refused(tmp_path: Path) -> None:
+def test_unsigned_image_from_an_http_url_is_refused(tmp_path: Path) -> None:
     unsigned = ENTRY.partition("signature:")[0]
 
     with pytest.raises(BadInputError) as refusal:
-        a_stock(tmp_path, folder="http://example.org/x", entry=unsigned)
+        a_cloud_image_recipe(tmp_path, folder="http://example.org/x", entry=unsigned)
 
     assert str(refusal.value) == (
-        f"{tmp_path / 'tiny.yaml'}: Nothing but the connection vouches for the image 'tiny', so "
-        "that 'http://example.org/x/' cannot be trusted; give a place with https, or the image's "
-        "'signature' or 'digest'."
+        f"{tmp_path / 'tiny.yaml'}: The image 'tiny' has neither 'signature' nor 'digest', so "
+        "'http://example.org/x/' can't be trusted without TLS; use an https URL, or add one of the "
+        "two keys."
     )
-    assert list(a_stock(tmp_path, folder="https://example.org/x", entry=unsigned).places()) == [
-        "https://example.org/x/"
-    ]
+    assert list(
+        a_cloud_image_recipe(tmp_path, folder="https://example.org/x", entry=unsigned).locations()
+    ) == ["https://example.org/x/"]
 
 
-def test_places_are_asked_in_order_and_once(tmp_path: Path) -> None:
-    stock = a_stock(
+def test_locations_are_tried_in_order_and_once(tmp_path: Path) -> None:
+    recipe = a_cloud_image_recipe(
         tmp_path,
         folder="https://one.example.org/x",
         more="mirrors: ['https://two.example.org/x/', 'http://three.example.org/x/']\n",
     )
 
-    assert list(stock.places(["https://two.example.org/x"])) == [
+    assert list(recipe.locations(["https://two.example.org/x"])) == [
         "https://two.example.org/x/",
         "https://one.example.org/x/",
         "http://three.example.org/x/",
@@ -316,7 +321,7 @@ def test_path_names_an_image_that_is_there_already(tmp_path: Path, name: str) ->
 
 #: What the distributions' pages say: cloud-images.ubuntu.com has a folder for each release of a
 #: series, cloud.debian.org one for each build; 'release' and 'latest' lead to the newest.
-OWN_STOCK = {
+OWN_CLOUD_IMAGES = {
     "ubuntu-22.04": (
         "https://cloud-images.ubuntu.com/releases/jammy/release/",
         "ubuntu-22.04-server-cloudimg-amd64.img",
@@ -340,35 +345,35 @@ OWN_STOCK = {
 }
 
 
-def test_driver_and_firmware_of_a_stock_image_reach_it(tmp_path: Path) -> None:
+def test_driver_and_firmware_of_a_cloud_image_reach_it(tmp_path: Path) -> None:
     more = (
         "firmware: uefi\ndriver:\n  repository: mcr.example.org/gpu\n  version: 580.1.2\n"
         '  sha: "2026"\n'
     )
 
-    stock = a_stock(tmp_path, folder="https://example.org/", more=more)
+    recipe = a_cloud_image_recipe(tmp_path, folder="https://example.org/", more=more)
 
-    assert stock.file.firmware == "uefi"
-    assert stock.file.driver is not None
-    assert stock.file.driver.reference == "mcr.example.org/gpu:580.1.2-2026"
+    assert recipe.file.firmware is FirmwareType.UEFI
+    assert recipe.file.driver is not None
+    assert recipe.file.driver.reference == "mcr.example.org/gpu:580.1.2-2026"
 
 
-def test_own_stock_images_lie_where_their_distributions_put_them() -> None:
+def test_own_cloud_images_lie_where_their_distributions_put_them() -> None:
     entries = load_catalogue(REPOSITORY / "images").entries
 
     assert {
         name: (entry.file.folder, entry.file.file, entry.file.sums.file)
         for name, entry in entries.items()
-        if isinstance(entry, Stock)
-    } == OWN_STOCK
+        if isinstance(entry, CloudImageRecipe)
+    } == OWN_CLOUD_IMAGES
 
 
-def test_key_of_each_own_stock_image_has_the_fingerprint_that_its_entry_names() -> None:
+def test_key_of_each_own_cloud_image_has_the_fingerprint_that_its_recipe_names() -> None:
     """The fingerprint of a version 4 key is the SHA-1 of its first packet (RFC 9580, 5.5.4)."""
     signed = [
         entry
         for entry in load_catalogue(REPOSITORY / "images").entries.values()
-        if isinstance(entry, Stock) and entry.file.signature is not None
+        if isinstance(entry, CloudImageRecipe) and entry.file.signature is not None
     ]
 
     assert {entry.name for entry in signed} == {"ubuntu-22.04", "ubuntu-24.04"}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.artifact_cache.manifest import facts_of
 from harness.image import ImageDamagedError
-from harness.image.manifest import KIND, Manifest
-from harness.published.kind import facts_of
+from harness.image.manifest import IMAGE_FORMAT, Manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,24 +33,24 @@ def manifest(tmp_path: Path) -> Manifest:
         driver=None,
         files=facts_of(tmp_path, ["disk.qcow2", "kernels/6.1/vmlinuz"]),
     )
-    KIND.write(tmp_path, published)
+    IMAGE_FORMAT.write(tmp_path, published)
     return published
 
 
-def test_manifest_is_read_as_it_was_written(tmp_path: Path, manifest: Manifest) -> None:
-    assert KIND.read(tmp_path) == manifest
+def test_manifest_round_trips(tmp_path: Path, manifest: Manifest) -> None:
+    assert IMAGE_FORMAT.read(tmp_path) == manifest
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "has no readable manifest"),
-        ("", "is not sound"),
-        ('{"schema": 1, "name": "node"', "is not sound"),
-        ('{"schema": 2}', "is not sound"),
+        ("", "is malformed"),
+        ('{"schema": 1, "name": "node"', "is malformed"),
+        ('{"schema": 2}', "is malformed"),
     ],
 )
-def test_manifest_that_is_not_sound_is_refused(
+def test_malformed_manifest_is_refused(
     tmp_path: Path, manifest: Manifest, content: str | None, message: str
 ) -> None:
     assert manifest.name == "node"
@@ -59,19 +59,19 @@ def test_manifest_that_is_not_sound_is_refused(
         (tmp_path / "manifest.json").write_text(content)
 
     with pytest.raises(ImageDamagedError, match=message):
-        KIND.read(tmp_path)
+        IMAGE_FORMAT.read(tmp_path)
 
 
 def test_whole_image_is_accepted(tmp_path: Path, manifest: Manifest) -> None:
-    KIND.check_sizes(tmp_path, manifest)
-    KIND.check_digests(tmp_path, manifest)
+    IMAGE_FORMAT.check_structure(tmp_path, manifest)
+    IMAGE_FORMAT.check_digests(tmp_path, manifest)
 
 
 def test_truncated_disk_is_refused(tmp_path: Path, manifest: Manifest) -> None:
     os.truncate(tmp_path / "disk.qcow2", 10)
 
     with pytest.raises(ImageDamagedError) as refusal:
-        KIND.check_sizes(tmp_path, manifest)
+        IMAGE_FORMAT.check_structure(tmp_path, manifest)
 
     assert str(refusal.value) == (
         f"The image's file '{tmp_path / 'disk.qcow2'}' has 10 bytes, but {len(DISK)} were "
@@ -83,21 +83,21 @@ def test_missing_kernel_is_refused(tmp_path: Path, manifest: Manifest) -> None:
     (tmp_path / "kernels/6.1/vmlinuz").unlink()
 
     with pytest.raises(ImageDamagedError, match="vmlinuz' is missing"):
-        KIND.check_sizes(tmp_path, manifest)
+        IMAGE_FORMAT.check_structure(tmp_path, manifest)
 
 
-def test_disk_that_is_no_qcow2_is_refused(tmp_path: Path, manifest: Manifest) -> None:
+def test_disk_that_is_not_qcow2_is_refused(tmp_path: Path, manifest: Manifest) -> None:
     (tmp_path / "disk.qcow2").write_bytes(bytes(len(DISK)))
 
-    with pytest.raises(ImageDamagedError, match="does not begin as qcow2 does"):
-        KIND.check_sizes(tmp_path, manifest)
+    with pytest.raises(ImageDamagedError, match="is not a qcow2 file"):
+        IMAGE_FORMAT.check_structure(tmp_path, manifest)
 
 
 def test_single_changed_byte_is_refused(tmp_path: Path, manifest: Manifest) -> None:
     (tmp_path / "disk.qcow2").write_bytes(DISK[:-1] + b"!")
 
     with pytest.raises(ImageDamagedError, match=r"has the digest \w{16}…, but \w{16}… was"):
-        KIND.check_digests(tmp_path, manifest)
+        IMAGE_FORMAT.check_digests(tmp_path, manifest)
 
 
 def test_digests_are_trusted_only_while_the_files_look_the_same(
@@ -105,18 +105,18 @@ def test_digests_are_trusted_only_while_the_files_look_the_same(
 ) -> None:
     disk = tmp_path / "disk.qcow2"
     before = disk.stat()
-    assert not KIND.is_stamped(tmp_path, manifest)
+    assert not IMAGE_FORMAT.is_verified_since_boot(tmp_path, manifest)
 
-    KIND.check_digests(tmp_path, manifest)
-    assert KIND.is_stamped(tmp_path, manifest)
+    IMAGE_FORMAT.check_digests(tmp_path, manifest)
+    assert IMAGE_FORMAT.is_verified_since_boot(tmp_path, manifest)
 
     disk.write_bytes(DISK[:-1] + b"!")
     os.utime(disk, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert not KIND.is_stamped(tmp_path, manifest)
+    assert not IMAGE_FORMAT.is_verified_since_boot(tmp_path, manifest)
 
 
 @pytest.mark.parametrize("stamp", ["", "[]", "{}"])
 def test_broken_stamp_counts_as_none(tmp_path: Path, manifest: Manifest, stamp: str) -> None:
     (tmp_path / "verified.json").write_text(stamp)
 
-    assert not KIND.is_stamped(tmp_path, manifest)
+    assert not IMAGE_FORMAT.is_verified_since_boot(tmp_path, manifest)

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 from harness.gpu.transport import Transport
 from harness.machine.accelerator import AcceleratorChoice
-from harness.machine.direct import state_argv
-from harness.machine.qemu import QemuMachine
-from harness.machine.spec import Accelerator
+from harness.machine.description.spec import Accelerator
+from harness.machine.qemu.driver import state_argv
+from harness.machine.qemu.machine import QemuMachine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from harness.gpu import GpuAttachment
-    from harness.machine.spec import MachineSpec
+    from harness.machine.description.spec import MachineSpec
+    from harness.settings import AcceleratorOption
 
 
 class StuckDriver:
@@ -26,8 +27,8 @@ class StuckDriver:
     def __init__(self, *, has_threads: bool = False) -> None:
         self._has_threads = has_threads
 
-    def choose_accelerator(self, choice: str) -> AcceleratorChoice:
-        return AcceleratorChoice(accelerator=Accelerator.TCG, reason=f"'{choice}' was asked for")
+    def choose_accelerator(self, option: AcceleratorOption) -> AcceleratorChoice:
+        return AcceleratorChoice(accelerator=Accelerator.TCG, reason=f"'{option}' was asked for")
 
     def transport(self, accelerator: Accelerator) -> Transport:
         del accelerator

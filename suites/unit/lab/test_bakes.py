@@ -11,23 +11,21 @@ import pytest
 from harness.cloudinit import EXIT_CODE_PATH
 from harness.errors import BadInputError, HarnessError
 from harness.image import DriverImage
-from harness.image.derived import DerivedStore
+from harness.image.cloud.derived_images import DerivedStore
 from harness.image.store import ImageStore
 from harness.lab import Lab
-from harness.lab.bakes import bake_node, bake_stock, write_alone
+from harness.lab.bakes import bake_cloud_image, bake_node, write_standalone
 from harness.payload import Payload
 from harness.provisioning.command import CommandResult, LocalRunner
 from suites.unit.evidence.folders import EvidenceFolder
-from suites.unit.lab.test_lab import lab as lab  # noqa: PLC0414 - a fixture of that module's
-from suites.unit.lab.test_node import an_image
-from suites.unit.lab.test_stock import a_stock_image
+from suites.unit.lab.builders import a_cloud_image, an_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from harness.evidence import Evidence
-    from harness.image import StockImage
+    from harness.image import CloudImage
     from harness.lab.node import NodeRequest
 
 
@@ -48,7 +46,7 @@ class _BakingNode:
         made = EvidenceFolder(folder).outcome(error="no headers for 6.1.0-56")
         return made.file(EXIT_CODE_PATH, f"{self.exit_code}\n").evidence
 
-    def salvage(self) -> Evidence:
+    def collect_available(self) -> Evidence:
         return EvidenceFolder(self.folder).file("/proc/uptime", "never").evidence
 
     def power_off(self) -> None:
@@ -102,7 +100,7 @@ def test_bake_that_fails_says_why_and_keeps_its_evidence(
         bake(84)
 
     assert str(failure.value) == (
-        "The bake of 'debian-12' ended with 84: no headers for 6.1.0-56. The evidence lies in "
+        "The bake of 'debian-12' ended with 84: no headers for 6.1.0-56. The evidence is in "
         f"'{kept}'."
     )
     assert any(kept.rglob("*"))
@@ -113,7 +111,7 @@ def test_bake_that_never_ends_keeps_what_can_be_had(
 ) -> None:
     kept = tmp_path / "evidence/bake"
 
-    with pytest.raises(HarnessError, match=rf"did not finish.* The evidence lies in '{kept}'"):
+    with pytest.raises(HarnessError, match=rf"did not finish.* The evidence is in '{kept}'"):
         bake(None)
 
     assert (kept / "files/proc/uptime").read_text() == "never"
@@ -121,19 +119,19 @@ def test_bake_that_never_ends_keeps_what_can_be_had(
 
 @pytest.fixture
 def parts_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, str]]:
-    """Return what a bake of the stock image is keyed by, without baking it."""
+    """Return what a bake of the cloud image is keyed by, without baking it."""
     asked: list[Mapping[str, str]] = []
 
     def bake(
-        _store: DerivedStore, image: StockImage, parts: Mapping[str, str], *_: object, **__: object
-    ) -> StockImage:
+        _store: DerivedStore, image: CloudImage, parts: Mapping[str, str], *_: object, **__: object
+    ) -> CloudImage:
         asked.append(parts)
         return image
 
     monkeypatch.setattr(DerivedStore, "bake", bake)
 
     def bake_it(lab: Lab, *, driver: DriverImage | None = None) -> Mapping[str, str]:
-        bake_stock(lab, a_stock_image(), driver=driver)
+        bake_cloud_image(lab, a_cloud_image(), driver=driver)
         return asked[-1]
 
     return bake_it
@@ -154,7 +152,7 @@ def test_bake_with_another_driver_payload_or_request_is_another(
     assert [parts for parts in bakes if bakes.count(parts) > 1] == []
 
 
-def test_driver_that_is_asked_for_comes_before_that_of_the_entry(
+def test_requested_driver_overrides_that_of_the_entry(
     lab: Lab, parts_of: Callable[..., Mapping[str, str]]
 ) -> None:
     driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
@@ -165,21 +163,21 @@ def test_driver_that_is_asked_for_comes_before_that_of_the_entry(
 
 def test_bake_without_a_driver_is_refused(lab: Lab) -> None:
     with pytest.raises(BadInputError, match="Nothing says which driver to bake"):
-        bake_stock(lab, a_stock_image(driver=None))
+        bake_cloud_image(lab, a_cloud_image(driver=None))
 
 
 def test_place_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.qcow2").write_text("mine")
 
     with pytest.raises(BadInputError, match="There is such a file already"):
-        write_alone(a_stock_image(), tmp_path / "mine.qcow2")
+        write_standalone(a_cloud_image(), tmp_path / "mine.qcow2")
 
     assert (tmp_path / "mine.qcow2").read_text() == "mine"
 
 
 def test_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"could not be written there \(No such file"):
-        write_alone(a_stock_image(), tmp_path / "absent" / "mine.qcow2")
+        write_standalone(a_cloud_image(), tmp_path / "absent" / "mine.qcow2")
 
 
 def test_disk_that_cannot_be_converted_leaves_nothing(
@@ -197,6 +195,6 @@ def test_disk_that_cannot_be_converted_leaves_nothing(
     monkeypatch.setattr(LocalRunner, "run", refuse)
 
     with pytest.raises(HarnessError, match="No space left on device"):
-        write_alone(a_stock_image(), tmp_path / "mine.qcow2")
+        write_standalone(a_cloud_image(), tmp_path / "mine.qcow2")
 
     assert list(tmp_path.iterdir()) == []

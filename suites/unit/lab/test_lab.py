@@ -1,4 +1,4 @@
-"""A lab on hosts that lack something, and one that is abandoned."""
+"""A lab on hosts that lack something, and one whose machines are killed."""
 
 from __future__ import annotations
 
@@ -9,66 +9,28 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import pytest
 
 from harness.errors import BadInputError, HarnessError, RequirementError
-from harness.image.store import ImageStore
-from harness.lab import Lab, open_lab
-from harness.lab.layers import BuiltOrigin, booted
+from harness.image import FirmwareType
+from harness.lab import Lab
+from harness.lab.cloud_images import CloudImageBoot
 from harness.lab.machine import LabMachine
-from harness.lab.stock import StockBoot
-from harness.machine.accelerator import AcceleratorChoice
-from harness.machine.broker import Broker
-from harness.machine.spec import Accelerator
-from harness.machine.ssh import SshIdentity
-from harness.payload import Payload
+from harness.lab.saved_states import BuiltImageSource, booted
 from harness.provisioning.wait import WaitTimeoutError
 from harness.settings import Settings
 from suites.unit.evidence.folders import EvidenceFolder
-from suites.unit.image.stockfolder import DIGEST, IMAGE
-from suites.unit.lab.drivers import StuckDriver
-from suites.unit.lab.test_node import a_request, an_image
-from suites.unit.machine.test_broker import ROOM, Host, at_once, mib
+from suites.unit.image.cloud_image_folder import DIGEST, IMAGE
+from suites.unit.lab.builders import a_request, an_image, ignore_event
+from suites.unit.machine.capacity.builders import CAPACITY, FakeHost, at_once, mib
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.image import ImageEvent
     from harness.lab.node import Node
 
 
-def ignore(_: ImageEvent) -> None:
-    return
-
-
-@pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    folder = tmp_path / "run"
-    keys = tmp_path / "keys"
-    for each in (folder, keys):
-        each.mkdir()
-    for name in ("user.pub", "host", "host.pub"):
-        (keys / name).touch()
-    monkeypatch.setattr(ImageStore, "create_overlay", lambda _, __, at, **___: at.touch())
-    return Lab(
-        settings=Settings(
-            cache=tmp_path,
-            machine_start="cold",
-            evidence_folder=tmp_path / "evidence",
-            qemu="qemu-that-is-not-there",
-        ),
-        folder=folder,
-        driver=StuckDriver(),
-        accelerator=AcceleratorChoice(accelerator=Accelerator.TCG, reason=""),
-        payload=Payload(content=b"", digest="0" * 64),
-        agent_program=Payload(content=b"", digest="1" * 64),
-        broker=Broker(tmp_path / "room"),
-        identity=SshIdentity(folder=keys),
-        listener=ignore,
-    )
-
-
-def test_host_without_qemu_is_told_before_anything_is_built(tmp_path: Path) -> None:
+def test_missing_qemu_is_reported_before_anything_is_built(tmp_path: Path) -> None:
     settings = Settings(cache=tmp_path / "cache", qemu="qemu-that-is-not-there")
 
-    with pytest.raises(RequirementError, match="no QEMU"), open_lab(settings, ignore):
+    with pytest.raises(RequirementError, match="no QEMU"), Lab.open(settings, ignore_event):
         pass
 
     assert list(tmp_path.iterdir()) == []
@@ -78,7 +40,7 @@ def test_host_without_space_boots_nothing(lab: Lab, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1023 << 20))
 
     with (
-        pytest.raises(RequirementError, match=r"may take 1024 MiB.*1023 MiB left.*XDG_CACHE"),
+        pytest.raises(RequirementError, match=r"may need 1024 MiB.*1023 MiB left.*XDG_CACHE"),
         lab.boot(a_request()),
     ):
         pass
@@ -100,43 +62,55 @@ def test_node_that_does_not_start_leaves_its_console_alone(
 
     assert list(lab.folder.iterdir()) == []
     (kept,) = (tmp_path / "evidence/starts").iterdir()
-    assert str(failure.value) == f"It did not boot. The evidence lies in '{kept}'."
+    assert str(failure.value) == f"It did not boot. The evidence is in '{kept}'."
     assert (kept / "host/serial.log").read_text() == "Kernel panic"
 
 
 @pytest.mark.parametrize(
-    ("trouble", "is_abandoned"),
+    ("error", "is_ending"),
     [
         (RequirementError("There is no QEMU; install it."), False),
         (BadInputError("There is no such GPU.", source="test.py"), False),
         (HarnessError("QEMU was killed."), True),
     ],
-    ids=["host", "input", "abandoned"],
+    ids=["host", "input", "ending"],
 )
-def test_machine_that_nobody_can_start_keeps_no_evidence(
+def test_machine_that_can_not_start_keeps_no_evidence(
     lab: Lab,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    trouble: HarnessError,
-    is_abandoned: bool,
+    error: HarnessError,
+    is_ending: bool,
 ) -> None:
     def fail(machine: LabMachine) -> NoReturn:
         (machine.folder / "serial.log").write_text("")
-        if is_abandoned:
-            lab.abandon()
-        raise trouble
+        if is_ending:
+            lab.kill_machines()
+        raise error
 
     monkeypatch.setattr(LabMachine, "_start", fail)
 
     with pytest.raises(HarnessError) as failure, lab.boot(a_request()):
         pass
 
-    assert failure.value is trouble
-    assert trouble.evidence is None
+    assert failure.value is error
+    assert error.evidence is None
     assert not (tmp_path / "evidence").exists()
 
 
-def test_abandoned_lab_ends_its_machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["../up", "a b", ""])
+def test_invalid_machine_name_is_refused_before_anything_is_created(lab: Lab, name: str) -> None:
+    with (
+        pytest.raises(BadInputError, match="is not a machine name"),
+        lab.boot(a_request(name=name)),
+    ):
+        pass
+
+    assert list(lab.folder.iterdir()) == []
+    assert not (lab.folder.parent / "up").exists()
+
+
+def test_ending_lab_kills_its_machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[str] = []
 
     def start(machine: LabMachine) -> None:
@@ -148,52 +122,55 @@ def test_abandoned_lab_ends_its_machines(lab: Lab, monkeypatch: pytest.MonkeyPat
         pass
 
     with lab.boot(a_request(name="first")), lab.boot(a_request(name="second")):
-        lab.abandon()
+        lab.kill_machines()
 
     assert sorted(killed) == ["first", "second"]
 
 
-def test_abandoned_lab_boots_nothing_more(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ending_lab_boots_nothing_more(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LabMachine, "_start", lambda _: None)
-    lab.abandon()
-
-    with pytest.raises(HarnessError, match="'node' is not wanted"), lab.boot(a_request()):
-        pass
-
-    assert list(lab.folder.iterdir()) == []
-
-
-def test_abandoned_lab_waits_for_no_room(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("harness.lab.machine._ROOM_S", 5)
-    host = Host(tmp_path)
-    told: list[str] = []
-
-    def abandon(sentence: str) -> None:
-        told.append(sentence)
-        lab.abandon()
-
-    equipment = replace(lab.machines._equipment, broker=host.broker(2), tell=abandon)
-    monkeypatch.setattr(lab.machines, "_equipment", equipment)
+    lab.kill_machines()
 
     with (
-        at_once(host.broker(1), "another run", mib(ROOM.memory_mib)),
-        pytest.raises(HarnessError, match=r"^Machine 'node' is not wanted any more"),
+        pytest.raises(HarnessError, match="'node' is not started: the run is being ended"),
         lab.boot(a_request()),
     ):
         pass
 
-    assert len(told) == 1
     assert list(lab.folder.iterdir()) == []
 
 
-def test_abandoned_lab_makes_no_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BuiltOrigin, "disk_sha256", lambda _: "2" * 64)
-    lab.abandon()
+def test_ending_lab_waits_for_no_capacity(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.lab.machine._CAPACITY_S", 5)
+    host = FakeHost(tmp_path)
+    reports: list[str] = []
 
-    with pytest.raises(HarnessError, match=r"^No machine is wanted any more"):
-        lab.hold(booted(an_image()))
+    def kill_machines(sentence: str) -> None:
+        reports.append(sentence)
+        lab.kill_machines()
+
+    services = replace(lab.machines._services, broker=host.broker(2), report=kill_machines)
+    monkeypatch.setattr(lab.machines, "_services", services)
+
+    with (
+        at_once(host.broker(1), "another run", mib(CAPACITY.memory_mib)),
+        pytest.raises(HarnessError, match=r"^Machine 'node' was killed by the end of the run"),
+        lab.boot(a_request()),
+    ):
+        pass
+
+    assert len(reports) == 1
+    assert list(lab.folder.iterdir()) == []
+
+
+def test_ending_lab_makes_no_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BuiltImageSource, "disk_sha256", lambda _: "2" * 64)
+    lab.kill_machines()
+
+    with pytest.raises(HarnessError, match=r"^The run is being ended"):
+        lab.ensure_checkpoint(booted(an_image()))
 
     assert lab.checkpoints.ls() == []
 
@@ -201,29 +178,29 @@ def test_abandoned_lab_makes_no_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyP
 def test_evidence_is_kept_where_people_look(lab: Lab, tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path / "gathered").file("/x", "1").evidence
 
-    kept = lab.keep(evidence, "demo/fast-path")
+    kept = lab.save_evidence(evidence, "demo/fast-path")
 
     assert kept == tmp_path / "evidence/demo/fast-path"
     assert (kept / "files/x").read_text() == "1"
 
 
-def test_evidence_that_cannot_be_kept_is_told_and_hides_no_other_trouble(
+def test_evidence_that_can_not_be_kept_is_reported_and_hides_no_other_error(
     lab: Lab, tmp_path: Path
 ) -> None:
-    told: list[str] = []
+    reports: list[str] = []
     (tmp_path / "evidence").write_text("a file")
     evidence = EvidenceFolder(tmp_path / "gathered").file("/x", "1").evidence
-    node = SimpleNamespace(salvage=lambda: evidence, request=a_request())
-    lab = replace(lab, listener=lambda event: told.append(event.message))
+    node = SimpleNamespace(collect_available=lambda: evidence, request=a_request())
+    lab = replace(lab, listener=lambda event: reports.append(event.message))
 
-    assert lab.salvage(cast("Node", node), "demo/node") is None
+    assert lab.try_save_evidence(cast("Node", node), "demo/node") is None
 
-    (sentence,) = told
+    (sentence,) = reports
     assert "the evidence of 'node' could not be kept" in sentence
 
 
 @pytest.mark.parametrize(
-    ("trouble", "words"),
+    ("error", "words"),
     [
         (HarnessError("It did not boot."), "It did not boot."),
         (WaitTimeoutError("apt was awaited for 60 s."), "apt was awaited for 60 s."),
@@ -231,32 +208,32 @@ def test_evidence_that_cannot_be_kept_is_told_and_hides_no_other_trouble(
     ],
     ids=["harness", "wait", "assertion"],
 )
-def test_layer_that_cannot_be_made_keeps_its_console(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception, words: str
+def test_saved_state_that_cannot_be_made_keeps_its_console(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
     """Whatever its maker raised: people write those."""
 
     def make(machine: LabMachine) -> NoReturn:
         (machine.folder / "serial.log").write_text("Kernel panic")
-        raise trouble
+        raise error
 
-    monkeypatch.setattr("harness.lab.templates._reserve", lambda *_: None)
+    monkeypatch.setattr("harness.lab.checkpoint_builder._reserve", lambda *_: None)
     monkeypatch.setattr(LabMachine, "_start", lambda _: None)
-    monkeypatch.setattr(BuiltOrigin, "disk_sha256", lambda _: "0" * 64)
-    monkeypatch.setattr(BuiltOrigin, "settle", staticmethod(make))
-    layer = booted(an_image())
+    monkeypatch.setattr(BuiltImageSource, "disk_sha256", lambda _: "0" * 64)
+    monkeypatch.setattr(BuiltImageSource, "wait_until_booted", staticmethod(make))
+    saved_state = booted(an_image())
 
     with pytest.raises(HarnessError) as failure:
-        lab.hold(layer)
+        lab.ensure_checkpoint(saved_state)
 
-    kept = tmp_path / "evidence/layers" / layer.name
+    kept = tmp_path / "evidence/saved-states" / saved_state.name
     assert str(failure.value) == (
-        f"The layer '{layer.name}' could not be made. {words} The evidence lies in '{kept}'."
+        f"The saved state '{saved_state.name}' could not be made. {words} The evidence is in '{kept}'."
     )
     assert (kept / "host/serial.log").read_text() == "Kernel panic"
 
 
-def test_host_that_lacks_what_a_layer_needs_is_told_as_such(
+def test_missing_requirement_of_a_saved_state_is_a_requirement_error(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a test is skipped for it, where tests are."""
@@ -264,50 +241,53 @@ def test_host_that_lacks_what_a_layer_needs_is_told_as_such(
     def refuse(_: LabMachine) -> NoReturn:
         raise RequirementError("There is no QEMU; install it.")
 
-    monkeypatch.setattr("harness.lab.templates._reserve", lambda *_: None)
+    monkeypatch.setattr("harness.lab.checkpoint_builder._reserve", lambda *_: None)
     monkeypatch.setattr(LabMachine, "_start", refuse)
-    monkeypatch.setattr(BuiltOrigin, "disk_sha256", lambda _: "0" * 64)
+    monkeypatch.setattr(BuiltImageSource, "disk_sha256", lambda _: "0" * 64)
 
     with pytest.raises(RequirementError, match=r"^There is no QEMU; install it\.$"):
-        lab.hold(booted(an_image()))
+        lab.ensure_checkpoint(booted(an_image()))
 
     assert not (tmp_path / "evidence").exists()
 
 
-def test_stock_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
+def test_cloud_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "our.qcow2").write_bytes(IMAGE)
 
-    image = lab.stock_image(str(tmp_path / "our.qcow2"))
+    image = lab.cloud_image(str(tmp_path / "our.qcow2"))
 
     assert (image.name, image.digest) == ("our", f"sha256:{DIGEST}")
 
 
-def test_recipe_is_no_stock_image_and_stock_image_no_node(lab: Lab) -> None:
+def test_recipe_and_cloud_image_are_not_confused(lab: Lab) -> None:
     with pytest.raises(BadInputError, match="'debian-12' is built from a recipe"):
-        lab.stock_image("debian-12")
-    with pytest.raises(BadInputError, match=r"'ubuntu-24\.04' is a stock image"):
+        lab.cloud_image("debian-12")
+    with pytest.raises(BadInputError, match=r"'ubuntu-24\.04' is a cloud image"):
         lab.node_image("ubuntu-24.04")
 
 
-def test_stock_machine_that_does_not_start_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
+def test_cloud_image_machine_that_does_not_start_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "our.qcow2").write_bytes(IMAGE)
-    image = lab.stock_image(str(tmp_path / "our.qcow2"))
+    image = lab.cloud_image(str(tmp_path / "our.qcow2"))
 
-    with pytest.raises(RequirementError, match="qemu-that-is-not-there"), lab.boot_stock(image):
+    with (
+        pytest.raises(RequirementError, match="qemu-that-is-not-there"),
+        lab.boot_cloud_image(image),
+    ):
         pass
 
     assert list(lab.folder.iterdir()) == []
 
 
-def test_host_without_ovmf_is_told_what_to_install(
+def test_missing_uefi_firmware_is_reported_with_the_package(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.lab.stock._OVMF", tmp_path / "OVMF")
+    monkeypatch.setattr("harness.machine.uefi_firmware.descriptor_folders", lambda: [tmp_path])
     (tmp_path / "our.qcow2").write_bytes(IMAGE)
-    image = lab.stock_image(str(tmp_path / "our.qcow2"))
+    image = lab.cloud_image(str(tmp_path / "our.qcow2"))
 
     with (
         pytest.raises(RequirementError, match="apt-get install --no-install-recommends ovmf"),
-        lab.boot_stock(image, StockBoot(firmware="uefi")),
+        lab.boot_cloud_image(image, CloudImageBoot(firmware=FirmwareType.UEFI)),
     ):
         pass

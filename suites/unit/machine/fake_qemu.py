@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ class FakeQemu:
     """Speaks QMP as far as a session needs it; every command is answered with what was scripted.
 
     `silent` names commands that never get an answer. A command "quit" makes it hang up at once.
+    `descriptors` are the files, by device and inode, whose descriptors came with a command.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class FakeQemu:
     ) -> None:
         self.ours, self._theirs = socket.socketpair()
         self.commands: list[Mapping[str, object]] = []
+        self.descriptors: list[tuple[int, int]] = []
         self._answers = {"qmp_capabilities": {"return": {}}, **(answers or {})}
         self._silent = silent
         self._greets = greets
@@ -92,7 +95,7 @@ class FakeQemu:
     def _received(self) -> Iterator[Mapping[str, object]]:
         """Yield commands; like QEMU, go by the end of a JSON text and not by lines."""
         text, decoder = "", json.JSONDecoder()
-        while chunk := self._theirs.recv(65536):
+        while chunk := self._receive():
             text = (text + chunk.decode()).lstrip()
             while text:
                 try:
@@ -101,3 +104,12 @@ class FakeQemu:
                     break
                 text = text[end:].lstrip()
                 yield command
+
+    def _receive(self) -> bytes:
+        """Receive bytes, and record which files the descriptors beside them refer to."""
+        chunk, descriptors, _, _ = socket.recv_fds(self._theirs, 65536, 1)
+        for descriptor in descriptors:
+            status = os.fstat(descriptor)
+            self.descriptors.append((status.st_dev, status.st_ino))
+            os.close(descriptor)
+        return chunk

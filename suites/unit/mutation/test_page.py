@@ -1,4 +1,4 @@
-"""The page of survivors is one that the run can read, and speaks of functions that are there."""
+"""The table of survivors can be parsed, and names functions that exist."""
 
 from __future__ import annotations
 

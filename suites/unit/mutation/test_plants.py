@@ -1,4 +1,4 @@
-"""The planted bugs fit the sources as they are now."""
+"""The planted bugs apply to the current sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tool says, read and judged."""
+"""Parsing and evaluation of the results of mutmut."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.provisioning.command import CommandResult
-from harness.shell.mocks import ScriptedRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from suites.fakes.clock import FakeClock
 from suites.mutation.tool import (
     SURVIVORS_PAGE,
     Mutant,
@@ -24,7 +25,6 @@ from suites.mutation.tool import (
     run_tool,
     try_mutants,
 )
-from suites.unit.provisioning.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -117,16 +117,16 @@ def test_survivors_are_listed_as_the_page_has_them(
     ]
 
 
-def test_tool_that_left_nothing_gave_no_answer(tmp_path: Path) -> None:
+def test_run_without_results_raises_an_error(tmp_path: Path) -> None:
     argv = ("env", "--chdir", str(tmp_path), sys.executable, "-m", "mutmut")
     with (
         ScriptedRunner().expect([*argv, "results", "--all", "true"]) as runner,
-        pytest.raises(ToolError, match=r"^mutmut left no results"),
+        pytest.raises(ToolError, match=r"^There are no results of mutmut"),
     ):
         judge(tmp_path, tmp_path / "page.md", runner)
 
 
-def test_row_that_nothing_survived_for_is_said(
+def test_listed_mutant_that_did_not_survive_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = "| `a.f` | `1` becomes `2` | It was the same. |"
@@ -135,11 +135,11 @@ def test_row_that_nothing_survived_for_is_said(
     with script(tmp_path, RESULTS + f"    {KILLED}: killed\n" * 9) as runner:
         assert judge(tmp_path, tmp_path / "page.md", runner) == 0
 
-    said = "page.md lists what did not survive: `a.f` | `1` becomes `2`"
+    said = "page.md lists a mutant that did not survive: `a.f` | `1` becomes `2`"
     assert said in capsys.readouterr().out.splitlines()
 
 
-def test_run_that_was_stopped_is_no_answer(tmp_path: Path) -> None:
+def test_stopped_run_raises_an_error(tmp_path: Path) -> None:
     argv = ("env", "--chdir", str(tmp_path), sys.executable, "-m", "mutmut")
     results = f"    {KILLED}: killed\n    {SURVIVOR}: not checked\n"
     with (
@@ -153,7 +153,7 @@ def test_run_that_was_stopped_is_no_answer(tmp_path: Path) -> None:
 
 
 class FakeMutmut:
-    """A mutmut process that ends at a time, and says what it is told on the way."""
+    """A fake mutmut process that ends at a given time and prints scripted lines."""
 
     pid = 4711
 
@@ -196,7 +196,7 @@ class FakeMutmut:
         self.is_killed = True
 
 
-def test_tool_tells_once_a_minute_how_far_it_is(
+def test_progress_is_printed_once_a_minute(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = FakeClock()
@@ -240,7 +240,7 @@ def test_interrupt_ends_the_tool_and_its_children(
 
 
 class Answers:
-    """A runner for which mutmut tells of one survivor among ten."""
+    """A runner with results of mutmut: one survivor among ten mutants."""
 
     def run(
         self,
@@ -262,7 +262,7 @@ def run_in(
     monkeypatch: pytest.MonkeyPatch,
     try_all: Callable[[Path, int], None] = lambda _top, _children: None,
 ) -> int:
-    """Run the tool on a repository, with folders of its own beside it."""
+    """Run the tool on a repository, with its own temporary folders."""
     copies = repository.parent / "copies"
     copies.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(copies))
@@ -284,7 +284,7 @@ def test_good_run_leaves_nothing(repository: Path, monkeypatch: pytest.MonkeyPat
     assert list(repository.parent.glob("copies/*")) == []
 
 
-def test_copy_stays_for_a_look_at_unknown_survivors(
+def test_copy_is_kept_if_there_are_unlisted_survivors(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (repository / SURVIVORS_PAGE).unlink()
@@ -294,11 +294,11 @@ def test_copy_stays_for_a_look_at_unknown_survivors(
     (copy,) = repository.parent.glob("copies/*")
     assert (copy / "harness").is_dir()
     assert capsys.readouterr().out.splitlines()[-1] == (
-        f"The mutants stay in '{copy}'; there, 'python -m mutmut show NAME' shows one."
+        f"The mutants are kept in '{copy}'; run 'python -m mutmut show NAME' there to see one."
     )
 
 
-def test_copy_stays_where_the_tool_failed(
+def test_copy_is_kept_if_the_tool_fails(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_top: Path, _children: int) -> None:
@@ -308,4 +308,4 @@ def test_copy_stays_where_the_tool_failed(
         run_in(repository, monkeypatch, fail)
 
     (copy,) = repository.parent.glob("copies/*")
-    assert re.search(rf"^The mutants stay in '{copy}'", capsys.readouterr().out)
+    assert re.search(rf"^The mutants are kept in '{copy}'", capsys.readouterr().out)

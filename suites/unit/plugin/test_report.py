@@ -24,7 +24,7 @@ def test_plain_ids_stay_readable(node_id: str, name: str) -> None:
     assert folder_name(node_id) == name
 
 
-def test_at_sign_within_a_parameter_stays() -> None:
+def test_at_sign_within_a_parameter_is_kept() -> None:
     assert folder_name("t.py::t[a@b]") != folder_name("t.py::t[a]")
 
 
@@ -37,7 +37,7 @@ def test_at_sign_within_a_parameter_stays() -> None:
         ("t.py::t[" + "x" * 200 + "1]", "t.py::t[" + "x" * 200 + "2]"),
     ],
 )
-def test_ids_that_would_look_alike_are_told_apart(first: str, second: str) -> None:
+def test_similar_node_ids_get_different_folders(first: str, second: str) -> None:
     assert folder_name(first) != folder_name(second)
 
 

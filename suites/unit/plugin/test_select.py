@@ -1,4 +1,4 @@
-"""What markers say is read as data."""
+"""Markers are parsed as data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_marker_of_the_module_counts_for_its_tests(request: pytest.FixtureReques
 
 
 @pytest.mark.gpu_script("gpu1", xids=(48,), mig_needs_reset=True)
-def test_each_gpu_has_a_script_of_its_own(request: pytest.FixtureRequest) -> None:
+def test_each_gpu_has_its_own_script(request: pytest.FixtureRequest) -> None:
     assert gpu_scripts(request.node) == {
         "gpu0": GpuScript(is_dead=True),
         "gpu1": GpuScript(xids=(48,), mig_needs_reset=True),

@@ -1,4 +1,4 @@
-"""Fixtures of this room: a simulated node and a way to run commands on it."""
+"""Fixtures for provisioning: a simulated node, and a way to run commands on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_disk() -> Iterator[None]:
-    """Leave out the wait for the disk: no test here could see a file that power failure ate."""
+    """Skip fsync: no test here can observe data that a power failure would lose."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)
         yield

@@ -1,26 +1,28 @@
-"""Fakes of what provisioning acts through, for tests of it."""
+"""Fakes and builders for tests of provisioning."""
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.provisioning.__main__ import run
 from harness.provisioning.journal import EVENTS_DIRECTORY, LOG_PATH, Journal
-from harness.provisioning.node import Node
-from harness.provisioning.root import Root
+from harness.provisioning.node_context import NodeContext
+from harness.provisioning.node_files import NodeFiles
+from harness.provisioning.plan import Plan, Step
 from harness.provisioning.tags import CACHE_PATH
 from harness.provisioning.wait import Deadline
+from suites.fakes.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    import pytest
+
     from harness.provisioning.command import Runner
 
-EPOCH = dt.datetime(2026, 8, 21, 12, 0, 0, tzinfo=dt.timezone.utc)
 PROGRAM = ("/usr/bin/python3", "-I", "-S", "/opt/gpu-node/provisioning.pyz")
 
 KERNEL = "6.1.0-56-cloud-amd64"
@@ -39,27 +41,6 @@ GPU_NODE: Mapping[str, object] = {
 }
 
 
-class FakeClock:
-    """Time that passes only when somebody sleeps or a command is said to take some."""
-
-    def __init__(self) -> None:
-        self.elapsed_s = 0.0
-        self.sleeps: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.elapsed_s
-
-    def now(self) -> dt.datetime:
-        return EPOCH + dt.timedelta(seconds=self.elapsed_s)
-
-    def sleep(self, seconds: float) -> None:
-        self.sleeps.append(seconds)
-        self.elapsed_s += seconds
-
-    def advance(self, seconds: float) -> None:
-        self.elapsed_s += seconds
-
-
 def make_node(
     runner: Runner,
     top: Path,
@@ -67,54 +48,54 @@ def make_node(
     *,
     budget_s: float = 780.0,
     console: list[str] | None = None,
-) -> Node:
+) -> NodeContext:
     """Make a node whose files lie below `top`."""
     clock = clock or FakeClock()
-    root = Root(top)
+    files = NodeFiles(top)
     lines = [] if console is None else console
-    return Node(
+    return NodeContext(
         runner=runner,
         clock=clock,
-        root=root,
-        journal=Journal(root, clock, lines.append),
+        files=files,
+        journal=Journal(files, clock, lines.append),
         retries=Deadline.after(budget_s, clock),
     )
 
 
-def write_tags(root: Root, *tags: tuple[str, str], vm_size: str | None = None) -> None:
+def write_tags(files: NodeFiles, *tags: tuple[str, str], vm_size: str | None = None) -> None:
     """Write the instance-metadata cache with these tags."""
     compute: dict[str, object] = {
         "tagsList": [{"name": name, "value": value} for name, value in tags]
     }
     if vm_size is not None:
         compute["vmSize"] = vm_size
-    root.write(CACHE_PATH, json.dumps({"compute": compute}))
+    files.write(CACHE_PATH, json.dumps({"compute": compute}))
 
 
 def write_record(
-    root: Root,
+    files: NodeFiles,
     *,
     kernel: str = KERNEL,
     version: str = VERSION,
     kind: str = "cuda",
     arch: str = "x86_64",
 ) -> None:
-    """Write a prebake record as a driver image leaves it."""
-    root.write(
+    """Write a prebake record as a driver image does."""
+    files.write(
         RECORD_PATH,
         f"kernel={kernel}\ndriver_version={version}\ndriver_kind={kind}\narch={arch}\n",
     )
 
 
-def read_events(root: Root) -> list[dict[str, str]]:
+def read_events(files: NodeFiles) -> list[dict[str, str]]:
     """Return the event files, in the order of their names."""
-    names = sorted(root.names(EVENTS_DIRECTORY), key=lambda name: int(name.removesuffix(".json")))
-    return [json.loads(root.read(f"{EVENTS_DIRECTORY}/{name}") or "") for name in names]
+    names = sorted(files.names(EVENTS_DIRECTORY), key=lambda name: int(name.removesuffix(".json")))
+    return [json.loads(files.read(f"{EVENTS_DIRECTORY}/{name}") or "") for name in names]
 
 
 @dataclass
 class Invocation:
-    """The program run once from its command line, and what it left."""
+    """One run of the program from its command line, with its results."""
 
     top: Path
     runner: Runner
@@ -123,8 +104,8 @@ class Invocation:
     console: list[str] = field(default_factory=list)
 
     @property
-    def root(self) -> Root:
-        return Root(self.top)
+    def files(self) -> NodeFiles:
+        return NodeFiles(self.top)
 
     def run(self, command: str, configuration: Mapping[str, object] | None = None) -> int:
         """Run one command and return the exit code."""
@@ -140,7 +121,7 @@ class Invocation:
             runner=self.runner,
             clock=self.clock,
             environment=self.environment,
-            say=self.console.append,
+            print_line=self.console.append,
             program=PROGRAM,
         )
 
@@ -158,12 +139,29 @@ class Invocation:
 
     def log(self) -> list[str]:
         """Return the lines of the provisioning log."""
-        return (self.root.read(LOG_PATH) or "").splitlines()
+        return (self.files.read(LOG_PATH) or "").splitlines()
 
     def prebake_lines(self) -> list[str]:
-        """Return the lines that dashboards read."""
+        """Return the lines AKS_GPU_PREBAKE."""
         return [line for line in self.log() if line.startswith("AKS_GPU_PREBAKE")]
 
     def events(self) -> list[str]:
         """Return the names of the events, in the order of their files' names."""
-        return [event["TaskName"] for event in read_events(self.root)]
+        return [event["TaskName"] for event in read_events(self.files)]
+
+
+def make_immovable(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """Make the removal of one path fail, as for a file with the immutable flag."""
+    remove = NodeFiles.remove
+
+    def refuse(self: NodeFiles, path: str) -> None:
+        if path == refused:
+            raise PermissionError(1, "Operation not permitted")
+        remove(self, path)
+
+    monkeypatch.setattr(NodeFiles, "remove", refuse)
+
+
+def plan_lines(*actions: object) -> list[str]:
+    step = Step(name="s", actions=actions, exit_code=None)  # type: ignore[arg-type]
+    return Plan((step,)).describe().replace("    ", "", 9).splitlines()[1:]

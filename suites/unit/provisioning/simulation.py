@@ -1,4 +1,4 @@
-"""A simulated node: enough of its tools, over real files, to boot, bake and tear down on.
+"""A simulated node: its tools, over real files, as far as boot, bake and teardown need them.
 
 It is a fake of `Runner`, not a script: properties that hold for every order of events need
 something that answers whatever is asked. A command it does not know is refused.
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from harness.provisioning.command import CommandResult
 from harness.provisioning.kernel_modules import UNLOAD_ORDER, newest_kernel_with_headers
-from harness.provisioning.root import Root
-from harness.shell.mocks import ScriptViolationError
+from harness.provisioning.node_files import NodeFiles
+from harness.shell.mocks.scripted_runner import ScriptViolationError
 
 from .fakes import IMAGE, KERNEL, OTHER_KERNEL, RECORD_PATH, VERSION, write_tags
 
@@ -40,11 +40,11 @@ PROGRAMS = tuple(
 
 
 class KilledError(BaseException):
-    """The simulated node lost power, or the run was killed by a signal nobody catches."""
+    """The simulated node lost power, or the run was killed by SIGKILL."""
 
 
 def module_text(version: str, kernel: str) -> str:
-    """Return what stands for a module file: the part of it that modinfo prints."""
+    """Return the content of a fake module file: what modinfo prints of it."""
     return (
         f"filename:       nvidia.ko\nversion:        {version}\n"
         f"vermagic:       {kernel} SMP preempt mod_unload modversions \n"
@@ -72,18 +72,18 @@ class SimulatedNode:
     image_version: str = VERSION
     image_actions: tuple[str, ...] = ("build-only", "install", "install-skip-build")
     failing: dict[str, CommandResult] = field(default_factory=dict)
-    """Answers instead of the simulation's, by the start of the command line."""
+    """Scripted results in place of the simulation's, by the start of the command line."""
     kernel_log: str = ""
     fuse: int | None = None
-    """How many more things may happen before the node loses power."""
+    """The number of actions before the node loses power."""
     calls: list[tuple[str, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.root = Root(self.top)
-        self.root.write("/etc/os-release", "ID=debian\nVERSION_ID=12\n")
+        self.files = NodeFiles(self.top)
+        self.files.write("/etc/os-release", "ID=debian\nVERSION_ID=12\n")
         for kernel in (KERNEL, OTHER_KERNEL):
-            self.root.write(f"/lib/modules/{kernel}/build", "")
-        write_tags(self.root)
+            self.files.write(f"/lib/modules/{kernel}/build", "")
+        write_tags(self.files)
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -119,27 +119,27 @@ class SimulatedNode:
     def _tools(
         self,
     ) -> Iterator[tuple[tuple[str, ...], Callable[[tuple[str, ...]], CommandResult]]]:
-        yield ("uname", "-r"), lambda c: self._say(c, self.kernel)
-        yield ("uname", "-m"), lambda c: self._say(c, self.arch)
-        yield ("uname", "-n"), lambda c: self._say(c, "Node-0")
-        yield ("dmesg",), lambda c: self._say(c, self.kernel_log)
-        yield ("ldconfig",), self._say
-        yield ("depmod", "-a"), self._say
-        yield ("apt-get", "install"), self._say
-        yield ("shutdown", "-r"), self._say
-        yield ("dkms", "status"), lambda c: self._say(c, self._dkms_status())
+        yield ("uname", "-r"), lambda c: self.answer(c, self.kernel)
+        yield ("uname", "-m"), lambda c: self.answer(c, self.arch)
+        yield ("uname", "-n"), lambda c: self.answer(c, "Node-0")
+        yield ("dmesg",), lambda c: self.answer(c, self.kernel_log)
+        yield ("ldconfig",), self.answer
+        yield ("depmod", "-a"), self.answer
+        yield ("apt-get", "install"), self.answer
+        yield ("shutdown", "-r"), self.answer
+        yield ("dkms", "status"), lambda c: self.answer(c, self._dkms_status())
         yield ("modinfo",), self._modinfo
         yield ("rmmod",), self._rmmod
-        yield ("containerd", "config", "dump"), lambda c: self._say(c, "version = 2\n")
-        yield ("containerd", "--version"), lambda c: self._say(c, "containerd x 1.6.20~ds1")
-        yield ("ctr", "version"), self._say
+        yield ("containerd", "config", "dump"), lambda c: self.answer(c, "version = 2\n")
+        yield ("containerd", "--version"), lambda c: self.answer(c, "containerd x 1.6.20~ds1")
+        yield ("ctr", "version"), self.answer
         yield ("ctr", "-n", "k8s.io"), self._ctr
         yield ("systemctl",), self._systemctl
         yield ("nvidia-modprobe",), self._modprobe
         yield ("nvidia-smi",), self._smi
 
     @staticmethod
-    def _say(call: tuple[str, ...], text: str = "") -> CommandResult:
+    def answer(call: tuple[str, ...], text: str = "") -> CommandResult:
         return CommandResult(argv=call, exit_code=0, stdout=text, stderr="")
 
     @staticmethod
@@ -149,22 +149,22 @@ class SimulatedNode:
     # -- kernel modules -----------------------------------------------------------------------
 
     def loaded(self) -> tuple[str, ...]:
-        lines = (self.root.read("/proc/modules") or "").splitlines()
+        lines = (self.files.read("/proc/modules") or "").splitlines()
         return tuple(line.split()[0] for line in lines)
 
     def load(self, version: str, *names: str, users: int = 0) -> None:
-        """Put modules into the kernel; each besides nvidia holds nvidia, `users` hold it too."""
+        """Load modules; each besides nvidia holds a reference of nvidia, and so do `users`."""
         names = names or ("nvidia",)
         holders = [name for name in names if name != "nvidia"]
         lines = [f"{name} 16384 0 - Live 0x0" for name in holders]
         held_by = ",".join(holders) + "," if holders else "-"
         lines.append(f"nvidia 16384 {len(holders) + users} {held_by} Live 0x0")
-        self.root.write("/proc/modules", "\n".join(lines) + "\n")
-        self.root.write("/sys/module/nvidia/version", f"{version}\n")
+        self.files.write("/proc/modules", "\n".join(lines) + "\n")
+        self.files.write("/sys/module/nvidia/version", f"{version}\n")
 
     def _rmmod(self, call: tuple[str, ...]) -> CommandResult:
         kept = []
-        for line in (self.root.read("/proc/modules") or "").splitlines():
+        for line in (self.files.read("/proc/modules") or "").splitlines():
             name, size, references, holders, *rest = line.split()
             if name == call[1]:
                 if int(references):
@@ -180,55 +180,55 @@ class SimulatedNode:
             kept.append(" ".join((name, size, references, holders, *rest)))
         if call[1] not in UNLOAD_ORDER:
             return self._fail(call, f"rmmod: ERROR: not ours: {call[1]}")
-        self.root.write("/proc/modules", "".join(f"{line}\n" for line in kept))
+        self.files.write("/proc/modules", "".join(f"{line}\n" for line in kept))
         if call[1] == "nvidia":
-            self.root.remove("/sys/module/nvidia")
-        return self._say(call)
+            self.files.remove("/sys/module/nvidia")
+        return self.answer(call)
 
     def _modinfo(self, call: tuple[str, ...]) -> CommandResult:
         match call[1:]:
             case ("-k", kernel, "nvidia"):
-                text = self.root.read(module_path(kernel))
+                text = self.files.read(module_path(kernel))
             case ("-F", "version", "nvidia"):
-                text = self.root.read(module_path(self.kernel))
+                text = self.files.read(module_path(self.kernel))
                 if text is not None:
-                    return self._say(call, text.split("version:")[1].split()[0] + "\n")
+                    return self.answer(call, text.split("version:")[1].split()[0] + "\n")
             case (path,):
-                text = self.root.read(path.removeprefix(str(self.top)))
+                text = self.files.read(path.removeprefix(str(self.top)))
             case _:
                 raise ScriptViolationError(f"modinfo is not asked like this: {call}.")
         if text is None:
             return self._fail(call, "modinfo: ERROR: Module nvidia not found.")
-        return self._say(call, text)
+        return self.answer(call, text)
 
     def _dkms_status(self) -> str:
         lines = []
-        for version in self.root.names(DKMS):
-            for kernel in self.root.names(f"{DKMS}/{version}"):
-                if self.root.exists(f"{DKMS}/{version}/{kernel}/{self.arch}"):
-                    text = self.root.read(module_path(kernel)) or ""
+        for version in self.files.names(DKMS):
+            for kernel in self.files.names(f"{DKMS}/{version}"):
+                if self.files.exists(f"{DKMS}/{version}/{kernel}/{self.arch}"):
+                    text = self.files.read(module_path(kernel)) or ""
                     state = "installed" if version in text else "built"
                     lines.append(f"nvidia/{version}, {kernel}, {self.arch}: {state}\n")
         return "".join(lines)
 
     def _modprobe(self, call: tuple[str, ...]) -> CommandResult:
-        text = self.root.read(module_path(self.kernel))
-        if not self.root.exists("/usr/bin/nvidia-modprobe"):
+        text = self.files.read(module_path(self.kernel))
+        if not self.files.exists("/usr/bin/nvidia-modprobe"):
             return self._fail(call, "nvidia-modprobe: not found", 127)
         if not self.has_gpu or text is None or f"vermagic:       {self.kernel} " not in text:
             return self._fail(call, "no device")
         if "nvidia" not in self.loaded():
             self.load(text.split("version:")[1].split()[0])
-        return self._say(call)
+        return self.answer(call)
 
     def _smi(self, call: tuple[str, ...]) -> CommandResult:
-        if not self.root.exists("/usr/bin/nvidia-smi"):
+        if not self.files.exists("/usr/bin/nvidia-smi"):
             return self._fail(call, "nvidia-smi: not found", 127)
-        resident = (self.root.read("/sys/module/nvidia/version") or "").strip()
-        staged = self.root.names("/usr/bin/lib64/lib64")
+        resident = (self.files.read("/sys/module/nvidia/version") or "").strip()
+        staged = self.files.names("/usr/bin/lib64/lib64")
         if "nvidia" not in self.loaded() or staged != (f"libcuda.so.{resident}",):
             return self._fail(call, "Failed to initialize NVML: Driver/library version mismatch")
-        return self._say(call, f"Driver Version: {resident}\n")
+        return self.answer(call, f"Driver Version: {resident}\n")
 
     # -- the driver image ---------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ class SimulatedNode:
         match call[3:]:
             case ("images", "ls", "-q", query):
                 name = query.removeprefix("name==")
-                return self._say(call, f"{name}\n" if name in self.images else "")
+                return self.answer(call, f"{name}\n" if name in self.images else "")
             case ("image", "pull", name):
                 if name not in self.registry:
                     return self._fail(call, f"{name}: not found")
@@ -253,27 +253,27 @@ class SimulatedNode:
                 return self._entry_point(call, name, action)
             case _:
                 raise ScriptViolationError(f"ctr is not called like this: {call}.")
-        return self._say(call)
+        return self.answer(call)
 
     def _entry_point(self, call: tuple[str, ...], name: str, action: str) -> CommandResult:
         if name not in self.images:
             return self._fail(call, f"image {name}: not found")
         if action not in self.image_actions:
             return self._fail(call, "/opt/gpu/config.sh: No such file or directory")
-        if action == "install-skip-build" and not self.root.exists(module_path(self.kernel)):
+        if action == "install-skip-build" and not self.files.exists(module_path(self.kernel)):
             return self._fail(call, "there is no module for this kernel")
         is_build = action == "build-only"
-        target = (newest_kernel_with_headers(self.root) or "") if is_build else self.kernel
+        target = (newest_kernel_with_headers(self.files) or "") if is_build else self.kernel
         if action != "install-skip-build":
             self.build(self.image_version, target)
         if action != "build-only":
             self._modprobe(call)
             if not self._smi(call).ok:
                 return self._fail(call, "the driver does not come up")
-        return self._say(call)
+        return self.answer(call)
 
     def build(self, version: str, kernel: str) -> None:
-        """Do what the driver image does to the host's files, the record last."""
+        """Change the host's files as the driver image does; write the record last."""
         self._put(f"{DKMS}/{version}/source/dkms.conf")
         self._put(f"{DKMS}/{version}/{kernel}/{self.arch}/log/make.log", "CC nvidia.o\n")
         for name in ("nvidia", "nvidia_uvm"):
@@ -289,9 +289,9 @@ class SimulatedNode:
         )
 
     def _put(self, path: str, text: str = "", *, mode: int = 0o644) -> None:
-        """Write a file as the driver image does: each is a moment at which power may fail."""
+        """Write a file as the driver image does; power may fail at each write."""
         self._tick()
-        place = self.root.at(path)
+        place = self.files.at(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
         place.chmod(mode)
@@ -303,12 +303,12 @@ class SimulatedNode:
         units = [word.removesuffix(".service") for word in words[1:]]
         match words[0]:
             case "daemon-reload" | "reset-failed":
-                return self._say(call)
+                return self.answer(call)
             case "show":
-                return self._say(call, "loaded\n" if units[0] in self.units else "not-found\n")
+                return self.answer(call, "loaded\n" if units[0] in self.units else "not-found\n")
             case "is-active":
                 is_active = units[0] in self.active
-                return self._say(call) if is_active else self._fail(call, "inactive", 3)
+                return self.answer(call) if is_active else self._fail(call, "inactive", 3)
             case _:
                 pass
         if units[0] not in self.units:
@@ -324,4 +324,4 @@ class SimulatedNode:
                 self.enabled.discard(units[0])
             case _:
                 raise ScriptViolationError(f"systemctl is not called like this: {call}.")
-        return self._say(call)
+        return self.answer(call)

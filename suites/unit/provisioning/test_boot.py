@@ -1,4 +1,4 @@
-"""A node's boot, from its command line to what it leaves."""
+"""The boot of a node, from the command line to its results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_mismatched_kernel_rebuilds_module(
     assert invocation.run("boot", GPU_NODE) == 0
 
     assert actions_run(simulated) == ["install"]
-    assert OTHER_KERNEL in (simulated.root.read(module_path(OTHER_KERNEL)) or "")
+    assert OTHER_KERNEL in (simulated.files.read(module_path(OTHER_KERNEL)) or "")
     assert "AKS_GPU_PREBAKE event=decision action=install reason=kernel" in invocation.log()
 
 
@@ -65,7 +65,7 @@ def test_node_without_gpu_is_stripped(simulated: SimulatedNode, invocation: Invo
 
     assert invocation.run("boot", {}) == 0
 
-    left = [path for path in (*PROGRAMS, RECORD_PATH) if simulated.root.exists(path)]
+    left = [path for path in (*PROGRAMS, RECORD_PATH) if simulated.files.exists(path)]
     assert left == []
     decision, teardown = invocation.prebake_lines()
     assert decision == "AKS_GPU_PREBAKE event=decision action=teardown reason=opted_out"
@@ -80,13 +80,13 @@ def test_opted_out_gpu_node_is_stripped_after_kubelet_started(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
-    simulated.root.write("/opt/dcgm-exporter/x.deb", "")
-    write_tags(simulated.root, ("SkipGpuDriverInstall", "true"))
+    simulated.files.write("/opt/dcgm-exporter/x.deb", "")
+    write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
 
     assert invocation.run("boot", GPU_NODE) == 0
 
-    assert not simulated.root.exists(RECORD_PATH)
-    assert not simulated.root.exists("/opt/dcgm-exporter")
+    assert not simulated.files.exists(RECORD_PATH)
+    assert not simulated.files.exists("/opt/dcgm-exporter")
     assert list(invocation.steps()) == ["start-kubelet", "clean-up-driver"]
 
 
@@ -115,7 +115,7 @@ def test_monitoring_that_cannot_be_enqueued_is_a_warning(
 
     warning = f"warning: {unit} could not be enqueued; {what} will start asynchronously"
     assert warning in invocation.log()
-    assert simulated.root.exists(MARKER_PATH)
+    assert simulated.files.exists(MARKER_PATH)
 
 
 def test_another_version_is_torn_down_before_the_install(
@@ -127,7 +127,7 @@ def test_another_version_is_torn_down_before_the_install(
 
     assert invocation.outcome()["decision"] == {"action": "teardown-install", "reason": "version"}
     assert actions_run(simulated) == ["install"]
-    assert simulated.root.names("/var/lib/dkms/nvidia") == (VERSION,)
+    assert simulated.files.names("/var/lib/dkms/nvidia") == (VERSION,)
 
 
 def test_teardown_before_an_install_spares_what_is_not_the_drivers(
@@ -136,11 +136,11 @@ def test_teardown_before_an_install_spares_what_is_not_the_drivers(
     spared = ("/opt/gpu/config.sh", "/opt/dcgm-exporter/x.deb")
     simulated.build(OTHER_VERSION, KERNEL)
     for path in spared:
-        simulated.root.write(path, "")
+        simulated.files.write(path, "")
 
     assert invocation.run("boot", GPU_NODE) == 0
 
-    assert all(simulated.root.exists(path) for path in spared)
+    assert all(simulated.files.exists(path) for path in spared)
 
 
 # -- what ends a boot, and with which number ----------------------------------------------------
@@ -199,19 +199,19 @@ def test_command_that_may_fail_does_not_end_the_boot(
     assert "kubelet" in simulated.active
 
 
-def test_managed_services_that_are_off_are_stopped_where_they_are(
+def test_disabled_managed_services_are_stopped_if_they_exist(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.units |= {"nvidia-dcgm", "nvidia-device-plugin"}
     simulated.active |= {"nvidia-dcgm", "nvidia-device-plugin"}
     simulated.enabled |= {"nvidia-dcgm", "nvidia-device-plugin"}
-    simulated.root.write(MARKER_PATH, "")
+    simulated.files.write(MARKER_PATH, "")
 
     assert invocation.run("boot", GPU_NODE) == 0
 
     assert simulated.active.isdisjoint({"nvidia-dcgm", "nvidia-device-plugin"})
     assert simulated.enabled.isdisjoint({"nvidia-dcgm", "nvidia-device-plugin"})
-    assert not simulated.root.exists(MARKER_PATH)
+    assert not simulated.files.exists(MARKER_PATH)
     assert invocation.steps()["stop-nvidia-dcgm"] == "done"
     assert invocation.steps()["stop-nvidia-dcgm-exporter"] == "skipped"
 
@@ -257,7 +257,7 @@ def test_corrupted_inforom_ends_validation_at_once(
 def test_gpu_off_the_bus_ends_provisioning_at_once(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    """Upstream tries for ten minutes; no try brings a lost GPU back."""
+    """Upstream retries for ten minutes, but a retry cannot bring a lost GPU back."""
     simulated.build(VERSION, KERNEL)
     simulated.failing["nvidia-smi"] = failure("Unable to determine the device handle\n", 15)
 
@@ -297,7 +297,7 @@ def test_node_that_partitions_reboots_at_the_end(
     assert invocation.run("boot", {**GPU_NODE, "gpu_instance_profile": "MIG1g"}) == 0
 
     assert simulated.calls[-1] == ("shutdown", "-r", "1")
-    assert simulated.root.exists("/etc/systemd/system/mig-partition.service")
+    assert simulated.files.exists("/etc/systemd/system/mig-partition.service")
 
 
 def test_install_that_hangs_leaves_no_container_to_trip_over(
@@ -343,7 +343,7 @@ def test_events_of_a_boot_are_those_that_dashboards_know(
     ]
 
 
-def test_events_of_a_grid_node_in_validate_mode_tell_the_teardown(
+def test_events_of_a_grid_node_in_validate_mode_include_the_teardown(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -364,7 +364,7 @@ def test_events_of_a_grid_node_in_validate_mode_tell_the_teardown(
         ("cuda-lts", "cuda", OTHER_VERSION, False),
     ],
 )
-def test_only_a_grid_node_with_another_kind_baked_tells_of_it(
+def test_only_a_grid_node_with_another_baked_kind_logs_the_grid_line(
     simulated: SimulatedNode,
     invocation: Invocation,
     wanted: str,
@@ -374,7 +374,7 @@ def test_only_a_grid_node_with_another_kind_baked_tells_of_it(
     is_told: bool,
 ) -> None:
     simulated.images = {IMAGE.replace("cuda-lts", wanted)}
-    write_record(simulated.root, kind=baked, version=version)
+    write_record(simulated.files, kind=baked, version=version)
 
     assert invocation.run("boot", {**GPU_NODE, "gpu_driver_type": wanted}) == 0
 
@@ -405,10 +405,10 @@ def test_opted_out_node_loses_the_nvidia_runtime(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert invocation.run("boot", GPU_NODE) == 0
-    assert "nvidia-container-runtime" in (simulated.root.read(CONTAINERD_CONFIG) or "")
-    write_tags(simulated.root, ("SkipGpuDriverInstall", "true"))
+    assert "nvidia-container-runtime" in (simulated.files.read(CONTAINERD_CONFIG) or "")
+    write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
 
     assert invocation.run("boot", GPU_NODE) == 0
 
-    assert "nvidia" not in (simulated.root.read(CONTAINERD_CONFIG) or "")
+    assert "nvidia" not in (simulated.files.read(CONTAINERD_CONFIG) or "")
     assert invocation.steps()["restart-containerd"] == "done"

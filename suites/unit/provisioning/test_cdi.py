@@ -62,7 +62,7 @@ def test_version_is_read_out_of_what_containerd_prints(
         (V2, None, CdiSupport.ABSENT),
     ],
 )
-def test_containerd_tells_its_support(
+def test_cdi_support_is_detected_from_containerds_configuration(
     dump: str | None, version: str | None, support: CdiSupport
 ) -> None:
     assert detect_support(CONTAINERD, dump=dump, version=version) is support
@@ -140,7 +140,7 @@ def test_cri_o_without_cdi_uses_a_hook_and_no_runtime() -> None:
     assert toolkit_environment(choice) == {"CRIO_CONFIG_MODE": "hook"}
 
 
-def test_plugin_beside_a_toolkit_is_told_its_hook() -> None:
+def test_plugin_beside_a_toolkit_gets_the_path_of_its_hook() -> None:
     choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=True)
 
     environment = plugin_environment(choice, toolkit_directory="/usr/local/nvidia")
@@ -167,8 +167,8 @@ def test_recorded_containerd_of_debian_12_has_no_cdi() -> None:
     assert detect_support(CONTAINERD, version=version) is CdiSupport.ABSENT
 
 
-def test_recorded_containerd_of_debian_13_can_be_told_to_use_cdi() -> None:
-    """It knows of CDI and has it switched off; once it is on, the node is a native one."""
+def test_recorded_containerd_of_debian_13_can_enable_cdi() -> None:
+    """It supports CDI but has it switched off; when it is on, the node is a native one."""
     dump = load_recording("containerd/1.7.24-config-dump").text
     version = load_recording("containerd/1.7.24-version").text
     enabled = dump.replace("enable_cdi = false", "enable_cdi = true")

@@ -1,4 +1,4 @@
-"""Commands that really run: the one module of this room that starts processes."""
+"""Commands that really run; only this module and test_spawn start processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_environment_is_added_to_the_processes_own(monkeypatch: pytest.MonkeyPat
     assert RUNNER.run(("sh", "-c", line), timeout_s=30).stdout == "1\n"
 
 
-def test_output_that_is_no_text_is_replaced() -> None:
+def test_output_that_is_not_utf8_is_replaced() -> None:
     script = r"printf 'a\377b'; printf 'c\377d' >&2"
 
     result = RUNNER.run(("sh", "-c", script), timeout_s=30)
@@ -59,12 +59,12 @@ def test_missing_program_is_a_result() -> None:
     assert result.stderr == "[Errno 2] No such file or directory: '/nonexistent/program'"
 
 
-def test_file_that_is_no_program_is_a_result(tmp_path: Path) -> None:
+def test_file_that_is_not_executable_gives_a_result(tmp_path: Path) -> None:
     assert RUNNER.run((str(tmp_path),), timeout_s=30).exit_code == 126
 
 
 def test_command_past_its_limit_is_killed_with_its_children() -> None:
-    # A child that lived on would keep the output open until it has said so.
+    # A child that is still alive would hold the output until it prints.
     script = "(sleep 3; echo survived) & echo started; wait"
 
     result = RUNNER.run(("sh", "-c", script), timeout_s=0.3)
@@ -81,7 +81,7 @@ def test_more_than_a_pipe_holds_goes_in_and_out_at_once() -> None:
     assert (result.ok, result.stdout, result.stderr) == (True, text, text)
 
 
-def test_input_that_nobody_reads_is_no_fault() -> None:
+def test_input_that_is_not_read_is_not_an_error() -> None:
     assert RUNNER.run(("true",), timeout_s=30, stdin="x" * 300_000).ok
 
 
@@ -209,7 +209,7 @@ def test_spawned_process_dies_with_this_one_and_has_the_given_descriptors(
     }
 
 
-def test_group_that_is_gone_needs_no_killing() -> None:
+def test_killing_a_group_that_has_ended_does_nothing() -> None:
     process = spawn(("true",))
     process.wait(timeout=30)
 
@@ -217,7 +217,7 @@ def test_group_that_is_gone_needs_no_killing() -> None:
 
 
 class Killable:
-    """A process as far as killing it goes."""
+    """A fake process that can be killed."""
 
     def __init__(self) -> None:
         self.is_killed = False

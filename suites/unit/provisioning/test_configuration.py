@@ -25,7 +25,7 @@ def refusal(document: dict[str, object], environment: dict[str, str] | None = No
     return str(error.value)
 
 
-def test_nothing_asked_for_is_a_node_without_gpu() -> None:
+def test_empty_configuration_is_a_node_without_gpu() -> None:
     assert parse_configuration({}, {}) == Configuration()
     defaults = Configuration()
     assert not defaults.gpu_node
@@ -110,7 +110,7 @@ def test_empty_value_is_not_set(empty: object) -> None:
         (False, False),
     ],
 )
-def test_driver_is_configured_for_the_word_true_alone(
+def test_driver_is_configured_only_for_the_literal_true(
     value: object, *, is_configured: bool
 ) -> None:
     configuration = parse_configuration({"config_gpu_driver_if_needed": value}, {})
@@ -137,7 +137,7 @@ def test_prebake_flag_is_a_whole_word(flags: str, *, has_flag: bool) -> None:
     [
         ("gpu_node", "True", "either true or false"),
         ("gpu_node", 1, "either true or false"),
-        ("config_gpu_driver_if_needed", 1, "the word true or another word"),
+        ("config_gpu_driver_if_needed", 1, "a boolean or a string"),
         ("gpu_driver_type", "cuda lts", "a type such as cuda-lts"),
         ("gpu_driver_type", "-cuda", "a type such as cuda-lts"),
         ("gpu_driver_type", "CUDA", "a type such as cuda-lts"),
@@ -215,8 +215,8 @@ def test_unknown_field_is_named_beside_the_known_ones() -> None:
 )
 def test_node_partitions_exactly_when_it_has_a_profile(document: dict[str, object]) -> None:
     assert refusal(document) == (
-        "The field 'mig_node' contradicts 'gpu_instance_profile': it is true exactly where a "
-        "profile is set."
+        "The field 'mig_node' contradicts 'gpu_instance_profile': it must be true if and only if "
+        "a profile is set."
     )
 
 
@@ -234,7 +234,9 @@ def test_no_file_is_only_the_environment() -> None:
         (b"null", "is a JSON NoneType, expected an object."),
     ],
 )
-def test_file_that_is_no_object_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_error_names_a_file_that_is_not_a_json_object(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(content)
 

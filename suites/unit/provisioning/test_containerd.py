@@ -14,9 +14,9 @@ from harness.provisioning.containerd import (
     wait_until_ready,
 )
 from harness.provisioning.nvidia import DriverImage
+from suites.unit.provisioning.fakes import plan_lines
 
 from .fakes import IMAGE, SHA, VERSION
-from .test_systemd import words
 
 CANONICAL = DriverImage(driver_type="cuda-lts", version=VERSION, sha=SHA)
 SOVEREIGN = DriverImage(
@@ -25,26 +25,26 @@ SOVEREIGN = DriverImage(
 
 
 def test_containerd_is_waited_for_in_short_tries() -> None:
-    assert words(*wait_until_ready()) == [
-        "ctr version  # 240 tries, 0.1 s apart, limit 1 s each",
+    assert plan_lines(*wait_until_ready()) == [
+        "ctr version  # 240 attempts, 0.1 s apart, limit 1 s each",
         "mkdir -p /opt/actions",
         "mkdir -p /opt/gpu",
     ]
 
 
 def test_absent_image_is_pulled() -> None:
-    assert words(fetch(CANONICAL)) == [
+    assert plan_lines(fetch(CANONICAL)) == [
         f"ctr -n k8s.io images ls -q name=={IMAGE}  # limit 30 s",
-        "where it prints nothing:",
-        f"  ctr -n k8s.io image pull {IMAGE}  # 3 tries, 5 s apart, limit 120 s each",
+        "if it prints nothing:",
+        f"  ctr -n k8s.io image pull {IMAGE}  # 3 attempts, 5 s apart, limit 120 s each",
     ]
 
 
 def test_image_of_another_registry_is_renamed() -> None:
     pulled = f"registry.example/aks/aks-gpu-cuda-lts:{VERSION}-{SHA}"
 
-    assert words(fetch(SOVEREIGN))[2:] == [
-        f"  ctr -n k8s.io image pull {pulled}  # 3 tries, 5 s apart, limit 120 s each",
+    assert plan_lines(fetch(SOVEREIGN))[2:] == [
+        f"  ctr -n k8s.io image pull {pulled}  # 3 attempts, 5 s apart, limit 120 s each",
         f"  ctr -n k8s.io image tag {pulled} {IMAGE}  # limit 60 s",
         f"  ctr -n k8s.io image rm {pulled}  # limit 60 s; failure ignored",
     ]
@@ -63,26 +63,26 @@ def test_image_is_absent_when_its_name_is_not_listed(stdout: str, *, is_absent: 
     result = CommandResult(argv=(), exit_code=0, stdout=stdout, stderr="")
 
     assert fetch(CANONICAL).is_met(result) is is_absent
-    assert fetch(CANONICAL).otherwise == "The image is there."
+    assert fetch(CANONICAL).otherwise == "The image exists."
 
 
 def test_driver_image_acts_on_the_host() -> None:
     run = run_driver_image(CANONICAL, container="gpuinstall", action="install", retry=INSTALL)
 
-    (line,) = words(run)
+    (line,) = plan_lines(run)
     assert line == (
         "ctr -n k8s.io run --privileged --rm --net-host --with-ns pid:/proc/1/ns/pid"
         " --mount type=bind,src=/opt/gpu,dst=/mnt/gpu,options=rbind"
         " --mount type=bind,src=/opt/actions,dst=/mnt/actions,options=rbind"
         f" {IMAGE} gpuinstall /entrypoint.sh install"
-        "  # 5 tries, 10 s apart, limit 600 s each"
+        "  # 5 attempts, 10 s apart, limit 600 s each"
     )
 
 
 def test_container_of_a_failed_try_is_taken_away() -> None:
     run = run_driver_image(CANONICAL, container="gpuinstall", action="install", retry=INSTALL)
 
-    assert [" ".join(argv) for argv in run.tidy] == [
+    assert [" ".join(argv) for argv in run.cleanup] == [
         "ctr -n k8s.io task kill --all --signal SIGKILL gpuinstall",
         "ctr -n k8s.io task rm --force gpuinstall",
         "ctr -n k8s.io container rm gpuinstall",
@@ -90,4 +90,4 @@ def test_container_of_a_failed_try_is_taken_away() -> None:
 
 
 def test_image_is_removed_without_waiting() -> None:
-    assert words(remove(SOVEREIGN)) == [f"ctr -n k8s.io images rm {IMAGE}  # limit 60 s"]
+    assert plan_lines(remove(SOVEREIGN)) == [f"ctr -n k8s.io images rm {IMAGE}  # limit 60 s"]

@@ -1,4 +1,4 @@
-"""The driver brought up, and what is seen while it is."""
+"""The steps that install and check the driver, and permanent failures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from harness.provisioning.driver import (
     validate_plan,
 )
 from harness.provisioning.exit_codes import ExitCode
+from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.plan import Retry
 from harness.provisioning.prebake import Action, Decision
-from harness.provisioning.root import Root
-from harness.shell.mocks import ScriptedRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 from .fakes import OTHER_VERSION, VERSION, make_node
 
@@ -54,12 +54,12 @@ def test_gpu_off_the_bus_is_seen_by_the_tools_exit_code(tmp_path: Path) -> None:
     assert verdict is not None
     assert verdict.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
     assert verdict.message == (
-        "A GPU has fallen off the bus; the machine needs a reboot, or repair."
+        "A GPU has fallen off the bus; the machine needs a reboot or repair."
     )
 
 
 @pytest.mark.parametrize("exit_code", [0, 9])
-def test_other_answers_are_no_verdict(tmp_path: Path, exit_code: int) -> None:
+def test_other_results_are_not_permanent_failures(tmp_path: Path, exit_code: int) -> None:
     result = printed("No devices were found\n", exit_code)
 
     assert judge_gpu(make_node(ScriptedRunner(), tmp_path), result) is None
@@ -72,7 +72,7 @@ def test_another_resident_version_is_seen(
     tmp_path: Path, resident: str | None, *, is_seen: bool
 ) -> None:
     if resident is not None:
-        Root(tmp_path).write("/sys/module/nvidia/version", resident)
+        NodeFiles(tmp_path).write("/sys/module/nvidia/version", resident)
 
     node = make_node(ScriptedRunner(), tmp_path)
     verdict = judge_resident_version(node, version=VERSION)
@@ -81,8 +81,8 @@ def test_another_resident_version_is_seen(
     if verdict is not None:
         assert verdict.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
         assert verdict.message == (
-            f"The kernel holds the driver {OTHER_VERSION} and cannot take {VERSION}; what uses it "
-            "must end, or the node reboot."
+            f"The driver {OTHER_VERSION} is loaded, so {VERSION} cannot be loaded; end the "
+            "processes that use it, or reboot the node."
         )
 
 
@@ -90,7 +90,7 @@ def test_device_is_queried_on_path_or_in_the_drivers_folder() -> None:
     run = query_device(Retry(attempts=2, pause_s=1, timeout_s=3))
 
     assert run.argv == ("nvidia-smi",)
-    assert run.elsewhere == "/usr/local/nvidia/bin/nvidia-smi"
+    assert run.fallback_program == "/usr/local/nvidia/bin/nvidia-smi"
     assert run.judge is judge_gpu
     assert run.retry == Retry(attempts=2, pause_s=1, timeout_s=3)
 
@@ -105,7 +105,7 @@ def test_device_is_queried_on_path_or_in_the_drivers_folder() -> None:
         (False, Action.TEARDOWN_INSTALL, True),
     ],
 )
-def test_driver_is_configured_when_asked_or_after_a_teardown(
+def test_driver_is_configured_on_request_or_after_a_teardown(
     action: Action, *, is_asked: bool, is_configured_: bool
 ) -> None:
     configuration = Configuration(config_gpu_driver_if_needed=is_asked)
@@ -116,13 +116,13 @@ def test_driver_is_configured_when_asked_or_after_a_teardown(
 def test_plan_of_validation_installs_and_mends_nothing() -> None:
     assert validate_plan().describe() == (
         "validate-probe  # failure: exit 84\n"
-        "    nvidia-modprobe -u -c0  # 24 tries, 5 s apart, limit 25 s each\n"
+        "    nvidia-modprobe -u -c0  # 24 attempts, 5 s apart, limit 25 s each\n"
         "validate-query  # failure: exit 84; after validate-probe\n"
-        "    nvidia-smi  # 24 tries, 5 s apart, limit 30 s each\n"
+        "    nvidia-smi  # 24 attempts, 5 s apart, limit 30 s each\n"
         "validate-cdi-spec  # failure: exit 84; after validate-query\n"
         "    systemctl show --property=LoadState --value nvidia-cdi-refresh.service"
         "  # limit 30 s\n"
-        "    where the unit nvidia-cdi-refresh.service exists:\n"
+        "    if the unit nvidia-cdi-refresh.service exists:\n"
         "      expect that nvidia-cdi-refresh.service has not failed\n"
         "      expect a device of nvidia.com/gpu in /var/run/cdi/nvidia.yaml\n"
         "validate-runtime-handler  # failure: exit 84; after validate-cdi-spec\n"

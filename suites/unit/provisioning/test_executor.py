@@ -1,4 +1,4 @@
-"""Steps taken on a node."""
+"""Steps that run on a node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from harness.provisioning.executor import Executor
 from harness.provisioning.exit_codes import ExitCode, ProvisioningError
+from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.outcome import StepStatus
 from harness.provisioning.plan import (
     Action,
@@ -21,17 +22,17 @@ from harness.provisioning.plan import (
     When,
     Write,
 )
-from harness.provisioning.root import Root
-from harness.provisioning.tries import StepFailedError
-from harness.shell.mocks import ScriptedRunner
+from harness.provisioning.retry import StepFailedError
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from suites.fakes.clock import EPOCH, FakeClock
 
-from .fakes import EPOCH, FakeClock, make_node, read_events
+from .fakes import make_node, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from harness.provisioning.node import Node
+    from harness.provisioning.node_context import NodeContext
     from harness.provisioning.outcome import StepReport
 
 FATAL = ExitCode.GPU_DRIVERS_START_FAIL
@@ -48,10 +49,10 @@ def step(
 
 
 def raising(error: Exception) -> Do:
-    def function(_: Node) -> None:
+    def function(_: NodeContext) -> None:
         raise error
 
-    return Do(words=(), function=function)
+    return Do(description=(), function=function)
 
 
 def statuses(executor: Executor) -> dict[str, str]:
@@ -69,7 +70,7 @@ def test_step_is_reported_with_its_time(tmp_path: Path) -> None:
     clock.advance(1.5)
     with ScriptedRunner().expect("a", effect=lambda: clock.advance(2.25)) as runner:
         executor = Executor(make_node(runner, tmp_path, clock, console=console))
-        executor.carry_out(Plan((step("one", run("a")),)))
+        executor.run(Plan((step("one", run("a")),)))
 
     report = only(executor)
     assert report.status is StepStatus.DONE
@@ -80,11 +81,11 @@ def test_step_is_reported_with_its_time(tmp_path: Path) -> None:
 
 
 def test_files_are_written_made_and_removed(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    root.write("/old", "")
+    files = NodeFiles(tmp_path)
+    files.write("/old", "")
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
 
-    executor.carry_out(
+    executor.run(
         Plan(
             (
                 step(
@@ -97,20 +98,20 @@ def test_files_are_written_made_and_removed(tmp_path: Path) -> None:
         )
     )
 
-    assert root.read("/etc/x") == "text"
-    assert root.at("/etc/x").stat().st_mode & 0o777 == 0o600
-    assert root.is_directory("/opt/a/b")
-    assert not root.exists("/old")
+    assert files.read("/etc/x") == "text"
+    assert files.at("/etc/x").stat().st_mode & 0o777 == 0o600
+    assert files.is_directory("/opt/a/b")
+    assert not files.exists("/old")
     assert only(executor).status is StepStatus.DONE
 
 
 def test_details_of_actions_are_joined(tmp_path: Path) -> None:
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
-    one = Do(words=(), function=lambda _: "One.")
-    silent = Do(words=(), function=lambda _: None)
-    two = Do(words=(), function=lambda _: "Two.")
+    one = Do(description=(), function=lambda _: "One.")
+    silent = Do(description=(), function=lambda _: None)
+    two = Do(description=(), function=lambda _: "Two.")
 
-    executor.carry_out(Plan((step("talk", one, silent, two),)))
+    executor.run(Plan((step("talk", one, silent, two),)))
 
     assert only(executor).detail == "One. Two."
 
@@ -120,7 +121,7 @@ def test_fatal_failure_ends_the_run_with_the_steps_code(tmp_path: Path) -> None:
     with ScriptedRunner().expect("a", exit_code=1, stderr="no") as runner:
         executor = Executor(make_node(runner, tmp_path, console=console))
         with pytest.raises(ProvisioningError) as failure:
-            executor.carry_out(Plan((step("one", run("a")), step("two", run("b")))))
+            executor.run(Plan((step("one", run("a")), step("two", run("b")))))
 
     block = "command: a\nexit code: 1, after 0.0 s\nstdout: -\nstderr: no"
     assert failure.value.exit_code is FATAL
@@ -135,7 +136,7 @@ def test_fatal_failure_ends_the_run_with_the_steps_code(tmp_path: Path) -> None:
 def test_failure_that_is_ignored_lets_the_next_step_run(tmp_path: Path) -> None:
     with ScriptedRunner().expect("a", exit_code=1).expect("b") as runner:
         executor = Executor(make_node(runner, tmp_path))
-        executor.carry_out(Plan((step("one", run("a"), exit_code=None), step("two", run("b")))))
+        executor.run(Plan((step("one", run("a"), exit_code=None), step("two", run("b")))))
 
     assert statuses(executor) == {"one": "failed", "two": "done"}
 
@@ -143,7 +144,7 @@ def test_failure_that_is_ignored_lets_the_next_step_run(tmp_path: Path) -> None:
 def test_rest_of_a_failed_step_is_left_out(tmp_path: Path) -> None:
     with ScriptedRunner().expect("a", exit_code=1) as runner:
         executor = Executor(make_node(runner, tmp_path))
-        executor.carry_out(Plan((step("one", run("a"), run("b"), exit_code=None),)))
+        executor.run(Plan((step("one", run("a"), run("b"), exit_code=None),)))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_cause_with_its_own_code_wins_over_the_steps(tmp_path: Path, error: Exce
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
 
     with pytest.raises(ProvisioningError) as failure:
-        executor.carry_out(Plan((step("one", raising(error)),)))
+        executor.run(Plan((step("one", raising(error)),)))
 
     assert failure.value.exit_code is ExitCode.APT_INSTALL_TIMEOUT
     assert str(failure.value) == "Step 'one' failed. No."
@@ -167,35 +168,35 @@ def test_ignored_step_ignores_a_cause_with_its_own_code(tmp_path: Path) -> None:
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
     error = ProvisioningError(ExitCode.APT_INSTALL_TIMEOUT, "No.")
 
-    executor.carry_out(Plan((step("one", raising(error), exit_code=None),)))
+    executor.run(Plan((step("one", raising(error), exit_code=None),)))
 
     assert only(executor).detail == "No."
 
 
 @pytest.mark.parametrize("path", ["/", "/file/below"])
 def test_file_that_cannot_be_written_fails_the_step(tmp_path: Path, path: str) -> None:
-    Root(tmp_path).write("/file", "")
+    NodeFiles(tmp_path).write("/file", "")
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
 
     with pytest.raises(ProvisioningError) as failure:
-        executor.carry_out(Plan((step("one", Write(path=path, text="")),)))
+        executor.run(Plan((step("one", Write(path=path, text="")),)))
 
     assert failure.value.exit_code is FATAL
 
 
 def test_file_that_cannot_be_read_fails_the_step(tmp_path: Path) -> None:
-    Root(tmp_path).make_directory("/folder")
+    NodeFiles(tmp_path).make_directory("/folder")
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
-    read = Do(words=(), function=lambda node: node.root.read("/folder"))
+    read = Do(description=(), function=lambda node: node.files.read("/folder"))
 
     with pytest.raises(ProvisioningError, match=r"'/folder' is not a regular file\.$"):
-        executor.carry_out(Plan((step("one", read),)))
+        executor.run(Plan((step("one", read),)))
 
 
 def test_fallback_is_left_out_when_it_is_not_needed(tmp_path: Path) -> None:
     with ScriptedRunner().expect("quick") as runner:
         executor = Executor(make_node(runner, tmp_path))
-        executor.carry_out(
+        executor.run(
             Plan(
                 (
                     step("quick", run("quick"), exit_code=None),
@@ -211,7 +212,7 @@ def test_fallback_is_left_out_when_it_is_not_needed(tmp_path: Path) -> None:
 def test_fallback_runs_after_the_failure_and_not_after_a_skip(tmp_path: Path) -> None:
     with ScriptedRunner().expect("quick", exit_code=1).expect("full") as runner:
         executor = Executor(make_node(runner, tmp_path))
-        executor.carry_out(
+        executor.run(
             Plan(
                 (
                     step("quick", run("quick"), exit_code=None),
@@ -238,18 +239,18 @@ def _when(*then: Action) -> When:
 def test_condition_that_is_not_met_skips_the_step_and_its_event(tmp_path: Path) -> None:
     with ScriptedRunner().expect("ask", timeout_s=10, stdout="no") as runner:
         executor = Executor(make_node(runner, tmp_path))
-        executor.carry_out(Plan((step("one", _when(run("a")), event="E"),)))
+        executor.run(Plan((step("one", _when(run("a")), event="E"),)))
 
     assert only(executor).status is StepStatus.SKIPPED
     assert only(executor).detail == "It says no."
-    assert read_events(Root(tmp_path)) == []
+    assert read_events(NodeFiles(tmp_path)) == []
 
 
 def test_condition_that_is_met_takes_the_actions(tmp_path: Path) -> None:
     with ScriptedRunner().expect("ask", stdout="yes").expect("a").expect("b") as runner:
         executor = Executor(make_node(runner, tmp_path))
-        talk = Do(words=(), function=lambda _: "Said.")
-        executor.carry_out(Plan((step("one", _when(run("a"), talk, run("b"))),)))
+        talk = Do(description=(), function=lambda _: "Said.")
+        executor.run(Plan((step("one", _when(run("a"), talk, run("b"))),)))
 
     assert only(executor).status is StepStatus.DONE
     assert only(executor).detail == "Said."
@@ -258,16 +259,16 @@ def test_condition_that_is_met_takes_the_actions(tmp_path: Path) -> None:
 def test_condition_that_is_not_met_leaves_the_other_actions(tmp_path: Path) -> None:
     with ScriptedRunner().expect("ask").expect("a") as runner:
         executor = Executor(make_node(runner, tmp_path))
-        executor.carry_out(Plan((step("one", _when(), run("a")),)))
+        executor.run(Plan((step("one", _when(), run("a")),)))
 
     assert only(executor).status is StepStatus.DONE
     assert only(executor).detail == "It says no."
 
 
-def test_step_without_actions_says_that_there_was_nothing_to_do(tmp_path: Path) -> None:
+def test_step_without_actions_is_skipped_with_a_reason(tmp_path: Path) -> None:
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
 
-    executor.carry_out(Plan((step("one"),)))
+    executor.run(Plan((step("one"),)))
 
     assert only(executor).status is StepStatus.SKIPPED
     assert only(executor).detail == "There was nothing to do."
@@ -276,7 +277,7 @@ def test_step_without_actions_says_that_there_was_nothing_to_do(tmp_path: Path) 
 def test_question_is_cut_to_the_budget(tmp_path: Path) -> None:
     with ScriptedRunner().expect("ask", timeout_s=4) as runner:
         executor = Executor(make_node(runner, tmp_path, budget_s=4))
-        executor.carry_out(Plan((step("one", _when()),)))
+        executor.run(Plan((step("one", _when()),)))
 
 
 def _pass(clock: FakeClock, seconds: float) -> Callable[[], None]:
@@ -293,7 +294,7 @@ def test_events_span_steps_and_groups(tmp_path: Path) -> None:
         .expect("d", effect=_pass(clock, 8)) as runner
     ):
         executor = Executor(make_node(runner, tmp_path, clock))
-        executor.carry_out(
+        executor.run(
             Plan(
                 (
                     step("a", run("a"), event="E.a", groups=("G.all", "G.all.first")),
@@ -307,7 +308,7 @@ def test_events_span_steps_and_groups(tmp_path: Path) -> None:
 
     assert [
         (event["TaskName"], event["Timestamp"][-6:], event["OperationId"][-6:], event["Message"])
-        for event in read_events(Root(tmp_path))
+        for event in read_events(NodeFiles(tmp_path))
     ] == [
         ("E.a", "00.000", "01.000", "Completed: a"),
         ("G.all.first", "00.000", "01.000", "Completed: first"),
@@ -322,11 +323,11 @@ def test_groups_are_closed_after_a_failure(tmp_path: Path) -> None:
     with ScriptedRunner().expect("a", exit_code=1) as runner:
         executor = Executor(make_node(runner, tmp_path))
         with pytest.raises(ProvisioningError):
-            executor.carry_out(
+            executor.run(
                 Plan((step("a", run("a"), event="E.a", groups=("G",)), step("b", run("b"))))
             )
 
-    assert [event["TaskName"] for event in read_events(Root(tmp_path))] == ["E.a", "G"]
+    assert [event["TaskName"] for event in read_events(NodeFiles(tmp_path))] == ["E.a", "G"]
 
 
 def test_groups_are_closed_when_the_run_is_broken_off(tmp_path: Path) -> None:
@@ -336,6 +337,6 @@ def test_groups_are_closed_when_the_run_is_broken_off(tmp_path: Path) -> None:
     with ScriptedRunner().expect("a", effect=interrupt) as runner:
         executor = Executor(make_node(runner, tmp_path))
         with pytest.raises(KeyboardInterrupt):
-            executor.carry_out(Plan((step("a", run("a"), groups=("G",)),)))
+            executor.run(Plan((step("a", run("a"), groups=("G",)),)))
 
-    assert [event["TaskName"] for event in read_events(Root(tmp_path))] == ["G"]
+    assert [event["TaskName"] for event in read_events(NodeFiles(tmp_path))] == ["G"]

@@ -1,4 +1,4 @@
-"""Exit codes: the numbers are an interface that other programs read."""
+"""Exit codes: the numbers are an interface for other programs."""
 
 from __future__ import annotations
 

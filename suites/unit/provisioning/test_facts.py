@@ -1,4 +1,4 @@
-"""What a boot looks at."""
+"""The facts on which a boot depends."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from harness.provisioning.cdi import CdiSupport
 from harness.provisioning.configuration import ConfigurationError, parse_configuration
 from harness.provisioning.exit_codes import ProvisioningError
-from harness.provisioning.facts import Facts, look
+from harness.provisioning.facts import NodeFacts, collect_facts
 from harness.provisioning.families import Family
+from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.prebake import Action, Decision, Reason, Record
-from harness.provisioning.root import Root
 from harness.provisioning.services import Mode
 from harness.provisioning.tags import CACHE_PATH
 from harness.provisioning.toolkit import CONTAINERD_CONFIG, RuntimeFacts
-from harness.shell.mocks import ScriptedRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 from .fakes import (
     GPU_NODE,
@@ -48,10 +48,10 @@ def see(
     fields: Mapping[str, object] | None = None,
     *,
     is_read_only: bool = True,
-) -> Facts:
+) -> NodeFacts:
     configuration = parse_configuration(fields or {}, {})
     with runner:
-        return look(make_node(runner, tmp_path), configuration, is_read_only=is_read_only)
+        return collect_facts(make_node(runner, tmp_path), configuration, is_read_only=is_read_only)
 
 
 def script_runtime(runner: ScriptedRunner) -> ScriptedRunner:
@@ -60,12 +60,12 @@ def script_runtime(runner: ScriptedRunner) -> ScriptedRunner:
     )
 
 
-def test_node_without_gpu_is_asked_little(tmp_path: Path) -> None:
-    Root(tmp_path).write("/etc/os-release", "ID=debian\n")
+def test_node_without_gpu_runs_few_commands(tmp_path: Path) -> None:
+    NodeFiles(tmp_path).write("/etc/os-release", "ID=debian\n")
 
     facts = see(script().expect("uname -n", stdout="Node-A\n"), tmp_path)
 
-    assert facts == Facts(
+    assert facts == NodeFacts(
         kernel=KERNEL,
         arch="x86_64",
         node_name="node-a",
@@ -81,10 +81,10 @@ def test_node_without_gpu_is_asked_little(tmp_path: Path) -> None:
 
 
 def test_managed_node_with_a_fitting_record_proves_its_module(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    write_tags(root, ("EnableManagedGPUExperience", "True"), vm_size="Standard_NC6")
-    write_record(root)
-    root.write(CONTAINERD_CONFIG, "version = 2\n")
+    files = NodeFiles(tmp_path)
+    write_tags(files, ("EnableManagedGPUExperience", "True"), vm_size="Standard_NC6")
+    write_record(files)
+    files.write(CONTAINERD_CONFIG, "version = 2\n")
     runner = (
         script()
         .expect("ldconfig")
@@ -97,7 +97,7 @@ def test_managed_node_with_a_fitting_record_proves_its_module(tmp_path: Path) ->
 
     facts = see(script_runtime(runner), tmp_path, GPU_NODE, is_read_only=False)
 
-    assert facts == Facts(
+    assert facts == NodeFacts(
         kernel=KERNEL,
         arch="x86_64",
         node_name="",
@@ -113,9 +113,9 @@ def test_managed_node_with_a_fitting_record_proves_its_module(tmp_path: Path) ->
 
 
 def test_plan_proves_the_module_without_writing(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    write_tags(root)
-    write_record(root)
+    files = NodeFiles(tmp_path)
+    write_tags(files)
+    write_record(files)
     runner = (
         script()
         .expect("ldconfig -N -X")
@@ -132,8 +132,8 @@ def test_plan_proves_the_module_without_writing(tmp_path: Path) -> None:
     assert facts.runtime == RuntimeFacts(text=None, cdi=CdiSupport.CAPABLE)
 
 
-def test_type_that_was_asked_for_wins_over_the_sizes(tmp_path: Path) -> None:
-    write_tags(Root(tmp_path), vm_size="Standard_NC6")
+def test_requested_type_overrides_the_vm_size(tmp_path: Path) -> None:
+    write_tags(NodeFiles(tmp_path), vm_size="Standard_NC6")
 
     runner = script_runtime(script().expect("uname -n"))
     facts = see(runner, tmp_path, {**GPU_NODE, "gpu_driver_type": "grid"})
@@ -141,11 +141,11 @@ def test_type_that_was_asked_for_wins_over_the_sizes(tmp_path: Path) -> None:
     assert facts.driver_type == "grid"
 
 
-def test_opted_out_gpu_node_is_asked_about_its_runtime_and_residue(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    write_tags(root, ("skipgpudriverinstall", "true"), ("EnableManagedGPUExperience", "true"))
-    write_record(root)
-    root.write(f"{DKMS}/{VERSION}/x", "")
+def test_facts_of_an_opted_out_gpu_node_include_runtime_and_removal(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    write_tags(files, ("skipgpudriverinstall", "true"), ("EnableManagedGPUExperience", "true"))
+    write_record(files)
+    files.write(f"{DKMS}/{VERSION}/x", "")
     runner = script().expect("uname -n")
     script_runtime(runner).expect("modinfo -F version nvidia", exit_code=1)
 
@@ -159,7 +159,7 @@ def test_opted_out_gpu_node_is_asked_about_its_runtime_and_residue(tmp_path: Pat
 
 @pytest.mark.parametrize("arch", ["aarch64", "arm64"])
 def test_arm64_has_no_driver_to_decide_on(tmp_path: Path, arch: str) -> None:
-    write_tags(Root(tmp_path))
+    write_tags(NodeFiles(tmp_path))
 
     runner = script_runtime(script(arch=arch).expect("uname -n"))
     facts = see(runner, tmp_path, {"gpu_node": True})
@@ -169,7 +169,7 @@ def test_arm64_has_no_driver_to_decide_on(tmp_path: Path, arch: str) -> None:
 
 
 def test_arm64_without_gpu_still_cleans_up(tmp_path: Path) -> None:
-    write_record(Root(tmp_path))
+    write_record(NodeFiles(tmp_path))
     runner = script(arch="aarch64").expect("uname -n").expect("modinfo -F version nvidia")
 
     facts = see(runner, tmp_path)
@@ -177,11 +177,11 @@ def test_arm64_without_gpu_still_cleans_up(tmp_path: Path) -> None:
     assert facts.decision == Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT)
 
 
-def test_record_is_looked_for_where_the_configuration_says(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    write_record(root)
-    root.write("/opt/other", root.read(RECORD_PATH) or "")
-    root.remove(RECORD_PATH)
+def test_record_path_comes_from_the_configuration(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    write_record(files)
+    files.write("/opt/other", files.read(RECORD_PATH) or "")
+    files.remove(RECORD_PATH)
     runner = script().expect("uname -n").expect("modinfo -F version nvidia")
 
     facts = see(runner, tmp_path, {"gpu_dkms_marker_file": "/opt/other"})
@@ -200,7 +200,7 @@ def test_record_is_looked_for_where_the_configuration_says(tmp_path: Path) -> No
 def test_tag_that_cannot_be_looked_up_has_its_own_code(
     tmp_path: Path, tags: str, exit_code: int
 ) -> None:
-    Root(tmp_path).write(CACHE_PATH, f'{{"compute": {{"tagsList": {tags}}}}}')
+    NodeFiles(tmp_path).write(CACHE_PATH, f'{{"compute": {{"tagsList": {tags}}}}}')
     runner = script()
 
     with pytest.raises(ProvisioningError) as error:
@@ -212,7 +212,7 @@ def test_tag_that_cannot_be_looked_up_has_its_own_code(
 
 
 def test_both_modes_have_their_own_code(tmp_path: Path) -> None:
-    write_tags(Root(tmp_path), ("EnableManagedGPUExperience", "true"))
+    write_tags(NodeFiles(tmp_path), ("EnableManagedGPUExperience", "true"))
     runner = script()
 
     with pytest.raises(ProvisioningError) as error:
@@ -222,7 +222,7 @@ def test_both_modes_have_their_own_code(tmp_path: Path) -> None:
 
 
 def test_managed_node_without_a_version_names_the_field(tmp_path: Path) -> None:
-    write_tags(Root(tmp_path))
+    write_tags(NodeFiles(tmp_path))
     runner = script()
 
     with pytest.raises(ConfigurationError, match="'gpu_driver_version' is not set"):
@@ -230,9 +230,9 @@ def test_managed_node_without_a_version_names_the_field(tmp_path: Path) -> None:
 
 
 def test_containerd_configuration_that_cannot_be_read_has_its_own_code(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    write_tags(root)
-    root.make_directory(CONTAINERD_CONFIG)
+    files = NodeFiles(tmp_path)
+    write_tags(files)
+    files.make_directory(CONTAINERD_CONFIG)
     runner = script().expect("uname -n")
 
     with pytest.raises(ProvisioningError) as error:
@@ -240,14 +240,14 @@ def test_containerd_configuration_that_cannot_be_read_has_its_own_code(tmp_path:
 
     assert error.value.exit_code == 6
     assert str(error.value) == (
-        "containerd's configuration is not usable: "
+        "containerd's configuration is not usable. "
         "'/etc/containerd/config.toml' is not a regular file."
     )
 
 
 def test_teardown_without_a_kernel_name_still_decides(tmp_path: Path) -> None:
-    write_tags(Root(tmp_path))
-    write_record(Root(tmp_path))
+    write_tags(NodeFiles(tmp_path))
+    write_record(NodeFiles(tmp_path))
     runner = (
         ScriptedRunner()
         .expect("uname -r", exit_code=1)

@@ -7,9 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 from harness.provisioning.journal import EVENTS_DIRECTORY, LOG_PATH, Journal
-from harness.provisioning.root import Root
+from harness.provisioning.node_files import NodeFiles
+from suites.fakes.clock import EPOCH, FakeClock
 
-from .fakes import EPOCH, FakeClock, read_events
+from .fakes import read_events
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,20 +18,20 @@ if TYPE_CHECKING:
 
 def test_line_goes_to_console_and_log(tmp_path: Path) -> None:
     console: list[str] = []
-    journal = Journal(Root(tmp_path), FakeClock(), console.append)
+    journal = Journal(NodeFiles(tmp_path), FakeClock(), console.append)
 
     journal.line("one")
     journal.line("two")
 
     assert console == ["one", "two"]
-    assert Root(tmp_path).read(LOG_PATH) == "one\ntwo\n"
+    assert NodeFiles(tmp_path).read(LOG_PATH) == "one\ntwo\n"
     assert LOG_PATH == "/var/log/azure/cluster-provision.log"
 
 
-def test_log_that_cannot_be_written_is_said_and_forgiven(tmp_path: Path) -> None:
+def test_log_write_error_is_printed_and_ignored(tmp_path: Path) -> None:
     console: list[str] = []
-    Root(tmp_path).make_directory(LOG_PATH)
-    journal = Journal(Root(tmp_path), FakeClock(), console.append)
+    NodeFiles(tmp_path).make_directory(LOG_PATH)
+    journal = Journal(NodeFiles(tmp_path), FakeClock(), console.append)
 
     journal.line("one")
 
@@ -43,9 +44,9 @@ def test_event_has_the_fields_that_the_guest_agent_reads(tmp_path: Path) -> None
     clock.advance(61.0625)
     started = EPOCH + dt.timedelta(milliseconds=1999, microseconds=500)
 
-    Journal(Root(tmp_path), clock, lambda _: None).event("AKS.CSE.x", "ctr version", started)
+    Journal(NodeFiles(tmp_path), clock, lambda _: None).event("AKS.CSE.x", "ctr version", started)
 
-    assert read_events(Root(tmp_path)) == [
+    assert read_events(NodeFiles(tmp_path)) == [
         {
             "Timestamp": "2026-08-21 12:00:01.999",
             "OperationId": "2026-08-21 12:01:01.062",
@@ -57,28 +58,28 @@ def test_event_has_the_fields_that_the_guest_agent_reads(tmp_path: Path) -> None
             "EventTid": "0",
         }
     ]
-    (name,) = Root(tmp_path).names(EVENTS_DIRECTORY)
+    (name,) = NodeFiles(tmp_path).names(EVENTS_DIRECTORY)
     assert name == "1787313601999.json"
 
 
 def test_events_of_one_millisecond_get_names_of_digits_each(tmp_path: Path) -> None:
-    journal = Journal(Root(tmp_path), FakeClock(), lambda _: None)
+    journal = Journal(NodeFiles(tmp_path), FakeClock(), lambda _: None)
 
     for task in ("a", "b", "c"):
         journal.event(task, "x", EPOCH)
 
-    names = Root(tmp_path).names(EVENTS_DIRECTORY)
+    names = NodeFiles(tmp_path).names(EVENTS_DIRECTORY)
     first = int(EPOCH.timestamp() * 1000)
     assert [int(name[:-5]) for name in names] == [first, first + 1, first + 2]
     assert all(re.fullmatch(r"\d+\.json", name) for name in names)
-    assert [event["TaskName"] for event in read_events(Root(tmp_path))] == ["a", "b", "c"]
+    assert [event["TaskName"] for event in read_events(NodeFiles(tmp_path))] == ["a", "b", "c"]
 
 
-def test_event_that_cannot_be_written_is_said_and_forgiven(tmp_path: Path) -> None:
+def test_event_write_error_is_printed_and_ignored(tmp_path: Path) -> None:
     console: list[str] = []
-    Root(tmp_path).write(EVENTS_DIRECTORY, "a file where the folder should be")
+    NodeFiles(tmp_path).write(EVENTS_DIRECTORY, "a file where the folder should be")
 
-    Journal(Root(tmp_path), FakeClock(), console.append).event("AKS.CSE.x", "y", EPOCH)
+    Journal(NodeFiles(tmp_path), FakeClock(), console.append).event("AKS.CSE.x", "y", EPOCH)
 
     (line,) = console
     assert line.startswith("The event 'AKS.CSE.x' cannot be written: [Errno ")

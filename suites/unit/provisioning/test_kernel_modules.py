@@ -1,4 +1,4 @@
-"""What DKMS, modinfo and the kernel say, and what is made of it."""
+"""Parsing and interpretation of the output of DKMS, modinfo and the kernel."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from harness.provisioning.kernel_modules import (
     read_resident_version,
     version_key,
 )
-from harness.provisioning.root import Root
-from harness.shell.mocks import ScriptedRunner
+from harness.provisioning.node_files import NodeFiles
+from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 from .fakes import KERNEL, OTHER_KERNEL, VERSION
 
@@ -53,7 +53,7 @@ def test_dkms_line_of_either_release_is_read(line: str) -> None:
     assert parse_dkms_status(line) == (INSTALLED,)
 
 
-def test_dkms_states_are_told_apart() -> None:
+def test_dkms_states_are_distinguished() -> None:
     text = (
         f"nvidia/{VERSION}: added\n"
         f"nvidia/{VERSION}, {KERNEL}, x86_64: built\n"
@@ -73,7 +73,7 @@ def test_dkms_states_are_told_apart() -> None:
     ]
 
 
-def test_modinfo_tells_version_and_kernel() -> None:
+def test_version_and_kernel_are_parsed_from_modinfo() -> None:
     file = parse_modinfo(
         "filename:       /lib/modules/x/nvidia.ko\n"
         "version:        580.126.09\n"
@@ -93,7 +93,7 @@ def test_version_of_a_module_may_hold_a_colon() -> None:
     assert parse_modinfo("version:        1:580.126.09\n").version == "1:580.126.09"
 
 
-def test_module_that_says_nothing_has_no_kernel() -> None:
+def test_module_without_vermagic_has_no_kernel() -> None:
     file = parse_modinfo("version:\nvermagic:\n")
 
     assert file == ModuleFile(version=None, vermagic=None)
@@ -225,12 +225,12 @@ def test_module_is_busy_when_others_hold_it(
 
 
 def test_loaded_driver_is_read_from_the_node(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    assert read_loaded(root) == ()
+    files = NodeFiles(tmp_path)
+    assert read_loaded(files) == ()
 
-    root.write("/proc/modules", PROC_MODULES)
+    files.write("/proc/modules", PROC_MODULES)
 
-    assert [module.name for module in read_loaded(root)] == [
+    assert [module.name for module in read_loaded(files)] == [
         "nvidia_uvm",
         "nvidia_drm",
         "nvidia_modeset",
@@ -239,44 +239,44 @@ def test_loaded_driver_is_read_from_the_node(tmp_path: Path) -> None:
 
 
 def test_resident_version_comes_from_sys_before_proc(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    assert read_resident_version(root) is None
+    files = NodeFiles(tmp_path)
+    assert read_resident_version(files) is None
 
-    root.write("/proc/driver/nvidia/version", "GCC version: 12.2.0\n")
-    assert read_resident_version(root) is None
+    files.write("/proc/driver/nvidia/version", "GCC version: 12.2.0\n")
+    assert read_resident_version(files) is None
 
-    root.write(
+    files.write(
         "/proc/driver/nvidia/version",
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan  7 2025\n"
         "GCC version:  gcc version 12.2.0\n",
     )
-    assert read_resident_version(root) == "570.86.15"
+    assert read_resident_version(files) == "570.86.15"
 
-    root.write("/sys/module/nvidia/version", "580.126.09\n")
-    assert read_resident_version(root) == "580.126.09"
+    files.write("/sys/module/nvidia/version", "580.126.09\n")
+    assert read_resident_version(files) == "580.126.09"
 
 
 def test_installed_files_are_those_of_the_driver(tmp_path: Path) -> None:
-    root = Root(tmp_path)
+    files = NodeFiles(tmp_path)
     for name in ("nvidia.ko", "nvidia-uvm.ko.zst", "zfs.ko"):
-        root.write(f"/lib/modules/{KERNEL}/updates/dkms/{name}", "")
+        files.write(f"/lib/modules/{KERNEL}/updates/dkms/{name}", "")
 
-    assert installed_files(root, KERNEL) == (
+    assert installed_files(files, KERNEL) == (
         f"/lib/modules/{KERNEL}/updates/dkms/nvidia-uvm.ko.zst",
         f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko",
     )
-    assert kernels(root) == (KERNEL,)
+    assert kernels(files) == (KERNEL,)
 
 
 def test_newest_kernel_is_chosen_by_number_among_those_with_headers(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    assert newest_kernel_with_headers(root) is None
+    files = NodeFiles(tmp_path)
+    assert newest_kernel_with_headers(files) is None
 
     for kernel in ("6.1.0-9-amd64", "6.1.0-56-amd64"):
-        root.write(f"/lib/modules/{kernel}/build/Makefile", "")
-    root.make_directory("/lib/modules/6.1.0-99-amd64")
+        files.write(f"/lib/modules/{kernel}/build/Makefile", "")
+    files.make_directory("/lib/modules/6.1.0-99-amd64")
 
-    assert newest_kernel_with_headers(root) == "6.1.0-56-amd64"
+    assert newest_kernel_with_headers(files) == "6.1.0-56-amd64"
 
 
 def test_versions_sort_by_their_numbers() -> None:

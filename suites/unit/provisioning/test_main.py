@@ -17,20 +17,11 @@ from harness.provisioning.__main__ import COMMANDS, Session, _parser, main, run
 from harness.provisioning.command import CommandResult
 from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.journal import LOG_PATH
-from harness.provisioning.node import LimitedRunner
-from harness.shell.mocks import ScriptedRunner
+from harness.provisioning.node_context import LimitedRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from suites.fakes.clock import FakeClock
 
-from .fakes import (
-    GPU_NODE,
-    KERNEL,
-    PROGRAM,
-    RECORD_PATH,
-    SHA,
-    VERSION,
-    FakeClock,
-    Invocation,
-    write_tags,
-)
+from .fakes import GPU_NODE, KERNEL, PROGRAM, RECORD_PATH, SHA, VERSION, Invocation, write_tags
 from .simulation import SimulatedNode
 
 PACKAGE = Path(harness.provisioning.__file__).parent
@@ -91,11 +82,11 @@ def test_plan_changes_nothing_and_logs_nothing(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
-    before = sorted(simulated.root.top.rglob("*"))
+    before = sorted(simulated.files.top.rglob("*"))
 
     assert invocation.run("plan", GPU_NODE) == 0
 
-    added = set(simulated.root.top.rglob("*")) - set(before)
+    added = set(simulated.files.top.rglob("*")) - set(before)
     assert {path.name for path in added} == {"config.json", "outcome.json"}
     assert {call[0] for call in simulated.calls} == {
         "uname",
@@ -110,7 +101,7 @@ def test_plan_changes_nothing_and_logs_nothing(
     assert invocation.outcome()["kernel"] == KERNEL
 
 
-def test_plan_without_a_decision_prints_steps_alone(invocation: Invocation) -> None:
+def test_plan_without_a_decision_prints_only_steps(invocation: Invocation) -> None:
     assert isinstance(invocation.runner, SimulatedNode)
     invocation.runner.arch = "aarch64"
 
@@ -132,7 +123,7 @@ def test_status_prints_json(simulated: SimulatedNode, invocation: Invocation) ->
     (text,) = invocation.console
     assert json.loads(text)["kernel"] == KERNEL
     assert text.startswith('{\n  "kernel"')
-    assert not invocation.root.exists(LOG_PATH)
+    assert not invocation.files.exists(LOG_PATH)
 
 
 def test_status_needs_no_configuration(simulated: SimulatedNode) -> None:
@@ -143,7 +134,7 @@ def test_status_needs_no_configuration(simulated: SimulatedNode) -> None:
         runner=simulated,
         clock=FakeClock(),
         environment={"GPU_DKMS_MARKER_FILE": "/opt/other"},
-        say=console.append,
+        print_line=console.append,
         program=PROGRAM,
     )
 
@@ -170,7 +161,7 @@ def test_bad_configuration_of_a_plan_goes_to_standard_error(
     assert invocation.run("plan", {"gpu_node": 1}) == ExitCode.INVALID_CONFIGURATION
 
     assert invocation.console == []
-    assert not invocation.root.exists(LOG_PATH)
+    assert not invocation.files.exists(LOG_PATH)
     assert capsys.readouterr().err == (
         "The field 'gpu_node' must be either true or false, but is 1.\n"
     )
@@ -185,7 +176,7 @@ def test_environment_overrides_the_file(simulated: SimulatedNode, invocation: In
     assert invocation.outcome()["decision"] == {"action": "teardown", "reason": "opted_out"}
 
 
-def test_failure_is_said_logged_and_written(
+def test_failure_is_printed_logged_and_written_to_the_outcome(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.units.clear()
@@ -194,7 +185,9 @@ def test_failure_is_said_logged_and_written(
     assert invocation.run("boot", {"retry_budget_s": 12}) == 4
 
     error = invocation.outcome()["error"]
-    assert str(error).startswith("Step 'start-kubelet' failed. The node's time budget is spent.")
+    assert str(error).startswith(
+        "Step 'start-kubelet' failed. The time budget of the node is used up."
+    )
     assert "\n".join(invocation.console).endswith(str(error))
     assert invocation.clock.elapsed_s == 12
 
@@ -251,7 +244,7 @@ def test_run_that_is_ended_from_outside_leaves_an_outcome(
     assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 143
 
     assert invocation.outcome()["exit_name"] == "TERMINATED"
-    assert invocation.outcome()["error"] == "The run was ended from outside."
+    assert invocation.outcome()["error"] == "The run was terminated by a signal."
     assert invocation.outcome()["kernel"] == KERNEL
 
 
@@ -270,13 +263,13 @@ def test_defect_leaves_an_outcome_with_its_traceback(
     assert error.endswith("ZeroDivisionError: a defect\n")
 
 
-def test_outcome_is_only_written_where_it_is_asked_for(simulated: SimulatedNode) -> None:
+def test_outcome_is_written_only_on_request(simulated: SimulatedNode) -> None:
     code = run(
         ["teardown", f"--root={simulated.top}"],
         runner=simulated,
         clock=FakeClock(),
         environment={},
-        say=lambda _: None,
+        print_line=lambda _: None,
         program=PROGRAM,
     )
 
@@ -292,12 +285,12 @@ def test_teardown_of_an_opted_out_node_never_fails(
 ) -> None:
     simulated.build(VERSION, KERNEL)
     simulated.load(VERSION, users=1)
-    simulated.root.write("/opt/gpu/config.sh", "")
-    write_tags(simulated.root, ("SkipGpuDriverInstall", "true"))
+    simulated.files.write("/opt/gpu/config.sh", "")
+    write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
 
     assert invocation.run("teardown", GPU_NODE) == 0
 
-    assert not simulated.root.exists("/opt/gpu")
+    assert not simulated.files.exists("/opt/gpu")
 
     assert "status=incomplete" in invocation.prebake_lines()[0]
     assert invocation.outcome()["kernel"] == KERNEL
@@ -313,7 +306,7 @@ def test_teardown_of_a_managed_node_fails_when_it_is_incomplete(
     assert invocation.run("teardown", GPU_NODE) == 84
 
     assert invocation.outcome()["error"] == (
-        "The driver is not wholly removed; the log names what stayed."
+        "The driver was not completely removed; the log names what is left."
     )
     assert "gpu_node=true status=incomplete" in invocation.prebake_lines()[0]
 
@@ -322,18 +315,18 @@ def test_teardown_of_a_managed_node_succeeds_when_it_is_whole(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
-    simulated.root.write("/opt/gpu/config.sh", "")
+    simulated.files.write("/opt/gpu/config.sh", "")
 
     assert invocation.run("teardown", GPU_NODE) == 0
 
-    assert simulated.root.exists("/opt/gpu/config.sh")
-    assert not simulated.root.exists(RECORD_PATH)
+    assert simulated.files.exists("/opt/gpu/config.sh")
+    assert not simulated.files.exists(RECORD_PATH)
 
 
 def test_teardown_needs_to_know_whether_the_node_opted_out(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    simulated.root.remove("/opt/azure/containers")
+    simulated.files.remove("/opt/azure/containers")
 
     assert invocation.run("teardown", GPU_NODE) == 224
 
@@ -410,13 +403,13 @@ def test_unit_whose_gpu_refuses_exits_1(tmp_path: Path) -> None:
 
 
 def parse(*argv: str) -> int:
-    """Run a command line that must not get as far as doing anything."""
+    """Run a command line that must fail before anything is done."""
     return run(
         argv,
         runner=ScriptedRunner(),
         clock=FakeClock(),
         environment={},
-        say=print,
+        print_line=print,
         program=PROGRAM,
     )
 
@@ -450,16 +443,16 @@ def test_help_of_a_command_explains_its_options(capsys: pytest.CaptureFixture[st
 
     assert " ".join(capsys.readouterr().out.split()) == (
         "usage: provisioning boot [-h] [--config CONFIG] [--outcome OUTCOME] [--root ROOT] "
-        "bring this node up "
+        "provision this node "
         "options: -h, --help show this help message and exit "
         "--config CONFIG JSON file; the environment overrides it "
-        "--outcome OUTCOME file to leave what was done in "
-        "--root ROOT stands for / on disk"
+        "--outcome OUTCOME file for the outcome, as JSON "
+        "--root ROOT folder to use instead of /"
     )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_command_works_on_this_machines_files_unless_told(name: str) -> None:
+def test_root_defaults_to_the_files_of_this_machine(name: str) -> None:
     assert _parser().parse_args([name]).root == Path("/")
     assert _parser().parse_args([name, "--root=/mnt"]).root == Path("/mnt")
 
@@ -504,9 +497,9 @@ def test_program_runs_on_this_machine_and_is_ended_like_by_ctrl_c(
     assert handlers == [(signal.SIGTERM, signal.default_int_handler)]
     assert given["argv"] == ["boot"]
     assert given["environment"] is os.environ
-    say = given["say"]
-    assert callable(say)
-    say("zw\N{LATIN SMALL LETTER O WITH DIAERESIS}lf")
+    print_line = given["print_line"]
+    assert callable(print_line)
+    print_line("zw\N{LATIN SMALL LETTER O WITH DIAERESIS}lf")
     assert written.getvalue() == b"zw\\xf6lf\n", "as it is said, not when the process ends"
     assert main(["status"]) == 7
     assert given["argv"] == ["status"]
@@ -530,7 +523,7 @@ def test_package_imports_only_itself_and_the_standard_library() -> None:
     assert "tomllib" not in foreign
 
 
-def test_steps_of_a_bake_are_planned_for_amd64_debian_alone(tmp_path: Path) -> None:
+def test_bake_has_steps_only_on_amd64_debian(tmp_path: Path) -> None:
     asked = {
         "gpu_driver_version": VERSION,
         "gpu_image_sha": SHA,

@@ -17,7 +17,7 @@ from harness.provisioning.mig import (
     render_unit,
 )
 from harness.provisioning.plan import When
-from harness.shell.mocks import ScriptedRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 from .fakes import PROGRAM
 
@@ -94,7 +94,7 @@ def test_unit_is_done_before_the_device_plugin_counts() -> None:
 
 
 @pytest.mark.parametrize("layout", ["x", None])
-def test_unit_is_told_its_profile(layout: str | None) -> None:
+def test_unit_gets_its_profile_from_a_drop_in(layout: str | None) -> None:
     configuration = Configuration(
         gpu_instance_profile="MIG3g", mig_node=True, nvidia_mig_profile_layout=layout
     )
@@ -115,10 +115,10 @@ def test_partitioning_is_tried_once_and_never_fatal() -> None:
         '      | Environment="NVIDIA_MIG_PROFILE_LAYOUT=x"',
         "    systemctl daemon-reload  # limit 25 s; failure ignored",
         "    systemctl restart mig-partition  # limit 300 s; failure ignored",
-        "    systemctl enable mig-partition  # 120 tries, 5 s apart, limit 25 s each",
+        "    systemctl enable mig-partition  # 120 attempts, 5 s apart, limit 25 s each",
     )
     assert getattr(step.actions[3], "warning", None) == (
-        "mig-partition did not partition the GPU yet; it will after the reboot."
+        "mig-partition did not partition the GPU yet; it runs again after the reboot."
     )
 
 
@@ -146,6 +146,6 @@ def test_node_reboots_until_every_gpu_is_in_mig_mode(
     assert step.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
     assert when.describe() == (
         "nvidia-smi --query-gpu=mig.mode.current --format=csv,noheader  # limit 30 s",
-        "where a GPU is not in MIG mode yet:",
+        "if a GPU is not in MIG mode yet:",
         "  shutdown -r 1  # limit 30 s",
     )

@@ -1,4 +1,4 @@
-"""What a run says about itself."""
+"""The outcome of a run as JSON."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import json
 from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.outcome import Outcome, StepReport, StepStatus
 from harness.provisioning.prebake import Action, Decision, Reason, Record
-
-from .fakes import EPOCH
+from suites.fakes.clock import EPOCH
 
 
 def test_outcome_is_json_with_all_that_a_reader_needs() -> None:

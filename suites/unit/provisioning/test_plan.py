@@ -18,9 +18,9 @@ from harness.provisioning.plan import (
     Step,
     When,
     Write,
-    say,
+    log_line,
 )
-from harness.shell.mocks import ScriptedRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 from .fakes import make_node
 
@@ -54,12 +54,12 @@ def test_fallback_comes_after_what_it_replaces() -> None:
     assert names(plan) == ["quick", "full"]
 
 
-def test_need_that_the_plan_does_not_have_is_no_obstacle() -> None:
+def test_need_that_is_not_in_the_plan_is_ignored() -> None:
     assert names(Plan.order([step("a", "absent")])) == ["a"]
 
 
 def test_circle_of_needs_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"^The needs of \['a', 'b'\] go round in a circle\.$"):
+    with pytest.raises(PlanError, match=r"^The needs of \['a', 'b'\] form a cycle\.$"):
         Plan.order([step("b", "a"), step("a", "b"), step("c")])
 
 
@@ -68,12 +68,12 @@ def test_two_steps_of_one_name_are_refused() -> None:
         Plan.order([step("b"), step("a"), step("b")])
 
 
-def test_empty_plan_has_no_steps_and_no_words() -> None:
+def test_empty_plan_has_no_steps_and_no_description() -> None:
     assert Plan().steps == ()
     assert Plan().describe() == ""
 
 
-def test_plan_says_every_action() -> None:
+def test_plan_describes_every_action() -> None:
     plan = Plan.order(
         [
             Step(
@@ -89,7 +89,7 @@ def test_plan_says_every_action() -> None:
                     Write(path="/etc/x", text="one\ntwo\n"),
                     MakeDirectory(path="/a b"),
                     Remove(path="/gone"),
-                    Do(words=("think", "again"), function=lambda _: None),
+                    Do(description=("think", "again"), function=lambda _: None),
                 ),
                 exit_code=ExitCode.GPU_DRIVERS_START_FAIL,
             ),
@@ -115,7 +115,7 @@ def test_plan_says_every_action() -> None:
     assert plan.describe() == (
         "first  # failure: exit 84\n"
         "    echo 'a b'  # limit 1.5 s\n"
-        "    A='b c' apt x  # 3 tries, 0.1 s apart, limit 30 s each; failure ignored\n"
+        "    A='b c' apt x  # 3 attempts, 0.1 s apart, limit 30 s each; failure ignored\n"
         "    write /etc/x\n"
         "      | one\n"
         "      | two\n"
@@ -125,7 +125,7 @@ def test_plan_says_every_action() -> None:
         "    again\n"
         "second  # failure: ignored; after zeroth, half; only after failure of first\n"
         "    ask it  # limit 30 s\n"
-        "    where it says yes:\n"
+        "    if it says yes:\n"
         "      rm -rf /old\n"
         "      mkdir -p /new"
     )
@@ -140,10 +140,10 @@ def test_step_is_named_in_events_by_its_first_command() -> None:
     assert step("only-a-name").command == "only-a-name"
 
 
-def test_saying_leaves_the_line_in_the_log(tmp_path: Path) -> None:
+def test_log_line_writes_the_line_to_the_log(tmp_path: Path) -> None:
     console: list[str] = []
-    action = say("  - a=b")
+    action = log_line("  - a=b")
 
-    assert action.words == ("log   - a=b",)
+    assert action.description == ("log   - a=b",)
     assert action.function(make_node(ScriptedRunner(), tmp_path, console=console)) is None
     assert console == ["  - a=b"]

@@ -1,4 +1,4 @@
-"""The whole plans of some boots, word by word.
+"""The complete plans of some boots, compared with golden files.
 
 `plan` prints what `boot` takes, from the same steps; so these texts are the contract's section
 on node boot as this package carries it out.
@@ -15,7 +15,7 @@ from harness.provisioning.boot import make_plan
 from harness.provisioning.cdi import CdiSupport
 from harness.provisioning.configuration import Configuration, parse_configuration
 from harness.provisioning.exit_codes import ExitCode, ProvisioningError
-from harness.provisioning.facts import Facts
+from harness.provisioning.facts import NodeFacts
 from harness.provisioning.families import Family
 from harness.provisioning.plan import Plan
 from harness.provisioning.prebake import Action, Decision, Reason, Record
@@ -37,7 +37,7 @@ def configuration(**fields: object) -> Configuration:
     return parse_configuration({**GPU_NODE, **fields}, {})
 
 
-def facts(**fields: object) -> Facts:
+def facts(**fields: object) -> NodeFacts:
     values: dict[str, object] = {
         "kernel": KERNEL,
         "arch": "x86_64",
@@ -52,7 +52,7 @@ def facts(**fields: object) -> Facts:
         "removal": (),
         **fields,
     }
-    return Facts(**values)  # type: ignore[arg-type]
+    return NodeFacts(**values)  # type: ignore[arg-type]
 
 
 def full_build() -> Plan:
@@ -183,7 +183,7 @@ def test_plan_of_bake_is_the_contracts(tmp_path: Path) -> None:
 
 
 def test_events_of_each_step_are_those_that_dashboards_know() -> None:
-    """A step's own event first, then those that span it, the innermost first."""
+    """The event of the step first, then those of its groups, innermost first."""
     lines = {
         f"{step.name}: {', '.join((step.event or '-', *reversed(step.groups)))}"
         for make in PLANS.values()
@@ -194,8 +194,8 @@ def test_events_of_each_step_are_those_that_dashboards_know() -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_needs_alone_put_the_milestones_in_order(name: str) -> None:
-    """However the steps are listed, each comes after all that it needs, and theirs."""
+def test_needs_determine_the_order_of_steps(name: str) -> None:
+    """In any order of the list, each step comes after all steps that it needs."""
     steps = PLANS[name]().steps
     shuffled = Plan.order(sorted(steps, key=lambda step: step.name, reverse=True)).steps
     place = {step.name: number for number, step in enumerate(shuffled)}
@@ -253,11 +253,11 @@ def test_driver_on_another_family_is_refused(family: Family) -> None:
 
     assert error.value.exit_code is ExitCode.UNSUPPORTED_OS
     assert str(error.value) == (
-        "A GPU driver is wanted, but '/etc/os-release' names neither Debian nor Ubuntu."
+        "A GPU driver is wanted, but '/etc/os-release' names neither Debian nor Ubuntu; no other distribution is supported."
     )
 
 
-def test_containerd_configuration_that_is_no_toml_has_its_own_code() -> None:
+def test_invalid_containerd_toml_has_its_own_exit_code() -> None:
     asked = configuration()
     seen = facts(runtime=RuntimeFacts(text="[broken", cdi=CdiSupport.ABSENT))
 
@@ -267,7 +267,7 @@ def test_containerd_configuration_that_is_no_toml_has_its_own_code() -> None:
     assert error.value.exit_code is ExitCode.FILE_WATCH_TIMEOUT
     assert str(error.value) == (
         "containerd's configuration '/etc/containerd/config.toml' cannot be edited: "
-        "line 1: a table's header without its end."
+        "line 1: the header of a table has no end."
     )
 
 
@@ -280,7 +280,7 @@ def test_containerd_configuration_that_is_no_toml_has_its_own_code() -> None:
         (Record(), "cuda-lts", "true", "false"),
     ],
 )
-def test_readiness_tells_the_sample(
+def test_readiness_line_uses_the_record_before_the_install(
     record: Record | None, driver_type: str, present: str, match: str
 ) -> None:
     assert facts(record=record, driver_type=driver_type).render_readiness() == (

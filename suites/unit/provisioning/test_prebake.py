@@ -13,6 +13,7 @@ from harness.provisioning.kernel_modules import (
     ModuleFile,
     ModuleProof,
 )
+from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.prebake import (
     PROVISIONAL_RECORD,
     Action,
@@ -25,7 +26,6 @@ from harness.provisioning.prebake import (
     read_record,
     write_record,
 )
-from harness.provisioning.root import Root
 
 from .fakes import KERNEL, OTHER_KERNEL, OTHER_VERSION, VERSION
 
@@ -79,22 +79,22 @@ def test_value_may_hold_an_equals_sign() -> None:
 
 
 def test_written_record_is_read_back(tmp_path: Path) -> None:
-    root = Root(tmp_path)
+    files = NodeFiles(tmp_path)
 
-    write_record(root, "/opt/record", RECORD)
+    write_record(files, "/opt/record", RECORD)
 
-    assert read_record(root, "/opt/record") == RECORD
-    assert root.read("/opt/record") == (
+    assert read_record(files, "/opt/record") == RECORD
+    assert files.read("/opt/record") == (
         f"kernel={KERNEL}\ndriver_version={VERSION}\ndriver_kind=cuda\narch=x86_64\n"
     )
 
 
 def test_missing_record_is_none_and_a_folder_is_corrupt(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    root.make_directory("/opt/folder")
+    files = NodeFiles(tmp_path)
+    files.make_directory("/opt/folder")
 
-    assert read_record(root, "/opt/record") is None
-    assert read_record(root, "/opt/folder") == Record()
+    assert read_record(files, "/opt/record") is None
+    assert read_record(files, "/opt/folder") == Record()
 
 
 def test_record_of_a_bake_that_goes_on_is_corrupt() -> None:
@@ -135,7 +135,7 @@ def test_node_without_a_driver_and_record_does_nothing() -> None:
         (replace(RECORD, arch="aarch64"), Action.INSTALL, Reason.ARCH),
     ],
 )
-def test_record_that_does_not_fit_decides_alone(
+def test_record_that_does_not_match_decides_without_commands(
     record: Record | None, action: Action, reason: Reason
 ) -> None:
     assert decide(WANTED, record, nobody_asks) == Decision(action=action, reason=reason)
@@ -158,9 +158,7 @@ def test_record_that_does_not_fit_decides_alone(
         ),
     ],
 )
-def test_module_that_does_not_prove_itself_is_built_anew(
-    proof: ModuleProof, reason: Reason
-) -> None:
+def test_module_without_proof_is_built_again(proof: ModuleProof, reason: Reason) -> None:
     assert decide(WANTED, RECORD, lambda: proof) == Decision(action=Action.INSTALL, reason=reason)
 
 

@@ -116,7 +116,7 @@ def test_image_for_the_kernel_is_taken_from_the_registry() -> None:
     assert choice.message == f"'{reference}' was compiled for the kernel '{JAMMY}'."
 
 
-def test_registry_without_the_image_leads_to_a_conventional_build_and_says_so() -> None:
+def test_registry_without_the_image_falls_back_to_a_build_with_a_message() -> None:
     choice = choose_driver(
         GROUP, repository="r", image="i", version="1", is_available=lambda _: False
     )
@@ -132,7 +132,7 @@ def test_registry_without_the_image_leads_to_a_conventional_build_and_says_so() 
 @pytest.mark.parametrize(
     ("desired", "misscheduled", "may"), [(0, 0, True), (1, 0, False), (0, 1, False), (1, 1, False)]
 )
-def test_daemonset_goes_only_when_nobody_needs_it(
+def test_daemonset_is_deleted_only_if_no_node_needs_it(
     desired: int, misscheduled: int, *, may: bool
 ) -> None:
     assert may_delete(desired=desired, misscheduled=misscheduled) is may

@@ -1,4 +1,4 @@
-"""What holds for every configuration, record and moment of power failure."""
+"""Properties of every configuration, record and time of power failure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from harness.provisioning.configuration import (
     ConfigurationError,
     parse_configuration,
 )
-from harness.provisioning.facts import look
+from harness.provisioning.facts import collect_facts
 from harness.provisioning.journal import EVENTS_DIRECTORY, LOG_PATH
+from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.plan import Plan, Step
 from harness.provisioning.prebake import Action, Reason, parse_record, read_record
-from harness.provisioning.root import Root
 from harness.provisioning.toml_text import TomlTextError, get_value, render_string, set_value
 
 from .fakes import (
@@ -46,7 +46,7 @@ FIELDS = tuple(Configuration.__dataclass_fields__)
 
 @contextmanager
 def simulated_node(**fields: object) -> Iterator[SimulatedNode]:
-    """Make a node below a folder of its own: one for each example, which no fixture gives."""
+    """Make a node below its own folder, one for each example."""
     with tempfile.TemporaryDirectory() as folder:
         yield SimulatedNode(Path(folder), **fields)  # type: ignore[arg-type]
 
@@ -116,12 +116,12 @@ RECORDS = st.binary(max_size=64) | st.lists(PIECES, max_size=12).map(b"".join)
 @given(content=RECORDS, is_gpu_node=st.booleans())
 def test_any_bytes_as_record_give_a_decision(content: bytes, *, is_gpu_node: bool) -> None:
     with simulated_node() as simulated:
-        place = simulated.root.at(RECORD_PATH)
+        place = simulated.files.at(RECORD_PATH)
         place.parent.mkdir(parents=True)
         place.write_bytes(content)
         fields = GPU_NODE if is_gpu_node else {}
 
-        facts = look(
+        facts = collect_facts(
             make_node(simulated, simulated.top),
             parse_configuration(fields, {}),
             is_read_only=True,
@@ -135,7 +135,7 @@ def test_any_bytes_as_record_give_a_decision(content: bytes, *, is_gpu_node: boo
 
 
 @given(content=st.text())
-def test_fields_of_any_record_are_words(content: str) -> None:
+def test_fields_of_any_record_have_no_whitespace(content: str) -> None:
     for value in parse_record(content).to_json().values():
         assert value is None or len(value.split()) == 1
 
@@ -204,13 +204,13 @@ def test_edited_toml_has_the_new_value_and_every_old_line(
 # -- twice is once ------------------------------------------------------------------------------
 
 
-def tree(root: Root) -> dict[str, str]:
-    """Return all files below a root with their text, but for what tells of the runs themselves."""
+def tree(files: NodeFiles) -> dict[str, str]:
+    """Return all files below a folder with their text, except logs and events."""
     ignored = (LOG_PATH, EVENTS_DIRECTORY, "/outcome.json", "/config.json", "/proc", "/sys")
     return {
-        f"/{path.relative_to(root.top)}": path.read_text()
-        for path in root.top.rglob("*")
-        if path.is_file() and not f"/{path.relative_to(root.top)}".startswith(ignored)
+        f"/{path.relative_to(files.top)}": path.read_text()
+        for path in files.top.rglob("*")
+        if path.is_file() and not f"/{path.relative_to(files.top)}".startswith(ignored)
     }
 
 
@@ -253,13 +253,13 @@ def test_boot_twice_is_boot_once(
 
         assert invocation.run("boot", asked) == 0, invocation.outcome()["error"]
         once = (
-            tree(simulated.root),
+            tree(simulated.files),
             simulated.loaded(),
             set(simulated.active),
             set(simulated.enabled),
         )
         assert invocation.run("boot", asked) == 0, invocation.outcome()["error"]
-        twice = (tree(simulated.root), simulated.loaded(), simulated.active, simulated.enabled)
+        twice = (tree(simulated.files), simulated.loaded(), simulated.active, simulated.enabled)
 
     assert once == twice
 
@@ -276,20 +276,20 @@ def test_bake_twice_is_bake_once() -> None:
     with simulated_node() as simulated:
         invocation = Invocation(simulated.top, simulated)
         assert invocation.run("bake", BAKE) == 0
-        once = tree(simulated.root)
+        once = tree(simulated.files)
 
         assert invocation.run("bake", BAKE) == 0
 
-        assert tree(simulated.root) == once
+        assert tree(simulated.files) == once
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS_OF_A_BAKE + 1))
 def test_teardown_after_any_prefix_of_a_bake_leaves_nothing_or_keeps_the_record(
     moment: int,
 ) -> None:
-    """Power fails at each moment of a bake in turn; the node that boots from it has no GPU."""
+    """Power fails at each write of a bake in turn; the node that boots from the image has no GPU."""
     with simulated_node(fuse=moment) as simulated:
-        untouched = tree(simulated.root)
+        untouched = tree(simulated.files)
         invocation = Invocation(simulated.top, simulated)
         try:
             code = invocation.run("bake", BAKE)
@@ -300,14 +300,14 @@ def test_teardown_after_any_prefix_of_a_bake_leaves_nothing_or_keeps_the_record(
         simulated.fuse = None
         assert invocation.run("teardown") == 0
 
-        left = tree(simulated.root)
+        left = tree(simulated.files)
         assert left == untouched or RECORD_PATH in left
 
 
 @given(moment=st.integers(0, 12))
 def test_teardown_that_was_killed_is_finished_by_the_next(moment: int) -> None:
     with simulated_node() as simulated:
-        untouched = tree(simulated.root)
+        untouched = tree(simulated.files)
         simulated.build(VERSION, KERNEL)
         simulated.load(VERSION, "nvidia_uvm", "nvidia")
         invocation = Invocation(simulated.top, simulated)
@@ -318,7 +318,7 @@ def test_teardown_that_was_killed_is_finished_by_the_next(moment: int) -> None:
 
         assert invocation.run("teardown") == 0
 
-        assert tree(simulated.root) == untouched
+        assert tree(simulated.files) == untouched
 
 
 def test_provisional_record_sends_a_managed_node_to_a_full_install() -> None:
@@ -327,7 +327,7 @@ def test_provisional_record_sends_a_managed_node_to_a_full_install() -> None:
         with pytest.raises(KilledError):
             invocation.run("bake", BAKE)
         simulated.fuse = None
-        record = read_record(simulated.root, RECORD_PATH)
+        record = read_record(simulated.files, RECORD_PATH)
         assert record is not None
         assert record.is_corrupt
 
@@ -340,10 +340,10 @@ def test_provisional_record_sends_a_managed_node_to_a_full_install() -> None:
 
 
 def test_record_helpers_agree(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    write_record(root)
+    files = NodeFiles(tmp_path)
+    write_record(files)
 
-    record = read_record(root, RECORD_PATH)
+    record = read_record(files, RECORD_PATH)
 
     assert record is not None
-    assert record.render() == root.read(RECORD_PATH)
+    assert record.render() == files.read(RECORD_PATH)

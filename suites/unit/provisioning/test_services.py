@@ -8,7 +8,7 @@ import pytest
 
 from harness.provisioning.configuration import Configuration
 from harness.provisioning.exit_codes import ExitCode, ProvisioningError
-from harness.provisioning.root import Root
+from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.services import (
     CACHE_DIRECTORIES,
     KUBELET_DEFAULTS,
@@ -23,15 +23,15 @@ from harness.provisioning.services import (
     steps_off,
     steps_on,
 )
-from harness.shell.mocks import ScriptedRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from suites.unit.provisioning.fakes import plan_lines
 
 from .fakes import make_node
-from .test_systemd import words
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.provisioning.node import Node
+    from harness.provisioning.node_context import NodeContext
     from harness.provisioning.plan import Do
 
 LABEL = "kubernetes.azure.com/dcgm-exporter=enabled"
@@ -59,7 +59,7 @@ def action(name: str, index: int = 0) -> Do:
         (False, False, True, Mode.DRA),
     ],
 )
-def test_mode_is_what_was_asked_for(
+def test_mode_follows_the_configuration(
     mode: Mode | None, *, is_tagged: bool, is_on: bool, is_dra: bool
 ) -> None:
     configuration = Configuration(enable_managed_gpu=is_on, enable_managed_gpu_dra=is_dra)
@@ -76,7 +76,7 @@ def test_both_modes_are_refused(*, is_tagged: bool, is_on: bool) -> None:
 
     assert error.value.exit_code == 123
     assert str(error.value) == (
-        "The managed GPU experience and its DRA mode are both on; a node has one or the other."
+        "The managed GPU experience and its DRA mode are both on; enable only one of them."
     )
 
 
@@ -118,11 +118,11 @@ def test_exporter_leaves_port_9400_to_users() -> None:
 
 
 def test_missing_units_are_installed_from_the_cache(tmp_path: Path) -> None:
-    root = Root(tmp_path)
+    files = NodeFiles(tmp_path)
     for package in PLUGIN_PACKAGES[:3]:
-        root.write(f"/opt/{package}/downloads/{package}_4.2_amd64.deb", "")
-    root.write("/opt/nvidia-device-plugin/nvidia-device-plugin_0.17_amd64.deb", "")
-    root.write("/opt/nvidia-device-plugin/nvidia-device-plugin_0.18_amd64.deb", "")
+        files.write(f"/opt/{package}/downloads/{package}_4.2_amd64.deb", "")
+    files.write("/opt/nvidia-device-plugin/nvidia-device-plugin_0.17_amd64.deb", "")
+    files.write("/opt/nvidia-device-plugin/nvidia-device-plugin_0.18_amd64.deb", "")
     debs = [f"{tmp_path}/opt/{p}/downloads/{p}_4.2_amd64.deb" for p in PLUGIN_PACKAGES[:3]]
     plugin = f"{tmp_path}/opt/nvidia-device-plugin/nvidia-device-plugin_0.18_amd64.deb"
     with (
@@ -147,18 +147,18 @@ def test_node_that_has_the_units_needs_no_packages(tmp_path: Path) -> None:
     ):
         detail = action("install-managed-packages").function(make_node(runner, tmp_path))
 
-    assert detail == "All units are there."
+    assert detail == "All units exist."
 
 
-def _node_without_units(tmp_path: Path, runner: ScriptedRunner) -> Node:
+def _node_without_units(tmp_path: Path, runner: ScriptedRunner) -> NodeContext:
     runner.expect(f"{SHOW} nvidia-device-plugin", stdout="not-found\n")
     return make_node(runner, tmp_path)
 
 
 def test_package_that_is_not_cached_has_its_own_code(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    root.write("/opt/datacenter-gpu-manager-4-core/datacenter-gpu-manager-4-core_1_amd64.deb", "")
-    root.write("/opt/datacenter-gpu-manager-4-proprietary/other_1_amd64.deb", "")
+    files = NodeFiles(tmp_path)
+    files.write("/opt/datacenter-gpu-manager-4-core/datacenter-gpu-manager-4-core_1_amd64.deb", "")
+    files.write("/opt/datacenter-gpu-manager-4-proprietary/other_1_amd64.deb", "")
 
     with pytest.raises(ProvisioningError) as error:
         action("install-managed-packages").function(
@@ -173,9 +173,9 @@ def test_package_that_is_not_cached_has_its_own_code(tmp_path: Path) -> None:
 
 
 def test_package_that_does_not_install_has_its_own_code(tmp_path: Path) -> None:
-    root = Root(tmp_path)
+    files = NodeFiles(tmp_path)
     for package in PLUGIN_PACKAGES:
-        root.write(f"/opt/{package}/{package}_1_amd64.deb", "")
+        files.write(f"/opt/{package}/{package}_1_amd64.deb", "")
     debs = [f"{tmp_path}/opt/{p}/{p}_1_amd64.deb" for p in PLUGIN_PACKAGES]
     runner = ScriptedRunner()
     node = _node_without_units(tmp_path, runner)
@@ -195,10 +195,10 @@ def test_package_that_does_not_install_has_its_own_code(tmp_path: Path) -> None:
 
 
 def test_packages_are_installed_without_questions() -> None:
-    (line,) = words(apt_install("gcc", "make"))
+    (line,) = plan_lines(apt_install("gcc", "make"))
     assert line == (
         "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc make"
-        "  # 10 tries, 2 s apart, limit 300 s each"
+        "  # 10 attempts, 2 s apart, limit 300 s each"
     )
 
 
@@ -231,16 +231,16 @@ def test_label_is_added_once_to_those_of_the_kubelet(text: str, labelled: str) -
 
 
 def test_kubelet_defaults_are_written_only_for_a_new_label(tmp_path: Path) -> None:
-    root = Root(tmp_path)
+    files = NodeFiles(tmp_path)
     label = action("configure-managed-services", 2)
     node = make_node(ScriptedRunner(), tmp_path)
 
     assert label.function(node) is None
-    assert root.read(KUBELET_DEFAULTS) == f"KUBELET_NODE_LABELS={LABEL}\n"
-    before = root.at(KUBELET_DEFAULTS).stat().st_ino
+    assert files.read(KUBELET_DEFAULTS) == f"KUBELET_NODE_LABELS={LABEL}\n"
+    before = files.at(KUBELET_DEFAULTS).stat().st_ino
     label.function(node)
 
-    assert root.at(KUBELET_DEFAULTS).stat().st_ino == before
+    assert files.at(KUBELET_DEFAULTS).stat().st_ino == before
     assert KUBELET_DEFAULTS == "/etc/default/kubelet"
     assert MARKER_PATH == "/opt/azure/containers/managed-gpu-experience.enabled"
 

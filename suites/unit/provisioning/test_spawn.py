@@ -1,4 +1,4 @@
-"""Long-lived processes: they live as long as this one, and no longer."""
+"""Long-lived processes, which end when this process ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_process_dies_with_a_killed_parent() -> None:
 def test_process_whose_parent_died_at_once_does_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would tell it of that death: it came before the death signal was set."""
+    """It would get no signal, because its parent died before the death signal was set."""
     monkeypatch.setattr("os.getpid", lambda: 2)
 
     process = spawn(["touch", str(tmp_path / "begun")])
@@ -105,7 +105,7 @@ def test_process_that_has_ended_is_seen_to_without_being_reaped() -> None:
 
 
 def test_group_of_a_reaped_process_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its number may be that of another group by now."""
+    """Its pid may be that of another group by now."""
     process = spawn(["true"])
     process.wait(20)
     monkeypatch.setattr("os.killpg", lambda *_: pytest.fail("a foreign group got a signal"))

@@ -1,4 +1,4 @@
-"""What a node says of itself."""
+"""The status of a node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from harness.provisioning.configuration import parse_configuration
 from harness.provisioning.kernel_modules import DkmsState
-from harness.provisioning.root import Root
+from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.status import status
 from harness.provisioning.toolkit import CDI_SPEC
 
@@ -30,11 +30,11 @@ def see(simulated: SimulatedNode, fields: Mapping[str, object]) -> dict[str, obj
     return document
 
 
-def test_baked_gpu_node_tells_all_of_its_driver(tmp_path: Path) -> None:
+def test_status_of_a_baked_node_describes_its_driver(tmp_path: Path) -> None:
     simulated = SimulatedNode(tmp_path)
     simulated.build(VERSION, KERNEL)
     simulated.load(VERSION, "nvidia_uvm", "nvidia")
-    simulated.root.write(CDI_SPEC, "nvidia.com/gpu")
+    simulated.files.write(CDI_SPEC, "nvidia.com/gpu")
 
     document = see(simulated, {**GPU_NODE, "enable_managed_gpu": True})
 
@@ -91,7 +91,7 @@ def test_baked_gpu_node_tells_all_of_its_driver(tmp_path: Path) -> None:
     }
 
 
-def test_bare_machine_has_nothing_to_tell(tmp_path: Path) -> None:
+def test_status_of_a_machine_without_a_driver_is_empty(tmp_path: Path) -> None:
     simulated = SimulatedNode(tmp_path, kernel="6.6")
 
     document = see(simulated, {})
@@ -117,9 +117,9 @@ def test_bare_machine_has_nothing_to_tell(tmp_path: Path) -> None:
     }
 
 
-def test_modules_of_every_kernel_are_told(tmp_path: Path) -> None:
+def test_status_lists_modules_of_every_kernel(tmp_path: Path) -> None:
     simulated = SimulatedNode(tmp_path)
-    simulated.root.write(module_path(OTHER_KERNEL), module_text(VERSION, OTHER_KERNEL))
+    simulated.files.write(module_path(OTHER_KERNEL), module_text(VERSION, OTHER_KERNEL))
 
     document = see(simulated, {})
 
@@ -133,7 +133,7 @@ def test_modules_of_every_kernel_are_told(tmp_path: Path) -> None:
         ({"gpu_node": True}, (), 2, "The field 'gpu_driver_version' is not set"),
     ],
 )
-def test_boot_that_would_fail_is_told_why(
+def test_status_says_why_a_boot_would_fail(
     tmp_path: Path,
     fields: Mapping[str, object],
     tags: tuple[tuple[str, str], ...] | None,
@@ -142,9 +142,9 @@ def test_boot_that_would_fail_is_told_why(
 ) -> None:
     simulated = SimulatedNode(tmp_path)
     if tags is None:
-        simulated.root.remove("/opt/azure/containers")
+        simulated.files.remove("/opt/azure/containers")
     else:
-        write_tags(simulated.root, *tags)
+        write_tags(simulated.files, *tags)
 
     boot = see(simulated, fields)["boot"]
 
@@ -160,12 +160,12 @@ def test_arm64_boot_has_no_decision(tmp_path: Path) -> None:
     assert boot["decision"] is None
 
 
-def test_record_is_looked_for_where_the_configuration_says(tmp_path: Path) -> None:
+def test_record_path_comes_from_the_configuration(tmp_path: Path) -> None:
     simulated = SimulatedNode(tmp_path)
     simulated.build(VERSION, KERNEL)
-    root = Root(tmp_path)
-    root.write("/opt/other", root.read(RECORD_PATH) or "")
-    root.remove(RECORD_PATH)
+    files = NodeFiles(tmp_path)
+    files.write("/opt/other", files.read(RECORD_PATH) or "")
+    files.remove(RECORD_PATH)
 
     document = see(simulated, {"gpu_dkms_marker_file": "/opt/other"})
 

@@ -1,11 +1,11 @@
-"""Units started, enqueued and stopped."""
+"""Commands that start, enqueue and stop units."""
 
 from __future__ import annotations
 
 import pytest
 
 from harness.provisioning.command import CommandResult
-from harness.provisioning.plan import Plan, Step, Write
+from harness.provisioning.plan import Write
 from harness.provisioning.systemd import (
     drop_in,
     enqueue,
@@ -15,25 +15,21 @@ from harness.provisioning.systemd import (
     stop,
     where_loaded,
 )
-
-
-def words(*actions: object) -> list[str]:
-    step = Step(name="s", actions=actions, exit_code=None)  # type: ignore[arg-type]
-    return Plan((step,)).describe().replace("    ", "", 9).splitlines()[1:]
+from suites.unit.provisioning.fakes import plan_lines
 
 
 def test_start_waits_for_the_unit_and_enables_it() -> None:
-    assert words(*start("kubelet", 240)) == [
+    assert plan_lines(*start("kubelet", 240)) == [
         "systemctl daemon-reload  # limit 25 s; failure ignored",
-        "systemctl restart kubelet  # 100 tries, 5 s apart, limit 240 s each",
-        "systemctl enable kubelet  # 120 tries, 5 s apart, limit 25 s each",
+        "systemctl restart kubelet  # 100 attempts, 5 s apart, limit 240 s each",
+        "systemctl enable kubelet  # 120 attempts, 5 s apart, limit 25 s each",
     ]
 
 
 def test_enqueue_neither_waits_nor_fails() -> None:
     actions = enqueue("nvidia-dcgm", 30, "warning: no")
 
-    assert words(*actions) == [
+    assert plan_lines(*actions) == [
         "systemctl daemon-reload  # limit 25 s; failure ignored",
         "systemctl restart --no-block nvidia-dcgm  # limit 30 s; failure ignored",
         "systemctl enable nvidia-dcgm  # limit 25 s; failure ignored",
@@ -42,24 +38,24 @@ def test_enqueue_neither_waits_nor_fails() -> None:
 
 
 def test_stop_keeps_the_unit_stopped_and_never_fails() -> None:
-    assert words(*stop("kubelet")) == [
-        "systemctl stop kubelet  # 20 tries, 5 s apart, limit 25 s each; failure ignored",
-        "systemctl disable kubelet  # 20 tries, 5 s apart, limit 25 s each; failure ignored",
+    assert plan_lines(*stop("kubelet")) == [
+        "systemctl stop kubelet  # 20 attempts, 5 s apart, limit 25 s each; failure ignored",
+        "systemctl disable kubelet  # 20 attempts, 5 s apart, limit 25 s each; failure ignored",
     ]
 
 
 def test_reset_takes_several_units_at_once() -> None:
-    assert words(reset_failed("a.service", "a.path")) == [
+    assert plan_lines(reset_failed("a.service", "a.path")) == [
         "systemctl reset-failed a.service a.path  # limit 25 s; failure ignored"
     ]
 
 
-def test_unit_is_asked_for_before_it_is_touched() -> None:
+def test_unit_is_queried_before_it_is_changed() -> None:
     when = where_loaded("a", *stop("a"))
 
-    assert words(when)[:2] == [
+    assert plan_lines(when)[:2] == [
         "systemctl show --property=LoadState --value a  # limit 30 s",
-        "where the unit a exists:",
+        "if the unit a exists:",
     ]
     assert when.otherwise == "There is no unit a."
     assert when.then == stop("a")
@@ -81,7 +77,7 @@ def test_only_a_loaded_unit_counts(stdout: str, exit_code: int, *, is_loaded: bo
     assert where_loaded("a").is_met(result) is is_loaded
 
 
-def test_drop_in_lies_beside_the_unit() -> None:
+def test_drop_in_is_written_to_the_folder_of_its_unit() -> None:
     assert drop_in("kubelet", "10-x.conf", "[Service]\n") == Write(
         path="/etc/systemd/system/kubelet.service.d/10-x.conf", text="[Service]\n"
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.provisioning.root import Root
+from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.tags import CACHE_PATH, Metadata, TagLookupError, read_metadata
 
 from .fakes import write_tags
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Root:
-    return Root(tmp_path)
+def files(tmp_path: Path) -> NodeFiles:
+    return NodeFiles(tmp_path)
 
 
-def test_tags_and_size_are_read(root: Root) -> None:
-    write_tags(root, ("a", "1"), ("b", ""), vm_size="Standard_NC6")
+def test_tags_and_size_are_read(files: NodeFiles) -> None:
+    write_tags(files, ("a", "1"), ("b", ""), vm_size="Standard_NC6")
 
-    assert read_metadata(root) == Metadata(tags=(("a", "1"), ("b", "")), vm_size="Standard_NC6")
+    assert read_metadata(files) == Metadata(tags=(("a", "1"), ("b", "")), vm_size="Standard_NC6")
 
 
 @pytest.mark.parametrize("size", ["", 7, None])
-def test_size_that_is_no_text_is_not_known(root: Root, size: object) -> None:
-    root.write(CACHE_PATH, json.dumps({"compute": {"tagsList": [], "vmSize": size}}))
+def test_vm_size_that_is_not_a_string_is_unknown(files: NodeFiles, size: object) -> None:
+    files.write(CACHE_PATH, json.dumps({"compute": {"tagsList": [], "vmSize": size}}))
 
-    assert read_metadata(root) == Metadata()
+    assert read_metadata(files) == Metadata()
 
 
 @pytest.mark.parametrize(
@@ -57,22 +57,22 @@ def test_one_of_two_tags_of_a_name_is_enough() -> None:
     assert Metadata(tags=(("A", "false"), ("a", "true"))).is_on("A")
 
 
-def test_tag_with_a_value_that_is_no_text_cannot_be_looked_up() -> None:
+def test_tag_with_a_value_that_is_not_a_string_raises_an_error() -> None:
     metadata = Metadata(tags=(("A", None), ("b", "true")))
 
     with pytest.raises(TagLookupError) as failure:
         metadata.is_on("a")
 
-    assert str(failure.value) == f"The tag 'a' in '{CACHE_PATH}' has a value that is no text."
+    assert str(failure.value) == f"The tag 'a' in '{CACHE_PATH}' has a value that is not a string."
     assert metadata.is_on("B")
 
 
-def test_value_that_is_no_text_is_kept_as_unknown(root: Root) -> None:
-    root.write(
+def test_value_that_is_not_a_string_is_kept_as_unknown(files: NodeFiles) -> None:
+    files.write(
         CACHE_PATH, '{"compute": {"tagsList": [{"name": "a", "value": true}, {"name": "b"}]}}'
     )
 
-    assert read_metadata(root).tags == (("a", None), ("b", None))
+    assert read_metadata(files).tags == (("a", None), ("b", None))
 
 
 @pytest.mark.parametrize(
@@ -89,25 +89,25 @@ def test_value_that_is_no_text_is_kept_as_unknown(root: Root) -> None:
         ('{"compute": {"tagsList": [{"name": 1}]}}', "has a tag without a name: {'name': 1}."),
     ],
 )
-def test_cache_of_another_form_is_refused(root: Root, text: str, message: str) -> None:
-    root.write(CACHE_PATH, text)
+def test_cache_of_another_form_is_refused(files: NodeFiles, text: str, message: str) -> None:
+    files.write(CACHE_PATH, text)
 
     with pytest.raises(TagLookupError) as failure:
-        read_metadata(root)
+        read_metadata(files)
 
     assert str(failure.value).startswith(f"'{CACHE_PATH}' {message}")
 
 
-def test_missing_cache_is_refused(root: Root) -> None:
+def test_missing_cache_is_refused(files: NodeFiles) -> None:
     with pytest.raises(TagLookupError) as failure:
-        read_metadata(root)
+        read_metadata(files)
 
     assert str(failure.value) == f"The instance metadata cache '{CACHE_PATH}' is missing."
     assert CACHE_PATH == "/opt/azure/containers/imds_instance_metadata_cache.json"
 
 
-def test_cache_that_cannot_be_read_is_refused(root: Root) -> None:
-    root.make_directory(CACHE_PATH)
+def test_cache_that_cannot_be_read_is_refused(files: NodeFiles) -> None:
+    files.make_directory(CACHE_PATH)
 
     with pytest.raises(TagLookupError, match=r"is not a regular file\.$"):
-        read_metadata(root)
+        read_metadata(files)

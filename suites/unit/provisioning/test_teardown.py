@@ -9,8 +9,8 @@ import pytest
 from harness.provisioning.command import CommandResult
 from harness.provisioning.configuration import Configuration
 from harness.provisioning.facts import teardown_scope
+from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.prebake import Record
-from harness.provisioning.root import Root
 from harness.provisioning.teardown import (
     Residue,
     Scope,
@@ -21,7 +21,8 @@ from harness.provisioning.teardown import (
     render_grid_line,
     tear_down,
 )
-from harness.shell.mocks import ScriptedRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from suites.unit.provisioning.fakes import make_immovable
 
 from .fakes import (
     KERNEL,
@@ -52,11 +53,11 @@ LISTED = (
 
 
 class Teardown:
-    """A teardown on a simulated node, and what it left."""
+    """A teardown on a simulated node, with its results."""
 
     def __init__(self, top: Path) -> None:
         self.node = SimulatedNode(top)
-        self.root = self.node.root
+        self.files = self.node.files
         self.console: list[str] = []
 
     def run(self, scope: Scope = OPTED_OUT) -> TeardownStatus:
@@ -69,18 +70,6 @@ class Teardown:
 @pytest.fixture
 def teardown(tmp_path: Path) -> Teardown:
     return Teardown(tmp_path)
-
-
-def make_immovable(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
-    """Have one path refuse its removal, as a file with the immutable flag does."""
-    remove = Root.remove
-
-    def refuse(self: Root, path: str) -> None:
-        if path == refused:
-            raise PermissionError(1, "Operation not permitted")
-        remove(self, path)
-
-    monkeypatch.setattr(Root, "remove", refuse)
 
 
 def line(
@@ -101,12 +90,12 @@ def line(
 
 def test_every_listed_artefact_goes(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
-    present = [path for path in (*LISTED, RECORD_PATH) if teardown.root.exists(path)]
+    present = [path for path in (*LISTED, RECORD_PATH) if teardown.files.exists(path)]
     assert present == [*LISTED, RECORD_PATH]
 
     assert teardown.run() is TeardownStatus.CLEANED
 
-    assert [path for path in (*LISTED, RECORD_PATH) if teardown.root.exists(path)] == []
+    assert [path for path in (*LISTED, RECORD_PATH) if teardown.files.exists(path)] == []
     assert teardown.console == [line("cleaned")]
 
 
@@ -126,26 +115,26 @@ def test_linker_cache_is_renewed_after_the_files_went(teardown: Teardown) -> Non
     ]
 
 
-def test_what_is_not_the_drivers_stays(teardown: Teardown) -> None:
+def test_files_that_are_not_the_drivers_are_kept(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     others = ("/usr/bin/nvidia-container-runtime", "/var/lib/dkms/zfs/2.1/x", "/opt/cni/bin/x")
     for path in others:
-        teardown.root.write(path, "")
+        teardown.files.write(path, "")
 
     teardown.run()
 
-    assert all(teardown.root.exists(path) for path in others)
+    assert all(teardown.files.exists(path) for path in others)
 
 
 def test_no_record_is_silent_success(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
-    teardown.root.remove(RECORD_PATH)
+    teardown.files.remove(RECORD_PATH)
 
     assert teardown.run() is TeardownStatus.NOTHING
 
     assert teardown.console == []
     assert teardown.commands() == []
-    assert teardown.root.exists("/usr/bin/nvidia-smi")
+    assert teardown.files.exists("/usr/bin/nvidia-smi")
 
 
 def test_second_run_has_nothing_to_do(teardown: Teardown) -> None:
@@ -167,19 +156,19 @@ def test_opted_out_node_loses_payload_and_caches_too(teardown: Teardown) -> None
     )
     teardown.node.build(VERSION, KERNEL)
     for path in extras:
-        teardown.root.write(path, "")
+        teardown.files.write(path, "")
 
     assert teardown.run(MANAGED) is TeardownStatus.CLEANED
-    assert all(teardown.root.exists(path) for path in extras)
+    assert all(teardown.files.exists(path) for path in extras)
 
     teardown.node.build(VERSION, KERNEL)
     assert teardown.run(OPTED_OUT) is TeardownStatus.CLEANED
-    assert not any(teardown.root.exists(path.rpartition("/")[0]) for path in extras)
+    assert not any(teardown.files.exists(path.rpartition("/")[0]) for path in extras)
 
 
-def test_managed_node_says_so_and_asks_nothing_of_a_customers_driver(teardown: Teardown) -> None:
+def test_managed_node_does_not_look_for_a_customers_driver(teardown: Teardown) -> None:
     teardown.node.build(OTHER_VERSION, KERNEL)
-    write_record(teardown.root)
+    write_record(teardown.files)
 
     assert teardown.run(MANAGED) is TeardownStatus.CLEANED
 
@@ -188,7 +177,7 @@ def test_managed_node_says_so_and_asks_nothing_of_a_customers_driver(teardown: T
 
 
 @pytest.mark.parametrize("path", LISTED)
-def test_anything_that_stays_makes_it_incomplete(
+def test_teardown_is_incomplete_if_anything_is_left(
     teardown: Teardown, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     teardown.node.build(VERSION, KERNEL)
@@ -196,7 +185,7 @@ def test_anything_that_stays_makes_it_incomplete(
 
     assert teardown.run() is TeardownStatus.INCOMPLETE
 
-    assert teardown.root.exists(RECORD_PATH)
+    assert teardown.files.exists(RECORD_PATH)
     assert teardown.console == [
         f"'{path}' could not be removed: [Errno 1] Operation not permitted.",
         line(
@@ -208,7 +197,7 @@ def test_anything_that_stays_makes_it_incomplete(
     ]
 
 
-def test_record_that_stays_makes_it_incomplete(
+def test_teardown_is_incomplete_if_the_record_cannot_be_removed(
     teardown: Teardown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teardown.node.build(VERSION, KERNEL)
@@ -251,7 +240,7 @@ def test_busy_driver_is_not_unloaded_at_all(teardown: Teardown) -> None:
     assert teardown.console == [line("incomplete", module=("true", "true"), marker="true")]
 
 
-def test_unloading_stops_at_the_first_module_that_stays(teardown: Teardown) -> None:
+def test_unloading_stops_at_the_first_module_that_cannot_be_unloaded(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.node.load(VERSION, *STACK)
     teardown.node.failing["rmmod nvidia_drm"] = CommandResult(
@@ -262,11 +251,11 @@ def test_unloading_stops_at_the_first_module_that_stays(teardown: Teardown) -> N
 
     assert "rmmod nvidia" not in teardown.commands()
     assert teardown.node.loaded() == STACK[1:]
-    assert [path for path in LISTED if teardown.root.exists(path)] == []
+    assert [path for path in LISTED if teardown.files.exists(path)] == []
     assert teardown.commands()[-1] == "ldconfig"
 
 
-def test_plan_of_a_teardown_says_what_it_would_remove(teardown: Teardown) -> None:
+def test_plan_of_a_teardown_lists_what_it_would_remove(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.node.load(VERSION, "nvidia_uvm", "nvidia")
     node = make_node(teardown.node, teardown.node.top)
@@ -281,7 +270,7 @@ def test_plan_of_a_teardown_says_what_it_would_remove(teardown: Teardown) -> Non
         f"rm -rf {module_path(KERNEL)}",
         "ldconfig",
     )
-    assert teardown.root.exists(RECORD_PATH)
+    assert teardown.files.exists(RECORD_PATH)
 
 
 # -- a customer's own driver ------------------------------------------------------------------
@@ -323,12 +312,12 @@ def test_customers_driver_shows_in_any_of_three_signals(
 
 
 def install_customers(teardown: Teardown) -> None:
-    """Put our driver on the node, then a customer's over it for the running kernel."""
+    """Install the baked driver, then a customer's driver for the running kernel."""
     teardown.node.build(VERSION, OTHER_KERNEL)
-    teardown.root.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
-    teardown.root.write(module_path(KERNEL), module_text(OTHER_VERSION, KERNEL))
-    teardown.root.write(f"{DKMS}/original_module/x", "")
-    links = teardown.root.at(DKMS)
+    teardown.files.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
+    teardown.files.write(module_path(KERNEL), module_text(OTHER_VERSION, KERNEL))
+    teardown.files.write(f"{DKMS}/original_module/x", "")
+    links = teardown.files.at(DKMS)
     (links / f"kernel-{OTHER_KERNEL}-x86_64").symlink_to(f"{VERSION}/{OTHER_KERNEL}/x86_64")
     (links / f"kernel-{KERNEL}-x86_64").symlink_to(f"{OTHER_VERSION}/{KERNEL}/x86_64")
 
@@ -338,7 +327,7 @@ def test_customers_driver_is_preserved_and_only_our_residue_goes(teardown: Teard
 
     assert teardown.run() is TeardownStatus.PRESERVED
 
-    root = teardown.root
+    files = teardown.files
     gone = (
         f"{DKMS}/{VERSION}",
         f"{DKMS}/kernel-{OTHER_KERNEL}-x86_64",
@@ -347,10 +336,10 @@ def test_customers_driver_is_preserved_and_only_our_residue_goes(teardown: Teard
         module_path(OTHER_KERNEL, "nvidia_uvm"),
         RECORD_PATH,
     )
-    assert [path for path in gone if root.exists(path)] == []
-    assert root.names(DKMS) == (OTHER_VERSION, f"kernel-{KERNEL}-x86_64", "original_module")
-    assert root.exists(module_path(KERNEL))
-    assert all(root.exists(path) for path in (*PROGRAMS, "/etc/ld.so.conf.d/nvidia.conf"))
+    assert [path for path in gone if files.exists(path)] == []
+    assert files.names(DKMS) == (OTHER_VERSION, f"kernel-{KERNEL}-x86_64", "original_module")
+    assert files.exists(module_path(KERNEL))
+    assert all(files.exists(path) for path in (*PROGRAMS, "/etc/ld.so.conf.d/nvidia.conf"))
     (said,) = teardown.console
     assert said == (
         "AKS_GPU_PREBAKE event=teardown gpu_node=false status=preserved_customer_driver"
@@ -359,7 +348,7 @@ def test_customers_driver_is_preserved_and_only_our_residue_goes(teardown: Teard
     assert teardown.commands()[-2:] == [f"depmod -a {OTHER_KERNEL}", "ldconfig"]
 
 
-def test_gpu_node_says_so_beside_a_customers_driver(teardown: Teardown) -> None:
+def test_gpu_node_field_is_set_beside_a_customers_driver(teardown: Teardown) -> None:
     install_customers(teardown)
 
     teardown.run(teardown_scope(Configuration(gpu_node=True), is_opted_out=True))
@@ -368,14 +357,14 @@ def test_gpu_node_says_so_beside_a_customers_driver(teardown: Teardown) -> None:
     assert " gpu_node=true status=preserved_customer_driver " in said
 
 
-def test_folder_of_originals_that_dkms_keeps_is_no_customers_driver(teardown: Teardown) -> None:
+def test_original_modules_of_dkms_are_not_a_customers_driver(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
-    teardown.root.write(f"{DKMS}/original_module/x", "")
+    teardown.files.write(f"{DKMS}/original_module/x", "")
 
     assert teardown.run() is TeardownStatus.CLEANED
 
 
-def test_module_of_ours_is_told_by_asking_each_file(teardown: Teardown) -> None:
+def test_baked_module_is_identified_by_the_version_of_each_file(teardown: Teardown) -> None:
     install_customers(teardown)
 
     teardown.run()
@@ -393,7 +382,7 @@ def test_module_of_ours_is_told_by_asking_each_file(teardown: Teardown) -> None:
     ]
 
 
-def test_module_that_does_not_tell_its_version_is_left_to_the_customer(
+def test_module_without_a_version_is_left_to_the_customer(
     teardown: Teardown,
 ) -> None:
     install_customers(teardown)
@@ -404,10 +393,10 @@ def test_module_that_does_not_tell_its_version_is_left_to_the_customer(
 
     assert teardown.run() is TeardownStatus.PRESERVED
 
-    assert teardown.root.exists(path)
+    assert teardown.files.exists(path)
 
 
-def test_customers_loaded_module_stays(teardown: Teardown) -> None:
+def test_customers_loaded_module_is_kept(teardown: Teardown) -> None:
     install_customers(teardown)
     teardown.node.load(OTHER_VERSION, *STACK)
 
@@ -431,7 +420,7 @@ def test_our_busy_module_beside_a_customers_driver_is_incomplete(teardown: Teard
 
     assert teardown.run() is TeardownStatus.INCOMPLETE
 
-    assert teardown.root.exists(RECORD_PATH)
+    assert teardown.files.exists(RECORD_PATH)
     assert teardown.console == [
         line(
             "incomplete",
@@ -443,20 +432,20 @@ def test_our_busy_module_beside_a_customers_driver_is_incomplete(teardown: Teard
     ]
 
 
-def test_residue_of_ours_that_stays_beside_a_customers_driver_is_incomplete(
+def test_teardown_beside_a_customers_driver_is_incomplete_if_our_files_are_left(
     teardown: Teardown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_customers(teardown)
     make_immovable(monkeypatch, "/usr/bin/lib64")
 
     assert teardown.run() is TeardownStatus.INCOMPLETE
-    assert teardown.root.exists(RECORD_PATH)
+    assert teardown.files.exists(RECORD_PATH)
 
 
-def test_customers_driver_found_by_modinfo_alone_is_preserved(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    write_record(root)
-    root.write("/usr/bin/nvidia-smi", "")
+def test_customers_driver_found_only_by_modinfo_is_preserved(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    write_record(files)
+    files.write("/usr/bin/nvidia-smi", "")
     with (
         ScriptedRunner()
         .expect("modinfo -F version nvidia", stdout=f"{OTHER_VERSION}\n", timeout_s=30)
@@ -465,16 +454,16 @@ def test_customers_driver_found_by_modinfo_alone_is_preserved(tmp_path: Path) ->
         status = tear_down(make_node(runner, tmp_path), OPTED_OUT)
 
     assert status is TeardownStatus.PRESERVED
-    assert root.exists("/usr/bin/nvidia-smi")
+    assert files.exists("/usr/bin/nvidia-smi")
 
 
 def test_commands_of_a_teardown_have_limits(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    write_record(root)
-    root.write("/proc/modules", "nvidia 1 0 - Live 0x0\n")
-    root.write("/sys/module/nvidia/version", VERSION)
-    root.write(f"{DKMS}/{OTHER_VERSION}/x", "")
-    root.write(module_path(OTHER_KERNEL), "")
+    files = NodeFiles(tmp_path)
+    write_record(files)
+    files.write("/proc/modules", "nvidia 1 0 - Live 0x0\n")
+    files.write("/sys/module/nvidia/version", VERSION)
+    files.write(f"{DKMS}/{OTHER_VERSION}/x", "")
+    files.write(module_path(OTHER_KERNEL), "")
     with (
         ScriptedRunner()
         .expect("modinfo -F version nvidia", exit_code=1, stdout=OTHER_VERSION)
@@ -483,7 +472,7 @@ def test_commands_of_a_teardown_have_limits(tmp_path: Path) -> None:
             timeout_s=60,
             stdout=module_text(VERSION, OTHER_KERNEL),
         )
-        .expect("rmmod nvidia", timeout_s=25, effect=lambda: root.remove("/proc/modules"))
+        .expect("rmmod nvidia", timeout_s=25, effect=lambda: files.remove("/proc/modules"))
         .expect(f"depmod -a {OTHER_KERNEL}", timeout_s=25)
         .expect("ldconfig", timeout_s=25) as runner
     ):
@@ -515,7 +504,7 @@ def test_plan_beside_a_customers_driver_spares_it(teardown: Teardown) -> None:
         (None, "none"),
     ],
 )
-def test_grid_node_says_what_it_removes(record: Record | None, kind: str) -> None:
+def test_grid_node_logs_what_it_removes(record: Record | None, kind: str) -> None:
     assert render_grid_line("grid-v20", record) == (
         "AKS_GPU_PREBAKE event=grid_cuda_prebake_teardown driver_type=grid-v20"
         f" marker_kind={kind} node_kind=grid action=teardown"

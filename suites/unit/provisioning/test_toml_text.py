@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.provisioning.toml_text import (
-    Entry,
+    TomlEntry,
     TomlTextError,
     get_value,
     read_entries,
@@ -59,8 +59,8 @@ def test_entries_have_whole_paths_and_their_lines() -> None:
         (("streams",), 19, 19, True),
         (("streams", "x"), 20, 20, False),
     ]
-    assert entries[6] == Entry(path=CRI, value=None, first=15, last=15, table=CRI)
-    assert entries[7] == Entry(
+    assert entries[6] == TomlEntry(path=CRI, value=None, first=15, last=15, table=CRI)
+    assert entries[7] == TomlEntry(
         path=(*CRI, "containerd", "snapshotter"),
         value='"over#lay"',
         first=16,
@@ -113,17 +113,17 @@ def test_values_of_one_table_are_read_by_key() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a = 1\n[b\n", "line 2: a table's header without its end"),
-        ("[[b]\n", "line 1: a table's header without its end"),
-        ("a = 1\nb\n", "line 2: neither a table nor a key with a value"),
+        ("a = 1\n[b\n", "line 2: the header of a table has no end"),
+        ("[[b]\n", "line 1: the header of a table has no end"),
+        ("a = 1\nb\n", "line 2: expected a table or a key with a value"),
         ("\n= 1\n", "line 2: expected a key at column 1"),
         ("a = 1\n[]\n", "line 2: expected a key at column 2"),
         ("a. = 1\n", "line 1: expected a key at column 3"),
-        ("a = [1,\n2\n", "line 1: a value that does not end"),
-        ('\na = """\n', "line 2: a value that does not end"),
+        ("a = [1,\n2\n", "line 1: the value has no end"),
+        ('\na = """\n', "line 2: the value has no end"),
     ],
 )
-def test_text_that_is_no_toml_names_its_line(text: str, message: str) -> None:
+def test_error_for_invalid_toml_names_the_line(text: str, message: str) -> None:
     with pytest.raises(TomlTextError) as error:
         read_entries(text)
 
@@ -191,7 +191,7 @@ def test_table_of_dotted_keys_is_not_opened_again() -> None:
     )
 
 
-def test_key_after_a_table_below_it_gets_a_header_of_its_own() -> None:
+def test_key_after_a_subtable_gets_its_own_header() -> None:
     assert set_value("[a.b]\nx = 1\n", ("a", "y"), "2") == "[a.b]\nx = 1\n\n[a]\ny = 2\n"
 
 
@@ -213,7 +213,7 @@ def test_table_is_removed_with_those_below_it_and_nothing_else() -> None:
     )
 
 
-def test_keys_and_strings_are_quoted_where_they_must_be() -> None:
+def test_keys_and_strings_are_quoted_if_necessary() -> None:
     assert render_key(("a-b_1", "io.containerd", 'q"\\')) == 'a-b_1."io.containerd"."q\\"\\\\"'
     assert render_string('a"\\') == r'"a\"\\"'
 

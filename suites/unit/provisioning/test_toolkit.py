@@ -9,8 +9,8 @@ import pytest
 from harness.provisioning.cdi import CdiSupport, Engine, choose_runtime
 from harness.provisioning.executor import Executor
 from harness.provisioning.exit_codes import ExitCode, ProvisioningError
+from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.plan import Plan, Step
-from harness.provisioning.root import Root
 from harness.provisioning.toml_text import TomlTextError
 from harness.provisioning.toolkit import (
     CDI_SPEC,
@@ -27,10 +27,10 @@ from harness.provisioning.toolkit import (
     validate_handler,
     validate_spec,
 )
-from harness.shell.mocks import ScriptedRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from suites.unit.provisioning.fakes import plan_lines
 
 from .fakes import make_node
-from .test_systemd import words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,7 @@ def facts(text: str | None, cdi: CdiSupport = CdiSupport.NATIVE) -> RuntimeFacts
 def take(tmp_path: Path, runner: ScriptedRunner, *actions: Action) -> Executor:
     executor = Executor(make_node(runner, tmp_path))
     step = Step(name="s", actions=actions, exit_code=ExitCode.INTERNAL_ERROR)
-    executor.carry_out(Plan((step,)))
+    executor.run(Plan((step,)))
     return executor
 
 
@@ -120,8 +120,8 @@ def test_node_without_a_configuration_gets_one() -> None:
     assert text == "version = 2\n" + RUNC + RUNTIME.replace("SystemdCgroup = true\n", "")
 
 
-def test_runc_stays_a_runtime_where_the_user_has_not_named_it() -> None:
-    """A table of runtimes in the file replaces the one that containerd has by itself."""
+def test_runc_is_kept_as_a_runtime_if_the_user_has_not_named_it() -> None:
+    """A table of runtimes in the file replaces the default table of containerd."""
     for cdi in CdiSupport:
         text = gpu_configuration(facts("version = 2\n", cdi))
 
@@ -139,7 +139,7 @@ def test_runc_stays_a_runtime_where_the_user_has_not_named_it() -> None:
         ('version = "x"\n', '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
     ],
 )
-def test_runtime_lies_where_the_files_version_has_it(version: str, table: str) -> None:
+def test_runtime_table_depends_on_the_version_of_the_file(version: str, table: str) -> None:
     text = gpu_configuration(facts(version + "root = '/x'\n"))
 
     assert text is not None
@@ -163,7 +163,7 @@ def test_opted_out_node_without_the_runtime_keeps_its_configuration(text: str | 
     assert non_gpu_configuration(facts(text)) is None
 
 
-def test_configuration_that_is_no_toml_is_refused() -> None:
+def test_invalid_toml_configuration_is_refused() -> None:
     with pytest.raises(TomlTextError):
         gpu_configuration(facts("[broken"))
     with pytest.raises(TomlTextError):
@@ -187,43 +187,43 @@ def test_node_without_the_nvidia_runtime_has_no_mode_to_set() -> None:
     assert toolkit_configuration("a = 1\n", hook) == "a = 1\n"
 
 
-def test_toolkit_is_configured_where_the_image_brought_one(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    root.write(TOOLKIT_CONFIG, "[nvidia-container-runtime]\n")
+def test_toolkit_is_configured_if_the_image_installed_one(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    files.write(TOOLKIT_CONFIG, "[nvidia-container-runtime]\n")
 
     executor = take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
 
-    assert root.read(TOOLKIT_CONFIG) == '[nvidia-container-runtime]\nmode = "cdi"\n'
+    assert files.read(TOOLKIT_CONFIG) == '[nvidia-container-runtime]\nmode = "cdi"\n'
     assert executor.reports[0].detail is None
-    assert words(configure_toolkit(NATIVE)) == [f"set mode cdi in {TOOLKIT_CONFIG}"]
+    assert plan_lines(configure_toolkit(NATIVE)) == [f"set mode cdi in {TOOLKIT_CONFIG}"]
     assert TOOLKIT_CONFIG == "/etc/nvidia-container-runtime/config.toml"
 
 
-def test_node_without_a_toolkit_is_left_alone(tmp_path: Path) -> None:
+def test_node_without_a_toolkit_is_not_changed(tmp_path: Path) -> None:
     executor = take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
 
     assert executor.reports[0].detail == f"There is no '{TOOLKIT_CONFIG}'."
 
 
 def test_configured_toolkit_is_not_written_again(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    root.write(TOOLKIT_CONFIG, '[nvidia-container-runtime]\nmode = "cdi"\n')
-    before = root.at(TOOLKIT_CONFIG).stat()
+    files = NodeFiles(tmp_path)
+    files.write(TOOLKIT_CONFIG, '[nvidia-container-runtime]\nmode = "cdi"\n')
+    before = files.at(TOOLKIT_CONFIG).stat()
 
     take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
 
-    assert root.at(TOOLKIT_CONFIG).stat().st_ino == before.st_ino
+    assert files.at(TOOLKIT_CONFIG).stat().st_ino == before.st_ino
 
 
-def test_toolkit_configuration_that_is_no_toml_fails(tmp_path: Path) -> None:
-    Root(tmp_path).write(TOOLKIT_CONFIG, "[broken")
+def test_invalid_toolkit_toml_fails_the_step(tmp_path: Path) -> None:
+    NodeFiles(tmp_path).write(TOOLKIT_CONFIG, "[broken")
 
     with pytest.raises(ProvisioningError) as error:
         configure_toolkit(NATIVE).function(make_node(ScriptedRunner(), tmp_path))
 
     assert error.value.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
     assert str(error.value) == (
-        f"'{TOOLKIT_CONFIG}' cannot be edited: line 1: a table's header without its end."
+        f"'{TOOLKIT_CONFIG}' cannot be edited: line 1: the header of a table has no end."
     )
 
 
@@ -231,7 +231,7 @@ def test_early_failures_of_the_refresh_unit_are_tolerated(tmp_path: Path) -> Non
     with ScriptedRunner().expect("systemctl daemon-reload", exit_code=1) as runner:
         take(tmp_path, runner, *tolerate_early_refresh())
 
-    assert Root(tmp_path).read(
+    assert NodeFiles(tmp_path).read(
         "/etc/systemd/system/nvidia-cdi-refresh.service.d/10-aks-tolerate-generate-failure.conf"
     ) == ("[Service]\nSuccessExitStatus=1 2 127\n")
 
@@ -239,13 +239,13 @@ def test_early_failures_of_the_refresh_unit_are_tolerated(tmp_path: Path) -> Non
 ASK = "systemctl show --property=LoadState --value nvidia-cdi-refresh.service"
 
 
-def test_spec_is_written_anew_once_the_driver_works(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    root.write(CDI_SPEC, "old nvidia.com/gpu")
+def test_spec_is_written_again_after_the_driver_works(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    files.write(CDI_SPEC, "old nvidia.com/gpu")
 
     def generate() -> None:
-        assert not root.exists(CDI_SPEC)
-        root.write(CDI_SPEC, "kind: nvidia.com/gpu\n")
+        assert not files.exists(CDI_SPEC)
+        files.write(CDI_SPEC, "kind: nvidia.com/gpu\n")
 
     with (
         ScriptedRunner()
@@ -269,7 +269,7 @@ def test_refresh_units_that_do_not_start_are_forgiven_when_the_spec_is_there(
         .expect(
             "systemctl start nvidia-cdi-refresh.service",
             exit_code=1,
-            effect=lambda: Root(tmp_path).write(CDI_SPEC, "nvidia.com/gpu"),
+            effect=lambda: NodeFiles(tmp_path).write(CDI_SPEC, "nvidia.com/gpu"),
         )
         .expect("systemctl restart nvidia-cdi-refresh.path", exit_code=1) as runner
     ):
@@ -283,28 +283,28 @@ def test_node_without_the_refresh_unit_needs_no_spec(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "devices: []\n"])
-def test_spec_without_a_gpu_is_no_healthy_node(tmp_path: Path, text: str | None) -> None:
+def test_spec_without_a_gpu_fails_the_step(tmp_path: Path, text: str | None) -> None:
     if text is not None:
-        Root(tmp_path).write(CDI_SPEC, text)
+        NodeFiles(tmp_path).write(CDI_SPEC, text)
 
     with pytest.raises(ProvisioningError) as error:
         expect_spec(make_node(ScriptedRunner(), tmp_path))
 
     assert error.value.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
     assert str(error.value) == (
-        "The driver works, but nvidia-cdi-refresh.service left no device of nvidia.com/gpu in "
+        "The driver works, but nvidia-cdi-refresh.service wrote no device of nvidia.com/gpu to "
         "'/var/run/cdi/nvidia.yaml'; read its journal."
     )
 
 
 def test_spec_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    Root(tmp_path).make_directory(CDI_SPEC)
+    NodeFiles(tmp_path).make_directory(CDI_SPEC)
 
     assert not has_spec(make_node(ScriptedRunner(), tmp_path))
 
 
 def test_validation_looks_at_unit_and_spec(tmp_path: Path) -> None:
-    Root(tmp_path).write(CDI_SPEC, "nvidia.com/gpu")
+    NodeFiles(tmp_path).write(CDI_SPEC, "nvidia.com/gpu")
     with (
         ScriptedRunner()
         .expect(ASK, stdout="loaded\n")
@@ -314,14 +314,14 @@ def test_validation_looks_at_unit_and_spec(tmp_path: Path) -> None:
     ):
         take(tmp_path, runner, *validate_spec())
 
-    assert words(*validate_spec())[2:] == [
+    assert plan_lines(*validate_spec())[2:] == [
         "  expect that nvidia-cdi-refresh.service has not failed",
         "  expect a device of nvidia.com/gpu in /var/run/cdi/nvidia.yaml",
     ]
 
 
-def test_failed_refresh_unit_is_no_healthy_node(tmp_path: Path) -> None:
-    Root(tmp_path).write(CDI_SPEC, "nvidia.com/gpu")
+def test_failed_refresh_unit_fails_validation(tmp_path: Path) -> None:
+    NodeFiles(tmp_path).write(CDI_SPEC, "nvidia.com/gpu")
     with (
         pytest.raises(ProvisioningError) as error,
         ScriptedRunner()
@@ -341,13 +341,13 @@ def test_validation_expects_the_handler_in_containerd(tmp_path: Path) -> None:
     with ScriptedRunner().expect("containerd config dump", stdout=dump) as runner:
         take(tmp_path, runner, validate_handler())
 
-    assert words(validate_handler()) == [
+    assert plan_lines(validate_handler()) == [
         "expect /usr/bin/nvidia-container-runtime in containerd config dump"
     ]
 
 
 @pytest.mark.parametrize(("stdout", "exit_code"), [("", 0), ("nvidia-container-runtime", 1)])
-def test_containerd_without_the_handler_is_no_healthy_node(
+def test_containerd_without_the_nvidia_handler_fails_validation(
     tmp_path: Path, stdout: str, exit_code: int
 ) -> None:
     runner = ScriptedRunner()

@@ -15,8 +15,7 @@ from harness.provisioning.wait import (
     WaitTimeoutError,
     wait_for,
 )
-
-from .fakes import FakeClock
+from suites.fakes.clock import FakeClock
 
 
 def test_deadline_counts_down_to_nothing() -> None:
@@ -52,17 +51,17 @@ def test_wait_returns_what_it_was_for() -> None:
     assert clock.sleeps == [0.1]
 
 
-def test_wait_looks_once_more_at_its_deadline_and_tells_what_it_saw() -> None:
+def test_wait_checks_once_more_at_its_deadline_and_reports_what_it_saw() -> None:
     clock = FakeClock()
     clock.advance(7)
     looks: list[float] = []
 
-    def look() -> Observation[str]:
+    def poll() -> Observation[str]:
         looks.append(clock.monotonic())
         return Observation(None, f"look {len(looks)}")
 
     with pytest.raises(WaitTimeoutError) as timeout:
-        wait_for("a thing", look, Deadline.after(1, clock), interval_s=0.75)
+        wait_for("a thing", poll, Deadline.after(1, clock), interval_s=0.75)
 
     assert looks == [7, 7.75, 8]
     assert str(timeout.value) == "Waited 1.0 s for a thing; last seen: look 3."
@@ -74,7 +73,7 @@ def test_false_is_a_value_to_wait_for() -> None:
     assert wait_for("no", lambda: Observation(False, "no"), Deadline.after(1, clock)) is False
 
 
-def test_system_clock_tells_the_machines_time() -> None:
+def test_system_clock_returns_the_machines_time() -> None:
     clock = SystemClock()
 
     assert clock.now().tzinfo is dt.timezone.utc
@@ -83,7 +82,7 @@ def test_system_clock_tells_the_machines_time() -> None:
     assert Deadline.after(1000).clock is SYSTEM_CLOCK
 
 
-def test_system_clock_sleeps_as_long_as_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_clock_sleeps_for_the_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
 

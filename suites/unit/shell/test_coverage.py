@@ -5,24 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.shell.coverage import code_lines, parse_trace, render_lcov
+from suites.unit.shell.samples import SCRIPT
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-SCRIPT = """\
-#!/bin/bash
-# a comment
-choose() {
-  if [ "$1" = left ]; then
-    echo left
-  else
-    echo right
-  fi
-  cat <<TEXT
-not code
-TEXT
-}
-"""
 
 
 def test_only_lines_that_bash_traces_are_code() -> None:

@@ -132,7 +132,7 @@ Describe 'When run script'
     chmod "$3" "$SHELLSPEC_WORKDIR/$1"
   }
 
-  It 'succeeded: the shebang is ignored'
+  It 'succeeded: the shebang is ignored' bash
     write ignored.sh '#!/bin/false
 echo "ran with $1 ${BASH_VERSION:+in bash}"; exit 4' 755
     When run script "$SHELLSPEC_WORKDIR/ignored.sh" x
@@ -250,7 +250,7 @@ Describe 'rules'
     The status should be failure
   End
 
-  It 'succeeded: arguments may hold anything'
+  It 'succeeded: arguments may hold anything' bash
     When call printf '[%s]' 'a b' '' '*' "it's" $'new\nline'
     The output should equal "[a b][][*][it's][new
 line]"
@@ -274,7 +274,7 @@ Describe 'options that the code sets'
     The output should equal last
     The path /etc should be directory
   End
-  It 'succeeded: errexit and pipefail'
+  It 'succeeded: errexit and pipefail' bash
     When call sets -eo pipefail
     The output should equal last
   End
@@ -283,7 +283,7 @@ Describe 'options that the code sets'
     The output should equal last
     The stderr should equal '+ echo last'
   End
-  It 'succeeded: a trace shows how deep a command is'
+  It 'succeeded: a trace shows how deep a command is' bash
     deeper() { set -x; eval ':'; { set +x; } 2>/dev/null; }
     When call deeper
     The line 1 of stderr should equal '+ eval :'
@@ -294,7 +294,7 @@ Describe 'options that the code sets'
     When call differ
     The line 2 of stderr should equal '+++ b'
   End
-  It 'succeeded: what the shell says cites the line of the spec'
+  It 'succeeded: what the shell says cites the line of the spec' bash
     lost() {
       no_such_command
     }
@@ -302,7 +302,7 @@ Describe 'options that the code sets'
     The stderr should include 'line 299: no_such_command'
     The status should equal 127
   End
-  It 'succeeded: IFS and nocasematch'
+  It 'succeeded: IFS and nocasematch' bash
     changes() { IFS=,; shopt -s nocasematch nullglob; }
     When call changes
     The variable IFS should equal ,

@@ -42,7 +42,7 @@ gamma'
     The value 'a b' should equal 'a b'
   End
 
-  It 'succeeded: variables, elements, whole arrays'
+  It 'succeeded: variables, elements, whole arrays' bash
     array=(one two)
     declare -A map=([key]=value)
     empty=()
@@ -396,14 +396,14 @@ Describe 'matchers of the spec itself'
     shellspec_matcher_do_match "$@"
   }
 
-  It 'succeeded: a custom matcher'
+  It 'succeeded: a custom matcher' bash
     The value abc123 should regexp '^[a-z]+[0-9]+$'
     The value abc should not regexp '[0-9]'
   End
   It 'FAILED: a custom matcher'
     The value abc should regexp '[0-9]'
   End
-  It 'FAILED: a custom matcher, negated'
+  It 'FAILED: a custom matcher, negated' bash
     The value abc1 should not regexp '[0-9]'
   End
   It 'FAILED: a custom matcher with a wrong argument count'

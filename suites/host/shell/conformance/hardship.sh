@@ -18,7 +18,7 @@ Describe 'code that exits'
     When call inner
     The output should equal 'got 4'
   End
-  It 'succeeded: exit in a pipe'
+  It 'succeeded: exit in a pipe' bash
     inner() { leaves 4 | cat; echo "${PIPESTATUS[0]}"; }
     When call inner
     The output should equal 4
@@ -29,7 +29,7 @@ Describe 'code that exits'
     The output should equal bye
     The status should equal 5
   End
-  It 'succeeded: kill of itself under run'
+  It 'succeeded: kill of itself under run' bash
     dies() { kill -TERM "$BASHPID"; sleep 5; }
     When run dies
     The status should equal 143
@@ -47,12 +47,12 @@ Describe 'code that exits'
 End
 
 Describe 'modes of the code'
-  It 'succeeded: strict under run'
+  It 'succeeded: strict under run' bash
     When run strict
     The status should be failure
     The output should equal ''
   End
-  It 'succeeded: errexit is without effect under call'
+  It 'succeeded: errexit is without effect under call' bash
     When call strict
     The status should be success
     The output should equal unreached
@@ -77,7 +77,7 @@ Describe 'modes of the code'
     The value 'a b' should equal 'a b'
     The variable IFS should equal :
   End
-  It 'succeeded: posix mode survives'
+  It 'succeeded: posix mode survives' bash
     sets() { set -o posix; }
     When call sets
     The status should be success
@@ -88,7 +88,7 @@ Describe 'modes of the code'
     When call traces
     The stderr should include '+ true'
   End
-  It 'succeeded: a pipe that fails'
+  It 'succeeded: a pipe that fails' bash
     piped() { set -o pipefail; false | true; }
     When call piped
     The status should be failure
@@ -107,7 +107,7 @@ Describe 'modes of the code'
     fixed=2
     The variable fixed should equal 1
   End
-  It 'succeeded: an ERR trap of the code'
+  It 'succeeded: an ERR trap of the code' bash
     errs() { trap 'echo trapped' ERR; (exit 3); false; true; }
     When run errs
     The status should be success
@@ -128,7 +128,7 @@ Describe 'text'
     The line 1 of output should not equal a
     The length of line 2 of output should equal 2
   End
-  It 'succeeded: quotes, dollars, backslashes'
+  It 'succeeded: quotes, dollars, backslashes' bash
     When call prints "it's \"x\" \$HOME \\n"
     The output should equal "it's \"x\" \$HOME \\n"
     The output should equal 'it'"'"'s "x" $HOME \n'
@@ -204,20 +204,20 @@ Describe 'jobs'
     When call job
     The status should be success
   End
-  It 'succeeded: a coprocess'
+  It 'succeeded: a coprocess' bash
     talk() { coproc cat; echo hi >&"${COPROC[1]}"; read -r said <&"${COPROC[0]}"; echo "$said"; kill "$COPROC_PID"; }
     When run talk
     The output should equal hi
     The status should be defined
     The stderr should be defined
   End
-  It 'succeeded: process substitution'
+  It 'succeeded: process substitution' bash
     both() { cat <(echo one) <(echo two); }
     When call both
     The output should equal "one
 two"
   End
-  It 'succeeded: mapfile, here-strings, printf -v'
+  It 'succeeded: mapfile, here-strings, printf -v' bash
     reads() { mapfile -t rows <<<$'a\nb c'; printf -v joined '%s|' "${rows[@]}"; }
     When call reads
     The variable joined should equal 'a|b c|'
@@ -241,7 +241,7 @@ Describe 'mocks of mocks'
     When call curl x
     The output should equal 'WGET X'
   End
-  It 'succeeded: of an absolute path'
+  It 'succeeded: of an absolute path' bash
     /opt/never/tool() { echo "tool $1"; }
     When call /opt/never/tool 1
     The output should equal 'tool 1'
@@ -301,7 +301,7 @@ start x
 status x"
     rm -f "$calls"
   End
-  It 'succeeded: unset takes a mock away'
+  It 'succeeded: unset takes a mock away' bash
     unset -f wget
     here() { declare -F wget >/dev/null && echo yes || echo no; }
     When call here
@@ -363,7 +363,7 @@ Describe 'statements between'
     cd /no/such/directory 2>/dev/null || :
     The value a should equal a
   End
-  It 'succeeded: case, until, arithmetic, [[ ]]'
+  It 'succeeded: case, until, arithmetic, [[ ]]' bash
     n=0
     until ((n >= 2)); do ((n += 1)); done
     case $n in
@@ -399,7 +399,7 @@ Describe 'statements between'
   End
 End
 
-Describe 'code in strict mode'
+Describe 'code in strict mode' bash
   set -Eeuo pipefail
   trap 'echo "line $LINENO failed" >&2' ERR
   IFS=$'\n\t'
@@ -448,7 +448,7 @@ Describe 'code without globbing'
   End
 End
 
-Describe 'code that fails without a match'
+Describe 'code that fails without a match' bash
   shopt -s failglob
   It 'succeeded: an empty directory is looked into all the same'
     mkdir "$SHELLSPEC_WORKDIR/no-match"

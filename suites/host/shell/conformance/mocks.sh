@@ -25,12 +25,12 @@ Describe 'function mocks'
     The output should equal ''
     The status should be failure
   End
-  It 'succeeded: a child process sees it after export -f'
+  It 'succeeded: a child process sees it after export -f' bash
     export -f curl
     When call calls_in_child z
     The output should equal 'mocked z'
   End
-  Describe 'shadowing commands that the runner could need'
+  Describe 'shadowing commands that the runner could need' bash
     command() { echo "command $*"; }
     test() { return 0; }
     kill() { echo kill; }

@@ -88,7 +88,7 @@ Describe 'product'
   AfterEach 'cleanup'
   systemctl() { echo "systemctl $*"; }
   apt_get_install() { echo "apt $4"; }
-  It 'succeeded: function mocks and variables'
+  It 'succeeded: function mocks and variables' bash
     When call install_driver 550.1
     The status should be success
     The line 1 of stdout should equal 'installing 550.1'
@@ -99,7 +99,7 @@ Describe 'product'
     The path "$FIXTURE/file" should be file
     The contents of file "$FIXTURE/file" should equal x
   End
-  It 'succeeded: exit in run'
+  It 'succeeded: exit in run' bash
     apt_get_install() { return 100; }
     When run install_driver 550.1
     The status should equal "$ERR_GPU"
@@ -114,23 +114,23 @@ Describe 'product'
   End
   Describe 'with a failing systemctl'
     systemctl() { echo "broken $*" >&2; return 5; }
-    It 'succeeded: returns the code'
+    It 'succeeded: returns the code' bash
       When call install_driver 2
       The status should eq 84
       The stderr should equal 'broken stop nvidia'
       The output should not include apt
     End
-    It 'WARNED: unclaimed stderr'
+    It 'WARNED: unclaimed stderr' bash
       When call install_driver 2
       The status should eq 84
       The output should be present
     End
   End
-  It 'succeeded: outer mocks are back'
+  It 'succeeded: outer mocks are back' bash
     When call install_driver 3
     The output should include 'systemctl stop'
   End
-  It 'succeeded: run script'
+  It 'succeeded: run script' bash
     Mock systemctl
       echo "mocked $1"
       exit 3
@@ -140,7 +140,7 @@ Describe 'product'
     The output should include 'main ran with a b'
     The output should include 'mocked stop'
   End
-  It 'succeeded: run source'
+  It 'succeeded: run source' bash
     When run source "$PRODUCT" x
     The status should be success
     The output should include 'main ran with x'
@@ -186,7 +186,7 @@ Describe 'overrides'
     When call check missing
     The output should equal no
   End
-  It 'succeeded: test and kill and exit'
+  It 'succeeded: test and kill and exit' bash
     kill() { echo "kill $*"; }
     exit() { echo "exit $*"; }
     test() { return 1; }
@@ -209,19 +209,19 @@ Describe 'overrides'
     The path /etc/passwd should be exist
     The contents of file "$PRODUCT" should include 'ERR_GPU'
   End
-  It 'succeeded: printf passes through'
+  It 'succeeded: printf passes through' bash
     printf() { builtin printf "$@"; }
     When call printf '%s\n' a
     The output should equal a
   End
-  It 'succeeded: echo and read and eval'
+  It 'succeeded: echo and read and eval' bash
     echo() { builtin echo "E $*"; }
     read() { builtin read "$@"; }
     code() { local line; read -r line < "$PRODUCT"; echo "$line"; }
     When call code
     The output should equal 'E #!/bin/bash'
   End
-  It 'succeeded: set and shift and local'
+  It 'succeeded: set and shift and local' bash
     set() { builtin echo "set called"; }
     code() { set -- a; }
     When call code
@@ -234,7 +234,7 @@ Describe 'overrides'
     When call code
     The output should equal 2024
   End
-  It 'succeeded: apt-get with a dash'
+  It 'succeeded: apt-get with a dash' bash
     apt-get() { echo "apt-get $*"; }
     When call apt-get install -y x
     The output should equal 'apt-get install -y x'
@@ -265,7 +265,7 @@ Describe 'overrides'
   End
 End
 
-Describe 'overrides of a group'
+Describe 'overrides of a group' bash
   eval() { echo "eval $*"; }
   builtin_like() { eval "$1"; }
   printf() { builtin printf "$@"; }
@@ -420,7 +420,7 @@ Describe 'retry and time'
     The status should equal 127
     The stderr should include 'gave up after 1: 127'
   End
-  It 'succeeded: an exported function in a child'
+  It 'succeeded: an exported function in a child' bash
     fn() { echo "exported $1"; }
     export -f fn
     When call retrycmd 1 0 60 bash -c 'fn a'
@@ -490,7 +490,7 @@ Describe 'nounset'
     The variable X should be undefined
     The variable Y[1] should be undefined
   End
-  It 'succeeded: unset in run'
+  It 'succeeded: unset in run' bash
     code() { echo "$NOPE"; }
     When run code
     The status should be failure
@@ -505,7 +505,7 @@ Describe 'nounset'
 End
 
 Describe 'arrays and values'
-  It 'succeeded: arrays'
+  It 'succeeded: arrays' bash
     fill() { A=(x "y z"); declare -gA M=([k]=v ["a b"]=c); A+=(last); }
     When call fill
     The variable A[@] should equal 'x y z last'
@@ -631,7 +631,7 @@ Describe 'control flow'
     The status should equal 3
     The output should equal bye
   End
-  It 'succeeded: strict code in run'
+  It 'succeeded: strict code in run' bash
     strict() { set -euo pipefail; false | true; echo unreached; }
     When run strict
     The status should be failure
@@ -659,7 +659,7 @@ Describe 'control flow'
   End
 End
 
-Describe 'group state'
+Describe 'group state' bash
   cd "$SHELLSPEC_WORKDIR" || exit
   umask 077
   export GROUP_EXPORT=1

@@ -224,7 +224,7 @@ two'
 e
 007'
   End
-  It 'succeeded: preserve carries a variable out of run'
+  It 'succeeded: preserve carries a variable out of run' bash
     changes() {
       count=5
       list=(a 'b c')
@@ -252,7 +252,7 @@ Describe 'Set'
     The status should be failure
     The error should include no_such_variable
   End
-  It 'succeeded: a shopt option'
+  It 'succeeded: a shopt option' bash
     Set 'nullglob:on'
     list_nothing() { echo /nonexistent/*; }
     When call list_nothing

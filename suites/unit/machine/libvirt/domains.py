@@ -7,14 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from harness.machine.description.spec import Accelerator, Firmware, Flash, MemoryFile
 from harness.machine.libvirt.domain_xml import DomainHost, render_domain
-from harness.machine.spec import Accelerator, Firmware, Flash, MemoryFile
-from suites.unit.machine.test_argv import a_machine_spec
+from suites.unit.machine.description.builders import a_machine_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from harness.machine.spec import MachineSpec
+    from harness.machine.description.spec import MachineSpec
 
 GOLDENS = Path(__file__).parent / "goldens"
 UUID = "6b0e61a3-2d2c-4f2e-8e0a-0f8a1d1c3b5e"
@@ -80,7 +80,7 @@ CASES: Mapping[str, Case] = MappingProxyType(
             ),
             host=a_host(),
         ),
-        "far": Case(spec=a_machine_spec(root_ports=0), host=a_host(agent_socket=None)),
+        "remote": Case(spec=a_machine_spec(root_ports=0), host=a_host(agent_socket=None)),
         # Text of a user's, in each place that takes one.
         "hostile-paths": Case(
             spec=a_machine_spec(

@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.machine.libvirt.binding import load_libvirt
-from harness.machine.libvirt.eventloop import EventLoop
+from harness.machine.libvirt.event_loop import EventLoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ def not_loaded() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("not_loaded")
-def test_host_without_the_binding_is_told_which_extra_brings_it(
+def test_missing_binding_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "libvirt", None)
@@ -37,5 +37,5 @@ def test_fork_of_a_process_with_a_loop_is_refused(monkeypatch: pytest.MonkeyPatc
     loop._owner = 7
     monkeypatch.setattr("os.getpid", lambda: 8)
 
-    with pytest.raises(HarnessError, match="begun in process 7, of which this one is a fork"):
+    with pytest.raises(HarnessError, match="started in process 7, of which this one is a fork"):
         loop.start(object())

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from harness.errors import BadInputError, RequirementError
-from harness.machine.libvirt.complaint import (
+from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.errors import (
     Code,
     ConnectionLostError,
+    ErrorDomain,
     LibvirtError,
     NoDaemonError,
-    Origin,
 )
-from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.watchdog import LibvirtHangsError
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
+from suites.fakes.clock import FakeClock
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirtError
-from suites.unit.provisioning.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def test_open_connection_is_kept_alive_and_knows_its_daemon(libvirt: FakeLibvirt
     assert raw.calls[-2:] == ["unwatch", "close"]
 
 
-def test_bad_uri_is_refused_before_libvirt_is_asked(libvirt: FakeLibvirt) -> None:
+def test_bad_uri_is_refused_before_libvirt_is_called(libvirt: FakeLibvirt) -> None:
     with pytest.raises(BadInputError, match="its scheme is not 'qemu'"):
         Connection.open("lxc:///", deadline=Deadline.after(_LONG_S))
 
@@ -76,7 +76,7 @@ def test_refused_connection_is_a_requirement(libvirt: FakeLibvirt) -> None:
         _open(libvirt, NO_DAEMON)
 
 
-def test_refused_call_is_told_with_its_purpose(libvirt: FakeLibvirt) -> None:
+def test_refused_call_is_reported_with_its_purpose(libvirt: FakeLibvirt) -> None:
     def refuse() -> NoReturn:
         raise FakeLibvirtError("no domain 'x'", code=Code.NO_DOMAIN)
 
@@ -127,20 +127,22 @@ def test_daemon_that_never_answers_ends_at_the_deadline() -> None:
 
 @pytest.mark.usefixtures("silent")
 def test_host_that_never_answers_is_out_of_reach() -> None:
-    with pytest.raises(RequirementError, match=r"\(no answer within 0 s\); `ssh far true` has to"):
-        Connection.open("qemu+ssh://far/system", deadline=Deadline.after(0.05))
+    with pytest.raises(
+        RequirementError, match=r"\(no answer within 0 s\); `ssh remote true` has to"
+    ):
+        Connection.open("qemu+ssh://remote/system", deadline=Deadline.after(0.05))
 
 
-def test_end_of_the_daemon_is_told_by_every_call_after_it(libvirt: FakeLibvirt) -> None:
+def test_every_call_after_the_end_of_the_daemon_reports_it(libvirt: FakeLibvirt) -> None:
     raw = FakeConnect()
     with _open(libvirt, raw) as connection:
-        told: list[str] = []
-        connection.on_loss(lambda: told.append("lost"))
+        losses: list[str] = []
+        connection.on_loss(lambda: losses.append("lost"))
 
         raw.break_down()
         raw.break_down()
 
-        assert told == ["lost"]
+        assert losses == ["lost"]
         assert connection.is_lost
         with pytest.raises(ConnectionLostError, match=r"during the look at 'x' \(end of file\)"):
             connection.run("the look at 'x'", lambda: 7)
@@ -151,7 +153,7 @@ def test_end_of_the_daemon_is_told_by_every_call_after_it(libvirt: FakeLibvirt) 
 def test_call_that_breaks_off_is_a_loss(libvirt: FakeLibvirt) -> None:
     def break_off() -> NoReturn:
         raise FakeLibvirtError(
-            "Cannot recv data: Connection reset", code=Code.SYSTEM_ERROR, origin=Origin.RPC
+            "Cannot recv data: Connection reset", code=Code.SYSTEM_ERROR, origin=ErrorDomain.RPC
         )
 
     with _open(libvirt, FakeConnect()) as connection:
@@ -221,15 +223,15 @@ def test_sound_connection_is_not_opened_anew(libvirt: FakeLibvirt) -> None:
         assert connection.raw is raw
 
 
-def test_close_of_ours_is_no_loss(libvirt: FakeLibvirt) -> None:
+def test_own_close_is_not_a_loss(libvirt: FakeLibvirt) -> None:
     raw = FakeConnect()
-    told: list[str] = []
+    losses: list[str] = []
     connection = _open(libvirt, raw)
-    connection.on_loss(lambda: told.append("lost"))
+    connection.on_loss(lambda: losses.append("lost"))
     connection.close()
 
     raw.break_down(3)
 
-    assert told == []
+    assert losses == []
     with pytest.raises(ConnectionLostError, match="the connection was closed"):
         connection.run("a call", lambda: 7)

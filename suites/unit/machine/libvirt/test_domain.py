@@ -6,132 +6,52 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from typing_extensions import override
 
 from harness.errors import HarnessError
-from harness.machine.eventlog import names
+from harness.machine.channels.event_log import names
 from harness.machine.libvirt import connection as connection_module
 from harness.machine.libvirt import domain as domain_module
 from harness.machine.libvirt import monitor
-from harness.machine.libvirt.complaint import ConnectionLostError
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.domain import POWERED_OFF, Domain
+from harness.machine.libvirt.errors import ConnectionLostError
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.libvirt.watchdog import LibvirtHangsError
 from harness.provisioning.wait import Deadline
+from suites.fakes.clock import FakeClock
+from suites.unit.machine.libvirt.fake_host import (
+    LIFE_CYCLE,
+    OF_RPC,
+    OPERATION_FAILED,
+    STOPPED,
+    SYSTEM_ERROR,
+    FakeHost,
+    FakeRunningDomain,
+    Flags,
+)
 from suites.unit.machine.libvirt.fake_libvirt import (
-    FakeConnect,
     FakeLibvirt,
     FakeLibvirtError,
 )
-from suites.unit.machine.libvirt.haste import hasty, join_late
-from suites.unit.machine.libvirt.test_monitor import FakeQemu
-from suites.unit.provisioning.fakes import FakeClock
+from suites.unit.machine.libvirt.fake_libvirt_qemu import FakeLibvirtQemu
+from suites.unit.machine.libvirt.impatient_watchdog import hasty, join_late
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 LONG_S = 20.0
-LIFE_CYCLE, DEVICE_REMOVED, STOPPED = 0, 15, 5
-NO_DOMAIN, OPERATION_FAILED, SYSTEM_ERROR, OF_RPC = 42, 9, 38, 7
-PAUSED_AND_AUTODESTROY = 3
-
-
-class LivingDomain:
-    """A `virDomain` on a host."""
-
-    def __init__(self, host: Host, uuid: str) -> None:
-        self.host = host
-        self.uuid = uuid
-
-    def UUIDString(self) -> str:  # noqa: N802
-        return self.uuid
-
-    def destroy(self) -> int:
-        self.host.calls.append("destroy")
-        if self.uuid not in self.host.living:
-            raise FakeLibvirtError("Domain not found", code=NO_DOMAIN)
-        if self.host.refuses_end:
-            raise FakeLibvirtError("cannot kill it", code=OPERATION_FAILED)
-        if not self.host.is_stubborn:
-            self.host.living.remove(self.uuid)
-        return 0
-
-    def openConsole(self, _device: None, _stream: object, flags: int) -> int:  # noqa: N802
-        assert flags == 0
-        return 0
-
-    def openChannel(self, _name: str, _stream: object, flags: int) -> int:  # noqa: N802
-        assert flags == 0
-        return 0
-
-    def resume(self) -> int:
-        self.host.calls.append("resume")
-        return 0
-
-    def detachDeviceAlias(self, alias: str, _flags: int) -> int:  # noqa: N802
-        self.host.calls.append(f"detach {alias}")
-        if not self.host.is_stubborn:
-            self.host.tell(DEVICE_REMOVED, self, alias)
-        return 0
-
-
-class Host(FakeConnect):
-    """A connection whose host has domains."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.living: list[str] = []
-        self.is_stubborn = False
-        self.refuses_end = False
-        self.refusal: BaseException | None = None
-        self.uuid = ""
-        self.before_start: Callable[[], object] = list
-        self.after_start: Callable[[], object] = list
-
-    def createXML(self, _xml: str, flags: int) -> LivingDomain:  # noqa: N802
-        assert flags == PAUSED_AND_AUTODESTROY
-        self.before_start()
-        if self.refusal is not None:
-            raise self.refusal
-        self.living.append(self.uuid)
-        self.after_start()
-        return LivingDomain(self, self.uuid)
-
-    @override
-    def domainEventRegisterAny(
-        self, domain: object, event: int, callback: Callable[..., None], opaque: object
-    ) -> int:
-        assert isinstance(domain, LivingDomain)
-        return super().domainEventRegisterAny(None, event, callback, opaque)
-
-    def lookupByUUIDString(self, uuid: str) -> LivingDomain:  # noqa: N802
-        if uuid not in self.living:
-            raise FakeLibvirtError("Domain not found", code=NO_DOMAIN)
-        return LivingDomain(self, uuid)
-
-    def listAllDomains(self, _flags: int) -> list[LivingDomain]:  # noqa: N802
-        return [LivingDomain(self, uuid) for uuid in self.living]
-
-
-class Flags:
-    """The part of the module `libvirt` that a start needs."""
-
-    VIR_DOMAIN_START_PAUSED = 1
-    VIR_DOMAIN_START_AUTODESTROY = 2
-    libvirtError = FakeLibvirtError  # noqa: N815
 
 
 @pytest.fixture
-def host() -> Host:
-    return Host()
+def host() -> FakeHost:
+    return FakeHost()
 
 
 @pytest.fixture
 def connection(
-    libvirt: FakeLibvirt, host: Host, monkeypatch: pytest.MonkeyPatch
+    libvirt: FakeLibvirt, host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Connection]:
-    qemu = FakeQemu()
+    qemu = FakeLibvirtQemu()
     monkeypatch.setattr(monitor, "load_libvirt_qemu", lambda: qemu)
     monkeypatch.setattr(domain_module, "load_libvirt", lambda: Flags)
     libvirt.connects.append(host)
@@ -140,7 +60,7 @@ def connection(
 
 
 @pytest.fixture
-def domain(connection: Connection, host: Host) -> Domain:
+def domain(connection: Connection, host: FakeHost) -> Domain:
     made = Domain(connection, MonitorEvents(connection), machine="node")
     host.uuid = made.uuid
     return made
@@ -154,7 +74,7 @@ def test_name_is_the_machines_with_digits_of_its_own(domain: Domain) -> None:
     assert domain.name == f"node-{domain.uuid[:8]}"
 
 
-def test_domain_that_is_closed_is_ended_and_heard_of_no_more(domain: Domain, host: Host) -> None:
+def test_closed_domain_is_ended_and_unregistered(domain: Domain, host: FakeHost) -> None:
     start(domain)
     assert domain.is_running
 
@@ -165,7 +85,7 @@ def test_domain_that_is_closed_is_ended_and_heard_of_no_more(domain: Domain, hos
     assert not domain.is_running
 
 
-def test_domain_that_is_still_listed_is_told(domain: Domain, host: Host) -> None:
+def test_domain_that_is_still_listed_is_reported(domain: Domain, host: FakeHost) -> None:
     """The proof refuses: an end that libvirt only claims is none."""
     host.is_stubborn = True
     start(domain)
@@ -174,9 +94,9 @@ def test_domain_that_is_still_listed_is_told(domain: Domain, host: Host) -> None
         domain.close()
 
 
-def test_domain_that_went_by_itself_is_not_ended_again(domain: Domain, host: Host) -> None:
+def test_domain_that_went_by_itself_is_not_ended_again(domain: Domain, host: FakeHost) -> None:
     start(domain)
-    host.tell(LIFE_CYCLE, LivingDomain(host, domain.uuid), STOPPED, 0)
+    host.tell(LIFE_CYCLE, FakeRunningDomain(host, domain.uuid), STOPPED, 0)
 
     domain.close()
 
@@ -185,7 +105,7 @@ def test_domain_that_went_by_itself_is_not_ended_again(domain: Domain, host: Hos
         domain.monitor.wait_for_event("anything", names("STOP"), Deadline.after(LONG_S))
 
 
-def test_domain_that_libvirt_no_longer_knows_is_over(domain: Domain, host: Host) -> None:
+def test_domain_that_libvirt_no_longer_knows_is_over(domain: Domain, host: FakeHost) -> None:
     start(domain)
     host.living.clear()
 
@@ -194,12 +114,12 @@ def test_domain_that_libvirt_no_longer_knows_is_over(domain: Domain, host: Host)
     assert not domain.is_running
 
 
-def test_libvirtd_that_came_instead_is_asked_to_end_the_domain(
-    domain: Domain, host: Host, libvirt: FakeLibvirt
+def test_successor_of_libvirtd_ends_the_domain(
+    domain: Domain, host: FakeHost, libvirt: FakeLibvirt
 ) -> None:
     """After a crash of libvirtd its domains go on, and nobody else would end them."""
     start(domain)
-    successor = Host()
+    successor = FakeHost()
     successor.living.append(domain.uuid)
     libvirt.connects.append(successor)
     host.break_down()
@@ -211,23 +131,23 @@ def test_libvirtd_that_came_instead_is_asked_to_end_the_domain(
     assert successor.living == []
 
 
-def test_domain_whose_libvirtd_stays_away_is_told_of(
-    domain: Domain, host: Host, libvirt: FakeLibvirt
+def test_domain_without_a_libvirtd_is_reported_as_maybe_running(
+    domain: Domain, host: FakeHost, libvirt: FakeLibvirt
 ) -> None:
     start(domain)
     no_daemon = FakeLibvirtError("No such file or directory", code=38, errno=2)
     libvirt.connects.extend([no_daemon] * 100)
     host.break_down()
 
-    with pytest.raises(HarnessError, match=r"'node' may run on: .*virsh destroy node-"):
+    with pytest.raises(HarnessError, match=r"'node' may still run: .*virsh destroy node-"):
         domain.close()
 
 
 def test_domain_of_another_connection_is_lost_though_that_is_alive(
-    domain: Domain, host: Host, connection: Connection, libvirt: FakeLibvirt
+    domain: Domain, host: FakeHost, connection: Connection, libvirt: FakeLibvirt
 ) -> None:
     start(domain)
-    libvirt.connects.append(Host())
+    libvirt.connects.append(FakeHost())
     host.break_down()
 
     connection.reopen(Deadline.after(LONG_S))
@@ -240,11 +160,11 @@ def test_domain_of_another_connection_is_lost_though_that_is_alive(
     ("said", "remedy"),
     [
         ("domain 'node' already exists with uuid x", r"has the name 'node-.*run again"),
-        ("this QEMU doesn't support 'x'", r"Where '/usr/bin/qemu' lacks a device.*by --qemu"),
+        ("this QEMU doesn't support 'x'", r"If '/usr/bin/qemu' lacks a device.*by --qemu"),
     ],
 )
 def test_start_that_is_refused_leaves_nothing_and_names_the_remedy(
-    domain: Domain, host: Host, said: str, remedy: str
+    domain: Domain, host: FakeHost, said: str, remedy: str
 ) -> None:
     host.refusal = FakeLibvirtError(said, code=OPERATION_FAILED)
 
@@ -281,7 +201,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
 
 
 def test_domain_that_comes_after_its_start_was_given_up_is_ended(
-    domain: Domain, host: Host, hang: Hang, caplog: pytest.LogCaptureFixture
+    domain: Domain, host: FakeHost, hang: Hang, caplog: pytest.LogCaptureFixture
 ) -> None:
     host.before_start = hang
     with pytest.raises(LibvirtHangsError, match="did not answer the start of machine 'node'"):
@@ -295,8 +215,8 @@ def test_domain_that_comes_after_its_start_was_given_up_is_ended(
     assert "could not be ended" not in caplog.text
 
 
-def test_late_domain_that_can_not_be_ended_is_told_of(
-    domain: Domain, host: Host, hang: Hang, caplog: pytest.LogCaptureFixture
+def test_late_domain_that_can_not_be_ended_is_logged(
+    domain: Domain, host: FakeHost, hang: Hang, caplog: pytest.LogCaptureFixture
 ) -> None:
     host.before_start, host.refuses_end = hang, True
     with pytest.raises(LibvirtHangsError):
@@ -310,7 +230,7 @@ def test_late_domain_that_can_not_be_ended_is_told_of(
 
 
 def test_domain_that_libvirt_has_although_its_start_hangs_is_ended(
-    domain: Domain, host: Host, hang: Hang, caplog: pytest.LogCaptureFixture
+    domain: Domain, host: FakeHost, hang: Hang, caplog: pytest.LogCaptureFixture
 ) -> None:
     host.after_start = hang
     with pytest.raises(LibvirtHangsError):
@@ -324,7 +244,7 @@ def test_domain_that_libvirt_has_although_its_start_hangs_is_ended(
     assert "could not be ended" not in caplog.text
 
 
-def test_domain_whose_start_was_interrupted_is_ended(domain: Domain, host: Host) -> None:
+def test_domain_whose_start_was_interrupted_is_ended(domain: Domain, host: FakeHost) -> None:
     """Ctrl-C ends the wait for a start, not the start."""
 
     def interrupt() -> None:
@@ -340,9 +260,9 @@ def test_domain_whose_start_was_interrupted_is_ended(domain: Domain, host: Host)
 
 
 def test_domain_whose_libvirtd_went_as_it_started_is_ended_by_the_one_that_came_instead(
-    domain: Domain, host: Host, libvirt: FakeLibvirt
+    domain: Domain, host: FakeHost, libvirt: FakeLibvirt
 ) -> None:
-    successor = Host()
+    successor = FakeHost()
     successor.living.append(domain.uuid)
     libvirt.connects.append(successor)
     host.refusal = FakeLibvirtError("end of file", code=SYSTEM_ERROR, origin=OF_RPC)
@@ -355,7 +275,7 @@ def test_domain_whose_libvirtd_went_as_it_started_is_ended_by_the_one_that_came_
 
 
 def test_domain_that_was_to_end_before_it_came_is_ended_by_its_close(
-    domain: Domain, host: Host
+    domain: Domain, host: FakeHost
 ) -> None:
     """Who kills a machine while it starts finds no domain yet."""
     host.before_start = domain.destroy
@@ -366,7 +286,7 @@ def test_domain_that_was_to_end_before_it_came_is_ended_by_its_close(
     assert host.living == []
 
 
-def test_domain_that_was_never_started_is_not_looked_for(domain: Domain, host: Host) -> None:
+def test_domain_that_was_never_started_is_not_looked_up(domain: Domain, host: FakeHost) -> None:
     host.living.append(domain.uuid)
 
     domain.close()
@@ -374,7 +294,7 @@ def test_domain_that_was_never_started_is_not_looked_for(domain: Domain, host: H
     assert host.living == [domain.uuid]
 
 
-def test_device_is_gone_once_libvirt_says_so(domain: Domain, host: Host) -> None:
+def test_device_is_removed_once_libvirt_reports_it(domain: Domain, host: FakeHost) -> None:
     start(domain)
 
     domain.detach("the seed", "ua-seed", Deadline.after(LONG_S))
@@ -382,21 +302,23 @@ def test_device_is_gone_once_libvirt_says_so(domain: Domain, host: Host) -> None
     assert host.calls[-1] == "detach ua-seed"
 
 
-def test_device_that_the_guest_keeps_is_told_at_the_deadline(domain: Domain, host: Host) -> None:
+def test_device_that_the_guest_keeps_is_reported_at_the_deadline(
+    domain: Domain, host: FakeHost
+) -> None:
     start(domain)
     host.is_stubborn = True
 
-    with pytest.raises(HarnessError, match="did not tell of the removal of the seed"):
+    with pytest.raises(HarnessError, match="did not report the removal of the seed"):
         domain.detach("the seed", "ua-seed", Deadline.after(0.0))
 
 
 @pytest.mark.parametrize(
     ("detail", "ending"), [(0, POWERED_OFF), (1, "destroyed"), (2, "crashed"), (77, "number 77")]
 )
-def test_end_is_told_as_libvirt_calls_it(
-    domain: Domain, host: Host, detail: int, ending: str
+def test_ending_has_libvirts_name(
+    domain: Domain, host: FakeHost, detail: int, ending: str
 ) -> None:
     start(domain)
-    host.tell(LIFE_CYCLE, LivingDomain(host, domain.uuid), STOPPED, detail)
+    host.tell(LIFE_CYCLE, FakeRunningDomain(host, domain.uuid), STOPPED, detail)
 
     assert domain.wait_for_end(Deadline.after(LONG_S)) == ending

@@ -14,7 +14,14 @@ import pytest
 
 from harness.cloudinit import MAC_ADDRESS
 from harness.errors import BadInputError, RequirementError
-from harness.machine.argv import render_argv
+from harness.machine.description.argv import render_argv
+from harness.machine.description.spec import (
+    Accelerator,
+    DirectKernel,
+    Firmware,
+    MachineSpec,
+    MemoryFile,
+)
 from harness.machine.libvirt.domain_xml import (
     MOST_ROOT_PORTS,
     PciAddress,
@@ -22,9 +29,8 @@ from harness.machine.libvirt.domain_xml import (
     render_host_gpu,
     render_seed_disk,
 )
-from harness.machine.spec import Accelerator, DirectKernel, Firmware, MachineSpec, MemoryFile
+from suites.unit.machine.description.builders import CHANNELS, a_machine_spec
 from suites.unit.machine.libvirt.domains import CASES, GOLDENS, UUID, a_host
-from suites.unit.machine.test_argv import CHANNELS, a_machine_spec
 
 QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 
@@ -80,7 +86,7 @@ OTHERS: dict[str, Any] = {
 @pytest.mark.parametrize(
     "field", [each.name for each in dataclasses.fields(MachineSpec) if each.name != "qemu"]
 )
-def test_nothing_that_is_asked_for_is_dropped(field: str) -> None:
+def test_every_requested_property_is_rendered(field: str) -> None:
     """The program alone is not in the spec's words: libvirt wants its path, which the host has."""
     spec = a_machine_spec()
 
@@ -89,11 +95,13 @@ def test_nothing_that_is_asked_for_is_dropped(field: str) -> None:
     assert ET.tostring(parsed(changed)) != ET.tostring(parsed(spec))
 
 
-def test_more_root_ports_than_the_bus_has_room_for_are_refused() -> None:
+def test_more_root_ports_than_the_bus_has_slots_are_refused() -> None:
     assert len(parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS)).findall(".//alias")) == (
         MOST_ROOT_PORTS + 1
     )
-    with pytest.raises(RequirementError, match=r"25 root ports.*room for 24.*machine-driver=qemu"):
+    with pytest.raises(
+        RequirementError, match=r"25 root ports.*slots for 24.*machine-driver=qemu"
+    ):
         parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS + 1))
 
 
@@ -131,7 +139,7 @@ def test_memory_file_is_shared_by_a_template_and_mapped_privately_by_a_clone(
     assert words[words.index("-machine") + 1] == f"memory-backend={backend['id']}"
 
 
-def test_qemu_runs_as_whoever_asks_where_the_host_lets_it_be_chosen() -> None:
+def test_qemu_runs_as_the_requesting_user_where_libvirt_allows_it() -> None:
     labels = parsed(a_machine_spec(), security_models=("apparmor", "dac")).findall("seclabel")
 
     assert [(label.attrib["model"], label.attrib["type"]) for label in labels] == [
@@ -142,17 +150,17 @@ def test_qemu_runs_as_whoever_asks_where_the_host_lets_it_be_chosen() -> None:
 
 
 @pytest.mark.parametrize("is_verbatim", [False, True])
-def test_kernel_is_told_what_the_direct_driver_tells_it(*, is_verbatim: bool) -> None:
-    """A stock image's kernel hears its boot loader's words, and none that spare time."""
+def test_kernel_gets_the_command_line_of_the_qemu_driver(*, is_verbatim: bool) -> None:
+    """A cloud image's kernel hears its boot loader's words, and none that spare time."""
     plain = a_machine_spec(extra_append=("cc:{}",))
     assert isinstance(plain.kernel, DirectKernel)
     spec = replace(plain, kernel=replace(plain.kernel, is_verbatim=is_verbatim))
     argv = render_argv(spec, CHANNELS, serial_log=Path("serial.log"))
 
-    told = parsed(spec).findtext("os/cmdline")
+    command_line = parsed(spec).findtext("os/cmdline")
 
-    assert told == argv[argv.index("-append") + 1]
-    assert ("norandmaps" in str(told)) is not is_verbatim
+    assert command_line == argv[argv.index("-append") + 1]
+    assert ("norandmaps" in str(command_line)) is not is_verbatim
 
 
 def test_guest_with_a_kernel_of_its_own_may_reboot() -> None:
@@ -190,8 +198,8 @@ def test_gpu_of_the_host_is_managed_by_libvirt() -> None:
 @pytest.mark.parametrize(
     "text", ["", "65:00.0", "0000:65:00", "0000:65:20.0", "0000:65:00.8", "x"]
 )
-def test_what_is_no_pci_address_is_refused(text: str) -> None:
-    with pytest.raises(BadInputError, match=r"no PCI address.*'0000:65:00\.0'"):
+def test_invalid_pci_address_is_refused(text: str) -> None:
+    with pytest.raises(BadInputError, match=r"not a PCI address.*'0000:65:00\.0'"):
         PciAddress.parse(text)
 
 

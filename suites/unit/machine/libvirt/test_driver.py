@@ -1,4 +1,4 @@
-"""The driver whose machines are domains, as far as no libvirt is needed."""
+"""The driver whose machines are domains, as remote as no libvirt is needed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from harness.errors import RequirementError
 from harness.gpu.transport import Transport
+from harness.machine.description.spec import Accelerator
 from harness.machine.libvirt import driver as driver_module
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.driver import (
@@ -19,11 +20,10 @@ from harness.machine.libvirt.driver import (
     parse_security_models,
     qemu_logs,
 )
-from harness.machine.spec import Accelerator
 from harness.provisioning.wait import Deadline
+from suites.unit.machine.description.builders import a_machine_spec
 from suites.unit.machine.libvirt.domains import a_host
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirtError
-from suites.unit.machine.test_argv import a_machine_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,15 +97,15 @@ def test_daemon_that_was_named_is_not_replaced_by_one_of_our_own(
     libvirt: FakeLibvirt, tmp_path: Path
 ) -> None:
     libvirt.connects.append(NOBODY_LISTENS)
-    told: list[str] = []
+    reports: list[str] = []
 
     with (
         contextlib.ExitStack() as opened,
         pytest.raises(RequirementError, match="No libvirtd answers at"),
     ):
-        connect("qemu:///system?socket=/run/mine", tmp_path, opened, told.append)
+        connect("qemu:///system?socket=/run/mine", tmp_path, opened, reports.append)
 
-    assert told == []
+    assert reports == []
 
 
 def test_security_models_are_those_of_the_capabilities() -> None:
@@ -125,7 +125,7 @@ def test_security_models_are_those_of_the_capabilities() -> None:
         ("qemu:///session", "state/cache/libvirt/qemu/log", "/cache/libvirt/qemu/log"),
     ],
 )
-def test_words_of_qemu_lie_where_that_libvirtd_keeps_them(
+def test_qemu_logs_are_in_the_folder_of_their_libvirtd(
     libvirt: FakeLibvirt,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

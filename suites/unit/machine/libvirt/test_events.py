@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.libvirt.complaint import ConnectionLostError
 from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.errors import ConnectionLostError
 from harness.machine.libvirt.events import DomainEvents, EventKind, kinds
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeDomain
@@ -78,7 +78,7 @@ def test_device_is_named_by_its_alias(raw: FakeConnect, events: DomainEvents) ->
 def test_event_before_the_position_does_not_count(raw: FakeConnect, events: DomainEvents) -> None:
     raw.tell(REBOOT, DOMAIN)
 
-    with pytest.raises(HarnessError, match="did not tell of its reboot of domain 'node' in time"):
+    with pytest.raises(HarnessError, match="did not report its reboot of domain 'node' in time"):
         events.wait_for("its reboot", kinds(EventKind.REBOOT), Deadline.after(0.02), since=1)
 
 
@@ -99,7 +99,7 @@ def test_end_of_the_daemon_ends_the_wait(raw: FakeConnect, events: DomainEvents)
     late.join()
 
 
-def test_number_that_nobody_knows_is_kept(raw: FakeConnect, events: DomainEvents) -> None:
+def test_unknown_error_number_is_kept(raw: FakeConnect, events: DomainEvents) -> None:
     raw.tell(LIFE_CYCLE, DOMAIN, 99, 0)
 
     assert events.seen[0].kind is EventKind.UNKNOWN

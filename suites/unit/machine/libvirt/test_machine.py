@@ -1,4 +1,4 @@
-"""A machine on libvirt, as far as no QEMU is needed."""
+"""A machine on libvirt, as remote as no QEMU is needed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.provisioning.wait import Deadline
+from suites.unit.machine.description.builders import a_machine_spec, an_attachment
 from suites.unit.machine.libvirt.domains import a_host
+from suites.unit.machine.libvirt.fake_host import FakeHost, Flags
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect
-from suites.unit.machine.libvirt.test_domain import Flags, Host
-from suites.unit.machine.libvirt.test_monitor import FakeQemu
-from suites.unit.machine.libvirt.test_stream import (
+from suites.unit.machine.libvirt.fake_libvirt_qemu import FakeLibvirtQemu
+from suites.unit.machine.libvirt.fake_streams import (
     FULL,
     HANGUP,
     READABLE,
+    FakeLoopLibvirt,
     FakeStream,
-    LoopLibvirt,
 )
-from suites.unit.machine.test_argv import a_machine_spec, an_attachment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
 LONG_S, SHORT_S = 20.0, 0.05
-NEAR, FAR = "qemu:///system", "qemu+ssh://box/system"
+LOCAL, REMOTE = "qemu:///system", "qemu+ssh://box/system"
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def a_machine(connection: Connection, folder: Path, **changes: Any) -> LibvirtMa
 
 
 @pytest.mark.parametrize(
-    ("uri", "fd"), [(NEAR, None), (FAR, 7)], ids=["socket-by-path", "other-host"]
+    ("uri", "fd"), [(LOCAL, None), (REMOTE, 7)], ids=["socket-by-path", "other-host"]
 )
 def test_gpu_whose_socket_libvirt_can_not_hand_on_is_refused(
     connect: Callable[[str], Connection], tmp_path: Path, uri: str, fd: int | None
@@ -78,7 +78,7 @@ def test_gpu_whose_socket_libvirt_can_not_hand_on_is_refused(
 def test_gpu_that_needs_a_larger_window_is_refused(
     connect: Callable[[str], Connection], tmp_path: Path
 ) -> None:
-    machine = a_machine(connect(NEAR), tmp_path)
+    machine = a_machine(connect(LOCAL), tmp_path)
 
     with pytest.raises(HarnessError, match="reserve 64 MiB, but device 'gpu0' needs 256"):
         machine.plug(an_attachment(window_mib=256))
@@ -88,13 +88,13 @@ def test_way_to_the_ssh_server_of_another_host_is_refused(
     connect: Callable[[str], Connection], tmp_path: Path
 ) -> None:
     with pytest.raises(RequirementError, match=r"runs at 'qemu\+ssh://box.*use its agent"):
-        a_machine(connect(FAR), tmp_path).ssh_port()
+        a_machine(connect(REMOTE), tmp_path).ssh_port()
 
 
 def test_machine_that_was_never_started_does_not_run_and_ends_at_once(
     connect: Callable[[str], Connection], tmp_path: Path
 ) -> None:
-    machine = a_machine(connect(NEAR), tmp_path)
+    machine = a_machine(connect(LOCAL), tmp_path)
 
     machine.kill()
     machine.close()
@@ -107,16 +107,16 @@ def test_logs_are_those_that_there_are(
     connect: Callable[[str], Connection], tmp_path: Path
 ) -> None:
     """QEMU's words belong to root where libvirt is the system's."""
-    machine = a_machine(connect(NEAR), tmp_path)
+    machine = a_machine(connect(LOCAL), tmp_path)
     (tmp_path / "domain.xml").write_text("<domain/>")
 
     assert dict(machine.logs) == {"domain.xml": tmp_path / "domain.xml"}
 
 
-def test_words_of_qemu_are_kept_where_they_can_be_read(
+def test_qemu_log_is_copied_where_it_is_readable(
     connect: Callable[[str], Connection], tmp_path: Path
 ) -> None:
-    machine = a_machine(connect(NEAR), tmp_path)
+    machine = a_machine(connect(LOCAL), tmp_path)
     logs = tmp_path / "logs"
     logs.mkdir()
     (logs / f"{machine._domain.name}.log").write_text("qemu: no such device\n")
@@ -124,7 +124,7 @@ def test_words_of_qemu_are_kept_where_they_can_be_read(
     assert machine.logs["stderr.log"].read_text() == "qemu: no such device\n"
 
 
-class HostWithStreams(Host):
+class HostWithStreams(FakeHost):
     """A host whose domains have a console and an agent's channel, by streams in this order."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class HostWithStreams(Host):
 
 @pytest.fixture
 def host(libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch) -> HostWithStreams:
-    loop, qemu = LoopLibvirt(), FakeQemu()
+    loop, qemu = FakeLoopLibvirt(), FakeLibvirtQemu()
     monkeypatch.setattr(domain_module, "load_libvirt", lambda: Flags)
     monkeypatch.setattr(monitor, "load_libvirt_qemu", lambda: qemu)
     monkeypatch.setattr(stream, "load_libvirt", lambda: loop)
@@ -148,10 +148,10 @@ def host(libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch) -> HostWithStrea
 
 
 @pytest.fixture
-def far_machine(host: HostWithStreams, tmp_path: Path) -> Iterator[LibvirtMachine]:
+def remote_machine(host: HostWithStreams, tmp_path: Path) -> Iterator[LibvirtMachine]:
     """Start a machine whose console and agent come by streams, and whose log is on a full disk."""
     (tmp_path / "serial.log").symlink_to(FULL)
-    with Connection.open(FAR, deadline=Deadline.after(LONG_S)) as connection:
+    with Connection.open(REMOTE, deadline=Deadline.after(LONG_S)) as connection:
         machine = LibvirtMachine(
             a_machine_spec(),
             tmp_path,
@@ -166,16 +166,16 @@ def far_machine(host: HostWithStreams, tmp_path: Path) -> Iterator[LibvirtMachin
                 one.turn(HANGUP)
 
 
-def test_console_that_can_not_be_logged_is_told_of_where_it_is_waited_for(
-    far_machine: LibvirtMachine, host: HostWithStreams, tmp_path: Path
+def test_failing_console_log_is_reported_by_a_wait(
+    remote_machine: LibvirtMachine, host: HostWithStreams, tmp_path: Path
 ) -> None:
-    assert far_machine.trouble() is None
+    assert remote_machine.failure() is None
     host.streams[0].incoming = [b"Linux version 6.1\n"]
     host.streams[0].turn(READABLE)
 
     with pytest.raises(HarnessError) as caught:
-        far_machine.console.wait_for(
-            "login:", Deadline.after(SHORT_S), what="a prompt", trouble=far_machine.trouble
+        remote_machine.console.wait_for(
+            "login:", Deadline.after(SHORT_S), what="a prompt", failure=remote_machine.failure
         )
 
     assert str(caught.value) == (
@@ -186,11 +186,11 @@ def test_console_that_can_not_be_logged_is_told_of_where_it_is_waited_for(
 
 
 def test_console_that_can_not_be_logged_goes_on(
-    far_machine: LibvirtMachine, host: HostWithStreams
+    remote_machine: LibvirtMachine, host: HostWithStreams
 ) -> None:
     for said in (b"Linux version 6.1\n", b"login:"):
         host.streams[0].incoming = [said]
         host.streams[0].turn(READABLE)
 
     deadline = Deadline.after(LONG_S)
-    assert far_machine.console.wait_for("login:", deadline, what="a prompt") == "login:"
+    assert remote_machine.console.wait_for("login:", deadline, what="a prompt") == "login:"

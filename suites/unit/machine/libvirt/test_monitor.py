@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.eventlog import names
+from harness.machine.channels.event_log import names
 from harness.machine.libvirt import monitor
-from harness.machine.libvirt.complaint import ConnectionLostError, LibvirtError
 from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.errors import ConnectionLostError, LibvirtError
 from harness.machine.libvirt.monitor import DomainMonitor, MonitorEvents
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeDomain, FakeLibvirtError
+from suites.unit.machine.libvirt.fake_libvirt_qemu import FakeLibvirtQemu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
@@ -26,47 +25,9 @@ LONG_S = 20.0
 ONE, TWO = FakeDomain("one"), FakeDomain("two")
 
 
-@dataclass
-class FakeQemu:
-    """The module `libvirt_qemu`: notes what is asked, and gives `answers` in turn."""
-
-    answers: list[object] = field(default_factory=list)
-    asked: list[dict[str, object]] = field(default_factory=list)
-    handed: list[list[int]] = field(default_factory=list)
-    callbacks: dict[int, Callable[..., None]] = field(default_factory=dict)
-
-    def qemuMonitorCommand(self, domain: FakeDomain, text: str, flags: int) -> str:  # noqa: N802
-        assert flags == 0
-        self.asked.append({"domain": domain.uuid, **json.loads(text)})
-        return json.dumps(self.answers.pop(0))
-
-    def qemuMonitorCommandWithFiles(  # noqa: N802
-        self, domain: FakeDomain, text: str, files: list[int], flags: int
-    ) -> tuple[str, list[object]]:
-        self.handed.append(files)
-        return self.qemuMonitorCommand(domain, text, flags), []
-
-    def qemuMonitorEventRegister(  # noqa: N802
-        self, raw: object, domain: object, event: object, callback: Callable[..., None], _: object
-    ) -> int:
-        assert domain is None, "libvirt's client would hear of the first such domain alone."
-        assert event is None
-        del raw
-        number = len(self.callbacks) + 1
-        self.callbacks[number] = callback
-        return number
-
-    def qemuMonitorEventDeregister(self, raw: object, number: int) -> None:  # noqa: N802
-        del raw, self.callbacks[number]
-
-    def tell(self, domain: FakeDomain, name: str, details: str | None = None) -> None:
-        for callback in tuple(self.callbacks.values()):
-            callback(None, domain, name, 12, 500_000, details, None)
-
-
 @pytest.fixture
-def qemu(monkeypatch: pytest.MonkeyPatch) -> FakeQemu:
-    fake = FakeQemu()
+def qemu(monkeypatch: pytest.MonkeyPatch) -> FakeLibvirtQemu:
+    fake = FakeLibvirtQemu()
     monkeypatch.setattr(monitor, "load_libvirt_qemu", lambda: fake)
     return fake
 
@@ -84,7 +45,7 @@ def connection(libvirt: FakeLibvirt, raw: FakeConnect) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def events(connection: Connection, qemu: FakeQemu) -> MonitorEvents:
+def events(connection: Connection, qemu: FakeLibvirtQemu) -> MonitorEvents:
     del qemu
     return MonitorEvents(connection)
 
@@ -97,7 +58,7 @@ def one(connection: Connection, events: MonitorEvents) -> Iterator[DomainMonitor
 
 
 def test_command_goes_to_its_domain_and_its_answer_comes_back(
-    qemu: FakeQemu, one: DomainMonitor
+    qemu: FakeLibvirtQemu, one: DomainMonitor
 ) -> None:
     qemu.answers.append({"return": {"status": "running"}})
 
@@ -105,38 +66,40 @@ def test_command_goes_to_its_domain_and_its_answer_comes_back(
     assert qemu.asked == [{"domain": "one", "execute": "query-status", "arguments": {}}]
 
 
-def test_refused_command_is_told_in_qemus_words(qemu: FakeQemu, one: DomainMonitor) -> None:
+def test_refused_command_has_qemus_message(qemu: FakeLibvirtQemu, one: DomainMonitor) -> None:
     qemu.answers.append({"error": {"class": "GenericError", "desc": "no such device"}})
 
     with pytest.raises(HarnessError, match=r"'first' failed QMP command 'device_add': no such"):
         one.execute("device_add", {"driver": "nothing"})
 
 
-def test_descriptor_is_handed_over_by_its_name(qemu: FakeQemu, one: DomainMonitor) -> None:
+def test_descriptor_goes_to_qemu_with_its_command(
+    qemu: FakeLibvirtQemu, one: DomainMonitor
+) -> None:
     qemu.answers.append({"return": {}})
 
-    one.hand_over(7, "fd-gpu0")
+    one.execute("getfd", {"fdname": "fd-gpu0"}, fd=7)
 
     assert qemu.handed == [[7]]
     assert qemu.asked[0]["arguments"] == {"fdname": "fd-gpu0"}
 
 
-def test_each_domain_hears_its_own_events(
-    connection: Connection, events: MonitorEvents, qemu: FakeQemu, one: DomainMonitor
+def test_each_domain_receives_its_own_events(
+    connection: Connection, events: MonitorEvents, qemu: FakeLibvirtQemu, one: DomainMonitor
 ) -> None:
     two = DomainMonitor(connection, events, TWO, name="second", uuid="two")
 
     qemu.tell(ONE, "STOP")
     qemu.tell(TWO, "MIGRATION", '{"status": "completed"}')
 
-    (heard,) = two.events
+    (event,) = two.events
     assert [event.name for event in one.events] == ["STOP"]
-    assert (heard.name, heard.at_s, heard.data) == ("MIGRATION", 12.5, {"status": "completed"})
+    assert (event.name, event.at_s, event.data) == ("MIGRATION", 12.5, {"status": "completed"})
     two.close()
 
 
 def test_one_registration_serves_all_and_goes_with_the_last(
-    connection: Connection, events: MonitorEvents, qemu: FakeQemu
+    connection: Connection, events: MonitorEvents, qemu: FakeLibvirtQemu
 ) -> None:
     one = DomainMonitor(connection, events, ONE, name="first", uuid="one")
     two = DomainMonitor(connection, events, TWO, name="second", uuid="two")
@@ -163,14 +126,16 @@ def test_end_of_libvirtd_ends_a_wait(raw: FakeConnect, one: DomainMonitor) -> No
         one.wait_for_event("it", names("STOP"), Deadline.after(LONG_S))
 
 
-def test_deadline_tells_what_was_seen(qemu: FakeQemu, one: DomainMonitor) -> None:
+def test_deadline_error_lists_the_events_so_far(qemu: FakeLibvirtQemu, one: DomainMonitor) -> None:
     qemu.tell(ONE, "RESUME")
 
     with pytest.raises(HarnessError, match=r"did not report it in time; seen: RESUME"):
         one.wait_for_event("it", names("STOP"), Deadline.after(0.0))
 
 
-def test_event_before_the_position_does_not_count(qemu: FakeQemu, one: DomainMonitor) -> None:
+def test_event_before_the_position_does_not_count(
+    qemu: FakeLibvirtQemu, one: DomainMonitor
+) -> None:
     qemu.tell(ONE, "STOP")
 
     with pytest.raises(HarnessError, match="seen: no event"):
@@ -178,10 +143,10 @@ def test_event_before_the_position_does_not_count(qemu: FakeQemu, one: DomainMon
     assert one.wait_for_event("it", names("STOP"), Deadline.after(0.0)).name == "STOP"
 
 
-def test_monitor_that_cannot_listen_hears_of_no_loss_either(
+def test_monitor_that_can_not_register_leaves_no_loss_watcher(
     connection: Connection,
     events: MonitorEvents,
-    qemu: FakeQemu,
+    qemu: FakeLibvirtQemu,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What libvirt does not watch is not to be kept by its connection."""

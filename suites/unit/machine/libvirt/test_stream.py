@@ -5,101 +5,33 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.machine.libvirt import connection as connection_module
 from harness.machine.libvirt import stream
-from harness.machine.libvirt.complaint import ConnectionLostError
 from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.errors import ConnectionLostError
 from harness.machine.libvirt.stream import StreamSocket
 from harness.machine.libvirt.watchdog import LibvirtHangsError
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirt, FakeLibvirtError
-from suites.unit.machine.libvirt.haste import hasty, join_late
+from suites.unit.machine.libvirt.fake_streams import (
+    FULL,
+    HANGUP,
+    READABLE,
+    WOULD_BLOCK,
+    WRITABLE,
+    FakeLoopLibvirt,
+    FakeStream,
+)
+from suites.unit.machine.libvirt.impatient_watchdog import hasty, join_late
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 LONG_S = 20.0
-READABLE, WRITABLE, ERROR, HANGUP = 1, 2, 4, 8
-WOULD_BLOCK = -2
-#: Takes no byte, as a full file system.
-FULL = Path("/dev/full")
-
-
-class FakeStream:
-    """A `virStream`: has what the guest says in `incoming`, and takes `room` bytes."""
-
-    def __init__(self) -> None:
-        self.incoming: list[bytes | int | Exception] = []
-        self.taken = b""
-        self.room = 1 << 20
-        self.interest = 0
-        self.is_watched = False
-        self.is_aborted = False
-
-    def recv(self, _size: int) -> bytes | int:
-        answer = self.incoming.pop(0) if self.incoming else WOULD_BLOCK
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def send(self, data: bytes) -> int:
-        if not self.room:
-            return WOULD_BLOCK
-        part = data[: self.room]
-        self.room -= len(part)
-        self.taken += part
-        return len(part)
-
-    def eventAddCallback(self, events: int, callback: Any, _opaque: object) -> None:  # noqa: N802
-        self.interest, self.callback, self.is_watched = events, callback, True
-
-    def eventUpdateCallback(self, events: int) -> None:  # noqa: N802
-        self.interest = events
-
-    def eventRemoveCallback(self) -> None:  # noqa: N802
-        self.is_watched = False
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-    def turn(self, events: int) -> None:
-        """Have the loop find `events`, as far as somebody asked for them."""
-        self.callback(self, events & self.interest, None)
-
-
-class LoopLibvirt(FakeLibvirt):
-    """The part of the module that watches streams and sockets."""
-
-    VIR_STREAM_NONBLOCK = 1
-    VIR_STREAM_EVENT_READABLE = VIR_EVENT_HANDLE_READABLE = READABLE
-    VIR_STREAM_EVENT_WRITABLE = VIR_EVENT_HANDLE_WRITABLE = WRITABLE
-    VIR_STREAM_EVENT_ERROR = VIR_EVENT_HANDLE_ERROR = ERROR
-    VIR_STREAM_EVENT_HANGUP = VIR_EVENT_HANDLE_HANGUP = HANGUP
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.handle: Callable[..., None] | None = None
-        self.interest = 0
-
-    def virEventAddHandle(self, _fd: int, events: int, call: Any, _: object) -> int:  # noqa: N802
-        self.handle, self.interest = call, events
-        return 5
-
-    def virEventUpdateHandle(self, watch: int, events: int) -> None:  # noqa: N802
-        assert watch == 5
-        self.interest = events
-
-    def virEventRemoveHandle(self, watch: int) -> None:  # noqa: N802
-        assert watch == 5
-        self.handle = None
-
-    def turn(self, events: int) -> None:
-        if self.handle is not None:
-            self.handle(5, 0, events & self.interest, None)
 
 
 class StreamConnect(FakeConnect):
@@ -110,19 +42,19 @@ class StreamConnect(FakeConnect):
         self.stream = FakeStream()
 
     def newStream(self, flags: int) -> FakeStream:  # noqa: N802
-        assert flags == LoopLibvirt.VIR_STREAM_NONBLOCK
+        assert flags == FakeLoopLibvirt.VIR_STREAM_NONBLOCK
         return self.stream
 
 
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> LoopLibvirt:
-    fake = LoopLibvirt()
+def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoopLibvirt:
+    fake = FakeLoopLibvirt()
     monkeypatch.setattr(stream, "load_libvirt", lambda: fake)
     return fake
 
 
 @pytest.fixture
-def guest(libvirt: FakeLibvirt, loop: LoopLibvirt) -> StreamConnect:
+def guest(libvirt: FakeLibvirt, loop: FakeLoopLibvirt) -> StreamConnect:
     del loop
     raw = StreamConnect()
     libvirt.connects.append(raw)
@@ -156,12 +88,12 @@ def test_what_the_guest_says_comes_out_and_is_logged(
 
     assert made.ours.recv(100) == b"login: "
     assert log.read_bytes() == b"login: "
-    assert made.trouble() is None
+    assert made.failure() is None
     guest.stream.turn(HANGUP)
     made.close()
 
 
-def test_log_that_takes_no_more_is_told_of_and_the_guest_goes_on(
+def test_failing_log_is_reported_and_the_guest_continues(
     connection: Connection, guest: StreamConnect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A full disk is no end of the machine."""
@@ -172,18 +104,18 @@ def test_log_that_takes_no_more_is_told_of_and_the_guest_goes_on(
 
         assert made.ours.recv(100) == said
 
-    told = (
+    message = (
         "the log of the console could not be written (No space left on device); free space on "
         "the file system of '/dev'"
     )
-    assert made.trouble() == told
-    assert [record.getMessage() for record in caplog.records] == [told]
+    assert made.failure() == message
+    assert [record.getMessage() for record in caplog.records] == [message]
     guest.stream.turn(HANGUP)
     made.close()
 
 
 def test_what_is_typed_reaches_the_guest(
-    opened: StreamSocket, guest: StreamConnect, loop: LoopLibvirt
+    opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     opened.ours.send(b"root\n")
 
@@ -193,7 +125,7 @@ def test_what_is_typed_reaches_the_guest(
 
 
 def test_stream_that_takes_no_more_is_waited_for(
-    opened: StreamSocket, guest: StreamConnect, loop: LoopLibvirt
+    opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     guest.stream.room = 2
     opened.ours.send(b"root\n")
@@ -207,8 +139,8 @@ def test_stream_that_takes_no_more_is_waited_for(
     assert not guest.stream.interest & WRITABLE
 
 
-def test_guest_that_nobody_listens_to_is_read_no_further(
-    opened: StreamSocket, guest: StreamConnect, loop: LoopLibvirt
+def test_unread_stream_is_read_only_up_to_its_buffer(
+    opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     """Its writes wait, as at a real serial line; when somebody reads, it goes on."""
     guest.stream.incoming = [b"x" * 65536] * 64
@@ -226,7 +158,7 @@ def test_guest_that_nobody_listens_to_is_read_no_further(
     assert (guest.stream.incoming, read) == ([], 64 * 65536)
 
 
-def test_last_words_come_before_the_end(opened: StreamSocket, guest: StreamConnect) -> None:
+def test_last_output_precedes_the_end(opened: StreamSocket, guest: StreamConnect) -> None:
     guest.stream.incoming = [b"reboot: Power down", b""]
 
     guest.stream.turn(READABLE | HANGUP)
@@ -245,7 +177,7 @@ def test_broken_stream_ends(opened: StreamSocket, guest: StreamConnect) -> None:
 
 
 def test_closed_socket_closes_the_stream(
-    connection: Connection, guest: StreamConnect, loop: LoopLibvirt
+    connection: Connection, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     made = StreamSocket(connection, "the console", lambda _: 0)
     made.ours.shutdown(2)
@@ -262,7 +194,7 @@ def open_files() -> int:
 
 
 def test_stream_that_cannot_be_opened_leaves_nothing(
-    connection: Connection, loop: LoopLibvirt, tmp_path: Path
+    connection: Connection, loop: FakeLoopLibvirt, tmp_path: Path
 ) -> None:
     def refuse(_: object) -> None:
         raise ValueError("no console")
@@ -347,7 +279,7 @@ def test_stream_whose_log_cannot_be_opened_leaves_nothing_open(
 def test_stream_that_libvirt_does_not_let_go_of_ends_all_the_same(
     connection: Connection,
     guest: StreamConnect,
-    loop: LoopLibvirt,
+    loop: FakeLoopLibvirt,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

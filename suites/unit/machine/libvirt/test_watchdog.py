@@ -54,7 +54,7 @@ def test_error_in_time_is_the_callers() -> None:
         watched("a call", fail, LONG_S)
 
 
-def test_result_that_nobody_waits_for_any_more_is_late() -> None:
+def test_result_after_the_limit_is_passed_to_late() -> None:
     call = Hang(lambda: 7)
     with pytest.raises(LibvirtHangsError):
         watched("a call", call, 0.05, late=call.late.append)
@@ -65,7 +65,7 @@ def test_result_that_nobody_waits_for_any_more_is_late() -> None:
     assert call.late == [7]
 
 
-def test_error_that_nobody_waits_for_any_more_is_nobodys() -> None:
+def test_error_after_the_limit_is_discarded() -> None:
     """The thread ends quietly: pytest would tell of an error that escapes one."""
     call = Hang(fail)
     with pytest.raises(LibvirtHangsError):

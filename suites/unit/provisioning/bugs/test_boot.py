@@ -9,14 +9,13 @@ import pytest
 from harness.provisioning.cdi import CdiSupport, Engine, detect_support
 from harness.provisioning.journal import EVENTS_DIRECTORY
 from harness.provisioning.toolkit import CDI_SPEC
+from suites.fakes.clock import EPOCH, FakeClock
 from suites.unit.provisioning.fakes import (
-    EPOCH,
     GPU_NODE,
     IMAGE,
     OTHER_VERSION,
     SHA,
     VERSION,
-    FakeClock,
     Invocation,
     make_node,
 )
@@ -61,14 +60,14 @@ def test_16_agentbaker_9113_grid_node_in_a_sovereign_cloud_pulls_from_its_regist
 
 
 def _refreshing(simulated: SimulatedNode, *, works: bool) -> None:
-    """Give the node the CDI refresh units, which write the spec once the driver is loaded."""
+    """Add the CDI refresh units to the node; they write the spec when the driver is loaded."""
     simulated.units |= {"nvidia-cdi-refresh", "nvidia-cdi-refresh.path"}
     systemctl = simulated._systemctl
 
     def refresh(call: tuple[str, ...]) -> object:
         if call == ("systemctl", "start", "nvidia-cdi-refresh.service") and works:
             assert "nvidia" in simulated.loaded()
-            simulated.root.write(CDI_SPEC, "kind: nvidia.com/gpu\n")
+            simulated.files.write(CDI_SPEC, "kind: nvidia.com/gpu\n")
         return systemctl(call)
 
     simulated._systemctl = refresh  # type: ignore[method-assign,assignment]
@@ -85,7 +84,7 @@ def test_17_agentbaker_9150_early_cdi_failures_do_not_end_the_boot(
     steps = list(invocation.steps())
     assert steps.index("tolerate-early-cdi-refresh") < steps.index("install-driver")
     assert "SuccessExitStatus=1 2 127" in (
-        simulated.root.read(
+        simulated.files.read(
             "/etc/systemd/system/nvidia-cdi-refresh.service.d"
             "/10-aks-tolerate-generate-failure.conf"
         )
@@ -95,11 +94,11 @@ def test_17_agentbaker_9150_early_cdi_failures_do_not_end_the_boot(
     assert ("systemctl", "reset-failed", *reset) in simulated.calls
 
 
-def test_18_kaito_2326_lasting_cdi_failure_is_no_healthy_node(
+def test_18_kaito_2326_permanent_cdi_failure_fails_the_boot(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     _refreshing(simulated, works=False)
-    simulated.root.write(CDI_SPEC, "kind: nvidia.com/gpu  # of an earlier boot\n")
+    simulated.files.write(CDI_SPEC, "kind: nvidia.com/gpu  # of an earlier boot\n")
 
     assert invocation.run("boot", GPU_NODE) == 84
 
@@ -126,7 +125,7 @@ def test_19_aks_gpu_175_toolkit_comes_after_a_working_nvidia_smi(
 def test_21_aks_gpu_old_staged_libraries_leave_one_version(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    simulated.root.write(f"/usr/bin/lib64/lib64/libcuda.so.{OTHER_VERSION}", "")
+    simulated.files.write(f"/usr/bin/lib64/lib64/libcuda.so.{OTHER_VERSION}", "")
     asked = {
         "gpu_driver_version": VERSION,
         "gpu_image_sha": SHA,
@@ -135,7 +134,7 @@ def test_21_aks_gpu_old_staged_libraries_leave_one_version(
 
     assert invocation.run("bake", asked) == 0
 
-    assert simulated.root.names("/usr/bin/lib64/lib64") == (f"libcuda.so.{VERSION}",)
+    assert simulated.files.names("/usr/bin/lib64/lib64") == (f"libcuda.so.{VERSION}",)
 
 
 def test_27_latent_readiness_of_an_unbaked_node_is_sampled_before_the_install(
@@ -143,7 +142,7 @@ def test_27_latent_readiness_of_an_unbaked_node_is_sampled_before_the_install(
 ) -> None:
     assert invocation.run("boot", GPU_NODE) == 0
 
-    assert simulated.root.exists("/opt/azure/aks-gpu/dkms-marker"), "the install wrote a record"
+    assert simulated.files.exists("/opt/azure/aks-gpu/dkms-marker"), "the install wrote a record"
     assert invocation.prebake_lines()[-1] == (
         "AKS_GPU_PREBAKE event=managed_gpu driver_type=cuda-lts marker_present=false"
         " driver_kind_match=false"
@@ -156,7 +155,7 @@ def test_28_latent_two_events_of_one_millisecond_both_survive(simulated: Simulat
     node.journal.event("outer", "x", EPOCH)
     node.journal.event("inner", "y", EPOCH)
 
-    assert len(node.root.names(EVENTS_DIRECTORY)) == 2
+    assert len(node.files.names(EVENTS_DIRECTORY)) == 2
 
 
 @pytest.mark.parametrize("version", ["2.4.0", "2.4.0-1", "3.0.0"])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.starts_process
 
 
-def test_process_outlives_the_thread_that_asked_for_it() -> None:
+def test_process_outlives_the_thread_that_started_it() -> None:
     started: list[ChildProcess] = []
     thread = threading.Thread(
         target=lambda: started.append(spawn(["cat"], stdin=PIPE, stdout=PIPE))

@@ -47,8 +47,8 @@ def test_01_agentbaker_8919_grid_node_tears_a_cuda_bake_down_first(
     code = invocation.run("boot", {**GRID_NODE, "config_gpu_driver_if_needed": is_configured})
 
     assert code == 0, "two drivers at once end in an NVML mismatch"
-    assert simulated.root.names(DKMS) == (VERSION,)
-    assert simulated.root.names("/usr/bin/lib64/lib64") == (f"libcuda.so.{VERSION}",)
+    assert simulated.files.names(DKMS) == (VERSION,)
+    assert simulated.files.names("/usr/bin/lib64/lib64") == (f"libcuda.so.{VERSION}",)
     steps = list(invocation.steps())
     assert steps.index("tear-down-driver") < steps.index("install-driver")
     assert (
@@ -66,14 +66,14 @@ def test_02_agentbaker_8916_8945_other_version_is_torn_down_first(
     assert invocation.run("boot", GPU_NODE) == 0
 
     assert invocation.outcome()["decision"] == {"action": "teardown-install", "reason": "version"}
-    assert simulated.root.names(DKMS) == ("580.126.09",)
+    assert simulated.files.names(DKMS) == ("580.126.09",)
 
 
 def test_11_agentbaker_8787_cuda_record_serves_a_cuda_lts_node(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
-    assert "driver_kind=cuda\n" in (simulated.root.read(RECORD_PATH) or "")
+    assert "driver_kind=cuda\n" in (simulated.files.read(RECORD_PATH) or "")
 
     assert invocation.run("boot", {**GPU_NODE, "gpu_driver_type": "cuda-lts"}) == 0
 
@@ -95,7 +95,7 @@ def test_20_aks_gpu_162_added_module_is_built(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
-    simulated.failing["dkms status"] = simulated._say(("dkms",), f"nvidia/{VERSION}: added\n")
+    simulated.failing["dkms status"] = simulated.answer(("dkms",), f"nvidia/{VERSION}: added\n")
 
     assert invocation.run("boot", GPU_NODE) == 0
 
@@ -142,7 +142,7 @@ def test_24_record_of_the_builders_kernel_is_refused(
 
     def build_for_the_builder(call: tuple[str, ...], name: str, _: str) -> object:
         entry_point(call, name, "install")
-        return simulated._say(call)
+        return simulated.answer(call)
 
     simulated._entry_point = build_for_the_builder  # type: ignore[method-assign,assignment]
     asked = {
@@ -173,9 +173,9 @@ def test_25_latent_unreadable_tag_cache_has_its_exit_code(
     simulated: SimulatedNode, invocation: Invocation, text: str | None, exit_code: int
 ) -> None:
     if text is None:
-        simulated.root.remove(CACHE_PATH)
+        simulated.files.remove(CACHE_PATH)
     else:
-        simulated.root.write(CACHE_PATH, text)
+        simulated.files.write(CACHE_PATH, text)
 
     assert invocation.run("boot", GPU_NODE) == exit_code
 
@@ -184,7 +184,7 @@ def test_26_latent_tag_that_merely_contains_the_name_is_ignored(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     write_tags(
-        simulated.root,
+        simulated.files,
         ("xSkipGpuDriverInstallY", "true"),
         ("SkipGpuDriverInstall", "untrue"),
         ("NotEnableManagedGPUExperience", "true"),
@@ -192,6 +192,6 @@ def test_26_latent_tag_that_merely_contains_the_name_is_ignored(
 
     assert invocation.run("boot", GPU_NODE) == 0
 
-    assert json.loads(simulated.root.read(CACHE_PATH) or "")
+    assert json.loads(simulated.files.read(CACHE_PATH) or "")
     assert actions_run(simulated) == ["install"]
     assert "start-device-plugin" not in invocation.steps()

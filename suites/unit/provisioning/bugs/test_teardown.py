@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.provisioning.root import Root
+from harness.provisioning.node_files import NodeFiles
 from suites.unit.provisioning.fakes import (
     GPU_NODE,
     IMAGE,
@@ -19,10 +19,10 @@ from suites.unit.provisioning.fakes import (
     RECORD_PATH,
     VERSION,
     Invocation,
+    make_immovable,
     write_tags,
 )
 from suites.unit.provisioning.simulation import DKMS, module_path, module_text
-from suites.unit.provisioning.test_teardown import make_immovable
 
 if TYPE_CHECKING:
     from suites.unit.provisioning.simulation import SimulatedNode
@@ -32,7 +32,7 @@ SUITES = Path(__file__).parents[3]
 
 
 def opt_out(simulated: SimulatedNode) -> None:
-    write_tags(simulated.root, ("SkipGpuDriverInstall", "true"))
+    write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
 
 
 def status(invocation: Invocation) -> str:
@@ -72,7 +72,7 @@ def test_05_agentbaker_8955_idle_modules_with_device_nodes_are_unloaded(
 ) -> None:
     simulated.build(VERSION, KERNEL)
     simulated.load(VERSION, *STACK)
-    simulated.root.write("/dev/nvidia0", "")
+    simulated.files.write("/dev/nvidia0", "")
 
     assert invocation.run("boot") == 0
 
@@ -90,7 +90,7 @@ def test_06_process_that_holds_the_device_keeps_everything_loaded(
     assert simulated.loaded() == STACK
     assert [call for call in simulated.calls if call[0] == "rmmod"] == []
     assert status(invocation) == "incomplete"
-    assert simulated.root.exists(RECORD_PATH)
+    assert simulated.files.exists(RECORD_PATH)
 
 
 @pytest.mark.parametrize("is_beside_ours", [True, False])
@@ -98,30 +98,30 @@ def test_06_process_that_holds_the_device_keeps_everything_loaded(
 def test_07_agentbaker_9257_another_version_in_any_signal_is_preserved(
     simulated: SimulatedNode, invocation: Invocation, signal: str, *, is_beside_ours: bool
 ) -> None:
-    root = simulated.root
+    files = simulated.files
     simulated.build(VERSION, OTHER_KERNEL)
     if not is_beside_ours:
-        root.remove(f"{DKMS}/{VERSION}")
-        root.remove(f"/lib/modules/{OTHER_KERNEL}/updates")
+        files.remove(f"{DKMS}/{VERSION}")
+        files.remove(f"/lib/modules/{OTHER_KERNEL}/updates")
     if signal == "loaded":
         simulated.load(OTHER_VERSION)
     elif signal == "modinfo":
-        root.write(module_path(KERNEL), module_text(OTHER_VERSION, KERNEL))
+        files.write(module_path(KERNEL), module_text(OTHER_VERSION, KERNEL))
     else:
-        root.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
+        files.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
 
     assert invocation.run("boot") == 0
 
     assert status(invocation) == "preserved_customer_driver"
-    assert root.exists("/usr/bin/nvidia-smi")
-    assert not root.exists(f"{DKMS}/{VERSION}")
-    assert not root.exists(RECORD_PATH)
+    assert files.exists("/usr/bin/nvidia-smi")
+    assert not files.exists(f"{DKMS}/{VERSION}")
+    assert not files.exists(RECORD_PATH)
     if signal == "loaded":
         assert simulated.loaded() == ("nvidia",)
     elif signal == "modinfo":
-        assert root.exists(module_path(KERNEL))
+        assert files.exists(module_path(KERNEL))
     else:
-        assert root.exists(f"{DKMS}/{OTHER_VERSION}")
+        assert files.exists(f"{DKMS}/{OTHER_VERSION}")
 
 
 def test_08_agentbaker_9257_our_busy_module_beside_a_customers_is_incomplete(
@@ -129,23 +129,23 @@ def test_08_agentbaker_9257_our_busy_module_beside_a_customers_is_incomplete(
 ) -> None:
     simulated.build(VERSION, KERNEL)
     simulated.load(VERSION, *STACK, users=1)
-    simulated.root.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
+    simulated.files.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
 
     assert invocation.run("boot") == 0
 
     assert status(invocation) == "incomplete"
-    assert simulated.root.exists(RECORD_PATH)
+    assert simulated.files.exists(RECORD_PATH)
 
 
 def test_09_agentbaker_9257_our_module_under_an_older_kernel_is_removed(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, OTHER_KERNEL)
-    simulated.root.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
+    simulated.files.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
 
     assert invocation.run("boot") == 0
 
-    assert not simulated.root.exists(module_path(OTHER_KERNEL))
+    assert not simulated.files.exists(module_path(OTHER_KERNEL))
     assert ("depmod", "-a", OTHER_KERNEL) in simulated.calls
 
 
@@ -165,7 +165,7 @@ def test_10_agentbaker_9544_incomplete_grid_teardown_does_not_validate_the_old_d
     assert "validate-probe" not in steps
     installs = [call for call in simulated.calls if call[-1] == "install"]
     assert len(installs) == 1, "no further install can replace a driver that is in use"
-    assert "The kernel holds the driver 570.86.15" in str(invocation.outcome()["error"])
+    assert "The driver 570.86.15 is loaded" in str(invocation.outcome()["error"])
 
 
 def test_13_agentbaker_8786_undeletable_probe_is_incomplete_and_keeps_the_record(
@@ -178,11 +178,11 @@ def test_13_agentbaker_8786_undeletable_probe_is_incomplete_and_keeps_the_record
 
     assert status(invocation) == "incomplete"
     assert "modprobe_after=true" in invocation.prebake_lines()[-1]
-    assert simulated.root.exists(RECORD_PATH)
+    assert simulated.files.exists(RECORD_PATH)
 
 
 def test_14_agentbaker_8786_no_test_uses_a_predictable_temporary_name() -> None:
-    """A fixed name in /tmp is another user's to take, and two workers' to share."""
+    """Another user may take a fixed name in /tmp, and two workers would share it."""
     offenders = []
     for path in SUITES.glob("**/*.py"):
         source = path.read_text()
@@ -197,7 +197,7 @@ def test_14_agentbaker_8786_no_test_uses_a_predictable_temporary_name() -> None:
     assert offenders == []
 
 
-def test_14_agentbaker_8786_files_beside_their_target_have_names_nobody_can_predict(
+def test_14_agentbaker_8786_temporary_files_have_unpredictable_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: list[str] = []
@@ -209,7 +209,7 @@ def test_14_agentbaker_8786_files_beside_their_target_have_names_nobody_can_pred
 
     monkeypatch.setattr(Path, "rename", see)
     for _ in range(2):
-        Root(tmp_path).write("/etc/x", "")
+        NodeFiles(tmp_path).write("/etc/x", "")
 
     assert names[0] != names[1]
     assert all(re.fullmatch(r"\.x\.\w{8}", name) for name in names)
@@ -224,19 +224,19 @@ def test_23_agentbaker_9545_rebuild_for_a_new_kernel_is_found_after_a_failed_cle
         assert invocation.run("boot") == 0
     assert status(invocation) == "incomplete"
 
-    # DKMS builds for the kernel that arrives, from the tree that stayed.
-    simulated.root.write(module_path(KERNEL), module_text(VERSION, KERNEL))
+    # DKMS builds for the new kernel from the tree that is left.
+    simulated.files.write(module_path(KERNEL), module_text(VERSION, KERNEL))
     assert invocation.run("boot") == 0
 
     assert "status=cleaned" in invocation.prebake_lines()[-1]
-    assert not simulated.root.exists(module_path(KERNEL))
+    assert not simulated.files.exists(module_path(KERNEL))
 
 
-def test_29_latent_backlight_of_a_laptop_is_no_resident_driver(
+def test_29_latent_laptop_backlight_module_is_not_the_driver(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
-    simulated.root.write(
+    simulated.files.write(
         "/proc/modules", "nvidia_wmi_ec_backlight 16384 0 - Live 0x0000000000000000\n"
     )
 

@@ -1,0 +1,1 @@
+"""Builds the documentation site: reference pages and pictures generated from the code."""

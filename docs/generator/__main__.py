@@ -1,0 +1,19 @@
+"""Writes the pictures that lie in the repository: `python -m docs.generator`."""
+
+from __future__ import annotations
+
+from docs.generator.markdown import REPOSITORY
+from docs.generator.pages import committed_pictures
+
+
+def main() -> None:
+    """Write each picture whose text differs from what the code draws."""
+    for path, svg in committed_pictures(REPOSITORY).items():
+        file = REPOSITORY / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists() or file.read_text() != svg:
+            file.write_text(svg)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Reference pages of code: fixtures, expectations, benchmarks, modules."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from typing import TYPE_CHECKING
+
+from docs.generator.markdown import (
+    REPOSITORY,
+    anchor,
+    code,
+    first_sentence,
+    page,
+    prose,
+    sentence,
+    table,
+)
+from docs.generator.shapes import field_rows
+from harness import expect
+from harness.bench import clone, gpu, shell
+from harness.expect.every_node import NODE_EXPECTATIONS
+from harness.lab.node import NodeRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fixture:
+    """A fixture as its source defines it."""
+
+    name: str
+    scope: str
+    docstring: str
+    file: str
+
+
+def fixtures() -> list[Fixture]:
+    """Return every fixture of the folder `fixtures`, file by file."""
+    return [
+        Fixture(
+            name=node.name,
+            scope=_scope(decorator),
+            docstring=ast.get_docstring(node) or "",
+            file=file.relative_to(REPOSITORY).as_posix(),
+        )
+        for file in sorted((REPOSITORY / "fixtures").glob("*.py"))
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+        for decorator in node.decorator_list
+        if "pytest.fixture" in ast.unparse(decorator)
+    ]
+
+
+def _scope(decorator: ast.expr) -> str:
+    words = decorator.keywords if isinstance(decorator, ast.Call) else []
+    return next(
+        (ast.literal_eval(word.value) for word in words if word.arg == "scope"), "function"
+    )
+
+
+def fixture_page() -> str:
+    found = fixtures()
+    parts = [
+        f"## `{file}`\n\n{_docstring_of(REPOSITORY / file)}\n\n"
+        + table(
+            ("Fixture", "Scope", "What it gives"),
+            (
+                (code(one.name), one.scope, prose(one.docstring))
+                for one in found
+                if one.file == file
+            ),
+        )
+        for file in dict.fromkeys(one.file for one in found)
+    ]
+    return page(
+        "Fixtures",
+        "The scope `session` is that of one pytest-xdist worker. How to use them: "
+        "[Write an e2e test](../writing-e2e-tests.md).\n",
+        *parts,
+        "## Fields of `NodeRequest`\n",
+        f"{prose(inspect.getdoc(NodeRequest))}\n",
+        table(("Field", "Default", "Meaning"), field_rows(NodeRequest)),
+    )
+
+
+def expectation_page() -> str:
+    functions = [getattr(expect, name) for name in expect.__all__]
+    modules = dict.fromkeys(function.__module__ for function in functions)
+    parts = [
+        f"## `{module}`\n\n{_docstring_of(_file_of(module))}\n\n"
+        + "\n".join(
+            f"### `{name_and_parameters(function)}`\n\n{prose(inspect.getdoc(function))}\n"
+            for function in functions
+            if function.__module__ == module
+        )
+        for module in modules
+    ]
+    return page(
+        "Expectations",
+        "Each function of `harness.expect` takes evidence and raises an `ExpectationError` that "
+        "names what was expected, what was found and where the evidence lies.\n",
+        *parts,
+        "## What every GPU node is expected to be\n",
+        "`harness node judge` and `suites/node` check these: "
+        "[Judge an existing node](../existing-nodes.md).\n",
+        table(("Name", "What is expected"), ((code(e.name), e.words) for e in NODE_EXPECTATIONS)),
+    )
+
+
+def name_and_parameters(function: Callable[..., object]) -> str:
+    parameters = [
+        str(parameter.replace(annotation=parameter.empty)).replace(" ", "")
+        for parameter in inspect.signature(function).parameters.values()
+    ]
+    return f"{function.__name__}({', '.join(parameters)})"
+
+
+def benchmark_page() -> str:
+    measured = {
+        "harness bench clone": clone.MEASURES,
+        "harness bench gpu": gpu.GPU_MEASURES,
+        "harness bench shell": shell.FIGURES,
+    }
+    parts = [
+        f"## `{command}`\n\n"
+        + table(("Measure", "Meaning"), ((code(n), sentence(w)) for n, w in measures.items()))
+        for command, measures in measured.items()
+    ]
+    return page("Benchmarks", "Figures are medians of several runs, for `--json` too.\n", *parts)
+
+
+def module_page(pictures: Collection[str]) -> str:
+    """Return every module with the first line of its docstring; packages with their picture."""
+    parts = []
+    for package in _packages(REPOSITORY / "harness"):
+        name = ".".join(package.relative_to(REPOSITORY).parts)
+        parts.append(f"## `{name}`\n\n{_docstring_of(package / '__init__.py')}\n")
+        if name in pictures:
+            parts.append(
+                f"[![Imports within {name}](../pictures/{name}.svg)](../pictures/{name}.svg)\n"
+            )
+        rows = [
+            (code(file.stem), first_sentence(_docstring_of(file)))
+            for file in sorted(package.glob("*.py"))
+            if file.name != "__init__.py"
+        ]
+        inner = [
+            (
+                f"[`{one.name}`](#{anchor(f'{name}.{one.name}')})",
+                first_sentence(_docstring_of(one / "__init__.py")),
+            )
+            for one in sorted(package.iterdir())
+            if (one / "__init__.py").exists()
+        ]
+        if rows or inner:
+            parts.append(table(("Module", "Purpose"), [*inner, *rows]))
+    return page(
+        "Modules",
+        "Every package and module of `harness`, with the first line of its docstring. An arrow "
+        "means that a module imports another; an arrow that follows from others is left out. "
+        "[Architecture](../architecture.md) explains how they work together.\n",
+        *parts,
+    )
+
+
+def _packages(top: Path) -> Iterator[Path]:
+    yield top
+    for folder in sorted(top.iterdir()):
+        if (folder / "__init__.py").exists():
+            yield from _packages(folder)
+
+
+def _file_of(module: str) -> Path:
+    path = REPOSITORY.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _docstring_of(file: Path) -> str:
+    return prose(ast.get_docstring(ast.parse(file.read_text())))

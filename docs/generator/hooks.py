@@ -1,0 +1,28 @@
+"""Hooks of mkdocs: add the pages that are generated, and make links fit the site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File
+
+from docs.generator import pages
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+
+def on_files(files: Files, /, *, config: MkDocsConfig) -> Files:
+    """Add what is generated."""
+    for address, text in pages.generated(Path(config.config_file_path).parent).items():
+        files.append(File.generated(config, address, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrite links to files of the repository."""
+    del config, files
+    return pages.for_site(page.file.src_uri, markdown)

@@ -1,0 +1,68 @@
+"""Markdown that is written by programs: tables, and the docstrings that fill them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+REPOSITORY = Path(__file__).parents[2]
+
+_CODE_WORD = re.compile(r"(?<![`\w./])(\*?\w*_\w+(?:\.\w+)*|--[\w-]+)(?![`\w])")
+
+
+def page(title: str, *parts: str) -> str:
+    """Return a page of parts, each with a blank line after it."""
+    return "\n".join((f"# {title}\n", *parts))
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; a vertical bar in a cell is escaped."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Return a code span."""
+    return f"`{text}`"
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor that Python-Markdown gives to a heading."""
+    words = re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower()
+    return re.sub(r"[-\s]+", "-", words)
+
+
+def first_sentence(text: str | None) -> str:
+    """Return the first line of a docstring."""
+    return inspect.cleandoc(text or "").partition("\n")[0]
+
+
+def prose(text: str | None) -> str:
+    """Return a docstring as Markdown: names that hold underscores become code spans.
+
+    Indented lines are code already.
+    """
+    lines = inspect.cleandoc(text or "").splitlines()
+    return "\n".join(line if line.startswith("    ") else _with_spans(line) for line in lines)
+
+
+def _with_spans(line: str) -> str:
+    parts = re.split(r"(`[^`]*`)", line)
+    return "".join(
+        part if part.startswith("`") else _CODE_WORD.sub(r"`\1`", part) for part in parts
+    )
+
+
+def sentence(words: str) -> str:
+    """Return words with a capital at the start and a full stop at the end."""
+    text = words.strip()
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

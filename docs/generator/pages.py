@@ -1,0 +1,87 @@
+"""The pages of the site that are no files of `docs`: the repository's own, and generated ones."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from docs.generator import code_pages, data_pages, import_graph, option_pages, overview
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Pages of the repository's root, by their address in the site.
+ROOT_PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+#: Pictures that readers of the repository see too; `./dev docs` writes them.
+COMMITTED_PICTURES = "docs/pictures"
+
+_RELEASED = "<!-- release notes start -->\n"
+_TOWNCRIER_S = 60.0
+
+#: A fence whose second word says which test reads the block; Markdown's extension takes one word.
+_FENCE = re.compile(r"(?m)^(```\w+) \w+$")
+_LINK = re.compile(r"(?<=\]\()(?!https?://|#)([^)\s#]+)")
+
+
+def generated(repository: Path) -> dict[str, str]:
+    """Return every page and picture that is not a file of `docs`, by its address in the site."""
+    pictures = import_graph.pictures(import_graph.read_graph(), repository)
+    return {
+        **{address: (repository / name).read_text() for name, address in ROOT_PAGES.items()},
+        "changelog.md": changelog(repository),
+        "reference/benchmarks.md": code_pages.benchmark_page(),
+        "reference/commands.md": option_pages.command_page(),
+        "reference/expectations.md": code_pages.expectation_page(),
+        "reference/fixtures.md": code_pages.fixture_page(),
+        "reference/gpus.md": data_pages.gpu_page(),
+        "reference/images.md": data_pages.image_page(),
+        "reference/modules.md": code_pages.module_page(pictures),
+        "reference/provisioning.md": data_pages.provisioning_page(),
+        "reference/pytest.md": option_pages.pytest_page(),
+        **{f"pictures/{package}.svg": svg for package, svg in pictures.items()},
+    }
+
+
+def committed_pictures(repository: Path) -> dict[str, str]:
+    """Return the pictures that lie in the repository, by their path there."""
+    pictures = import_graph.pictures(import_graph.read_graph(), repository)
+    return {
+        f"{COMMITTED_PICTURES}/packages.svg": pictures[import_graph.ROOT],
+        f"{COMMITTED_PICTURES}/overview.svg": overview.picture(),
+    }
+
+
+def changelog(repository: Path) -> str:
+    """Return the changelog, with the fragments of the next release as towncrier renders them."""
+    result = LocalRunner().run(
+        [sys.executable, "-m", "towncrier", "build", "--draft", "--dir", str(repository)],
+        timeout_s=_TOWNCRIER_S,
+    )
+    # What it renders goes to stdout, and what it does to stderr.
+    rendered = result.check("Rendering the changelog fragments").stdout
+    notes = re.sub(r"(?m)^## .*$", "## Not released yet", rendered, count=1)
+    head, mark, released = (repository / "CHANGELOG.md").read_text().partition(_RELEASED)
+    return f"{head}{mark}\n{notes}{released}"
+
+
+def for_site(page: str, text: str) -> str:
+    """Return a page's Markdown with links between files turned into links between pages.
+
+    `page` is the page's address in the site.
+    """
+    sources = {address: name for name, address in ROOT_PAGES.items()}
+    source = sources.get(page, f"docs/{page}")
+
+    def rewrite(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), found[1]))
+        address = ROOT_PAGES.get(target, target.removeprefix("docs/"))
+        return posixpath.relpath(address, posixpath.dirname(page) or ".")
+
+    return _LINK.sub(rewrite, _FENCE.sub(r"\1", text))

@@ -1,0 +1,90 @@
+"""Shapes of data: fields, their defaults, and the docstrings that stand below them."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from docs.generator.markdown import REPOSITORY, code, prose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def member_docstrings(owner: type) -> dict[str, str]:
+    """Return the docstrings that stand below the members of a class, by the member's name."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    if not isinstance(definition, ast.ClassDef):
+        raise TypeError(f"'{owner}' is not a class.")
+    found: dict[str, str] = {}
+    name = ""
+    for node in definition.body:
+        if isinstance(node, ast.Assign):
+            name = ast.unparse(node.targets[0])
+        elif isinstance(node, ast.AnnAssign):
+            name = ast.unparse(node.target)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and name:
+            found[name] = inspect.cleandoc(str(node.value.value))
+            name = ""
+        else:
+            name = ""
+    return found
+
+
+def field_rows(shape: type) -> list[tuple[str, str, str]]:
+    """Return name, default and docstring of each field of a dataclass."""
+    words = member_docstrings(shape)
+    return [
+        (code(field.name), default_of(field), prose(words.get(field.name)))
+        for field in dataclasses.fields(shape)
+    ]
+
+
+def data_file_keys(shape: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield the keys of a data file's shape, those of the shapes within it after a dot."""
+    words = member_docstrings(shape)
+    for field in dataclasses.fields(shape):
+        inner = _shape_within(shape, str(field.type))
+        if inner is None:
+            yield code(f"{prefix}{field.name}"), default_of(field), prose(words.get(field.name))
+        else:
+            brackets = "[]" if str(field.type).startswith(("tuple", "Annotated[tuple")) else ""
+            yield from data_file_keys(inner, f"{prefix}{field.name}{brackets}.")
+
+
+def _shape_within(shape: type, annotation: str) -> type | None:
+    namespace = vars(inspect.getmodule(shape))
+    for word in re.findall(r"\w+", annotation):
+        found = namespace.get(word)
+        # A validator of pydantic is a dataclass too, but no shape.
+        if (
+            inspect.isclass(found)
+            and found.__module__.startswith("harness.")
+            and dataclasses.is_dataclass(found)
+        ):
+            return found
+    return None
+
+
+def default_of(field: dataclasses.Field[object]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return show_default(field.default_factory())
+    return "required" if field.default is dataclasses.MISSING else show_default(field.default)
+
+
+def show_default(value: object) -> str:
+    """Return a default as a table shows it."""
+    if value is None or value in ((), {}, [], ""):
+        return "none"
+    if isinstance(value, bool):
+        return code(str(value).lower())
+    if isinstance(value, tuple):
+        return ", ".join(code(str(one)) for one in value)
+    if isinstance(value, Path) and value.is_relative_to(REPOSITORY):
+        value = value.relative_to(REPOSITORY)
+    return code(f"{value:g}" if isinstance(value, float) else str(getattr(value, "value", value)))

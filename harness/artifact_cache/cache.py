@@ -1,0 +1,257 @@
+"""A cache of published folders: list, verify, use, and remove what is no longer needed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic
+
+from harness import lease
+from harness.artifact_cache import MIB, USED, DamagedError, allocated_bytes
+from harness.artifact_cache.manifest import M
+from harness.artifact_cache.removal import Removal
+from harness.artifact_cache.store import ArtifactStore
+from harness.provisioning.wait import Deadline, WaitTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from harness.artifact_cache.manifest import ManifestFormat
+    from harness.artifact_cache.store import Guard
+
+_USER_S = 10.0
+_VERIFY_S = 60.0
+_GATE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedArtifact:
+    """What is shown of a published folder; `damage` is why its use would be refused.
+
+    `parent` is the name of the folder whose disk it lies on, `size_mib` the disk space of its
+    files.
+    """
+
+    name: str
+    key: str
+    folder: Path
+    parent: str | None
+    size_mib: float
+    created: str | None
+    last_used: dt.datetime
+    is_in_use: bool
+    damage: str | None = None
+
+
+class ArtifactCache(Generic[M]):
+    """The published folders of one format below `folder`; many processes may use one cache.
+
+    `store` makes and publishes them. `leftovers` are the store's hidden folders whose old files
+    `collect_unused` removes. `clean` and `removing` are those of `ArtifactStore`; with
+    `is_gated`, nothing is removed while a folder is published and opened.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        manifests: ManifestFormat[M],
+        clean: Callable[[Path], None] = shutil.rmtree,
+        removing: Guard | None = None,
+        is_gated: bool = False,
+        leftovers: Sequence[str] = (),
+    ) -> None:
+        self._folder = folder
+        self._manifests = manifests
+        self._leftovers = leftovers
+        self._shares: dict[Path, contextlib.ExitStack] = {}
+        self.store = ArtifactStore(
+            folder,
+            noun=manifests.noun,
+            clean=clean,
+            removing=removing,
+            publishing=(lambda _folder, _deadline: self._gate()) if is_gated else None,
+        )
+
+    def use(self, folder: Path) -> None:
+        """Keep a folder from being removed until `close`, and record that it was used."""
+        used = folder / USED
+        if folder in self._shares:
+            if used.exists():
+                return
+            # The folder was made again meanwhile; the share belongs to the removed one.
+            self._shares.pop(folder).close()
+        # A folder that is gone, or being removed, is refused when it is opened.
+        with contextlib.suppress(FileNotFoundError, WaitTimeoutError):
+            used.touch()
+            holding = contextlib.ExitStack()
+            holding.enter_context(lease.hold_shared(used, deadline=Deadline.after(_USER_S)))
+            self._shares[folder] = holding
+
+    def close(self) -> None:
+        """Release every folder that `use` kept."""
+        while self._shares:
+            _, holding = self._shares.popitem()
+            holding.close()
+
+    def ls(self) -> list[CachedArtifact]:
+        """Return what is published, by the folder's name; reads manifests only."""
+        found = (self._describe(folder) for folder in self.store.published())
+        return [artifact for artifact in found if artifact is not None]
+
+    def verify(self) -> list[CachedArtifact]:
+        """Read every file of every folder, and return what `ls` does with the damage found.
+
+        Folders that are removed meanwhile are left out.
+        """
+        verified = (
+            dataclasses.replace(artifact, damage=self._damage_of(artifact.folder))
+            for artifact in self.ls()
+        )
+        return [artifact for artifact in verified if artifact.folder.exists()]
+
+    def collect_unused(self, unused: dt.timedelta, *, at: dt.datetime) -> list[Removal]:
+        """Remove what was not used for `unused` before `at`, and what killed processes left.
+
+        A folder in use stays, as does one whose disk another folder's overlay lies on.
+        """
+        limit = at - unused
+        days = f"{unused.total_seconds() / 86400:g} days"
+        return [
+            *self.store.sweep(),
+            *self._remove_leftovers(limit, days),
+            *self._remove(
+                lambda artifact, _total_mib: artifact.last_used <= limit,
+                reason=f"it was not used for {days}." if unused else "it is not in use.",
+            ),
+        ]
+
+    def collect_to_limit(self, limit_mib: int) -> list[Removal]:
+        """Remove the least recently used folders until all of them take `limit_mib` at most.
+
+        A folder in use stays, as does one whose disk another folder's overlay lies on.
+        """
+        return self._remove(
+            lambda _artifact, total_mib: total_mib > limit_mib,
+            reason=f"it is not in use, and the limit is {limit_mib} MiB.",
+        )
+
+    def _remove(
+        self, is_removable: Callable[[CachedArtifact, float], bool], *, reason: str
+    ) -> list[Removal]:
+        """Remove folders, the least recently used first; the rule gets the size of all that stay."""
+        doomed: list[Path] = []
+        removals: list[Removal] = []
+        if not self._folder.is_dir():
+            return removals
+        with self._gate():
+            staying = self.ls()
+            candidates = sorted(staying, key=lambda artifact: artifact.last_used)
+            while True:
+                needed = {artifact.parent for artifact in staying}
+                total_mib = sum(artifact.size_mib for artifact in staying)
+                artifact = next(
+                    (
+                        each
+                        for each in candidates
+                        if each.folder.name not in needed and is_removable(each, total_mib)
+                    ),
+                    None,
+                )
+                if artifact is None:
+                    break
+                candidates.remove(artifact)
+                with lease.try_exclusive(artifact.folder / USED) as is_unused:
+                    if not is_unused:
+                        continue
+                    doomed.append(self.store.move_to_trash(artifact.folder))
+                staying.remove(artifact)
+                removals.append(
+                    Removal(path=artifact.folder, size_mib=artifact.size_mib, reason=reason)
+                )
+        for folder in doomed:
+            shutil.rmtree(folder, ignore_errors=True)
+        return removals
+
+    def _remove_leftovers(self, limit: dt.datetime, days: str) -> list[Removal]:
+        removals: list[Removal] = []
+        if not self._leftovers or not self._folder.is_dir():
+            return removals
+        with self._gate():
+            if any(self.store.hidden_folder("work").iterdir()):
+                # A process that makes a folder right now may be about to use one of these.
+                return removals
+            for name in self._leftovers:
+                for path in sorted(self.store.hidden_folder(name).iterdir()):
+                    stat = path.stat()
+                    if dt.datetime.fromtimestamp(stat.st_mtime, tz=dt.timezone.utc) > limit:
+                        continue
+                    path.unlink(missing_ok=True)
+                    removals.append(
+                        Removal(
+                            path=path,
+                            size_mib=stat.st_blocks * 512 / MIB,
+                            reason=f"it is {name}, and {days} old.",
+                        )
+                    )
+        return removals
+
+    def _gate(self) -> contextlib.AbstractContextManager[None]:
+        """Serialise removals, and publication with them: no child appears on a doomed parent."""
+        return lease.hold(
+            self.store.hidden_folder("locks") / "gate",
+            timeout_s=_GATE_S,
+            what=f"the gate of the {self._manifests.noun} cache",
+        )
+
+    def _describe(self, folder: Path) -> CachedArtifact | None:
+        """Return what is to be shown of a folder, or None where it was just removed."""
+        name, _, key = folder.name.rpartition("-")
+        parent, created, damage = None, None, None
+        try:
+            manifest = self._manifests.read(folder)
+        except DamagedError as error:
+            damage = str(error)
+        else:
+            name, key, created = manifest.name, manifest.key, manifest.created
+            parent = None if manifest.parent is None else manifest.parent.folder
+        used = folder / USED
+        try:
+            last_used = (used if used.exists() else folder).stat().st_mtime
+            with lease.try_exclusive(used) as is_unused:
+                return CachedArtifact(
+                    name=name,
+                    key=key,
+                    folder=folder,
+                    parent=parent,
+                    size_mib=allocated_bytes(folder) / MIB,
+                    created=created,
+                    last_used=dt.datetime.fromtimestamp(last_used, tz=dt.timezone.utc),
+                    is_in_use=not is_unused,
+                    damage=damage,
+                )
+        except FileNotFoundError:
+            return None
+
+    def _damage_of(self, folder: Path) -> str | None:
+        manifests = self._manifests
+        try:
+            with contextlib.ExitStack() as sharing:
+                with contextlib.suppress(FileNotFoundError):
+                    sharing.enter_context(
+                        lease.hold_shared(folder / USED, deadline=Deadline.after(_VERIFY_S))
+                    )
+                manifest = manifests.read(folder)
+                manifests.check_structure(folder, manifest)
+                manifests.check_digests(folder, manifest)
+                if manifest.parent is not None:
+                    manifests.check_pin(
+                        folder, self._folder / manifest.parent.folder, manifest.parent
+                    )
+        except (DamagedError, WaitTimeoutError, FileNotFoundError) as error:
+            return str(error)
+        return None

@@ -1,0 +1,76 @@
+"""Disk space for what is about to be published."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+from typing import TYPE_CHECKING
+
+from harness.errors import RequirementError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_FULL_MIB = 32
+"""With less than this free, a machine's failure is attributed to the full disk: QEMU dies of
+SIGBUS without a message when a page of its memory file gets no block."""
+
+
+def free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+class DiskSpace:
+    """The free space of the file system that holds `folder`.
+
+    `remedy` ends the error messages, after a semicolon.
+    """
+
+    def __init__(self, folder: Path, *, free: Callable[[Path], int], remedy: str) -> None:
+        self._folder = folder
+        self._free = free
+        self._remedy = remedy
+
+    def require(self, what: str, needed_mib: int) -> None:
+        """Raise RequirementError where less than `needed_mib` are free for `what`."""
+        free_mib = self._free_mib()
+        if free_mib < needed_mib:
+            raise RequirementError(
+                f"The {what} needs {needed_mib} MiB free in '{self._folder}' while it is made, "
+                f"but {free_mib} MiB are free; {self._remedy}."
+            )
+
+    @contextlib.contextmanager
+    def explain_full_disk(
+        self, what: str, needed_mib: int, *, any_failure: bool = False
+    ) -> Iterator[None]:
+        """Raise RequirementError for a failure that a full disk caused.
+
+        With `any_failure`, every failure while the disk is nearly full counts as caused by it.
+        """
+        try:
+            yield
+        except RequirementError:
+            raise
+        except Exception as error:
+            if not _is_about_space(error) and not (any_failure and self._free_mib() < _FULL_MIB):
+                raise
+            raise RequirementError(
+                f"The disk of '{self._folder}' became full while the {what} was made "
+                f"({needed_mib} MiB are needed, {self._free_mib()} MiB were left); {self._remedy}."
+            ) from error
+
+    def _free_mib(self) -> int:
+        return self._free(self._folder) >> 20
+
+
+def _is_about_space(error: BaseException) -> bool:
+    """Return whether a full disk or quota is among the causes of an error."""
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, OSError) and at.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return True
+        at = at.__cause__ or at.__context__
+    return False

@@ -1,0 +1,214 @@
+"""Manifests of published folders, and the checks of a folder against its manifest."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import pydantic
+
+from harness.artifact_cache import DISK, KEY_DIGITS, MANIFEST, STAMP, DamagedError, FileFact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from harness.artifact_cache import ParentPin
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+_CHUNK = 1 << 20
+_ZEROS = bytes(_CHUNK)
+
+
+class Manifest(Protocol):
+    """What every manifest has; each format's own is a frozen dataclass with more fields."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def parent(self) -> ParentPin | None: ...
+    @property
+    def files(self) -> Mapping[str, FileFact]: ...
+    @property
+    def created(self) -> str: ...
+
+
+M = TypeVar("M", bound=Manifest)
+
+
+def fact_of(path: Path) -> FileFact:
+    """Return a file's size and digest; holes are hashed as zeros without being read."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as source:
+        size = os.fstat(source.fileno()).st_size
+        at = 0
+        while at < size:
+            data = _seek_data(source.fileno(), at, size)
+            for _ in range((data - at) // _CHUNK):
+                digest.update(_ZEROS)
+            digest.update(_ZEROS[: (data - at) % _CHUNK])
+            at = data
+            end = at if at == size else os.lseek(source.fileno(), at, os.SEEK_HOLE)
+            source.seek(at)
+            while at < end:
+                chunk = source.read(min(_CHUNK, end - at))
+                if not chunk:
+                    # Truncated while it was read; the size shows that.
+                    return FileFact(size=at, sha256=digest.hexdigest())
+                digest.update(chunk)
+                at += len(chunk)
+    return FileFact(size=size, sha256=digest.hexdigest())
+
+
+def _seek_data(descriptor: int, at: int, size: int) -> int:
+    try:
+        return min(size, os.lseek(descriptor, at, os.SEEK_DATA))
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        # Only a hole from here to the end, lseek(2).
+        return size
+
+
+def facts_of(folder: Path, names: Iterable[str]) -> dict[str, FileFact]:
+    return {name: fact_of(folder / name) for name in sorted(names)}
+
+
+class ManifestFormat(Generic[M]):
+    """How folders of one sort are described, and how they are checked.
+
+    `noun` names the sort in messages, `damaged` is the error for a folder that fails a check.
+    """
+
+    def __init__(self, *, noun: str, manifest: type[M], damaged: type[DamagedError]) -> None:
+        self.noun = noun
+        self._manifest = manifest
+        self._damaged = damaged
+
+    @functools.cached_property
+    def _adapter(self) -> pydantic.TypeAdapter[M]:
+        return pydantic.TypeAdapter(self._manifest)
+
+    def write(self, folder: Path, manifest: M) -> None:
+        """Write the manifest to a temporary file, and rename that into place."""
+        _write_json(folder / MANIFEST, self._adapter.dump_python(manifest, mode="json"))
+
+    def read(self, folder: Path) -> M:
+        """Return a folder's manifest; raises the `damaged` error where it is missing or malformed."""
+        path = folder / MANIFEST
+        try:
+            return self._adapter.validate_json(path.read_bytes())
+        except OSError as error:
+            raise self._damaged(
+                f"The {self.noun} in '{folder}' has no readable manifest ({error.strerror})."
+            ) from error
+        except pydantic.ValidationError as error:
+            slip = error.errors(include_url=False)[0]
+            raise self._damaged(
+                f"The manifest '{path}' is malformed: {slip['msg']} at "
+                f"'{'.'.join(str(part) for part in slip['loc'])}'."
+            ) from error
+
+    def check(self, folder: Path, key: str) -> M:
+        """Return the manifest of a sound folder; raises the `damaged` error.
+
+        The structure is checked each time; digests only where the files have not been read since
+        the host booted, or where their inodes changed.
+        """
+        manifest = self.read(folder)
+        if manifest.key != key:
+            raise self._damaged(
+                f"The manifest of the {self.noun} in '{folder}' has the key "
+                f"'{manifest.key[:KEY_DIGITS]}', but '{key[:KEY_DIGITS]}' was expected."
+            )
+        self.check_structure(folder, manifest)
+        if not self.is_verified_since_boot(folder, manifest):
+            self.check_digests(folder, manifest)
+        return manifest
+
+    def check_structure(self, folder: Path, manifest: M) -> None:
+        """Refuse a folder with a missing file or one of another size; reads no file's content."""
+        for name, fact in manifest.files.items():
+            path = folder / name
+            if not path.is_file():
+                raise self._damaged(f"The {self.noun}'s file '{path}' is missing.")
+            size = path.stat().st_size
+            if size != fact.size:
+                raise self._damaged(
+                    f"The {self.noun}'s file '{path}' has {size} bytes, but {fact.size} were "
+                    "published."
+                )
+
+    def check_digests(self, folder: Path, manifest: M) -> None:
+        """Refuse a folder where a file has another digest; reads every file."""
+        fingerprint = stat_fingerprint(folder, manifest.files)
+        for name, fact in manifest.files.items():
+            found = fact_of(folder / name)
+            if found != fact:
+                raise self._damaged(
+                    f"The {self.noun}'s file '{folder / name}' has the digest "
+                    f"{found.sha256[:16]}…, but {fact.sha256[:16]}… was published."
+                )
+        write_stamp(folder, fingerprint)
+
+    def check_pin(self, folder: Path, parent: Path, pin: ParentPin) -> None:
+        """Refuse a folder whose parent is missing, or has another disk than the pinned one."""
+        if not parent.exists():
+            raise self.orphaned(folder, parent)
+        if self.read(parent).files[DISK].sha256 != pin.disk_sha256:
+            raise self._damaged(
+                f"The {self.noun} in '{folder}' lies on a disk that '{parent}' no longer has: that "
+                f"{self.noun} was made again."
+            )
+
+    def orphaned(self, folder: Path, parent: Path) -> DamagedError:
+        """Return the error for a folder whose parent is missing."""
+        return self._damaged(
+            f"The {self.noun} in '{folder}' lies on '{parent}', which is missing."
+        )
+
+    def is_verified_since_boot(self, folder: Path, manifest: M) -> bool:
+        """Return whether the digests were right since the host booted, and no file changed since.
+
+        A change of content changes ctime, which cannot be set back. A stamp from before a reboot
+        does not count: after a crash of the host, what was written last may be lost.
+        """
+        try:
+            stamp = json.loads((folder / STAMP).read_text())
+        except (OSError, ValueError):
+            return False
+        return bool(stamp == stat_fingerprint(folder, manifest.files))
+
+
+def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
+    """Return what a stamp records of files; it changes with their content, and with each boot."""
+
+    def inode_of(path: Path) -> list[int]:
+        stat = path.stat()
+        return [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+    return {
+        "boot": BOOT_ID.read_text().strip(),
+        "files": {name: inode_of(folder / name) for name in sorted(names)},
+    }
+
+
+def write_stamp(folder: Path, fingerprint: Mapping[str, object]) -> None:
+    """Record that files with the `fingerprint` *before* they were read had the right digests."""
+    _write_json(folder / STAMP, fingerprint)
+
+
+def _write_json(path: Path, value: Mapping[str, object]) -> None:
+    # Several processes may verify one folder at once, so each needs a temporary file of its own.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary.touch(mode=0o600)
+    temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    temporary.rename(path)

@@ -1,0 +1,249 @@
+"""The folder of published folders: locks, staging folders, publication, removal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import filelock
+
+from harness.artifact_cache import (
+    MIB,
+    DamagedError,
+    GoneError,
+    Stage,
+    StagingFolder,
+    allocated_bytes,
+    now,
+)
+from harness.artifact_cache.removal import Removal
+from harness.errors import HarnessError, RequirementError
+from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from contextlib import AbstractContextManager
+
+    from harness.artifact_cache import Progress
+    from harness.provisioning.wait import Deadline
+
+_DOOMED = ".doomed"
+
+T = TypeVar("T")
+
+Guard = Callable[[Path, "Deadline"], "AbstractContextManager[None]"]
+
+
+def _no_guard(_folder: Path, _deadline: Deadline, /) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+class ArtifactStore:
+    """A folder of published folders: locks, staging folders, publication and removal.
+
+    `clean` removes a staging folder. `removing` is held while a damaged folder is renamed away,
+    `publishing` while a new one is renamed to its place and opened.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        noun: str,
+        clean: Callable[[Path], None] = shutil.rmtree,
+        removing: Guard | None = None,
+        publishing: Guard | None = None,
+    ) -> None:
+        self.folder = folder
+        self._noun = noun
+        self._clean = clean
+        self._removing = removing or _no_guard
+        self._publishing = publishing or _no_guard
+
+    def ensure(
+        self,
+        folder: Path,
+        *,
+        opened: Callable[[], T],
+        fill: Callable[[StagingFolder], None],
+        progress: Progress,
+        deadline: Deadline,
+        unflushed: Collection[str] = (),
+        cancelled: Callable[[], str | None] = lambda: None,
+    ) -> T:
+        """Return what `opened` makes of `folder`, which `fill` makes where it is not sound.
+
+        `opened` raises DamagedError. `fill` writes the content, its manifest included. The files
+        named in `unflushed` are not synced to the disk: that suits large files, since the
+        verification after a crash detects their loss. `cancelled` returns why the folder is no
+        longer needed; it ends the wait for another process, and is called before the folder is
+        made here.
+        """
+        if folder.exists():
+            try:
+                return opened()
+            except DamagedError:
+                # Another process may be replacing it right now; that process holds the lock.
+                pass
+        with self._lock(folder.name, progress=progress, deadline=deadline, cancelled=cancelled):
+            if folder.exists():
+                try:
+                    return opened()
+                except GoneError:
+                    pass
+                except DamagedError as error:
+                    progress.report(Stage.REFUSED, f"{error} It is made again.")
+                    with self._removing(folder, deadline):
+                        doomed = self.move_to_trash(folder)
+                    shutil.rmtree(doomed, ignore_errors=True)
+            staging = self._new_staging_folder(folder.name)
+            try:
+                fill(staging)
+                progress.report(Stage.PUBLISH, f"publishing '{folder}'")
+                for path in staging.content.rglob("*"):
+                    if path.is_file() and path.name not in unflushed:
+                        _flush(path)
+                with self._publishing(folder, deadline):
+                    staging.content.rename(folder)
+                    _flush(folder.parent)
+                    return opened()
+            finally:
+                self._clean(staging.work)
+
+    def hidden_folder(self, name: str) -> Path:
+        """Return a hidden folder beside the published ones, and create it where it is missing."""
+        folder = self.folder / f".{name}"
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise RequirementError(
+                f"The {self._noun} cache '{self.folder}' cannot be written ({error.strerror}); "
+                "set XDG_CACHE_HOME to a writable folder with enough space."
+            ) from error
+        return folder
+
+    def published(self) -> list[Path]:
+        """Return the folders that are published, by name."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(
+            path
+            for path in self.folder.iterdir()
+            if path.is_dir() and not path.name.startswith(".")
+        )
+
+    def move_to_trash(self, folder: Path) -> Path:
+        """Rename a folder to a hidden place in one step, so that nobody opens half of it.
+
+        Returns the new path, for the caller to remove.
+        """
+        doomed = self.hidden_folder("work") / f"{folder.name}.{secrets.token_hex(4)}{_DOOMED}"
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(doomed)
+        return doomed
+
+    def sweep(self) -> list[Removal]:
+        """Remove the staging folders of processes that died, and what they had taken away."""
+        swept: list[Removal] = []
+        if not self.folder.is_dir():
+            return swept
+
+        def remove(work: Path, clean: Callable[[Path], None]) -> None:
+            size_mib = allocated_bytes(work) / MIB
+            clean(work)
+            reason = "the process that made it is dead."
+            swept.append(Removal(path=work, size_mib=size_mib, reason=reason))
+
+        for work in sorted(self.hidden_folder("work").iterdir()):
+            if work.name.endswith(_DOOMED):
+                remove(work, lambda folder: shutil.rmtree(folder, ignore_errors=True))
+                continue
+            lock = filelock.FileLock(str(self.hidden_folder("locks") / f"{work.name}.lock"))
+            try:
+                lock.acquire(blocking=False)
+            except filelock.Timeout:
+                continue
+            try:
+                if work.exists():
+                    remove(work, self._clean)
+            finally:
+                lock.release()
+        return swept
+
+    def _new_staging_folder(self, name: str) -> StagingFolder:
+        work = self.hidden_folder("work") / name
+        if work.exists():
+            # The process that made it was killed: this process holds the lock now.
+            self._clean(work)
+        work.mkdir(mode=0o700)
+        content = work / "content"
+        content.mkdir(mode=0o700)
+        return StagingFolder(work=work, content=content)
+
+    @contextlib.contextmanager
+    def _lock(
+        self,
+        name: str,
+        *,
+        progress: Progress,
+        deadline: Deadline,
+        cancelled: Callable[[], str | None],
+    ) -> Iterator[None]:
+        """Hold the lock of one key; report which process holds it while this one waits."""
+        locks = self.hidden_folder("locks")
+        lock = filelock.FileLock(str(locks / f"{name}.lock"))
+        holder_file = locks / f"{name}.holder"
+        reported: set[str] = set()
+
+        def poll() -> Observation[bool]:
+            if reason := cancelled():
+                raise HarnessError(reason)
+            try:
+                lock.acquire(blocking=False)
+            except filelock.Timeout:
+                holder = _read_holder(holder_file)
+                if holder not in reported:
+                    reported.add(holder)
+                    progress.report(
+                        Stage.WAIT, f"waiting for {holder}, which is making this {self._noun}"
+                    )
+                return Observation(None, f"the lock '{lock.lock_file}' is held by {holder}")
+            return Observation(True, "held")
+
+        try:
+            wait_for(f"the {self._noun} '{progress.subject}'", poll, deadline, interval_s=0.5)
+        except WaitTimeoutError as error:
+            raise HarnessError(
+                f"{error} Wait for that process, or end it: the kernel then releases its lock."
+            ) from error
+        try:
+            holder_file.write_text(json.dumps({"pid": os.getpid(), "since": now()}))
+            yield
+        finally:
+            holder_file.unlink(missing_ok=True)
+            lock.release()
+
+
+def _read_holder(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_text())
+        return f"process {holder['pid']} (since {holder['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        # The holder has the lock, but has not written this file yet.
+        return "another process"
+
+
+def _flush(path: Path) -> None:
+    """Sync a file or folder to the disk: after a crash a rename must not outlive its data."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Measurements of this host: functions that return figures and print nothing."""

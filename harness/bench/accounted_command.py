@@ -1,0 +1,44 @@
+"""A standalone program that runs one command and records the CPU time of all its processes.
+
+`accounting` starts it; nothing imports it.
+
+Usage: accounted_command.py RESULT COMMAND [ARGUMENT…]
+
+Writes the CPU seconds to the file RESULT and ends with the command's exit code. The kernel counts
+a process's CPU time to the process that waits for it. A sandbox or a worker that is killed waits
+for nobody: this program is the subreaper of all processes below it (PR_SET_CHILD_SUBREAPER,
+prctl(2)) and waits for those too, so every process is counted, without a cgroup and without root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main() -> int:
+    """Run the command, wait for every process that it leaves, and write their CPU time."""
+    result, *command = sys.argv[1:]
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        sys.exit("The kernel does not let this process wait for orphaned processes.")
+    started = os.posix_spawnp(command[0], command, os.environ)
+    exit_code = 1
+    while True:
+        try:
+            pid, status = os.wait()
+        except ChildProcessError:
+            break
+        if pid == started:
+            exit_code = os.waitstatus_to_exitcode(status)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    Path(result).write_text(f"{used.ru_utime + used.ru_stime:.6f}")
+    return exit_code if exit_code >= 0 else 128 - exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

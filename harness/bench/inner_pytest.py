@@ -1,0 +1,21 @@
+"""The command line of pytest that the benchmarks of the shell tier run."""
+
+from __future__ import annotations
+
+import sys
+
+#: Entry points of plugins that the development environment has, and a user's need not have. They
+#: change the order of tests, act on each of them, or import much at the end.
+_DEVELOPMENT_PLUGINS = (
+    "hypothesispytest", "platformdirs", "randomly", "rerunfailures", "timeout",
+)  # fmt: skip
+
+
+def pytest_argv(*options: str) -> list[str]:
+    """Return what runs the specs of the current folder as an ordinary installation does."""
+    left_out = [word for name in _DEVELOPMENT_PLUGINS for word in ("-p", f"no:{name}")]
+    return [
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=."),
+        *left_out,
+        *options,
+    ]

@@ -1,0 +1,204 @@
+"""Runs the realistic suite: what it costs, and whether its verdicts are the same on every run."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.bench.accounting import run_accounted
+from harness.bench.inner_pytest import pytest_argv
+from harness.bench.realistic import EXAMPLES, EXTERNAL_COMMANDS, FILES, PARTS, write_suite
+from harness.errors import HarnessError, RequirementError
+from harness.provisioning.command import end, spawn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from harness.bench.accounting import Usage
+
+_RUN_TIMEOUT_S = 1800.0
+_COMMAND_TIMEOUT_S = 60.0
+_COMMAND_RUNS = 25
+_JOBS = 2
+_BUSY_LOOPS = 2
+_TEXT = "[Unit]\nDescription=@NAME@\n[Service]\nExecStart=@PROGRAM@\n"
+_JSON = '{"name": "node", "gpus": [{"model": "h100", "slot": 1}, {"model": "h100", "slot": 2}]}\n'
+_ONE_EXAMPLE = """\
+Describe 'one'
+  It 'passes'
+    When call true
+    The status should be success
+  End
+End
+"""
+_OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+?)(?: - .*)?$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealisticBench:
+    """What one way to run the realistic suite costs; medians of several runs."""
+
+    cpu_s: float
+    external_cpu_s: float
+    wall_s: float
+    startup_cpu_s: float
+
+    @property
+    def overhead_ms(self) -> float:
+        """Return the CPU time of an example that is not that of the specs' own commands."""
+        return (self.cpu_s - self.external_cpu_s) * 1000 / EXAMPLES
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedRuns:
+    """The outcomes of several runs, by node id; `differing` has those that were not the same."""
+
+    runs: int
+    examples: int
+    differing: Mapping[str, Sequence[str]]
+    never_passed: Sequence[str]
+
+    @property
+    def are_identical(self) -> bool:
+        return not self.differing and not self.never_passed
+
+
+def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | None]:
+    """Return the figures of this runner and, where it is on PATH, those of `shellspec`.
+
+    Raises RequirementError where a command that the suite runs is not installed.
+    """
+    check_commands()
+    external_cpu_s = measure_external()
+
+    def figures(run: Callable[[Path, bool], Usage]) -> RealisticBench:
+        with _project() as folder:
+            write_suite(folder)
+            usages = [run(folder, False) for _ in range(rounds)]
+        with _project() as folder:
+            (folder / "one_spec.sh").write_text(_ONE_EXAMPLE)
+            starts = [run(folder, True) for _ in range(rounds)]
+        return RealisticBench(
+            cpu_s=statistics.median(usage.cpu_s for usage in usages),
+            external_cpu_s=external_cpu_s,
+            wall_s=statistics.median(usage.wall_s for usage in usages),
+            startup_cpu_s=statistics.median(usage.cpu_s for usage in starts),
+        )
+
+    return figures(_run_pytest), figures(_run_shellspec) if shutil.which("shellspec") else None
+
+
+def repeat_under_load(runs: int) -> RepeatedRuns:
+    """Run the suite `runs` times with two workers, beside two processes that keep a core busy."""
+    check_commands()
+    argv = pytest_argv("--shell-time=virtual", "-n", str(_JOBS), "-rA", "--show-capture=no")
+    with _project() as folder, _busy_loops():
+        write_suite(folder)
+        reports = [
+            run_accounted(argv, cwd=folder, timeout_s=_RUN_TIMEOUT_S, may_fail=True).stdout
+            for _ in range(runs)
+        ]
+    repeated = compare_reports(reports)
+    if repeated.examples != EXAMPLES:
+        raise HarnessError(
+            f"The realistic suite has {EXAMPLES} examples, but pytest reported "
+            f"{repeated.examples}:\n{reports[-1][-2000:]}"
+        )
+    return repeated
+
+
+def compare_reports(reports: Sequence[str]) -> RepeatedRuns:
+    """Compare what pytest printed with `-rA` in several runs."""
+    outcomes: dict[str, list[str]] = {}
+    for report in reports:
+        for outcome, name in _OUTCOME.findall(report):
+            outcomes.setdefault(name, []).append(outcome)
+    return RepeatedRuns(
+        runs=len(reports),
+        examples=len(outcomes),
+        differing={
+            name: each
+            for name, each in outcomes.items()
+            if len(set(each)) > 1 or len(each) != len(reports)
+        },
+        never_passed=[name for name, each in outcomes.items() if "PASSED" not in each],
+    )
+
+
+def check_commands() -> None:
+    """Raise RequirementError where a command that the suite runs is not installed."""
+    for command in EXTERNAL_COMMANDS:
+        name = command.argv[0]
+        if shutil.which(name) is None:
+            raise RequirementError(
+                f"The realistic suite runs '{name}', which is not on PATH; install the package "
+                f"'{command.package}' (apt-get install {command.package})."
+            )
+
+
+def measure_external() -> float:
+    """Return the CPU seconds that the suite's own commands need, whatever runs the suite.
+
+    The number of their calls is known. Each is run by itself several times, and `wait4` accounts
+    for it from its fork to its end; the median of these times the calls is its share. What the
+    same command costs more inside a suite (in a sandbox, forked from a large shell, with caches
+    that other processes use) counts as overhead.
+    """
+    with tempfile.TemporaryDirectory(prefix="harness-bench.") as name:
+        folder = Path(name)
+        (folder / "text").write_text(_TEXT)
+        (folder / "json").write_text(_JSON)
+        (folder / "folder").mkdir()
+        in_a_part = sum(
+            command.calls
+            * statistics.median(
+                run_accounted(command.argv, cwd=folder, timeout_s=_COMMAND_TIMEOUT_S).cpu_s
+                for _ in range(_COMMAND_RUNS)
+            )
+            for command in EXTERNAL_COMMANDS
+        )
+    return in_a_part * FILES * PARTS
+
+
+@contextlib.contextmanager
+def _project() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="harness-bench.") as name:
+        folder = Path(name)
+        (folder / ".shellspec").touch()
+        yield folder
+
+
+def _run_pytest(folder: Path, is_start: bool) -> Usage:
+    """Run the specs in `folder`; for the start, alone, without any cached bytecode."""
+    if not is_start:
+        argv = pytest_argv("--shell-time=virtual", "-n", str(_JOBS))
+        return run_accounted(argv, cwd=folder, timeout_s=_RUN_TIMEOUT_S)
+    return run_accounted(
+        pytest_argv("--shell-time=virtual", "-n", "0"),
+        cwd=folder,
+        timeout_s=_RUN_TIMEOUT_S,
+        env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(folder / "no-cache")},
+    )
+
+
+def _run_shellspec(folder: Path, is_start: bool) -> Usage:
+    jobs = [] if is_start else ["--jobs", str(_JOBS)]
+    argv = ["shellspec", "--shell", "bash", "--pattern", "*_spec.sh", *jobs]
+    return run_accounted(
+        [*argv, "." if is_start else "spec"], cwd=folder, timeout_s=_RUN_TIMEOUT_S
+    )
+
+
+@contextlib.contextmanager
+def _busy_loops() -> Iterator[None]:
+    with contextlib.ExitStack() as started:
+        for _ in range(_BUSY_LOOPS):
+            started.callback(end, spawn([sys.executable, "-I", "-S", "-c", "while True: pass"]))
+        yield

@@ -1,0 +1,263 @@
+"""Parsers for the output of a node's tools and kernel; pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import yaml
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The format of `find -printf` for `parse_stat`; the path is last, because it may have blanks.
+STAT_FORMAT = "%y %m %s %T@ %p\\n"
+
+_DKMS = re.compile(
+    r"(?P<name>[^/,\s]+)(?:/|,\s*)(?P<version>[^,:\s]+)"
+    r"(?:,\s*(?P<kernel>[^,:\s]+),\s*(?P<arch>[^,:\s]+))?:\s*(?P<state>\w+)"
+)
+_PCI = re.compile(
+    r"(?P<slot>\S+) .*\[(?P<class_code>[0-9a-f]{4})\]: .*"
+    r"\[(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})\]"
+)
+_MODULE = re.compile(r"(\S+) \d+ (\d+|-) (\S+)")
+_STAT = re.compile(
+    r"(?P<kind>\S) (?P<mode>[0-7]+) (?P<size>\d+) (?P<modified>-?[0-9.]+) (?P<path>/.*)"
+)
+_REFUSED = re.compile(
+    r"NVRM: The NVIDIA GPU \S+ \(PCI ID: 10de:(?P<device>[0-9a-f]{4})\)\s+"
+    r"NVRM: installed in this system is not supported by the"
+)
+_PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModule:
+    """A line of `/proc/modules`."""
+
+    name: str
+    references: int
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DkmsBuild:
+    """A line of `dkms status`; `kernel` is None for a module that is only added."""
+
+    name: str
+    version: str
+    kernel: str | None
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PciFunction:
+    """A function that `lspci -nnk` shows; ids are four hexadecimal digits."""
+
+    slot: str
+    class_code: str
+    vendor: str
+    device: str
+    driver_in_use: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathStat:
+    """A path as `find` saw it; `kind` is its `%y` letter, `mode` is octal."""
+
+    path: str
+    kind: str
+    mode: int
+    size: int
+    modified_at_s: float
+
+    @property
+    def is_setuid(self) -> bool:
+        return bool(self.mode & 0o4000)
+
+
+def parse_modules(text: str) -> dict[str, LoadedModule]:
+    """Parse `/proc/modules`.
+
+    Raises HarnessError if a line has another form.
+    """
+    modules: dict[str, LoadedModule] = {}
+    for line in text.splitlines():
+        found = _MODULE.match(line)
+        if found is None:
+            raise HarnessError(f"'/proc/modules' has a line of an unknown form: {line!r}.")
+        name, references, holders = found.groups()
+        modules[name] = LoadedModule(
+            name=name,
+            # A kernel that cannot unload modules does not count references.
+            references=0 if references == "-" else int(references),
+            holders=tuple(holder for holder in holders.split(",") if holder not in {"", "-"}),
+        )
+    return modules
+
+
+def parse_dkms_status(text: str) -> list[DkmsBuild]:
+    """Parse `dkms status` in both of its forms, `name/version, …` and `name, version, …`."""
+    builds: list[DkmsBuild] = []
+    for line in text.splitlines():
+        found = _DKMS.match(line.strip())
+        if found is not None:
+            builds.append(
+                DkmsBuild(
+                    name=found["name"],
+                    version=found["version"],
+                    kernel=found["kernel"],
+                    state=found["state"],
+                )
+            )
+    return builds
+
+
+def parse_lspci(text: str) -> list[PciFunction]:
+    """Parse `lspci -nnk`."""
+    functions: list[PciFunction] = []
+    for block in re.split(r"\n(?=\S)", text.strip()):
+        found = _PCI.match(block)
+        if found is not None:
+            driver = re.search(r"Kernel driver in use: (\S+)", block)
+            functions.append(
+                PciFunction(
+                    slot=found["slot"],
+                    class_code=found["class_code"],
+                    vendor=found["vendor"],
+                    device=found["device"],
+                    driver_in_use=None if driver is None else driver[1],
+                )
+            )
+    return functions
+
+
+def parse_pci_event(text: str, name: str) -> PciFunction:
+    """Parse the `uevent` file of a PCI function, in place of `lspci`.
+
+    Raises HarnessError that names the file if it has another form.
+    """
+    fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    try:
+        vendor, _, device = fields["PCI_ID"].lower().partition(":")
+        return PciFunction(
+            slot=fields["PCI_SLOT_NAME"],
+            # The last of its three bytes is the programming interface.
+            class_code=f"{int(fields['PCI_CLASS'], 16) >> 8:04x}",
+            vendor=vendor,
+            device=device,
+            driver_in_use=fields.get("DRIVER"),
+        )
+    except (KeyError, ValueError) as error:
+        raise HarnessError(
+            f"The PCI function in '{name}' has an unknown form: {text!r}."
+        ) from error
+
+
+def parse_driver_version(text: str) -> str:
+    """Parse `/proc/driver/nvidia/version`.
+
+    Raises HarnessError if it has no version.
+    """
+    found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)(?:\s|$)", text, re.MULTILINE)
+    if found is None:
+        raise HarnessError(f"'/proc/driver/nvidia/version' has an unknown form: {text!r}.")
+    return found[1]
+
+
+def parse_cdi_devices(text: str) -> list[str] | None:
+    """Return the devices of a CDI spec, such as 'nvidia.com/gpu=0'; None if it is not a spec.
+
+    Container runtimes ignore such a file, so it is an error of the node and raises nothing here.
+    """
+    try:
+        spec = yaml.safe_load(text)
+        kind = spec["kind"]
+        return [f"{kind}={device['name']}" for device in spec.get("devices") or ()]
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def parse_gpu_name(text: str) -> str | None:
+    """Parse the name of a GPU in the driver's `information` file."""
+    found = re.search(r"^Model:[ \t]*(.*?)[ \t]*$", text, re.MULTILINE)
+    return None if found is None else found[1]
+
+
+def parse_refused_gpus(log: str) -> list[str]:
+    """Return the device ids of GPUs that the NVIDIA driver reported as not supported, each once."""
+    without_stamps = re.sub(r"^\[[^\]]*\] *", "", log, flags=re.MULTILINE)
+    return sorted({found["device"] for found in _REFUSED.finditer(without_stamps)})
+
+
+def parse_stat(text: str) -> dict[str, PathStat]:
+    """Parse lines of STAT_FORMAT.
+
+    Raises HarnessError if a line has another form, for example after a path with a line break.
+    """
+    states: dict[str, PathStat] = {}
+    for line in text.splitlines():
+        found = _STAT.fullmatch(line)
+        if found is None:
+            raise HarnessError(f"The list of paths has a line of an unknown form: {line!r}.")
+        states[found["path"]] = PathStat(
+            path=found["path"],
+            kind=found["kind"],
+            mode=int(found["mode"], 8),
+            size=int(found["size"]),
+            modified_at_s=float(found["modified"]),
+        )
+    return states
+
+
+def parse_boot_time(text: str) -> float:
+    """Parse the `btime` line of `/proc/stat`.
+
+    Raises HarnessError if there is none.
+    """
+    found = re.search(r"^btime (\d+)$", text, re.MULTILINE)
+    if found is None:
+        raise HarnessError("The evidence has no '/proc/stat' with a line 'btime'.")
+    return float(found[1])
+
+
+def parse_modinfo_field(text: str, field: str) -> str | None:
+    """Return a field of `modinfo`'s output."""
+    found = re.search(rf"^{re.escape(field)}:\s*(.*)$", text, re.MULTILINE)
+    return None if found is None else found[1].strip()
+
+
+def parse_prebake_lines(text: str) -> list[Mapping[str, str]]:
+    """Parse `AKS_GPU_PREBAKE key=value …` lines by key; the order of fields has changed before."""
+    lines: list[Mapping[str, str]] = []
+    for line in text.splitlines():
+        found = _PREBAKE.search(line)
+        if found is not None:
+            pairs = (part.partition("=") for part in _words(found["fields"]))
+            lines.append({key: value for key, _, value in pairs})
+    return lines
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        # A log may cut a line, and then its quotes do not match.
+        return text.split()
+
+
+def parse_event_task(text: str, name: str) -> str:
+    """Return the task name in the event file `name`.
+
+    Raises HarnessError if it is not an event.
+    """
+    try:
+        return str(json.loads(text)["TaskName"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise HarnessError(f"The event file '{name}' has an unknown form: {text!r}.") from error

@@ -1,0 +1,21 @@
+"""The way in which an expectation fails: an error that names the evidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.errors import ExpectationError
+
+if TYPE_CHECKING:
+    from harness.evidence import Evidence
+
+
+def require(condition: bool, sentence: str, evidence: Evidence) -> None:
+    """Raise ExpectationError with `sentence` unless `condition` holds."""
+    if not condition:
+        raise failure(sentence, evidence)
+
+
+def failure(sentence: str, evidence: Evidence) -> ExpectationError:
+    """Return the error to raise where there is no single condition to check."""
+    return ExpectationError(sentence, evidence=evidence.folder)

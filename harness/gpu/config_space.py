@@ -1,0 +1,164 @@
+"""A PCI function's configuration space: its bits, and which of them can be written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.gpu import Bars, PciIdentity
+
+CONVENTIONAL_SIZE = 256
+EXPRESS_SIZE = 4096
+BAR_COUNT = 6
+
+COMMAND = 0x04
+_STATUS = 0x06
+CACHE_LINE_SIZE = 0x0C
+BAR_0 = 0x10
+_CAPABILITIES = 0x34
+INTERRUPT_LINE = 0x3C
+INTERRUPT_PIN = 0x3D
+
+#: The offset of the PCI Express capability; offsets of its registers are relative to it.
+EXPRESS = 0x60
+_EXPRESS_ID = 0x10
+_DEVICE_CONTROL = 0x08
+_LINK_CONTROL = 0x10
+_DEVICE_CONTROL_2 = 0x28
+_STATUS_HAS_CAPABILITIES = 1 << 4
+
+COMMAND_MEMORY = 1 << 1
+_COMMAND_BUS_MASTER = 1 << 2
+_COMMAND_PARITY = 1 << 6
+_COMMAND_SERR = 1 << 8
+_COMMAND_INTX_DISABLE = 1 << 10
+
+_BAR_64BIT = 0x4
+_BAR_PREFETCHABLE = 0x8
+
+
+class ConfigSpace:
+    """The bytes of a type 0 header (PCI Local Bus 3.0, chapter 6) with memory BARs.
+
+    An express function has 4096 bytes and the PCI Express capability, any other 256 and none. No
+    expansion ROM and no I/O BAR. A conventional one has the interrupt pin A, which is never
+    raised: NVIDIA's driver probes no function for which the guest has routed no interrupt. Not
+    thread-safe; the device is.
+    """
+
+    def __init__(self, identity: PciIdentity, bars: Bars, *, is_express: bool = False) -> None:
+        """Validate `bars`: sizes are powers of two from 16 on; a 64-bit BAR takes two indices."""
+        used: set[int] = set()
+        for index, bar in bars.items():
+            indices = {index} if bar.bits == 32 else {index, index + 1}
+            if not indices <= set(range(BAR_COUNT)) - used:
+                raise ValueError(
+                    f"BAR {index} does not fit; a function has BARs 0 to 5, and a 64-bit one takes two."
+                )
+            used |= indices
+            most = 1 << (31 if bar.bits == 32 else 62)
+            if bar.size < 16 or bar.size & (bar.size - 1) or bar.size > most:
+                raise ValueError(f"BAR {index} cannot have {bar.size} bytes.")
+        self._bars = dict(bars)
+        self._initial = self._header(identity, is_express)
+        self._writable = self._write_mask(is_express)
+        self._bytes = bytearray(self._initial)
+
+    @property
+    def size(self) -> int:
+        return len(self._initial)
+
+    def _header(self, identity: PciIdentity, is_express: bool) -> bytes:
+        header = bytearray(EXPRESS_SIZE if is_express else CONVENTIONAL_SIZE)
+        fields = [
+            (0x00, 2, identity.vendor),
+            (0x02, 2, identity.device),
+            (0x08, 1, identity.revision),
+            (0x09, 3, identity.class_code),
+            (0x2C, 2, identity.subsystem_vendor),
+            (0x2E, 2, identity.subsystem),
+        ]
+        fields += [
+            (BAR_0 + 4 * index, 4, _BAR_64BIT | _BAR_PREFETCHABLE)
+            for index, bar in self._bars.items()
+            if bar.bits == 64
+        ]
+        if not is_express:
+            fields.append((INTERRUPT_PIN, 1, 1))
+        else:
+            fields += [
+                (_STATUS, 2, _STATUS_HAS_CAPABILITIES),
+                (_CAPABILITIES, 1, EXPRESS),
+                (EXPRESS, 1, _EXPRESS_ID),
+                # Version 2, an endpoint (PCI Express Base 4.0, 7.5.3.2).
+                (EXPRESS + 0x02, 2, 0x0002),
+                # Role-based error reporting, which every function since 1.1 has.
+                (EXPRESS + 0x04, 4, 1 << 15),
+                # 16 lanes at 16 GT/s, as able and as negotiated.
+                (EXPRESS + 0x0C, 4, 16 << 4 | 4),
+                (EXPRESS + 0x12, 2, 16 << 4 | 4),
+                (EXPRESS + 0x2C, 4, 0b1111 << 1),
+            ]
+        for offset, length, value in fields:
+            header[offset : offset + length] = value.to_bytes(length, "little")
+        return bytes(header)
+
+    def _write_mask(self, is_express: bool) -> bytes:
+        mask = bytearray(EXPRESS_SIZE if is_express else CONVENTIONAL_SIZE)
+        command = (
+            COMMAND_MEMORY
+            | _COMMAND_BUS_MASTER
+            | _COMMAND_PARITY
+            | _COMMAND_SERR
+            | _COMMAND_INTX_DISABLE
+        )
+        mask[COMMAND : COMMAND + 2] = command.to_bytes(2, "little")
+        mask[CACHE_LINE_SIZE] = 0xFF
+        mask[INTERRUPT_LINE] = 0xFF
+        for index, bar in self._bars.items():
+            offset, length = BAR_0 + 4 * index, bar.bits // 8
+            # The address bits below the size read as zero: that is how software sizes a BAR.
+            mask[offset : offset + length] = ((1 << bar.bits) - bar.size).to_bytes(
+                length, "little"
+            )
+        if is_express:
+            # Not the last bit of the device's control: it would ask for a reset that it lacks.
+            for register, bits in (
+                (_DEVICE_CONTROL, 0x7FFF),
+                (_LINK_CONTROL, 0x01FB),
+                (_DEVICE_CONTROL_2, 0x001F),
+            ):
+                offset = EXPRESS + register
+                mask[offset : offset + 2] = bits.to_bytes(2, "little")
+        return bytes(mask)
+
+    def reset(self) -> None:
+        """Return to the state after power-on: nothing decoded, no address given."""
+        self._bytes[:] = self._initial
+
+    def read(self, offset: int, size: int) -> int:
+        """Return `size` bytes; those beyond the end read as all ones."""
+        return int.from_bytes(self._bytes[offset : offset + size].ljust(size, b"\xff"), "little")
+
+    def write(self, offset: int, value: int, size: int) -> None:
+        """Write `size` bytes where bits are writable."""
+        for index in range(offset, min(offset + size, self.size)):
+            mask = self._writable[index]
+            if mask:
+                written = value >> 8 * (index - offset)
+                self._bytes[index] = self._bytes[index] & ~mask | written & mask
+
+    def bar_address(self, bar: int) -> int | None:
+        """Return where the guest put `bar`, or None while it does not decode."""
+        if bar not in self._bars or not self._bytes[COMMAND] & COMMAND_MEMORY:
+            return None
+        # 0 is what an unassigned BAR holds.
+        return self.read(BAR_0 + 4 * bar, self._bars[bar].bits // 8) & ~0xF or None
+
+    def find_bar(self, address: int, size: int) -> tuple[int, int] | None:
+        """Return the BAR that answers the whole access, and the offset in it."""
+        for index, bar in self._bars.items():
+            start = self.bar_address(index)
+            if start is not None and start <= address and address + size <= start + bar.size:
+                return index, address - start
+        return None

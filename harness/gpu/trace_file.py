@@ -1,0 +1,76 @@
+"""Access traces as JSON, so that a trace in the evidence can be checked without a machine."""
+
+from __future__ import annotations
+
+import json
+
+from harness.errors import HarnessError
+from harness.gpu.trace import (
+    NO_BAR,
+    Access,
+    AccessKind,
+    AccessTrace,
+    Incident,
+    IncidentKind,
+    Stray,
+)
+
+
+def render_trace(trace: AccessTrace) -> str:
+    """Render a trace; `parse_trace` reads it again."""
+    return json.dumps(
+        {
+            "accesses": [
+                [
+                    one.sequence,
+                    one.at_s,
+                    one.kind.value,
+                    one.bar.value if isinstance(one.bar, Stray) else one.bar,
+                    one.offset,
+                    one.size,
+                    one.value,
+                ]
+                for one in trace.accesses
+            ],
+            "incidents": [
+                [one.sequence, one.at_s, one.kind.value, one.words] for one in trace.incidents
+            ],
+            "dropped": trace.dropped,
+            "dropped_incidents": trace.dropped_incidents,
+        }
+    )
+
+
+def parse_trace(text: str, source: str) -> AccessTrace:
+    """Parse what `render_trace` rendered; raises HarnessError that names `source`."""
+    try:
+        document = json.loads(text)
+        return AccessTrace(
+            accesses=tuple(
+                Access(
+                    sequence=int(sequence),
+                    at_s=float(at_s),
+                    kind=AccessKind(kind),
+                    bar=NO_BAR if bar == NO_BAR.value else None if bar is None else int(bar),
+                    offset=int(offset),
+                    size=int(size),
+                    value=int(value),
+                )
+                for sequence, at_s, kind, bar, offset, size, value in document["accesses"]
+            ),
+            incidents=tuple(
+                Incident(
+                    sequence=int(sequence),
+                    at_s=float(at_s),
+                    kind=IncidentKind(kind),
+                    words=None if words is None else str(words),
+                )
+                for sequence, at_s, kind, words in document["incidents"]
+            ),
+            dropped=int(document["dropped"]),
+            dropped_incidents=int(document["dropped_incidents"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise HarnessError(
+            f"'{source}' was expected to be the access trace of a GPU, but can't be parsed ({error!r})."
+        ) from error

@@ -1,0 +1,319 @@
+"""Builds an image from a recipe: packages by mmdebstrap, a file system by mke2fs, then qcow2."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shlex
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from harness.artifact_cache import DISK, Progress, Stage
+from harness.errors import RequirementError
+from harness.image import ImageBuildError
+from harness.image.build.commands import (
+    Privilege,
+    builder_sources,
+    input_entries,
+    mke2fs_argv,
+    mmdebstrap_argv,
+)
+from harness.image.build.logged_run import run_logged
+from harness.image.formats import oci
+from harness.image.formats.kernel_versions import version_key
+from harness.provisioning.wait import Deadline, WaitTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from harness.artifact_cache import ProgressListener
+    from harness.image.build.logged_run import LoggedRunner
+    from harness.image.catalogue import Recipe
+
+VERSION = 1
+"""Increase this whenever the same recipe would give another image."""
+
+SPACE_BYTES = 4 << 30
+"""A node image's root file system, raw disk and qcow2 exist at the same time."""
+
+TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "qemu-img": "qemu-utils"}
+"""Programs that a build needs, with the Debian package of each."""
+
+LOG_TAIL_LINES = 25
+
+NOISE = re.compile(
+    r"running (special hook|--\S+-hook)|is now a symlink to|equal to the host's|signed-by"
+)
+"""Output of mmdebstrap that says nothing about the progress of a build."""
+
+SCRATCH = "scratch"
+"""The folder in `work` where the namespace's users own files."""
+
+CLEAN_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltDisk:
+    """The kernels and packages that a build installed."""
+
+    kernels: tuple[str, ...]
+    packages: Mapping[str, str]
+
+
+class ImageBuilder(Protocol):
+    """Turns a recipe into a disk."""
+
+    @property
+    def version(self) -> str:
+        """Return what the keys of images depend on beside their recipes."""
+        ...
+
+    def build(
+        self,
+        recipe: Recipe,
+        *,
+        into: Path,
+        work: Path,
+        log: Path,
+        listener: ProgressListener,
+        deadline: Deadline,
+    ) -> BuiltDisk:
+        """Write `disk.qcow2` and `kernels/<version>/{vmlinuz,initrd.img}` to `into`.
+
+        Scratch files are in `work`, which `clean` removes.
+        """
+        ...
+
+    def clean(self, work: Path) -> None:
+        """Remove `work` with the files of a build, which may have been killed."""
+        ...
+
+
+class MmdebstrapBuilder:
+    """Builds Debian images, as root or as a user, in namespaces of their own."""
+
+    def __init__(
+        self,
+        *,
+        run: LoggedRunner = run_logged,
+        privilege: Privilege | None = None,
+        find_program: Callable[[str], str | None] = shutil.which,
+        free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+    ) -> None:
+        self._run = run
+        self._privilege = Privilege.current() if privilege is None else privilege
+        self._find_program = find_program
+        self._free_bytes = free_bytes
+
+    @property
+    def version(self) -> str:
+        digest = hashlib.sha256()
+        for source in builder_sources():
+            digest.update(source.read_bytes())
+        return f"mmdebstrap-{VERSION}-{digest.hexdigest()[:16]}"
+
+    def build(
+        self,
+        recipe: Recipe,
+        *,
+        into: Path,
+        work: Path,
+        log: Path,
+        listener: ProgressListener,
+        deadline: Deadline,
+    ) -> BuiltDisk:
+        """Build; raises RequirementError or ImageBuildError."""
+        self.require(work)
+        self._require_namespace(recipe, log, deadline)
+        scratch = work / SCRATCH
+        scratch.mkdir()
+        build = _Build(
+            recipe=recipe,
+            into=into,
+            scratch=scratch,
+            log=log,
+            listener=listener,
+            deadline=deadline,
+            run=self._run,
+            privilege=self._privilege,
+        )
+        try:
+            return build.to_disk()
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise _no_space(scratch, self._free_bytes(scratch)) from error
+            raise
+
+    def clean(self, work: Path) -> None:
+        if self._privilege is Privilege.USER and work.exists():
+            # Most files belong to subordinate ids; only the namespace can remove them.
+            self._run(
+                self._privilege.wrap_in_namespaces(
+                    ("find", str(work / SCRATCH), "-mindepth", "1", "-delete")
+                ),
+                log=work / "clean.log",
+                deadline=Deadline.after(CLEAN_S),
+                on_line=lambda _line: None,
+            )
+        shutil.rmtree(work, ignore_errors=True)
+
+    def require(self, folder: Path) -> None:
+        """Raise RequirementError where a program or space in `folder` is missing."""
+        missing = {
+            tool: package for tool, package in TOOLS.items() if not self._find_program(tool)
+        }
+        if missing:
+            raise RequirementError(
+                f"Building an image needs {' and '.join(repr(tool) for tool in missing)}, not "
+                "found on this host; install with 'apt-get install --no-install-recommends "
+                f"{' '.join(missing.values())}'."
+            )
+        free = self._free_bytes(folder)
+        if free < SPACE_BYTES:
+            raise _no_space(folder, free)
+
+    def _require_namespace(self, recipe: Recipe, log: Path, deadline: Deadline) -> None:
+        code = self._run(
+            self._privilege.wrap_in_namespaces(("true",)),
+            log=log,
+            deadline=deadline,
+            on_line=lambda _: None,
+        )
+        if code != 0:
+            raise RequirementError(
+                f"The image '{recipe.name}' cannot be built by this user, who may not create "
+                f"namespaces: '{log_tail(log).strip()}'. Build it as root, or give the user "
+                "subordinate ids (package 'uidmap', a line in /etc/subuid and /etc/subgid, "
+                "util-linux 2.38 or newer)."
+            )
+
+
+def _no_space(folder: Path, free: int) -> RequirementError:
+    return RequirementError(
+        f"Building an image needs {_gib(SPACE_BYTES)} of free space in '{folder}', which has "
+        f"{_gib(free)}; free some space, or set XDG_CACHE_HOME to a folder on a larger disk."
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Build:
+    """One build."""
+
+    recipe: Recipe
+    into: Path
+    scratch: Path
+    log: Path
+    listener: ProgressListener
+    deadline: Deadline
+    run: LoggedRunner
+    privilege: Privilege
+
+    def to_disk(self) -> BuiltDisk:
+        root = self.scratch / "root"
+        raw = self.scratch / "disk.raw"
+        inputs = self.scratch / "inputs.tar"
+        inputs.write_bytes(oci.tar_of(input_entries(self.recipe)))
+        root.mkdir()
+        self._report(f"building from '{self.recipe.file.archives[0].url}', log in '{self.log}'")
+        self._do(
+            "installing its packages",
+            self.privilege.wrap_in_namespaces(
+                (
+                    "env",
+                    f"TMPDIR={self.scratch}",
+                    *mmdebstrap_argv(self.recipe, self.privilege, root=root, inputs=inputs),
+                )
+            ),
+        )
+        packages = read_dpkg_status((root / "var/lib/dpkg/status").read_text(encoding="utf-8"))
+        kernels = self._take_kernels(root / "boot")
+        self._report(f"{len(packages)} packages, kernels {', '.join(kernels)}; writing the disk")
+        self._do(
+            "making its file system",
+            self.privilege.wrap_in_namespaces(
+                mke2fs_argv(root, raw, size_gib=self.recipe.file.disk_gib)
+            ),
+        )
+        self._do(
+            "removing its root folder", self.privilege.wrap_in_namespaces(("rm", "-rf", str(root)))
+        )
+        disk = self.into / DISK
+        self._do(
+            "converting its disk",
+            ("qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(disk)),
+        )
+        self._do(
+            "removing its raw disk", self.privilege.wrap_in_namespaces(("rm", "-f", str(raw)))
+        )
+        return BuiltDisk(kernels=kernels, packages=packages)
+
+    def _take_kernels(self, boot: Path) -> tuple[str, ...]:
+        kernels = tuple(
+            sorted(
+                (path.name.removeprefix("vmlinuz-") for path in boot.glob("vmlinuz-*")),
+                key=version_key,
+            )
+        )
+        if len(kernels) != self.recipe.file.kernels.newest:
+            raise ImageBuildError(
+                f"The image '{self.recipe.name}' has {len(kernels)} kernels, but its "
+                f"recipe asks for {self.recipe.file.kernels.newest}; see '{self.log}'."
+            )
+        for version in kernels:
+            folder = self.into / "kernels" / version
+            folder.mkdir(parents=True)
+            shutil.copyfile(boot / f"vmlinuz-{version}", folder / "vmlinuz")
+            shutil.copyfile(boot / f"initrd.img-{version}", folder / "initrd.img")
+        return kernels
+
+    def _do(self, purpose: str, argv: Sequence[str]) -> None:
+        try:
+            code = self.run(argv, log=self.log, deadline=self.deadline, on_line=self._on_line)
+        except WaitTimeoutError as error:
+            raise ImageBuildError(
+                f"Building the image '{self.recipe.name}' did not end in time while {purpose}: "
+                f"{error} The whole log is in '{self.log}'."
+            ) from error
+        if code == 0:
+            return
+        tail = log_tail(self.log)
+        if "No space left on device" in tail:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise ImageBuildError(
+            f"Building the image '{self.recipe.name}' failed while {purpose}: "
+            f"'{shlex.join(argv)}' ended with exit code {code}. The whole log is in "
+            f"'{self.log}'; it ends with:\n{tail}"
+        )
+
+    def _on_line(self, line: str) -> None:
+        """Report the lines that mmdebstrap and our scripts mark as information."""
+        if line.startswith("I: ") and not NOISE.search(line):
+            self._report(line.removeprefix("I: "))
+
+    def _report(self, message: str) -> None:
+        Progress(self.recipe.name, self.listener).report(Stage.BUILD, message)
+
+
+def read_dpkg_status(text: str) -> dict[str, str]:
+    """Return the installed packages and their versions from dpkg's status file."""
+    packages: dict[str, str] = {}
+    for paragraph in text.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Status|Version): (.*)$", paragraph, re.MULTILINE))
+        if fields.get("Status", "").endswith(" installed"):
+            packages[fields["Package"]] = fields["Version"]
+    return dict(sorted(packages.items()))
+
+
+def log_tail(log: Path) -> str:
+    """Return the last lines of a log."""
+    with log.open("rb") as source:
+        source.seek(max(0, log.stat().st_size - (16 << 10)))
+        return "\n".join(source.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])

@@ -1,0 +1,87 @@
+"""Runs a long command whose output goes to a log, and passes its lines on while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING, Protocol
+
+from harness.provisioning.command import spawn
+from harness.provisioning.wait import Observation, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import IO
+
+    from harness.provisioning.wait import Deadline
+
+
+class LoggedRunner(Protocol):
+    """Runs a long command to its end; the boundary at which tests of the builder mock."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        deadline: Deadline,
+        on_line: Callable[[str], None],
+    ) -> int:
+        """Append the command's output to `log`, pass on each line, return the exit code.
+
+        Raises WaitTimeoutError at the deadline, after it has killed the command.
+        """
+        ...
+
+
+def run_logged(
+    argv: Sequence[str],
+    *,
+    log: Path,
+    deadline: Deadline,
+    on_line: Callable[[str], None],
+) -> int:
+    """Run `argv` so that it and its children are killed when this process ends, however it ends.
+
+    It starts as the leader of a process group. A command that daemonises or mounts must come
+    wrapped in namespaces of its own (`Privilege.wrap_in_namespaces` in harness.image.build.commands).
+    """
+    with log.open("ab") as output, log.open("rb") as reader:
+        reader.seek(0, os.SEEK_END)
+        lines = _LineReader(reader)
+        process = spawn(argv, stdout=output, stderr=output)
+
+        def poll() -> Observation[int]:
+            code = process.poll()
+            for line in lines.new(at_end=code is not None):
+                on_line(line)
+            return Observation(code, f"'{lines.last}'" if lines.last else "no output")
+
+        try:
+            return wait_for(f"'{argv[0]}' to end", poll, deadline, interval_s=0.2)
+        finally:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+class _LineReader:
+    """Splits the data appended to a file into lines."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self._rest = b""
+        self.last = ""
+
+    def new(self, *, at_end: bool) -> list[str]:
+        whole, newline, rest = (self._rest + self._source.read()).rpartition(b"\n")
+        if at_end:
+            whole, rest = whole + newline + rest, b""
+        self._rest = rest
+        lines = [line for line in whole.decode(errors="replace").splitlines() if line.strip()]
+        if lines:
+            self.last = lines[-1]
+        return lines

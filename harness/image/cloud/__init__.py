@@ -1,0 +1,1 @@
+"""Cloud images of distributions: found, downloaded, verified."""

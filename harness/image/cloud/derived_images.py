@@ -1,0 +1,223 @@
+"""The cache of what is derived from cloud images: extracted kernels, and bakes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from harness.artifact_cache import (
+    DISK,
+    KEY_DIGITS,
+    FileFact,
+    Progress,
+    Stage,
+    ignore_progress,
+    now,
+)
+from harness.artifact_cache.cache import ArtifactCache
+from harness.artifact_cache.manifest import ManifestFormat, facts_of
+from harness.errors import HarnessError
+from harness.image import CloudImage, CloudImageKernel, ImageDamagedError
+from harness.image.formats.boot_menu import read_menu
+from harness.image.formats.extraction import Extractor, find_boot
+from harness.image.formats.kernel_versions import version_key
+from harness.image.formats.qcow2 import read_header
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.artifact_cache import ProgressListener, StagingFolder
+    from harness.provisioning.command import Runner
+    from harness.provisioning.wait import Deadline
+
+VERSION = 1
+"""Increase this whenever the same image would give other files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DerivedManifest:
+    """What was derived from the cloud image with the digest `made_of`.
+
+    `kernels` are the extracted ones, each with the command line of the image's boot loader. A
+    bake has none, but a `disk.qcow2`.
+    """
+
+    schema: Literal[1] = 1
+    name: str
+    key: str
+    made_of: str
+    made: str
+    kernels: Mapping[str, tuple[str, ...]]
+    parent: None = None
+    files: Mapping[str, FileFact]
+
+    @property
+    def created(self) -> str:
+        return self.made
+
+
+DERIVED_FORMAT = ManifestFormat(
+    noun="derived image", manifest=DerivedManifest, damaged=ImageDamagedError
+)
+
+
+class DerivedStore:
+    """What is derived from cloud images, by their digests; many processes may use one store."""
+
+    def __init__(self, folder: Path, *, runner: Runner | None = None) -> None:
+        self._folder = folder
+        self._runner = LocalRunner() if runner is None else runner
+        self.cache = ArtifactCache(folder, manifests=DERIVED_FORMAT)
+
+    def close(self) -> None:
+        """Release what this store returned; garbage collection keeps it until then."""
+        self.cache.close()
+
+    def kernels(
+        self,
+        image: CloudImage,
+        *,
+        deadline: Deadline,
+        listener: ProgressListener = ignore_progress,
+    ) -> tuple[CloudImageKernel, ...]:
+        """Return the kernels of an image's boot menu, the oldest first; they are extracted once.
+
+        Raises HarnessError where the disk can't be read without booting it.
+        """
+        key = _key(image.digest, {"what": "kernels"})
+        folder = self._folder_of(f"{image.name}-kernels", key)
+
+        def fill(staging: StagingFolder) -> None:
+            extractor = Extractor(
+                disk=image.disk, work=staging.work, deadline=deadline, runner=self._runner
+            )
+            lines = extract_kernels(extractor, staging.content)
+            files = [
+                f"{version}/{name}" for version in lines for name in ("vmlinuz", "initrd.img")
+            ]
+            self._write(staging, image, key, lines, files)
+
+        def opened() -> tuple[CloudImageKernel, ...]:
+            self.cache.use(folder)
+            manifest = DERIVED_FORMAT.check(folder, key)
+            return tuple(
+                CloudImageKernel(
+                    version=version,
+                    vmlinuz=folder / version / "vmlinuz",
+                    initrd=folder / version / "initrd.img",
+                    command_line=manifest.kernels[version],
+                )
+                for version in sorted(manifest.kernels, key=version_key)
+            )
+
+        progress = Progress(image.name, listener)
+        progress.report(Stage.CHECK, "looking for its kernels")
+        return self.cache.store.ensure(
+            folder, opened=opened, fill=fill, progress=progress, deadline=deadline
+        )
+
+    def bake(
+        self,
+        image: CloudImage,
+        parts: Mapping[str, str],
+        make: Callable[[Path], None],
+        *,
+        deadline: Deadline,
+        listener: ProgressListener = ignore_progress,
+    ) -> CloudImage:
+        """Return the image that `make` turns `image` into; it is made where the cache lacks it.
+
+        `make` writes a disk without a backing file to the path that it gets, and may write other
+        files beside it. `parts` name everything that the result depends on beside the image.
+        """
+        key = _key(image.digest, {"what": "bake", **parts})
+        folder = self._folder_of(f"{image.name}-baked", key)
+
+        def fill(staging: StagingFolder) -> None:
+            make(staging.content / DISK)
+            self._write(staging, image, key, {}, [DISK])
+
+        def opened() -> CloudImage:
+            self.cache.use(folder)
+            manifest = DERIVED_FORMAT.check(folder, key)
+            header = read_header(folder / DISK)
+            if header is None:
+                raise ImageDamagedError(f"The disk '{folder / DISK}' is not a qcow2 file.")
+            return CloudImage(
+                name=manifest.name,
+                digest=f"sha256:{manifest.files[DISK].sha256}",
+                disk=folder / DISK,
+                virtual_bytes=header.virtual_bytes,
+                driver=image.driver,
+                firmware=image.firmware,
+            )
+
+        return self.cache.store.ensure(
+            folder,
+            opened=opened,
+            fill=fill,
+            progress=Progress(image.name, listener),
+            deadline=deadline,
+        )
+
+    def _folder_of(self, name: str, key: str) -> Path:
+        return self._folder / f"{name}-{key[:KEY_DIGITS]}"
+
+    def _write(
+        self,
+        staging: StagingFolder,
+        image: CloudImage,
+        key: str,
+        kernels: Mapping[str, tuple[str, ...]],
+        files: list[str],
+    ) -> None:
+        DERIVED_FORMAT.write(
+            staging.content,
+            DerivedManifest(
+                name=image.name,
+                key=key,
+                made_of=image.digest,
+                made=now(),
+                kernels=kernels,
+                files=facts_of(staging.content, files),
+            ),
+        )
+
+
+def extract_kernels(extractor: Extractor, into: Path) -> dict[str, tuple[str, ...]]:
+    """Copy each kernel of the boot menu and its initrd to a folder of its version.
+
+    Returns their command lines. A kernel without an initrd beside it is left out.
+    """
+    system, boot = find_boot(extractor, extractor.partitions())
+    menu = extractor.work / "grub.cfg"
+    system.take(f"{boot}/grub", "grub.cfg", menu)
+    entries = read_menu(menu.read_text(errors="replace"))
+    there = system.files(boot or "/")
+    extracted = {}
+    for version, entry in entries.items():
+        names = (f"vmlinuz-{version}", f"initrd.img-{version}")
+        if not all(name in there for name in names):
+            continue
+        folder = into / version
+        folder.mkdir()
+        for name, target in zip(names, ("vmlinuz", "initrd.img"), strict=True):
+            system.take(boot, name, folder / target)
+        extracted[version] = entry.command_line
+    if not extracted:
+        found = f"its entries are {', '.join(entries)}" if entries else "it has no entry"
+        raise HarnessError(
+            f"The boot menu of the image '{extractor.disk}' has no kernel whose file and initrd exist: "
+            f"{found}. Boot the image by firmware."
+        )
+    return extracted
+
+
+def _key(digest: str, parts: Mapping[str, str]) -> str:
+    canonical = json.dumps({"version": VERSION, "made_of": digest, **parts}, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()

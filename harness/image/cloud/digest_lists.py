@@ -1,0 +1,51 @@
+"""Lists of digests, as sha256sum and sha512sum write them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from harness.errors import listed
+from harness.image import ImageFetchError
+from harness.image.cloud.source import Digest
+
+if TYPE_CHECKING:
+    from harness.image.cloud.source import Algorithm
+
+_SHOWN = 5
+
+
+def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]:
+    """Return the digests by file name; `url` is the list's own.
+
+    A truncated list is refused, since the missing part may contain the line that is needed.
+    Raises ImageFetchError.
+    """
+    line_shape = re.compile(rf"([0-9a-f]{{{algorithm.digits}}}) [ *](\S.*)")
+    digests: dict[str, Digest] = {}
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        found = line_shape.fullmatch(line)
+        if found is None or (number == len(lines) and not text.endswith("\n")):
+            problem = "is truncated" if number == len(lines) else "is malformed"
+            raise ImageFetchError(
+                f"The list '{url}' {problem}: line {number}, '{line[:80]}', is not a "
+                f"{algorithm.value} digest and a file name. No image was downloaded; try again, or "
+                "name another location with --mirror."
+            )
+        digests[found[2].removeprefix("./")] = Digest(algorithm=algorithm, value=found[1])
+    return digests
+
+
+def digest_of(file: str, digests: dict[str, Digest], *, url: str) -> Digest:
+    """Return the digest of `file` in a list; raises ImageFetchError where it has none."""
+    try:
+        return digests[file]
+    except KeyError:
+        names = sorted(digests)
+        shown = listed(names[:_SHOWN])
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise ImageFetchError(
+            f"The list '{url}' has no digest of '{file}'; it has {shown}{more}. No image was "
+            "downloaded; check 'file' in the image's recipe, and whether the list is complete."
+        ) from None

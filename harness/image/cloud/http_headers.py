@@ -1,0 +1,51 @@
+"""Parses the HTTP headers that resumption and retries need (RFC 9110); pure."""
+
+from __future__ import annotations
+
+import email.utils
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from email.message import Message
+
+    from harness.provisioning.wait import Clock
+
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
+
+
+def length(headers: Message) -> int | None:
+    value = headers.get("Content-Length", "")
+    return int(value) if value.isdigit() else None
+
+
+def content_range(headers: Message) -> tuple[int | None, int | None]:
+    """Return the offset of the body in the file, and the file's size."""
+    found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+    if found is None:
+        return None, None
+    begin, total = found.groups()
+    return (
+        None if begin is None else int(begin),
+        None if total == "*" else int(total),
+    )
+
+
+def retry_after(headers: Message, clock: Clock) -> float | None:
+    """Return the seconds that a server asks to wait; RFC 9110 allows a number or a date."""
+    value = headers.get("Retry-After")
+    if value is None:
+        return None
+    if value.isdigit():
+        return float(value)
+    try:
+        until = email.utils.parsedate_to_datetime(value)
+        return max(0.0, (until - clock.now()).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def validator(headers: Message) -> str | None:
+    """Return what identifies this version of the file: a strong ETag, else the date."""
+    tag = headers.get("ETag", "")
+    return tag if tag.startswith('"') else headers.get("Last-Modified")

@@ -1,0 +1,94 @@
+"""Lock files: which image of a series was fetched, so that a run can be repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import pydantic
+from pydantic import AfterValidator
+
+from harness.datafile import read_data_file
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.image.cloud.source import FORBID, Digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.image.cloud.source import CloudImageRecipe
+
+
+def _digest(value: str) -> str:
+    Digest.parse(value)
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """The content of a lock file; `signed_by` is the fingerprint of the key that signed the list."""
+
+    __pydantic_config__ = FORBID
+
+    schema: Literal[1] = 1
+    file: str
+    digest: Annotated[str, AfterValidator(_digest)]
+    signed_by: Annotated[str, pydantic.Field(pattern=r"^[0-9A-F]{40}$")] | None
+    fetched: str
+
+
+def lock_path(recipe: CloudImageRecipe) -> Path:
+    """Return the lock file's path, which is beside the recipe: commit both."""
+    return recipe.folder / f"{recipe.name}.lock"
+
+
+def read_lock(recipe: CloudImageRecipe) -> Digest | None:
+    """Return the digest that an image is locked to, or None; raises BadInputError."""
+    path = lock_path(recipe)
+    if not path.exists():
+        return None
+    lock = read_data_file(path, Lock)
+    if lock.file != recipe.file.file:
+        raise BadInputError(
+            f"This lock is for '{lock.file}', but the image '{recipe.name}' is '{recipe.file.file}'; "
+            "renew it with `harness image fetch --update`.",
+            source=str(path),
+            key="file",
+        )
+    return Digest.parse(lock.digest)
+
+
+def write_lock(recipe: CloudImageRecipe, lock: Lock, *, renew: bool = False) -> None:
+    """Write the lock file where there is none, or replace it with `renew`.
+
+    Raises HarnessError where another process has just locked the image to another digest.
+    """
+    path = lock_path(recipe)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.write_text(
+            f"# The '{recipe.name}' that was fetched. Renew: harness image fetch --image "
+            f"{recipe.name} --update\n"
+            + "".join(f"{name}: {json.dumps(value)}\n" for name, value in asdict(lock).items())
+        )
+        try:
+            if renew:
+                temporary.rename(path)
+            else:
+                os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        locked = read_lock(recipe)
+        if str(locked) != lock.digest:
+            raise HarnessError(
+                f"Another process has just locked the image '{recipe.name}' to {locked} in '{path}', "
+                f"but this process fetched {lock.digest}; run again to use the locked one."
+            ) from None
+    except OSError as error:
+        raise RequirementError(
+            f"The lock file '{path}' cannot be written ({error.strerror}); use a "
+            "writable catalogue (--images-dir), or add the image's 'digest' to its recipe."
+        ) from error

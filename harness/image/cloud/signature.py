@@ -1,0 +1,115 @@
+"""Signatures of digest lists, verified by gpgv."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.image import ImageFetchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.provisioning.command import Runner
+
+_GPGV_S = 30.0
+_ARMOR = re.compile(
+    r"-----BEGIN PGP PUBLIC KEY BLOCK-----\s*\n(?:[A-Za-z]+: .*\n)*\s*\n?"
+    r"([A-Za-z0-9+/=\s]+?)\n=[A-Za-z0-9+/]{4}\s*\n-----END PGP PUBLIC KEY BLOCK-----"
+)
+
+#: gpgv's status words for a bad signature; without any of them there is no signature.
+_REASONS = {
+    "BADSIG": "is not one of this list",
+    "ERRSIG": "was made by another key",
+    "EXPSIG": "has expired",
+    "EXPKEYSIG": "was made by a key that has expired",
+    "REVKEYSIG": "was made by a key that was revoked",
+}
+
+
+def check_signature(
+    signed: bytes,
+    signature: bytes,
+    *,
+    key: Path,
+    fingerprint: str,
+    url: str,
+    runner: Runner,
+) -> None:
+    """Return if `signature` is a valid one of `signed` by the key with this fingerprint.
+
+    `key` is a file, armored or not; `url` is the list's. Raises ImageFetchError where the
+    signature is invalid, RequirementError where the host has no gpgv.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpgv-") as name:
+        folder = Path(name)
+        (folder / "keyring.gpg").write_bytes(read_key(key))
+        (folder / "list").write_bytes(signed)
+        (folder / "list.sig").write_bytes(signature)
+        result = runner.run(
+            [
+                "gpgv",
+                *("--homedir", name),
+                *("--status-fd", "1"),
+                *("--keyring", f"{name}/keyring.gpg"),
+                f"{name}/list.sig",
+                f"{name}/list",
+            ],
+            timeout_s=_GPGV_S,
+        )
+    if result.exit_code == 127:
+        raise RequirementError(
+            "Verifying an image's signature needs 'gpgv', not found on this host; install with "
+            "'apt-get install --no-install-recommends gpgv'."
+        )
+    if result.timed_out:
+        raise HarnessError(f"gpgv did not end while it verified '{url}'.\n{result.render()}")
+    signatures = list(_signatures(result.stdout))
+    if any(each.get("VALIDSIG") == fingerprint and "GOODSIG" in each for each in signatures):
+        return
+    raise ImageFetchError(
+        f"The signature of the list '{url}' is not by the key {fingerprint}: {_why(signatures)}. No "
+        "image was downloaded; do not use this location, and name another one with --mirror."
+    )
+
+
+def _signatures(status: str) -> Iterator[dict[str, str]]:
+    """Yield gpgv's status words for each signature, VALIDSIG with the primary key's fingerprint."""
+    for part in status.split("[GNUPG:] NEWSIG")[1:]:
+        said = [line.split()[1:] for line in part.splitlines() if line.startswith("[GNUPG:] ")]
+        yield {words[0]: words[-1] for words in said if words}
+
+
+def _why(signatures: list[dict[str, str]]) -> str:
+    for each in signatures:
+        for word, reason in _REASONS.items():
+            if word in each:
+                return f"the signature {reason}"
+        if "VALIDSIG" in each:
+            return f"it is by the key {each['VALIDSIG']}"
+    return "the signature file has no signature"
+
+
+def read_key(file: Path) -> bytes:
+    """Return a public key without its armor, as gpgv needs it; raises BadInputError."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise BadInputError(
+            f"The signing key cannot be read ({error.strerror}).", source=str(file)
+        ) from error
+    if not content.startswith(b"-----"):
+        return content
+    found = _ARMOR.search(content.decode(errors="replace"))
+    try:
+        return base64.b64decode("" if found is None else found[1], validate=False)
+    except binascii.Error as error:
+        raise BadInputError(
+            f"The signing key's armor is damaged ({error}).", source=str(file)
+        ) from error

@@ -1,0 +1,191 @@
+"""Cloud images: where a distribution publishes its image, and how the image is verified."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence  # noqa: TC003 - pydantic evaluates annotations
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import AfterValidator
+from typing_extensions import override
+
+from harness.errors import BadInputError
+from harness.image import DriverImage, FirmwareType
+
+FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
+
+
+class Algorithm(Enum):
+    """The hash of a digest list; the value is hashlib's name."""
+
+    SHA256 = "sha256"
+    SHA512 = "sha512"
+
+    @property
+    def digits(self) -> int:
+        return {Algorithm.SHA256: 64, Algorithm.SHA512: 128}[self]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digest:
+    """A file's digest and its algorithm."""
+
+    algorithm: Algorithm
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Digest:
+        """Read `sha256:<64 digits>` or `sha512:<128 digits>`; raises ValueError."""
+        name, _, value = text.partition(":")
+        known = {algorithm.value: algorithm for algorithm in Algorithm}
+        algorithm = known.get(name)
+        if algorithm is None or not re.fullmatch(rf"[0-9a-f]{{{algorithm.digits}}}", value):
+            raise ValueError(
+                "A digest is 'sha256:' with 64, or 'sha512:' with 128 lower-case hexadecimal digits"
+            )
+        return cls(algorithm=algorithm, value=value)
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.algorithm.value}:{self.value}"
+
+    @property
+    def short(self) -> str:
+        """Return the start of the digest, for messages."""
+        return f"{self.algorithm.value}:{self.value[:16]}…"
+
+
+def _inside(value: str) -> str:
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError("A path is relative to the catalogue and stays below it")
+    return value
+
+
+def _digest(value: str) -> str:
+    Digest.parse(value)
+    return value
+
+
+def _folder(value: str) -> str:
+    return value if value.endswith("/") else f"{value}/"
+
+
+NonEmpty = Annotated[str, pydantic.Field(min_length=1)]
+Input = Annotated[NonEmpty, AfterValidator(_inside)]
+FileName = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+Folder = Annotated[
+    str, pydantic.Field(pattern=r"^(https?|file)://[^\s?#]+$"), AfterValidator(_folder)
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """The digest list beside an image, in the format of sha256sum and sha512sum."""
+
+    __pydantic_config__ = FORBID
+
+    file: FileName
+    """The list of digests beside the image."""
+    algorithm: Algorithm
+    """`sha256` or `sha512`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """The detached signature of that list, and the only key that it may be from."""
+
+    __pydantic_config__ = FORBID
+
+    file: FileName
+    """The list's detached signature beside it."""
+    key: Input
+    """The public key, a file below `images/`, armored or not."""
+    fingerprint: Annotated[str, pydantic.Field(pattern=r"^[0-9A-F]{40}$")]
+    """The primary key's fingerprint: 40 capital hexadecimal digits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudImageFile:
+    """The content of a cloud image's recipe; `CloudImageRecipe` adds the file's name and folder.
+
+    Without `digest` the image is the latest of its series, and the lock file records which.
+    """
+
+    __pydantic_config__ = FORBID
+
+    schema: Literal[1]
+    """Always 1."""
+    kind: Literal["url"]
+    """Always `url`."""
+    description: str
+    """One line for `harness image ls`."""
+    folder: Folder
+    """Address of the folder that holds the image and its list, by https, http or file."""
+    file: FileName
+    """The image's name there: a qcow2, whatever its suffix."""
+    sums: Sums
+    signature: Signature | None = None
+    digest: Annotated[str, AfterValidator(_digest)] | None = None
+    """Pins the image: `sha256:…` or `sha512:…`, as in its list."""
+    driver: DriverImage | None = None
+    firmware: FirmwareType = FirmwareType.BIOS
+    """What boots it unless a test chooses otherwise: `bios` (SeaBIOS) or `uefi` (OVMF)."""
+    mirrors: tuple[Folder, ...] = ()
+    """Other folders with the same files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudImageRecipe:
+    """A cloud image of the catalogue: its name, the catalogue's folder, the file's content."""
+
+    name: str
+    folder: Path
+    file: CloudImageFile
+
+    @property
+    def key_file(self) -> Path | None:
+        """Return the file of the signing key."""
+        signature = self.file.signature
+        return None if signature is None else self.folder / signature.key
+
+    @property
+    def pinned(self) -> Digest | None:
+        return None if self.file.digest is None else Digest.parse(self.file.digest)
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Return whether a signature or a pinned digest authenticates the image, not only TLS."""
+        return self.file.signature is not None or self.file.digest is not None
+
+    def locations(self, preferred: Sequence[str] = ()) -> Iterator[str]:
+        """Yield the folders that may have the image, each once, those `preferred` first.
+
+        Raises BadInputError for one without TLS where nothing else authenticates the image.
+        """
+        for location in dict.fromkeys(
+            (*map(_folder, preferred), self.file.folder, *self.file.mirrors)
+        ):
+            if location.startswith("http:") and not self.is_authenticated:
+                raise BadInputError(
+                    f"The image '{self.name}' has neither 'signature' nor 'digest', so '{location}' "
+                    "can't be trusted without TLS; use an https URL, or add one of the two keys.",
+                    source=str(self.folder / f"{self.name}.yaml"),
+                )
+            yield location
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalImage:
+    """An image file of the user, named by its path and used in place."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Return a name that file names and test ids can contain."""
+        return re.sub(r"[^a-z0-9]+", "-", self.path.stem.lower()).strip("-") or "image"

@@ -1,0 +1,222 @@
+"""The cache of cloud images: each fetched once for all processes, and verified before use."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.artifact_cache import (
+    DISK,
+    KEY_DIGITS,
+    DamagedError,
+    Progress,
+    Stage,
+    ignore_progress,
+    now,
+)
+from harness.artifact_cache.cache import ArtifactCache
+from harness.artifact_cache.manifest import facts_of
+from harness.errors import BadInputError, RequirementError
+from harness.image import CloudImage, ImageFetchError
+from harness.image.cloud.download import Downloader, Patience
+from harness.image.cloud.fetch import Fetch, ListedImage, digest_file
+from harness.image.cloud.lock_file import Lock, lock_path, read_lock, write_lock
+from harness.image.formats.qcow2 import read_header, why_unusable
+from harness.image.manifest import CLOUD_IMAGE_FORMAT, CloudImageManifest
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harness.artifact_cache import ProgressListener, StagingFolder
+    from harness.image.cloud.source import Algorithm, CloudImageRecipe, Digest, LocalImage
+    from harness.provisioning.command import Runner
+    from harness.provisioning.wait import Deadline
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchOptions:
+    """How an image is fetched: offline, renewed, and from which mirrors first."""
+
+    is_offline: bool = False
+    is_renewal: bool = False
+    mirrors: Sequence[str] = ()
+
+
+class CloudImageStore:
+    """Cloud images below one folder, by digest; many processes may use one store."""
+
+    def __init__(
+        self, folder: Path, *, runner: Runner | None = None, patience: Patience | None = None
+    ) -> None:
+        self._folder = folder
+        self._runner = LocalRunner() if runner is None else runner
+        self._patience = patience
+        self.cache = ArtifactCache(
+            folder, manifests=CLOUD_IMAGE_FORMAT, leftovers=("partial", "refused")
+        )
+
+    def ensure(
+        self,
+        recipe: CloudImageRecipe,
+        *,
+        deadline: Deadline,
+        options: FetchOptions | None = None,
+        listener: ProgressListener = ignore_progress,
+    ) -> CloudImage:
+        """Return the recipe's image, which is fetched and verified where the cache has no sound one.
+
+        The recipe's digest selects the image of its series, else the lock file. Where there is
+        neither, the publisher's current list does, and the lock file is written. Raises
+        ImageFetchError, RequirementError, BadInputError, or WaitTimeoutError at the deadline.
+        """
+        options = FetchOptions() if options is None else options
+        wanted = recipe.pinned or (None if options.is_renewal else read_lock(recipe))
+        damage = ""
+        if wanted is not None and self._folder_of(recipe, wanted).exists():
+            try:
+                return self._use(recipe, wanted)
+            except DamagedError as error:
+                damage = f" {error}"
+        if options.is_offline:
+            raise _offline(recipe, wanted, damage)
+
+        progress = Progress(recipe.name, listener)
+        fetch = Fetch(
+            recipe=recipe,
+            mirrors=options.mirrors,
+            downloader=Downloader(
+                patience=self._patience,
+                report=lambda message: progress.report(Stage.FETCH, message),
+            ),
+            runner=self._runner,
+            deadline=deadline,
+            progress=progress,
+        )
+        listed = fetch.read_lists(wanted)
+        image = self.cache.store.ensure(
+            self._folder_of(recipe, listed.digest),
+            opened=lambda: self._use(recipe, listed.digest),
+            fill=lambda staging: self._fill(staging, fetch, listed),
+            progress=progress,
+            deadline=deadline,
+        )
+        if recipe.pinned is None:
+            lock = Lock(
+                file=recipe.file.file,
+                digest=str(listed.digest),
+                signed_by=listed.signed_by,
+                fetched=now(),
+            )
+            write_lock(recipe, lock, renew=options.is_renewal)
+        return image
+
+    def find(self, recipe: CloudImageRecipe) -> CloudImage | None:
+        """Return the image that the recipe or its lock file selects, where the cache has a sound one."""
+        wanted = recipe.pinned or read_lock(recipe)
+        if wanted is None or not self._folder_of(recipe, wanted).exists():
+            return None
+        try:
+            return self._open(recipe, wanted)
+        except DamagedError:
+            return None
+
+    def close(self) -> None:
+        """Release the images that this store returned; garbage collection keeps them until then."""
+        self.cache.close()
+
+    def _folder_of(self, recipe: CloudImageRecipe, digest: Digest) -> Path:
+        return self._folder / f"{recipe.name}-{digest.value[:KEY_DIGITS]}"
+
+    def _use(self, recipe: CloudImageRecipe, digest: Digest) -> CloudImage:
+        self.cache.use(self._folder_of(recipe, digest))
+        return self._open(recipe, digest)
+
+    def _open(self, recipe: CloudImageRecipe, digest: Digest) -> CloudImage:
+        """Return a cached image; raises DamagedError where it is damaged."""
+        folder = self._folder_of(recipe, digest)
+        manifest = CLOUD_IMAGE_FORMAT.check(folder, str(digest))
+        header = read_header(folder / DISK)
+        return CloudImage(
+            name=manifest.name,
+            digest=manifest.digest,
+            disk=folder / DISK,
+            virtual_bytes=0 if header is None else header.virtual_bytes,
+            driver=recipe.file.driver,
+            firmware=recipe.file.firmware,
+        )
+
+    def _fill(self, staging: StagingFolder, fetch: Fetch, listed: ListedImage) -> None:
+        """Write the verified image and its manifest."""
+        part = (
+            self.cache.store.hidden_folder("partial") / f"{listed.digest.value[:KEY_DIGITS]}.part"
+        )
+        try:
+            url = fetch.download(listed, part, refused=self.cache.store.hidden_folder("refused"))
+            part.rename(staging.content / DISK)
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            raise RequirementError(
+                f"The disk of '{part.parent}' became full while '{fetch.recipe.file.file}' was "
+                "downloaded; free some space, or set XDG_CACHE_HOME to a folder on a larger disk. "
+                "The partial file is kept, and the next download resumes it."
+            ) from error
+        manifest = CloudImageManifest(
+            name=fetch.recipe.name,
+            key=str(listed.digest),
+            url=url,
+            digest=str(listed.digest),
+            signed_by=listed.signed_by,
+            fetched=now(),
+            files=facts_of(staging.content, [DISK]),
+        )
+        CLOUD_IMAGE_FORMAT.write(staging.content, manifest)
+
+
+def _offline(recipe: CloudImageRecipe, wanted: Digest | None, damage: str) -> ImageFetchError:
+    name, entry = recipe.name, recipe.folder / f"{recipe.name}.yaml"
+    if wanted is None:
+        return ImageFetchError(
+            f"The image '{name}' is not in the cache, and offline its version is unknown: there is "
+            f"neither a 'digest' in '{entry}' nor a lock file '{lock_path(recipe)}'. Fetch it once "
+            "on a host with a network."
+        )
+    return ImageFetchError(
+        f"The image '{name}' with the digest {wanted} is not in the cache, and can't be fetched "
+        f"offline.{damage} Run `harness image fetch --image {name}` without --offline, or copy the "
+        "image here from another host and add --mirror file:///…."
+    )
+
+
+def open_local(local: LocalImage, algorithm: Algorithm) -> CloudImage:
+    """Return the image at a local path; raises BadInputError where there is none."""
+    path = local.path
+    try:
+        problem = _problem_of_path(path)
+        if problem is None and (why := why_unusable(path)) is not None:
+            problem = f"The file {why}."
+        if problem is not None:
+            raise BadInputError(problem, source=str(path))
+        header = read_header(path)
+        digest = digest_file(path, algorithm)
+    except OSError as error:
+        raise BadInputError(
+            f"The file cannot be read ({error.strerror}).", source=str(path)
+        ) from error
+    return CloudImage(
+        name=local.name,
+        digest=str(digest),
+        disk=path.absolute(),
+        virtual_bytes=0 if header is None else header.virtual_bytes,
+    )
+
+
+def _problem_of_path(path: Path) -> str | None:
+    if path.is_dir():
+        return "This is a folder; give the path of the image file in it."
+    if not path.exists():
+        return "This file does not exist."
+    return None if path.is_file() else "This is not a regular file but a device, pipe or socket."

@@ -1,0 +1,1 @@
+"""Formats of disks and archives, parsed and written."""

@@ -1,0 +1,71 @@
+"""GRUB's menu: the kernels that it boots, and their command lines."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ENTRY = re.compile(
+    r"^\s*(menuentry|submenu)\s.*?(?:--id|\$menuentry_id_option)\s+'([^']+)'.*\{\s*$"
+)
+_LINUX = re.compile(r"^\s*linux(?:efi|16)?\s+(\S*/vmlinuz-(\S+))(.*)$")
+_RECOVERY = re.compile(r"\b(single|recovery)\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MenuEntry:
+    """An entry that boots a kernel; `path` is its path in the menu, as grub-reboot takes it.
+
+    `command_line` is the kernel's, with GRUB's own first word.
+    """
+
+    kernel: str
+    path: str
+    command_line: tuple[str, ...]
+
+
+def read_menu(configuration: str) -> Mapping[str, MenuEntry]:
+    """Return the menu's entries by kernel, in the menu's order; of several, the first one.
+
+    Entries for recovery are left out. Variables of the menu in a command line (Ubuntu's
+    `$vt_handoff`) count as empty: only a graphical menu sets them.
+    """
+    entries: dict[str, MenuEntry] = {}
+    path: list[str] = []
+    depths: list[int] = []
+    depth = 0
+    for line in configuration.splitlines():
+        entry = _ENTRY.match(line)
+        if entry is not None:
+            path.append(entry[2])
+            depths.append(depth)
+        linux = _LINUX.match(line)
+        if linux is not None and path and not _RECOVERY.search(linux[3]):
+            file, kernel, words = linux.groups()
+            # The entry outside the submenus boots the newest; grub-reboot takes either.
+            entries.setdefault(
+                kernel,
+                MenuEntry(
+                    kernel=kernel,
+                    path=">".join(path),
+                    command_line=(f"BOOT_IMAGE={file}", *_words(words)),
+                ),
+            )
+        depth += line.count("{") - line.count("}")
+        while depths and depth <= depths[-1]:
+            path.pop()
+            depths.pop()
+    return entries
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    return tuple(word for word in words if not word.startswith("$"))

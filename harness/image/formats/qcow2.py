@@ -1,0 +1,135 @@
+"""Reads and changes the header of a qcow2 (QEMU, docs/interop/qcow2.txt)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.provisioning.command import Runner
+
+MAGIC = b"QFI\xfb"
+_HEADER = struct.Struct(">4sIQIIQIIQ")
+#: The part with the position of the backing file's name.
+_BEGINNING = struct.Struct(">4sIQIIQ")
+_VERSIONS = (2, 3)
+_FEATURES = struct.Struct(">Q")
+_FEATURES_AT = 72
+_EXTERNAL_DATA = 1 << 2
+_ENTRY_BYTES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qcow2Header:
+    """The fields of a header that decide whether and how a disk can be used."""
+
+    version: int
+    virtual_bytes: int
+    has_backing_file: bool
+    has_data_file: bool
+    is_encrypted: bool
+    table_end: int
+
+
+def is_qcow2(path: Path) -> bool:
+    with path.open("rb") as source:
+        return source.read(len(MAGIC)) == MAGIC
+
+
+def read_header(path: Path) -> Qcow2Header | None:
+    """Return the header, or None where the file is not a qcow2."""
+    with path.open("rb") as source:
+        start = source.read(_FEATURES_AT + _FEATURES.size)
+    if len(start) < _HEADER.size or not start.startswith(MAGIC):
+        return None
+    _, version, backing_at, _, _, size, method, tables, table_at = _HEADER.unpack_from(start)
+    # Version 2 has no field for features.
+    features = (
+        _FEATURES.unpack_from(start, _FEATURES_AT)[0]
+        if version >= 3 and len(start) >= _FEATURES_AT + _FEATURES.size
+        else 0
+    )
+    return Qcow2Header(
+        version=version,
+        virtual_bytes=size,
+        has_backing_file=backing_at != 0,
+        has_data_file=bool(features & _EXTERNAL_DATA),
+        is_encrypted=method != 0,
+        table_end=table_at + tables * _ENTRY_BYTES,
+    )
+
+
+def why_unusable(path: Path) -> str | None:
+    """Return why a disk from another host can't or must not be used, or None.
+
+    QEMU would open any file of this host that the header names as its backing or data file.
+    """
+    size = path.stat().st_size
+    header = read_header(path)
+    if header is None:
+        return (
+            "is not a qcow2 image; convert it with `qemu-img convert -O qcow2`"
+            if size
+            else "is empty"
+        )
+    problems = (
+        (header.version not in _VERSIONS, f"is a qcow2 of version {header.version}, not 2 or 3"),
+        (header.has_backing_file, "has a backing file, so it is only a part of an image"),
+        (header.has_data_file, "has an external data file, so it is only a part of an image"),
+        (header.is_encrypted, "is encrypted; decrypt it with `qemu-img convert`"),
+        (header.virtual_bytes == 0, "contains a disk of 0 bytes"),
+        (header.table_end > size, f"ends after {size} bytes, so it is truncated"),
+    )
+    return next((problem for applies, problem in problems if applies), None)
+
+
+def flatten(disk: Path, to: Path, *, runner: Runner, timeout_s: float) -> None:
+    """Write a qcow2 without a backing file; raises HarnessError with the output of qemu-img."""
+    result = runner.run(
+        ["qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", str(disk), str(to)],
+        timeout_s=timeout_s,
+    )
+    if not result.ok:
+        raise HarnessError(f"Could not write the disk '{disk}' to '{to}'.\n{result.render()}")
+
+
+def backing_name(path: Path) -> str | None:
+    """Return the name of a qcow2's backing file, or None."""
+    with path.open("rb") as source:
+        start = source.read(_BEGINNING.size)
+        if len(start) < _BEGINNING.size or not start.startswith(MAGIC):
+            return None
+        _, _, at, length, _, _ = _BEGINNING.unpack(start)
+        if not at:
+            return None
+        source.seek(at)
+        return source.read(length).decode()
+
+
+def with_backing_name(path: Path, name: str) -> bytes:
+    """Return the first cluster of a qcow2 with its backing file renamed to `name`; writes nothing.
+
+    The name is in the first cluster after the header's extensions, and zeros follow it. Raises
+    HarnessError where a longer name does not fit there.
+    """
+    with path.open("rb") as source:
+        start = source.read(_BEGINNING.size)
+        magic, version, at, length, bits, size = _BEGINNING.unpack(start)
+        source.seek(0)
+        cluster = bytearray(source.read(1 << bits))
+    new = name.encode()
+    end = at + len(new)
+    if end > len(cluster) or any(cluster[at + length : end]):
+        raise HarnessError(
+            f"The disk '{path}' has no space in its header for the backing file's name '{name}'; "
+            f"rewrite it by `qemu-img convert -O qcow2 -B '{backing_name(path)}' -F qcow2`."
+        )
+    cluster[at : at + length] = bytes(length)
+    cluster[at:end] = new
+    _BEGINNING.pack_into(cluster, 0, magic, version, at, len(new), bits, size)
+    return bytes(cluster)

@@ -1,0 +1,64 @@
+"""Selects the kernel that a running machine's boot loader boots, once or from now on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.image.formats.boot_menu import read_menu
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.image.formats.boot_menu import MenuEntry
+    from harness.machine.channels.guest import Guest
+
+CONFIGURATION = "/boot/grub/grub.cfg"
+#: Read after /etc/default/grub by Debian's and Ubuntu's grub-mkconfig; the last one counts.
+DROP_IN = "/etc/default/grub.d/zz-harness.cfg"
+_SAVED = "GRUB_DEFAULT=saved\n"
+#: It examines every disk and kernel, by some hundred small programs.
+_MKCONFIG_S = 600.0
+
+
+def menu_of(guest: Guest) -> Mapping[str, MenuEntry]:
+    """Return the entries of a machine's boot menu by kernel; raises HarnessError without a menu."""
+    configuration = guest.read_text(CONFIGURATION)
+    if configuration is None:
+        raise HarnessError(
+            f"Machine '{guest.name}' has no '{CONFIGURATION}', so that no kernel can be selected; its "
+            "image has another boot loader than GRUB."
+        )
+    return read_menu(configuration)
+
+
+def boot_once(guest: Guest, kernel: str) -> None:
+    """Boot another kernel at the next boot, and only then.
+
+    Raises HarnessError that lists the kernels which the menu has.
+    """
+    guest.output_of("grub-reboot", _entry(guest, kernel).path)
+
+
+def boot_always(guest: Guest, kernel: str) -> None:
+    """Boot this kernel from now on, until another one is selected.
+
+    A menu reads its default from the environment block only with `GRUB_DEFAULT=saved`, so this sets
+    that and generates the menu again. Raises HarnessError that lists
+    the kernels which the menu has.
+    """
+    _entry(guest, kernel)
+    guest.write_text(DROP_IN, _SAVED)
+    guest.output_of("grub-mkconfig", "-o", CONFIGURATION, timeout_s=_MKCONFIG_S)
+    # Its entries may have other names now, if another program had generated it before.
+    guest.output_of("grub-set-default", _entry(guest, kernel).path)
+
+
+def _entry(guest: Guest, kernel: str) -> MenuEntry:
+    entries = menu_of(guest)
+    if kernel not in entries:
+        raise HarnessError(
+            f"The boot menu of machine '{guest.name}' has no kernel '{kernel}'; it has "
+            f"{', '.join(sorted(entries)) or 'none'}."
+        )
+    return entries[kernel]

@@ -1,0 +1,230 @@
+"""Boots a distribution's own image, and brings the guest agent into it by cloud-init."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import UserData, render_seed
+from harness.errors import BadInputError
+from harness.image import FirmwareType
+from harness.lab.saved_states import SavedState
+from harness.machine.description.spec import DirectKernel, Firmware, Flash
+from harness.machine.uefi_firmware import find_uefi_firmware
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.cloudinit import SeedFiles, SshAccess
+    from harness.image import CloudImage, CloudImageKernel
+    from harness.lab.machine import LabMachine
+
+#: Size (GiB) to which cloud-init grows the image.
+DISK_GIB = 10
+MEMORY_MIB = 1024
+_SLOTS = 4
+#: Boot loader, first boot and all of a distribution's cloud-init.
+_FIRST_BOOT_KVM_S = 90.0
+_VARIABLES = "uefi-variables.fd"
+
+#: The same files in built images, below the catalogue.
+_AGENT_TREE = Path("debian-12/root")
+_LOADER = Path("usr/lib/harness/agent-loader")
+_UNIT = Path("etc/systemd/system/harness-agent.service")
+#: By this link systemd starts the agent as soon as the port exists.
+_WANTS = "/etc/systemd/system/dev-virtio\\x2dports-harness.agent.device.wants"
+#: The files that the seed creates in the guest.
+AGENT_FILES = (f"/{_LOADER}", f"/{_UNIT}", f"{_WANTS}/{_UNIT.name}")
+
+_PUT = 'mkdir -p -- "${1%/*}" && printf %s "$2" | base64 -d >"$1.part" && chmod "$3" "$1.part" && mv -- "$1.part" "$1"'
+#: Without a serial console on the kernel's command line, the journal and a login go there.
+_CONSOLE = (
+    "grep -q 'console=ttyS0' /proc/cmdline && exit 0; "
+    "mkdir -p /run/systemd/journald.conf.d && "
+    "printf '[Journal]\\nForwardToConsole=yes\\nTTYPath=/dev/ttyS0\\n' "
+    ">/run/systemd/journald.conf.d/harness.conf && "
+    "systemctl restart systemd-journald.service && "
+    "systemctl start --no-block serial-getty@ttyS0.service"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudImageBoot:
+    """How a cloud image is booted.
+
+    By `firmware` (None for the type that the image's entry names) and its own boot loader; or by
+    `kernel` alone, with the command line of the boot loader and `append`. The disk is enlarged to
+    `disk_gib`.
+    """
+
+    firmware: FirmwareType | None = None
+    kernel: CloudImageKernel | None = None
+    append: tuple[str, ...] = ()
+    disk_gib: int = DISK_GIB
+    memory_mib: int = MEMORY_MIB
+
+    def __post_init__(self) -> None:
+        if self.append and self.kernel is None:
+            raise BadInputError(
+                f"{list(self.append)} can't be added to a command line that the boot loader "
+                "chooses; name a 'kernel' of `lab.cloud_image_kernels` too.",
+                source="CloudImageBoot",
+                key="append",
+            )
+
+    def of(self, image: CloudImage) -> CloudImageBoot:
+        """Return the same with the firmware type of `image`, where none is named."""
+        return replace(self, firmware=self.firmware or image.firmware)
+
+    def size_gib(self, image: CloudImage) -> int | None:
+        """Return the size of the overlay, or None for the size of the image.
+
+        A smaller one would truncate the image's last partition.
+        """
+        return self.disk_gib if image.virtual_bytes < self.disk_gib << 30 else None
+
+    @property
+    def needs_variables(self) -> bool:
+        """Return whether firmware keeps variables in the machine's folder."""
+        return self.kernel is None and self.firmware is FirmwareType.UEFI
+
+    def to_kernel(self, folder: Path) -> DirectKernel | Firmware:
+        """Return what starts the machine; its firmware keeps its variables in `folder`."""
+        if self.kernel is not None:
+            return DirectKernel(
+                version=self.kernel.version,
+                vmlinuz=self.kernel.vmlinuz,
+                initrd=self.kernel.initrd,
+                append=(*self.kernel.command_line, *self.append),
+                is_verbatim=True,
+            )
+        if not self.needs_variables:
+            return Firmware()
+        return Firmware(flash=Flash(code=find_uefi_firmware().code, variables=folder / _VARIABLES))
+
+    def prepare(self, folder: Path) -> None:
+        """Make what `to_kernel` names in the machine's folder.
+
+        Raises RequirementError where the host has no UEFI firmware for it.
+        """
+        if self.needs_variables:
+            shutil.copyfile(find_uefi_firmware().variables, folder / _VARIABLES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudImageSource:
+    """A cloud image that its own boot loader boots; saved once its cloud-init has finished.
+
+    Before that it has no agent, which cloud-init brings. `images` is the catalogue.
+    """
+
+    image: CloudImage
+    boot: CloudImageBoot
+    images: Path
+
+    @property
+    def name(self) -> str:
+        return self.image.name
+
+    @property
+    def disk(self) -> Path:
+        return self.image.disk
+
+    @property
+    def disk_gib(self) -> int | None:
+        return self.boot.size_gib(self.image)
+
+    def parts(self) -> Mapping[str, object]:
+        kernel = self.boot.kernel
+        return {
+            "cloud_image": self.image.digest,
+            # A local image may have moved; overlays name their backing file by its path.
+            "disk": str(self.image.disk.resolve()),
+            "disk_gib": self.boot.disk_gib,
+            "firmware": None if self.boot.firmware is None else self.boot.firmware.value,
+            "uefi_code": _code_digest() if self.boot.needs_variables else None,
+            "kernel": None if kernel is None else kernel.version,
+            "seed": hashlib.sha256(repr(self.first_seed).encode()).hexdigest(),
+        }
+
+    def disk_sha256(self) -> str:
+        return self.image.digest
+
+    @property
+    def kernel_append(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def first_seed(self) -> SeedFiles:
+        # Without keys: every clone would have those of the template.
+        return cloud_image_seed("clone", instance_id="clone", images=self.images)
+
+    def kernel(self, folder: Path) -> DirectKernel | Firmware:
+        return self.boot.to_kernel(folder)
+
+    def prepare(self, folder: Path) -> None:
+        self.boot.prepare(folder)
+
+    def wait_until_booted(self, machine: LabMachine) -> None:
+        machine.guest.wait_for_cloud_init_result(machine.deadline(_FIRST_BOOT_KVM_S))
+
+
+def cloud_image_booted(
+    image: CloudImage, *, images: Path, boot: CloudImageBoot | None = None
+) -> SavedState:
+    """Return the saved state of a cloud image whose cloud-init has finished; `images` is the catalogue."""
+    boot = (boot or CloudImageBoot()).of(image)
+    return SavedState(
+        name=f"{image.name}-cloud-image-booted",
+        origin=CloudImageSource(image=image, boot=boot, images=images),
+        memory_mib=boot.memory_mib,
+        slots=_SLOTS,
+    )
+
+
+def _code_digest() -> str:
+    return hashlib.sha256(find_uefi_firmware().code.read_bytes()).hexdigest()
+
+
+def cloud_image_seed(
+    hostname: str, *, instance_id: str, images: Path, access: SshAccess | None = None
+) -> SeedFiles:
+    """Return a seed that installs the guest agent, and a serial console where there is none.
+
+    Both use `bootcmd`, which runs before cloud-init writes files, so that the agent can report later
+    errors. `images` is the catalogue, which has the agent's loader.
+    """
+    return render_seed(
+        UserData(hostname=hostname, access=access, early=agent_commands(images)),
+        instance_id=instance_id,
+    )
+
+
+def agent_commands(images: Path) -> tuple[tuple[str, ...], ...]:
+    """Return the commands that install and start the agent, from the catalogue `images`."""
+    tree = images / _AGENT_TREE
+    try:
+        loader, unit = (tree / _LOADER).read_bytes(), (tree / _UNIT).read_bytes()
+    except OSError as error:
+        raise BadInputError(
+            f"The guest agent's loader cannot be read ({error.strerror}); use the folder "
+            "'images' of a checkout.",
+            source=str(error.filename),
+        ) from error
+    return (
+        ("sh", "-c", _CONSOLE),
+        _put(f"/{_LOADER}", loader, mode="0755"),
+        _put(f"/{_UNIT}", unit, mode="0644"),
+        ("mkdir", "-p", _WANTS),
+        ("ln", "-sf", f"../{_UNIT.name}", f"{_WANTS}/{_UNIT.name}"),
+        ("systemctl", "daemon-reload"),
+        ("systemctl", "start", "--no-block", _UNIT.name),
+    )
+
+
+def _put(path: str, content: bytes, *, mode: str) -> tuple[str, ...]:
+    return ("sh", "-c", _PUT, "put", path, base64.b64encode(content).decode(), mode)

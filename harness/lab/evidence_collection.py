@@ -1,0 +1,94 @@
+"""Gathers evidence of a lab's machine while it runs, or keeps what it left."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.evidence import TRACE_SUFFIX, Evidence
+from harness.evidence.collect import NOT_COLLECTED, collect_guest, keep_host_files
+from harness.evidence.request import guest_request
+from harness.gpu.trace_file import render_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.lab.machine import LabMachine
+
+#: The suffixes of the logs of QEMU, libvirt and the guest in a machine's folder.
+_LOGS = {".txt", ".log", ".xml"}
+
+
+def collect(
+    machine: LabMachine, folder: Path, *, kernels: Sequence[str] | None = None
+) -> Evidence:
+    """Gather evidence into `folder`, the host's side also where the guest does not answer.
+
+    `kernels` are the versions whose modules are examined; where it is None the guest lists them.
+    """
+    try:
+        if kernels is None:
+            kernels = machine.guest.output_of("ls", "/lib/modules").split()
+        return collect_guest(machine.agent, guest_request(kernels), folder)
+    finally:
+        save_host_evidence(machine, folder)
+
+
+def collect_available(machine: LabMachine, *, kernels: Sequence[str] | None = None) -> Evidence:
+    """Gather what is available of a machine that may not answer, into a folder of its own.
+
+    Where the guest does not answer, `not-collected.txt` has the error.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="evidence-", dir=machine.folder))
+    try:
+        return collect(machine, folder, kernels=kernels)
+    except HarnessError as error:
+        (folder / NOT_COLLECTED).write_text(f"{error}\n")
+        return Evidence(folder)
+
+
+def try_save_host_evidence(machine: LabMachine, folder: Path) -> Path | None:
+    """Keep what is left of a machine that did not start, and return `folder`.
+
+    Where nothing is left, or nothing can be written, it returns None, so that the first error stays.
+    """
+    try:
+        if machine.has_vm:
+            save_host_evidence(machine, folder)
+            return folder
+        logs = {each.name: each for each in machine.folder.iterdir() if each.suffix in _LOGS}
+        if not logs:
+            return None
+        keep_host_files(folder, logs, {})
+    except (HarnessError, OSError):
+        return None
+    return folder
+
+
+def save_host_evidence(machine: LabMachine, folder: Path) -> None:
+    """Copy the host's side of a machine into `folder`; the machine may have ended."""
+    vm = machine.vm
+    keep_host_files(
+        folder,
+        vm.logs,
+        {
+            "qmp-events.json": json.dumps(
+                [
+                    {"name": event.name, "at_s": event.at_s, "data": dict(event.data)}
+                    for event in vm.events
+                ],
+                indent=2,
+            ),
+            **{
+                name: text
+                for device_id, trace in machine.gpu_traces().items()
+                for name, text in (
+                    (f"{device_id}-trace.txt", trace.render()),
+                    (f"{device_id}{TRACE_SUFFIX}", render_trace(trace)),
+                )
+            },
+        },
+    )

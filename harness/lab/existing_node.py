@@ -1,0 +1,43 @@
+"""An existing node: reached, inspected, and left unchanged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.evidence.collect import collect_guest, keep_host_files
+from harness.evidence.request import node_request
+from harness.machine.existing_node import NodeRunner
+from harness.provisioning.command import CommandError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.evidence import Evidence
+    from harness.machine.existing_node import NodeAddress
+    from harness.provisioning.command import Runner
+
+_ANSWER_S = 30.0
+
+
+class ExistingNode:
+    """An existing node, which is only read."""
+
+    def __init__(self, address: NodeAddress, runner: Runner | None = None) -> None:
+        self.name = address.name
+        self._runner = NodeRunner(address, runner)
+
+    def collect(self, folder: Path) -> Evidence:
+        """Gather evidence of the node into the new `folder`.
+
+        Raises HarnessError where it can't be reached, or does not answer completely.
+        """
+        try:
+            kernel = self._runner.run(["uname", "-r"], timeout_s=_ANSWER_S).check(
+                "Asking the node"
+            )
+        except CommandError as error:
+            raise HarnessError(str(error)) from error
+        evidence = collect_guest(self._runner, node_request([kernel.stdout.strip()]), folder)
+        keep_host_files(folder, files={}, texts={})
+        return evidence

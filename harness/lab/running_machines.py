@@ -1,0 +1,115 @@
+"""Creates a lab's machines, and can end all of them at once."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.lab.evidence_collection import try_save_host_evidence
+from harness.lab.machine import LabMachine
+from harness.lab.machine_request import create_files, finish_spec
+from harness.lease import make_private_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from harness.image.store import ImageStore
+    from harness.lab.machine import MachineServices
+    from harness.lab.machine_request import MachineRequest, Platform
+
+#: More than a complete driver build writes.
+_OVERLAY_MIB = 1024
+
+
+class Machines:
+    """Creates the machines of a lab, each in a folder of its own below `folder`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        services: MachineServices,
+        *,
+        platform: Callable[[], Platform],
+        images: ImageStore,
+        evidence_folder: Path,
+    ) -> None:
+        self._folder = folder
+        self._services = services
+        self._platform = platform
+        self._images = images
+        self._evidence_folder = evidence_folder
+        self._running: set[LabMachine] = set()
+        self._is_stopping = False
+
+    @contextlib.contextmanager
+    def created(self, request: MachineRequest) -> Iterator[LabMachine]:
+        """Create a machine and its files, to be started by `running` or within `registered`.
+
+        Its folder is removed with the context.
+        """
+        self._require_space()
+        folder = self._folder / f"{request.name}-{secrets.token_hex(3)}"
+        spec = finish_spec(request, self._platform(), folder)
+        make_private_folder(folder)
+        try:
+            create_files(request, folder, self._images)
+            yield LabMachine(request, spec, folder, self._services)
+        finally:
+            # An overlay holds hundreds of megabytes, and a run may boot many nodes.
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def registered(self, machine: LabMachine) -> Iterator[None]:
+        """Register a machine before it starts, so that `kill_all` can end it."""
+        self._running.add(machine)
+        try:
+            if self._is_stopping:
+                raise HarnessError(
+                    f"Machine '{machine.name}' is not started: the run is being ended."
+                )
+            yield
+        finally:
+            self._running.discard(machine)
+
+    @contextlib.contextmanager
+    def running(
+        self, machine: LabMachine, whole: contextlib.AbstractContextManager[object]
+    ) -> Iterator[None]:
+        """Start a machine by entering `whole`, itself or the node it belongs to; end it afterwards.
+
+        If it does not start, the host's evidence is kept, and the error says where.
+        """
+        with self.registered(machine), contextlib.ExitStack() as started:
+            try:
+                started.enter_context(whole)
+            except (BadInputError, RequirementError):
+                raise
+            except HarnessError as error:
+                if error.evidence is None and not self._is_stopping:
+                    kept = self._evidence_folder / "starts" / machine.folder.name
+                    error.evidence = try_save_host_evidence(machine, kept)
+                raise
+            yield
+
+    def stop_reason(self) -> str | None:
+        """Return a reason once `kill_all` was called, else None."""
+        return "The run is being ended." if self._is_stopping else None
+
+    def kill_all(self) -> None:
+        """End every machine at once, from any thread; threads that wait for one get an error."""
+        self._is_stopping = True
+        for machine in list(self._running):
+            machine.kill()
+
+    def _require_space(self) -> None:
+        """Raise RequirementError where an overlay would run out of disk space."""
+        free_mib = shutil.disk_usage(self._folder).free >> 20
+        if free_mib < _OVERLAY_MIB:
+            raise RequirementError(
+                f"A node's overlay may need {_OVERLAY_MIB} MiB, but '{self._folder}' has only "
+                f"{free_mib} MiB left; free some, or set XDG_CACHE_HOME to a larger disk."
+            )

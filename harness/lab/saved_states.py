@@ -1,0 +1,238 @@
+"""Saved states from which tests start machines, each made from its parent."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from harness.artifact_cache import DISK
+from harness.cloudinit import UserData, render_seed
+from harness.errors import HarnessError
+from harness.image.manifest import IMAGE_FORMAT
+from harness.lab.machine import START_CLOUD_INIT
+from harness.lab.machine_request import BootSource, MachineRequest
+from harness.machine.description.spec import DirectKernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from harness.cloudinit import SeedFiles
+    from harness.image import Image, Kernel
+    from harness.lab.machine import LabMachine
+    from harness.machine import VmDriver
+    from harness.machine.checkpoint.store import Checkpoint
+    from harness.machine.description.spec import MachineSpec
+
+#: Seconds under KVM to boot the machine of a checkpoint.
+_BOOT_KVM_S = 30.0
+
+#: Slots that every machine has, so that one checkpoint serves nodes with few GPUs and with none.
+#: Each more costs every clone some three milliseconds.
+_SLOTS = 4
+_MEMORY_MIB = 1536
+
+#: Stops the boot before cloud-init: `cloud-init.target` depends on the target that is not started.
+#: Units that do not depend on cloud-init are started already.
+_STOP_BEFORE_CLOUD_INIT = ("systemd.unit=basic.target", "systemd.wants=containerd.service")
+
+#: The units that a machine has started before its state is saved.
+UNITS_BEFORE_CLOUD_INIT = ("basic.target", "containerd.service")
+
+
+class SavedStateSource(BootSource, Protocol):
+    """A boot source of which the first machine of a saved state is booted."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def first_seed(self) -> SeedFiles | None:
+        """Return the seed with which the first machine boots."""
+
+    def parts(self) -> Mapping[str, object]:
+        """Return what the saved state depends on beside the command line."""
+
+    def disk_sha256(self) -> str: ...
+
+    def wait_until_booted(self, machine: LabMachine) -> None:
+        """Wait until the first machine is in the state that is saved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltImageSource:
+    """A built image and one of its kernels; the boot stops before cloud-init where it `is_held`."""
+
+    image: Image
+    kernel_image: Kernel
+    is_held: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.image.name
+
+    @property
+    def disk(self) -> Path:
+        return self.image.disk
+
+    @property
+    def disk_gib(self) -> None:
+        return None
+
+    @property
+    def kernel_append(self) -> tuple[str, ...]:
+        return _STOP_BEFORE_CLOUD_INIT if self.is_held else ()
+
+    @property
+    def first_seed(self) -> None:
+        return None
+
+    def kernel(self, folder: Path) -> DirectKernel:
+        del folder
+        kernel = self.kernel_image
+        return DirectKernel(version=kernel.version, vmlinuz=kernel.vmlinuz, initrd=kernel.initrd)
+
+    def prepare(self, folder: Path) -> None:
+        """Create nothing: built images boot by their kernel."""
+
+    def parts(self) -> Mapping[str, object]:
+        return {"image": self.image.key, "kernel": self.kernel_image.version}
+
+    def disk_sha256(self) -> str:
+        # An image that was built again under its key has other blocks for an overlay.
+        return IMAGE_FORMAT.read(self.image.folder).files[DISK].sha256
+
+    def wait_until_booted(self, machine: LabMachine) -> None:
+        for unit in UNITS_BEFORE_CLOUD_INIT:
+            machine.agent.wait_for_unit(unit, machine.deadline(_BOOT_KVM_S))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedState:
+    """A state of a machine, which is stored in a checkpoint on first use.
+
+    A saved state without a parent is its origin: a built image booted up to the point just before
+    cloud-init, or a cloud image just after. Any other one is its parent after `make` has run on it.
+    `parts` name all that the result depends on in addition to the parent: when one of them changes,
+    the checkpoint is made again.
+    """
+
+    name: str
+    origin: SavedStateSource
+    memory_mib: int = _MEMORY_MIB
+    slots: int = _SLOTS
+    parent: SavedState | None = None
+    make: Callable[[LabMachine], None] | None = field(default=None, compare=False)
+    parts: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def derive(
+        self,
+        name: str,
+        make: Callable[[LabMachine], None],
+        parts: Mapping[str, str] | None = None,
+    ) -> SavedState:
+        """Return the saved state that `make` brings this one to.
+
+        Without `parts`, the source of the whole module that defines `make` counts, since `make` may
+        call other functions of it. Raises HarnessError where there is no source.
+        """
+        return replace(
+            self,
+            name=name,
+            parent=self,
+            make=make,
+            parts=source_parts(make) if parts is None else parts,
+        )
+
+    def machine(self, name: str, checkpoint: Checkpoint | None) -> MachineRequest:
+        """Return the request for a machine that continues from this state's `checkpoint`.
+
+        Without one it boots the origin.
+        """
+        return MachineRequest(
+            name=name,
+            source=self.origin,
+            memory_mib=self.memory_mib,
+            slots=self.slots,
+            checkpoint=checkpoint,
+        )
+
+
+def booted(
+    image: Image,
+    kernel: Kernel | None = None,
+    *,
+    memory_mib: int = _MEMORY_MIB,
+    slots: int = _SLOTS,
+) -> SavedState:
+    """Return the saved state of an image booted up to the point just before cloud-init."""
+    return SavedState(
+        name=f"{image.name}-booted",
+        origin=BuiltImageSource(image=image, kernel_image=kernel or image.newest_kernel),
+        memory_mib=memory_mib,
+        slots=max(slots, _SLOTS),
+    )
+
+
+def booting_node(
+    name: str,
+    image: Image,
+    kernel: Kernel | None = None,
+    *,
+    memory_mib: int = _MEMORY_MIB,
+    slots: int = _SLOTS,
+) -> MachineRequest:
+    """Return the request for a machine that boots a built image and runs cloud-init."""
+    return MachineRequest(
+        name=name,
+        source=BuiltImageSource(
+            image=image, kernel_image=kernel or image.newest_kernel, is_held=False
+        ),
+        memory_mib=memory_mib,
+        slots=max(slots, _SLOTS),
+    )
+
+
+def cloud_init_done(saved_state: SavedState) -> SavedState:
+    """Return the saved state in which cloud-init has run, with a seed that only names the machine."""
+    seed = render_seed(UserData(hostname="clone"), instance_id="clone")
+
+    def make(machine: LabMachine) -> None:
+        machine.run_cloud_init(seed)
+
+    return saved_state.derive(
+        f"{saved_state.origin.name}-cloud-init-done",
+        make,
+        {
+            "seed": hashlib.sha256(repr(seed).encode()).hexdigest(),
+            "start_cloud_init": START_CLOUD_INIT,
+        },
+    )
+
+
+def key_parts(
+    saved_state: SavedState, spec: MachineSpec, driver: VmDriver
+) -> Mapping[str, object]:
+    """Return all that the bytes of a saved state's checkpoint depend on, except its parent's key.
+
+    The VM driver's parts contain no paths: the image's key identifies the files.
+    """
+    return {
+        **driver.state_parts(spec),
+        **saved_state.origin.parts(),
+        **saved_state.parts,
+    }
+
+
+def source_parts(make: Callable[[LabMachine], None]) -> Mapping[str, str]:
+    """Return the name of a function and the digest of its module's source."""
+    try:
+        source = Path(inspect.getfile(make)).read_bytes()
+    except (OSError, TypeError) as error:
+        raise HarnessError(
+            f"The function {make!r} of a saved state has no source file ({error}), so that changes of it "
+            "would not be detected; name what its result depends on by `parts`."
+        ) from error
+    return {"make": make.__qualname__, "module_sha256": hashlib.sha256(source).hexdigest()}

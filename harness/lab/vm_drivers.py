@@ -1,0 +1,68 @@
+"""Opens and checks the VM driver of a run."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from harness.errors import RequirementError
+from harness.machine.libvirt import requirement_checks
+from harness.machine.libvirt.driver import LibvirtDriver
+from harness.machine.qemu.driver import QemuDriver
+from harness.machine.requirement_check import RequirementCheck
+from harness.settings import MachineDriver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.machine import VmDriver
+    from harness.machine.description.spec import Accelerator
+    from harness.settings import Settings
+
+
+_NO_MACHINES = "An existing node is tested as it is, and no machine is started for it."
+_NO_MACHINES_REMEDY = (
+    "Use --machine-driver=qemu or libvirt for tests that boot machines; `harness node` "
+    "tests an existing node."
+)
+
+
+@contextlib.contextmanager
+def open_driver(settings: Settings, report: Callable[[str], None]) -> Iterator[VmDriver]:
+    """Open the VM driver that the settings name, for as long as the context lasts.
+
+    `report` is called with what is started for it. Raises RequirementError where the host can't run
+    it.
+    """
+    match settings.machine_driver:
+        case MachineDriver.QEMU:
+            yield QemuDriver(settings.qemu, cache=settings.cache)
+        case MachineDriver.LIBVIRT:
+            with LibvirtDriver.open(
+                settings.machine_uri,
+                qemu=settings.qemu,
+                cache=settings.cache,
+                report=report,
+                remote_folder=settings.machine_storage,
+            ) as driver:
+                yield driver
+        case MachineDriver.NODE:
+            raise RequirementError(f"{_NO_MACHINES} {_NO_MACHINES_REMEDY}")
+
+
+def examine_driver(settings: Settings, accelerator: Accelerator | None) -> list[RequirementCheck]:
+    """Check what the VM driver needs of its host in addition to what every machine needs."""
+    if settings.machine_driver is MachineDriver.LIBVIRT:
+        return requirement_checks.examine(
+            settings.machine_uri, qemu=settings.qemu, accelerator=accelerator
+        )
+    if settings.machine_driver is MachineDriver.NODE:
+        return [
+            RequirementCheck(
+                requirement="machines",
+                is_met=False,
+                found=_NO_MACHINES,
+                remedy=_NO_MACHINES_REMEDY,
+            )
+        ]
+    return []

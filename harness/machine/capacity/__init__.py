@@ -1,0 +1,1 @@
+"""Memory, cores and ports of the host, shared by all test runs of one user."""

@@ -1,0 +1,351 @@
+"""Reserves memory, cores and ports of this host for the machines of all test runs of one user.
+
+A machine for which there is not enough capacity waits, and reports who holds it, instead of driving
+the host into swap. `reservations` stores the reservations; this module decides when one is granted.
+
+**Memory** has two rules, and both must hold. All reservations together stay within the host's memory
+less a reserve. And the kernel's MemAvailable, which counts all other use of the host, must cover the
+demand *and* the part of earlier reservations that has not been touched yet: memory that was reserved
+a moment ago still looks free. How much of a reservation has been touched is known once
+`Reservation.used_by` names its process (resident memory without files); until then it counts as
+untouched. Memory that several processes map, such as a template's in tmpfs, counts for each.
+
+**Cores** are overcommitted, since a guest's CPU is idle most of the time. **Ports** lie outside the
+kernel's range of ephemeral ports.
+
+**Order**: first come, first served, so that many small demands can't starve a large one. A process
+that already holds a reservation goes ahead of those that hold none, because it does not release what
+it holds while it waits. Two processes that both hold and wait may still wait for each other until
+their deadlines; one reservation for all machines of a test avoids that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError, RequirementError
+from harness.machine.capacity.reservations import (
+    Demand,
+    Entry,
+    ReservationFile,
+    host_folder,
+    ticket_of,
+)
+from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from harness.provisioning.wait import Deadline
+
+__all__ = [
+    "Broker",
+    "Demand",
+    "Entry",
+    "HostCapacity",
+    "Reservation",
+    "host_folder",
+    "is_bindable",
+]
+
+_PROC = Path("/proc")
+_RESERVE_SHARE = 10
+_LEAST_RESERVE_MIB = 1024
+_VCPUS_PER_CORE = 4
+_LEAST_VCPUS = 8
+#: The first that lies outside the kernel's range of ephemeral ports is used.
+_PORT_RANGES = (range(24000, 26000), range(61000, 63000), range(10000, 12000))
+
+_INTERVAL_S = 0.05
+_LONGEST_WHO = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostCapacity:
+    """What all reservations together may use of this host."""
+
+    memory_mib: int
+    cpus: int
+    ports: range
+
+    @classmethod
+    def from_proc(cls, proc: Path = _PROC, *, cores: int | None = None) -> HostCapacity:
+        """Read what the kernel reports; cgroup limits are ignored."""
+        total_mib = _field_mib(proc / "meminfo", "MemTotal")
+        reserve_mib = max(_LEAST_RESERVE_MIB, total_mib // _RESERVE_SHARE)
+        cores = cores or os.cpu_count() or 1
+        return cls(
+            memory_mib=max(0, total_mib - reserve_mib),
+            cpus=max(_LEAST_VCPUS, _VCPUS_PER_CORE * cores),
+            ports=_ports_beside(proc / "sys/net/ipv4/ip_local_port_range"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """Capacity of the host that is reserved until the context of `Broker.reserve` ends."""
+
+    demand: Demand
+    ports: tuple[int, ...]
+    _name_user: Callable[[int], None] = field(repr=False, compare=False)
+
+    def used_by(self, process: int) -> None:
+        """Name the process that uses the memory, so that memory it has touched is not counted twice.
+
+        Does nothing once the reservation has ended.
+        """
+        self._name_user(process)
+
+
+@dataclass(frozen=True)
+class _Shortage:
+    """Why a demand can't be met now; shortages of the same `key` are reported once."""
+
+    key: object
+    text: str
+
+
+def is_bindable(port: int) -> bool:
+    """Return whether nobody listens on the TCP port `port` of the loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class Broker:
+    """Reserves capacity of this host for any number of threads and processes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        capacity: HostCapacity | None = None,
+        proc: Path = _PROC,
+        is_free: Callable[[int], bool] = is_bindable,
+        process: int | None = None,
+    ) -> None:
+        self._reservations = ReservationFile(folder)
+        self._capacity = capacity
+        self._proc = proc
+        self._is_free = is_free
+        self._process = process
+
+    @property
+    def capacity(self) -> HostCapacity:
+        """Return what all reservations together may use."""
+        if self._capacity is None:
+            self._capacity = HostCapacity.from_proc(self._proc)
+        return self._capacity
+
+    @contextlib.contextmanager
+    def reserve(
+        self,
+        who: str,
+        demand: Demand,
+        *,
+        deadline: Deadline,
+        report: Callable[[str], None] = lambda _: None,
+        cancelled: Callable[[], str | None] = lambda: None,
+    ) -> Iterator[Reservation]:
+        """Reserve `demand`; while there is not enough capacity, wait and `report` who holds it.
+
+        Raises RequirementError at once where this host never has that capacity, and HarnessError at
+        the deadline or once `cancelled`, called before each attempt, returns a reason.
+        """
+        self._require_possible(demand)
+        entry = Entry(who=_plain(who), process=self._process or os.getpid(), demand=demand)
+        with self._reservations.enter(entry) as name:
+            granted = self._wait(name, entry, deadline, report, cancelled)
+
+            def name_user(process: int) -> None:
+                with self._reservations.open() as book, contextlib.suppress(FileNotFoundError):
+                    book.write(name, dataclasses.replace(granted, user=process))
+
+            yield Reservation(demand=demand, ports=granted.ports, _name_user=name_user)
+
+    def entries(self) -> list[Entry]:
+        """Return the granted and the waiting reservations, in order of arrival."""
+        with self._reservations.open() as book:
+            return [entry for _, entry in book.entries()]
+
+    def _require_possible(self, demand: Demand) -> None:
+        capacity = self.capacity
+        for asked, most, unit in (
+            (demand.memory_mib, capacity.memory_mib, "MiB of memory"),
+            (demand.cpus, capacity.cpus, "vCPUs"),
+            (demand.ports, len(capacity.ports), "ports"),
+        ):
+            if asked > most:
+                raise RequirementError(
+                    f"{asked} {unit} are requested, but this host has only {most} for all machines "
+                    "together; request less, or use a larger host."
+                )
+
+    def _wait(
+        self,
+        name: str,
+        entry: Entry,
+        deadline: Deadline,
+        report: Callable[[str], None],
+        cancelled: Callable[[], str | None],
+    ) -> Entry:
+        reported: set[object] = set()
+
+        def poll() -> Observation[Entry]:
+            if why := cancelled():
+                raise HarnessError(why)
+            with self._reservations.open() as book:
+                found = self._judge(name, book.entries())
+                if isinstance(found, Entry):
+                    book.write(name, found)
+                    return Observation(found, "granted")
+            if found.key not in reported:
+                reported.add(found.key)
+                report(f"'{entry.who}' waits for {entry.demand}: {found.text}.")
+            return Observation(None, found.text)
+
+        what = f"{entry.demand} of this host for '{entry.who}'"
+        try:
+            return wait_for(what, poll, deadline, interval_s=_INTERVAL_S)
+        except WaitTimeoutError as error:
+            raise HarnessError(
+                f"{error} End the machines that hold it, or run fewer workers (`-n 1`)."
+            ) from error
+
+    def _judge(self, name: str, entries: Sequence[tuple[str, Entry]]) -> Entry | _Shortage:
+        """Return the entry `name` as granted, or why it can't be."""
+        mine = next((entry for each, entry in entries if each == name), None)
+        if mine is None:
+            raise HarnessError(
+                f"The file '{self._reservations.folder / name}' was removed while its owner waited; do not "
+                "remove the broker's files."
+            )
+        held = [entry for _, entry in entries if entry.is_granted]
+        ahead = _ahead(name, entries)
+        available_mib = _field_mib(self._proc / "meminfo", "MemAvailable")
+        untouched_mib = sum(entry.demand.memory_mib for entry in held)
+        if mine.demand.memory_mib > available_mib - untouched_mib:
+            # Only now is it worth reading the memory use of each process.
+            untouched_mib = self._untouched_mib(held)
+        short = _shortages(mine.demand, held, self.capacity, available_mib, untouched_mib)
+        if ahead:
+            short["turn"] = f"{ahead[0]} came first"
+        ports: tuple[int, ...] = ()
+        if not short:
+            ports = self._free_ports(mine.demand.ports, held)
+            if len(ports) < mine.demand.ports:
+                first, last = self.capacity.ports[0], self.capacity.ports[-1]
+                short["ports"] = f"{len(ports)} of the ports {first} to {last} are free"
+        if short:
+            holders = ", ".join(map(str, held)) or "nobody"
+            text = f"{'; '.join(short.values())}; held by {holders}"
+            key = (tuple(short), tuple(map(str, held)), tuple(map(str, ahead[:1])))
+            return _Shortage(key, text)
+        return dataclasses.replace(mine, is_granted=True, ports=ports)
+
+    def _untouched_mib(self, held: Sequence[Entry]) -> int:
+        return sum(
+            max(0, entry.demand.memory_mib - _touched_mib(self._proc, entry.user))
+            for entry in held
+        )
+
+    def _free_ports(self, count: int, held: Sequence[Entry]) -> tuple[int, ...]:
+        """Return `count` ports, or fewer where there are no more.
+
+        The search starts at a random port: one that was just released may still be in use, and
+        another user's broker does not know of these reservations.
+        """
+        taken = {port for entry in held for port in entry.ports}
+        ports = self.capacity.ports
+        start = secrets.randbelow(len(ports)) if ports else 0
+        found: list[int] = []
+        for port in (*ports[start:], *ports[:start]) if count else ():
+            if len(found) == count:
+                break
+            if port not in taken and self._is_free(port):
+                found.append(port)
+        return tuple(found)
+
+
+def _ahead(name: str, entries: Sequence[tuple[str, Entry]]) -> list[Entry]:
+    """Return the waiting entries whose turn comes before that of `name`."""
+    holders = {entry.process for _, entry in entries if entry.is_granted}
+    waiting = sorted(
+        (entry.process not in holders, ticket_of(each), each, entry)
+        for each, entry in entries
+        if not entry.is_granted
+    )
+    place = next(place for place, (_, _, each, _) in enumerate(waiting) if each == name)
+    return [entry for *_, entry in waiting[:place]]
+
+
+def _shortages(
+    demand: Demand,
+    held: Sequence[Entry],
+    capacity: HostCapacity,
+    available_mib: int,
+    untouched_mib: int,
+) -> dict[str, str]:
+    """Return what is short, by its kind."""
+    short: dict[str, str] = {}
+    memory_left = capacity.memory_mib - sum(entry.demand.memory_mib for entry in held)
+    if demand.memory_mib > memory_left:
+        short["memory"] = f"{memory_left} of {capacity.memory_mib} MiB are not reserved"
+    if demand.memory_mib > available_mib - untouched_mib:
+        short["available"] = (
+            f"the kernel has {available_mib} MiB available, of which {untouched_mib} MiB are kept "
+            "for reservations that have not used them yet"
+        )
+    cpus_left = capacity.cpus - sum(entry.demand.cpus for entry in held)
+    if demand.cpus > cpus_left:
+        short["cpus"] = f"{cpus_left} of {capacity.cpus} vCPUs are not reserved"
+    return short
+
+
+def _plain(who: str) -> str:
+    """Return `who` on one line, shortened."""
+    return "".join(each if each.isprintable() else "?" for each in who)[:_LONGEST_WHO]
+
+
+def _field_mib(path: Path, name: str) -> int:
+    """Return the field `name` of a file of '/proc' that counts in kB."""
+    for line in path.read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) >> 10
+    return 0
+
+
+def _touched_mib(proc: Path, process: int | None) -> int:
+    """Return the resident memory of a process without file pages; 0 where it has ended."""
+    if process is None:
+        return 0
+    status = proc / str(process) / "status"
+    try:
+        return _field_mib(status, "RssAnon") + _field_mib(status, "RssShmem")
+    except OSError:
+        return 0
+
+
+def _ports_beside(path: Path) -> range:
+    """Return ports outside the kernel's range of ephemeral ports.
+
+    Where that range covers all ports, only the test bind protects against a conflict.
+    """
+    try:
+        low, high = (int(each) for each in path.read_text().split())
+    except (OSError, ValueError):
+        return _PORT_RANGES[0]
+    return next(
+        (each for each in _PORT_RANGES if each[-1] < low or each[0] > high), _PORT_RANGES[0]
+    )

@@ -1,0 +1,1 @@
+"""Connections to a running machine: agent, console, QMP, SSH."""

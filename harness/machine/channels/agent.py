@@ -1,0 +1,399 @@
+"""The host's requests to a guest's agent."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shlex
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from harness.agent import frames
+from harness.errors import HarnessError
+from harness.machine.channels.agent_link import AgentLink
+from harness.machine.channels.node_snapshot import NodeSnapshot
+from harness.provisioning.command import CommandResult
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
+
+    from harness.machine.channels.agent_link import Call, Welcome
+
+#: What SIGKILL after SIGTERM and the answer may take in addition to a command's own limit.
+_GRACE_S = 25.0
+_BARRIER_S = 30.0
+#: The most that `run` keeps of a stream.
+MAX_OUTPUT_BYTES = 256 << 20
+#: Stdin and content up to this size are part of the request.
+_INLINE_BYTES = 32 << 10
+_CREDIT_STEP = 256 << 10
+_ENTROPY_BYTES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettleResult:
+    """The result of giving a clone its own identity.
+
+    `nonce` is what the agent was asked to remember, or None. The guest's clock was
+    `clock_was_off_s` ahead of the host's (behind it, if negative); its error is now at most
+    `clock_error_s`.
+    """
+
+    nonce: str | None
+    clock_was_off_s: float
+    clock_error_s: float
+    round_trip_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamResult:
+    """The end of a command whose output went to callbacks; fields as in `CommandResult`."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    duration_s: float
+    timed_out: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitStatus:
+    """The properties of a unit that systemd reports."""
+
+    active: str
+    sub: str
+    result: str
+    load: str
+
+    @classmethod
+    def from_json(cls, content: bytes) -> UnitStatus:
+        status = frames.from_json(content)
+        if "trouble" in status:
+            return cls(active="unknown", sub=str(status["trouble"]), result="", load="")
+        names = ("ActiveState", "SubState", "Result", "LoadState")
+        active, sub, result, load = (str(status.get(name, "")) for name in names)
+        return cls(active=active, sub=sub, result=result, load=load)
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.active} ({self.sub}), result '{self.result}', load state '{self.load}'"
+
+
+def _ignore(_chunk: bytes) -> None:
+    pass
+
+
+class Agent:
+    """A client of the agent in one guest; several threads may use it at once.
+
+    `program` is the agent itself, which the guest's loader requests once it runs. A checkpoint may
+    be taken while no request is open, since nothing is in transit then.
+    """
+
+    def __init__(self, name: str, sock: socket.socket, program: bytes) -> None:
+        self._name = name
+        self._link = AgentLink(name, sock, program)
+
+    @property
+    def link(self) -> AgentLink:
+        """Return the link that carries the requests."""
+        return self._link
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """Return the agent's welcome message; None before it has arrived."""
+        return self._link.welcome
+
+    def wait_until_ready(self, deadline: Deadline) -> Welcome:
+        """Wait for the agent's welcome message; raises HarnessError with what was received instead."""
+        return self._link.wait_until_ready(deadline)
+
+    def ping(self, deadline: Deadline) -> float:
+        """Return the seconds of one round trip."""
+        started = time.monotonic()
+        render = functools.partial(frames.encode, frames.PING)
+        with self._link.call("a ping", render, deadline) as call:
+            self._link.answer(call, deadline)
+        return time.monotonic() - started
+
+    def remember(self, nonce: str, deadline: Deadline) -> None:
+        """Give the agent a nonce, which it keeps only in memory, and so in its checkpoints."""
+        self._link.ask(
+            "the request to remember a nonce", frames.REMEMBER, {"nonce": nonce}, deadline
+        )
+
+    def settle(
+        self,
+        deadline: Deadline,
+        *,
+        hostname: str | None = None,
+        instance_id: str | None = None,
+    ) -> SettleResult:
+        """Give a clone its own time, random numbers and name, in one round trip.
+
+        It is sent at once, before the agent's welcome message, so that it may be the first request
+        of a clone. The time that it carries is that of this call.
+        """
+        sent_ns = 0
+
+        def render(request: int) -> bytes:
+            nonlocal sent_ns
+            sent_ns = time.time_ns()
+            asked = {
+                "wall_ns": sent_ns,
+                "entropy": os.urandom(_ENTROPY_BYTES).hex(),
+                "hostname": hostname,
+                "instance_id": instance_id,
+            }
+            return frames.encode(frames.SETTLE, request, frames.to_json(asked))
+
+        with self._link.call("the request to settle", render, deadline, is_early=True) as call:
+            answer = self._link.answer(call, deadline, self._link.seen)
+        round_trip_s = (time.time_ns() - sent_ns) / 1e9
+        with self._link.reading(call):
+            reply = json.loads(answer)
+            return SettleResult(
+                nonce=None if reply["nonce"] is None else str(reply["nonce"]),
+                clock_was_off_s=(int(reply["before_ns"]) - sent_ns) / 1e9,
+                clock_error_s=round_trip_s,
+                round_trip_s=round_trip_s,
+            )
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        """Run `argv` in the guest as root, in a process group that dies with the time limit.
+
+        Raises HarnessError where its exit code is unknown, and where its output is longer than
+        256 MiB.
+        """
+        kept = {
+            frames.STDOUT: _OutputBuffer(self._name, argv),
+            frames.STDERR: _OutputBuffer(self._name, argv),
+        }
+        ended = self.stream(
+            argv,
+            timeout_s=timeout_s,
+            stdin=None if stdin is None else stdin.encode(),
+            env=env,
+            on_stdout=kept[frames.STDOUT].add,
+            on_stderr=kept[frames.STDERR].add,
+        )
+        return CommandResult(
+            argv=ended.argv,
+            exit_code=ended.exit_code,
+            stdout=kept[frames.STDOUT].text(),
+            stderr=kept[frames.STDERR].text(),
+            duration_s=ended.duration_s,
+            timed_out=ended.timed_out,
+        )
+
+    def stream(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        on_stdout: Callable[[bytes], None] = _ignore,
+        on_stderr: Callable[[bytes], None] = _ignore,
+    ) -> StreamResult:
+        """Run `argv`, and pass its output to callbacks as it arrives.
+
+        The callbacks run in the caller's thread; while one runs, the command blocks at its next
+        output. An exception of a callback ends the command.
+        """
+        is_inline = stdin is None or len(stdin) <= _INLINE_BYTES
+        form = "none" if stdin is None else "all" if is_inline else "more"
+        head = frames.to_json(
+            {"argv": list(argv), "env": dict(env or {}), "limit_s": timeout_s, "stdin": form}
+        )
+        body = head + b"\n" + (stdin or b"" if is_inline else b"")
+        deadline = Deadline.after(timeout_s + _GRACE_S)
+        callbacks = {frames.STDOUT: on_stdout, frames.STDERR: on_stderr}
+        what = f"the command {shlex.join(argv)!r}"
+        with self._link.call(
+            what, functools.partial(_render_message, frames.RUN, body), deadline
+        ) as call:
+            feed = None if is_inline or stdin is None else _WindowedWriter(self._link, call, stdin)
+            consumed, has_given_credit = 0, False
+            while True:
+                kind, payload = self._link.next(call, deadline, "it was still running")
+                callback = callbacks.get(kind)
+                if callback is not None:
+                    callback(payload)
+                    consumed += len(payload)
+                    if consumed >= _CREDIT_STEP and not call.has_ended:
+                        self._link.send(frames.CREDIT, call, consumed.to_bytes(4, "big"))
+                        consumed, has_given_credit = 0, True
+                elif kind == frames.CREDIT and feed is not None:
+                    feed.credit(int.from_bytes(payload, "big"))
+                elif kind == frames.RESULT:
+                    break
+        if has_given_credit or feed is not None:
+            # Once the guest answers this it has read everything, so that nothing is in transit.
+            self.ping(Deadline.after(_BARRIER_S))
+        with self._link.reading(call):
+            result = json.loads(payload)
+            return StreamResult(
+                argv=tuple(argv),
+                exit_code=int(result["exit_code"]),
+                duration_s=float(result["duration_s"]),
+                timed_out=bool(result["timed_out"]),
+            )
+
+    def read_bytes(self, path: str, deadline: Deadline) -> bytes | None:
+        """Return a regular file's content, None where there is none."""
+        what = f"the request to read '{path}'"
+        asked = frames.to_json({"path": path})
+        chunks: list[bytes] = []
+        size, consumed, has_given_credit = 0, 0, False
+        with self._link.call(
+            what, functools.partial(_render_message, frames.READ, asked), deadline
+        ) as call:
+            while True:
+                kind, payload = self._link.next(call, deadline, f"{size} bytes")
+                if kind == frames.RESULT:
+                    break
+                chunks.append(payload)
+                size += len(payload)
+                consumed += len(payload)
+                if size > MAX_OUTPUT_BYTES:
+                    raise HarnessError(
+                        f"The file '{path}' of machine '{self._name}' is longer than "
+                        f"{MAX_OUTPUT_BYTES >> 20} MiB; read it by `stream` with `cat`."
+                    )
+                if consumed >= _CREDIT_STEP and not call.has_ended:
+                    self._link.send(frames.CREDIT, call, consumed.to_bytes(4, "big"))
+                    consumed, has_given_credit = 0, True
+        if has_given_credit:
+            self.ping(Deadline.after(_BARRIER_S))
+        with self._link.reading(call):
+            reported_size = json.loads(payload)["size"]
+        if reported_size is None:
+            return None
+        if reported_size != size:
+            raise HarnessError(
+                f"Machine '{self._name}' sent {size} bytes of '{path}', but reports {reported_size}."
+            )
+        return b"".join(chunks)
+
+    def write_bytes(
+        self, path: str, content: bytes, deadline: Deadline, mode: int = 0o644
+    ) -> None:
+        """Write a file beside its target and rename it into place; create its folders as needed."""
+        is_inline = len(content) <= _INLINE_BYTES
+        head = frames.to_json({"path": path, "mode": mode, "has_more": not is_inline})
+        body = head + b"\n" + (content if is_inline else b"")
+        what = f"the request to write '{path}'"
+        with self._link.call(
+            what, functools.partial(_render_message, frames.WRITE, body), deadline
+        ) as call:
+            feed = None if is_inline else _WindowedWriter(self._link, call, content)
+            while True:
+                kind, payload = self._link.next(call, deadline, "it was being written")
+                if kind == frames.RESULT:
+                    return
+                if kind == frames.CREDIT and feed is not None:
+                    feed.credit(int.from_bytes(payload, "big"))
+
+    def wait_for_file(self, path: str, deadline: Deadline) -> None:
+        """Wait until something exists at `path`; its folders need not exist yet."""
+        asked = frames.to_json({"path": path})
+        render = functools.partial(_render_message, frames.WAIT_FILE, asked)
+        with self._link.call(f"the wait for '{path}'", render, deadline) as call:
+            self._link.answer(call, deadline, "it was not there")
+
+    def wait_for_unit(self, unit: str, deadline: Deadline, active: str = "active") -> UnitStatus:
+        """Wait until systemd's `unit` is in the state `active`.
+
+        Raises HarnessError at the deadline, and at once where the unit fails instead.
+        """
+        asked = frames.to_json({"unit": unit, "active": active})
+        render = functools.partial(_render_message, frames.WAIT_UNIT, asked)
+        seen = "no state at all"
+        with self._link.call(f"the wait for '{unit}' to be {active}", render, deadline) as call:
+            while True:
+                kind, payload = self._link.next(call, deadline, seen)
+                with self._link.reading(call):
+                    found = UnitStatus.from_json(payload)
+                seen = str(found)
+                if kind == frames.RESULT:
+                    break
+        if found.active != active:
+            raise HarnessError(
+                f"The unit '{unit}' of machine '{self._name}' was expected to be {active}, but is "
+                f"{seen}. `journalctl -u {unit}` there shows why."
+            )
+        return found
+
+    def snapshot(self, paths: Sequence[str], deadline: Deadline) -> NodeSnapshot:
+        """Return the node's state, including all paths that the glob patterns `paths` match."""
+        asked = {"paths": list(paths)}
+        return NodeSnapshot.from_json(
+            self._link.ask("the request for the node's state", frames.SNAPSHOT, asked, deadline)
+        )
+
+    def close(self) -> None:
+        """Close the link; requests that are still waiting fail."""
+        self._link.close()
+
+
+def _render_message(kind: int, payload: bytes, request: int) -> bytes:
+    return frames.encode_message(kind, request, payload)
+
+
+class _WindowedWriter:
+    """Streams bytes into a request within the guest's flow-control window."""
+
+    def __init__(self, link: AgentLink, call: Call, content: bytes) -> None:
+        self._link = link
+        self._call = call
+        self._rest = memoryview(content)
+        self._window = frames.STDIN_WINDOW
+        self._go_on()
+
+    def credit(self, count: int) -> None:
+        self._window += count
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._rest and self._window > 0 and not self._call.has_ended:
+            chunk = self._rest[: min(self._window, frames.MAX_PAYLOAD)]
+            self._rest = self._rest[len(chunk) :]
+            self._window -= len(chunk)
+            self._link.send(frames.DATA, self._call, bytes(chunk))
+            if not self._rest:
+                self._link.send(frames.DATA_END, self._call)
+
+
+class _OutputBuffer:
+    """The output of a stream that `run` returns, of limited size."""
+
+    def __init__(self, name: str, argv: Sequence[str]) -> None:
+        self._name = name
+        self._argv = argv
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    def add(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self._size > MAX_OUTPUT_BYTES:
+            raise HarnessError(
+                f"The command {shlex.join(self._argv)!r} in machine '{self._name}' wrote more "
+                f"than {MAX_OUTPUT_BYTES >> 20} MiB, and was ended; read its output by `stream`."
+            )
+        self._chunks.append(chunk)
+
+    def text(self) -> str:
+        return b"".join(self._chunks).decode(errors="replace")

@@ -1,0 +1,394 @@
+"""The link to a guest's agent: frames on a socket, requests in flight, one thread for both."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+import select
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.agent import PROTOCOL, frames
+from harness.errors import HarnessError
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+#: How long a command that is given up may take to be gone.
+_CANCEL_S = 2.0
+_RECEIVE_BYTES = 1 << 20
+_PROGRAM_CHUNK = 32 << 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Welcome:
+    """What an agent says of itself to a new client."""
+
+    boot_id: str
+    has_nonce: bool
+
+
+class Call:
+    """A request in flight: what came for it and was not looked at yet."""
+
+    def __init__(self, request: int, what: str, render: Callable[[int], bytes]) -> None:
+        self.request = request
+        self.what = what
+        self.render = render
+        self.answers: deque[tuple[int, bytes]] = deque()
+        self.parts = b""
+        self.failure: str | None = None
+        self.has_ended = False
+        #: Whether it goes out before the agent has said hello, and again should it start anew.
+        self.is_early = False
+        self.changed = threading.Condition()
+
+    def put(self, kind: int, payload: bytes) -> None:
+        with self.changed:
+            if kind == frames.MORE:
+                self.parts += payload
+                if len(self.parts) > frames.MAX_MESSAGE:
+                    raise frames.ProtocolError(f"An answer to {self.what} has no end.")
+                return
+            if self.parts:
+                payload, self.parts = self.parts + payload, b""
+            self.has_ended = kind in {frames.RESULT, frames.ERROR}
+            self.answers.append((kind, payload))
+            self.changed.notify()
+
+    def fail(self, reason: str) -> None:
+        with self.changed:
+            if not self.has_ended and self.failure is None:
+                self.failure = reason
+                self.changed.notify()
+
+    def next(self, deadline: Deadline) -> tuple[int, bytes] | None:
+        """Return what came next, None at the deadline; what came before a failure comes first."""
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.answers or self.failure is not None, deadline.remaining_s()
+            )
+            if self.answers:
+                return self.answers.popleft()
+            if self.failure is not None:
+                raise HarnessError(self.failure)
+            return None
+
+
+class AgentLink:
+    """A session with the agent of one guest; several threads may use it at once.
+
+    `program` is the agent itself, which the guest's loader asks for once it runs. One thread of
+    its own sends and receives, so that neither a guest that does not read nor one that writes
+    without end stops anybody. While no request is open, nothing is under way: then a checkpoint
+    may be taken.
+    """
+
+    def __init__(self, name: str, sock: socket.socket, program: bytes) -> None:
+        self._name = name
+        #: Says why the guest may be late, for a message; whoever knows more than the agent sets it.
+        self.explain_delay: Callable[[], str | None] = lambda: None
+        self._sock = sock
+        self._program = program
+        self._digest = hashlib.sha256(program).hexdigest()
+        self._session = secrets.token_hex(16)
+        self._lock = threading.Lock()
+        self._outbox: deque[memoryview] = deque()
+        self._calls: dict[int, Call] = {}
+        self._last_request = 0
+        self._decoder = frames.Decoder(is_synced=False)
+        self._boot_token: bytes | None = None
+        self._welcome: Welcome | None = None
+        self._welcomed = threading.Condition(self._lock)
+        self._broken: str | None = None
+        self._seen = "nothing at all"
+        self._wake_ours, self._wake_theirs = socket.socketpair()
+        self._hello_request = self._new_request()
+        self._thread = threading.Thread(target=self._work, name=f"agent-{name}", daemon=True)
+        with self._lock:
+            self._send(self._render_hello())
+        self._thread.start()
+
+    # The thread
+
+    def _work(self) -> None:
+        try:
+            reason = self._exchange()
+        except frames.ProtocolError as error:
+            reason = f"sent what no agent sends: {error}"
+        except Exception as error:
+            reason = f"could not be understood: {error!r}"
+        with self._lock:
+            self._break(f"The agent of machine '{self._name}' {reason}")
+
+    def _exchange(self) -> str:
+        """Send and receive until the socket ends; return why it did."""
+        poll = select.poll()
+        poll.register(self._wake_theirs, select.POLLIN)
+        while True:
+            with self._lock:
+                events = select.POLLIN | (select.POLLOUT if self._outbox else 0)
+                if self._broken is not None:
+                    return "is closed"
+            poll.register(self._sock, events)
+            ready = dict(poll.poll())
+            if self._wake_theirs.fileno() in ready:
+                self._wake_theirs.recv(4096)
+            seen = ready.get(self._sock.fileno(), 0)
+            if seen & select.POLLOUT:
+                with self._lock:
+                    self._flush()
+            if seen & ~select.POLLOUT:
+                try:
+                    data = self._sock.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    return f"can't be reached any more: {error}"
+                if not data:
+                    return "can't be reached any more: the machine has ended"
+                for kind, request, payload in self._decoder.feed(data):
+                    self._take(kind, request, payload)
+
+    def _take(self, kind: int, request: int, payload: bytes) -> None:
+        with self._lock:
+            if kind == frames.BOOT:
+                self._serve_program(payload)
+            elif request == 0 and kind == frames.ERROR:
+                self._break(f"The agent of machine '{self._name}' lost the thread: {payload!r}")
+            elif request == self._hello_request:
+                self._take_welcome(kind, payload)
+            elif self._welcome is not None:
+                call = self._calls.get(request)
+                if call is not None:
+                    call.put(kind, payload)
+
+    def _serve_program(self, token: bytes) -> None:
+        if token == self._boot_token:
+            return
+        self._boot_token = token
+        had_agent = self._welcome is not None
+        self._welcome = None
+        self._seen = "its loader asked for the program, and got it"
+        if had_agent:
+            for call in list(self._calls.values()):
+                call.fail(
+                    f"The agent of machine '{self._name}' restarted during {call.what}; whether "
+                    "that was done is not known."
+                )
+                self._calls.pop(call.request, None)
+        chunks = range(0, len(self._program), _PROGRAM_CHUNK)
+        program = [
+            frames.encode(frames.PROGRAM, 0, self._program[at : at + _PROGRAM_CHUNK])
+            for at in chunks
+        ]
+        end = frames.encode(frames.PROGRAM_END, 0, self._digest.encode())
+        self._send(b"".join([frames.SYNC_FRAME, *program, end]))
+        self._send(self._render_hello())
+        for call in self._calls.values():
+            self._send(call.render(call.request))
+
+    def _take_welcome(self, kind: int, payload: bytes) -> None:
+        reply = frames.from_json(payload)
+        if kind != frames.RESULT or reply.get("session") != self._session:
+            return
+        if reply.get("protocol") != PROTOCOL or reply.get("digest") != self._digest:
+            self._break(
+                f"Machine '{self._name}' runs another agent than this harness has "
+                f"({reply.get('digest')}, not {self._digest}), as an old checkpoint does; remove "
+                "the checkpoint."
+            )
+            return
+        self._welcome = Welcome(
+            boot_id=str(reply.get("boot_id")), has_nonce=reply.get("has_nonce") is True
+        )
+        self._seen = f"it said hello in boot {self._welcome.boot_id}"
+        self._welcomed.notify_all()
+
+    def _break(self, reason: str) -> None:
+        if self._broken is None:
+            self._broken = f"{reason}; last seen of it: {self._seen}."
+        for call in self._calls.values():
+            call.fail(f"{self._broken} That ended {call.what}.")
+        self._calls.clear()
+        self._welcome = None
+        self._welcomed.notify_all()
+
+    # Sending; the lock is held
+
+    def _new_request(self) -> int:
+        self._last_request = self._last_request % 0xFFFFFFFF + 1
+        return self._last_request
+
+    def _render_hello(self) -> bytes:
+        hello = frames.to_json({"session": self._session})
+        return frames.SYNC_FRAME + frames.encode(frames.HELLO, self._hello_request, hello)
+
+    def _send(self, data: bytes) -> None:
+        was_empty = not self._outbox
+        self._outbox.append(memoryview(data))
+        if was_empty:
+            self._flush()
+            if self._outbox:
+                self._wake()
+
+    def _flush(self) -> None:
+        while self._outbox:
+            data = self._outbox[0]
+            try:
+                count = self._sock.send(data, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:
+                # The thread finds out by reading, and says so.
+                self._outbox.clear()
+                return
+            if count == len(data):
+                self._outbox.popleft()
+            else:
+                self._outbox[0] = data[count:]
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake_ours.send(b"!", socket.MSG_DONTWAIT)
+
+    # Requests
+
+    @contextlib.contextmanager
+    def call(
+        self,
+        what: str,
+        render: Callable[[int], bytes],
+        deadline: Deadline,
+        *,
+        is_early: bool = False,
+    ) -> Iterator[Call]:
+        """Send a request; whatever ends the block before its answer came cancels it."""
+        if not is_early:
+            self._wait_for_welcome(what, deadline)
+        with self._lock:
+            if self._broken is not None:
+                raise HarnessError(self._broken)
+            call = Call(self._new_request(), what, render)
+            call.is_early = is_early
+            try:
+                data = render(call.request)
+            except frames.ProtocolError as error:
+                raise HarnessError(
+                    f"Machine '{self._name}' can't be sent {what}: {error}"
+                ) from error
+            self._calls[call.request] = call
+            self._send(data)
+        try:
+            yield call
+        except BaseException:
+            self._abandon(call)
+            raise
+        finally:
+            with self._lock:
+                self._calls.pop(call.request, None)
+
+    def _abandon(self, call: Call) -> None:
+        """End what the guest does for a call that nobody waits for any more."""
+        if call.has_ended or call.failure is not None:
+            return
+        self.send(frames.CANCEL, call)
+        deadline = Deadline.after(_CANCEL_S)
+        with contextlib.suppress(HarnessError):
+            answer = call.next(deadline)
+            while answer is not None and answer[0] not in {frames.RESULT, frames.ERROR}:
+                answer = call.next(deadline)
+
+    def send(self, kind: int, call: Call, payload: bytes = b"") -> None:
+        with self._lock:
+            if self._broken is None and call.request in self._calls:
+                self._send(frames.encode(kind, call.request, payload))
+
+    def _wait_for_welcome(self, what: str, deadline: Deadline) -> None:
+        with self._lock:
+            self._welcomed.wait_for(
+                lambda: self._welcome is not None or self._broken is not None,
+                deadline.remaining_s(),
+            )
+            if self._broken is not None:
+                raise HarnessError(self._broken)
+            if self._welcome is None:
+                raise HarnessError(
+                    f"The agent of machine '{self._name}' was not ready in time for {what}; last "
+                    f"seen of it: {self._seen}. The console's log says how far the guest came."
+                )
+
+    def answer(self, call: Call, deadline: Deadline, seen: str = "no answer") -> bytes:
+        """Wait for the answer of a call that streams nothing."""
+        while True:
+            kind, payload = self.next(call, deadline, seen)
+            if kind == frames.RESULT:
+                return payload
+
+    def next(self, call: Call, deadline: Deadline, seen: str) -> tuple[int, bytes]:
+        """Return what comes next; raises HarnessError at an error and at the deadline."""
+        answer = call.next(deadline)
+        if answer is None:
+            reason = self.explain_delay()
+            raise HarnessError(
+                f"Machine '{self._name}' took too long over {call.what}; last seen: {seen}."
+                + (f" Meanwhile, {reason}" if reason else "")
+            )
+        if answer[0] == frames.ERROR:
+            with self.reading(call):
+                message = frames.from_json(answer[1]).get("message")
+            raise HarnessError(f"Machine '{self._name}' refused {call.what}: {message}.")
+        return answer
+
+    @contextlib.contextmanager
+    def reading(self, call: Call) -> Iterator[None]:
+        """Take an answer apart, whatever a damaged guest put into it."""
+        try:
+            yield
+        except (frames.ProtocolError, ValueError, KeyError, TypeError) as error:
+            raise HarnessError(
+                f"Machine '{self._name}' gave {call.what} an answer that no agent gives: "
+                f"{error!r}."
+            ) from error
+
+    def ask(self, what: str, kind: int, asked: Mapping[str, object], deadline: Deadline) -> bytes:
+        def render(request: int) -> bytes:
+            return frames.encode_message(kind, request, frames.to_json(asked))
+
+        with self.call(what, render, deadline) as call:
+            return self.answer(call, deadline)
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """Return what the agent said of itself; None while it has not."""
+        with self._lock:
+            return self._welcome
+
+    @property
+    def seen(self) -> str:
+        """Say what was seen last of the agent."""
+        return self._seen
+
+    def wait_until_ready(self, deadline: Deadline) -> Welcome:
+        """Wait until the agent has said hello. Raises HarnessError with what was seen instead."""
+        self._wait_for_welcome("its first request", deadline)
+        welcome = self.welcome
+        if welcome is None:
+            raise HarnessError(f"The agent of machine '{self._name}' restarted at once.")
+        return welcome
+
+    def close(self) -> None:
+        """End the thread, and with it whatever somebody still waits for."""
+        with self._lock:
+            self._break(f"The connection to the agent of machine '{self._name}' was closed")
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+        self._wake()
+        self._thread.join(5.0)
+        for sock in (self._sock, self._wake_ours, self._wake_theirs):
+            sock.close()

@@ -1,0 +1,183 @@
+"""The serial console: read all the time, waited on with pexpect."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import re
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pexpect
+from pexpect.spawnbase import SpawnBase
+from typing_extensions import override
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from harness.provisioning.wait import Deadline
+
+_RECEIVE_BYTES = 65536
+_BACKLOG_BYTES = 64 << 20
+_TAIL_BYTES = 16384
+#: pexpect searches no further back than the window, so a read must be shorter: else the beginning of
+#: a long read would never be searched.
+_READ_BYTES = 8192
+_WINDOW = 2 * _READ_BYTES
+#: Seconds between two checks of a silent machine for other failures.
+_CHECK_S = 1.0
+#: Indices in the list of what is waited for; fatal messages follow.
+_EOF, _TIMEOUT, _FIRST_FATAL = 1, 2, 3
+
+#: Console messages after which no boot recovers.
+FATAL_MESSAGES: Mapping[str, str] = {
+    r"Kernel panic - not syncing[^\r\n]*": "the kernel panicked",
+    r"You are in emergency mode": "systemd went into emergency mode",
+    r"Give root password for maintenance": "systemd went into emergency mode",
+    r"\(initramfs\)": "the initramfs found no root file system",
+    r"No bootable device": "the firmware found nothing to boot",
+}
+
+
+if TYPE_CHECKING:
+    _TextSpawn = SpawnBase[str]
+else:  # Generic in its stubs alone.
+    _TextSpawn = SpawnBase
+
+
+class _SocketSpawn(_TextSpawn):
+    """A pexpect spawn over a socket that a thread keeps reading.
+
+    A full serial socket blocks the guest's console and with it the boot, so the thread reads even
+    while no wait is active. QEMU writes the complete log; this keeps the last 64 MiB of output that
+    no wait has consumed.
+    """
+
+    def __init__(self, sock: socket.socket, name: str) -> None:
+        super().__init__(
+            timeout=None, maxread=_READ_BYTES, encoding="utf-8", codec_errors="replace"
+        )
+        self.name = f"console of '{name}'"
+        self._sock = sock
+        self._text = codecs.getincrementaldecoder("utf-8")("replace")
+        self._changed = threading.Condition()
+        self._unread = bytearray()
+        self._tail = bytearray()
+        self._has_ended = False
+        self._thread = threading.Thread(target=self._drain, name=f"console-{name}", daemon=True)
+        self._thread.start()
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                chunk = self._sock.recv(_RECEIVE_BYTES)
+            except OSError:
+                chunk = b""
+            with self._changed:
+                self._unread += chunk
+                del self._unread[:-_BACKLOG_BYTES]
+                self._tail += chunk
+                del self._tail[:-_TAIL_BYTES]
+                self._has_ended = not chunk
+                self._changed.notify_all()
+            if not chunk:
+                return
+
+    @override
+    def read_nonblocking(self, size: int = 1, timeout: float | None = None) -> str:
+        limit = None if timeout is None else max(timeout, 0.0)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._unread or self._has_ended, limit):
+                raise pexpect.TIMEOUT("The console printed nothing more.")
+            chunk = bytes(self._unread[:size])
+            del self._unread[:size]
+        if not chunk:
+            self.flag_eof = True
+            raise pexpect.EOF("The console is closed.")
+        text: str = self._text.decode(chunk)
+        return text
+
+    def tail(self) -> str:
+        """Return the end of the output, whether a wait consumed it or not."""
+        with self._changed:
+            return self._tail.decode(errors="replace")
+
+    def type(self, text: str) -> None:
+        self._sock.sendall(text.encode())
+
+    def finish(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+
+class Console:
+    """A guest's serial console."""
+
+    def __init__(self, name: str, sock: socket.socket) -> None:
+        self._name = name
+        self._sock = sock
+        self._spawn = _SocketSpawn(sock, name)
+
+    def wait_for(
+        self,
+        pattern: str,
+        deadline: Deadline,
+        *,
+        what: str,
+        failure: Callable[[], str | None] = lambda: None,
+    ) -> str:
+        """Wait until the guest prints something that matches the regex `pattern`.
+
+        Ends early when the guest prints a fatal message, QEMU closes the console, or `failure`, which
+        is called every second, returns a reason. Returns what matched; raises HarnessError with the
+        console's last lines.
+        """
+        fatal_messages = list(FATAL_MESSAGES)
+        choices: list[re.Pattern[str] | type[pexpect.EOF | pexpect.TIMEOUT]] = [
+            re.compile(pattern),
+            pexpect.EOF,
+            pexpect.TIMEOUT,
+            *(re.compile(message) for message in fatal_messages),
+        ]
+        failed: str | None = None
+        while True:
+            index = self._spawn.expect_list(
+                choices, timeout=deadline.cap(_CHECK_S), searchwindowsize=_WINDOW
+            )
+            failed = failure()
+            if index != _TIMEOUT or failed is not None or deadline.has_passed():
+                break
+        if index == 0:
+            matched = self._spawn.after
+            assert isinstance(matched, str)  # noqa: S101 - pexpect's contract for a regex match
+            return matched
+        if failed is not None:
+            reason = failed
+        elif index == _EOF:
+            reason = "the machine ended"
+        elif index == _TIMEOUT:
+            reason = "the time limit passed"
+        else:
+            reason = FATAL_MESSAGES[fatal_messages[index - _FIRST_FATAL]]
+        raise HarnessError(
+            f"Machine '{self._name}' was expected to print {what} on its console, but {reason}. "
+            f"Its last lines:\n{self.tail()}"
+        )
+
+    def send_line(self, text: str) -> None:
+        """Type one line."""
+        self._spawn.type(text + "\n")
+
+    def tail(self, lines: int = 20) -> str:
+        """Return the last lines that the guest printed."""
+        return "\n".join(self._spawn.tail().replace("\r", "").splitlines()[-lines:]) or "(nothing)"
+
+    def close(self) -> None:
+        """Close the socket and end the reader."""
+        with contextlib.suppress(OSError):
+            # Closing alone would not wake the reader that waits in recv().
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._spawn.finish(5.0)
+        self._sock.close()

@@ -1,0 +1,111 @@
+"""Records the events of a machine's QEMU, for waits and for evidence."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from harness.provisioning.wait import Deadline
+
+
+@dataclass(frozen=True, kw_only=True)
+class QmpEvent:
+    """One event that QEMU reported; `at_s` is QEMU's wall-clock time in seconds."""
+
+    name: str
+    at_s: float
+    data: Mapping[str, object] = field(default_factory=dict)
+
+
+class EventLog:
+    """The events of one machine, oldest first; any thread may add to it, and any may wait.
+
+    `advice` ends the error of a failed wait: where to look for the reason.
+    """
+
+    def __init__(self, machine: str, *, advice: str) -> None:
+        self._machine = machine
+        self._advice = advice
+        self._changed = threading.Condition()
+        self._events: list[QmpEvent] = []
+        self._ended: str | None = None
+
+    @property
+    def events(self) -> tuple[QmpEvent, ...]:
+        with self._changed:
+            return tuple(self._events)
+
+    def add(self, event: QmpEvent) -> None:
+        with self._changed:
+            self._events.append(event)
+            self._changed.notify_all()
+
+    def end(self, why: str = "") -> None:
+        """Record that QEMU has ended; no more events follow. The first reason counts."""
+        with self._changed:
+            if self._ended is None:
+                self._ended = why
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let waiting threads check again what else may end their wait."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for(
+        self,
+        what: str,
+        matches: Callable[[QmpEvent], bool],
+        deadline: Deadline,
+        *,
+        since: int = 0,
+        loss: Callable[[str], HarnessError | None] = lambda _seen: None,
+    ) -> QmpEvent:
+        """Wait for an event from position `since` of `events` on that `matches`.
+
+        Raises HarnessError at the deadline, at once when QEMU has ended, and the error that `loss`
+        returns for the events seen so far where the connection to QEMU is lost.
+        """
+        with self._changed:
+            while True:
+                for event in self._events[since:]:
+                    if matches(event):
+                        return event
+                seen = ", ".join(event.name for event in self._events[since:]) or "no event"
+                if error := loss(seen):
+                    raise error
+                if self._ended is not None:
+                    why = f" ({self._ended})" if self._ended else ""
+                    raise HarnessError(
+                        f"QEMU of machine '{self._machine}' ended{why} while waiting for {what}; "
+                        f"seen: {seen}. {self._advice}"
+                    )
+                if deadline.has_passed():
+                    raise HarnessError(
+                        f"Machine '{self._machine}' did not report {what} in time; seen: {seen}."
+                    )
+                self._changed.wait(deadline.remaining_s())
+
+
+def names(*wanted: str) -> Callable[[QmpEvent], bool]:
+    """Return a matcher of events by name."""
+    return lambda event: event.name in wanted
+
+
+def disk_failure(events: Iterable[QmpEvent], place: Path) -> str | None:
+    """Return that QEMU could not write the disk at `place`, or None."""
+    for event in events:
+        if event.name == "BLOCK_IO_ERROR":
+            reason = event.data.get("reason", "no reason given")
+            return (
+                f"QEMU could not write its disk ({reason}); free space on the file system of "
+                f"'{place}'"
+            )
+    return None

@@ -1,0 +1,145 @@
+"""Operations in a running guest, over any Runner that runs commands in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import CloudInitReport, CloudInitResult
+from harness.errors import HarnessError
+from harness.provisioning.command import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.provisioning.command import CommandResult, Runner
+    from harness.provisioning.wait import Deadline
+
+_RUN_S = 60.0
+#: An exit code that neither `sh` nor `cat` uses.
+_ABSENT = 44
+#: Counts what lspci would list, without starting it for each check.
+UNTIL_LISTED = (
+    "while :; do found=0; for f in /sys/bus/pci/devices/*; do "
+    'read -r vendor <"$f/vendor" && read -r device <"$f/device" && '
+    '[ "$vendor:$device" = "$1" ] && found=$((found + 1)); done; '
+    '[ "$found" -lt "$2" ] || exit 0; sleep 0.02; done'
+)
+
+
+class Guest:
+    """A guest that runs commands."""
+
+    def __init__(self, name: str, runner: Runner) -> None:
+        self.name = name
+        self._runner = runner
+
+    def run(
+        self,
+        *argv: str,
+        timeout_s: float = _RUN_S,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        """Run a command as root; a failure of the command is a result."""
+        return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
+
+    def output_of(self, *argv: str, timeout_s: float = _RUN_S) -> str:
+        """Run a command that must succeed, and return its stdout, stripped.
+
+        Raises HarnessError otherwise.
+        """
+        result = self.run(*argv, timeout_s=timeout_s)
+        try:
+            return result.check(f"A command in machine '{self.name}'").stdout.strip()
+        except CommandError as error:
+            raise HarnessError(str(error)) from error
+
+    def read_text(self, path: str) -> str | None:
+        """Return a file's text, or None where there is none.
+
+        Raises HarnessError where it can't be read.
+        """
+        script = f'[ -e "$1" ] || exit {_ABSENT}; exec cat -- "$1"'
+        result = self.run("sh", "-c", script, "read", path)
+        if result.exit_code == _ABSENT:
+            return None
+        if not result.ok:
+            raise HarnessError(
+                f"The file '{path}' could not be read in machine '{self.name}'.\n{result.render()}"
+            )
+        return result.stdout
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file beside its target and rename it into place."""
+        script = 'mkdir -p -- "$(dirname -- "$1")" && cat >"$1.part" && mv -- "$1.part" "$1"'
+        result = self.run("sh", "-c", script, "write", path, stdin=text)
+        if not result.ok:
+            raise HarnessError(
+                f"The file '{path}' could not be written in machine '{self.name}'.\n"
+                f"{result.render()}"
+            )
+
+    def wait_for_cloud_init_result(self, deadline: Deadline) -> CloudInitResult:
+        """Wait until cloud-init has written its result, and return it.
+
+        Raises HarnessError at the deadline.
+        """
+        limit = max(1.0, deadline.remaining_s())
+        # cloud-init's own `status --wait` starts an interpreter and polls every 0.25 s; the file
+        # it polls for is renamed into place, so it is complete once it exists.
+        path = "/run/cloud-init/result.json"
+        result = self.run(
+            "sh",
+            "-c",
+            f"until [ -e {path} ]; do sleep 0.1; done; cat {path}",
+            timeout_s=limit,
+        )
+        if not result.ok:
+            raise HarnessError(
+                f"cloud-init in machine '{self.name}' left no result within {limit:.0f} s; its "
+                f"log is '/var/log/cloud-init.log' there.\n{result.render()}"
+            )
+        return CloudInitResult.from_json(result.stdout)
+
+    def cloud_init_report(self) -> CloudInitReport:
+        """Return the errors that cloud-init has reported so far, recoverable or not.
+
+        Raises HarnessError where it has not started.
+        """
+        path = "/run/cloud-init/status.json"
+        text = self.read_text(path)
+        if text is None:
+            raise HarnessError(
+                f"cloud-init in machine '{self.name}' has no '{path}': it was not started, or not "
+                "installed."
+            )
+        return CloudInitReport.from_json(text)
+
+    def wait_for_pci(self, ids: str, *, count: int = 1, timeout_s: float = _RUN_S) -> None:
+        """Wait until the guest lists `count` PCI functions with `ids`, as in '10de:2330'.
+
+        Raises HarnessError with the functions that it lists instead.
+        """
+        vendor, _, device = ids.partition(":")
+        result = self.run(
+            *("sh", "-c", UNTIL_LISTED, "wait", f"0x{vendor}:0x{device}", str(count)),
+            timeout_s=timeout_s,
+        )
+        if not result.ok:
+            raise HarnessError(
+                f"Machine '{self.name}' was expected to list {count} PCI functions '{ids}' "
+                f"within {timeout_s:.0f} s, but lists:\n{self.output_of('lspci', '-nn')}"
+            )
+
+    def power_off(self) -> None:
+        """Ask systemd to power the guest off; returns at once.
+
+        `Machine.wait_for_power_off` waits for it. Raises HarnessError where systemd refuses.
+        """
+        try:
+            result = self.run("systemctl", "--no-block", "poweroff")
+        except HarnessError:
+            # The guest powered off before the answer arrived.
+            return
+        if not result.ok:
+            raise HarnessError(f"Machine '{self.name}' refused to power off.\n{result.render()}")

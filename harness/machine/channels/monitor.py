@@ -1,0 +1,54 @@
+"""QEMU's monitor as a machine uses it, whatever carries it: a socket, or libvirt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from harness.machine.channels.event_log import QmpEvent
+    from harness.provisioning.wait import Deadline
+
+#: How long QEMU may take to answer one command.
+COMMAND_S = 30.0
+
+
+class MonitorLostError(HarnessError):
+    """The connection to the monitor broke; QEMU may have ended with it, or still run."""
+
+
+class Monitor(Protocol):
+    """Runs QMP commands in the QEMU of one machine, and records its events."""
+
+    @property
+    def events(self) -> tuple[QmpEvent, ...]:
+        """Return the events so far, oldest first."""
+
+    def execute(
+        self,
+        command: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        fd: int | None = None,
+    ) -> object:
+        """Run one QMP command and return its result.
+
+        QEMU receives a copy of the descriptor `fd` with the command, as `getfd` and `add-fd` need.
+        Raises HarnessError when QEMU refuses the command, has ended, or does not answer in time.
+        """
+
+    def wait_for_event(
+        self,
+        what: str,
+        matches: Callable[[QmpEvent], bool],
+        deadline: Deadline,
+        *,
+        since: int = 0,
+    ) -> QmpEvent:
+        """Wait for an event from position `since` of `events` on that `matches`.
+
+        Raises HarnessError at the deadline, and at once when QEMU has ended.
+        """

@@ -1,0 +1,1 @@
+"""Checkpoints: saved RAM and disk of a machine, from which clones start."""

@@ -1,0 +1,130 @@
+"""The manifest of a checkpoint: how it is written, and the checks that only checkpoints need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pydantic  # noqa: TC002
+from typing_extensions import override
+
+from harness.artifact_cache import (
+    DISK,
+    USED,
+    DamagedError,
+    FileFact,
+    ParentPin,
+    allocated_bytes,
+    now,
+)
+from harness.artifact_cache.manifest import ManifestFormat, facts_of, stat_fingerprint, write_stamp
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.provisioning.command import Runner
+    from harness.provisioning.wait import Deadline
+
+SCHEMA = 1
+_DIG_S = 120.0
+
+RAM = "ram"
+STATE = "state"
+
+
+class CheckpointDamagedError(DamagedError):
+    """A checkpoint in the cache differs from what was published; no clone may start from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a checkpoint is.
+
+    `place` is the folder that it was published in: its disk names the backing file by an absolute
+    path, so a cache that was moved is useless.
+    """
+
+    schema: Literal[1] = 1
+    name: str
+    key: str
+    parts: Mapping[str, pydantic.JsonValue]
+    parent: ParentPin | None
+    facts: Mapping[str, str]
+    created: str
+    place: str
+    files: Mapping[str, FileFact]
+    allocated_bytes: int
+
+
+class _CheckpointFormat(ManifestFormat[Manifest]):
+    """The format of checkpoints, which can't be moved and need a file that their users lock."""
+
+    @override
+    def check_structure(self, folder: Path, manifest: Manifest) -> None:
+        super().check_structure(folder, manifest)
+        if not (folder / USED).is_file():
+            raise self.without_lock_file(folder)
+        if manifest.place != str(folder.resolve()):
+            raise CheckpointDamagedError(
+                f"The checkpoint in '{folder}' was made in '{manifest.place}', and its disk refers "
+                "to files there."
+            )
+
+    def without_lock_file(self, folder: Path) -> CheckpointDamagedError:
+        """Return the error for a checkpoint that no user can lock."""
+        return CheckpointDamagedError(f"The checkpoint in '{folder}' has no file '{USED}'.")
+
+
+CHECKPOINT_FORMAT = _CheckpointFormat(
+    noun="checkpoint", manifest=Manifest, damaged=CheckpointDamagedError
+)
+
+
+def write_manifest(
+    content: Path,
+    *,
+    folder: Path,
+    name: str,
+    key: str,
+    parts: Mapping[str, object],
+    pin: ParentPin | None,
+    facts: Mapping[str, str],
+    runner: Runner,
+    deadline: Deadline,
+) -> None:
+    """Write the manifest of the files in `content`, which is to be published as `folder`.
+
+    A stamp records that every file was just read. The memory file is not synced to the disk: a
+    crash of the host voids the stamp, and the verification that follows detects the loss.
+
+    Raises HarnessError where a file is missing.
+    """
+    names = (RAM, STATE, DISK)
+    missing = [each for each in names if not (content / each).is_file()]
+    if missing:
+        raise HarnessError(
+            f"The maker of the checkpoint '{name}' wrote no file '{missing[0]}'; it has to write "
+            f"{', '.join(names)}."
+        )
+    # Pages that the guest zeroed need no blocks; where this fails, only space is lost.
+    runner.run(["fallocate", "--dig-holes", str(content / RAM)], timeout_s=deadline.cap(_DIG_S))
+    (content / USED).touch()
+    for path in content.iterdir():
+        path.chmod(0o600)
+    fingerprint = stat_fingerprint(content, names)
+    manifest = Manifest(
+        name=name,
+        key=key,
+        parts=json.loads(json.dumps(dict(parts))),
+        parent=pin,
+        facts=dict(facts),
+        created=now(),
+        place=str(folder.resolve()),
+        files=facts_of(content, names),
+        allocated_bytes=allocated_bytes(content),
+    )
+    CHECKPOINT_FORMAT.write(content, manifest)
+    write_stamp(content, fingerprint)

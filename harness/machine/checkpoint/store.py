@@ -1,0 +1,308 @@
+"""Checkpoints: saved states of machines, made once, from which any number of clones start.
+
+A checkpoint is a folder with the machine's memory, QEMU's device state and a disk overlay. Its
+key covers everything that its bytes depend on, its parent's key included. Its manifest pins the
+exact disk of the parent that its overlay lies on. A user of a checkpoint holds a shared lock,
+which the kernel releases with the process; a checkpoint that nobody shares may be removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness import lease
+from harness.artifact_cache import (
+    DISK,
+    KEY_DIGITS,
+    USED,
+    GoneError,
+    ParentPin,
+    Progress,
+    Stage,
+    ignore_progress,
+)
+from harness.artifact_cache.cache import ArtifactCache
+from harness.artifact_cache.disk_space import DiskSpace, free_bytes
+from harness.errors import BadInputError, HarnessError
+from harness.machine.checkpoint.manifest import (
+    CHECKPOINT_FORMAT,
+    RAM,
+    SCHEMA,
+    STATE,
+    write_manifest,
+)
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from harness.artifact_cache import ProgressListener, StagingFolder
+    from harness.artifact_cache.cache import CachedArtifact
+    from harness.artifact_cache.removal import Removal
+    from harness.provisioning.command import Runner
+    from harness.provisioning.wait import Deadline
+
+RESERVE_MIB = 512
+"""What has to stay free beside a memory file and an overlay that may each grow to memory's size."""
+
+_USERS_S = 60.0
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
+_REMEDY = (
+    "free some by `harness checkpoints gc --all`, or set XDG_CACHE_HOME to a folder on a larger "
+    "disk"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A published state of a machine; its files never change.
+
+    Clones map `ram` privately, `state` is QEMU's device state, and `disk` is a qcow2 overlay on
+    the parent's disk or an image's. `facts` are what its maker returned.
+    """
+
+    name: str
+    key: str
+    folder: Path
+    parent: Checkpoint | None
+    facts: Mapping[str, str]
+    ram: Path
+    state: Path
+    disk: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointPlace:
+    """Where a checkpoint is made: the paths of its three files, and `folder` for scratch files.
+
+    Publication moves the files but does not change what they contain.
+    """
+
+    ram: Path
+    state: Path
+    disk: Path
+    folder: Path
+
+
+def key_of(name: str, parts: Mapping[str, object], parent: Checkpoint | None) -> str:
+    """Return the digest of everything that a checkpoint's bytes depend on."""
+    inputs = {
+        "schema": SCHEMA,
+        "name": name,
+        "parts": dict(parts),
+        "parent": None if parent is None else parent.key,
+    }
+    canonical = json.dumps(inputs, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class CheckpointStore:
+    """Checkpoints below one folder; many processes and threads may use one store.
+
+    When they take more than `limit_mib`, the least recently used ones are removed, after each
+    publication and in `gc`; never one that is in use, nor the parent of one that stays.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        limit_mib: int,
+        free_bytes: Callable[[Path], int] = free_bytes,
+        runner: Runner | None = None,
+    ) -> None:
+        self._folder = folder.absolute()
+        self._limit_mib = limit_mib
+        self._space = DiskSpace(self._folder, free=free_bytes, remedy=_REMEDY)
+        self._runner = LocalRunner() if runner is None else runner
+        self._cache = ArtifactCache(
+            self._folder, manifests=CHECKPOINT_FORMAT, removing=_when_unused, is_gated=True
+        )
+
+    @contextlib.contextmanager
+    def use(
+        self,
+        name: str,
+        parts: Mapping[str, object],
+        make: Callable[[CheckpointPlace], Mapping[str, str]],
+        *,
+        memory_mib: int,
+        parent: Checkpoint | None = None,
+        deadline: Deadline,
+        listener: ProgressListener = ignore_progress,
+        cancelled: Callable[[], str | None] = lambda: None,
+    ) -> Iterator[Checkpoint]:
+        """Give the checkpoint, made where it is missing; nobody removes it in the `with` block.
+
+        `parts` are JSON data that name everything that its bytes depend on beside the parent; for
+        one without a parent they include the digest of the disk below. `make` brings a machine of
+        `memory_mib` to the state wanted, writes the files to the given place, and returns facts
+        for the manifest. The caller has to use the parent, in this store, at the same time.
+
+        Raises RequirementError where there is no space, CheckpointDamagedError where the parent
+        is damaged, HarnessError where another process holds the checkpoint beyond the deadline or
+        `cancelled` returns why it is no longer needed, and whatever `make` raises.
+        """
+        if not _NAME.fullmatch(name):
+            raise BadInputError(
+                f"'{name}' is not a checkpoint name: use lower-case letters, digits, '.' and '-'.",
+                source="CheckpointStore.use",
+                key="name",
+            )
+        if parent is not None and parent.folder.parent != self._folder:
+            raise BadInputError(
+                f"The parent is in '{parent.folder}', which is not in the store '{self._folder}'.",
+                source="CheckpointStore.use",
+                key="parent",
+            )
+        key = key_of(name, parts, parent)
+        folder = self._folder / f"{name}-{key[:KEY_DIGITS]}"
+        what = f"checkpoint '{name}'"
+        needed_mib = 2 * memory_mib + RESERVE_MIB
+        progress = Progress(name, listener)
+        is_made = False
+
+        def opened() -> tuple[Checkpoint, contextlib.ExitStack]:
+            with contextlib.ExitStack() as holding:
+                checkpoint = self._open(folder, key, holding, deadline)
+                return checkpoint, holding.pop_all()
+
+        def fill(staging: StagingFolder) -> None:
+            nonlocal is_made
+            is_made = True
+            scratch = staging.work / "scratch"
+            scratch.mkdir(mode=0o700)
+            with contextlib.ExitStack() as holding:
+                pin = None
+                if parent is not None:
+                    self._open(parent.folder, parent.key, holding, deadline)
+                    below = CHECKPOINT_FORMAT.read(parent.folder)
+                    pin = ParentPin(
+                        folder=parent.folder.name,
+                        key=parent.key,
+                        disk_sha256=below.files[DISK].sha256,
+                    )
+                self._space.require(what, needed_mib)
+                progress.report(Stage.BUILD, "making it")
+                with self._space.explain_full_disk(what, needed_mib, any_failure=True):
+                    facts = make(
+                        CheckpointPlace(
+                            ram=staging.content / RAM,
+                            state=staging.content / STATE,
+                            disk=staging.content / DISK,
+                            folder=scratch,
+                        )
+                    )
+                    write_manifest(
+                        staging.content,
+                        folder=folder,
+                        name=name,
+                        key=key,
+                        parts=parts,
+                        pin=pin,
+                        facts=facts,
+                        runner=self._runner,
+                        deadline=deadline,
+                    )
+
+        with contextlib.ExitStack() as holding:
+            with self._space.explain_full_disk(what, needed_mib):
+                checkpoint, held = self._cache.store.ensure(
+                    folder,
+                    opened=opened,
+                    fill=fill,
+                    progress=progress,
+                    deadline=deadline,
+                    unflushed={RAM},
+                    cancelled=cancelled,
+                )
+            holding.push(held)
+            if is_made:
+                for removal in self._cache.collect_to_limit(self._limit_mib):
+                    progress.report(
+                        Stage.REMOVED, f"'{removal.path}' was removed: {removal.reason}"
+                    )
+            yield checkpoint
+
+    def ls(self) -> list[CachedArtifact]:
+        """Return what is published, by name; reads manifests only."""
+        return self._cache.ls()
+
+    def verify(self) -> list[CachedArtifact]:
+        """Read every file of every checkpoint, and return what `ls` does with the damage found."""
+        return self._cache.verify()
+
+    def gc(self, limit_mib: int | None = None) -> list[Removal]:
+        """Remove what killed processes left, and the least recently used beyond a limit.
+
+        Without `limit_mib` the store's limit applies; 0 removes everything that is not in use.
+        """
+        limit = self._limit_mib if limit_mib is None else limit_mib
+        return [*self._cache.store.sweep(), *self._cache.collect_to_limit(limit)]
+
+    def _open(
+        self, folder: Path, key: str, holding: contextlib.ExitStack, deadline: Deadline
+    ) -> Checkpoint:
+        """Return a sound checkpoint; it and its parents are shared for as long as `holding`."""
+        try:
+            holding.enter_context(lease.hold_shared(folder / USED, deadline=deadline))
+        except FileNotFoundError as error:
+            if not folder.exists():
+                raise GoneError(f"The checkpoint in '{folder}' was removed.") from error
+            raise CHECKPOINT_FORMAT.without_lock_file(folder) from error
+        except WaitTimeoutError as error:
+            raise HarnessError(str(error)) from error
+        manifest = CHECKPOINT_FORMAT.check(folder, key)
+        parent = None
+        if manifest.parent is not None:
+            there = self._folder / manifest.parent.folder
+            try:
+                parent = self._open(there, manifest.parent.key, holding, deadline)
+            except GoneError as error:
+                raise CHECKPOINT_FORMAT.orphaned(folder, there) from error
+            CHECKPOINT_FORMAT.check_pin(folder, there, manifest.parent)
+        os.utime(folder / USED)
+        return Checkpoint(
+            name=manifest.name,
+            key=manifest.key,
+            folder=folder,
+            parent=parent,
+            facts=manifest.facts,
+            ram=folder / RAM,
+            state=folder / STATE,
+            disk=folder / DISK,
+        )
+
+
+@contextlib.contextmanager
+def _when_unused(folder: Path, deadline: Deadline) -> Iterator[None]:
+    """Wait until nobody uses a damaged checkpoint: other processes may just have found the damage.
+
+    Clones that started from it before the damage may run on, but no other checkpoint may take its
+    place meanwhile: a child's disk would then lie on foreign blocks.
+    """
+    with contextlib.ExitStack() as holding:
+
+        def try_alone() -> Observation[bool]:
+            with contextlib.ExitStack() as attempt:
+                if attempt.enter_context(lease.try_exclusive(folder / USED)):
+                    holding.push(attempt.pop_all())
+                    return Observation(True, "unused")
+            return Observation(None, "in use")
+
+        try:
+            wait_for("its users", try_alone, deadline.sooner(_USERS_S))
+        except WaitTimeoutError as error:
+            raise HarnessError(
+                f"The checkpoint in '{folder}' is damaged but still in use, so it can't be made "
+                f"again; end the processes that use it (`fuser '{folder / USED}'` names them)."
+            ) from error
+        yield

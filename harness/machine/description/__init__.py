@@ -1,0 +1,1 @@
+"""What a machine consists of, and the QEMU command line that follows from it."""

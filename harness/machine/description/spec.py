@@ -1,0 +1,197 @@
+"""What a machine consists of: plain frozen data, no command run."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import BadInputError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
+
+
+class Accelerator(enum.Enum):
+    """How the guest's instructions run, with the facts that follow from it.
+
+    `kernel_append` switches off what costs the guest time under emulation and is not under test.
+    `patience` is the factor for waits on the guest: TCG takes about ten times as long as KVM.
+    """
+
+    KVM = ("kvm", "host", (), 1.0)
+    TCG = (
+        "tcg",
+        # Five levels of page tables are walked in software, each access to user memory ends a
+        # translated block, and `rep movsb` goes byte by byte: a boot took a quarter longer.
+        # QEMU 11 has `fsrm` too; Linux 6.1 with that and without `erms` hangs in its own `memmove`.
+        "max,-la57,-smap,-erms,-fsrm",
+        (
+            # QEMU 7.2 was seen to translate 2,500 blocks anew for each run of `true`, and 250 where
+            # programs have the same addresses each time: a command runs in half the time.
+            "norandmaps",
+            # A busy host makes any clock look unstable.
+            "tsc=reliable",
+            "transparent_hugepage=never",
+            # Accounts and hooks that every fork, fault and switch would pay for.
+            "psi=0",
+            "audit=0",
+            "cgroup.memory=nokmem,nosocket",
+            "lsm=lockdown,capability,landlock,yama,apparmor",
+        ),
+        10.0,
+    )
+
+    def __init__(
+        self,
+        accel: Literal["kvm", "tcg"],
+        cpu_model: str,
+        kernel_append: tuple[str, ...],
+        patience: float,
+    ) -> None:
+        self.accel = accel
+        self.cpu_model = cpu_model
+        self.kernel_append = kernel_append
+        self.patience = patience
+
+    def to_qemu(self) -> str:
+        """Return the value of `-accel`.
+
+        TCG runs all vCPUs in one thread: two threads that touch one `x-pci-proxy-dev` at once
+        make QEMU hang.
+        """
+        return "tcg,thread=single" if self is Accelerator.TCG else self.accel
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectKernel:
+    """A kernel that QEMU loads itself, without firmware and boot loader.
+
+    The command line of one that `is_verbatim` is `append` and what a caller adds, without the
+    arguments of the accelerator.
+    """
+
+    version: str
+    vmlinuz: Path
+    initrd: Path
+    append: tuple[str, ...] = (
+        "root=/dev/vda",
+        "rw",
+        "console=ttyS0",
+        "panic=-1",
+        "net.ifnames=0",
+        "mitigations=off",
+        "quiet",
+    )
+    is_verbatim: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flash:
+    """Firmware in flash, such as OVMF: its code, and the machine's own variables."""
+
+    code: Path
+    variables: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Firmware:
+    """The machine's firmware, which finds a boot loader on the disk by itself.
+
+    Without `flash` it is QEMU's SeaBIOS. The boot loader then chooses kernel and command line, and
+    a guest that reboots stays in its machine.
+    """
+
+    flash: Flash | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFile:
+    """A file that is the guest's memory: written by a template, mapped privately by a clone."""
+
+    path: Path
+    is_private: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSpec:
+    """A machine, complete for a VM driver; `argv.render_argv` renders its command line.
+
+    `root_ports` are empty PCIe slots into which a GPU is plugged, at start or later. Each reserves
+    `root_port_window_mib` of address space, without which the guest has no space for the memory
+    BARs of a hot-plugged function; `root_port_aperture_mib` is the same for 64-bit BARs. A machine
+    that `is_restored` waits for the state that `Machine.restore` loads; everything else must be the
+    same as when that state was saved.
+    """
+
+    name: str
+    accelerator: Accelerator
+    kernel: DirectKernel | Firmware
+    disk: Path
+    seed: Path | None = None
+    memory_mib: int = 1536
+    cpus: int = 1
+    root_ports: int = 1
+    root_port_window_mib: int = 64
+    root_port_aperture_mib: int = 0
+    memory_file: MemoryFile | None = None
+    is_restored: bool = False
+    qemu: str = "qemu-system-x86_64"
+    extra_append: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadInputError(
+                f"'{self.name}' is not a machine name: use letters, digits, '.' and '-', at most 63.",
+                source="MachineSpec",
+                key="name",
+            )
+        if isinstance(self.kernel, Firmware) and self.extra_append:
+            raise BadInputError(
+                f"{list(self.extra_append)} can't be added to a command line that the boot loader "
+                "on the disk chooses; boot a DirectKernel.",
+                source="MachineSpec",
+                key="extra_append",
+            )
+        for key, value, least in (
+            ("memory_mib", self.memory_mib, 128),
+            ("cpus", self.cpus, 1),
+            ("root_ports", self.root_ports, 0),
+            ("root_port_window_mib", self.root_port_window_mib, 2),
+            ("root_port_aperture_mib", self.root_port_aperture_mib, 0),
+        ):
+            if value < least:
+                raise BadInputError(
+                    f"{value} is too small; use {least} or more.", source="MachineSpec", key=key
+                )
+
+    @property
+    def kernel_command_line(self) -> str:
+        """Return the kernel's command line, or "" where a boot loader on the disk chooses it."""
+        kernel = self.kernel
+        if isinstance(kernel, Firmware):
+            return ""
+        added = () if kernel.is_verbatim else self.accelerator.kernel_append
+        return " ".join((*kernel.append, *added, *self.extra_append))
+
+
+def without_paths(spec: MachineSpec) -> MachineSpec:
+    """Return the machine with neutral names and paths, its memory in a shared file.
+
+    Machines whose results are equal have the same devices, and a saved state of one fits the other.
+    """
+    kernel = spec.kernel
+    if isinstance(kernel, DirectKernel):
+        kernel = replace(kernel, vmlinuz=Path("vmlinuz"), initrd=Path("initrd"))
+    elif kernel.flash is not None:
+        kernel = Firmware(flash=Flash(code=Path("code"), variables=Path("variables")))
+    return replace(
+        spec,
+        name="checkpoint",
+        disk=Path("disk"),
+        seed=None,
+        kernel=kernel,
+        memory_file=MemoryFile(path=Path("ram"), is_private=False),
+        is_restored=False,
+    )

@@ -1,0 +1,217 @@
+"""Runs commands on an existing node, by SSH or on this host itself, without changing it.
+
+SSH is OpenSSH with the user's own configuration, keys and known hosts, as in a terminal; but it never
+prompts, forwards nothing, and leaves no connection open.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.machine.channels.ssh import find_ending, render_remote
+from harness.provisioning.command import CommandResult, LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.provisioning.command import Runner
+
+URI_FORMS = "'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=SECONDS&sudo=yes]'"
+_CONNECT_S = 10
+#: What ssh may take in addition to that and to a command's own limit on the node.
+_GRACE_S = 20.0
+#: ssh's exit code for its own errors.
+_SSH_FAILED = 255
+#: Remedies by ssh's message; ssh reports its errors in no other way.
+_REMEDIES = (
+    ("Host key verification failed", "Connect once by hand, and compare the key of the host."),
+    ("HOST IDENTIFICATION HAS CHANGED", "Find out why the host has another key."),
+    (
+        "Permission denied",
+        "Authorize your key, or name the right user; `ssh -v` shows what was tried.",
+    ),
+    ("Could not resolve hostname", "Check the host's name."),
+    ("Connection refused", "Check the port, and whether sshd runs there."),
+    (
+        "timed out",
+        "Check whether the host is up and a firewall blocks it; for a slow host add '?timeout=60'.",
+    ),
+    ("No route to host", "Check whether the host is up, and the route to it."),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeAddress:
+    """The address of a node: `host` by SSH, or this host itself where that is None.
+
+    Where `user` or `port` is None, ssh chooses. `config` is an ssh configuration that replaces the
+    user's. A connection may take `connect_s`. With `by_sudo` the user becomes root there by sudo
+    without a password.
+    """
+
+    host: str | None = None
+    user: str | None = None
+    port: int | None = None
+    config: Path | None = None
+    connect_s: int = _CONNECT_S
+    by_sudo: bool = False
+
+    @classmethod
+    def from_uri(cls, uri: str, *, source: str) -> NodeAddress:
+        """Parse a URI of one of URI_FORMS.
+
+        Raises BadInputError that names `source`.
+        """
+        try:
+            parts = urlsplit(uri)
+            query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
+            port = parts.port
+        except ValueError as error:
+            raise _bad(uri, source, f"{error}") from error
+        if parts.scheme == "local" and uri.rstrip("/") == "local:":
+            return cls()
+        if parts.scheme != "ssh":
+            raise _bad(uri, source, "it has neither form")
+        host, user = unquote(parts.hostname or ""), unquote(parts.username or "")
+        # ssh would take a leading dash for an option; a host's name becomes the name of a folder.
+        for what, word in (("host", host), ("user", user)):
+            if word and not re.fullmatch(r"[A-Za-z0-9_:%][A-Za-z0-9_.:%-]*", word):
+                raise _bad(uri, source, f"{word!r} is not a {what}")
+        if not host or parts.path not in {"", "/"} or parts.fragment:
+            raise _bad(uri, source, "it must name exactly one host")
+        if parts.password is not None:
+            raise _bad(uri, source, "a password is not accepted, only a key")
+        if unknown := query.keys() - {"config", "timeout", "sudo"}:
+            raise _bad(uri, source, f"{min(unknown)!r} is unknown")
+        config = Path(query["config"]).absolute() if query.get("config") else None
+        if config is not None and not config.is_file():
+            raise _bad(uri, source, f"there is no file '{config}'")
+        timeout = query.get("timeout", str(_CONNECT_S))
+        if not re.fullmatch("[1-9][0-9]{0,3}", timeout):
+            raise _bad(uri, source, f"{timeout!r} is not a number of seconds")
+        if query.get("sudo", "yes") != "yes":
+            raise _bad(uri, source, "'sudo' accepts only 'yes'")
+        return cls(
+            host=host,
+            user=user or None,
+            port=port,
+            config=config,
+            connect_s=int(timeout),
+            by_sudo="sudo" in query,
+        )
+
+    @property
+    def name(self) -> str:
+        """Return a name for the node that can also name a folder."""
+        return "local" if self.host is None else re.sub(r"[^A-Za-z0-9_.-]", "-", self.host)
+
+    def ssh_argv(self) -> list[str]:
+        """Return the ssh command, to which the line for the node's shell is added.
+
+        Raises HarnessError where the node is this host.
+        """
+        if self.host is None:
+            raise HarnessError("A node that is this host has no ssh command.")
+        return [
+            "ssh",
+            *(("-F", str(self.config)) if self.config is not None else ()),
+            *(("-p", str(self.port)) if self.port is not None else ()),
+            *(("-l", self.user) if self.user is not None else ()),
+            # No terminal, no agent, no forwarding.
+            *("-T", "-a", "-x"),
+            *("-o", "ClearAllForwardings=yes"),
+            *("-o", "BatchMode=yes"),
+            *("-o", f"ConnectTimeout={self.connect_s}"),
+            *("-o", "ServerAliveInterval=10"),
+            # A shared connection would outlive this process and keep its pipes open.
+            *("-o", "ControlMaster=no"),
+            *("-o", "PermitLocalCommand=no"),
+            *("-o", "RemoteCommand=none"),
+            # Nothing is changed on this host either.
+            *("-o", "UpdateHostKeys=no"),
+            *("-o", "LogLevel=ERROR"),
+            "--",
+            self.host,
+        ]
+
+
+def _bad(uri: str, source: str, why: str) -> BadInputError:
+    return BadInputError(
+        f"'{uri}' is not the address of a node: {why}; use {URI_FORMS}.", source=source
+    )
+
+
+class NodeRunner:
+    """Runs commands on a node, by SSH or on this host, with a time limit on both."""
+
+    def __init__(self, address: NodeAddress, runner: Runner | None = None) -> None:
+        self.address = address
+        self._runner = runner or LocalRunner()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        """Run `argv` on the node.
+
+        Raises HarnessError where the node can't be reached, or the command's exit code is unknown.
+        """
+        if self.address.host is None:
+            return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
+        nonce = secrets.token_hex(8)
+        line = render_remote(argv, timeout_s=timeout_s, env=env or {}, nonce=nonce)
+        # The user's login shell may be any; sh understands the line.
+        shell = [*(("sudo", "-n") if self.address.by_sudo else ()), "sh", "-c", line]
+        answer = self._runner.run(
+            [*self.address.ssh_argv(), shlex.join(shell)],
+            timeout_s=timeout_s + self.address.connect_s + _GRACE_S,
+            stdin=stdin,
+        )
+        ending = find_ending(answer.stderr, nonce)
+        if ending is None or not answer.ok:
+            raise self._failure(argv, answer)
+        return CommandResult(
+            argv=tuple(argv),
+            exit_code=ending.exit_code,
+            stdout=answer.stdout,
+            stderr=ending.stderr,
+            duration_s=answer.duration_s,
+            timed_out=ending.exit_code in {124, 137} and answer.duration_s >= timeout_s,
+        )
+
+    def _failure(self, argv: Sequence[str], answer: CommandResult) -> HarnessError:
+        where = f"ssh://{self.address.host}"
+        # The node's shell also exits with 127, for a program that the node lacks.
+        if answer.exit_code == 127 and "No such file or directory: 'ssh'" in answer.stderr:
+            return RequirementError(
+                "There is no OpenSSH client on this host; install it with "
+                "`apt-get install openssh-client`, or run `./dev setup`."
+            )
+        if self.address.by_sudo and answer.stderr.startswith("sudo: "):
+            return HarnessError(
+                f"On the node '{where}' the user can't become root: "
+                f"{' '.join(answer.stderr.split())}. Allow sudo without a password, or connect "
+                "as root."
+            )
+        if answer.exit_code != _SSH_FAILED:
+            return HarnessError(
+                f"The node '{where}' did not report how {shlex.join(argv)!r} ended: the connection "
+                f"broke, the node hangs, or its shell runs no commands.\n{answer.render()}"
+            )
+        output = " ".join(answer.stderr.split()).rstrip(".") or "nothing"
+        remedies = (remedy for message, remedy in _REMEDIES if message in output)
+        remedy = next(remedies, "Try it in a terminal, where it must work without a prompt.")
+        return HarnessError(
+            f"The node '{where}' can't be reached; ssh printed: {output}. {remedy}"
+        )

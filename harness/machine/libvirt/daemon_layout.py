@@ -1,0 +1,196 @@
+"""The files of a private libvirtd, and the command lines that start it; pure data."""
+
+from __future__ import annotations
+
+import enum
+import os
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+#: The UID as which a session of root runs: libvirt has no session for root.
+_SESSION_UID = 1000
+
+#: libvirt's own folder, over which the daemon's is mounted, so that paths of QEMU's sockets stay short.
+STATE = "/var/lib/libvirt/qemu"
+
+# The shell is the name space's init and has to reap orphans of QEMU's daemons, which `wait` does.
+_INIT = """\
+set -e
+mounted=$1
+shift
+while [ $# -gt 0 ]; do
+    case $1 in
+    bind) mkdir -p "$3" 2>/dev/null || :; mount --bind "$2" "$3"; shift 3 ;;
+    hide) mount -t tmpfs -o mode=0700 tmpfs "$2"; shift 2 ;;
+    esac
+done
+: >"$mounted"
+sleep infinity &
+wait
+"""
+
+
+class DaemonKind(enum.Enum):
+    """The two kinds of libvirtd: the system's, which root runs, and a user's session."""
+
+    SYSTEM = "system"
+    SESSION = "session"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonLayout:
+    """The paths of a private daemon, outside and inside its mount name space."""
+
+    folder: Path
+    kind: DaemonKind
+
+    @property
+    def socket(self) -> Path:
+        if self.kind is DaemonKind.SYSTEM:
+            return self.folder / "run" / "libvirt-sock"
+        return self.folder / "state" / "run" / "libvirt" / "libvirt-sock"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "libvirtd.log"
+
+    @property
+    def qemu_logs(self) -> Path:
+        """Return the folder of the logs of each machine's QEMU."""
+        if self.kind is DaemonKind.SYSTEM:
+            return self.folder / "log" / "qemu"
+        return self.folder / "state" / "cache" / "libvirt" / "qemu" / "log"
+
+    @property
+    def marker(self) -> Path:
+        """Return the file that is created once everything is mounted."""
+        return self.folder / "state" / "mounted"
+
+    @property
+    def transport(self) -> Path:
+        """Return the program that connects to the daemon as ssh connects to a remote host."""
+        return self.folder / "transport"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.folder / "state" / "libvirtd.pid"
+
+    @property
+    def settings(self) -> Path:
+        """Return the folder of the two files that libvirtd reads."""
+        if self.kind is DaemonKind.SYSTEM:
+            return self.folder / "etc"
+        return self.folder / "state" / "config" / "libvirt"
+
+    @property
+    def mounts(self) -> tuple[tuple[Path, str], ...]:
+        # Locks of consoles contain PIDs, which are ambiguous between PID name spaces.
+        always = ((self.folder / "state", STATE), (self.folder / "lock", "/var/lock"))
+        if self.kind is DaemonKind.SESSION:
+            return always
+        return (
+            *always,
+            (self.folder / "run", "/run/libvirt"),
+            (self.folder / "etc", "/etc/libvirt"),
+            (self.folder / "cache", "/var/cache/libvirt"),
+            (self.folder / "log", "/var/log/libvirt"),
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return variables that libvirtd needs in addition to those of this process.
+
+        Without D-Bus: machined would look up PIDs of this name space in the host's.
+        """
+        nowhere = "unix:path=/nonexistent"
+        apart = {"DBUS_SYSTEM_BUS_ADDRESS": nowhere, "DBUS_SESSION_BUS_ADDRESS": nowhere}
+        if self.kind is DaemonKind.SYSTEM:
+            return apart
+        return {
+            **apart,
+            "HOME": STATE,
+            "XDG_RUNTIME_DIR": f"{STATE}/run",
+            "XDG_CONFIG_HOME": f"{STATE}/config",
+            "XDG_CACHE_HOME": f"{STATE}/cache",
+            "XDG_DATA_HOME": f"{STATE}/data",
+        }
+
+
+def render_libvirtd_conf() -> str:
+    """Render libvirtd.conf: every user who can enter the socket's folder may use the daemon."""
+    return (
+        'auth_unix_ro = "none"\n'
+        'auth_unix_rw = "none"\n'
+        'unix_sock_ro_perms = "0700"\n'
+        'unix_sock_rw_perms = "0700"\n'
+    )
+
+
+def render_qemu_conf(kind: DaemonKind) -> str:
+    """Render qemu.conf.
+
+    QEMU runs as the daemon's user, so that it reads what this user may read, and files keep their
+    owners. It writes its own logs, so that no virtlogd is needed.
+    """
+    own_user = (
+        'user = "root"\n'
+        'group = "root"\n'
+        "dynamic_ownership = 0\n"
+        "remember_owner = 0\n"
+        "namespaces = []\n"
+        "cgroup_controllers = []\n"
+    )
+    return (
+        f'{own_user if kind is DaemonKind.SYSTEM else ""}security_driver = "none"\n'
+        'stdio_handler = "file"\n'
+    )
+
+
+def holder_argv(
+    mounts: Sequence[tuple[Path, str]], hidden: Sequence[Path], kind: DaemonKind
+) -> list[str]:
+    """Return the command line of the process that holds the name spaces."""
+    user = (
+        []
+        if kind is DaemonKind.SYSTEM
+        else ["--user", f"--map-user={_session_uid()}", f"--map-group={_session_uid()}"]
+    )
+    orders = [
+        *(word for here, there in mounts for word in ("bind", str(here), there)),
+        *(word for path in hidden for word in ("hide", str(path))),
+    ]
+    return [
+        "unshare",
+        *user,
+        *(["--keep-caps"] if user else []),
+        *("--mount", "--propagation", "private"),
+        *("--pid", "--fork", "--kill-child", "--mount-proc"),
+        *("sh", "-c", _INIT, "init", f"{STATE}/mounted", *orders),
+    ]
+
+
+def render_transport(layout: DaemonLayout, init: int) -> str:
+    """Render the program that libvirt runs instead of ssh; `init` is the name space's first process."""
+    there = (
+        *enter_argv(init, layout.kind),
+        "env",
+        *(f"{name}={value}" for name, value in sorted(layout.environment.items())),
+        "virt-ssh-helper",
+        f"qemu:///{layout.kind.value}",
+    )
+    return f"#!/bin/sh\nexec {shlex.join(there)}\n"
+
+
+def enter_argv(init: int, kind: DaemonKind) -> list[str]:
+    """Return the start of a command line that runs in the name spaces of process `init`."""
+    user = [] if kind is DaemonKind.SYSTEM else ["--user", "--preserve-credentials"]
+    return ["nsenter", f"--target={init}", *user, "--mount", "--pid", "--"]
+
+
+def _session_uid() -> int:
+    return os.geteuid() or _SESSION_UID

@@ -1,0 +1,171 @@
+"""libvirt's errors as sentences that end with a remedy; pure data, no libvirt."""
+
+from __future__ import annotations
+
+import enum
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import HarnessError, RequirementError
+from harness.machine.channels.monitor import MonitorLostError
+
+if TYPE_CHECKING:
+    from harness.machine.libvirt.uri import HostUri
+
+
+class Code(enum.IntEnum):
+    """The numbers of libvirt's virterror.h that the harness distinguishes."""
+
+    INTERNAL_ERROR = 1
+    NO_SUPPORT = 3
+    NO_CONNECT = 5
+    INVALID_CONN = 6
+    OPERATION_FAILED = 9
+    OPERATION_DENIED = 29
+    SYSTEM_ERROR = 38
+    RPC = 39
+    NO_DOMAIN = 42
+    AUTH_FAILED = 45
+    NO_STORAGE_POOL = 49
+    NO_STORAGE_VOL = 50
+    OPERATION_INVALID = 55
+    CONFIG_UNSUPPORTED = 67
+    AUTH_CANCELLED = 79
+    ACCESS_DENIED = 88
+    STORAGE_VOL_EXIST = 90
+    AUTH_UNAVAILABLE = 94
+
+
+class ErrorDomain(enum.IntEnum):
+    """The parts of libvirt, by virterror.h, whose errors are about the connection."""
+
+    RPC = 7
+    REMOTE = 13
+
+
+_NOT_ALLOWED = frozenset(
+    {
+        Code.OPERATION_DENIED,
+        Code.AUTH_FAILED,
+        Code.AUTH_CANCELLED,
+        Code.AUTH_UNAVAILABLE,
+        Code.ACCESS_DENIED,
+    }
+)
+
+
+class LibvirtError(HarnessError):
+    """libvirt refused a call; `code` is the number it gave, mostly one of `Code`."""
+
+    def __init__(self, message: str, *, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ConnectionLostError(MonitorLostError):
+    """The libvirtd of a connection ended or was restarted, and its machines with it."""
+
+
+class NotAllowedError(RequirementError):
+    """A libvirtd answers, but refuses this user."""
+
+
+class NoDaemonError(RequirementError):
+    """No libvirtd of this host answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorContext:
+    """One error as libvirt reports it; `errno` is the system's number where there is one."""
+
+    code: int
+    origin: int
+    message: str
+    errno: int | None = None
+
+    @classmethod
+    def of(cls, error: Any) -> ErrorContext:
+        """Read the fields of a `libvirtError`."""
+        code = error.get_error_code()
+        number = error.get_int1()
+        return cls(
+            code=-1 if code is None else code,
+            origin=-1 if code is None else error.get_error_domain(),
+            message=str(error.get_error_message() or error),
+            errno=number if code == Code.SYSTEM_ERROR and number and number > 0 else None,
+        )
+
+    @property
+    def is_connection_loss(self) -> bool:
+        """Return whether the connection itself failed and can't be used any more."""
+        if self.code == Code.INVALID_CONN:
+            return True
+        if self.origin not in tuple(ErrorDomain):
+            return False
+        # libvirt reports "client socket is closed" for each call after the first that failed.
+        return self.code == Code.SYSTEM_ERROR or (
+            self.code == Code.INTERNAL_ERROR and "closed" in self.message
+        )
+
+
+def refused_call(what: str, uri: str, error: ErrorContext) -> HarnessError:
+    """Return the exception for a failed call on an open connection."""
+    detail = error.message.rstrip(".")
+    if error.is_connection_loss:
+        return lost(what, uri, detail)
+    if error.code == Code.NO_SUPPORT or (error.code == Code.RPC and "unknown procedure" in detail):
+        return LibvirtError(
+            f"libvirt at '{uri}' is too old for {what}: {detail}. Use a host with a newer libvirt.",
+            code=error.code,
+        )
+    if error.code in _NOT_ALLOWED:
+        return LibvirtError(
+            f"libvirt at '{uri}' does not allow {what}: {detail}. Use a connection that may write, "
+            "and a user whom libvirt's polkit rules let manage machines.",
+            code=error.code,
+        )
+    return LibvirtError(f"libvirt at '{uri}' failed {what}: {detail}.", code=error.code)
+
+
+def lost(what: str, uri: str, detail: str) -> ConnectionLostError:
+    """Return the exception for a broken connection."""
+    return ConnectionLostError(
+        f"libvirtd at '{uri}' ended or was restarted during {what} ({detail}); the machines of that "
+        "connection ended with it. Read libvirtd's log for the reason, then run again."
+    )
+
+
+def refused_connection(uri: HostUri, user: str, error: ErrorContext) -> HarnessError:
+    """Return the exception for a connection that could not be opened."""
+    detail = error.message.rstrip(".")
+    if error.errno in {errno.EACCES, errno.EPERM} or error.code in _NOT_ALLOWED:
+        return NotAllowedError(
+            f"User '{user}' may not use libvirt at '{uri.text}' ({detail}); let it join the group of "
+            f"libvirt's socket there (`usermod --append --groups libvirt {user}`, and log in "
+            "again), or use 'qemu:///session'."
+        )
+    if uri.is_local:
+        start = (
+            "`libvirtd -d` as this user"
+            if uri.is_session
+            else "`systemctl start libvirtd`, or without systemd `virtlogd -d` and `libvirtd -d`"
+        )
+        return NoDaemonError(
+            f"No libvirtd answers at '{uri.text}' ({detail}); start it by {start}, or name another "
+            "by --machine-uri."
+        )
+    return unreachable(uri, detail)
+
+
+def unreachable(uri: HostUri, detail: str) -> RequirementError:
+    """Return the exception for a remote libvirtd that can't be reached."""
+    way = (
+        f"`{uri.ssh_command}` has to work without a password"
+        if uri.transport == "ssh"
+        else f"the transport '{uri.transport}' has to lead to a running libvirtd"
+    )
+    return RequirementError(
+        f"The libvirtd of '{uri.text}' can't be reached ({detail}); {way}, and a libvirtd has to "
+        "run there."
+    )

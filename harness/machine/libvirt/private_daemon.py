@@ -1,0 +1,268 @@
+"""A private libvirtd: for tests, for hosts that run none, and in place of a remote host.
+
+It runs in a mount and a PID name space, where libvirt's compiled-in folders are its own; so any
+number run beside each other and beside the host's libvirtd. All that it starts, including its machines,
+is in the PID name space, which the kernel ends with the process that started the daemon.
+
+The socket is in the folder of the caller, which only its owner may enter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from harness.errors import HarnessError, RequirementError
+from harness.lease import make_private_folder
+from harness.machine.libvirt.daemon_layout import (
+    STATE,
+    DaemonKind,
+    DaemonLayout,
+    enter_argv,
+    holder_argv,
+    render_libvirtd_conf,
+    render_qemu_conf,
+    render_transport,
+)
+from harness.provisioning.command import LocalRunner, end, has_ended, spawn
+from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from harness.provisioning.command import ChildProcess
+    from harness.provisioning.wait import Deadline
+
+_SOCKET_LIMIT = 107  # sun_path of unix(7), less its final NUL
+_LOOK_S = 0.02
+_SIGNAL_S = 10.0
+_END_S = 10.0
+_LOG_LINES = 8
+
+
+class PrivateDaemon:
+    """A running private libvirtd; `private_daemon` starts one."""
+
+    def __init__(self, layout: DaemonLayout, init: int, holder: ChildProcess) -> None:
+        self._layout = layout
+        self._init = init
+        self._holder = holder
+        self._process: ChildProcess | None = None
+        self.kind = layout.kind
+        self.log = layout.log
+        self.transport = layout.transport
+
+    @property
+    def uri(self) -> str:
+        """Return the URI under which the daemon is a libvirt of this host."""
+        query = urlencode({"socket": str(self._layout.socket)})
+        return f"qemu+unix:///{self.kind.value}?{query}"
+
+    @property
+    def remote_uri(self) -> str:
+        """Return a URI under which it is a remote libvirt, which sees no files of this host.
+
+        A program replaces ssh as the transport; everything else is the same as for a remote host.
+        """
+        query = urlencode({"command": str(self._layout.transport)})
+        return f"qemu+ext://remote/{self.kind.value}?{query}"
+
+    def start(self, deadline: Deadline) -> None:
+        """Start libvirtd, and return once it answers.
+
+        Raises HarnessError with the end of its log where it does not.
+        """
+        self.log.touch(mode=0o600)
+        with self.log.open("ab") as log:
+            self._process = spawn(
+                self._inside(
+                    *_LIBVIRTD_WITH_MODE,
+                    _libvirtd(),
+                    f"--pid-file={STATE}/libvirtd.pid",
+                ),
+                stdout=log,
+                stderr=log,
+                env=self._layout.environment,
+            )
+        process = self._process
+
+        def poll() -> Observation[bool]:
+            if has_ended(process):
+                raise HarnessError(
+                    f"The private libvirtd in '{self._layout.folder}' ended as it started; its "
+                    f"log ends with:\n{self._log_end()}"
+                )
+            return Observation(_answers(self._layout.socket), "nothing listens at its socket")
+
+        try:
+            wait_for(f"libvirtd in '{self._layout.folder}'", poll, deadline, interval_s=_LOOK_S)
+        except WaitTimeoutError as error:
+            raise HarnessError(f"{error} Its log ends with:\n{self._log_end()}") from error
+
+    def restart(self, deadline: Deadline) -> None:
+        """End libvirtd as an update of its package does, and start it again."""
+        self.stop(deadline)
+        self.start(deadline)
+
+    def stop(self, deadline: Deadline) -> None:
+        """Ask libvirtd to end; the machines of open connections end with it."""
+        self._signal("TERM", deadline)
+
+    def kill(self, deadline: Deadline) -> None:
+        """Kill libvirtd, as a crash would; its machines continue."""
+        self._signal("KILL", deadline)
+
+    def processes(self) -> tuple[int, ...]:
+        """Return the PIDs, in this name space, of the daemon and of the processes that hold it."""
+        entering = () if self._process is None else (self._process.pid,)
+        inner = tuple(child for parent in entering for child in _children(parent))
+        return (self._holder.pid, self._init, *entering, *inner)
+
+    def close(self) -> None:
+        """End the name space and every process in it."""
+        if self._process is not None:
+            end(self._process)
+        end(self._holder)
+
+    def _signal(self, name: str, deadline: Deadline) -> None:
+        process = self._process
+        if process is None:
+            return
+        pid = self._layout.pid_file.read_text().strip()
+        runner = LocalRunner()
+        runner.run(self._inside("kill", "-s", name, pid), timeout_s=_SIGNAL_S).check(
+            f"Ending the private libvirtd in '{self._layout.folder}'"
+        )
+
+        def poll() -> Observation[bool]:
+            return Observation(has_ended(process) or None, "it still runs")
+
+        wait_for("the end of libvirtd", poll, deadline, interval_s=_LOOK_S)
+        end(process)
+        self._process = None
+
+    def _inside(self, *argv: str) -> list[str]:
+        """Return the command line that runs `argv` in the daemon's name spaces."""
+        return [*enter_argv(self._init, self.kind), *argv]
+
+    def _log_end(self) -> str:
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return "nothing"
+        return "\n".join(lines[-_LOG_LINES:]) or "nothing"
+
+
+@contextlib.contextmanager
+def private_daemon(
+    folder: Path,
+    *,
+    kind: DaemonKind = DaemonKind.SYSTEM,
+    deadline: Deadline,
+    hidden: Sequence[Path] = (),
+) -> Iterator[PrivateDaemon]:
+    """Run a libvirtd whose sockets, state and logs are in `folder`; it ends with the context.
+
+    `hidden` are folders of this host that it and its machines do not see, as on a remote host.
+    Raises RequirementError where libvirtd, or the right to a name space, is missing.
+    """
+    layout = DaemonLayout(folder=folder.absolute(), kind=kind)
+    _refuse_unsuitable(layout)
+    _prepare(layout)
+    layout.marker.unlink(missing_ok=True)
+    errors = layout.folder / "init.log"
+    with errors.open("wb") as log:
+        holder = spawn(holder_argv(layout.mounts, hidden, kind), stdout=log, stderr=log)
+    try:
+        init = _wait_for_init(holder, layout.marker, errors, deadline)
+        daemon = PrivateDaemon(layout, init, holder)
+        layout.transport.touch(mode=0o700)
+        layout.transport.write_text(render_transport(layout, init))
+        try:
+            daemon.start(deadline)
+            yield daemon
+        finally:
+            daemon.close()
+    finally:
+        end(holder)
+
+
+#: Its files are private: else a user's umask could let others read its state.
+_LIBVIRTD_WITH_MODE = ("sh", "-c", 'umask 077; exec "$@"', "libvirtd")
+
+
+def _libvirtd() -> str:
+    path = shutil.which("libvirtd") or shutil.which("libvirtd", path="/usr/sbin:/sbin")
+    if path is None:
+        raise RequirementError(
+            "There is no 'libvirtd' on this host; run `apt-get install --no-install-recommends "
+            "libvirt-daemon-system libvirt-clients`."
+        )
+    return path
+
+
+def _refuse_unsuitable(layout: DaemonLayout) -> None:
+    _libvirtd()
+    if layout.kind is DaemonKind.SYSTEM and os.geteuid() != 0:
+        raise RequirementError(
+            "A private libvirtd for 'qemu:///system' needs root; use the kind 'session', or the "
+            "host's own libvirtd."
+        )
+    length = len(os.fsencode(layout.socket))
+    if length > _SOCKET_LIMIT:
+        raise HarnessError(
+            f"The socket '{layout.socket}' of the private libvirtd has a path of {length} bytes, "
+            f"but Unix allows {_SOCKET_LIMIT}; give a folder with a shorter path."
+        )
+
+
+def _prepare(layout: DaemonLayout) -> None:
+    make_private_folder(layout.folder)
+    for here, _ in layout.mounts:
+        make_private_folder(here)
+    make_private_folder(layout.settings)
+    (layout.settings / "libvirtd.conf").write_text(render_libvirtd_conf())
+    (layout.settings / "qemu.conf").write_text(render_qemu_conf(layout.kind))
+    if layout.kind is DaemonKind.SESSION:
+        make_private_folder(layout.folder / "state" / "run")
+
+
+def _wait_for_init(holder: ChildProcess, marker: Path, errors: Path, deadline: Deadline) -> int:
+    """Return the PID, in this name space, of the other one's first process."""
+
+    def poll() -> Observation[int]:
+        if has_ended(holder):
+            said = errors.read_text(errors="replace").strip() or "nothing"
+            raise RequirementError(
+                f"A private libvirtd needs its own name spaces, but `unshare` failed: {said}. "
+                "Run as root, or where an ordinary user may create user name spaces (on Ubuntu "
+                "24.04: `sysctl kernel.apparmor_restrict_unprivileged_userns=0`), or use the "
+                "host's own libvirtd."
+            )
+        if not marker.exists():
+            return Observation(None, "its folders are not mounted yet")
+        return Observation(_children(holder.pid)[0], "ready")
+
+    try:
+        return wait_for("the name spaces of libvirtd", poll, deadline, interval_s=_LOOK_S)
+    except WaitTimeoutError as error:
+        raise HarnessError(f"{error} See '{errors}'.") from error
+
+
+def _answers(path: Path) -> bool | None:
+    """Return True where a process listens at the socket, else None, for `wait_for`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return None
+    return True
+
+
+def _children(process: int) -> tuple[int, ...]:
+    return tuple(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))

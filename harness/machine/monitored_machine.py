@@ -1,0 +1,226 @@
+"""What every VM driver does the same way over QEMU's monitor: plug, save, restore, power off."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.machine.channels.event_log import names
+from harness.machine.description.argv import ssh_port_of
+from harness.machine.description.root_ports import RootPorts
+from harness.machine.device_state import (
+    DeviceStateError,
+    load_device_state,
+    save_device_state,
+)
+from harness.machine.idle import wait_until_idle
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from harness.gpu import GpuAttachment
+    from harness.machine.channels.agent import Agent
+    from harness.machine.channels.console import Console
+    from harness.machine.channels.event_log import QmpEvent
+    from harness.machine.channels.monitor import Monitor
+    from harness.machine.description.spec import MachineSpec
+
+#: QEMU ends over a state that it can't load, and writes the reason just before.
+_LAST_OUTPUT_S = 2.0
+
+
+class MonitoredMachine(abc.ABC):
+    """A machine that is controlled over its QEMU's monitor; a subclass starts and ends that QEMU.
+
+    It ends with its `with` block. `at_start` are the devices that take the first root ports.
+    """
+
+    console: Console
+    agent: Agent
+
+    def __init__(
+        self, spec: MachineSpec, folder: Path, at_start: Sequence[GpuAttachment] = ()
+    ) -> None:
+        self.spec = spec
+        self.folder = folder
+        self._has_seed = spec.seed is not None
+        self._ports = RootPorts(spec, at_start)
+        self._resources = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    @abc.abstractmethod
+    def monitor(self) -> Monitor:
+        """Return QEMU's monitor."""
+
+    @abc.abstractmethod
+    def _start(self) -> None:
+        """Start QEMU, and connect monitor, console and agent."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End QEMU, and show that it has ended."""
+
+    @abc.abstractmethod
+    def _pause(self) -> None:
+        """Stop the guest's CPUs."""
+
+    @abc.abstractmethod
+    def _resume(self) -> None:
+        """Let the guest's CPUs run."""
+
+    @abc.abstractmethod
+    def _end_saved(self) -> None:
+        """End a QEMU whose state has been saved."""
+
+    @abc.abstractmethod
+    def _wait_for_exit(self, deadline: Deadline) -> str | None:
+        """Wait until QEMU has ended; name the way where it is not a power-off of its guest."""
+
+    @abc.abstractmethod
+    def _last_output(self) -> str:
+        """Return a sentence with the end of what QEMU printed."""
+
+    @abc.abstractmethod
+    def _processor_s(self) -> float:
+        """Return the processor time that QEMU has used, in seconds."""
+
+    @abc.abstractmethod
+    def _attach_seed(self, seed: Path) -> None:
+        """Plug the seed volume into its root port."""
+
+    @abc.abstractmethod
+    def _detach_seed(self, deadline: Deadline) -> None:
+        """Take the seed volume out of its root port."""
+
+    @staticmethod
+    def _qemu_id(name: str) -> str:
+        """Return the id that QEMU has for a device of the spec."""
+        return name
+
+    @property
+    def serial_log(self) -> Path:
+        return self.folder / "serial.log"
+
+    @property
+    def events(self) -> tuple[QmpEvent, ...]:
+        """Return QEMU's events so far, oldest first."""
+        return self.monitor.events
+
+    def ssh_port(self) -> int:
+        """Return the loopback port that leads to the guest's SSH server."""
+        answer = self.monitor.execute("human-monitor-command", {"command-line": "info usernet"})
+        return ssh_port_of(str(answer))
+
+    def plug(self, attachment: GpuAttachment) -> None:
+        """Hot-plug a device into the first free root port.
+
+        Raises HarnessError where no port is free, or the ports' windows are too small for it.
+        """
+        port = self._ports.choose(attachment)
+        fdname = None
+        if attachment.fd is not None:
+            fdname = f"fd-{attachment.id}"
+            self.monitor.execute("getfd", {"fdname": fdname}, fd=attachment.fd)
+        self.monitor.execute("device_add", attachment.to_device_add(self._qemu_id(port), fdname))
+        self._ports.take(attachment.id, port)
+
+    def unplug(self, device_id: str, deadline: Deadline) -> None:
+        """Ask the guest to release a device, and wait until QEMU has removed it."""
+        self._delete_device(device_id, deadline)
+        self._ports.release(device_id)
+
+    def _delete_device(self, device_id: str, deadline: Deadline) -> None:
+        seen = len(self.events)
+        self.monitor.execute("device_del", {"id": device_id})
+        self.monitor.wait_for_event(
+            f"the removal of device '{device_id}'",
+            lambda event: event.name == "DEVICE_DELETED" and event.data.get("device") == device_id,
+            deadline,
+            since=seen,
+        )
+
+    def plug_seed(self, seed: Path) -> None:
+        """Hot-plug a seed volume, where the machine was started without one."""
+        self._attach_seed(seed)
+        self._has_seed = True
+
+    def unplug_seed(self, deadline: Deadline) -> None:
+        """Take the seed volume out again, where there is one."""
+        if self._has_seed:
+            self._detach_seed(deadline)
+            self._has_seed = False
+
+    def wait_until_idle(self, deadline: Deadline) -> None:
+        """Wait until the guest has nothing to do, judged by the processor time that QEMU uses.
+
+        Raises HarnessError where it never becomes idle.
+        """
+        wait_until_idle(self.spec.name, self._processor_s, deadline)
+
+    def save(self, state: Path) -> None:
+        """Stop the guest, save its devices' state to the new file `state`, and end QEMU.
+
+        The guest's memory stays in the file that the spec names; memory, state and disk together
+        are the checkpoint. Raises HarnessError where QEMU refuses, as with a plugged device that
+        can't be saved.
+        """
+        self._pause()
+        with self._explained():
+            save_device_state(self.monitor, self.spec.name, state)
+        self._end_saved()
+
+    def restore(self, state: Path) -> None:
+        """Load the devices' state from `state`, and let the guest run.
+
+        Raises HarnessError where QEMU finds that the state is another machine's, or truncated.
+        """
+        with self._explained():
+            load_device_state(self.monitor, self.spec.name, state)
+        self._resume()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Add QEMU's own output to an error about a state."""
+        try:
+            yield
+        except DeviceStateError as error:
+            with contextlib.suppress(HarnessError):
+                self._wait_for_exit(Deadline.after(_LAST_OUTPUT_S))
+            raise HarnessError(f"{error} {self._last_output()}") from error
+
+    def wait_for_power_off(self, deadline: Deadline) -> None:
+        """Wait until the guest has powered itself off and its QEMU has ended.
+
+        Raises HarnessError when it reset instead, or is still up at the deadline.
+        """
+        event = self.monitor.wait_for_event("its power-off", names("SHUTDOWN"), deadline)
+        ending, reason = self._wait_for_exit(deadline), event.data.get("reason")
+        if ending is not None or reason != "guest-shutdown":
+            described = "" if ending is None else f" as '{ending}'"
+            raise HarnessError(
+                f"Machine '{self.spec.name}' was expected to power off, but ended{described} by "
+                f"'{reason}'. The last lines of its console:\n{self.console.tail()}"
+            )

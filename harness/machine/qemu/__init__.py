@@ -1,0 +1,1 @@
+"""Machines as QEMU processes of this host."""

@@ -1,0 +1,186 @@
+"""A newer QEMU beside the host's own, out of Debian sid: nothing is installed, nobody is root.
+
+The packages are unpacked into a folder of the cache. A small program there runs the QEMU in it by
+its own dynamic linker, with its own libraries, firmware and modules; the host's are not touched.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+import secrets
+import shlex
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError, RequirementError
+from harness.lease import hold, make_private_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.provisioning.command import Runner
+
+#: All modules, wanted or not: QEMU looks for those that it lacks in the host's folder, and a module
+#: of another build makes it abort.
+PACKAGES = (
+    "qemu-system-x86",
+    "qemu-system-gui",
+    "qemu-system-modules-opengl",
+    "qemu-system-modules-spice",
+)
+_LEFT_OUT = ("./dev", "./usr/share/doc", "./usr/share/locale", "./usr/share/man")
+_LIBRARIES = "usr/lib/x86_64-linux-gnu"
+_PROGRAM = "usr/bin/qemu-system-x86_64"
+_NAME = "qemu-system-x86_64"
+_VERSION = re.compile(r"\(Debian ([^)\s]+)\)")
+_MAX_AGE = dt.timedelta(days=30)
+_BUILD_S = 560.0
+_QUERY_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SidQemu:
+    """A QEMU that can be named by `--qemu`."""
+
+    program: Path
+    version: str
+
+
+def find_sid_qemu(cache: Path) -> SidQemu | None:
+    """Return the newest one in the cache that is not too old, or None."""
+    oldest = dt.datetime.now(tz=dt.timezone.utc) - _MAX_AGE
+    found = [
+        SidQemu(program=folder / _NAME, version=(folder / "version").read_text().strip())
+        for folder in sorted(_store_folder(cache).glob(f"{_recipe_key()}-*"), key=_made_at)
+        if _made_at(folder) > oldest.timestamp()
+    ]
+    return found[-1] if found else None
+
+
+def ensure_sid_qemu(
+    cache: Path, runner: Runner, *, refresh: bool = False, report: Callable[[str], None]
+) -> SidQemu:
+    """Return a QEMU of Debian sid, unpacked where the cache has none, or to `refresh` it.
+
+    Its folder is named by the packages' list and the version of Debian's package, so a newer one
+    takes another folder, and machines' checkpoints distinguish the two.
+
+    Raises RequirementError where mmdebstrap is missing, HarnessError where it fails.
+    """
+    store = make_private_folder(_store_folder(cache))
+    with hold(store / "lock", timeout_s=_BUILD_S, what="QEMU of Debian sid"):
+        found = None if refresh else find_sid_qemu(cache)
+        if found is not None:
+            return found
+        for left in store.glob(".work-*"):
+            shutil.rmtree(left)
+        work = make_private_folder(store / f".work-{secrets.token_hex(4)}")
+        try:
+            report("unpacking QEMU of Debian sid, some 500 MiB")
+            _unpack(work, runner)
+            version = _package_version(work, runner)
+            folder = store / f"{_recipe_key()}-{version.replace(':', '.')}"
+            (work / "version").write_text(f"{version}\n")
+            program = work / _NAME
+            program.write_text(render_program(folder, version, _digest(work / "root" / _PROGRAM)))
+            program.chmod(0o700)
+            shutil.rmtree(folder, ignore_errors=True)
+            work.rename(folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        report(f"unpacked {version} in '{folder}'")
+        return SidQemu(program=folder / _NAME, version=version)
+
+
+def render_program(folder: Path, version: str, digest: str) -> str:
+    """Return the program that runs the unpacked QEMU; pure.
+
+    It names the QEMU within, since a saved guest's state can be loaded by no other, and what tells
+    two of them apart is the program that was asked for.
+    """
+    root = folder / "root"
+    libraries = root / _LIBRARIES
+    argv = [
+        str(libraries / "ld-linux-x86-64.so.2"),
+        *("--library-path", f"{libraries}:{libraries / 'pulseaudio'}"),
+        *("--argv0", _NAME),
+        str(root / _PROGRAM),
+        *("-L", str(root / "usr/share/qemu")),
+        *("-L", str(root / "usr/share/seabios")),
+    ]
+    return (
+        "#!/bin/sh\n"
+        f"# QEMU of Debian's package {version}, sha256 {digest}.\n"
+        f"export QEMU_MODULE_DIR={shlex.quote(str(libraries / 'qemu'))}\n"
+        f'exec {shlex.join(argv)} "$@"\n'
+    )
+
+
+def _unpack(work: Path, runner: Runner) -> None:
+    if shutil.which("mmdebstrap") is None:
+        raise RequirementError(
+            "There is no 'mmdebstrap' on this host, which unpacks QEMU of Debian sid; install it "
+            "with `apt-get install mmdebstrap`, or run `./dev setup`."
+        )
+    archive = work / "root.tar"
+    runner.run(
+        [
+            "mmdebstrap",
+            "--variant=extract",
+            f"--include={','.join(PACKAGES)}",
+            # Sid's own list of packages may be past its date where a mirror lags.
+            *("--aptopt", 'Acquire::Check-Valid-Until "false"'),
+            "sid",
+            str(archive),
+        ],
+        timeout_s=_BUILD_S,
+    ).check("Unpacking QEMU of Debian sid")
+    root = make_private_folder(work / "root")
+    runner.run(
+        [
+            "tar",
+            "--extract",
+            "--no-same-owner",
+            *(f"--exclude={path}" for path in _LEFT_OUT),
+            f"--directory={root}",
+            f"--file={archive}",
+        ],
+        timeout_s=_BUILD_S,
+    ).check("Unpacking QEMU of Debian sid")
+    archive.unlink()
+
+
+def _package_version(work: Path, runner: Runner) -> str:
+    """Return the version of the package, as the QEMU in it says it."""
+    program = work / _NAME
+    program.write_text(render_program(work, "of a version to be asked for", ""))
+    program.chmod(0o700)
+    answer = runner.run([str(program), "--version"], timeout_s=_QUERY_S)
+    answer.check("Asking the unpacked QEMU for its version")
+    found = _VERSION.search(answer.stdout)
+    if found is None:
+        raise HarnessError(
+            "The unpacked QEMU was expected to name its Debian package, but it printed "
+            f"{answer.stdout[:200]!r}."
+        )
+    return found.group(1)
+
+
+def _recipe_key() -> str:
+    return hashlib.sha256(repr((PACKAGES, _LEFT_OUT)).encode()).hexdigest()[:8]
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _store_folder(cache: Path) -> Path:
+    return cache / "qemu-sid"
+
+
+def _made_at(folder: Path) -> float:
+    return (folder / "version").stat().st_mtime

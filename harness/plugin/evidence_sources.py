@@ -1,0 +1,78 @@
+"""Sources of evidence: a live node, a live machine, evidence gathered before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import EvidencedError
+from harness.lab.evidence_collection import collect_available
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from harness.evidence import Evidence
+    from harness.lab.machine import LabMachine
+    from harness.lab.node import Node
+
+
+@dataclass(frozen=True)
+class NodeEvidenceSource:
+    """Evidence of a live node."""
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        return self.node.request.name
+
+    def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
+        """Keep all evidence that the test has gathered, the latest in the top folder.
+
+        If the error does not refer to any of it, evidence is gathered once more, because the node
+        may have changed.
+        """
+        gathered = self.node.gathered
+        if not gathered or not (error is None or _is_about(error, gathered)):
+            gathered = (*gathered, self.node.collect_available())
+        *earlier, last = gathered
+        yield last.folder, last.copy_to(folder)
+        for number, one in enumerate(earlier, start=1):
+            yield one.folder, one.copy_to(folder / f"earlier-{number}")
+
+
+def _is_about(error: BaseException, gathered: Sequence[Evidence]) -> bool:
+    return isinstance(error, EvidencedError) and error.evidence in {
+        evidence.folder for evidence in gathered
+    }
+
+
+@dataclass(frozen=True)
+class MachineEvidenceSource:
+    """Evidence of a live machine; tests of machines gather none themselves."""
+
+    machine: LabMachine
+
+    @property
+    def name(self) -> str:
+        return self.machine.name
+
+    def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
+        """Keep what can be gathered now."""
+        del error
+        evidence = collect_available(self.machine)
+        yield evidence.folder, evidence.copy_to(folder)
+
+
+@dataclass(frozen=True)
+class GatheredEvidenceSource:
+    """Evidence that was gathered before; it is kept unchanged."""
+
+    name: str
+    evidence: Evidence
+
+    def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
+        """Copy the evidence."""
+        del error
+        yield self.evidence.folder, self.evidence.copy_to(folder)

@@ -1,0 +1,68 @@
+"""Deselects tests that are not for the VM driver of this run, and reports the reasons."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.errors import BadInputError, listed
+from harness.settings import MachineDriver
+
+if TYPE_CHECKING:
+    from harness.settings import Settings
+
+MARKER = (
+    "vm_driver(*drivers, reason): run the test only under these VM drivers; under any other "
+    "it is deselected, and the summary prints the reason"
+)
+_OUTPUT_KEY = "harness_left_out"
+
+
+class ForeignTests:
+    """Deselects tests that are for another VM driver than this run's."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._driver = settings.machine_driver.value
+        self._left_out: Counter[str] = Counter()
+
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        foreign = {item: reason for item in items if (reason := self._why_not(item))}
+        if foreign:
+            items[:] = [item for item in items if item not in foreign]
+            config.hook.pytest_deselected(items=list(foreign))
+        self._left_out = Counter(foreign.values())
+
+    def _why_not(self, item: pytest.Item) -> str | None:
+        for marker in item.iter_markers("vm_driver"):
+            drivers, reason = marker.args, marker.kwargs.get("reason")
+            if not drivers or not set(drivers) <= set(MachineDriver.words()) or not reason:
+                raise BadInputError(
+                    f"The marker takes any of {listed(MachineDriver.words())} and a 'reason', but got "
+                    f"{drivers} and {reason!r}.",
+                    source=item.nodeid,
+                    key="vm_driver",
+                )
+            if self._driver not in drivers:
+                return str(reason)
+        return None
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output[_OUTPUT_KEY] = dict(self._left_out)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Read the counts of an xdist worker; each worker collects the same tests."""
+        del error
+        self._left_out |= Counter(getattr(node, "workeroutput", {}).get(_OUTPUT_KEY, {}))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for reason, count in sorted(self._left_out.items()):
+            terminalreporter.write_line(
+                f"deselected under --machine-driver={self._driver}: {count} tests, because {reason}"
+            )

@@ -1,0 +1,34 @@
+"""An import hook that makes Python import `harness` without pytest's assertion rewriting.
+
+Importing this module installs the hook, so the plugin imports it first. pytest rewrites every module
+of a distribution that has a plugin. Where it can't write its own bytecode cache, each process
+compiles them again, which takes longer than everything else that the plugin does at the start.
+`harness` has no assertions that a report would explain.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+class PlainImports(MetaPathFinder):
+    """Finds the modules of `harness` as Python does; it stands before pytest's own finder."""
+
+    @override
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return PathFinder.find_spec(fullname, path) if fullname.startswith("harness.") else None
+
+
+sys.meta_path.insert(0, PlainImports())

@@ -1,0 +1,1 @@
+"""Collects and runs `*_spec.sh` files as pytest tests."""

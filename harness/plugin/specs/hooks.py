@@ -1,0 +1,242 @@
+"""Collects and runs `*_spec.sh` files: each example is a test of its own."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import itertools
+import time
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.plugin.specs import reports
+from harness.plugin.specs.items import JOBS_SECTION, SpecFileCollector, SpecItem, raise_for
+from harness.plugin.specs.options import pytest_addoption
+from harness.plugin.specs.reports import passed_report
+from harness.plugin.specs.runs import SHELL_HITS, existing_runs_of, runs_of
+from harness.shell.coverage import merge, render_lcov
+from harness.shell.protocol import printable
+from harness.shell.spec.options import is_spec
+from harness.shell.spec.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+    from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
+
+    from harness.plugin.specs.scheduling import SpecScheduling
+    from harness.shell.spec.spec_file import Case
+
+_CARRIED_HITS = "shell_coverage"
+_CARRIED_UNPROTECTED = "shell_sandbox"
+_CARRIED_REFUSAL = "shell_refusal"
+_REFUSAL: pytest.StashKey[str] = pytest.StashKey()
+_UNPROTECTED: pytest.StashKey[set[str]] = pytest.StashKey()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(reports, "harness-spec-reports")
+    config.addinivalue_line(
+        "markers", "shell_time(kind): 'real' or 'virtual' time for the shell code of this test"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the examples that no tag, name or focus asks for."""
+    tags = set(config.getoption("--shell-tag"))
+    focus = bool(config.getoption("--shell-focus"))
+    kept = [
+        item for item in items if not isinstance(item, SpecItem) or item.is_wanted(tags, focus)
+    ]
+    if len(kept) < len(items):
+        chosen = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = kept
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep the garbage collector from walking thousands of examples again and again."""
+    if any(isinstance(item, SpecItem) for item in session.items):
+        gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Report what no verdict shows: a sandbox that protects less, jobs that did not end."""
+    if _REFUSAL in terminalreporter.config.stash:
+        terminalreporter.write_line(terminalreporter.config.stash[_REFUSAL], red=True)
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport) and report.when == "call":
+            for title, text in report.sections:
+                if title == JOBS_SECTION:
+                    terminalreporter.write_line(f"{report.nodeid}: {text}", yellow=True)
+    for why in sorted(terminalreporter.config.stash.get(_UNPROTECTED, ())):
+        terminalreporter.write_line(why, yellow=True)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFileCollector | None:
+    if not is_spec(file_path):
+        return None
+    collector: SpecFileCollector = SpecFileCollector.from_parent(parent, path=file_path)
+    return collector
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    runs = existing_runs_of(config)
+    unprotected = config.stash.setdefault(_UNPROTECTED, set())
+    if runs is not None:
+        runs.close()
+        merge(config.stash.setdefault(SHELL_HITS, {}), runs.hits)
+        unprotected.update({runs.sandbox.why} - {""})
+    hits = config.stash.get(SHELL_HITS, {})
+    if _REFUSAL in config.stash:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[_CARRIED_HITS] = {p: sorted(lines) for p, lines in hits.items()}
+        config.workeroutput[_CARRIED_UNPROTECTED] = sorted(unprotected)
+        config.workeroutput[_CARRIED_REFUSAL] = config.stash.get(_REFUSAL, "")
+    elif config.getoption("--shell-cov"):
+        # coverage.py is slow to import, and most runs do without it
+        data = importlib.import_module("harness.shell.coverage_data")
+        data.write_data(hits, config.rootpath / ".coverage.shell")
+        lcov = config.getoption("--shell-cov-lcov")
+        if lcov is not None:
+            lcov.write_text(render_lcov(hits))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController) -> None:
+    """Take what a worker's examples covered, and what held them less than they should be."""
+    output = getattr(node, "workeroutput", {})
+    stash = node.config.stash
+    stash.setdefault(_UNPROTECTED, set()).update(output.get(_CARRIED_UNPROTECTED, ()))
+    merge(stash.setdefault(SHELL_HITS, {}), output.get(_CARRIED_HITS, {}))
+    if output.get(_CARRIED_REFUSAL):
+        stash[_REFUSAL] = output[_CARRIED_REFUSAL]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SpecScheduling | None:
+    from harness.plugin.specs.scheduling import (  # noqa: PLC0415 - needs xdist's schedulers
+        make_scheduler,
+    )
+
+    return make_scheduler(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run an example without the phases it does not have.
+
+    It has no fixtures, so set-up and teardown have nothing to do while the next test comes from
+    the same file; they cost more than the example itself. A marked example, and one that a
+    reporter wants to see phase by phase, takes the usual way, as does the last of each file.
+    """
+    if not isinstance(item, SpecItem):
+        return None
+    if not _is_let_in(item):
+        return True
+    runs = runs_of(item.config)
+    runs.following = _following(item, nextitem)
+    if not runs.is_fast or runs.following is None or next(item.iter_markers(), None) is not None:
+        return None
+    ihook = item.ihook
+    if runs.batch is None:
+        ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    start = time.time()
+    started = time.perf_counter()
+    try:
+        verdict = runs.run(item.file, item.case)
+    except HarnessError as error:
+        verdict = None
+        _report(item, "call", functools.partial(_raise, error))
+    duration_s = time.perf_counter() - started
+    if verdict is not None and verdict.outcome is Outcome.SUCCEEDED:
+        sections = _sections(verdict)
+        if runs.batch is not None and not sections and not runs.batch.is_due(start):
+            runs.batch.add(item, start, duration_s)
+            return True
+        report = passed_report(item.nodeid, item.location, start, duration_s)
+        report.sections = sections
+        if runs.batch is not None:
+            runs.batch.attach(report)
+        ihook.pytest_runtest_logreport(report=report)
+    elif verdict is not None:
+        item.note_jobs(verdict)
+        _report(item, "call", lambda: raise_for(item, verdict))
+    if runs.has_late_problems():
+        _report(item, "teardown", item.teardown)
+    if runs.batch is None:
+        ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _raise(error: HarnessError) -> None:
+    raise error
+
+
+def _is_let_in(item: SpecItem) -> bool:
+    """Start the first shell of this process; return whether this host lets specs run.
+
+    Where it does not, a process without workers ends here; a worker reports nothing but that.
+    """
+    config = item.config
+    try:
+        runs = runs_of(config)
+        if not runs.has_entered and not item.case.todo and not item.case.is_skipped:
+            runs.enter(item.file)
+    except RequirementError as error:
+        if not hasattr(config, "workeroutput"):
+            pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
+        config.stash[_REFUSAL] = str(error)
+    except HarnessError:
+        return True  # the example fails with it
+    return _REFUSAL not in config.stash
+
+
+def _following(item: SpecItem, nextitem: pytest.Item | None) -> Case | None:
+    """Return the example that the same file runs next, or None at its end."""
+    if isinstance(nextitem, SpecItem) and nextitem.file is item.file:
+        return nextitem.case
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a report that goes its usual way take along those that wait."""
+    report = yield
+    if isinstance(item, SpecItem):
+        batch = runs_of(item.config).batch
+        if batch is not None:
+            batch.attach(report)
+    return report
+
+
+def _sections(verdict: Verdict) -> list[tuple[str, str]]:
+    sections: list[tuple[str, str]] = []
+    if verdict.stray_stdout:
+        sections.append(("Captured stdout call", printable(verdict.stray_stdout)))
+    if verdict.running is not None:
+        sections.append((JOBS_SECTION, printable(verdict.running.render())))
+    return sections
+
+
+def _report(item: SpecItem, when: Literal["call", "teardown"], act: Callable[[], None]) -> None:
+    call = pytest.CallInfo.from_call(
+        act, when=when, reraise=(KeyboardInterrupt, pytest.exit.Exception)
+    )
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    item.ihook.pytest_runtest_logreport(report=report)
+    if report.failed:
+        item.ihook.pytest_exception_interact(node=item, call=call, report=report)
+
+
+__all__ = ["pytest_addoption"]

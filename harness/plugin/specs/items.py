@@ -1,0 +1,224 @@
+"""Spec files, their groups and examples, as pytest collects and runs them."""
+
+from __future__ import annotations
+
+import functools
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.plugin.specs.runs import runs_of
+from harness.provisioning.command import LocalRunner
+from harness.shell.protocol import printable
+from harness.shell.spec.parameter_rows import ShellRowEvaluator
+from harness.shell.spec.project import Project, project_variables
+from harness.shell.spec.translate import translate
+from harness.shell.spec.verdict import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from _pytest._code.code import TerminalRepr
+
+    from harness.shell.spec.spec_file import Case, Group, SpecFile
+    from harness.shell.spec.verdict import Verdict
+
+
+JOBS_SECTION = "Captured jobs call"
+"""The title of the section that names what an example left running."""
+
+
+class SpecFileCollector(pytest.File):
+    """A spec file."""
+
+    spec: SpecFile
+    project: Project
+
+    @override
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        self.project = Project.of(self.path, self.config.invocation_params.dir)
+        source = self.shown_path
+        try:
+            text = self.path.read_bytes().decode(errors="surrogateescape")
+        except OSError as error:
+            raise BadInputError(f"The spec can't be read: {error}.", source=source) from error
+        shell = self.project.options.shell
+        if shell.is_posix and self.config.getoption("--shell-cov"):
+            raise RequirementError(
+                f"'--shell-cov' records lines that bash runs, but '{self.project.root}/.shellspec' "
+                f"asks for '{shell.text}'; leave one of them out."
+            )
+        evaluate = ShellRowEvaluator(
+            LocalRunner(),
+            lambda: runs_of(self.config).sandbox,
+            source=source,
+            cwd=self.project.exec_dir(self.path),
+            env=project_variables(self.project, self.path),
+            shell=shell,
+        )
+        self.spec = translate(source, text, evaluate, shell=shell)
+        tree = _Tree()
+        for case in self.spec.cases:
+            tree.add(case)
+        yield from _make_nodes(self, self, tree)
+
+    @override
+    def repr_failure(  # type: ignore[override]  # as narrow as pytest's own collectors'
+        self, excinfo: pytest.ExceptionInfo[BaseException]
+    ) -> str | TerminalRepr:
+        """Show what is wrong with the spec, and not where in this program that was noticed."""
+        if isinstance(excinfo.value, HarnessError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+    @functools.cached_property
+    def shown_path(self) -> str:
+        root = self.config.rootpath
+        inside = self.path.is_relative_to(root)
+        return str(self.path.relative_to(root) if inside else self.path)
+
+
+class GroupCollector(pytest.Collector):
+    """A `Describe`."""
+
+    tree: _Tree
+    file: SpecFileCollector
+
+    @override
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        yield from _make_nodes(self, self.file, self.tree)
+
+
+class _Tree:
+    """The blocks of one group, in order."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Group, _Tree] | Case] = []
+
+    def add(self, case: Case) -> None:
+        tree = self
+        for group in case.groups:
+            last = tree.entries[-1] if tree.entries else None
+            if isinstance(last, tuple) and last[0] is group:
+                tree = last[1]
+            else:
+                below = _Tree()
+                tree.entries.append((group, below))
+                tree = below
+        tree.entries.append(case)
+
+
+def _make_nodes(
+    parent: SpecFileCollector | GroupCollector, file: SpecFileCollector, tree: _Tree
+) -> Iterator[pytest.Item | pytest.Collector]:
+    names: dict[str, int] = {}
+
+    def unique(name: str, line: int) -> str:
+        name = printable(name).replace("::", ": :") or "<unnamed>"
+        names[name] = names.get(name, 0) + 1
+        return name if names[name] == 1 else f"{name} <line {line}>"
+
+    for entry in tree.entries:
+        if isinstance(entry, tuple):
+            group, below = entry
+            collector: GroupCollector = GroupCollector.from_parent(
+                parent, name=unique(group.name, group.begin)
+            )
+            collector.tree, collector.file = below, file
+            yield collector
+        else:
+            yield SpecItem.from_parent(
+                parent, name=unique(entry.name, entry.begin), case=entry, file=file
+            )
+
+
+class SpecItem(pytest.Item):
+    """An example, or one row of a parametrised one."""
+
+    def __init__(
+        self, *, name: str, parent: pytest.Collector, case: Case, file: SpecFileCollector
+    ) -> None:
+        super().__init__(name, parent)
+        self.case = case
+        self.file = file
+        tags = case.all_tags
+        if tags:
+            self.extra_keyword_matches.update(tags)
+
+    def is_wanted(self, tags: set[str], focus: bool) -> bool:
+        """Tell whether the selection of the command line and of `.shellspec` includes this one.
+
+        A focused example passes any other filter, as it does in shellspec; a tag without a value
+        asks for all its values.
+        """
+        options = self.file.project.options
+        tags = tags | set(options.tags)
+        if self.case.is_focused and (tags or options.examples or focus or options.focus):
+            return True
+        if focus or options.focus:
+            return False
+        own = {part for tag in self.case.all_tags for part in (tag, tag.partition(":")[0])}
+        if tags and not tags & own:
+            return False
+        names = [self.case.name, *(group.name for group in self.case.groups)]
+        return not options.examples or any(
+            fnmatchcase(name, pattern) for name in names for pattern in options.examples
+        )
+
+    @override
+    def runtest(self) -> None:
+        verdict = runs_of(self.config).run(self.file, self.case)
+        self.note_jobs(verdict)
+        raise_for(self, verdict)
+
+    def note_jobs(self, verdict: Verdict) -> None:
+        """Put into the report what the example left running."""
+        if verdict.running is not None:
+            self.add_report_section("call", "jobs", printable(verdict.running.render()))
+
+    @override
+    def teardown(self) -> None:
+        problems = runs_of(self.config).take_late_problems()
+        if problems:
+            text = "\n\n".join(problem.text for problem in problems)
+            pytest.fail(printable(text), pytrace=False)
+
+    @override
+    def repr_failure(  # type: ignore[override]  # as narrow as pytest's own items'
+        self, excinfo: pytest.ExceptionInfo[BaseException]
+    ) -> str | TerminalRepr:
+        """Show what this host lacks, and not where in this program that was noticed."""
+        if isinstance(excinfo.value, HarnessError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+    @functools.cached_property
+    @override
+    def location(self) -> tuple[str, int | None, str]:
+        """Return where reports place the example: pytest's own way there costs as much as a run."""
+        name = printable(self.case.full_name)
+        return self.file.shown_path, self.case.begin - 1, name
+
+    @override
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, self.case.begin - 1, printable(self.case.full_name)
+
+
+def raise_for(item: SpecItem, verdict: Verdict) -> None:
+    """Tell pytest of a verdict in its own way; a success raises nothing."""
+    outcome = verdict.outcome
+    if outcome is Outcome.SKIPPED:
+        pytest.skip(verdict.reason)
+    if outcome is Outcome.PENDING:
+        pytest.xfail(verdict.reason)
+    if not outcome.fails:
+        return
+    if outcome is Outcome.WARNED and not item.file.project.options.warning_as_failure:
+        return
+    if outcome is Outcome.WARNED and item.config.getoption("--no-warning-as-failure"):
+        return
+    pytest.fail(printable(verdict.render(item.file.spec, item.case)), pytrace=False)

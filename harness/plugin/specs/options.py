@@ -1,0 +1,74 @@
+"""The options of pytest that say how shell code runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("shell", "gpu-node-harness: shell code")
+    group.addoption(
+        "--shell-time",
+        choices=("real", "virtual"),
+        default=None,
+        help="virtual: sleep, timeout and date in shell code advance a clock of their own; left "
+        "out, *_spec.sh files take real time and the shell fixture virtual time",
+    )
+    group.addoption(
+        "--shell-timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="end an example of a *_spec.sh that runs longer (default: %(default)s)",
+    )
+    group.addoption(
+        "--shell-sandbox",
+        choices=("auto", "throwaway", "refuse", "off"),
+        default="auto",
+        help="how shell code is kept from changing the host. throwaway: it runs in namespaces with "
+        "a temporary root file system, which is discarded; refuse: the kernel refuses writes "
+        "outside the project and the temporary directory; auto: throwaway, or refuse where an "
+        "ordinary user may not create namespaces; off: no protection (default: %(default)s)",
+    )
+    group.addoption(
+        "--shell-cov",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="record which lines of the shell code at PATH the examples of *_spec.sh files and "
+        "the tests with the shell fixture run",
+    )
+    group.addoption(
+        "--shell-cov-lcov",
+        type=Path,
+        metavar="FILE",
+        help="write that as an lcov tracefile, beside coverage.py's data in .coverage.shell",
+    )
+    parser.addini(
+        "shell_allow",
+        type="args",
+        default=[],
+        help="commands of the host that shell code under test may run beside the harmless ones",
+    )
+    group.addoption(
+        "--shell-tag",
+        action="append",
+        default=[],
+        metavar="TAG[:VALUE]",
+        help="run only the examples of *_spec.sh files that carry the tag",
+    )
+    group.addoption(
+        "--shell-focus",
+        action="store_true",
+        help="run only the focused examples (fIt, fDescribe) of *_spec.sh files",
+    )
+    group.addoption(
+        "--no-warning-as-failure",
+        action="store_true",
+        help="let examples of *_spec.sh files pass that only warn",
+    )

@@ -1,0 +1,220 @@
+"""Which shell runs the examples of this process, one spec file after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import tempfile
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.plugin.specs.reports import ReportBatch
+from harness.shell.clock import clock_environment, write_clock_commands
+from harness.shell.coverage import Hits, merge, parse_trace
+from harness.shell.sandbox import choose_sandbox
+from harness.shell.spec.mock_blocks import write_mocks
+from harness.shell.spec.project import ScratchFolder, environment
+from harness.shell.spec.spec_run import ShellSetting, SpecRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pluggy import HookImpl
+
+    from harness.shell.sandbox import Sandbox
+    from harness.shell.spec.project import Project
+    from harness.shell.spec.spec_file import Case, SpecFile
+    from harness.shell.spec.verdict import Problem, Verdict
+
+_Result = TypeVar("_Result")
+_PROTOCOL_HOOKS = (
+    "pytest_runtest_protocol", "pytest_runtest_logstart", "pytest_runtest_setup",
+    "pytest_runtest_call", "pytest_runtest_teardown", "pytest_runtest_makereport",
+    "pytest_runtest_logreport", "pytest_runtest_logfinish",
+)  # fmt: skip
+_KNOWN_PLUGINS = {"_pytest", "xdist", "harness", "_hypothesis_pytestplugin"}
+"""Packages whose implementations have nothing to do for an example that simply passes."""
+SHELL_HITS: pytest.StashKey[Hits] = pytest.StashKey()
+"""The lines of shell code that ran in this process, and in workers that have ended."""
+_RUNS: pytest.StashKey[SpecRuns] = pytest.StashKey()
+
+
+class CollectedFile(Protocol):
+    """A spec file as pytest collected it: its path, its translation and its project."""
+
+    path: Path
+    spec: SpecFile
+    project: Project
+
+
+class SpecRuns:
+    """The shell of the spec file that runs now; one at a time.
+
+    `following` is the example that this file runs next, None at its end.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.scratch = ScratchFolder()
+        self.following: Case | None = None
+        self.hits: Hits = {}
+        self.batch = ReportBatch() if hasattr(config, "workerinput") else None
+        self.has_entered = False
+        self.refusal = ""
+        self._file: CollectedFile | None = None
+        self._run: SpecRun | None = None
+        self._stops_at_failure = bool(config.getoption("maxfail"))
+
+    @functools.cached_property
+    def is_fast(self) -> bool:
+        """Whether examples may run without the phases that pytest runs for each test."""
+        config = self.config
+        return not (
+            config.getoption("setupshow", default=False)
+            or config.getoption("usepdb", default=False)
+            or _others_follow_the_protocol(config)
+        )
+
+    @functools.cached_property
+    def sandbox(self) -> Sandbox:
+        return choose_sandbox(self.config.getoption("--shell-sandbox"))
+
+    def enter(self, file: CollectedFile) -> None:
+        """Start the first shell of this process, which shows whether the sandbox is granted.
+
+        Raises RequirementError where it is not.
+        """
+        self.has_entered = True
+        self._explained(file, lambda: self._run_of(file).enter())
+
+    def run(self, file: CollectedFile, case: Case) -> Verdict:
+        """Run one example, and let the shell start on the next before its report is written.
+
+        Raises HarnessError where this host does not let the shell start.
+        """
+        return self._explained(file, lambda: self._run_example(file, case))
+
+    def _explained(self, file: CollectedFile, act: Callable[[], _Result]) -> _Result:
+        try:
+            return act()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.leave_file()
+            self._file = self._run = None
+            raise HarnessError(self._explain(file, error)) from error
+
+    def _explain(self, file: CollectedFile, error: OSError) -> str:
+        if not self.scratch.path.is_dir():
+            return (
+                f"The work folder of this run, '{self.scratch.path}', is gone; something deleted "
+                "it while the tests ran. Run them again."
+            )
+        what = f"The shell of '{file.spec.path}' can't run: {error.strerror or error}"
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            return f"{what}; raise the limit on open files ('ulimit -n') to 512 or more."
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return f"{what}; free space in '{tempfile.gettempdir()}', or set TMPDIR."
+        return f"{what}{f' ({error.filename})' if error.filename else ''}."
+
+    def _run_of(self, file: CollectedFile) -> SpecRun:
+        if self._file is not file or self._run is None:
+            self.leave_file()
+            self._run = self._enter_file(file)
+        return self._run
+
+    def _run_example(self, file: CollectedFile, case: Case) -> Verdict:
+        run = self._run_of(file)
+        if self.following is None:
+            return run.run(case)
+        if not self._stops_at_failure:
+            return run.run(case, self.following)
+        verdict = run.run(case)
+        if not verdict.outcome.fails:
+            run.expect_next(self.following)
+        return verdict
+
+    def take_late_problems(self) -> list[Problem]:
+        """Return the problems of hooks of whole groups since the last call."""
+        if self._run is None:
+            return []
+        if self.following is not None:
+            problems, self._run.late_problems = self._run.late_problems, []
+            return problems
+        file, run = self._file, self._run
+        problems = self._explained(file, run.finish) if file is not None else []
+        self.leave_file()
+        return problems
+
+    def has_late_problems(self) -> bool:
+        return self._run is not None and bool(self._run.late_problems)
+
+    def _enter_file(self, file: CollectedFile) -> SpecRun:
+        self._file = file
+        work_dir = self.scratch.new_work_dir()
+        mocks = work_dir / ".mocks"
+        write_mocks(file.spec, mocks, file.project.options.shell)
+        cwd = file.project.exec_dir(file.path)
+        env = dict(environment(file.project, file.path, self.scratch.path, work_dir, mocks))
+        if self.config.getoption("--shell-time") == "virtual":
+            commands = write_clock_commands(work_dir / ".clock")
+            env.update(clock_environment(commands, env["PATH"]))
+            if "HX_PATH" in env:
+                env["HX_PATH"] = f"{commands}:{env['HX_PATH']}"
+        setting = ShellSetting(
+            shell=file.project.options.shell,
+            sandbox=self.sandbox,
+            scratch=work_dir,
+            cwd=cwd,
+            env=env,
+            traces=bool(self.config.getoption("--shell-cov")),
+            timeout_s=self.config.getoption("--shell-timeout"),
+        )
+        return SpecRun(file.spec, setting)
+
+    def leave_file(self) -> None:
+        if self._run is not None:
+            self._run.close()
+            sources = self.config.getoption("--shell-cov")
+            if sources:
+                merge(self.hits, parse_trace(self._run.trace, self._run.setting.cwd, sources))
+        self._file = self._run = None
+
+    def close(self) -> None:
+        self.leave_file()
+        self.scratch.close()
+
+
+def _others_follow_the_protocol(config: pytest.Config) -> bool:
+    """Return whether a plugin implements hooks that the short way of an example leaves out.
+
+    A wrapper of the whole protocol is called in any case.
+    """
+    implementations = [
+        implementation
+        for name in _PROTOCOL_HOOKS
+        for implementation in getattr(config.hook, name).get_hookimpls()
+        if not (name == "pytest_runtest_protocol" and _is_wrapper(implementation))
+    ]
+    modules = {implementation.function.__module__ for implementation in implementations}
+    return any(module.partition(".")[0] not in _KNOWN_PLUGINS for module in modules)
+
+
+def _is_wrapper(implementation: HookImpl) -> bool:
+    return implementation.wrapper or implementation.hookwrapper
+
+
+def runs_of(config: pytest.Config) -> SpecRuns:
+    """Return the runs of this process, made at the first call."""
+    runs = config.stash.get(_RUNS, None)
+    if runs is None:
+        runs = config.stash[_RUNS] = SpecRuns(config)
+    return runs
+
+
+def existing_runs_of(config: pytest.Config) -> SpecRuns | None:
+    """Return the runs of this process, or None where no example has run."""
+    return config.stash.get(_RUNS, None)

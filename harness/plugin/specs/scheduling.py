@@ -1,0 +1,58 @@
+"""Keeps the examples of a spec file on one xdist worker, in their order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+from xdist.scheduler import LoadScheduling
+
+from harness.shell.spec.options import is_spec
+
+if TYPE_CHECKING:
+    import pytest
+    from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
+
+
+class SpecScheduling(LoadScheduling):  # type: ignore[misc]
+    """Load scheduling whose chunks do not end within a spec file.
+
+    Examples of a file share what its groups set up, and may find what those before them left on
+    disk; on one worker, in order, they find what they always found. A file with more than half of
+    a worker's share of all tests is cut between its groups instead.
+    """
+
+    @override
+    def _send_tests(self, node: WorkerController, num: int) -> None:
+        super()._send_tests(node, self._whole_files(num))
+
+    def _whole_files(self, num: int) -> int:
+        """Return how many pending tests to send so that about `num` go and no file is cut."""
+        collection = self.collection or []
+        pending = self.pending
+        if not 0 < num < len(pending):
+            return num
+        last = collection[pending[num - 1]]
+        path = _path(last)
+        if not is_spec(self.config.rootpath / path):
+            return num
+        limit = max(1, len(collection) // len(self.nodes) // 2)
+        size = sum(1 for index in pending if _path(collection[index]) == path)
+        unit = _path if size <= limit else _group
+        while num < len(pending) and unit(collection[pending[num]]) == unit(last):
+            num += 1
+        return num
+
+
+def _path(nodeid: str) -> str:
+    return nodeid.split("::", 1)[0]
+
+
+def _group(nodeid: str) -> str:
+    return nodeid.rsplit("::", 1)[0]
+
+
+def make_scheduler(config: pytest.Config, log: Producer) -> SpecScheduling | None:
+    """Return the scheduler for `--dist=load`, xdist's default; None leaves others alone."""
+    return SpecScheduling(config, log) if config.getvalue("dist") == "load" else None

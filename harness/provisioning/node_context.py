@@ -1,0 +1,73 @@
+"""The node as provisioning uses it: commands, time, files and the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .command import CommandResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .command import Runner
+    from .journal import Journal
+    from .node_files import NodeFiles
+    from .wait import Clock, Deadline
+
+ANSWER_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeContext:
+    """The machine that is provisioned.
+
+    `retries` is the end of the node's time budget: after it there are no retries, and each
+    attempt is limited to the time that is left.
+    """
+
+    runner: Runner
+    clock: Clock
+    files: NodeFiles
+    journal: Journal
+    retries: Deadline
+
+    def kernel(self) -> str:
+        """Return the release of the running kernel, or an empty string if `uname` fails."""
+        return self.answer("uname", "-r") or ""
+
+    def answer(self, *argv: str) -> str | None:
+        """Return the stripped output of a command, or None if it fails."""
+        result = self.runner.run(argv, timeout_s=ANSWER_TIMEOUT_S)
+        return result.stdout.strip() if result.ok else None
+
+
+class LimitedRunner:
+    """A runner whose commands end before a deadline; after it, no command is started.
+
+    The whole provisioning of a node has a limit (`timeout -k5s 15m` in AKS). Ending before that
+    limit leaves time to write the outcome.
+    """
+
+    def __init__(self, runner: Runner, deadline: Deadline) -> None:
+        self._runner = runner
+        self.deadline = deadline
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        if self.deadline.has_passed():
+            return CommandResult(
+                argv=tuple(argv),
+                exit_code=124,
+                stdout="",
+                stderr="Not started: the time limit of the whole run has passed.",
+                timed_out=True,
+            )
+        limit = self.deadline.cap(timeout_s)
+        return self._runner.run(argv, timeout_s=limit, stdin=stdin, env=env)

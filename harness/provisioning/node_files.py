@@ -1,0 +1,169 @@
+"""The files of the node, below a folder that stands for `/`."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+READ_LIMIT_BYTES = 1 << 20
+
+
+class UnsafePathError(ValueError):
+    """The path must not be written or removed: it is empty, relative, `/`, or has `..`."""
+
+
+class UnreadableFileError(Exception):
+    """A file that exists could not be read as a regular file."""
+
+
+class NodeFiles:
+    """The files below `top`; methods take paths of the node, such as `/etc/os-release`.
+
+    With another `top` than `/`, a test or a mounted disk of a machine is separate from the system
+    on which this process runs. Removing never follows symbolic links.
+    """
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+
+    def at(self, path: str) -> Path:
+        """Return the real path of the node's `path`; refuse a path that may mean `top` itself."""
+        parts = path.split("/")
+        if not path.startswith("/") or ".." in parts or not any(p not in {"", "."} for p in parts):
+            raise UnsafePathError(
+                f"The path '{path}' is refused: expected an absolute path below '/' without '..'."
+            )
+        # Never an absolute second part, which would leave `top` for the real root.
+        return self.top / f".{path}"
+
+    def exists(self, path: str) -> bool:
+        """Return whether the path exists, also as a dangling symbolic link."""
+        place = self.at(path)
+        return place.is_symlink() or place.exists()
+
+    def names(self, directory: str) -> tuple[str, ...]:
+        """Return the sorted names in a folder; none if there is no such folder."""
+        try:
+            return tuple(sorted(entry.name for entry in self.at(directory).iterdir()))
+        except OSError:
+            return ()
+
+    def is_directory(self, path: str) -> bool:
+        """Return whether the path is a folder and not a link to one."""
+        return self.at(path).is_dir() and not self.at(path).is_symlink()
+
+    def link_target(self, path: str) -> str | None:
+        """Return the target of a symbolic link, or None for anything else."""
+        try:
+            return str(self.at(path).readlink())
+        except OSError:
+            return None
+
+    def matching(self, directory: str, pattern: str) -> tuple[str, ...]:
+        """Return the paths of the names in `directory` that match a shell pattern."""
+        return tuple(
+            f"{directory}/{name}"
+            for name in self.names(directory)
+            if fnmatch.fnmatch(name, pattern)
+        )
+
+    def read(self, path: str) -> str | None:
+        """Return the text of a file, or None if it does not exist.
+
+        Bytes that are not UTF-8 become U+FFFD. A FIFO or a device is refused at once.
+
+        Raises UnreadableFileError if the path exists but cannot be read.
+        """
+        try:
+            # O_NONBLOCK: opening a FIFO without a writer would block.
+            descriptor = os.open(self.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UnreadableFileError(f"'{path}' cannot be read: {error.strerror}.") from error
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UnreadableFileError(f"'{path}' is not a regular file.")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read(READ_LIMIT_BYTES).decode(errors="replace")
+        except OSError as error:
+            raise UnreadableFileError(f"'{path}' cannot be read: {error.strerror}.") from error
+        finally:
+            os.close(descriptor)
+
+    def read_or_none(self, path: str) -> str | None:
+        """Return the text of a file, or None if it is missing or cannot be read."""
+        try:
+            return self.read(path)
+        except UnreadableFileError:
+            return None
+
+    def read_or_empty(self, path: str) -> str:
+        """Return the text of a file, or an empty string if it is missing or cannot be read."""
+        return self.read_or_none(path) or ""
+
+    def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
+        """Write a file atomically: under a temporary name beside the target, then rename it.
+
+        Raises OSError.
+        """
+        target = self.at(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            Path(beside).rename(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(beside).unlink()
+            raise
+
+    def create(self, path: str, text: str) -> bool:
+        """Create a file atomically with its text; return False if it exists."""
+        target = self.at(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, beside = tempfile.mkstemp(prefix=".", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode())
+                os.fchmod(file.fileno(), 0o644)
+            # link(2) refuses an existing name, which open(O_EXCL) does too, but it shows the
+            # file only when it is complete.
+            target.hardlink_to(beside)
+        except FileExistsError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                Path(beside).unlink()
+        return True
+
+    def append(self, path: str, text: str) -> None:
+        """Append text to a file; create the file and its folders if they are missing."""
+        target = self.at(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("ab") as file:
+            file.write(text.encode())
+
+    def make_directory(self, path: str) -> None:
+        """Make a folder and its parents, unless they exist."""
+        self.at(path).mkdir(parents=True, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, a link or a tree, if it exists.
+
+        Raises OSError for the first part that cannot be removed; UnsafePathError for `/`.
+        """
+        target = self.at(path)
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)

@@ -1,0 +1,70 @@
+"""Runs one command of a plan, with retries, within the time budget of the node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .command import CommandResult
+    from .exit_codes import ExitCode
+    from .node_context import NodeContext
+    from .plan import Run
+
+CLEANUP_TIMEOUT_S = 20.0
+
+
+class StepFailedError(Exception):
+    """An action failed; `exit_code` is set if the cause has its own exit code."""
+
+    def __init__(self, message: str, exit_code: ExitCode | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def try_command(node: NodeContext, run: Run) -> str | None:
+    """Run a command until it succeeds; return a detail worth reporting.
+
+    Raises StepFailedError if all attempts failed, if the time budget of the node is used up, or
+    if `judge` finds a permanent failure. The failure of an optional command is only logged.
+    """
+    try:
+        return _try(node, run)
+    except StepFailedError as error:
+        if not run.is_optional:
+            raise
+        if run.warning is not None:
+            node.journal.line(run.warning)
+        return run.warning or f"Ignored: {error}"
+
+
+def _try(node: NodeContext, run: Run) -> str | None:
+    seen = "The command was not started."
+    for attempt in range(1, run.retry.attempts + 1):
+        if node.retries.has_passed():
+            raise StepFailedError(f"The time budget of the node is used up. {seen}")
+        result = _once(node, run)
+        permanent = None if run.judge is None else run.judge(node, result)
+        if result.ok and permanent is None:
+            return None if attempt == 1 else f"Succeeded on attempt {attempt}."
+        _clean_up(node, run)
+        seen = result.render()
+        if permanent is not None:
+            raise StepFailedError(f"{permanent.message}\n{seen}", permanent.exit_code)
+        if attempt < run.retry.attempts:
+            node.clock.sleep(node.retries.cap(run.retry.pause_s))
+    raise StepFailedError(seen)
+
+
+def _once(node: NodeContext, run: Run) -> CommandResult:
+    env = dict(run.env) or None
+    limit = node.retries.cap(run.retry.timeout_s)
+    result = node.runner.run(run.argv, timeout_s=limit, env=env)
+    if result.exit_code == 127 and run.fallback_program is not None:
+        result = node.runner.run((run.fallback_program, *run.argv[1:]), timeout_s=limit, env=env)
+    return result
+
+
+def _clean_up(node: NodeContext, run: Run) -> None:
+    """Clean up after a failed attempt, also if the time budget is used up."""
+    for argv in run.cleanup:
+        node.runner.run(argv, timeout_s=CLEANUP_TIMEOUT_S)

@@ -1,0 +1,125 @@
+"""DKMS's tree of modules, as its files say; what the code under test deletes is gone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from harness.shell.fakes.fake import Fake
+
+TREE = "/var/lib/dkms"
+
+_BUILT_NAME = re.compile(r'^BUILT_MODULE_NAME\[\d+\]="?([^"\n]+)"?$', re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A module's source below `/usr/src`, and the kernels that it is installed for at first."""
+
+    name: str
+    version: str
+    builds: Sequence[str] = ()
+    installed_for: Sequence[str] = ()
+
+    @property
+    def built_names(self) -> Sequence[str]:
+        return self.builds or (self.name,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A module of the tree, and a kernel that it is for."""
+
+    name: str
+    version: str
+    kernel: str
+    arch: str
+    built_names: Sequence[str] = field(default=())
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}-{self.version}"
+
+    @property
+    def folder(self) -> str:
+        return f"{TREE}/{self.name}/{self.version}"
+
+    @property
+    def built(self) -> str:
+        return f"{self.folder}/{self.kernel}/{self.arch}"
+
+    @property
+    def link(self) -> str:
+        return f"{TREE}/{self.name}/kernel-{self.kernel}-{self.arch}"
+
+    @property
+    def for_kernel(self) -> str:
+        return f"{self.kernel} ({self.arch})"
+
+
+class DkmsTree:
+    """The modules in the tree of a fake, and the sources that can be added to it."""
+
+    def __init__(self, fake: Fake, sources: Iterable[Source], *, kernel: str, arch: str) -> None:
+        self._fake = fake
+        self._kernel = kernel
+        self._arch = arch
+        self.sources = {(source.name, source.version): source for source in sources}
+
+    def target(self, name: str, version: str, kernel: str, arch: str | None = None) -> Target:
+        source = self.sources.get((name, version))
+        names = () if source is None else source.built_names
+        if source is None:
+            conf = self._fake.read_own_file(f"/usr/src/{name}-{version}/dkms.conf")
+            names = () if conf is None else tuple(_BUILT_NAME.findall(conf)) or (name,)
+        return Target(
+            name=name, version=version, kernel=kernel, arch=arch or self._arch, built_names=names
+        )
+
+    def targets(self) -> list[Target]:
+        """Return what the tree holds, each for the running kernel."""
+        found: list[Target] = []
+        for folder in self._fake.own_entries(TREE):
+            for path in self._fake.own_entries(folder):
+                if not path.rpartition("/")[2].startswith("kernel-"):
+                    name, version = path.split("/")[-2:]
+                    found.append(self.target(name, version, self._kernel))
+        return found
+
+    def built_targets(self, target: Target) -> list[Target]:
+        found: list[Target] = []
+        for kernel in self._fake.own_entries(target.folder):
+            for arch in self._fake.own_entries(kernel):
+                if self._fake.path(f"{arch}/module").is_dir():
+                    *_, kernel_name, arch_name = arch.split("/")
+                    found.append(self.target(target.name, target.version, kernel_name, arch_name))
+        return found
+
+    def is_added(self, target: Target) -> bool:
+        source = self._fake.link(f"{target.folder}/source")
+        return source.is_symlink() or source.exists()
+
+    def is_built(self, target: Target) -> bool:
+        return self._fake.path(f"{target.built}/module").is_dir()
+
+    def is_installed(self, target: Target) -> bool:
+        link = self._fake.link(target.link)
+        if link.is_symlink():
+            version = str(link.readlink())
+        elif link.is_file():
+            version = link.read_text()
+        else:
+            return False
+        return version.partition("/")[0] == target.version
+
+    def built_names(self, target: Target) -> list[str]:
+        folder = self._fake.path(f"{target.built}/module")
+        return [file.stem for file in sorted(folder.iterdir())]
+
+
+def installed_in(kernel: str) -> str:
+    return f"/lib/modules/{kernel}/updates/dkms"

@@ -1,0 +1,294 @@
+"""A stateful fake of the kernel's modules, as lsmod, modprobe, rmmod and modinfo show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from harness.shell.fakes.fake import Fake
+from harness.shell.fakes.invocation import Syntax, unknown_use
+from harness.shell.mocks.commands import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from harness.shell.fakes.fake import Handler
+    from harness.shell.mocks.commands import Call
+
+_MODPROBE = Syntax(
+    options=(
+        "-r,--remove",
+        "-q,--quiet",
+        "-a,--all",
+        "-n,--dry-run",
+        "-D,--show-depends",
+    )
+)
+_RMMOD = Syntax(options=("-s,--syslog",))
+_MODINFO = Syntax(options=("-F,--field=", "-k,--set-version=", "-n,--filename"))
+_DEPMOD = Syntax(options=("-a,--all",))
+_PLAIN = Syntax()
+_PROC_MODULES = "/proc/modules"
+
+
+@dataclass(kw_only=True)
+class Module:
+    """A module that a kernel has.
+
+    `needs` are the modules that it itself depends on, as `modinfo -F depends` shows them.
+    `users` counts who uses it apart from other modules, such as processes with its device open.
+    Where `has_file` is set, it exists only as long as the file `path` does in the root.
+    """
+
+    needs: Sequence[str] = ()
+    size: int = 16384
+    path: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    users: int = 0
+    has_file: bool = False
+
+
+class KernelModules(Fake):
+    """lsmod, modprobe, rmmod, modinfo and depmod over modules with a state.
+
+    `modules` are those that exist, by name, and `loaded` the names of those loaded at first, in
+    the order of loading. With `in_proc`, the file `/proc/modules` shows them, too; this needs a host
+    whose kernel has that file.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, Module] | None = None,
+        *,
+        loaded: Iterable[str] = (),
+        kernel: str = "6.1.0-56-cloud-amd64",
+        in_proc: bool = False,
+    ) -> None:
+        super().__init__()
+        self._in_proc = in_proc
+        self.kernel = kernel
+        self._modules = {
+            canonical(name): replace(module) for name, module in (modules or {}).items()
+        }
+        self._loaded: list[str] = []
+        for name in loaded:
+            self.load(name)
+
+    @property
+    @override
+    def commands(self) -> Mapping[str, Handler]:
+        return {
+            "lsmod": self._lsmod,
+            "modprobe": self._modprobe,
+            "rmmod": self._rmmod,
+            "modinfo": self._modinfo,
+            "depmod": self._depmod,
+        }
+
+    @override
+    def initial_files(self) -> Mapping[str, str]:
+        return {_PROC_MODULES: self.proc_modules} if self._in_proc else {}
+
+    # What tests and other fakes do
+
+    def add(self, name: str, module: Module | None = None) -> None:
+        """Let a module exist, as a build or an installation does."""
+        self._modules[canonical(name)] = module or Module()
+
+    def remove(self, name: str) -> None:
+        """Let a module exist no longer; where it is loaded it stays so."""
+        self._modules.pop(canonical(name), None)
+
+    def module(self, name: str) -> Module | None:
+        """Return a module that exists; None where it does not."""
+        found = self._modules.get(canonical(name))
+        if found is not None and found.has_file and not self.path(found.path).is_file():
+            return None
+        return found
+
+    def load(self, name: str) -> None:
+        """Load a module and what it needs. Raises KeyError where it does not exist."""
+        for each in [*self._needs(canonical(name)), canonical(name)]:
+            if self.module(each) is None:
+                raise KeyError(f"There is no module '{each}'.")
+            if each not in self._loaded:
+                self._loaded.append(each)
+        self._show()
+
+    def hold(self, name: str) -> None:
+        """Let a process use a module, which then can't be removed."""
+        self._modules[canonical(name)].users += 1
+        self._show()
+
+    def release(self, name: str) -> None:
+        """Let a process that uses a module end."""
+        self._modules[canonical(name)].users -= 1
+        self._show()
+
+    def is_loaded(self, name: str) -> bool:
+        return canonical(name) in self._loaded
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """The names of the loaded modules, in the order of loading."""
+        return tuple(self._loaded)
+
+    @property
+    def proc_modules(self) -> str:
+        """What `/proc/modules` holds."""
+        lines = []
+        for name in reversed(self._loaded):
+            holders = "".join(f"{holder}," for holder in reversed(self._holders(name))) or "-"
+            lines.append(
+                f"{name} {self._size(name)} {self._uses(name)} {holders} Live 0x0000000000000000\n"
+            )
+        return "".join(lines)
+
+    # Commands
+
+    def _lsmod(self, call: Call) -> Answer:
+        if _PLAIN.parse(call).operands:
+            raise unknown_use(call, "lsmod takes no operands")
+        lines = ["Module                  Size  Used by\n"]
+        for name in reversed(self._loaded):
+            holders = ",".join(self._holders(name))
+            used = f"{self._uses(name)} {holders}".rstrip()
+            lines.append(f"{name:<19} {self._size(name):>8}  {used}\n")
+        return Answer(stdout="".join(lines))
+
+    def _modprobe(self, call: Call) -> Answer:
+        invocation = _MODPROBE.parse(call)
+        if not invocation.operands:
+            return _failed("modprobe: ERROR: missing parameters. See -h.")
+        if invocation.has("--remove"):
+            return self._modprobe_remove(invocation.operands)
+        is_all = invocation.has("--all")
+        if len(invocation.operands) > 1 and not is_all:
+            raise unknown_use(call, "the fake of 'modprobe' knows no parameters of modules")
+        lines: list[str] = []
+        errors: list[str] = []
+        for name in map(canonical, invocation.operands):
+            missing = [n for n in [*self._needs(name), name] if self.module(n) is None]
+            if missing:
+                level = "WARNING" if is_all else "FATAL"
+                errors.append(
+                    f"modprobe: {level}: Module {name} not found in directory "
+                    f"/lib/modules/{self.kernel}\n"
+                )
+            elif invocation.has("--show-depends"):
+                lines += [f"insmod {self._file(n)} \n" for n in [*self._needs(name), name]]
+            elif not invocation.has("--dry-run"):
+                self.load(name)
+        shown = "" if invocation.has("--quiet") else "".join(errors)
+        return Answer(stdout="".join(lines), stderr=shown, exit_code=1 if errors else 0)
+
+    def _modprobe_remove(self, names: Sequence[str]) -> Answer:
+        """Remove modules, and then what they alone needed: kmod looks at each of these once."""
+        for name in map(canonical, names):
+            if self.module(name) is None:
+                return _failed(f"modprobe: FATAL: Module {name} not found.")
+            if name not in self._loaded:
+                continue
+            for holder in self._holders(name):
+                self._unload(holder)
+            if self._uses(name):
+                return _failed(f"modprobe: FATAL: Module {name} is in use.")
+            self._unload(name)
+            for needed in self._needs(name):
+                if needed in self._loaded and not self._uses(needed):
+                    self._unload(needed)
+        return Answer()
+
+    def _rmmod(self, call: Call) -> Answer:
+        invocation = _RMMOD.parse(call)
+        if not invocation.operands:
+            return _failed("rmmod: ERROR: missing module name.")
+        errors: list[str] = []
+        for name in map(canonical, invocation.operands):
+            holders = self._holders(name)
+            if name not in self._loaded:
+                errors.append(f"rmmod: ERROR: Module {name} is not currently loaded\n")
+            elif holders:
+                errors.append(f"rmmod: ERROR: Module {name} is in use by: {' '.join(holders)}\n")
+            elif self._uses(name):
+                errors.append(f"rmmod: ERROR: Module {name} is in use\n")
+            else:
+                self._unload(name)
+        shown = "" if invocation.has("--syslog") else "".join(errors)
+        return Answer(stderr=shown, exit_code=1 if errors else 0)
+
+    def _modinfo(self, call: Call) -> Answer:
+        invocation = _MODINFO.parse(call)
+        wanted = invocation.value("--field")
+        if wanted is None and not invocation.has("--filename"):
+            raise unknown_use(call, "the fake of 'modinfo' needs '--field' or '--filename'")
+        if not invocation.operands:
+            raise unknown_use(call, "the fake of 'modinfo' needs the name of a module")
+        kernel = invocation.value("--set-version") or self.kernel
+        lines: list[str] = []
+        for name in map(canonical, invocation.operands):
+            module = self.module(name) if kernel == self.kernel else None
+            if module is None:
+                return _failed(f"modinfo: ERROR: Module {name} not found.")
+            fields = {"filename": self._file(name), **module.fields}
+            value = fields.get(wanted or "filename")
+            lines += [] if value is None else [f"{value}\n"]
+        return Answer(stdout="".join(lines))
+
+    def _depmod(self, call: Call) -> Answer:
+        for kernel in _DEPMOD.parse(call).operands:
+            if kernel != self.kernel:
+                raise unknown_use(call, f"the fake knows the kernel '{self.kernel}' alone")
+        return Answer()
+
+    # State
+
+    def _unload(self, name: str) -> None:
+        self._loaded.remove(name)
+        self._show()
+
+    def _show(self) -> None:
+        if self._in_proc:
+            self.show_file(_PROC_MODULES, self.proc_modules)
+
+    def _needs(self, name: str) -> list[str]:
+        """Return all that a module needs, what itself needs least first, as depmod sorts it."""
+        found: set[str] = set()
+        ahead = [*self._direct(name)]
+        while ahead:
+            needed = ahead.pop()
+            found.add(needed)
+            ahead += [other for other in self._direct(needed) if other not in found]
+        return sorted(found, key=lambda each: (self._depth(each), each))
+
+    def _depth(self, name: str) -> int:
+        return max((1 + self._depth(needed) for needed in self._direct(name)), default=0)
+
+    def _direct(self, name: str) -> list[str]:
+        module = self._modules.get(name)
+        return [canonical(needed) for needed in module.needs] if module is not None else []
+
+    def _holders(self, name: str) -> list[str]:
+        return [other for other in self._loaded if name in self._direct(other)]
+
+    def _uses(self, name: str) -> int:
+        module = self._modules.get(name)
+        return len(self._holders(name)) + (module.users if module is not None else 0)
+
+    def _size(self, name: str) -> int:
+        module = self._modules.get(name)
+        return module.size if module is not None else Module().size
+
+    def _file(self, name: str) -> str:
+        return self._modules[name].path or f"/lib/modules/{self.kernel}/kernel/{name}.ko"
+
+
+def canonical(name: str) -> str:
+    """Return a module's name as the kernel writes it."""
+    return name.replace("-", "_")
+
+
+def _failed(message: str) -> Answer:
+    return Answer(stderr=f"{message}\n", exit_code=1)

@@ -1,0 +1,202 @@
+"""A stateful fake of Azure's instance metadata service, as curl shows it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+from typing_extensions import override
+
+from harness.shell.fakes.fake import Fake
+from harness.shell.fakes.invocation import Syntax, unknown_use
+from harness.shell.mocks.commands import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.shell.fakes.fake import Handler
+    from harness.shell.fakes.invocation import Invocation
+    from harness.shell.mocks.commands import Call
+
+HOST = "169.254.169.254"
+
+_SYNTAX = Syntax(
+    options=(
+        "-s,--silent",
+        "-S,--show-error",
+        "-f,--fail",
+        "-L,--location",
+        "-I,--head",
+        "-i,--include",
+        "-H,--header=",
+        "-o,--output=",
+        "-w,--write-out=",
+        "-m,--max-time=",
+        "--connect-timeout=",
+        "--retry=",
+        "--retry-delay=",
+        "--retry-connrefused",
+        "--noproxy=",
+    )
+)
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found"}
+_JSON = "application/json; charset=utf-8"
+_TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Response:
+    status: int
+    body: str
+    kind: str = _JSON
+
+    @property
+    def head(self) -> str:
+        length = len(self.body.encode())
+        return (
+            f"HTTP/1.1 {self.status} {_REASONS[self.status]}\r\nContent-Type: {self.kind}\r\n"
+            f"Content-Length: {length}\r\n\r\n"
+        )
+
+
+class InstanceMetadata(Fake):
+    """curl to 169.254.169.254, where a service answers from a document.
+
+    `document` is what stands below `/metadata/instance`; a test may change it. While `is_up` is
+    false the connection is refused, and while `is_slow` is true nothing answers in time. The next
+    `refusals` connections are refused.
+    """
+
+    def __init__(self, document: Mapping[str, object]) -> None:
+        super().__init__()
+        self.document = dict(document)
+        self.is_up = True
+        self.is_slow = False
+        self.refusals = 0
+
+    @classmethod
+    def with_tags(cls, **tags: str) -> InstanceMetadata:
+        """Return the metadata of a virtual machine with these tags."""
+        tags_list = [{"name": name, "value": value} for name, value in tags.items()]
+        return cls({"compute": {"tagsList": tags_list}})
+
+    @property
+    @override
+    def commands(self) -> Mapping[str, Handler]:
+        return {"curl": self._curl}
+
+    def _curl(self, call: Call) -> Answer:
+        invocation = _SYNTAX.parse(call)
+        if len(invocation.operands) != 1:
+            raise unknown_use(call, "the fake of 'curl' takes exactly one URL")
+        url = urlsplit(invocation.operands[0])
+        if url.scheme != "http" or url.hostname != HOST:
+            raise unknown_use(
+                call, f"the fake of 'curl' knows only 'http://{HOST}', the metadata service"
+            )
+        if not invocation.has("--silent"):
+            raise unknown_use(call, "the fake of 'curl' needs '--silent': it shows no progress")
+        retries = int(invocation.value("--retry") or 0)
+        errors = ""
+        for attempt in range(retries + 1):
+            answer, is_transient = self._attempt(invocation, url.path, url.query)
+            errors += answer.stderr
+            if not is_transient or attempt == retries:
+                return Answer(stdout=answer.stdout, stderr=errors, exit_code=answer.exit_code)
+        raise AssertionError("unreachable")
+
+    def _attempt(self, invocation: Invocation, path: str, query: str) -> tuple[Answer, bool]:
+        """Return one attempt's answer, and whether curl tries again after it."""
+        if not self.is_up or self.refusals > 0:
+            self.refusals = max(0, self.refusals - 1)
+            message = f"Failed to connect to {HOST} port 80 after 0 ms: Couldn't connect to server"
+            return _error(invocation, 7, message), invocation.has("--retry-connrefused")
+        if self.is_slow:
+            limit = invocation.value("--max-time")
+            if limit is None:
+                raise unknown_use(
+                    invocation.call, "the metadata service is slow and '--max-time' is not given"
+                )
+            milliseconds = int(float(limit) * 1000)
+            message = (
+                f"Operation timed out after {milliseconds} milliseconds with 0 bytes received"
+            )
+            return _error(invocation, 28, message), True
+        return self._received(invocation, self._respond(invocation, path, query)), False
+
+    def _respond(self, invocation: Invocation, path: str, query: str) -> _Response:
+        headers = {
+            name.strip().lower(): value.strip().lower()
+            for name, _, value in (header.partition(":") for header in invocation.all("--header"))
+        }
+        parameters = parse_qs(query)
+        if headers.get("metadata") != "true":
+            return _refusal(400, "Bad request. Required metadata header not specified")
+        if "api-version" not in parameters:
+            return _refusal(400, "Bad request. api-version was not specified in the request")
+        parts = path.strip("/").split("/")
+        if parts[:2] != ["metadata", "instance"]:
+            return _refusal(404, "Not found")
+        try:
+            found = _look_up(self.document, parts[2:])
+        except (KeyError, IndexError, ValueError):
+            return _refusal(404, "Not found")
+        if parameters.get("format") == ["text"] and isinstance(found, str):
+            return _Response(status=200, body=found, kind=_TEXT)
+        return _Response(status=200, body=json.dumps(found, separators=(",", ":")))
+
+    def _received(self, invocation: Invocation, response: _Response) -> Answer:
+        if response.status >= 400 and invocation.has("--fail"):
+            message = f"The requested URL returned error: {response.status}"
+            answer = _error(invocation, 22, message)
+            return Answer(
+                stdout=_write_out(invocation, response.status),
+                stderr=answer.stderr,
+                exit_code=22,
+            )
+        body = "" if invocation.has("--head") else response.body
+        if invocation.has("--head") or invocation.has("--include"):
+            body = response.head + body
+        output = invocation.value("--output")
+        if output is not None:
+            if output != "/dev/null" and not self._save(output, body):
+                return _error(invocation, 23, "Failure writing output to destination")
+            body = ""
+        return Answer(stdout=body + _write_out(invocation, response.status))
+
+    def _save(self, path: str, text: str) -> bool:
+        target = self.path(path)
+        if not target.parent.is_dir():
+            return False
+        target.write_text(text)
+        return True
+
+
+def _look_up(document: object, parts: Sequence[str]) -> object:
+    for part in parts:
+        if isinstance(document, list):
+            document = document[int(part)]
+        elif isinstance(document, dict):
+            document = document[part]
+        else:
+            raise KeyError(part)
+    return document
+
+
+def _refusal(status: int, message: str) -> _Response:
+    return _Response(status=status, body=json.dumps({"error": message}, separators=(",", ":")))
+
+
+def _error(invocation: Invocation, code: int, message: str) -> Answer:
+    shown = f"curl: ({code}) {message}\n" if invocation.has("--show-error") else ""
+    return Answer(stdout=_write_out(invocation, 0), stderr=shown, exit_code=code)
+
+
+def _write_out(invocation: Invocation, status: int) -> str:
+    text = invocation.value("--write-out") or ""
+    text = text.replace("\\n", "\n").replace("%{http_code}", f"{status:03}")
+    if "%{" in text:
+        raise unknown_use(invocation.call, "the fake of 'curl' writes out '%{http_code}' alone")
+    return text

@@ -1,0 +1,82 @@
+"""The unit files, drop-ins and links that systemd reads and writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.shell.fakes.fake import Fake
+
+#: Where unit files lie, the most important folder first; and as systemd shows the last one.
+_FOLDERS = {
+    "/etc/systemd/system": "/etc/systemd/system",
+    "/run/systemd/system": "/run/systemd/system",
+    "/usr/lib/systemd/system": "/lib/systemd/system",
+}
+_WANTED_BY = re.compile(r"^WantedBy=(.*)$", re.MULTILINE)
+
+
+def is_wanted_by(text: str) -> list[str]:
+    """Return the targets that want a unit, as its `[Install]` section says."""
+    return [target for line in _WANTED_BY.findall(text) for target in line.split()]
+
+
+class UnitFiles:
+    """The files of units in the root of a fake; those of the host are not seen."""
+
+    def __init__(self, fake: Fake) -> None:
+        self._fake = fake
+
+    def find(self, name: str) -> tuple[str, str] | None:
+        """Return the folder and the text of a unit's file; None where nobody wrote one."""
+        for folder, shown in _FOLDERS.items():
+            text = self._fake.read_own_file(f"{folder}/{name}")
+            if text is not None:
+                return shown, text
+        return None
+
+    def parts(self, name: str, folder: str, text: str) -> dict[str, str]:
+        """Return the texts of a unit's file and of its drop-ins, by path."""
+        found = {f"{folder}/{name}": text}
+        for path in self._drop_ins(name):
+            found[path] = self._fake.read_own_file(path) or ""
+        return found
+
+    def _drop_ins(self, name: str) -> list[str]:
+        """Return the paths of drop-ins, in the order in which systemd applies them."""
+        found: dict[str, str] = {}
+        for folder in reversed(_FOLDERS):
+            for path in self._fake.own_entries(f"{folder}/{name}.d"):
+                if path.endswith(".conf"):
+                    found[PurePosixPath(path).name] = path
+        return [found[file] for file in sorted(found)]
+
+    def link(self, path: str, target: str) -> list[str]:
+        """Make a symbolic link; return what systemctl prints about it."""
+        link = self._fake.link(path)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+        return [f"Created symlink {path} → {target}.\n"]
+
+    def unlink(self, path: str) -> list[str]:
+        """Remove a symbolic link; return what systemctl prints about it."""
+        self._fake.link(path).unlink(missing_ok=True)
+        return [f'Removed "{path}".\n']
+
+
+def has_changed(loaded: Mapping[str, str], found: Mapping[str, str]) -> bool:
+    """Return whether systemd notices that what it loaded is not what it would find now.
+
+    It does not look for drop-ins in a folder that had none when it read its folders.
+    """
+    folders = {PurePosixPath(path).parent for path in list(loaded)[1:]}
+    seen = {
+        path: text
+        for path, text in found.items()
+        if path in loaded or PurePosixPath(path).parent in folders
+    }
+    return seen != loaded

@@ -1,0 +1,214 @@
+"""Cut a line of shell into words without running it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_DOUBLE_QUOTED_ESCAPES = frozenset('$`"\\\n')
+_OPERATORS = frozenset(";&|<>()")
+_PLAIN_RUN = re.compile(r"[A-Za-z0-9_./:,+@%=^{}~!-]+")
+_SIMPLE_QUOTE = re.compile(r"""'([^']*)'|"([^"$`\\]*)\"""")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:,+@%=^-]+\Z")
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word as it was written, and what it stands for.
+
+    `text` is the word with its quotes removed. `literal` is false where the shell would still
+    expand something in it, so that `text` is only the best name that can be told beforehand.
+    """
+
+    raw: str
+    text: str
+    literal: bool
+
+
+def split_words(line: str) -> list[Word]:
+    """Split `line` at blanks as the shell would; stop at a comment or a control operator.
+
+    An unfinished quote takes the rest of the line.
+    """
+    words: list[Word] = []
+    at = 0
+    while True:
+        while at < len(line) and line[at] in " \t\n":
+            at += 1
+        if line.startswith("\\\n", at):
+            at += 2
+            continue
+        if at >= len(line) or line[at] == "#" or line[at] in _OPERATORS:
+            return words
+        word, at = _read_word(line, at)
+        words.append(word)
+
+
+def rest_after(line: str, count: int) -> str:
+    """Return what follows the first `count` words of `line`."""
+    at = 0
+    for _ in range(count):
+        while at < len(line) and line[at] in " \t":
+            at += 1
+        _, at = _read_word(line, at)
+    return line[at:].strip()
+
+
+def quote(text: str) -> str:
+    """Quote `text` as one shell word that holds no line break."""
+    if _PLAIN_WORD.match(text):
+        return text
+    if "\n" not in text and "\r" not in text:
+        return "'" + text.replace("'", "'\\''") + "'"
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + escaped.replace("\n", "\\n").replace("\r", "\\r") + "'"
+
+
+def quote_on_a_line(text: str) -> str:
+    """Quote `text` for any shell of a spec, whose runtime defines `__hx_newline`."""
+    quoted = text.replace("'", "'\\''").replace("\n", "'\"$__hx_newline\"'")
+    return f"'{quoted}'"
+
+
+def quote_on_lines(text: str) -> str:
+    """Quote `text` for any shell; its line breaks stay."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _read_word(line: str, start: int) -> tuple[Word, int]:
+    at = start
+    text: list[str] = []
+    literal = True
+    while at < len(line):
+        run = _PLAIN_RUN.match(line, at)
+        if run:
+            text.append(run[0])
+            at = run.end()
+            continue
+        quoted = _SIMPLE_QUOTE.match(line, at)
+        if quoted:
+            text.append(quoted[1] or quoted[2] or "")
+            at = quoted.end()
+            continue
+        char = line[at]
+        if char in " \t\n" or (char in _OPERATORS and not _opens_substitution(line, at)):
+            break
+        if char == "\\":
+            if line.startswith("\n", at + 1):
+                at += 2
+                continue
+            text.append(line[at + 1 : at + 2])
+            at += 2
+        elif char == "'":
+            end = _find(line, "'", at + 1)
+            text.append(line[at + 1 : end])
+            at = end + 1
+        elif char == '"':
+            part, part_literal, at = _read_double_quoted(line, at + 1)
+            text.append(part)
+            literal = literal and part_literal
+        elif line.startswith("$'", at):
+            part, at = _read_ansi_quoted(line, at + 2)
+            text.append(part)
+        elif char in "$`" or _opens_substitution(line, at):
+            end = _skip_expansion(line, at)
+            text.append(line[at:end])
+            literal = literal and line[at:end] == "$"
+            at = end
+        else:
+            literal = literal and char not in "*?["
+            text.append(char)
+            at += 1
+    return Word(line[start:at], "".join(text), literal), at
+
+
+def _opens_substitution(line: str, at: int) -> bool:
+    return line.startswith(("<(", ">("), at)
+
+
+def _find(line: str, what: str, start: int) -> int:
+    found = line.find(what, start)
+    return len(line) if found < 0 else found
+
+
+def _read_double_quoted(line: str, start: int) -> tuple[str, bool, int]:
+    at = start
+    text: list[str] = []
+    literal = True
+    while at < len(line) and line[at] != '"':
+        if line[at] == "\\" and line[at + 1 : at + 2] in _DOUBLE_QUOTED_ESCAPES:
+            text.append(line[at + 1 : at + 2].replace("\n", ""))
+            at += 2
+        elif line[at] in "$`":
+            end = _skip_expansion(line, at)
+            literal = literal and line[at:end] == "$"
+            text.append(line[at:end])
+            at = end
+        else:
+            text.append(line[at])
+            at += 1
+    return "".join(text), literal, at + 1
+
+
+def _read_ansi_quoted(line: str, start: int) -> tuple[str, int]:
+    at = start
+    while at < len(line) and line[at] != "'":
+        at += 2 if line[at] == "\\" else 1
+    body = line[start:at]
+    simple = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "e": "\x1b"}
+    return re.sub(r"\\(.)", lambda m: simple.get(m[1], m[0]), body), at + 1
+
+
+def _skip_expansion(line: str, at: int) -> int:
+    """Return where the expansion ends that begins at `at`; a lone dollar ends at once."""
+    if line[at] == "`":
+        end = at + 1
+        while end < len(line) and line[end] != "`":
+            end += 2 if line[end] == "\\" else 1
+        return min(end + 1, len(line))
+    if line[at + 1 : at + 2] not in {"(", "{"}:
+        name = re.match(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]", line[at + 1 :])
+        return at + 1 + (name.end() if name else 0)
+    return _skip_brackets(line, at + 1)
+
+
+def _skip_brackets(line: str, start: int) -> int:
+    opening = line[start]
+    closing = ")" if opening == "(" else "}"
+    depth = 0
+    at = start
+    while at < len(line):
+        char = line[at]
+        if char == "\\":
+            at += 2
+            continue
+        if char == "'" and opening == "(":
+            at = _find(line, "'", at + 1)
+        elif char == '"':
+            _, _, at = _read_double_quoted(line, at + 1)
+            continue
+        elif char == opening:
+            depth += 1
+        elif char == closing:
+            depth -= 1
+            if depth == 0:
+                return at + 1
+        at += 1
+    return len(line)
+
+
+def strip_comment(line: str) -> str:
+    """Return `line` without the comment that ends it."""
+    at = 0
+    blank_before = True
+    while at < len(line):
+        char = line[at]
+        if char == "#" and blank_before:
+            return line[:at].rstrip()
+        if char in " \t\n" or char in _OPERATORS:
+            blank_before = True
+            at += 1
+            continue
+        _, at = _read_word(line, at)
+        blank_before = False
+    return line.rstrip()

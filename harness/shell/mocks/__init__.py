@@ -1,0 +1,1 @@
+"""Mocked commands: for shell code, and for Python code that runs commands."""

@@ -1,0 +1,308 @@
+"""Mocked commands: their answers, and the calls that the code under test made."""
+
+from __future__ import annotations
+
+import abc
+import fnmatch
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Union
+
+from typing_extensions import override
+
+from harness.errors import BadInputError, ExpectationError, HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import EllipsisType
+
+_HIGHEST_EXIT_CODE = 255
+
+
+class UnmockedCommandError(ExpectationError):
+    """Code under test ran a command that the test does not expect."""
+
+
+class Like:
+    """An argument that matches a shell pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+
+    @override
+    def __repr__(self) -> str:
+        return f"Like({self.pattern!r})"
+
+    def matches(self, argument: str) -> bool:
+        return fnmatch.fnmatchcase(argument, self.pattern)
+
+
+ANY = Like("*")
+"""Matches any one argument; an ellipsis matches all that follow."""
+
+Argument = Union[str, Like, "EllipsisType"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One run of a mocked command. `order` counts over all commands of the test."""
+
+    name: str
+    arguments: tuple[str, ...]
+    cwd: str
+    stdin: str | None
+    order: int
+    exported: Callable[[], Mapping[str, str]] = field(repr=False, compare=False)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        return (self.name, *self.arguments)
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The caller's exported variables."""
+        return self.exported()
+
+    @override
+    def __str__(self) -> str:
+        return shlex.join(self.argv)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a mocked command does: its output, its exit code, and an effect in Python.
+
+    The effect gets the call; if it returns an answer, that answer replaces this one.
+    `takes_s` is how long the command runs: time on the virtual clock, or in real time a wait.
+    With `calls_through` the real command or function runs, and only the call is recorded.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int = 0
+    effect: Callable[[Call], Answer | None] | None = None
+    takes_s: float = 0.0
+    calls_through: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.exit_code <= _HIGHEST_EXIT_CODE:
+            raise BadInputError(
+                f"An exit code is a number from 0 to {_HIGHEST_EXIT_CODE}, not {self.exit_code}.",
+                source="exit_code of a mock's answer",
+            )
+        if self.takes_s < 0:
+            raise BadInputError(
+                f"A command can't run for {self.takes_s:g} s.", source="takes_s of a mock's answer"
+            )
+
+    def to(self, call: Call) -> Answer:
+        """Return the answer to `call`, after the effect."""
+        replaced = self.effect(call) if self.effect is not None else None
+        return self if replaced is None else replaced
+
+
+class _Rule:
+    """The answers for calls with some arguments; `pattern` None makes it the default rule."""
+
+    def __init__(
+        self,
+        pattern: tuple[Argument, ...] | None,
+        answers: Sequence[Answer],
+        *,
+        repeats_last: bool,
+        must_be_used: bool,
+    ) -> None:
+        self.pattern = pattern
+        self.answers = list(answers)
+        self.repeats_last = repeats_last
+        self.must_be_used = must_be_used
+        self.used = 0
+
+    def matches(self, arguments: Sequence[str]) -> bool:
+        if self.pattern is None:
+            return True
+        rest_is_free = bool(self.pattern) and self.pattern[-1] is ...
+        wanted = self.pattern[:-1] if rest_is_free else self.pattern
+        if len(arguments) < len(wanted) or (len(arguments) > len(wanted) and not rest_is_free):
+            return False
+        return all(
+            part.matches(argument) if isinstance(part, Like) else part == argument
+            for part, argument in zip(wanted, arguments, strict=False)
+        )
+
+    def next_answer(self) -> Answer | None:
+        """Return the next answer; None where the answers in turn are used up."""
+        self.used += 1
+        if self.used <= len(self.answers):
+            return self.answers[self.used - 1]
+        return self.answers[-1] if self.repeats_last else None
+
+    def is_unused(self) -> bool:
+        return self.must_be_used and self.used < len(self.answers)
+
+    @override
+    def __str__(self) -> str:
+        if self.pattern is None:
+            return "(any arguments)"
+        parts = [
+            "…" if part is ... else (shlex.quote(part) if isinstance(part, str) else repr(part))
+            for part in self.pattern
+        ]
+        return " ".join(parts) or "(no arguments)"
+
+
+class _Answering(abc.ABC):
+    """The ways to give a rule its answers; `_add` says which rule."""
+
+    @abc.abstractmethod
+    def _add(
+        self, answers: Sequence[Answer], *, repeats_last: bool, must_be_used: bool = True
+    ) -> MockedCommand:
+        """Add the answers to the rule."""
+
+    def answers(
+        self,
+        stdout: str = "",
+        *,
+        stderr: str = "",
+        exit_code: int = 0,
+        effect: Callable[[Call], Answer | None] | None = None,
+        takes_s: float = 0.0,
+    ) -> MockedCommand:
+        """Give every call that the rule matches the same answer."""
+        answer = Answer(
+            stdout=stdout, stderr=stderr, exit_code=exit_code, effect=effect, takes_s=takes_s
+        )
+        return self._add([answer], repeats_last=True, must_be_used=effect is None)
+
+    def answers_in_turn(self, *answers: Answer) -> MockedCommand:
+        """Give the first call the first of `answers`, and so on; one more call fails the test."""
+        return self._add(answers, repeats_last=False)
+
+    def fails(
+        self,
+        times: int,
+        *,
+        stdout: str = "",
+        stderr: str = "",
+        exit_code: int = 1,
+        takes_s: float = 0.0,
+        then: Answer | None = None,
+    ) -> MockedCommand:
+        """Fail the first `times` calls, then give all that follow the answer `then`."""
+        failure = Answer(stdout=stdout, stderr=stderr, exit_code=exit_code, takes_s=takes_s)
+        return self._add([*[failure] * times, then or Answer()], repeats_last=True)
+
+    def calls_through(self) -> MockedCommand:
+        """Record each call and let the real function or command run with its arguments."""
+        return self._add([Answer(calls_through=True)], repeats_last=True)
+
+
+class MockedCommand(_Answering):
+    """A mocked command. Strict: a call that matches no rule fails the test.
+
+    A rule of `when` comes before the default answer, in whichever order they are stated.
+    """
+
+    def __init__(
+        self, name: str, calls: list[Call], *, reads_stdin: bool, optional: bool = False
+    ) -> None:
+        self.name = name
+        self.reads_stdin = reads_stdin
+        self.optional = optional
+        self._all_calls = calls
+        self._rules: list[_Rule] = []
+        self._default: _Rule | None = None
+
+    def when(self, *arguments: Argument) -> RuleBuilder:
+        """Begin a rule for calls with these arguments; an ellipsis at the end matches the rest."""
+        return RuleBuilder(self, arguments)
+
+    @override
+    def _add(
+        self, answers: Sequence[Answer], *, repeats_last: bool, must_be_used: bool = True
+    ) -> MockedCommand:
+        if self._default is not None:
+            raise HarnessError(
+                f"The mock of '{self.name}' has a default answer already; give this one to a "
+                "rule with 'when', or mock the command anew."
+            )
+        self._default = _Rule(None, answers, repeats_last=repeats_last, must_be_used=must_be_used)
+        return self
+
+    def add_rule(
+        self, pattern: tuple[Argument, ...], answers: Sequence[Answer], *, repeats_last: bool
+    ) -> MockedCommand:
+        """Add a rule for calls with these arguments; use `when` to write one."""
+        self._rules.append(_Rule(pattern, answers, repeats_last=repeats_last, must_be_used=True))
+        return self
+
+    def is_spy(self) -> bool:
+        """Return whether some call may run the real command."""
+        return any(answer.calls_through for rule in self._all_rules() for answer in rule.answers)
+
+    def _all_rules(self) -> list[_Rule]:
+        return self._rules if self._default is None else [*self._rules, self._default]
+
+    @property
+    def calls(self) -> list[Call]:
+        return [call for call in self._all_calls if call.name == self.name]
+
+    def answer(self, call: Call) -> Answer | str:
+        """Return the answer to `call`, or a sentence that says why no rule applies."""
+        rules = self._all_rules()
+        if not rules:
+            return Answer()
+        for rule in rules:
+            if rule.matches(call.arguments):
+                found = rule.next_answer()
+                if found is not None:
+                    return found.to(call)
+                return (
+                    f"'{call}' was run {rule.used} times, but the test expects "
+                    f"{len(rule.answers)} answers in turn."
+                )
+        expected = "\n".join(f"  {self.name} {rule}" for rule in rules)
+        return f"'{call}' was run, which the test does not expect. It expects:\n{expected}"
+
+    def unused_rules(self) -> list[str]:
+        """Return the rules that no call used, or not all of whose answers were used."""
+        if self.optional:
+            return []
+        return [f"{self.name} {rule}" for rule in self._all_rules() if rule.is_unused()]
+
+    def assert_called_with(self, *arguments: str) -> None:
+        """Fail unless some call had exactly these arguments."""
+        if not any(call.arguments == arguments for call in self.calls):
+            wanted = shlex.join([self.name, *arguments])
+            raise ExpectationError(
+                f"Expected a call '{wanted}'; there was none.\n{list_calls(self.calls)}"
+            )
+
+    def assert_called_times(self, times: int) -> None:
+        """Fail unless there were exactly so many calls."""
+        if len(self.calls) != times:
+            raise ExpectationError(
+                f"Expected {times} calls of '{self.name}', saw {len(self.calls)}.\n"
+                f"{list_calls(self.calls)}"
+            )
+
+
+class RuleBuilder(_Answering):
+    """A rule with its arguments, before its answer is given."""
+
+    def __init__(self, command: MockedCommand, pattern: tuple[Argument, ...]) -> None:
+        self._command = command
+        self._pattern = pattern
+
+    @override
+    def _add(
+        self, answers: Sequence[Answer], *, repeats_last: bool, must_be_used: bool = True
+    ) -> MockedCommand:
+        return self._command.add_rule(self._pattern, answers, repeats_last=repeats_last)
+
+
+def list_calls(calls: Sequence[Call]) -> str:
+    """Return the calls as lines of a message."""
+    lines = [f"  {call}" for call in calls] or ["  (none)"]
+    return "\n".join(["Its calls were:", *lines])

@@ -1,0 +1,73 @@
+"""The mocked commands of one test, and all calls of them in order."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from harness.shell.mocks.commands import Answer, Call, MockedCommand
+from harness.shell.variables import parse_declarations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+COMMAND_NOT_FOUND = 127
+
+
+class MockRegistry:
+    """The mocked commands of one test, and all calls of them in order."""
+
+    def __init__(self) -> None:
+        self.commands: dict[str, MockedCommand] = {}
+        self.calls: list[Call] = []
+        self.violations: list[str] = []
+        self.hidden: set[str] = set()
+
+    def reads_stdin(self, name: str) -> bool:
+        command = self.find(name)
+        return command is not None and command.reads_stdin
+
+    def find(self, name: str) -> MockedCommand | None:
+        """Return the mock of `name`; a path is mocked by the mock of its last part, too."""
+        return self.commands.get(name) or self.commands.get(PurePosixPath(name).name)
+
+    def answers_missing(self, name: str) -> bool:
+        """Return whether a mock answers for a command that was not found."""
+        command = self.find(name)
+        return command is not None and not command.is_spy()
+
+    def answer(
+        self, name: str, arguments: tuple[str, ...], cwd: str, stdin: str | None, exported: str
+    ) -> Answer:
+        """Return the answer to a call; record the call, or why the test does not expect it."""
+
+        def env() -> Mapping[str, str]:
+            found = parse_declarations(exported)
+            return {key: item.value for key, item in found.items() if item.value is not None}
+
+        command = self.find(name)
+        if command is None:
+            return self.deny(name, arguments)
+        call = Call(
+            name=command.name, arguments=arguments, cwd=cwd, stdin=stdin, order=len(self.calls),
+            exported=env,
+        )  # fmt: skip
+        self.calls.append(call)
+        answer = command.answer(call)
+        if isinstance(answer, str):
+            self.violations.append(answer)
+            return Answer(stderr=f"{name}: unexpected call\n", exit_code=COMMAND_NOT_FOUND)
+        return answer
+
+    def deny(self, name: str, arguments: Sequence[str]) -> Answer:
+        """Return the answer to a command that is neither mocked nor allowed; record it."""
+        short = PurePosixPath(name).name
+        if short in self.hidden:
+            return Answer(stderr=f"{name}: command not found\n", exit_code=COMMAND_NOT_FOUND)
+        line = shlex.join([short, *arguments])
+        self.violations.append(
+            f"'{line}' was run, but '{short}' is not mocked. Mock it, or allow the real "
+            f"command with 'allow'."
+        )
+        return Answer(stderr=f"{short}: not mocked\n", exit_code=COMMAND_NOT_FOUND)

@@ -1,0 +1,176 @@
+"""Scripted commands for Python code: a strict `Runner` that answers with recordings.
+
+The same strictness as the mocked commands of shell code: a command that the script does not
+expect next is refused, one that it expects and nobody ran fails the test, and either shows the
+whole transcript as a diff against the script.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.provisioning.command import CommandResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+
+class ScriptViolationError(BaseException):
+    """What ran is not what the script says.
+
+    Not an `Exception`: code under test that forgives every error of a command must not be able
+    to forgive this one.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptedCall:
+    """One command that is to come, and how it answers."""
+
+    argv: tuple[str, ...]
+    result: CommandResult
+    timeout_s: float | None = None
+    env: tuple[tuple[str, str], ...] | None = None
+    stdin: str | None = None
+    effect: Callable[[], None] | None = None
+
+    def render(self) -> str:
+        return _render(self.argv, self.timeout_s, self.env, self.stdin)
+
+
+class ScriptedRunner:
+    """A `Runner` that takes the scripted commands, in their order, each once.
+
+    Use it as a context manager: leaving it expects the script to be used up.
+    """
+
+    def __init__(self) -> None:
+        self._script: list[ScriptedCall] = []
+        self._ran: list[str] = []
+        self._violation: ScriptViolationError | None = None
+
+    def expect(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdout: str = "",
+        stderr: str = "",
+        exit_code: int = 0,
+        is_timed_out: bool = False,
+        times: int = 1,
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+        effect: Callable[[], None] | None = None,
+    ) -> Self:
+        """Add a command to the script; a string is split as a shell would split it.
+
+        `timeout_s`, `env` and `stdin` are compared where they are given. `effect` is what the
+        command does besides answering, such as letting a fake clock's time pass.
+        """
+        argv = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+        call = ScriptedCall(
+            argv=argv,
+            result=CommandResult(
+                argv=argv,
+                exit_code=124 if is_timed_out else exit_code,
+                stdout=stdout,
+                stderr=stderr,
+                timed_out=is_timed_out,
+            ),
+            timeout_s=timeout_s,
+            env=None if env is None else tuple(sorted(env.items())),
+            stdin=stdin,
+            effect=effect,
+        )
+        self._script += [call] * times
+        return self
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        """Answer the next command of the script, or refuse whatever else this is."""
+        number = len(self._ran)
+        expected = self._script[number] if number < len(self._script) else None
+        # Only what the script speaks of is compared, and so only that is shown.
+        ran = _render(
+            tuple(argv),
+            timeout_s if expected is not None and expected.timeout_s is not None else None,
+            tuple(sorted((env or {}).items()))
+            if expected is not None and expected.env is not None
+            else None,
+            stdin if expected is not None and expected.stdin is not None else None,
+        )
+        self._ran.append(ran)
+        if self._violation is not None:
+            raise self._violation
+        if expected is None or ran != expected.render():
+            self._refuse(f"The command '{shlex.join(argv)}' is not what the script expects next.")
+        assert expected is not None  # noqa: S101  # _refuse raises
+        if expected.effect is not None:
+            expected.effect()
+        return expected.result
+
+    def verify(self) -> None:
+        """Expect that every scripted command has run, and none was refused.
+
+        Raises ScriptViolationError, also for a refusal that the code under test swallowed.
+        """
+        if self._violation is not None:
+            raise self._violation
+        missing = len(self._script) - len(self._ran)
+        if missing:
+            self._refuse(f"{missing} scripted command(s) never ran.")
+
+    def transcript(self) -> str:
+        """Return what ran against the script, as a unified diff; all of it, not only changes."""
+        script = [call.render() for call in self._script]
+        if self._ran == script:
+            return "".join(f" {line}\n" for line in script)
+        lines = difflib.unified_diff(
+            script, self._ran, "script", "ran", lineterm="", n=max(len(script), len(self._ran))
+        )
+        return "".join(f"{line}\n" for line in lines)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # An error of the test's own says more than the commands that it kept from running.
+        if error is None or self._violation is not None:
+            self.verify()
+
+    def _refuse(self, message: str) -> None:
+        self._violation = ScriptViolationError(f"{message}\n{self.transcript()}")
+        raise self._violation
+
+
+def _render(
+    argv: tuple[str, ...],
+    timeout_s: float | None,
+    env: tuple[tuple[str, str], ...] | None,
+    stdin: str | None,
+) -> str:
+    parts = [f"{key}={shlex.quote(value)}" for key, value in env or ()]
+    parts.append(shlex.join(argv))
+    if stdin is not None:
+        parts.append(f"<<< {shlex.quote(stdin)}")
+    if timeout_s is not None:
+        parts.append(f" # limit {timeout_s:g} s")
+    return " ".join(parts)

@@ -1,0 +1,40 @@
+"""Scripts on PATH that ask the harness for the answer of a command."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.shell.lexer import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOCKED_COMMAND = Path(__file__).with_name("mocked_command.sh")
+
+
+def mock_script(name: str) -> str:
+    """Return the script that answers as the mock of `name`."""
+    return _script(f'__hx_request mock {quote(name)} "$@"')
+
+
+def denied_script() -> str:
+    """Return the script that reports the command by whose name it is called."""
+    return _script('__hx_request denied "$0" "$@"')
+
+
+def _script(line: str) -> str:
+    bash = shutil.which("bash") or "/bin/bash"
+    # -p: neither BASH_ENV nor options of the caller matter
+    return f"#!{bash} -p\n. {quote(str(MOCKED_COMMAND))}\n{line}\n"
+
+
+def write_mock_scripts(folder: Path, names: Iterable[str]) -> None:
+    """Write a script for each mocked command that lacks one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        path = folder / name
+        if not path.exists():
+            path.write_text(mock_script(name))
+            path.chmod(0o755)

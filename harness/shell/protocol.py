@@ -1,0 +1,151 @@
+"""What passes between the harness and a shell that it started: records, anonymous files."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import select
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHUNK = 1 << 16
+
+
+def make_pipes(count: int) -> list[tuple[int, int]]:
+    """Return the reading and writing ends of new pipes; all of them, or none is left open."""
+    made: list[tuple[int, int]] = []
+    try:
+        for _ in range(count):
+            made.append(os.pipe())  # noqa: PERF401 - those before one that fails are closed
+    except OSError:
+        for fd in itertools.chain(*made):
+            os.close(fd)
+        raise
+    return made
+
+
+class Memory:
+    """An anonymous file that a child writes and this process reads, or the other way round.
+
+    The child opens it anew through `/proc/self/fd`, so each side has its own position, and
+    nothing is left on a disk.
+
+    Writes append: processes of one example share the position of an inherited descriptor, and
+    the kernel does not serialise writes at the position of a memfd, as it does for other regular
+    files (FMODE_ATOMIC_POS). What one wrote would overwrite what another had just written.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.fd = os.memfd_create(name)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
+
+    def size(self) -> int:
+        """Return its size; whoever writes through the inherited descriptor is at its end anyway."""
+        return os.lseek(self.fd, 0, os.SEEK_END)
+
+    def data(self, *, start: int = 0, end: int | None = None) -> bytes:
+        """Return what it holds from byte `start` on, to `end` if given."""
+        size = (self.size() if end is None else end) - start
+        if size <= 0:
+            return b""
+        data = os.pread(self.fd, size, start)
+        while len(data) < size:
+            part = os.pread(self.fd, size - len(data), start + len(data))
+            if not part:
+                break
+            data += part
+        return data
+
+    def text(self, *, start: int = 0, end: int | None = None) -> str:
+        """Return the same as text, without NUL bytes."""
+        data = self.data(start=start, end=end)
+        return data.replace(b"\0", b"").decode(errors="surrogateescape")
+
+    def replace(self, text: str) -> None:
+        """Make `text` its only content, the position at its beginning."""
+        os.ftruncate(self.fd, 0)
+        os.lseek(self.fd, 0, os.SEEK_SET)
+        data = text.encode(errors="surrogateescape")
+        at = 0
+        while at < len(data):
+            at += os.pwrite(self.fd, data[at:], at)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
+    """Cut what was written whole into records: a name, a count, that many fields.
+
+    Raises ValueError for what is none.
+    """
+    fields = data.decode(errors="surrogateescape").split("\0")
+    at = 0
+    while at < len(fields) - 1:
+        first = at + 2
+        at = first + int(fields[at + 1])
+        if not first <= at < len(fields):
+            raise ValueError("the last record is not whole")
+        yield fields[first - 2], fields[first:at]
+
+
+class RecordReader:
+    """Cuts a stream of NUL-ended fields into records: a name, a count, that many fields."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+        self._fields: deque[bytes] = deque()
+        self._tail: list[bytes] = []
+
+    def next_record(self) -> tuple[str, list[str]] | None:
+        """Return the next whole record that has been read, or None."""
+        fields = self._fields
+        if len(fields) < 2:
+            return None
+        count = int(fields[1])
+        if len(fields) < count + 2:
+            return None
+        name = fields.popleft().decode()
+        fields.popleft()
+        return name, [fields.popleft().decode(errors="surrogateescape") for _ in range(count)]
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether there is something to read, waiting at most `seconds`."""
+        return bool(self._poll.poll(max(0.0, seconds) * 1000))
+
+    def read(self) -> bool:
+        """Read what there is; return False at the end of the stream."""
+        data = os.read(self.fd, _CHUNK)
+        if not data:
+            return False
+        parts = data.split(b"\0")
+        if len(parts) == 1:
+            self._tail.append(data)
+            return True
+        parts[0] = b"".join([*self._tail, parts[0]])
+        self._tail = [parts.pop()]
+        self._fields.extend(parts)
+        return True
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def printable(text: str) -> str:
+    """Return `text` with bytes that are no UTF-8 replaced, fit for reports and messages."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def send(fd: int, text: str) -> None:
+    """Write `text` whole; a reader that is gone shows itself at the next read instead."""
+    data = memoryview(text.encode(errors="surrogateescape"))
+    with contextlib.suppress(BrokenPipeError):
+        while data:
+            data = data[os.write(fd, data) :]

@@ -1,0 +1,234 @@
+"""Keeps shell code under test from changing the host.
+
+The code runs in a throw-away root: it writes where it likes and signals what it sees, and all of
+it is gone with the shell. Where the kernel refuses name spaces to an ordinary user, it can at least
+refuse writes outside the test's own places. Nothing but such a refusal leads there, and never
+for root. The work is done by programs beside this module, in the process that becomes the
+shell, and that process looks once more where it is before it runs anything.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError, RequirementError
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.provisioning.command import Runner
+
+#: How the programs beside this module say why a command did not run: by these exit codes and this
+#: beginning of stderr. They import nothing of the harness, and nothing but tests imports them.
+CANNOT_ENTER, TOO_MANY_PROCESSES, KERNEL_REFUSES = 251, 250, 249
+MARK = "harness sandbox:"
+_PROGRAMS = {"throwaway": "throwaway_root.py", "refuse": "write_refusal.py"}
+_PROBE_TIMEOUT_S = 60.0
+_START = """\
+import sys
+del sys.argv[0]
+folder, _, file = sys.argv[0].rpartition("/")
+sys.path.append(folder)
+sys.exit(__import__(file.removesuffix(".py")).main())
+"""
+"""Runs a program as a module, for which Python keeps the bytecode; a script it compiles again."""
+
+
+class SandboxKind(enum.Enum):
+    """How code under test is kept from changing the host; `off` does not protect it."""
+
+    THROWAWAY = "throwaway"
+    REFUSE = "refuse"
+    OFF = "off"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sandbox:
+    """A way to hold code under test, and the limits it runs under.
+
+    `why` is one sentence on what is not protected; empty for the throw-away root.
+    """
+
+    kind: SandboxKind
+    size_mib: int = 2048
+    process_limit: int = 1000
+    why: str = ""
+
+    def argv(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        scratch: Path,
+        layer: Path | None = None,
+        shared: Path | None = None,
+        control_fd: int | None = None,
+    ) -> tuple[str, ...]:
+        """Return what to run so that `command` runs held, in `cwd`.
+
+        The files of `layer`, a directory, replace those of the throw-away root, which can be
+        replaced itself through the socket `control_fd`, as `RootControl` does. The directory
+        `shared` stays when it is.
+
+        `scratch` must exist; the throw-away root is built upon an empty directory in it, and
+        under refusal it may be written to, as may `cwd` and the directory for temporary files.
+        """
+        if self.kind is SandboxKind.OFF:
+            return tuple(command)
+        staging = scratch / ".staging"
+        staging.mkdir(exist_ok=True)
+        settings = {
+            "cwd": cwd,
+            "staging": staging,
+            "size_mib": self.size_mib,
+            "process_limit": self.process_limit,
+            "layer": layer,
+            "shared": shared,
+            "control_fd": control_fd,
+        }
+        words = [f"{name}={value}" for name, value in settings.items() if value is not None]
+        words += [f"writable={place}" for place in (scratch, cwd, tempfile.gettempdir())]
+        program = Path(__file__).with_name(_PROGRAMS[self.kind.value])
+        return (*_python(), "-c", _START, str(program), *words, "--", *command)
+
+
+def _python() -> tuple[str, ...]:
+    """Return the interpreter, isolated, which keeps bytecode where this one does."""
+    options = ["-I", "-S"]
+    if sys.dont_write_bytecode:
+        options.append("-B")
+    if sys.pycache_prefix is not None:
+        options += ["-X", f"pycache_prefix={sys.pycache_prefix}"]
+    return (sys.executable, *options)
+
+
+def choose_sandbox(wanted: str, *, is_root: bool | None = None) -> Sandbox:
+    """Return the sandbox called `wanted`; `auto` takes the best that this kernel grants.
+
+    Root gets the throw-away root, which cannot be entered in part: where that is refused, the
+    first shell says so and nothing runs. Raises RequirementError where the host does not allow
+    what is wanted, and HarnessError where that could not be found out.
+    """
+    if wanted == "off":
+        return Sandbox(
+            kind=SandboxKind.OFF,
+            why="Shell code ran without a sandbox: nothing protected this host from it.",
+        )
+    is_root = os.geteuid() == 0 if is_root is None else is_root
+    if wanted == SandboxKind.REFUSE.value:
+        return _refusing(LocalRunner(), is_root=is_root, because="as --shell-sandbox asks")
+    if wanted == SandboxKind.THROWAWAY.value or is_root:
+        return Sandbox(kind=SandboxKind.THROWAWAY)
+    return choose_for_user(LocalRunner())
+
+
+def choose_for_user(runner: Runner) -> Sandbox:
+    """Try the throw-away root; settle for refused writes only where the kernel refuses it."""
+    refusal = find_refusal(SandboxKind.THROWAWAY, runner)
+    if not refusal:
+        return Sandbox(kind=SandboxKind.THROWAWAY)
+    because = f"this kernel gives it no name spaces of its own ({refusal})"
+    return _refusing(runner, is_root=False, because=because)
+
+
+def _refusing(runner: Runner, *, is_root: bool, because: str) -> Sandbox:
+    if is_root:
+        raise RequirementError(
+            "Refused writes do not hold root, whose code can signal every process of this host; "
+            "run shell tests as an ordinary user."
+        )
+    refusal = find_refusal(SandboxKind.REFUSE, runner)
+    if refusal:
+        raise RequirementError(
+            f"Shell code can't be held here: {because}, and writes can't be refused "
+            f"({refusal}); allow user namespaces "
+            "(sysctl kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces), "
+            "boot a kernel with Landlock (lsm=landlock), or use a machine to throw away with "
+            "--shell-sandbox=off."
+        )
+    return Sandbox(
+        kind=SandboxKind.REFUSE,
+        why=f"Shell code ran with writes outside the project and the temporary directory "
+        f"refused, {because}: your other processes were not protected from its signals, "
+        "nor those directories from its writes, and what it left running was not ended.",
+    )
+
+
+def find_refusal(kind: SandboxKind, runner: Runner) -> str:
+    """Return with which words the kernel refuses `kind`; empty where it grants it.
+
+    Runs a command that proves that a deletion does not reach the host. Raises HarnessError where
+    anything else went wrong: an error of a busy host must not disable the sandbox.
+    """
+    with tempfile.TemporaryDirectory(prefix="harness-sandbox.") as folder:
+        scratch = Path(folder)
+        is_thrown_away = kind is SandboxKind.THROWAWAY
+        proof = scratch / "proof"
+        proof.mkdir()
+        (proof / "file").touch()
+        script = 'rm -rf "$1" && mkdir "$1" && [ ! -e "$1/file" ]' if is_thrown_away else ":"
+        argv = Sandbox(kind=kind).argv(
+            ["sh", "-c", script, "sh", str(proof)], cwd=scratch, scratch=scratch
+        )
+        result = runner.run(argv, timeout_s=_PROBE_TIMEOUT_S)
+        said = refusal_of(result.exit_code, result.stderr)
+        if said:
+            return said
+        if result.timed_out:
+            raise HarnessError(
+                f"Whether this host allows the sandbox '{kind.value}' could not be found out "
+                f"within {_PROBE_TIMEOUT_S:g} s; run the tests again when it is less busy."
+            )
+        if not result.ok:
+            raise HarnessError(
+                f"Whether this host allows the sandbox '{kind.value}' could not be found out.\n"
+                f"{result.render()}"
+            )
+        if is_thrown_away and not (proof / "file").exists():
+            raise HarnessError(
+                f"A deletion in the sandbox '{kind.value}' reached the host; shell tests can't "
+                "run here, please report this kernel."
+            )
+    return ""
+
+
+def refusal_of(exit_code: int, stderr: str) -> str:
+    """Return what the kernel refused, if that is how a held command ended; else nothing."""
+    if exit_code == KERNEL_REFUSES and stderr.startswith(MARK):
+        return stderr.removeprefix(MARK).strip()
+    return ""
+
+
+def check_entered(exit_code: int, stderr: str) -> None:
+    """Raise where a shell ended because it was not let into its sandbox, and so ran nothing."""
+    if not stderr.startswith(MARK) or exit_code not in {KERNEL_REFUSES, CANNOT_ENTER}:
+        return
+    said = stderr.removeprefix(MARK).strip()
+    if exit_code == KERNEL_REFUSES:
+        raise RequirementError(
+            f"Shell code runs in a root to throw away, which this kernel refuses here ({said}); "
+            "run the tests as an ordinary user where user namespaces are allowed, or give this "
+            "container CAP_SYS_ADMIN. Nothing was run."
+        )
+    raise HarnessError(
+        f"The sandbox for shell code could not be entered: {said}. Nothing was run."
+    )
+
+
+__all__ = [
+    "TOO_MANY_PROCESSES",
+    "Sandbox",
+    "SandboxKind",
+    "check_entered",
+    "choose_for_user",
+    "choose_sandbox",
+    "find_refusal",
+    "refusal_of",
+]

@@ -1,0 +1,73 @@
+"""Replaces the throw-away root of a running shell."""
+
+from __future__ import annotations
+
+import functools
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ANSWER_S = 30.0
+
+
+class RootControl:
+    """This end of the socket on which `throwaway_root.py` takes requests; close it in the end.
+
+    `other_end` goes to that program. Requests and answers are lines.
+    """
+
+    def __init__(self) -> None:
+        self._socket, self.other_end = socket.socketpair()
+        self._received = b""
+
+    def close_other_end(self) -> None:
+        """Close what the program has inherited, so that its end is seen here."""
+        self.other_end.close()
+
+    @functools.cached_property
+    def first_process(self) -> int:
+        """Return the process, by its number here, whose root is the throw-away root."""
+        return int(self._next_line())
+
+    def renew(self) -> None:
+        """Put a root in place that has only what was written before the first call.
+
+        All processes that have the old root as their root get the new one; others must have
+        ended. Raises HarnessError where that can't be.
+        """
+        self._request("renew")
+
+    def fake(self, path: Path) -> None:
+        """Lay a writable copy over a directory or file of `/sys` or `/proc`, until `renew`."""
+        self._request(f"fake {path}")
+
+    def _request(self, line: str) -> None:
+        _ = self.first_process  # the first line
+        self._socket.sendall(f"{line}\n".encode())
+        answer = self._next_line()
+        if answer != "done":
+            raise HarnessError(f"The throw-away root can't do '{line}': {answer}.")
+
+    def _next_line(self) -> str:
+        deadline = time.monotonic() + _ANSWER_S
+        while b"\n" not in self._received:
+            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                data = self._socket.recv(4096)
+            except (TimeoutError, ConnectionError) as error:
+                raise HarnessError(f"The throw-away root does not answer: {error}.") from None
+            if not data:
+                raise HarnessError("The throw-away root does not answer: it has ended.")
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._socket.close()
+        self.other_end.close()

@@ -1,0 +1,811 @@
+"""Runs one command in a throw-away root; a program of its own, standard library only.
+
+Usage: throwaway_root.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]
+
+The command sees the host's files through overlays whose upper layers live in memory and go with
+it; its own process, IPC and host-name spaces; few devices; `/sys` and `/proc/sys` read-only; no
+socket file of the host. It owns none of the host's capabilities, even when root starts it.
+Process 1 of its space is this program: when it ends, the kernel kills what is left, so nothing
+survives, not even a fork storm. Just before the command begins, its own process looks whether all
+that is so, and else refuses: code under test that runs `kill -9 -1` must never find the host.
+Its parent goes on seeing the host's files, and replaces the root of the running processes by a fresh
+one when it is asked to through a socket: overlays with empty upper layers, upon what was written
+before, to which pivot_root(2) moves all processes at once.
+It is one file, and a long one, because it runs where nothing of the package can be imported. It
+imports little, not even pathlib or json: it starts once for each spec file, and their import
+costs more than all its mounts.
+Sources: user_namespaces(7), mount_namespaces(7), overlayfs.rst, pivot_root(2), open_tree(2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import signal
+import stat
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # each import costs CPU time for each spec file
+    from collections.abc import Iterator
+    from typing import NoReturn
+
+CANNOT_ENTER = 251
+TOO_MANY_PROCESSES = 250
+KERNEL_REFUSES = 249
+MARK = "harness sandbox:"
+
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWUTS = 0x04000000
+_CLONE_NEWIPC = 0x08000000
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWPID = 0x20000000
+_SPACES = _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWUTS
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
+_MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 32, 4096, 16384, 1 << 18
+_MNT_DETACH = 2
+_PR_SET_PDEATHSIG = 1
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_SYS_MOUNT_SETATTR = 442
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429
+_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
+_KERNELS_OWN = """
+    autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl
+    hugetlbfs mqueue nsfs proc pstore rpc_pipefs securityfs sysfs tracefs
+"""
+_NO_OVERLAY = frozenset(_KERNELS_OWN.split())
+_COPIED_BYTES = 1 << 20
+_WRITTEN = ("/etc", "/opt", "/run", "/srv", "/usr/local", "/var")
+_DEPTH = 6
+_CONFIGURATION_BYTES = 1 << 16
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_SPECIAL = ("/proc", "/sys", "/dev")
+_PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "latency_stats")
+_PROCESS_LOOK_S = 0.1
+_DESCRIPTORS = 4096
+_SPACE_NAMES = ("pid", "mnt", "user", "ipc", "uts")
+_NOTHING_GRANTED = (errno.EPERM, errno.EACCES)
+# from user_namespaces(7) and unshare(2): no permission, no support, a limit of 0
+_REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.ENOSPC, errno.EUSERS)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    status = _libc.mount(
+        os.fsencode(source), os.fsencode(target), kind.encode(), flags, os.fsencode(data) or None
+    )
+    _call(status, f"mount {kind or 'bind'} on {target}")
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def _read_bytes(path: str, limit: int = -1) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(limit)
+
+
+def _write(path: str, data: str | bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data if isinstance(data, bytes) else data.encode())
+
+
+def _touch(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+def _in_root(root: str, path: str) -> str:
+    """Return the place of an absolute path below `root`."""
+    return f"{root}/{path.lstrip('/')}" if path != "/" else root
+
+
+def _list(path: str) -> list[str]:
+    """Return the paths of the entries of a directory, in order."""
+    folder = path.rstrip("/")
+    return [f"{folder}/{name}" for name in sorted(os.listdir(path))]
+
+
+def _make_directory(path: str) -> None:
+    """Make a directory where there is none."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+
+
+def _die_with_parent() -> None:
+    _call(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
+def _expect_alive(pipe: int) -> None:
+    """Raise OSError where the parent, which holds the pipe's other end, died before it mattered."""
+    if select.select([pipe], [], [], 0)[0]:
+        raise OSError("the parent process has ended")
+
+
+def _enter_user_space() -> None:
+    """As an ordinary user: own all the new spaces, as root of nothing but oneself."""
+    uid, gid = os.geteuid(), os.getegid()
+    _call(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID | _SPACES), "unshare")
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"0 {uid} 1")
+    _write("/proc/self/gid_map", f"0 {gid} 1")
+    _die_with_parent()
+
+
+def _drop_root() -> None:
+    """As root: keep the ids, every one mapped to itself, but no capability of the host's."""
+    ready_read, ready_write = os.pipe()
+    target = os.getpid()
+    mapper = os.fork()
+    if mapper == 0:
+        os.close(ready_write)
+        os.read(ready_read, 1)
+        for name in ("uid_map", "gid_map"):
+            first, below, count = _read(f"/proc/self/{name}").split()[:3]
+            whole = f"{first} {first} {count}" if below.isdigit() else ""
+            _write(f"/proc/{target}/{name}", whole)
+        os._exit(0)
+    unshared = _libc.unshare(_CLONE_NEWUSER | _SPACES)
+    number = ctypes.get_errno()
+    os.close(ready_write)
+    _, status = os.waitpid(mapper, 0)
+    os.close(ready_read)
+    ctypes.set_errno(number)
+    _call(unshared, "unshare")
+    if status:
+        raise OSError("the ids could not be mapped")
+    _die_with_parent()
+
+
+def _mount_points() -> list[tuple[str, str]]:
+    """Return the host's mount points below the root with their kinds, outer ones first."""
+    found: dict[str, str] = {}
+    for line in _read("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        raw = left.split()[4]
+        name = raw.encode().decode("unicode_escape") if "\\" in raw else raw
+        found[name] = right.split()[0]
+    return sorted(found.items())
+
+
+class _RootBuilder:
+    """Assembles roots from overlays below `staging`, in the name space of the first process.
+
+    Root lays one over `/` and one over each mount below it. An ordinary user, and root inside
+    another sandbox, may not take a layer that would show what a mount hides; there a directory
+    with mounts in it is made anew, and its entries are layered one by one. A file system that
+    allows no layer is shown read-only. The files of `replaced` hide those of the host. `shared`
+    is a directory that roots have in common, with its files as they are at first.
+    """
+
+    def __init__(self, settings: dict[str, str], *, is_root: bool) -> None:
+        self.staging = staging = settings["staging"]
+        self.size_mib = int(settings["size_mib"])
+        self.replaced = settings.get("layer")
+        self.shared = settings.get("shared")
+        self.is_root = is_root
+        self.fakes: list[str] = []
+        self.count = 0
+        _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+        self.mounts = {p: k for p, k in _mount_points() if not _is_below(p, staging, *_SPECIAL)}
+        self._mount_tmpfs(staging)
+        options = _overlay_options(staging)
+        self.is_in_memory = options is not None
+        if options is None:  # before Linux 6.6 a tmpfs keeps no attributes of users
+            _call(_libc.umount2(os.fsencode(staging), 0), "umount")
+            options = _overlay_options(staging)
+        if options is None:
+            raise OSError(
+                f"the file system of {staging} keeps no attributes; set TMPDIR to one that does"
+            )
+        self.options = options
+
+    def _mount_tmpfs(self, place: str) -> None:
+        options = f"size={self.size_mib}m,mode=755"
+        _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
+
+    def build(self, place: str, below: str | None = None) -> tuple[str, list[str]]:
+        """Return a new root, built at `place`; its layers lie upon those of an earlier root.
+
+        Return also what it shows read-only; in one upon an earlier root these places are empty.
+        """
+        root = f"{place}/root"
+        os.mkdir(root)
+        layers = _Layers(self, place, below)
+        if self.is_root and layers.overlay("/", root, "layer"):
+            for point in sorted(self.mounts):
+                if point != "/":
+                    layers.add(point, _in_root(root, point))
+        else:
+            _mount(root, root, "", _MS_BIND)
+            layers.descend = True
+            for entry in _list("/"):
+                if entry not in _SPECIAL:
+                    layers.add(entry, _in_root(root, entry))
+        for name in _SPECIAL:
+            _make_directory(_in_root(root, name))
+        _build_dev(f"{root}/dev")
+        layers.add("/dev/shm", f"{root}/dev/shm")  # noqa: S108 - people keep projects there
+        _cover(root, _bound_sockets())
+        if below is None:
+            # an ordinary user may mount a `/proc` only where the whole of another is seen
+            for name in ("/sys",) if self.is_root else ("/sys", "/proc"):
+                _mount(name, _in_root(root, name), "", _MS_BIND | _MS_REC)
+            _make_read_only(f"{root}/sys")
+            if self.shared is not None:
+                self._build_shared(self.shared, _in_root(root, self.shared))
+        return root, [path.removeprefix(f"{root}/") for path in layers.read_only]
+
+    def _build_shared(self, source: str, target: str) -> None:
+        self._mount_tmpfs(target)
+        for name in os.listdir(source):
+            _write(f"{target}/{name}", _read_bytes(f"{source}/{name}"))
+            os.chmod(f"{target}/{name}", 0o755)  # noqa: S103 - commands
+
+    def build_again(self) -> tuple[int, list[str]]:
+        """Return a root whose upper layers are empty: a mount tree that is attached nowhere.
+
+        Return also the places that are to be taken from the earlier root.
+        """
+        if not self.is_in_memory:
+            raise OSError("layers on a disk are not made anew")
+        place = self._new_place()
+        try:
+            root, kept = self.build(place, self.staging)
+            tree = _open_tree(root, _OPEN_TREE_CLONE | _AT_RECURSIVE)
+            shared = [] if self.shared is None else [self.shared.lstrip("/")]
+            return tree, ["proc", "sys", *kept, *shared]
+        finally:
+            self._leave(place)
+
+    def build_fake(self, path: str) -> int:
+        """Return a mount tree, attached nowhere, that shows `path` of the kernel, but writable."""
+        place = self._new_place()
+        try:
+            if os.path.isdir(path):
+                target, upper, work = f"{place}/root", f"{place}/upper", f"{place}/work"
+                for directory in (target, upper, work):
+                    os.mkdir(directory)
+                places = f"lowerdir={path},upperdir={upper},workdir={work}"
+                try:
+                    _mount("overlay", target, "overlay", 0, places + self.options)
+                except OSError:  # procfs allows no layer
+                    _copy_texts(path, target)
+            else:
+                target = f"{place}/file"
+                _touch(target)
+            return _open_tree(target, _OPEN_TREE_CLONE)
+        finally:
+            self._leave(place)
+
+    def _new_place(self) -> str:
+        self.count += 1
+        place = f"{self.staging}/again{self.count}"
+        os.mkdir(place)
+        self._mount_tmpfs(place)
+        return place
+
+    def _leave(self, place: str) -> None:
+        _call(_libc.umount2(os.fsencode(place), _MNT_DETACH), "umount")
+        os.rmdir(place)
+
+
+def _copy_texts(source: str, target: str) -> None:
+    """Copy the small files of a directory, and make its directories, empty."""
+    for name in os.listdir(source):
+        entry = f"{source}/{name}"
+        with contextlib.suppress(OSError):
+            if os.path.isdir(entry):
+                os.mkdir(f"{target}/{name}")
+            else:
+                _write(f"{target}/{name}", _read_bytes(entry, _CONFIGURATION_BYTES))
+
+
+class _Layers:
+    def __init__(self, builder: _RootBuilder, place: str, below: str | None) -> None:
+        self.builder = builder
+        self.place = place
+        self.below = below
+        self.descend = False
+        self.count = 0
+        self.read_only: list[str] = []
+
+    def add(self, source: str, target: str) -> None:
+        """Make what is at `source` appear at `target`, open to writes that go nowhere."""
+        if source == self.builder.staging:
+            return
+        if os.path.islink(source):
+            os.symlink(os.readlink(source), target)
+        elif os.path.isfile(source):
+            self._add_file(source, target)
+        elif os.path.isdir(source) and self.builder.mounts.get(source) not in _NO_OVERLAY:
+            status = os.stat(source)
+            _make_directory(target)
+            os.chmod(target, status.st_mode & 0o7777)
+            with contextlib.suppress(OSError):
+                os.chown(target, status.st_uid, status.st_gid)
+            if self.descend and any(
+                point.startswith(f"{source}/") for point in self.builder.mounts
+            ):
+                with contextlib.suppress(PermissionError):
+                    for entry in _list(source):
+                        self.add(entry, f"{target}/{os.path.basename(entry)}")
+                return
+            self.count += 1
+            if not self.overlay(source, target, f"layer{self.count}"):
+                self._show_read_only(source, target)
+
+    def _show_read_only(self, source: str, target: str) -> None:
+        self.read_only.append(target)
+        if self.below is None:
+            _mount(source, target, "", _MS_BIND | _MS_REC)
+            _make_read_only(target)
+
+    def _add_file(self, source: str, target: str) -> None:
+        _touch(target)
+        try:
+            status = os.stat(source)
+            if status.st_size > _COPIED_BYTES:
+                self._show_read_only(source, target)
+            else:
+                _write(target, _read_bytes(source))
+                os.chmod(target, status.st_mode & 0o7777)
+        except OSError:
+            return
+
+    def overlay(self, lower: str, target: str, name: str) -> bool:
+        """Lay an upper layer over `lower` at `target`; return whether the kernel let us.
+
+        Between the two lies what an earlier root wrote there, and what replaces files there.
+        """
+        upper, work = f"{self.place}/{name}/upper", f"{self.place}/{name}/work"
+        os.makedirs(upper)
+        os.mkdir(work)
+        lowers = [lower]
+        replaced = self.builder.replaced
+        if replaced is not None and os.path.isdir(_in_root(replaced, lower)):
+            lowers.insert(0, _in_root(replaced, lower))
+        if self.below is not None:
+            lowers.insert(0, f"{self.below}/{name}/upper")
+        status = os.stat(lower if self.below is None else lowers[0])
+        os.chmod(upper, status.st_mode & 0o7777)
+        with contextlib.suppress(OSError):
+            os.chown(upper, status.st_uid, status.st_gid)
+        if self.descend and self.below is None:
+            _make_ours(lower, upper)
+        if any(character in place for place in lowers for character in ":,\\"):
+            return False
+        places = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work}"
+        try:
+            _mount("overlay", target, "overlay", 0, places + self.builder.options)
+        except OSError:
+            return False
+        with contextlib.suppress(OSError):  # so that an ordinary user can remove it from a disk
+            os.chmod(f"{work}/work", 0o700)
+        return True
+
+
+def _bound_sockets() -> list[str]:
+    """Return the paths at which this host's processes listen, or did so."""
+    lines = _read("/proc/net/unix").splitlines()[1:]
+    return sorted({fields[7] for line in lines if len(fields := line.split(None, 7)) == 8})
+
+
+def _cover(root: str, sockets: list[str]) -> None:
+    """Hide socket files: a daemon behind one (systemd, a container engine) acts on the host."""
+    for path in sockets:
+        place = _in_root(root, path)
+        with contextlib.suppress(OSError):
+            if path.startswith("/") and stat.S_ISSOCK(os.stat(place).st_mode):
+                try:  # in the upper layer, where no umount shows it again
+                    os.unlink(place)
+                    _touch(place)
+                except OSError:
+                    _mount(f"{root}/dev/null", place, "", _MS_BIND)
+
+
+def _is_below(path: str, *places: str) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+def _overlay_options(staging: str) -> str | None:
+    """Return how an upper layer there marks deletions; None where it can't, and would fail."""
+    for attribute, options in (
+        ("trusted.overlay.trial", ""),
+        ("user.overlay.trial", ",userxattr"),
+    ):
+        with contextlib.suppress(OSError):
+            os.setxattr(staging, attribute, b"y")
+            return options
+    return None
+
+
+def _make_ours(lower: str, upper: str) -> None:
+    """Prepare an ordinary user's upper layer, so that code may write where root's code would.
+
+    A directory that is in both layers has the owner of the upper one.
+    """
+    for place in _WRITTEN:
+        if _is_below(lower, place):
+            _take(lower, upper, _DEPTH)
+        elif _is_below(place, lower):
+            inside = upper + place.removeprefix(lower)
+            os.makedirs(inside, exist_ok=True)
+            _take(place, inside, _DEPTH)
+
+
+def _take(lower: str, upper: str, depth: int) -> None:
+    """Make the directories below `lower` anew in `upper`; copy what is configuration."""
+    with contextlib.suppress(OSError), os.scandir(lower) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                own = f"{upper}/{entry.name}"
+                if stat.S_ISDIR(status.st_mode) and depth:
+                    os.mkdir(own)
+                    os.chmod(own, status.st_mode & 0o7777)
+                    _take(entry.path, own, depth - 1)
+                elif stat.S_ISREG(status.st_mode) and _is_configuration(entry.path, status):
+                    _write(own, _read_bytes(entry.path))
+                    os.chmod(own, status.st_mode & 0o7777)
+
+
+def _is_configuration(path: str, status: os.stat_result) -> bool:
+    return path.startswith("/etc/") and status.st_size <= _CONFIGURATION_BYTES
+
+
+def _open_tree(path: str, flags: int) -> int:
+    fd = _libc.syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags | os.O_CLOEXEC)
+    return _call(fd, f"open_tree of {path}")
+
+
+def _attach(tree: int, target: str) -> None:
+    status = _libc.syscall(
+        _SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH
+    )
+    _call(status, f"attach a mount at {target}")
+
+
+def _pivot() -> None:
+    """Make the working directory, a mount point, the root of all processes of this name space."""
+    number = _SYS_PIVOT_ROOT[os.uname().machine]
+    _call(_libc.syscall(number, b".", b"."), "pivot_root")
+    _call(_libc.umount2(b".", _MNT_DETACH), "umount of the old root")
+
+
+def _make_read_only(target: str) -> None:
+    attributes = (ctypes.c_uint64 * 4)(_MS_RDONLY, 0, 0, 0)
+    status = _libc.syscall(
+        _SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(target), _AT_RECURSIVE, attributes, 32
+    )
+    _call(status, f"make {target} read-only")
+
+
+def _build_dev(dev: str) -> None:
+    _mount("tmpfs", dev, "tmpfs", _MS_NOSUID, "size=64m,mode=755")
+    for name in _DEVICES:
+        _touch(f"{dev}/{name}")
+        with contextlib.suppress(OSError):
+            _mount(f"/dev/{name}", f"{dev}/{name}", "", _MS_BIND)
+    os.mkdir(f"{dev}/pts")
+    with contextlib.suppress(OSError):
+        _mount(
+            "devpts", f"{dev}/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=666"
+        )
+    for name, target in (
+        ("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"),
+    ):  # fmt: skip
+        os.symlink(target, f"{dev}/{name}")
+
+
+def _finish_root(root: str, limit: int) -> None:
+    """Mount `/proc` of the new process space, then make `root` the only root there is."""
+    proc = f"{root}/proc"
+    _mount("proc", proc, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    with contextlib.suppress(OSError):  # per process space since Linux 6.14
+        _write(f"{proc}/sys/kernel/pid_max", str(max(limit * 4, 1024)))
+    for name in _PROC_READ_ONLY:
+        place = f"{proc}/{name}"
+        if os.path.exists(place):
+            _mount(place, place, "", _MS_BIND | _MS_REC)
+            _make_read_only(place)
+    os.chdir(root)
+    _pivot()
+    os.chdir("/")
+
+
+def _watch(child: int, limit: int) -> int:
+    """Reap until `child` ends; end all at once when there are more than `limit` processes."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+        if pid == 0:
+            signal.sigtimedwait({signal.SIGCHLD}, _PROCESS_LOOK_S)
+            if sum(name.isdigit() for name in os.listdir("/proc")) > limit:
+                return TOO_MANY_PROCESSES
+
+
+def _die_of(number: int) -> NoReturn:
+    """End as the command ended, so that whoever waits sees a signal and no exit status."""
+    with contextlib.suppress(OSError):  # SIGKILL has no other effect
+        signal.signal(number, signal.SIG_DFL)
+    import resource  # noqa: PLC0415 - few commands end so
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+def _close_all_but(*kept: int) -> None:
+    first = 3
+    for fd in sorted(kept):
+        os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, _DESCRIPTORS)
+
+
+def _reset_signals() -> None:
+    """Let each signal that is ignored here, as Python ignores SIGPIPE, have its default effect."""
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _become(command: list[str]) -> NoReturn:
+    _reset_signals()
+    os.execvp(command[0], command)  # noqa: S606 - an argv, on purpose
+
+
+class _Spaces:
+    """What tells one process's surroundings from another's: its name spaces and its root."""
+
+    def __init__(self) -> None:
+        self.names = {n: os.readlink(f"/proc/self/ns/{n}") for n in _SPACE_NAMES}
+        root = os.stat("/")
+        self.root = (root.st_dev, root.st_ino)
+
+
+def _expect_new_spaces(host: _Spaces) -> None:
+    """Raise OSError where mounts would be the host's, or processes to come."""
+    with contextlib.suppress(FileNotFoundError):  # a new space has no process yet
+        if os.readlink("/proc/self/ns/pid_for_children") == host.names["pid"]:
+            raise OSError("the process space is not a new one")
+    if os.readlink("/proc/self/ns/mnt") == host.names["mnt"]:
+        raise OSError("the mount space is not a new one")
+
+
+def _refuse_to_run_on(host: _Spaces) -> None:
+    """Raise PermissionError unless this process has left all that `host` was."""
+    here = _Spaces()
+    shared = [name for name in _SPACE_NAMES if here.names[name] == host.names[name]]
+    if here.root == host.root:
+        shared.append("root directory")
+    # Process 1 is the parent, and both have the small numbers of a space that was just made.
+    if os.getppid() != 1 or not 1 < os.getpid() < 10:
+        shared.append(f"process numbers ({os.getpid()} below {os.getppid()})")
+    if shared:
+        raise PermissionError(
+            f"the command would have run on the host, with its {', '.join(shared)}"
+        )
+
+
+def _run(command: list[str], cwd: str, host: _Spaces) -> NoReturn:
+    """In the command's own process: become it, if this is surely not the host."""
+    try:
+        _refuse_to_run_on(host)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.setsid()
+        os.chdir(cwd)
+        _become(command)
+    except OSError as error:
+        _say(error)
+    os._exit(CANNOT_ENTER)
+
+
+def _say(error: OSError) -> None:
+    sys.stderr.write(f"{MARK} {error}\n")
+    sys.stderr.flush()
+
+
+def _throw_away(settings: dict[str, str], command: list[str]) -> int:
+    is_root = os.geteuid() == 0
+    try:
+        host = _Spaces()
+        _die_with_parent()
+        if is_root:
+            _call(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID), "unshare")
+        else:
+            _enter_user_space()
+    except OSError as error:
+        _say(error)
+        return KERNEL_REFUSES if error.errno in _REFUSALS else CANNOT_ENTER
+    alive_read, alive_write = os.pipe()
+    signal_read, signal_write = os.pipe()
+    try:
+        _expect_new_spaces(host)
+        builder = _RootBuilder(settings, is_root=is_root)
+    except OSError as error:
+        _say(error)
+        return KERNEL_REFUSES if error.errno in _NOTHING_GRANTED else CANNOT_ENTER
+    init = os.fork()
+    if init == 0:
+        os.close(alive_write)
+        code = CANNOT_ENTER
+        try:
+            _die_with_parent()
+            _expect_alive(alive_read)
+            code = _be_init(settings, command, host, signal_write, builder)
+        except OSError as error:
+            _say(error)
+            # some kernels grant the name spaces and then nothing in them
+            code = KERNEL_REFUSES if error.errno in _NOTHING_GRANTED else code
+        os._exit(code)
+    control = settings.get("control_fd")
+    kept = () if control is None else (int(control),)
+    # one pipe shows the other process that this one lives, one names the command's signal
+    _close_all_but(alive_write, signal_read, *kept)
+    if kept:
+        _Renewal(builder, init).serve(kept[0])
+    code = os.waitstatus_to_exitcode(os.waitpid(init, 0)[1])
+    number = int(os.read(signal_read, 4) or b"0") or max(0, -code)
+    if number:
+        _die_of(number)
+    return code
+
+
+class _Renewal:
+    """Replaces the root of running processes, which are those of the name spaces of `init`."""
+
+    def __init__(self, builder: _RootBuilder, init: int) -> None:
+        self.builder = builder
+        self.init = init
+        self.mounts = -1
+        self.prepared: tuple[int, list[str]] | None = None
+
+    def serve(self, control: int) -> None:
+        """Answer each line of requests with one line, until the other processes end."""
+        os.write(control, f"{self.init}\n".encode())
+        watched = os.pidfd_open(self.init)
+        requests = b""
+        while True:
+            ready = select.select([control, watched], [], [])[0]
+            if watched in ready:
+                return
+            data = os.read(control, 4096)
+            if not data:
+                return
+            requests += data
+            while b"\n" in requests:
+                request, _, requests = requests.partition(b"\n")
+                try:
+                    self._do(request.decode(errors="surrogateescape"))
+                    answer = "done"
+                except OSError as error:
+                    answer = f"failed {error}".replace("\n", " ")
+                os.write(control, f"{answer}\n".encode(errors="surrogateescape"))
+                if self.prepared is None and answer == "done":
+                    with contextlib.suppress(OSError):  # while the test runs
+                        self.prepared = self.builder.build_again()
+
+    def _do(self, request: str) -> None:
+        name, _, path = request.partition(" ")
+        if name == "renew":
+            self._renew()
+        elif name == "fake":
+            self._fake(path)
+        else:
+            raise OSError(f"there is no request '{name}'")
+
+    def _renew(self) -> None:
+        tree, places = self.prepared or self.builder.build_again()
+        self.prepared = None
+        try:
+            with self._inside():
+                for fake in self.builder.fakes:
+                    _call(_libc.umount2(os.fsencode(fake), _MNT_DETACH), "umount of a fake")
+                self.builder.fakes.clear()
+                self._expect_no_other_mounts()
+                kept = [
+                    (place, _open_tree(f"/{place}", _OPEN_TREE_CLONE | _AT_RECURSIVE))
+                    for place in places
+                ]
+                _attach(tree, "/")
+                os.fchdir(tree)
+                for place, fd in kept:
+                    _attach(fd, place)
+                    os.close(fd)
+                _pivot()
+                self.mounts = self._count_mounts()
+        finally:
+            os.close(tree)
+
+    def _fake(self, path: str) -> None:
+        tree = self.builder.build_fake(path)
+        try:
+            with self._inside():
+                _attach(tree, path)
+            self.builder.fakes.append(path)
+        finally:
+            os.close(tree)
+
+    def _count_mounts(self) -> int:
+        return len(_read("/proc/1/mountinfo").splitlines())
+
+    def _expect_no_other_mounts(self) -> None:
+        """Raise OSError where code under test mounted something: it could be taken along."""
+        if self.mounts not in {-1, self._count_mounts()}:
+            raise OSError("the code under test mounted something")
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Act in the name space of the other processes, whose root is their root."""
+        own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        theirs = os.open(f"/proc/{self.init}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _call(_libc.setns(theirs, _CLONE_NEWNS), "setns")
+            try:
+                yield
+            finally:
+                _call(_libc.setns(own, _CLONE_NEWNS), "setns")
+        finally:
+            os.close(own)
+            os.close(theirs)
+
+
+def _be_init(
+    settings: dict[str, str],
+    command: list[str],
+    host: _Spaces,
+    signal_write: int,
+    builder: _RootBuilder,
+) -> int:
+    """Build the new root and run the command in it.
+
+    Return its exit code; write the signal that ended it to `signal_write`.
+    """
+    if os.getpid() != 1:
+        raise OSError("the process is not the first of a new space")
+    limit = int(settings["process_limit"])
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    # the parent goes on seeing the host's files, to build another root from them
+    _call(_libc.unshare(_CLONE_NEWNS), "unshare")
+    root, _ = builder.build(builder.staging)
+    _finish_root(root, limit)
+    if builder.is_root:
+        _drop_root()
+    child = os.fork()
+    if child == 0:
+        _run(command, settings["cwd"], host)
+    # the command alone may hold what it was given, else its pipes never end
+    _close_all_but(signal_write)
+    code = _watch(child, limit)
+    if code < 0:
+        os.write(signal_write, str(-code).encode())
+    return max(0, code)
+
+
+def main() -> int:
+    """Enter the throw-away root; return the command's exit code."""
+    end = sys.argv.index("--")
+    settings = dict(word.split("=", 1) for word in sys.argv[1:end])
+    return _throw_away(settings, sys.argv[end + 1 :])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Runs one command whose writes the kernel refuses; a program of its own, standard library only.
+
+Usage: write_refusal.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]; each 'writable' names one place.
+
+For ordinary users whose kernel gives them no name spaces: see throwaway_root.py, which holds
+more, and whose exit codes these are. Source: landlock(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import sys
+
+CANNOT_ENTER = 251
+KERNEL_REFUSES = 249
+MARK = "harness sandbox:"
+
+_PR_SET_NO_NEW_PRIVS = 38
+_SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
+_LANDLOCK_WRITES = sum(1 << bit for bit in (1, *range(4, 13)))
+_LANDLOCK_WRITE_FILE = 1 << 1
+_REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def _say(error: OSError) -> None:
+    sys.stderr.write(f"{MARK} {error}\n")
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("handled_access_fs", ctypes.c_uint64),)
+
+
+class _PathRule(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+def _reset_signals() -> None:
+    """Let each signal that is ignored here, as Python ignores SIGPIPE, have its default effect."""
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _refuse_writes(cwd: str, places: list[str], command: list[str]) -> int:
+    """Let the kernel refuse writes outside the given places, then run the command.
+
+    Nothing keeps its signals from the user's other processes, and root's reach everything: root
+    gets no such thing.
+    """
+    if os.geteuid() == 0:
+        _say(PermissionError("root's code runs in a root to throw away, or not at all"))
+        return CANNOT_ENTER
+    try:
+        rules = _Ruleset(_LANDLOCK_WRITES)
+        ruleset = _call(
+            _libc.syscall(_SYS_LANDLOCK_CREATE, ctypes.byref(rules), ctypes.sizeof(rules), 0),
+            "landlock",
+        )
+        for place in [*places, "/dev"]:
+            fd = os.open(place, os.O_PATH | os.O_CLOEXEC)
+            access = _LANDLOCK_WRITE_FILE if place == "/dev" else _LANDLOCK_WRITES
+            rule = _PathRule(access, fd)
+            _call(_libc.syscall(_SYS_LANDLOCK_ADD, ruleset, 1, ctypes.byref(rule), 0), "landlock")
+            os.close(fd)
+        _call(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+        _call(_libc.syscall(_SYS_LANDLOCK_RESTRICT, ruleset, 0), "landlock")
+        os.close(ruleset)
+        os.chdir(cwd)
+    except OSError as error:
+        _say(error)
+        return KERNEL_REFUSES if error.errno in _REFUSALS else CANNOT_ENTER
+    _reset_signals()
+    return os.execvp(command[0], command)  # noqa: S606 - an argv, on purpose
+
+
+def main() -> int:
+    """Become the command, held; return an exit code where that can't be."""
+    end = sys.argv.index("--")
+    settings = [word.split("=", 1) for word in sys.argv[1:end]]
+    places = [value for name, value in settings if name == "writable"]
+    return _refuse_writes(dict(settings)["cwd"], places, sys.argv[end + 1 :])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""The shells that specs run in, and which of them a name on this host stands for."""
+
+from __future__ import annotations
+
+import enum
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadInputError
+
+
+class ShellKind(enum.Enum):
+    """What a shell is, whatever name it was called by."""
+
+    BASH = "bash"
+    DASH = "dash"
+    ASH = "ash"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecShell:
+    """A shell as a command.
+
+    `is_posix`: it keeps to POSIX and 'local', as bash does when it is called `sh`.
+    """
+
+    kind: ShellKind
+    command: tuple[str, ...]
+    is_posix: bool
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.command)
+
+    @property
+    def shebang(self) -> str:
+        """The first line of a script that this shell runs."""
+        first = self.command[0]
+        return f"#!{self.text}" if first.startswith("/") else f"#!/usr/bin/env {self.text}"
+
+
+BASH = SpecShell(kind=ShellKind.BASH, command=("bash",), is_posix=False)
+_NAMES = {"sh", "bash", "dash", "ash", "busybox"}
+_PROGRAMS = {"bash": ShellKind.BASH, "dash": ShellKind.DASH, "busybox": ShellKind.ASH}
+
+
+def find_shell(value: str, *, source: str, line: int | None) -> SpecShell:
+    """Return the shell that a project asks for by `value`, a name or a path.
+
+    Raises BadInputError for a shell that is not supported, and for one that is not here.
+    """
+    first, *applet = value.split() or [""]
+    name = Path(first).name
+    if name not in _NAMES or applet not in ([], ["ash"], ["sh"]):
+        raise BadInputError(
+            f"Specs run in bash, dash and BusyBox ash; '--shell {value}' is not supported.",
+            source=source,
+            line=line,
+        )
+    if value == "bash":
+        return BASH
+    path = shutil.which(first)
+    if path is None and first == "ash":
+        path, name = shutil.which("busybox"), "busybox"
+    if path is None:
+        raise BadInputError(
+            f"There is no '{value}' on this host; install it, or name a shell that is here.",
+            source=source,
+            line=line,
+        )
+    program = Path(path).resolve().name
+    kind = _PROGRAMS.get(program)
+    if kind is None:
+        raise BadInputError(
+            f"'--shell {value}' is {program} on this host, which is not supported; "
+            "specs run in bash, dash and BusyBox ash.",
+            source=source,
+            line=line,
+        )
+    command = (path, *(applet or ["ash"])) if name == "busybox" else (path,)
+    return SpecShell(kind=kind, command=command, is_posix=name != "bash")
+
+
+__all__ = ["BASH", "ShellKind", "SpecShell", "find_shell"]

@@ -1,0 +1,74 @@
+"""The code that a spec's blocks become: for bash, and for shells that keep to POSIX."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from harness.shell.lexer import rest_after, split_words
+from harness.shell.spec import directives
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.shell.shells import SpecShell
+
+
+class Dialect(Protocol):
+    """How one kind of shell is given what differs between them."""
+
+    def text(self, number: int) -> str:
+        """Return the command that runs the body with this number."""
+        ...
+
+    def outputs(self) -> str:
+        """Return the redirections of an example: its output, its errors, its pipe."""
+        ...
+
+    def include(self, text: str) -> str:
+        """Return the command of an `Include`, whose whole line is `text`."""
+        ...
+
+    def mock(self, number: int, name: str, body: Sequence[str]) -> str:
+        """Return the code that puts a `Mock` in place; as many lines as it had."""
+        ...
+
+
+class _Bash:
+    def text(self, number: int) -> str:
+        return f'builtin eval "${{__hx_text[{number}]}}"'
+
+    def outputs(self) -> str:
+        return "2>&$((194 + __hx_set)) >&$((195 + __hx_set)) 215>/proc/self/fd/212"
+
+    def include(self, text: str) -> str:
+        return f"__SOURCED__={split_words(text)[1].raw} . {rest_after(text, 1)}"
+
+    def mock(self, number: int, name: str, body: Sequence[str]) -> str:
+        needs = directives.mock_needs("\n".join(body))
+        lines = [directives.inline_line(line) for line in body] if needs == "inline" else body
+        setup = f"__hx_mock {number} {name} {needs}"
+        return "\n".join([f"{setup}; __hx_mock_{number}() {{ :", *lines, "}"])
+
+
+class _Posix:
+    def text(self, number: int) -> str:
+        return f'eval "$__hx_text_{number}"'
+
+    def outputs(self) -> str:
+        return (
+            "2>>/proc/self/fd/$((194 + __hx_set)) >>/proc/self/fd/$((195 + __hx_set)) "
+            "9>/proc/self/fd/$((212 + __hx_stale))"
+        )
+
+    def include(self, text: str) -> str:
+        return f"__hx_include {rest_after(text, 1)}"
+
+    def mock(self, number: int, name: str, body: Sequence[str]) -> str:
+        return "\n".join([f"__hx_mock {number} {name}", *("" for _ in body), ""])
+
+
+def dialect_of(shell: SpecShell) -> Dialect:
+    return _Posix() if shell.is_posix else _Bash()
+
+
+__all__ = ["Dialect", "dialect_of"]

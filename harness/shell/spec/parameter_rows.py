@@ -1,0 +1,69 @@
+"""Runs the code of a `Parameters:dynamic` block to learn its rows."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+from harness.shell.sandbox import check_entered
+from harness.shell.shells import BASH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from harness.provisioning.command import Runner
+    from harness.shell.sandbox import Sandbox
+    from harness.shell.shells import SpecShell
+
+_ROWS_TIMEOUT_S = 30.0
+_ENVIRONMENT_FILE = """\
+if [ -n "${HX_ENV_FROM-}" ]; then
+  set -a
+  . "$HX_ENV_FROM" >/dev/null 2>&1
+  set +a
+fi
+"""
+
+
+class ShellRowEvaluator:
+    """Evaluates rows in a fresh shell, held like all code of a spec.
+
+    The code sees literals, `%const` and the environment, with `env` added. `sandbox` is asked for once there is
+    such a block: few files have one.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        sandbox: Callable[[], Sandbox],
+        *,
+        source: str,
+        cwd: Path,
+        env: Mapping[str, str],
+        shell: SpecShell = BASH,
+    ) -> None:
+        self.runner = runner
+        self.sandbox = sandbox
+        self.source = source
+        self.cwd = cwd
+        self.env = env
+        self.shell = shell
+
+    def __call__(self, code: str, *, line: int) -> Sequence[tuple[str, ...]]:
+        script = f"__hx_rows() {{\n{code}\n}}\n__hx_rows </dev/null\n"
+        prelude = "set -eu\n__hx_data_row() { printf '%s\\0' $# \"$@\"; }\n"
+        command = [*self.shell.command, "-c", _ENVIRONMENT_FILE + prelude + script]
+        with tempfile.TemporaryDirectory(prefix="harness-rows.") as scratch:
+            argv = self.sandbox().argv(command, cwd=self.cwd, scratch=Path(scratch))
+            ran = self.runner.run(argv, timeout_s=_ROWS_TIMEOUT_S, env=self.env)
+        check_entered(ran.exit_code, ran.stderr)
+        if not ran.ok or ran.stderr:
+            raise BadInputError(
+                f"The parameters could not be evaluated.\n{ran.render()}",
+                source=self.source,
+                line=line,
+            )
+        fields = iter(ran.stdout.split("\0")[:-1])
+        return [tuple(next(fields) for _ in range(int(count))) for count in fields]

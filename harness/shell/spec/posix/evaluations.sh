@@ -1,0 +1,199 @@
+# 'When': functions, commands and scripts under test, and what is kept of them.
+
+__hx_begin() { # LINE: whether an evaluation may run now
+  [ -z "$__hx_mute" ] || return 1
+  if [ -n "$__hx_when" ]; then
+    __hx_report misuse "$1" "There is a second 'When'; an example takes one."
+    return 1
+  fi
+  __hx_when=$1
+  if [ -n "$__hx_expected" ]; then
+    __hx_report misuse "$1" "'When' stands after an expectation; it must come first."
+    return 1
+  fi
+  __hx_stdin=/dev/null
+  if [ -n "$__hx_has_data" ]; then
+    (
+      eval "set -- $__hx_row_args"
+      __hx_data "$@"
+    ) >|$__hx_fd/197 || :
+    __hx_stdin=$__hx_fd/197
+  fi
+}
+
+__hx_finish() { # STATUS
+  __hx_status=$1
+  # what the evaluation started may still write to its output, or change what is looked at next
+  __hx_await_end 211 || :
+  [ -z "$__hx_preserves" ] || __hx_restore
+  __hx_report when "$__hx_when" "$1"
+}
+
+__hx_call() { # LINE F ARGS...
+  __hx_begin "$1" || return 0
+  shift
+  __hx_apply_options
+  if [ -n "$__hx_before_call$__hx_after_call" ]; then
+    set -- __hx_hooked "$__hx_before_call" "$__hx_after_call" "$@"
+  fi
+  # what the code traces is its stderr; what comes after it is not
+  {
+    "$@" && __hx_status=0 || __hx_status=$?
+    case $- in *x*) set +x ;; esac
+  } >>$__hx_fd/$((192 + __hx_set)) 2>>$__hx_fd/$((193 + __hx_set)) <"$__hx_stdin" \
+    8>$__hx_fd/$((211 + __hx_stale))
+  __hx_finish "$__hx_status"
+}
+
+__hx_hooked() { # BEFORE AFTER F ARGS...: an evaluation between its hooks
+  local __hx_before="$1" __hx_after="$2"
+  shift 2
+  __hx_run_hooks "$__hx_before" || return $?
+  "$@" || return $?
+  eval "__hx_reversed $__hx_after"
+  __hx_run_hooks "$__hx_list"
+}
+
+__hx_run_hooks() { # QUOTED
+  eval "set -- $1"
+  for __hx_code in "$@"; do
+    __hx_eval || return $?
+  done
+}
+
+__hx_evaluate() { # F ARGS...: in a subshell that errexit can end
+  local __hx_errexit=$-
+  set +e
+  # What the shell says of a subshell that a signal ended belongs to the evaluation. The subshell
+  # has redirections of its own, since BusyBox undoes the others before it runs a trap on EXIT.
+  {
+    (__hx_isolated "$@") >>$__hx_fd/$((192 + __hx_set)) 2>>$__hx_fd/$((193 + __hx_set)) \
+      <"$__hx_stdin" 8>$__hx_fd/$((211 + __hx_stale))
+    __hx_status=$?
+  } 2>>$__hx_fd/$((193 + __hx_set))
+  case $__hx_errexit in *e*) set -e ;; esac
+  __hx_finish "$__hx_status"
+}
+
+__hx_isolated() {
+  [ -z "${__hx_run_errexit-}" ] || set -e
+  __hx_apply_options
+  [ -z "$__hx_before_run" ] || __hx_run_hooks "$__hx_before_run" || exit $?
+  "$@"
+  __hx_status=$?
+  [ "$__hx_status" -eq 0 ] || exit "$__hx_status"
+  eval "__hx_reversed $__hx_after_run"
+  __hx_run_hooks "$__hx_list" || exit $?
+}
+
+__hx_run_function() { # LINE F ARGS...
+  __hx_begin "$1" || return 0
+  shift
+  __hx_evaluate "$@"
+}
+
+__hx_run_command() { # LINE C ARGS...
+  __hx_begin "$1" || return 0
+  shift
+  __hx_evaluate __hx_external "$@"
+}
+
+__hx_external() {
+  if ! __hx_is_on_path "$1"; then
+    printf '%s: command not found\n' "$1" >&2
+    return 127
+  fi
+  (exec "$@")
+}
+
+__hx_is_on_path() { # COMMAND
+  case $1 in */*) return 1 ;; esac
+  local IFS=: __hx_directory
+  for __hx_directory in $PATH; do
+    if [ -f "$__hx_directory/$1" ] && [ -x "$__hx_directory/$1" ]; then
+      return 0
+    fi
+  done
+  return 1
+}
+
+__hx_run_script() { # LINE S ARGS...
+  __hx_begin "$1" || return 0
+  shift
+  __hx_evaluate __hx_script "$@"
+}
+
+__hx_script() {
+  local IFS=' '
+  if [ ! -e "$1" ]; then
+    printf '%s: No such file or directory\n' "$1" >&2
+    return 127
+  fi
+  if [ ! -x "$1" ] || [ -d "$1" ]; then
+    printf '%s: Permission denied\n' "$1" >&2
+    return 126
+  fi
+  ($SHELLSPEC_SHELL "$@")
+}
+
+__hx_run_source() { # LINE S ARGS...
+  __hx_begin "$1" || return 0
+  shift
+  __hx_evaluate __hx_source "$@"
+}
+
+__hx_source() {
+  unset __SOURCED__
+  __hx_is_function test || eval 'test() { [ $# -eq 0 ] || [ "$@" ]; }'
+  __() {
+    local __hx_function= __hx_pair __hx_words=
+    for __hx_pair in $__hx_points; do
+      [ "${__hx_pair%%:*}" != "$1" ] || __hx_function=${__hx_pair#*:}
+    done
+    [ -n "$__hx_function" ] || return 0
+    shift
+    while [ $# -gt 1 ]; do # without the '__' at its end
+      __hx_quote "$1"
+      __hx_words="$__hx_words $__hx_quoted"
+      shift
+    done
+    eval "$__hx_function $__hx_words"
+  }
+  __hx_source_file=$1
+  case $1 in */*) ;; *) __hx_source_file=./$1 ;; esac
+  shift
+  . "$__hx_source_file"
+}
+
+__hx_intercept() { # NAME[:FUNC]...
+  local __hx_point
+  for __hx_point in "$@"; do
+    case $__hx_point in
+      *:*) __hx_points="$__hx_points $__hx_point" ;;
+      *) __hx_points="$__hx_points $__hx_point:__${__hx_point}__" ;;
+    esac
+  done
+}
+
+__hx_assert() { # LINE CMD...
+  [ -z "$__hx_mute" ] || return 0
+  __hx_expected=1
+  local __hx_errexit=$- __hx_line="$1" __hx_answer
+  shift
+  set +e
+  (
+    set -e
+    "$@"
+  ) </dev/null 2>|$__hx_fd/196
+  __hx_answer=$?
+  case $__hx_errexit in *e*) set -e ;; esac
+  __hx_read_file $__hx_fd/196
+  __hx_report assert "$__hx_line" "$__hx_answer" "$__hx_text" "$@"
+}
+
+__hx_dump() {
+  __hx_read_file $__hx_fd/$((192 + __hx_set))
+  printf '[stdout]\n%s\n' "$__hx_text"
+  __hx_read_file $__hx_fd/$((193 + __hx_set))
+  printf '[stderr]\n%s\n[status] %s\n' "$__hx_text" "${__hx_status-}"
+}

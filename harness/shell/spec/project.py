@@ -1,0 +1,158 @@
+"""A spec project: its root, and what its shells see."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, RequirementError
+from harness.lease import leased_folder, sweep
+from harness.shell.spec.options import SpecOptions, read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_VERSION = "0.28.1"
+
+
+def find_root(start: Path, fallback: Path) -> Path:
+    """Return the nearest directory at or above `start` that holds a `.shellspec`."""
+    for directory in (start, *start.parents):
+        if (directory / ".shellspec").is_file():
+            return directory
+    return fallback
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A directory with specs and the options that hold there."""
+
+    root: Path
+    options: SpecOptions = field(default_factory=SpecOptions)
+
+    @classmethod
+    def of(cls, spec: Path, fallback: Path) -> Project:
+        root = find_root(spec.parent, fallback)
+        return cls(root=root, options=read_options(root))
+
+    def relative(self, path: Path) -> str:
+        """Return `path` as messages and specs name it."""
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+    def exec_dir(self, spec: Path) -> Path:
+        """Return the directory in which a spec runs.
+
+        Raises BadInputError where the option names no such place.
+        """
+        place, _, below = self.options.exec_dir.partition("/")
+        if place == "@project":
+            return self.root / below
+        if place == "@specfile":
+            return spec.parent / below
+        if place == "@basedir":
+            for directory in (spec.parent, *spec.parent.parents):
+                if any((directory / n).exists() for n in (".shellspec", ".shellspec-basedir")):
+                    return directory / below
+            return self.root / below
+        raise BadInputError(
+            f"'--execdir {self.options.exec_dir}' names none of @project, @basedir, @specfile.",
+            source=str(self.root / ".shellspec"),
+        )
+
+
+class ScratchFolder:
+    """The run's temporary directory: mocks, and the scratch space that specs know.
+
+    It is leased, and what a killed run left is removed by the next one.
+    """
+
+    def __init__(self) -> None:
+        parent = _own_folder(Path(tempfile.gettempdir()) / f"harness-shells-{os.geteuid()}")
+        sweep(parent)
+        self._lease = contextlib.ExitStack()
+        self.path = self._lease.enter_context(leased_folder(parent, prefix="run"))
+        self._count = 0
+
+    def new_work_dir(self) -> Path:
+        self._count += 1
+        path = self.path / str(self._count)
+        path.mkdir(mode=0o700)
+        return path
+
+    def close(self) -> None:
+        self._lease.close()
+
+
+def _own_folder(folder: Path) -> Path:
+    """Make a folder in a directory that everybody may write to; refuse what another put there.
+
+    Raises RequirementError.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise RequirementError(
+            f"'{folder}' is not a folder of this user alone; remove it, or set TMPDIR."
+        )
+    return folder
+
+
+def environment(
+    project: Project, spec: Path, scratch: Path, work_dir: Path, mocks: Path
+) -> Mapping[str, str]:
+    """Return what a spec's shell finds in its environment beside what is there already."""
+    options = project.options
+    path = options.path if options.path is not None else os.environ.get("PATH", os.defpath)
+    support = project.root / options.helper_dir / "support" / "bin"
+    return {
+        **project_variables(project, spec),
+        "SHELLSPEC_TMPBASE": str(scratch),
+        "SHELLSPEC_WORKDIR": str(work_dir),
+        "SHELLSPEC_SPEC_NO": work_dir.name,
+        "SHELLSPEC_UNIXTIME": str(int(time.time())),
+        "SHELLSPEC_PATH": path,
+        "SHELLSPEC_SUPPORT_BIN": str(Path(__file__).with_name("support_bin.sh")),
+        "HX_MOCKS": str(mocks),
+        "HX_REQUIRE": " ".join(options.requires),
+        **_restricted_path(options, support),
+        "PATH": f"{support}:{path}",
+    }
+
+
+def _restricted_path(options: SpecOptions, support: Path) -> Mapping[str, str]:
+    """Return the PATH that `--sandbox` leaves; the shell takes it once it has been started."""
+    if not options.mocks_only:
+        return {}
+    return {"HX_PATH": ":".join(filter(None, [str(support), options.sandbox_path]))}
+
+
+def project_variables(project: Project, spec: Path) -> Mapping[str, str]:
+    """Return what all code of a spec finds in its environment, its translation included."""
+    options = project.options
+    helper_dir = str(project.root / options.helper_dir)
+    load_path = [str(project.root / part) for part in options.load_path]
+    env_from = (
+        {} if options.env_from is None else {"HX_ENV_FROM": str(project.root / options.env_from)}
+    )
+    return {
+        **env_from,
+        **dict(options.env),
+        "SHELLSPEC_PROJECT_ROOT": str(project.root),
+        "SHELLSPEC_CWD": str(project.root),
+        "SHELLSPEC_HELPERDIR": helper_dir,
+        "SHELLSPEC_SPECDIR": helper_dir,
+        "SHELLSPEC_SPECFILE": project.relative(spec),
+        "SHELLSPEC_TMPDIR": tempfile.gettempdir(),
+        "SHELLSPEC_SHELL": options.shell.text,
+        "SHELLSPEC_SHELL_TYPE": options.shell.kind.value,
+        "SHELLSPEC_VERSION": _VERSION,
+        "SHELLSPEC_LOAD_PATH": ":".join([helper_dir, *load_path]),
+        "SHELLSPEC_LIB": str(Path(__file__).parent),
+    }

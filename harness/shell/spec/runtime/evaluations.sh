@@ -1,0 +1,202 @@
+# 'When': functions, commands and scripts under test, and what is kept of them.
+
+__hx_begin() { # LINE: whether an evaluation may run now
+  [[ -z $__hx_mute ]] || return 1
+  if [[ -n $__hx_when ]]; then
+    __hx_report misuse "$1" "There is a second 'When'; an example takes one."
+    return 1
+  fi
+  __hx_when=$1
+  if [[ -n $__hx_expected ]]; then
+    __hx_report misuse "$1" "'When' stands after an expectation; it must come first."
+    return 1
+  fi
+  __hx_stdin=/dev/null
+  if [[ -n $__hx_has_data ]]; then
+    __hx_data "${__hx_row_args[@]}" >|/proc/self/fd/197 || :
+    __hx_stdin=/proc/self/fd/197
+  fi
+}
+
+__hx_finish() { # STATUS
+  __hx_status=$1
+  # what the evaluation started may still write to its output, or change what is looked at next
+  builtin read -t 0 -u 211 || builtin read -t "$__hx_job_wait" -u 211 || :
+  [[ -z $__hx_preserves ]] || __hx_restore
+  __hx_report when "$__hx_when" "$1"
+}
+
+__hx_call() { # LINE F ARGS...: the usual case; each function called would cost page faults
+  if [[ -n $__hx_special ]]; then
+    __hx_call_specially "$@"
+    return 0
+  fi
+  __hx_special=evaluated __hx_when=$1
+  {
+    "${@:2}" && __hx_status=0 || __hx_status=$?
+    case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
+  } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&189 214>/proc/self/fd/211
+  builtin read -t 0 -u 211 || builtin read -t "$__hx_job_wait" -u 211 || :
+  [[ -z $__hx_preserves ]] || __hx_restore
+  builtin printf '%s\0' when 2 "$__hx_when" "$__hx_status" >&$__hx_records
+}
+
+__hx_call_specially() { # LINE F ARGS...
+  __hx_begin "$1" || return 0
+  shift
+  if ((${#__hx_options[@]} + ${#__hx_before_call[@]} + ${#__hx_after_call[@]})); then
+    __hx_apply_options
+    set -- __hx_hooked call "$@"
+  fi
+  # what the code traces is its stderr; what comes after it is not
+  {
+    "$@" && __hx_status=0 || __hx_status=$?
+    case ${BASH_XTRACEFD-$-} in *x*) builtin set +x ;; esac
+  } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin" 214>/proc/self/fd/211
+  __hx_finish "$__hx_status"
+}
+
+__hx_hooked() { # KIND F ARGS...: an evaluation between its hooks
+  if [[ $1 == call ]]; then
+    set -- __hx_before_call __hx_after_call "${@:2}"
+  else
+    set -- __hx_before_run __hx_after_run "${@:2}"
+  fi
+  local -n __hx_before=$1 __hx_after=$2
+  shift 2
+  local __hx_at
+  for ((__hx_at = 0; __hx_at < ${#__hx_before[@]}; __hx_at++)); do
+    __hx_code=${__hx_before[__hx_at]}
+    __hx_eval || return $?
+  done
+  "$@" || return $?
+  for ((__hx_at = ${#__hx_after[@]} - 1; __hx_at >= 0; __hx_at--)); do
+    __hx_code=${__hx_after[__hx_at]}
+    __hx_eval || return $?
+  done
+}
+
+__hx_evaluate() { # F ARGS...: in a subshell that errexit can end
+  local __hx_errexit=$-
+  builtin set +e
+  { # what the shell says of a subshell that a signal ended belongs to the evaluation
+    (__hx_isolated "$@")
+    __hx_status=$?
+  } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin" 214>/proc/self/fd/211
+  case $__hx_errexit in *e*) builtin set -e ;; esac
+  __hx_finish "$__hx_status"
+}
+
+__hx_isolated() {
+  [[ -z ${__hx_run_errexit-} ]] || builtin set -e
+  __hx_apply_options
+  if ((${#__hx_before_run[@]} + ${#__hx_after_run[@]})); then
+    local __hx_at
+    for ((__hx_at = 0; __hx_at < ${#__hx_before_run[@]}; __hx_at++)); do
+      __hx_code=${__hx_before_run[__hx_at]}
+      __hx_eval || builtin exit $?
+    done
+    "$@"
+    __hx_status=$?
+    ((__hx_status == 0)) || builtin exit "$__hx_status"
+    for ((__hx_at = ${#__hx_after_run[@]} - 1; __hx_at >= 0; __hx_at--)); do
+      __hx_code=${__hx_after_run[__hx_at]}
+      __hx_eval || builtin exit $?
+    done
+  else
+    "$@"
+  fi
+}
+
+__hx_run_function() { # LINE F ARGS...
+  __hx_begin "$1" || return 0
+  __hx_evaluate "${@:2}"
+}
+
+__hx_run_command() { # LINE C ARGS...
+  __hx_begin "$1" || return 0
+  __hx_evaluate __hx_external "${@:2}"
+}
+
+__hx_external() {
+  if [[ $1 == */* ]] || ! builtin type -P -- "$1" >/dev/null; then
+    builtin printf '%s: command not found\n' "$1" >&2
+    return 127
+  fi
+  if ((${#__hx_after_run[@]})); then
+    (builtin exec -- "$@")
+  else
+    builtin exec -- "$@"
+  fi
+}
+
+__hx_run_script() { # LINE S ARGS...
+  __hx_begin "$1" || return 0
+  __hx_evaluate __hx_script "${@:2}"
+}
+
+__hx_script() {
+  if [[ ! -e $1 ]]; then
+    builtin printf '%s: No such file or directory\n' "$1" >&2
+    return 127
+  fi
+  if [[ ! -x $1 || -d $1 ]]; then
+    builtin printf '%s: Permission denied\n' "$1" >&2
+    return 126
+  fi
+  if ((${#__hx_after_run[@]})); then
+    ("$SHELLSPEC_SHELL" "$@")
+  else
+    builtin exec "$SHELLSPEC_SHELL" "$@"
+  fi
+}
+
+__hx_run_source() { # LINE S ARGS...
+  __hx_begin "$1" || return 0
+  __hx_evaluate __hx_source "${@:2}"
+}
+
+__hx_source() {
+  unset __SOURCED__
+  builtin declare -F test >/dev/null || test() {
+    (($# == 0)) || builtin test "$@"
+  }
+  __() {
+    local __hx_function=${__hx_points[$1]-}
+    [[ -n $__hx_function ]] || return 0
+    "$__hx_function" "${@:2:$#-2}"
+  }
+  . "$@"
+}
+
+__hx_intercept() { # NAME[:FUNC]...
+  local __hx_point
+  for __hx_point in "$@"; do
+    case $__hx_point in
+      *:*) __hx_points[${__hx_point%%:*}]=${__hx_point#*:} ;;
+      *) __hx_points[$__hx_point]="__${__hx_point}__" ;;
+    esac
+  done
+}
+
+__hx_assert() { # LINE CMD...
+  [[ -z $__hx_mute ]] || return 0
+  __hx_expected=1 __hx_special=expected
+  local __hx_errexit=$-
+  builtin set +e
+  (
+    builtin set -e
+    "${@:2}"
+  ) </dev/null 2>|/proc/self/fd/196
+  set -- "$1" $? "${@:2}"
+  case $__hx_errexit in *e*) builtin set -e ;; esac
+  __hx_read_file /proc/self/fd/196
+  __hx_report assert "$1" "$2" "$__hx_text" "${@:3}"
+}
+
+__hx_dump() {
+  __hx_read_file /proc/self/fd/$((192 + __hx_set))
+  builtin printf '[stdout]\n%s\n' "$__hx_text"
+  __hx_read_file /proc/self/fd/$((193 + __hx_set))
+  builtin printf '[stderr]\n%s\n[status] %s\n' "$__hx_text" "${__hx_status-}"
+}

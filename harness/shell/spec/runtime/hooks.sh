@@ -1,0 +1,64 @@
+# Hooks of groups, and which of them run before and after an example.
+
+__hx_hook() { # KIND CODE...
+  eval "__hx_$1+=(\"\${@:2}\")"
+  case $1 in *_call) __hx_special=hooked ;; esac
+}
+
+__hx_eval() {
+  eval "$__hx_code"
+}
+
+__hx_try() { # KIND: run __hx_code; a status or any stderr is a failure
+  __hx_hook_status=0
+  __hx_eval 2>|/proc/self/fd/196 </dev/null || __hx_hook_status=$?
+  if ((__hx_hook_status)) || [[ -s /proc/self/fd/196 ]]; then
+    __hx_read_file /proc/self/fd/196
+    __hx_report hook "$1" "$__hx_code" "$__hx_hook_status" "$__hx_text"
+    return 1
+  fi
+}
+
+__hx_run_before_each() {
+  for __hx_code in "${__hx_before_each[@]}"; do
+    __hx_try before_each || {
+      __hx_report finished
+      builtin exit 0
+    }
+  done
+}
+
+__hx_run_after_each() {
+  builtin set +e
+  for ((__hx_at = ${#__hx_after_each[@]} - 1; __hx_at >= 0; __hx_at--)); do
+    __hx_code=${__hx_after_each[__hx_at]}
+    __hx_try after_each || break
+  done
+}
+
+__hx_run_before_all() {
+  ((${#__hx_before_all[@]})) || return 0
+  local __hx_errexit=$-
+  builtin set +e
+  local __hx_hooks=("${__hx_before_all[@]}")
+  __hx_before_all=()
+  for __hx_code in "${__hx_hooks[@]}"; do
+    __hx_try before_all || {
+      __hx_broken="BeforeAll '$__hx_code' failed"
+      break
+    }
+  done
+  case $__hx_errexit in *e*) builtin set -e ;; esac
+}
+
+__hx_run_after_all() {
+  for ((__hx_at = ${#__hx_after_all[@]} - 1; __hx_at >= 0; __hx_at--)); do
+    __hx_code=${__hx_after_all[__hx_at]}
+    __hx_try after_all || break
+  done
+}
+
+before_each() { __hx_hook before_each "$@"; }
+after_each() { __hx_hook after_each "$@"; }
+before_all() { __hx_hook before_all "$@"; }
+after_all() { __hx_hook after_all "$@"; }

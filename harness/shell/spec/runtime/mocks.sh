@@ -1,0 +1,83 @@
+# Mocked commands, and the variables that '%preserve' brings back from them.
+
+__hx_preserve() { # V[:NEW]...
+  local __hx_pair
+  for __hx_pair in "$@"; do
+    builtin printf '%s=%s=' "${__hx_pair%%:*}" "${__hx_pair#*:}" >>/proc/self/fd/199
+    builtin declare -p "${__hx_pair%%:*}" 2>/dev/null >>/proc/self/fd/199 || :
+    builtin printf '\0' >>/proc/self/fd/199
+  done
+}
+
+__hx_restore() {
+  local __hx_entry __hx_old __hx_new
+  while IFS= builtin read -r -d '' __hx_entry; do
+    __hx_old=${__hx_entry%%=*}
+    __hx_entry=${__hx_entry#*=}
+    __hx_new=${__hx_entry%%=*}
+    __hx_entry=${__hx_entry#*=}
+    case $__hx_entry in
+      'declare '*)
+        __hx_entry="declare -g ${__hx_entry#declare }"
+        __hx_entry=${__hx_entry/" $__hx_old="/" $__hx_new="}
+        eval "${__hx_entry/#declare -g -- /declare -g }" 2>/dev/null || :
+        ;;
+    esac
+  done </proc/self/fd/199
+}
+
+# A trace of the code under test shows that it calls a mock, and not how that is done.
+
+__hx_mock() { # NUMBER NAME inline|process | NUMBER NAME fork NAMES...
+  if [[ ! -e $HX_MOCKS/$1/$2 ]]; then
+    builtin command -p cp -- "$HX_MOCKS/$1/.body" "$HX_MOCKS/$1/$2"
+  fi
+  PATH=$HX_MOCKS/$1:$PATH
+  case $2 in
+    *[!A-Za-z0-9_]* | [0-9]*) return 0 ;;
+  esac
+  if [[ $3 == inline ]]; then
+    eval "$2() { { local -; builtin set +x; } 2>/dev/null; __hx_inline $1 $2 \"\$@\"; }"
+  elif [[ $3 == fork ]]; then
+    local IFS=' '
+    eval "$2() { { local -; builtin set +x; } 2>/dev/null; __hx_mocked $1 $2 '${*:4}' \"\$@\"; }"
+  else
+    eval "$2() { { local -; builtin set +x; } 2>/dev/null; command $2 \"\$@\"; }"
+  fi
+}
+
+__hx_inline() { # NUMBER NAME ARGS...
+  if [[ $- == *[ux]* ]] || builtin declare -F command >/dev/null; then
+    command "$2" "${@:3}"
+  else
+    local IFS=$' \t\n'
+    "__hx_mock_$1" "${@:3}"
+  fi
+}
+
+__hx_mocked() { # NUMBER NAME NAMES ARGS...
+  if builtin declare -F command >/dev/null; then
+    command "$2" "${@:4}"
+  else
+    (
+      __hx_strip "$1" "$3"
+      "__hx_mock_$1" "${@:4}"
+    )
+  fi
+}
+
+__hx_strip() { # NUMBER NAMES: leave only what a new process would see
+  builtin set +eufx +o pipefail
+  builtin trap - ERR DEBUG RETURN
+  local IFS=' ' __hx_name
+  builtin unset -f $2 2>/dev/null
+  for __hx_name in $2; do
+    case $__hx_name in
+      *[!A-Za-z0-9_]*) continue ;;
+    esac
+    while [[ -v $__hx_name && ${!__hx_name@a} != *x* ]]; do
+      builtin unset -v "$__hx_name" 2>/dev/null || break
+    done
+  done
+  [[ -z $__hx_preserves ]] || __hx_restore
+}

@@ -1,0 +1,57 @@
+# Text: what '%puts', '%printf', '%text' and Data print, and files as strings.
+
+__hx_puts() {
+  local IFS=' '
+  builtin printf '%s' "$*"
+}
+
+__hx_putsn() {
+  local IFS=' '
+  builtin printf '%s\n' "$*"
+}
+
+__hx_lines() {
+  builtin printf '%s\n' "$@"
+}
+
+__hx_printf() {
+  builtin printf "$@"
+}
+
+__hx_sleep() {
+  builtin command -p sleep "$@"
+}
+
+__hx_logger() {
+  local IFS=' '
+  builtin printf '%s\n' "$*" >>"${SHELLSPEC_LOGFILE:-/dev/null}"
+}
+
+__hx_expand() { # TEXT ARGS...: print TEXT as a heredoc would, with ARGS as $1...
+  local __hx_text=$1
+  shift
+  eval "IFS= builtin read -r -d '' __hx_text <<__HX_TEXT__
+${__hx_text}__HX_TEXT__
+" || :
+  builtin printf '%s' "$__hx_text"
+}
+
+__hx_read_file() { # FILE: its text into __hx_text, without NUL
+  local __hx_part=
+  __hx_text=
+  {
+    while IFS= builtin read -r -d '' __hx_part; do
+      __hx_text+=$__hx_part
+    done
+  } <"$1"
+  __hx_text+=$__hx_part
+}
+
+__hx_slurp() { # stdin to stdout, with a final newline
+  local __hx_part=
+  while IFS= builtin read -r -d '' __hx_part; do
+    builtin printf '%s' "$__hx_part"
+  done
+  builtin printf '%s' "$__hx_part"
+  [[ $__hx_part == *$'\n' ]] || builtin printf '\n'
+}

@@ -1,0 +1,531 @@
+"""Runs the cases of one spec file in a shell that forks for each of them.
+
+The shell walks the file once, top to bottom, and asks which case comes next; what a group sets
+up is therefore paid once, and a case costs one fork. Going back, or a case that ran too long,
+costs a fresh shell.
+
+The module is long because sending, reading and answering share the state of one conversation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.shell.lexer import quote_on_lines
+from harness.shell.process import OutputFiles, ShellFiles, ShellProcess, ShellSetting
+from harness.shell.protocol import make_pipes, records_in, send
+from harness.shell.sandbox import TOO_MANY_PROCESSES
+from harness.shell.spec.record_handlers import EVENTS, FACTS
+from harness.shell.spec.sentences import (
+    PATH_FLAGS,
+    Facts,
+    SentenceError,
+    SubjectKind,
+    parse_sentence,
+    subject_value,
+)
+from harness.shell.spec.spec_file import NOT_IMPLEMENTED
+from harness.shell.spec.verdict import (
+    ExampleRecord,
+    Outcome,
+    Problem,
+    RecordedSentence,
+    Streams,
+    Verdict,
+    judge,
+    name_signal,
+    shorten,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.shell.spec.sentences import Sentence
+    from harness.shell.spec.spec_file import Case, SpecFile
+
+RUNTIME = Path(__file__).with_name("spec_runtime.sh")
+POSIX_RUNTIME = Path(__file__).with_name("posix") / "runtime.sh"
+_POSIX_PIPES = 18
+_FINISH = 2147483647
+_SENT_AHEAD = 2
+_SET_DISTANCE = 11
+"""From the first set of output descriptors to the second, in numbers of descriptors."""
+_FIRST_RECORDS = 209
+"""The descriptor of the records of an example that writes to the first set."""
+_TRACE = re.compile(r"^(--- .*\n)?(\++)(?=\+ )", re.MULTILINE)
+_TRACE_END = re.compile(
+    r"^\++ (?:__hx_status=\d+|case .* in|(?:builtin )?set \+x)\n", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """A case that was sent to the shell, and the set of files that it writes to."""
+
+    number: int
+    output_set: int
+
+
+class SpecRun:
+    """A spec file's shell; close it in the end."""
+
+    def __init__(self, spec: SpecFile, setting: ShellSetting) -> None:
+        self.spec = spec
+        self.setting = setting
+        self.trace = ""
+        self.late_problems: list[Problem] = []
+        self._files = ShellFiles.create()
+        self._process: ShellProcess | None = None
+        self._answers = -1
+        self._sent: deque[_Target] = deque()
+        self._sets = itertools.cycle((0, 1))
+        self._position = -1
+        self._is_ready = False
+        self._ended_in_helpers = False
+        self._ending_on_entry = ""
+        self._records_read = 0
+        self._failures: dict[int, str] = {}
+        self._failure_of_all: str | None = None
+
+    def close(self) -> None:
+        self._kill()
+        self._files.close()
+
+    # --- running -------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Start the shell, and wait until it has read its helper files or has ended.
+
+        Raises RequirementError where the kernel refuses the sandbox.
+        """
+        deadline = time.monotonic() + self.setting.timeout_s
+        try:
+            process = self._start()
+            while not self._is_ready:
+                record = process.reader.next_record()
+                if record is not None:
+                    self._note(*record, ExampleRecord(), Facts())
+                else:
+                    ending = self._wait_for_words(process, deadline)
+                    if ending is not None:
+                        self._ending_on_entry = ending
+                        return
+        except BaseException:
+            self._kill()
+            raise
+
+    def run(self, case: Case, following: Case | None = None) -> Verdict:
+        """Run one case; those before it that did not run are passed over.
+
+        The shell goes on with `following` while this one's verdict is found.
+        """
+        verdict = self._static_verdict(case)
+        if verdict is not None:
+            return verdict
+        ending, self._ending_on_entry = self._ending_on_entry, ""
+        if ending:
+            return self._verdict_on_ending(ending)
+        try:
+            return self._run(case, following, time.monotonic() + self.setting.timeout_s)
+        except BaseException:  # such as the time limit of another plugin
+            self._kill()
+            raise
+
+    def expect_next(self, case: Case) -> None:
+        """Tell the shell what comes next, so that it goes on while others are busy here."""
+        last = self._sent[-1].number if self._sent else self._position
+        if (
+            self._process is not None
+            and last < case.number
+            and len(self._sent) < _SENT_AHEAD
+            and self._static_verdict(case) is None
+        ):
+            self._send_target(self._process, case.number)
+
+    def finish(self) -> list[Problem]:
+        """Let the shell come to the end of the file; return the problems of its last hooks."""
+        process = self._process
+        if process is not None and not self._sent:
+            self._send_target(process, _FINISH)
+            deadline = time.monotonic() + self.setting.timeout_s
+            self._converse(process, _FINISH, ExampleRecord(), deadline)
+            stderr = process.take_complaint()
+            if stderr:
+                text = f"A group wrote to stderr:\n{shorten(stderr)}"
+                self.late_problems.append(Problem(line=0, text=text))
+        self._kill()
+        problems, self.late_problems = self.late_problems, []
+        return problems
+
+    def _static_verdict(self, case: Case) -> Verdict | None:
+        if case.is_skipped:
+            return Verdict(outcome=Outcome.SKIPPED, reason="Temporarily skipped")
+        if case.todo:
+            return Verdict(outcome=Outcome.PENDING, reason=NOT_IMPLEMENTED)
+        failure = self._failures.get(case.number, self._failure_of_all)
+        if failure is not None:
+            return _failure(failure)
+        return None
+
+    def _verdict_on_ending(self, ending: str) -> Verdict:
+        verdict = _failure(self._failure_of_all or ending)
+        if self._ended_in_helpers and self._failure_of_all is None:
+            self._failure_of_all = (
+                "The example did not run: the shell of this file ended while it read its "
+                "helper files; the first example of the file that failed shows how."
+            )
+        return verdict
+
+    def _run(self, case: Case, following: Case | None, deadline: float) -> Verdict:
+        while self._sent and self._sent[0].number < case.number:
+            self._sent.popleft()
+        process = self._process
+        if process is None or not self._is_ahead(case):
+            self._kill()
+            process = self._start()
+        if not self._sent:
+            self._send_target(process, case.number)
+        if following is not None:
+            self.expect_next(following)
+        outputs = self._files.outputs[self._sent[0].output_set]
+        self._records_read = 0
+        reported = ExampleRecord()
+        try:
+            ending = self._converse(process, case.number, reported, deadline)
+            self._read_records(reported)
+        except (ValueError, IndexError):
+            self._kill()
+            ending = (
+                "The code under test wrote to the runner's own descriptors, those from 190 on; "
+                "it was ended with all that it had started."
+            )
+        self._position = case.number
+        if self._sent:
+            self._sent.popleft()
+        if ending is not None:
+            return self._verdict_on_ending(ending)
+        verdict = judge(self.spec, case, reported, _streams(outputs, case))
+        if reported.group_stderr:
+            text = f"A group wrote to stderr:\n{shorten(reported.group_stderr)}"
+            problem = Problem(line=0, text=text)
+            return Verdict(outcome=Outcome.FAILED, problems=(*verdict.problems, problem))
+        return verdict
+
+    def _is_ahead(self, case: Case) -> bool:
+        if self._sent:
+            return self._sent[0].number == case.number
+        return self._position < case.number
+
+    # --- the conversation ----------------------------------------------------------------
+
+    def _converse(
+        self, process: ShellProcess, number: int, reported: ExampleRecord, deadline: float
+    ) -> str | None:
+        """Listen until case `number` has ended; return why it cannot, if it cannot."""
+        while True:
+            record = process.reader.next_record()
+            if record is None:
+                ending = self._wait_for_words(process, deadline)
+                if ending is not None:
+                    return ending
+                continue
+            name, fields = record
+            if name == "end" and int(fields[0]) == number:
+                reported.exit_status = int(fields[1])
+                return None
+            if name == "eof":
+                return None if number == _FINISH else self._not_reached()
+            if name == "missed" and int(fields[0]) == number:
+                return self._not_reached()
+            if name == "lost":
+                first, last = int(fields[0]), int(fields[1])
+                why = self._lost_group(process, status=fields[2], line=fields[3])
+                self._failures.update(dict.fromkeys(range(first, last + 1), why))
+                if first <= number <= last:
+                    return why
+                if fields[2] != "0":
+                    self.late_problems.append(Problem(line=0, text=why))
+            elif name == "ask":
+                self._read_records(reported)
+                self._add_sentence(
+                    reported, self._answer(process, reported, fields, deadline), fields
+                )
+            else:
+                self._note(name, fields, reported, Facts())
+
+    def _read_records(self, reported: ExampleRecord) -> None:
+        """Read the records of the example since the last time; they wake nobody until it has ended."""
+        if not self._sent:
+            return
+        data = self._files.outputs[self._sent[0].output_set].records.data(start=self._records_read)
+        self._records_read += len(data)
+        facts = Facts()
+        for name, fields in records_in(data):
+            if name == "the":
+                self._add_sentence(reported, facts, fields)
+                facts = Facts()
+            else:
+                self._note(name, fields, reported, facts)
+
+    def _not_reached(self) -> str:
+        return (
+            "The example did not run: the statements around it, an 'if' or an 'exit', left it out."
+        )
+
+    def _lost_group(self, process: ShellProcess, *, status: str, line: str) -> str:
+        text = process.take_complaint()
+        shown = f" It wrote to stderr:\n{shorten(text)}" if text else ""
+        return (
+            f"A statement of the group that begins at line {line} ended its shell with exit code "
+            f"{status}, so nothing that follows in the group was run.{shown}"
+        )
+
+    def _add_sentence(self, reported: ExampleRecord, facts: Facts, fields: Sequence[str]) -> None:
+        reported.has_expectation = True
+        reported.sentences.append(
+            RecordedSentence(line=int(fields[0]), words=tuple(fields[1:]), facts=facts)
+        )
+
+    def _note(
+        self, name: str, fields: Sequence[str], reported: ExampleRecord, facts: Facts
+    ) -> None:
+        if name in FACTS:
+            FACTS[name](facts, fields)
+        elif name in EVENTS:
+            EVENTS[name](reported, fields)
+        elif name == "assert":
+            self._note_assertion(fields, reported)
+        elif name == "hook":
+            self._note_hook(fields, reported)
+        elif name == "group_stderr" and self._process is not None:
+            reported.group_stderr = self._process.take_complaint(int(fields[0]))
+        elif name == "end_message" and self._process is not None:
+            reported.end_message = self._process.take_complaint(int(fields[0]))
+        elif name == "repeated":
+            self._failure_of_all = (
+                "The file repeats a block, as a loop around it would; a block runs once."
+            )
+            self.late_problems.append(Problem(line=0, text=self._failure_of_all))
+        elif name == "ready":
+            self._is_ready = True
+        elif name == "precheck":
+            self._failure_of_all = (
+                f"The precheck of '{fields[0]}' failed ({fields[1]}): {fields[2]}"
+            )
+
+    def _note_assertion(self, fields: Sequence[str], reported: ExampleRecord) -> None:
+        reported.has_expectation = True
+        line, status, stderr = int(fields[0]), int(fields[1]), fields[2]
+        shown = f"\n  stderr: {stderr.rstrip()}" if stderr else ""
+        if status:
+            reported.add_problem(line, f"{self.spec.line(line)}\n  status: {status}{shown}")
+        elif stderr:
+            reported.add_problem(line, f"{self.spec.line(line)}{shown}", is_warning=True)
+
+    def _note_hook(self, fields: Sequence[str], reported: ExampleRecord) -> None:
+        kind, code, status, stderr = fields
+        name = "".join(part.capitalize() for part in kind.split("_"))
+        shown = f"\n  stderr: {shorten(stderr.rstrip())}" if stderr else ""
+        text = f"{name} '{code}' failed with status {status}.{shown}"
+        reported.has_expectation = True
+        if kind in {"before_all", "after_all"}:
+            self.late_problems.append(Problem(line=0, text=text))
+        else:
+            reported.add_problem(0, text)
+
+    # --- expectations that need the shell ------------------------------------------------
+
+    def _answer(
+        self,
+        process: ShellProcess,
+        reported: ExampleRecord,
+        fields: Sequence[str],
+        deadline: float,
+    ) -> Facts:
+        """Ask the shell for what a sentence looks at, and let it run a matcher of its own."""
+        facts = Facts()
+        words = tuple(fields[1:])
+
+        def ask(operation: str, argument: str, answer: str) -> None:
+            self._send_answer(operation, argument)
+            while True:
+                record = process.reader.next_record()
+                if record is not None:
+                    self._note(*record, reported, facts)
+                    if record[0] in {answer, "unknown", "miscounted"}:
+                        return
+                elif self._wait_for_words(process, deadline) is not None:
+                    return
+
+        with contextlib.suppress(SentenceError):
+            self._gather(parse_sentence(words), words, reported, facts, ask)
+        self._send_answer("done", "")
+        return facts
+
+    def _send_answer(self, operation: str, argument: str) -> None:
+        if self.setting.shell.is_posix:  # which reads lines, and escapes in them
+            escaped = argument.replace("\\", "\\\\").replace("\n", "\\n")
+            send(self._answers, f"{operation}\n{escaped}\n")
+        else:
+            send(self._answers, f"{operation}\0{argument}\0")
+
+    def _gather(
+        self,
+        sentence: Sentence,
+        words: Sequence[str],
+        reported: ExampleRecord,
+        facts: Facts,
+        ask: Callable[[str, str, str], None],
+    ) -> None:
+        subject = sentence.subject
+        if reported.when:
+            outputs = self._files.outputs[self._sent[0].output_set]
+            case = self.spec.cases[self._sent[0].number]
+            facts.stdout, facts.stderr = outputs.out.text(), _stderr(outputs, case)
+            facts.status = reported.status
+        if sentence.has_modifier("result"):
+            ask("result", subject.argument, "result")
+        elif subject.kind is SubjectKind.VARIABLE:
+            ask("variable", subject.argument, "variable")
+        elif subject.kind is SubjectKind.PATH:
+            ask("path", subject.argument, "path")
+        if sentence.has_modifier("contents", "entire contents") or (
+            sentence.matcher.name in PATH_FLAGS and facts.path is None
+        ):
+            path = subject_value(replace(sentence, modifiers=()), facts) or ""
+            ask("path", path, "path")
+            if facts.path is not None and "r" in facts.path.flags and "d" not in facts.path.flags:
+                ask("contents", path, "contents")
+        if not sentence.matcher.is_custom:
+            return
+        value = subject_value(sentence, facts)
+        place = len(words) - len(sentence.matcher.arguments) + 2
+        operation, at = "satisfy", place
+        if sentence.matcher.name != "satisfy":
+            operation, at = ("custom_not" if sentence.negated else "custom"), place - 1
+        if value is not None:
+            process_value = value.replace("\0", "")
+            ask("value", process_value, "value")
+        ask(operation, str(at), "answer")
+
+    # --- the process ---------------------------------------------------------------------
+
+    def _start(self) -> ShellProcess:
+        is_posix = self.setting.shell.is_posix
+        runtime = POSIX_RUNTIME if is_posix else RUNTIME
+        prelude = '. "$HX_RUNTIME"; ' if is_posix else ""
+        self._files.script.replace(prelude + self.spec.script)
+        self._position = -1
+        self._is_ready = False
+        self._files.texts.replace(
+            "".join(
+                f"__hx_text_{number}={quote_on_lines(text)}\n" if is_posix else f"{text}\0"
+                for number, text in enumerate(self.spec.texts)
+            )
+        )
+        # of all but the first, the shell opens the writing ends itself
+        (answers_read, self._answers), *pipes = make_pipes(1 + (_POSIX_PIPES if is_posix else 2))
+        first, second = self._files.outputs
+        more_fds = [*second.fds, answers_read, self._files.texts.fd,
+                    first.records.fd, second.records.fd,
+                    *(reading for reading, _ in pipes)]  # fmt: skip
+        setting = self.setting
+        if self.spec.preserves:
+            setting = replace(setting, env={**setting.env, "HX_PRESERVES": "1"})
+        try:
+            self._process = ShellProcess(setting, runtime, self._files, more_fds=more_fds)
+        except BaseException:
+            os.close(self._answers)
+            raise
+        finally:
+            for fd in (answers_read, *itertools.chain(*pipes)):
+                os.close(fd)
+        return self._process
+
+    def _send_target(self, process: ShellProcess, number: int) -> None:
+        output_set = next(self._sets)
+        self._files.outputs[output_set].clear()
+        self._sent.append(_Target(number=number, output_set=output_set))
+        process.send(f"{number}:{output_set * _SET_DISTANCE}:{_FIRST_RECORDS + output_set}\n")
+
+    def _wait_for_words(self, process: ShellProcess, deadline: float) -> str | None:
+        """Wait until the shell says more; return why it never will, if so."""
+        try:
+            if process.wait_for_words(deadline):
+                return None
+        except TimeoutError:
+            self._kill()
+            return (
+                f"The example ran longer than {self.setting.timeout_s:g} s; "
+                "it was ended with all that it had started."
+            )
+        code = process.exit_code()
+        self._ended_in_helpers = not self._is_ready and code >= 0
+        text = process.take_complaint()
+        self._kill()
+        why = f"The shell of this file ended early, with exit code {code}."
+        if code < 0:
+            why = (
+                f"The shell of this file was killed by signal {name_signal(-code)}, as by a "
+                "'kill' of the code under test that reached more than its own processes."
+            )
+        if code == TOO_MANY_PROCESSES:
+            why = (
+                "There were more processes than an example may start, by this one or left behind "
+                "by one before it; all of them were ended."
+            )
+        if text:
+            why += f" It wrote to stderr:\n{shorten(text)}"
+        if "syntax error" in text or "unexpected EOF" in text:
+            self._failure_of_all = why
+        return why
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            os.close(self._answers)
+            self.trace += self._files.trace.text()
+            self._files.trace.replace("")
+            self._process = None
+        self._sent.clear()
+
+
+def _streams(outputs: OutputFiles, case: Case) -> Streams:
+    return Streams(
+        stdout=outputs.out.text,
+        stderr=lambda: _stderr(outputs, case),
+        stdout_bytes=outputs.out.size(),
+        stderr_bytes=outputs.err.size(),
+        stray_stdout=outputs.stray_out.text(),
+        stray_stderr=outputs.stray_err.text(),
+    )
+
+
+def _stderr(outputs: OutputFiles, case: Case) -> str:
+    """Return what the evaluation wrote to stderr; a trace in it as the spec's own code has it.
+
+    A trace repeats the first character of its prompt for each level at which text is evaluated,
+    and the bodies of groups and examples are. Two files that differ begin with `---` and `+++`.
+    """
+    text = outputs.err.text()
+    if "__hx_status=" in text:
+        text = _TRACE_END.sub("", text)
+    if "++ " not in text:
+        return text
+    levels = len(case.groups) + 1
+    return _TRACE.sub(lambda found: found[0] if found[1] else found[2][levels:], text)
+
+
+def _failure(text: str) -> Verdict:
+    return Verdict(outcome=Outcome.FAILED, problems=(Problem(line=0, text=text),))
+
+
+__all__ = ["RUNTIME", "ShellSetting", "SpecRun"]

@@ -1,0 +1,443 @@
+"""Turn the text of a `*_spec.sh` file into groups, cases and runnable shell code.
+
+Recognition goes by lines, as the language defines it: the first word of a line decides, and
+quotes and heredocs do not hide it. Each line of the result stands at the number it had.
+
+The module is long because all directives read and change the state of one translation.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+from harness.shell.lexer import Word, quote, rest_after, split_words, strip_comment
+from harness.shell.shells import BASH
+from harness.shell.spec import directives, parameters
+from harness.shell.spec.dialects import dialect_of
+from harness.shell.spec.sentence_collector import fetcher
+from harness.shell.spec.spec_file import Case, Group, MockScript, SpecFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.shell.shells import SpecShell
+    from harness.shell.spec.dialects import Dialect
+    from harness.shell.spec.spec_file import RowEvaluator
+
+_GROUPS = {"Describe", "Context", "ExampleGroup"}
+_EXAMPLES = {"It", "Specify", "Example"}
+_HOOKS = {
+    "BeforeEach": "before_each", "Before": "before_each", "AfterEach": "after_each",
+    "After": "after_each", "BeforeAll": "before_all", "AfterAll": "after_all",
+    "BeforeCall": "before_call", "AfterCall": "after_call", "BeforeRun": "before_run",
+    "AfterRun": "after_run",
+}  # fmt: skip
+_GROUP_ONLY = {"BeforeEach", "Before", "AfterEach", "After", "BeforeAll", "AfterAll"}
+_EVALUATIONS = {"command": "command", "script": "script", "source": "source"}
+_FIRST_WORD = re.compile(r"[ \t]*([A-Za-z]+(?::[a-z]+)?)(?= |$|\n|\\\n)")
+_SELF_EXECUTING = re.compile(r"""\s*eval ["']\$\(shellspec\b""")
+
+
+def translate(
+    path: str, text: str, evaluate_rows: RowEvaluator, *, shell: SpecShell = BASH
+) -> SpecFile:
+    """Translate `text`, which stands in the file `path`, for `shell`.
+
+    Raises BadInputError, with the line, for a block that does not close or stands where it must
+    not, and for a construct that has no meaning.
+    """
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise BadInputError("A NUL byte stands here; a spec is text.", source=path, line=line)
+    return _Translator(path, text, evaluate_rows, dialect_of(shell)).run()
+
+
+@dataclass(kw_only=True)
+class _Block:
+    """An open group or example; the file itself is the outermost group."""
+
+    kind: str
+    group: Group | None = None
+    first_number: int = 0
+    begin: int = 1
+    out: list[str] = field(default_factory=list)
+    rows: list[tuple[Word, ...]] = field(default_factory=list)
+    has_blocks: bool = False
+    has_body: bool = False
+    name: str = ""
+    tags: tuple[str, ...] = ()
+    skipped: bool = False
+    focused: bool = False
+    path: str = ""
+    children: int = 0
+
+    def next_path(self) -> str:
+        """Return the place of one more block in this one, as `2-1`."""
+        self.children += 1
+        return f"{self.path}-{self.children}".lstrip("-")
+
+
+class _Translator:
+    def __init__(
+        self, path: str, text: str, evaluate_rows: RowEvaluator, dialect: Dialect
+    ) -> None:
+        self.dialect = dialect
+        self.path = path
+        self.lines = [line.removesuffix("\r") for line in text.split("\n")]
+        self.evaluate_rows = evaluate_rows
+        self.at = 0
+        self.texts: list[str] = []
+        self.blocks = [_Block(kind="file")]
+        self.cases: list[Case] = []
+        self.mocks: list[MockScript] = []
+        self.constants: list[str] = []
+        self.preserves = False
+        self.number = 0
+
+    def run(self) -> SpecFile:
+        while self.at < len(self.lines):
+            line = self.at + 1
+            generated = self._translate_line(self._take_logical_line(), line)
+            block = self.blocks[-1]
+            block.out.extend(generated.split("\n"))
+            missing = self.at + 1 - block.begin - len(block.out)
+            block.out.extend([""] * missing)
+        if len(self.blocks) > 1:
+            block = self.blocks[-1]
+            raise self._error(f"'{block.kind}' is not closed by an 'End'.", block.begin)
+        return SpecFile(
+            path=self.path,
+            cases=tuple(self.cases),
+            script="\n".join(self.blocks[0].out) + "\n__hx_end_of_file\n",
+            texts=tuple(self.texts),
+            mocks=tuple(self.mocks),
+            lines=tuple(self.lines),
+            preserves=self.preserves,
+        )
+
+    def _error(self, message: str, line: int) -> BadInputError:
+        return BadInputError(message, source=self.path, line=line)
+
+    def _take_logical_line(self) -> str:
+        first = self.at
+        while self.at + 1 < len(self.lines) and _continues(self.lines[self.at]):
+            self.at += 1
+        self.at += 1
+        return "\n".join(self.lines[first : self.at])
+
+    @property
+    def _in_example(self) -> bool:
+        return self.blocks[-1].kind == "example"
+
+    # --- one line ------------------------------------------------------------------------
+
+    def _translate_line(self, text: str, line: int) -> str:
+        directive = directives.match(text)
+        if directive is not None:
+            return self._directive(directive, line)
+        found = _FIRST_WORD.match(text)
+        keyword = found[1] if found else ""
+        handler = self._handler(keyword)
+        if handler is None:
+            stripped = text.strip()
+            if stripped and not stripped.startswith("#"):
+                self.blocks[-1].has_body = True
+            return ":" if _SELF_EXECUTING.match(text) else text
+        indent = text[: len(text) - len(text.lstrip())]
+        return indent + handler(keyword, text.lstrip(" \t"), line)
+
+    def _handler(self, keyword: str) -> Callable[[str, str, int], str] | None:
+        name, _, mode = keyword.partition(":")
+        if mode and name not in {"Data", "Parameters"}:
+            return None
+        plain = name[1:] if name[:1] in {"x", "f"} else name
+        if plain in _GROUPS:
+            return self._group
+        if plain in _EXAMPLES:
+            return self._example
+        if name in _HOOKS:
+            return self._hook
+        return {
+            "End": self._end, "Todo": self._todo, "Include": self._include, "When": self._when,
+            "The": self._the, "Assert": self._assert, "Skip": self._mark, "Pending": self._mark,
+            "Path": self._simple, "File": self._simple, "Dir": self._simple, "Set": self._simple,
+            "Dump": self._simple, "Intercept": self._simple, "Data": self._data,
+            "Parameters": self._parameters, "Mock": self._mock,
+        }.get(name)  # fmt: skip
+
+    # --- blocks --------------------------------------------------------------------------
+
+    def _group(self, keyword: str, text: str, line: int) -> str:
+        if self._in_example:
+            raise self._error(f"'{keyword}' stands inside an example.", line)
+        name, tags = self._name_and_tags(text)
+        group = Group(
+            name=name or f"<group:{line}>",
+            begin=line,
+            tags=tags,
+            skipped=keyword.startswith("x"),
+            focused=keyword.startswith("f"),
+        )
+        self.blocks[-1].has_blocks = True
+        self.blocks.append(
+            _Block(
+                kind=keyword, group=group, first_number=self.number, begin=line,
+                rows=list(self.blocks[-1].rows), path=self.blocks[-1].next_path(),
+            )
+        )  # fmt: skip
+        return ""
+
+    def _example(self, keyword: str, text: str, line: int) -> str:
+        if self._in_example:
+            raise self._error(f"'{keyword}' stands inside an example.", line)
+        name, tags = self._name_and_tags(text)
+        self.blocks[-1].has_blocks = True
+        rows = self.blocks[-1].rows
+        self.blocks.append(
+            _Block(
+                kind="example", begin=line, first_number=self.number, name=name, tags=tags,
+                rows=list(rows), skipped=keyword.startswith("x"),
+                focused=keyword.startswith("f"), path=self.blocks[-1].next_path(),
+            )
+        )  # fmt: skip
+        return ""
+
+    def _todo(self, keyword: str, text: str, line: int) -> str:
+        if self._in_example:
+            raise self._error(f"'{keyword}' stands inside an example.", line)
+        name, tags = self._name_and_tags(text)
+        self.blocks[-1].next_path()
+        self._add_cases(
+            _Block(kind="example", begin=line, name=name, tags=tags, first_number=self.number),
+            line,
+            todo=True,
+        )
+        return ":"
+
+    def _name_and_tags(self, text: str) -> tuple[str, tuple[str, ...]]:
+        words = split_words(text.replace("\\\n", " "))[1:]
+        if not words:
+            return "", ()
+        return words[0].text.replace("\n", " "), tuple(word.text for word in words[1:])
+
+    def _end(self, keyword: str, text: str, line: int) -> str:
+        del text
+        block = self.blocks.pop() if len(self.blocks) > 1 else None
+        if block is None:
+            raise self._error(f"'{keyword}' closes nothing.", line)
+        # A body is kept as text and read when it runs: as parsed code, of which the shell makes
+        # two more copies, it would make every fork dearer. It is read where it begins, so that
+        # its lines count from there.
+        text = self.dialect.text(len(self.texts))
+        self.texts.append("\n".join(block.out))
+        stdin = " </dev/null" if len(self.blocks) == 1 else ""
+        below = "\n" * (line - block.begin)
+        first = self.number
+        if block.kind == "example":
+            self._add_cases(block, line, todo=not block.has_body)
+            begin, end = (
+                (f"while __hx_example {first} {len(block.rows)}; do", "done")
+                if block.rows
+                else (f"if __hx_example {first}; then", "fi")
+            )
+            return (
+                f"{begin} ( SHELLSPEC_EXAMPLE_ID={block.path} "
+                f"SHELLSPEC_EXAMPLE_NO=$((__hx_target + 1)); __hx_it() {{ {text}; }}; __hx_run; ) {self.dialect.outputs()}{stdin}; "
+                f"__hx_done $?;{below} {end}"
+            )
+        place = f"{block.first_number} {self.number - 1}"
+        return (
+            f"if __hx_open {place}; then ( SHELLSPEC_GROUP_ID={block.path}; __hx_group() {{ {text}; }}; __hx_enter; __hx_group; "
+            f"__hx_close; ){stdin}; __hx_leave $? {place} {block.begin};{below} fi"
+        )
+
+    def _add_cases(self, block: _Block, line: int, *, todo: bool) -> None:
+        groups = tuple(b.group for b in self.blocks if b.group is not None)
+        name = block.name or f"<example:{block.begin}-{line}>"
+        case = Case(
+            number=self.number, name=name, groups=groups, begin=block.begin, end=line,
+            tags=block.tags, todo=todo, skipped=block.skipped, focused=block.focused,
+        )  # fmt: skip
+        rows = block.rows
+        if not rows:
+            self.cases.append(case)
+            self.number += 1
+            return
+        names = [parameters.name_of_row(name, row) for row in rows]
+        for at, row_name in enumerate(names):
+            unique = row_name if names.count(row_name) == 1 else f"{row_name} [{at + 1}]"
+            self.cases.append(replace(case, number=self.number, name=unique, row=at))
+            self.number += 1
+
+    # --- statements ----------------------------------------------------------------------
+
+    def _hook(self, keyword: str, text: str, line: int) -> str:
+        if keyword in _GROUP_ONLY and self._in_example:
+            raise self._error(f"'{keyword}' stands inside an example.", line)
+        if keyword == "BeforeAll" and self.blocks[-1].has_blocks:
+            raise self._error("'BeforeAll' must come before the first block of its group.", line)
+        return f"__hx_hook {_HOOKS[keyword]} {text[len(keyword) :].lstrip()}"
+
+    def _include(self, keyword: str, text: str, line: int) -> str:
+        self.blocks[-1].has_body = True
+        words = split_words(text)
+        if len(words) < 2 or self._in_example:
+            where = "stands inside an example" if self._in_example else "names no file"
+            raise self._error(f"'{keyword}' {where}.", line)
+        return self.dialect.include(text)
+
+    def _when(self, keyword: str, text: str, line: int) -> str:
+        self._needs_example(keyword, line)
+        words = [word.raw for word in split_words(text)]
+        if words[1:2] == ["call"] and len(words) > 2:
+            return f"__hx_call {line} {rest_after(text, 2)}"
+        if words[1:2] == ["run"] and len(words) > 2:
+            if words[2] in _EVALUATIONS and len(words) > 3:
+                return f"__hx_run_{words[2]} {line} {rest_after(text, 3)}"
+            return f"__hx_run_function {line} {rest_after(text, 2)}"
+        return f"__hx_misuse {line} {quote(f'There is no evaluation {text!r}.')}"
+
+    def _the(self, keyword: str, text: str, line: int) -> str:
+        self._needs_example(keyword, line)
+        last = line + text.count("\n")
+        return f"{fetcher(text)} {last} {text[len(keyword) :].lstrip(' ')}"
+
+    def _assert(self, keyword: str, text: str, line: int) -> str:
+        self._needs_example(keyword, line)
+        return f"__hx_assert {line + text.count(chr(10))} {text[len(keyword) :].lstrip()}"
+
+    def _needs_example(self, keyword: str, line: int) -> None:
+        self.blocks[-1].has_body = True
+        if not self._in_example:
+            raise self._error(f"'{keyword}' stands outside an example.", line)
+
+    def _mark(self, keyword: str, text: str, line: int) -> str:
+        self.blocks[-1].has_body = True
+        del line
+        rest = text[len(keyword) :].lstrip()
+        if keyword == "Skip" and split_words(rest)[:1] == [Word("if", "if", literal=True)]:
+            return f"__hx_skip_if {rest_after(rest, 1)}"
+        return f"__hx_{keyword.lower()} {rest}".rstrip()
+
+    def _simple(self, keyword: str, text: str, line: int) -> str:
+        self.blocks[-1].has_body = True
+        del line
+        name = {"File": "path", "Dir": "path"}.get(keyword, keyword.lower())
+        return f"__hx_{name} {text[len(keyword) :].lstrip()}".rstrip()
+
+    # --- text ----------------------------------------------------------------------------
+
+    def _directive(self, directive: directives.Directive, line: int) -> str:
+        self.blocks[-1].has_body = True
+        self.preserves |= directive.name == "preserve"
+        if directive.name == "const":
+            if len(self.blocks) > 1:
+                raise self._error("'%const' stands inside a block.", line)
+            assignment = directives.constant(directive)
+            if assignment is None:
+                raise self._error("'%const' needs 'NAME: value', the name in capitals.", line)
+            self.constants.append(assignment)
+            return assignment
+        if directive.name == "text":
+            return directives.render_text(directive, self._peek_text())
+        return directives.render(directive)
+
+    def _peek_text(self) -> list[str]:
+        """Return the `#|` lines that follow; they stay where they are, being comments."""
+        found: list[str] = []
+        for text in self.lines[self.at :]:
+            marked = text.lstrip(" \t")
+            if not marked.startswith("#|"):
+                break
+            found.append(marked[2:])
+        return found
+
+    def _data(self, keyword: str, text: str, line: int) -> str:
+        self.blocks[-1].has_body = True
+        mode = keyword.partition(":")[2] or "raw"
+        rest = strip_comment(text[len(keyword) :]).strip()
+        if mode not in {"raw", "expand"}:
+            raise self._error(f"There is no '{keyword}'.", line)
+        if not rest or rest.startswith("|"):
+            lines: list[str] = []
+            while True:
+                inner = self._take_inner_line(keyword, line).lstrip(" \t")
+                if inner.startswith("#|"):
+                    lines.append(inner[2:])
+                elif strip_comment(inner) == "End":
+                    break
+                elif not inner.startswith("#"):
+                    raise self._error("Only '#|' lines may stand in 'Data'.", self.at)
+            body = directives.text_command(lines, expand=mode == "expand")
+            return f"__hx_has_data=1 __hx_special=data; __hx_data() {{ {body} {rest}; }}"
+        if rest.startswith("<"):
+            body = f"__hx_slurp {rest}"
+        elif rest[0] in "'\"":
+            body = f"__hx_lines {rest}"
+        else:
+            body = rest
+        return f"__hx_has_data=1 __hx_special=data; __hx_data() {{ {body}; }}"
+
+    def _take_inner_line(self, keyword: str, line: int) -> str:
+        if not any(self.lines[self.at :]):
+            raise self._error(f"'{keyword}' is not closed by an 'End'.", line)
+        return self._take_logical_line()
+
+    def _parameters(self, keyword: str, text: str, line: int) -> str:
+        if self._in_example:
+            raise self._error(f"'{keyword}' stands inside an example.", line)
+        mode = keyword.partition(":")[2] or "block"
+        if mode not in parameters.MODES:
+            raise self._error(f"There is no '{keyword}'.", line)
+        inner: list[str] = []
+        if mode == "value":
+            inner.append(strip_comment(text[len(keyword) :].replace("\\\n", " ")).strip())
+        else:
+            while strip_comment(taken := self._take_inner_line(keyword, line)).strip() != "End":
+                inner.append(taken)
+
+        def evaluate(code: str) -> Sequence[tuple[str, ...]]:
+            return self.evaluate_rows("\n".join([*self.constants, code]), line=line)
+
+        read = parameters.read(mode, inner, evaluate)
+        self.blocks[-1].rows.extend(read.rows)
+        return read.code
+
+    def _mock_number(self, name: str | None, body: str) -> int:
+        """Return the number of a mock with this text; the same text needs one file only."""
+        for mock in self.mocks:
+            if name is not None and (mock.name, mock.body) == (name, body):
+                return mock.number
+        self.mocks.append(MockScript(number=len(self.mocks), name=name, body=body))
+        return len(self.mocks) - 1
+
+    def _mock(self, keyword: str, text: str, line: int) -> str:
+        self.blocks[-1].has_body = True
+        words = split_words(text)
+        if len(words) != 2:
+            raise self._error("'Mock' takes one name.", line)
+        body: list[str] = []
+        while True:
+            start = self.at
+            inner = self._take_inner_line(keyword, line)
+            if strip_comment(inner).strip() == "End":
+                break
+            directive = directives.match(inner)
+            if directive is not None:
+                inner = self._directive(directive, start + 1)
+            found = _FIRST_WORD.match(inner)
+            if found and self._handler(found[1]):
+                raise self._error(f"'{found[1]}' stands inside 'Mock'.", start + 1)
+            body.append(inner)
+        name = words[1].text if words[1].literal else None
+        number = self._mock_number(name, "\n".join(body) + "\n")
+        return self.dialect.mock(number, words[1].raw, body)
+
+
+def _continues(line: str) -> bool:
+    """Tell whether the next line belongs to this one; a line of text ends where it ends."""
+    ends_in_backslash = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+    return ends_in_backslash and not line.lstrip(" \t").startswith("#|")

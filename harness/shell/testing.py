@@ -1,0 +1,24 @@
+"""Public names for tests in Python of shell code."""
+
+from harness.shell.mocks.commands import (
+    ANY,
+    Answer,
+    Call,
+    Like,
+    MockedCommand,
+    UnmockedCommandError,
+)
+from harness.shell.warm_shell.evaluation import Evaluation, ShellTimeoutError
+from harness.shell.warm_shell.shell import Shell
+
+__all__ = [
+    "ANY",
+    "Answer",
+    "Call",
+    "Evaluation",
+    "Like",
+    "MockedCommand",
+    "Shell",
+    "ShellTimeoutError",
+    "UnmockedCommandError",
+]

@@ -1,0 +1,70 @@
+"""What an evaluation of shell code returned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.errors import ExpectationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.shell.clock import Sleep
+    from harness.shell.variables import Variable
+
+
+_SHOWN_LINES = 40
+_SHOWN_CHARACTERS = 4000
+
+
+class ShellTimeoutError(ExpectationError):
+    """Code under test ran longer than the test allows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What an evaluation left behind. `sleeps` is empty in real time."""
+
+    status: int
+    stdout: str
+    stderr: str
+    variables: Mapping[str, Variable] = field(repr=False)
+    sleeps: tuple[Sleep, ...] = ()
+
+    def variable(self, name: str) -> str | None:
+        """Return a variable's text; None where it is unset."""
+        found = self.variables.get(name)
+        return None if found is None else found.value
+
+    def array(self, name: str) -> list[str]:
+        """Return an indexed array's elements in order; empty where it is unset."""
+        found = self.variables.get(name)
+        return list((found.elements or {}).values()) if found else []
+
+    def mapping(self, name: str) -> dict[str, str]:
+        """Return an associative array; empty where it is unset."""
+        found = self.variables.get(name)
+        return dict(found.elements or {}) if found else {}
+
+    def check(self) -> Evaluation:
+        """Return this evaluation, or fail with its streams where its status is not 0."""
+        if self.status:
+            raise ExpectationError(
+                f"The shell code ended with status {self.status}.\n{self.streams()}"
+            )
+        return self
+
+    def streams(self) -> str:
+        """Return stdout and stderr as lines of a message."""
+        return f"stdout: {excerpt(self.stdout) or '-'}\nstderr: {excerpt(self.stderr) or '-'}"
+
+
+def excerpt(text: str) -> str:
+    """Return `text` without the end of its last line; only its last lines where it is long."""
+    text = text.rstrip()
+    lines = text.splitlines()
+    shown = "\n".join(lines[-_SHOWN_LINES:])[-_SHOWN_CHARACTERS:]
+    if shown == text:
+        return text
+    return f"[… {len(lines)} lines, {len(text)} characters; the last are]\n{shown}"

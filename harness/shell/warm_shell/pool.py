@@ -1,0 +1,121 @@
+"""Warm shells that tests of one worker share."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING
+
+from harness.shell.coverage import Hits, merge, parse_trace
+from harness.shell.mocks.allowed_commands import (
+    ALLOWED_COMMANDS,
+    KNOWN_COMMANDS,
+    command_folders,
+    denied_in,
+    write_denied_commands,
+)
+from harness.shell.mocks.registry import MockRegistry
+from harness.shell.sandbox import SandboxKind
+from harness.shell.warm_shell.warm_shell import ShellStart, WarmShell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from harness.shell.sandbox import Sandbox
+
+_MOST_IDLE = 8
+
+
+class WarmShellPool:
+    """Warm shells kept between tests, one for each code that they start with.
+
+    `allowed` are commands of the host that code under test may run beside the harmless ones.
+    `coverage_of` are files and directories whose lines are recorded in `hits` when they run.
+    """
+
+    def __init__(
+        self,
+        *,
+        cwd: Path,
+        scratch: Path,
+        sandbox: Sandbox,
+        allowed: Iterable[str] = (),
+        coverage_of: Sequence[Path] = (),
+    ) -> None:
+        self.cwd = cwd
+        self.scratch = scratch
+        self.sandbox = sandbox
+        self.allowed = ALLOWED_COMMANDS | set(allowed)
+        self.coverage_of = tuple(coverage_of)
+        self.hits: Hits = {}
+        self._idle: dict[tuple[tuple[str, ...], bool], WarmShell] = {}
+        self._count = 0
+
+    @functools.cached_property
+    def command_folders(self) -> list[Path]:
+        """Return the directories that hold commands of the host."""
+        return command_folders(os.environ.get("PATH", os.defpath), self.cwd)
+
+    @functools.cached_property
+    def _start(self) -> ShellStart:
+        """Put a script that reports its call in the place of each command that is not allowed."""
+        path = os.environ.get("PATH", os.defpath)
+        known = self.scratch / "known"
+        write_denied_commands(known, sorted(set(KNOWN_COMMANDS) - self.allowed))
+        if self.sandbox.kind is SandboxKind.THROWAWAY:
+            layer = self.scratch / "denied"
+            layer.mkdir()
+            for folder in self.command_folders:
+                place = layer / folder.relative_to("/")
+                write_denied_commands(place, denied_in(folder, self.allowed))
+            path = f"{path}:{known}"
+        else:
+            layer = None
+            found = {n for folder in self.command_folders for n in denied_in(folder, self.allowed)}
+            write_denied_commands(known, sorted(found - set(KNOWN_COMMANDS)))
+            path = f"{known}:{path}"
+        return ShellStart(
+            cwd=self.cwd, sandbox=self.sandbox, path=path, layer=layer,
+            traces=bool(self.coverage_of),
+        )  # fmt: skip
+
+    def borrow(
+        self, code: tuple[str, ...], *, virtual: bool, mocks: MockRegistry | None = None
+    ) -> WarmShell:
+        """Return a shell that has run `code`, warm if one is idle.
+
+        With `mocks` the code runs with these, and the shell is used once.
+        """
+        found = self._idle.pop((code, virtual), None) if mocks is None else None
+        if found is not None:
+            return found
+        self._count += 1
+        scratch = self.scratch / str(self._count)
+        scratch.mkdir(mode=0o700)
+        return WarmShell(
+            code=code, start=self._start, scratch=scratch, virtual=virtual,
+            mocks=MockRegistry() if mocks is None else mocks,
+        )  # fmt: skip
+
+    def give_back(self, warm_shell: WarmShell) -> None:
+        """Keep the shell for the next test, if it can be made as new."""
+        key = (warm_shell.code, warm_shell.virtual)
+        if key in self._idle or not warm_shell.clear():
+            self.discard(warm_shell)
+        else:
+            self._idle[key] = warm_shell
+            if len(self._idle) > _MOST_IDLE:
+                self.discard(self._idle.pop(next(iter(self._idle))))
+
+    def discard(self, warm_shell: WarmShell) -> None:
+        """End a shell."""
+        warm_shell.close()
+        if self.coverage_of:
+            merge(self.hits, parse_trace(warm_shell.trace, self.cwd, self.coverage_of))
+
+    def close(self) -> None:
+        """End all idle shells."""
+        for warm_shell in self._idle.values():
+            self.discard(warm_shell)
+        self._idle.clear()

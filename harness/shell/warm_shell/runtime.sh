@@ -1,0 +1,152 @@
+# The bash part of the warm shell (warm_shell.py), which forks for each evaluation.
+#
+# Sourced through BASH_ENV; the script on stdin sources the files and ends with __hx_serve.
+# Descriptors 190 to 202 as in spec_runtime.sh, 203 to 209 as in mocked_command.sh. 198 holds what
+# the test defines, 210 the code to evaluate; 199 receives the variables after it. 219 is the
+# code's stderr while an evaluation ends.
+
+unset BASH_ENV
+__hx_at=190
+for __hx_fd in $HX_FDS; do
+  eval "exec $__hx_at<&$__hx_fd $__hx_fd<&-"
+  __hx_at=$((__hx_at + 1))
+done
+unset HX_FDS __hx_fd __hx_at
+builtin export PATH=$HX_PATH
+unset HX_PATH
+. "$HX_MOCKED_COMMAND"
+builtin export -f command_not_found_handle
+[[ -z ${HX_CLOCK-} ]] || . "$HX_CLOCK"
+if [[ -n ${HX_TRACE_FD-} ]]; then
+  builtin export BASH_ENV=${BASH_SOURCE[0]%/*}/trace.sh
+  . "$BASH_ENV"
+fi
+
+# A trap on EXIT would replace the one that reports an evaluation's variables: it is kept aside.
+trap() {
+  { local -; builtin set +x; } 2>/dev/null
+  local __hx_word __hx_line
+  local -a __hx_others=()
+  case ${1-} in
+    '' | -p)
+      if (($#)) && [[ -z $1 ]]; then
+        __hx_set_trap "$@"
+        return
+      fi
+      while IFS= builtin read -r __hx_line; do
+        [[ $__hx_line == *'__hx_leave '* ]] || builtin printf '%s\n' "$__hx_line"
+      done < <(builtin trap "$@")
+      [[ -z ${__hx_exit+x} || $# -gt 1 && " $* " != *' EXIT '* && " $* " != *' 0 '* ]] ||
+        builtin printf 'trap -- %q EXIT\n' "$__hx_exit"
+      ;;
+    -l) builtin trap -l ;;
+    *)
+      [[ $1 != -- ]] || shift
+      __hx_set_trap "$@"
+      ;;
+  esac
+}
+
+__hx_set_trap() { # ACTION NAMES... | NAME
+  if [[ ${__hx_case-} != "$BASHPID" ]]; then
+    builtin trap -- "$@"
+    return
+  fi
+  (($# > 1)) || set -- - "$@"
+  for __hx_word in "${@:2}"; do
+    case $__hx_word in
+      0 | [Ee][Xx][Ii][Tt] | [Ss][Ii][Gg][Ee][Xx][Ii][Tt])
+        if [[ $1 == - ]]; then
+          builtin unset -v __hx_exit
+        else
+          __hx_exit=$1
+        fi
+        ;;
+      *) __hx_others+=("$__hx_word") ;;
+    esac
+  done
+  ((${#__hx_others[@]} == 0)) || builtin trap -- "$1" "${__hx_others[@]}"
+}
+
+__hx_return() { # STATUS
+  return "$1"
+}
+
+__hx_leave() { # STATUS OPTIONS: in the evaluation's shell, when it is over
+  builtin set +eux
+  builtin trap - EXIT
+  if [[ -z ${__hx_prepared-} ]]; then
+    builtin printf '%s\0' unprepared 1 "$1" >&190
+    builtin exit "$1"
+  fi
+  if [[ -n ${__hx_exit-} ]]; then
+    __hx_status=$1
+    exit() { __hx_end "${1-$__hx_status}"; }
+    __hx_trace=()
+    [[ $2 != *x* ]] || __hx_trace=(builtin set -x)
+    eval "\"\${__hx_trace[@]}\"
+{ __hx_return $1; } 2>/dev/null
+$__hx_exit" 2>&219
+    { builtin set +eux; } 2>/dev/null
+  fi
+  __hx_end "$1"
+}
+
+__hx_end() { # STATUS
+  builtin set +eux
+  builtin unset -f exit
+  builtin declare -p >|/proc/self/fd/199
+  builtin printf '%s\0' when 1 "$1" >&190
+  builtin exit "$1"
+}
+
+__hx_run_case() {
+  __hx_case=$BASHPID
+  builtin trap '{ __hx_leave $? ${__hx_ended-$-}; } 219>&2 2>/dev/null' EXIT
+  builtin cd -- "$__hx_cwd" || :
+  OLDPWD=$__hx_old_cwd
+  . /proc/self/fd/198
+  {
+    __hx_trace=(:)
+    [[ $__hx_options$- != *x* ]] || __hx_trace=(builtin set -x)
+    builtin set +x
+  } 2>/dev/null
+  {
+    . /proc/self/fd/210
+    {
+      __hx_status=$? __hx_ended=$-
+      builtin set +x
+    } 2>/dev/null
+    builtin exit "$__hx_status"
+  } >|/proc/self/fd/192 2>|/proc/self/fd/193 </proc/self/fd/197
+}
+
+__hx_end_processes() { # end all that earlier evaluations left; the sandbox's own processes only
+  [[ -n ${HX_THROWAWAY-} && $PPID == 1 && $$ -lt 10 ]] || return 0
+  local - GLOBIGNORE= __hx_process
+  builtin set +f
+  while :; do
+    builtin kill -KILL -1
+    builtin wait
+    __hx_process=(/proc/[0-9]*)
+    ((${#__hx_process[@]} > 2)) || return 0
+    builtin read -r -t 0.002 -u 201 || :
+  done 2>/dev/null
+}
+
+__hx_serve() {
+  { __hx_options=$-; builtin set +ex; } 2>/dev/null
+  local __hx_word
+  __hx_cwd=$PWD __hx_old_cwd=${OLDPWD-}
+  builtin cd /
+  builtin printf '%s\0' ready 0 >&190
+  while IFS= builtin read -r -u 191 __hx_word; do
+    if [[ $__hx_word == clear ]]; then
+      __hx_end_processes
+      builtin printf '%s\0' cleared 0 >&190
+      continue
+    fi
+    (__hx_run_case) >|/proc/self/fd/195 2>|/proc/self/fd/194 </dev/null
+    builtin printf '%s\0' end 1 $? >&190
+  done
+}

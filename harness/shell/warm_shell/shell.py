@@ -1,0 +1,308 @@
+"""What the `shell` fixture gives to a test: the code under test, its mocks and its results.
+
+The bash process that runs the code is in `warm_shell`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import ExpectationError, HarnessError, RequirementError
+from harness.shell.lexer import quote
+from harness.shell.mocks import call_order
+from harness.shell.mocks.commands import MockedCommand, UnmockedCommandError
+from harness.shell.mocks.registry import MockRegistry
+from harness.shell.mocks.scripts import mock_script
+from harness.shell.sandbox import SandboxKind
+from harness.shell.warm_shell.extraction import extract_function
+from harness.shell.warm_shell.root_files import RootFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.shell.mocks.commands import Call
+    from harness.shell.warm_shell.evaluation import Evaluation
+    from harness.shell.warm_shell.pool import WarmShellPool
+    from harness.shell.warm_shell.warm_shell import WarmShell
+
+_NOT_REPLACED = frozenset({"bash"})
+"""Mocks by absolute path would replace the interpreter of the mocks themselves."""
+
+
+class Shell:
+    """Shell code under test: its functions, its mocks, and what it left behind."""
+
+    def __init__(self, warm_shells: WarmShellPool, *, virtual: bool, timeout_s: float) -> None:
+        self._warm_shells = warm_shells
+        self._code: list[str] = []
+        self._is_mocked_at_start = False
+        self._warm_shell: WarmShell | None = None
+        self._mocks = MockRegistry()
+        self._environment: dict[str, str] = {}
+        self._prelude: list[str] = []
+        self._files: list[tuple[str, bytes, int]] = []
+        self._removed: list[str] = []
+        self._placed: set[str] = set()
+        self._faked: set[Path] = set()
+        self.virtual = virtual
+        self.timeout_s = timeout_s
+
+    # --- the code under test -------------------------------------------------------------
+
+    def source(
+        self, *paths: Path | str, env: Mapping[str, str] | None = None, mocked: bool = False
+    ) -> None:
+        """Source scripts into the warm shell; tests with the same ones share it.
+
+        A relative path begins at pytest's root directory. `env` is exported before. While the
+        scripts are sourced, no command is mocked, unless `mocked` is set: then the mocks made so
+        far answer, and the shell is not shared. Raises HarnessError where there is no such file,
+        or where the code under test was used already.
+        """
+        self._expect_not_started("source")
+        self._is_mocked_at_start = self._is_mocked_at_start or mocked
+        exports = "".join(f"export {n}={quote(v)}\n" for n, v in (env or {}).items())
+        for path in paths:
+            found = quote(str(self._script(path)))
+            self._code.append(f"{exports}__SOURCED__={found} . {found}")
+            exports = ""
+        if exports:
+            self._code.append(exports)
+
+    def extract(self, path: Path | str, *functions: str) -> None:
+        """Define functions of a script that can't be sourced, as the script has them.
+
+        Raises HarnessError where there is no such file or function.
+        """
+        self._expect_not_started("extract")
+        script = self._script(path)
+        self._code.extend(extract_function(script, name) for name in functions)
+
+    def _script(self, path: Path | str) -> Path:
+        found = self._warm_shells.cwd / path
+        if not found.is_file():
+            raise HarnessError(f"There is no script '{found}'.")
+        return found
+
+    def _expect_not_started(self, what: str) -> None:
+        if self._warm_shell is not None:
+            raise HarnessError(
+                f"'{what}' comes too late: the test has evaluated code or looked at the root "
+                "already. Call it first."
+            )
+
+    def setenv(self, **variables: str) -> None:
+        """Export variables to all that this test evaluates; for sourcing, see `source`."""
+        self._environment.update(variables)
+
+    def define(self, code: str) -> None:
+        """Run shell code before each evaluation of this test: functions, variables, set-up."""
+        self._prelude.append(code)
+
+    # --- commands ------------------------------------------------------------------------
+
+    def mock(
+        self, name: str, *, reads_stdin: bool = False, optional: bool = False
+    ) -> MockedCommand:
+        """Mock a command or function, for functions and child processes.
+
+        With no rules it succeeds silently. The mock of a plain name answers for an absolute path
+        to it, too. Rules of an `optional` mock may stay unused.
+        """
+        command = MockedCommand(
+            name, self._mocks.calls, reads_stdin=reads_stdin, optional=optional
+        )
+        self._mocks.commands[name] = command
+        return command
+
+    def spy(self, name: str) -> MockedCommand:
+        """Record the calls of a command or function, and let it run."""
+        return self.mock(name).calls_through()
+
+    def allow(self, *names: str) -> None:
+        """Let the code run these commands of the host, in the throw-away root."""
+        for name in names:
+            found = [f for f in self._warm_shells.command_folders if (f / name).is_file()]
+            if not found:
+                raise HarnessError(f"This host has no command '{name}' that could be allowed.")
+            for folder in found:
+                data = (folder / name).read_bytes()
+                self.write(folder / name, data, mode=0o755)
+
+    def hide(self, *names: str) -> None:
+        """Let the code find no such commands, whether or not this host has them."""
+        self._mocks.hidden.update(names)
+        folders = [*self._warm_shells.command_folders, self._warm_shells.scratch / "known"]
+        self._removed.extend(str(folder / name) for folder in folders for name in names)
+        if self._warm_shell is not None:
+            self._put_files(self._warm_shell)
+
+    # --- files ---------------------------------------------------------------------------
+
+    def write(self, path: Path | str, text: str | bytes, mode: int = 0o644) -> None:
+        """Write a file that the code under test finds, and the directories that lead to it.
+
+        A file below `/sys` or `/proc` lies upon what the kernel shows there.
+        """
+        data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+        self._files.append((str(path), data, mode))
+        if self._warm_shell is not None:
+            self._put_files(self._warm_shell)
+
+    def path(self, path: Path | str) -> Path:
+        """Return where a file that the code sees is found from outside; links are followed."""
+        return RootFiles(self.root).place(path)
+
+    def _put_files(self, warm_shell: WarmShell) -> None:
+        if (self._files or self._removed) and warm_shell.sandbox.kind is not SandboxKind.THROWAWAY:
+            raise RequirementError(
+                "Files for the code under test need the throw-away root; here they would be "
+                f"written on the host. {warm_shell.sandbox.why}"
+            )
+        files = RootFiles(warm_shell.root)
+        for path in self._removed:
+            files.remove(path)
+        for path, data, mode in self._files:
+            kernel_path = files.kernel_path(path)
+            if kernel_path is not None and kernel_path not in self._faked:
+                warm_shell.fake(kernel_path)
+                self._faked.add(kernel_path)
+            files.write(path, data, mode)
+        self._removed.clear()
+        self._files.clear()
+
+    @property
+    def root(self) -> Path:
+        """Return the file system as the code sees it; see also `path`."""
+        return self.warm_shell.root
+
+    # --- evaluation ----------------------------------------------------------------------
+
+    def call(self, function: str, *arguments: str, stdin: str = "", **env: str) -> Evaluation:
+        """Call a function or command in a fork of the warm shell, its options as sourced."""
+        return self.evaluate(" ".join(quote(word) for word in (function, *arguments)), stdin, env)
+
+    def run_script(
+        self, path: Path | str, *arguments: str, interpreter: str = "bash", stdin: str = "",
+        **env: str,
+    ) -> Evaluation:  # fmt: skip
+        """Run a script in a process of its own, in bash, dash or busybox's ash.
+
+        Its mocks are those that child processes see.
+        """
+        words = [*interpreter.split(), str(Path(path).absolute()), *arguments]
+        return self.evaluate(" ".join(quote(word) for word in words), stdin, env)
+
+    def evaluate(
+        self, code: str, stdin: str = "", env: Mapping[str, str] | None = None
+    ) -> Evaluation:
+        """Evaluate shell code: one command or more, with all that bash has.
+
+        Raises UnmockedCommandError where it ran a command that the test does not expect, and
+        HarnessError where the code can't be parsed.
+        """
+        warm_shell = self.warm_shell
+        self._mocks.violations.clear()
+        prelude = self._prepare(warm_shell, {**self._environment, **(env or {})})
+        try:
+            result = warm_shell.evaluate(prelude, code, stdin, self._mocks, self.timeout_s)
+        except BaseException:  # an effect may raise anything, and leaves the shell waiting
+            self._warm_shells.discard(warm_shell)
+            self._warm_shell = None
+            raise
+        if self._mocks.violations:
+            violations = "\n".join(self._mocks.violations)
+            raise UnmockedCommandError(f"{violations}\n{result.streams()}")
+        return result
+
+    @property
+    def warm_shell(self) -> WarmShell:
+        """Return the test's shell; the first use sources the code under test."""
+        if self._warm_shell is None:
+            self._warm_shell = self._warm_shells.borrow(
+                tuple(self._code),
+                virtual=self.virtual,
+                mocks=self._mocks if self._is_mocked_at_start else None,
+            )
+            self._placed.clear()
+            self._faked.clear()
+            self._put_files(self._warm_shell)
+        return self._warm_shell
+
+    def _prepare(self, warm_shell: WarmShell, env: Mapping[str, str]) -> str:
+        """Put the mocks in place; return what the shell runs before the code."""
+        names = list(self._mocks.commands)
+        spies = [name for name in names if self._mocks.commands[name].is_spy()]
+        warm_shell.write_mocks(name for name in names if "/" not in name)
+        self._replace_files(warm_shell, [name for name in names if name not in spies])
+        reads = " ".join(name for name in names if self._mocks.reads_stdin(name))
+        plain = " ".join(name for name in names if name not in spies)
+        lines = [f"export {name}={quote(value)}" for name, value in env.items()]
+        lines.append(
+            f"export PATH={quote(str(warm_shell.mocked))}:$PATH HX_READS_STDIN={quote(reads)}"
+        )
+        lines.append(f"__hx_mocked={quote(f' {plain} ')}")
+        lines.extend(
+            f"if builtin declare -F {quote(name)} >/dev/null; then "
+            f'eval "__hx_real_$(builtin declare -f {quote(name)})"; fi'
+            for name in spies
+        )
+        lines.extend(
+            f"{name}() {{ {{ local -; builtin set +x; }} 2>/dev/null; "
+            f'__hx_answer {quote(name)} "$@"; }}'
+            for name in names
+        )
+        return "\n".join([*lines, *self._prelude])
+
+    def _replace_files(self, warm_shell: WarmShell, names: list[str]) -> None:
+        """Put mocks in the place of files of the root, for calls by an absolute path."""
+        if warm_shell.sandbox.kind is not SandboxKind.THROWAWAY:
+            return
+        files = RootFiles(warm_shell.root)
+        for name in names:
+            if name in self._placed or name in _NOT_REPLACED:
+                continue
+            self._placed.add(name)
+            if "/" in name:
+                paths = [Path(name)]
+            elif name in self._warm_shells.allowed:
+                folders = self._warm_shells.command_folders
+                paths = [folder / name for folder in folders if (folder / name).is_file()]
+            else:  # the script that reports its call asks for the mock
+                paths = []
+            for path in paths:
+                files.remove(path)
+                files.write(path, mock_script(name).encode(), 0o755)
+
+    # --- expectations --------------------------------------------------------------------
+
+    @property
+    def calls(self) -> list[Call]:
+        """Return all calls of mocked commands, in order."""
+        return list(self._mocks.calls)
+
+    def assert_calls(self, *expected: str) -> None:
+        """Fail unless exactly these commands ran in this order, each written as a shell line.
+
+        A word may be a shell pattern; `...` as the last word matches all further arguments; a
+        line `...` matches any number of calls.
+        """
+        call_order.assert_calls(self._mocks.calls, expected)
+
+    def assert_order(self, *expected: str) -> None:
+        """Fail unless commands like these ran in this order, with others between them or not."""
+        call_order.assert_order(self._mocks.calls, expected)
+
+    def finish(self, *, has_failed: bool = False) -> None:
+        """Give the warm shell back; fail where the test expected calls that did not happen.
+
+        A test that has failed already is not failed again.
+        """
+        if self._warm_shell is not None:
+            self._warm_shells.give_back(self._warm_shell)
+            self._warm_shell = None
+        unused = [rule for mock in self._mocks.commands.values() for rule in mock.unused_rules()]
+        if unused and not has_failed:
+            lines = "\n".join(f"  {rule}" for rule in unused)
+            raise ExpectationError(f"The test expects calls that did not happen:\n{lines}")

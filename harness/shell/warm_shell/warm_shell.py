@@ -1,0 +1,349 @@
+"""A shell that has sourced the code under test and forks for each evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import ExpectationError, HarnessError
+from harness.shell.clock import clock_environment, read_sleeps, write_clock_commands
+from harness.shell.mocks.commands import Answer, UnmockedCommandError
+from harness.shell.mocks.registry import COMMAND_NOT_FOUND
+from harness.shell.mocks.scripts import MOCKED_COMMAND, write_mock_scripts
+from harness.shell.process import ShellFiles, ShellProcess, ShellSetting
+from harness.shell.protocol import Memory
+from harness.shell.sandbox import SandboxKind
+from harness.shell.sandbox.root_control import RootControl
+from harness.shell.variables import parse_declarations
+from harness.shell.warm_shell.evaluation import Evaluation, ShellTimeoutError, excerpt
+from harness.shell.warm_shell.root_files import RootFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from harness.shell.mocks.registry import MockRegistry
+    from harness.shell.sandbox import Sandbox
+
+RUNTIME = Path(__file__).with_name("runtime.sh")
+_STARTING_S = 30.0
+_CLEARING_S = 10.0
+_SYNTAX_ERROR = re.compile(
+    r"^.*/proc/self/fd/(198|210): line (\d+): (syntax error.*|unexpected EOF.*)$", re.MULTILINE
+)
+_GIVEN_TO = {"198": "define", "210": "evaluate"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShellStart:
+    """What warm shells of a pool start with.
+
+    `path` is PATH without mocks, `layer` a directory whose files replace those of the root.
+    """
+
+    cwd: Path
+    sandbox: Sandbox
+    path: str
+    layer: Path | None = None
+    traces: bool = False
+
+
+class WarmShell:
+    """A warm shell. `code` is what it runs at its start, one string for each sourced file."""
+
+    def __init__(
+        self,
+        *,
+        code: Sequence[str],
+        start: ShellStart,
+        scratch: Path,
+        virtual: bool,
+        mocks: MockRegistry,
+    ) -> None:
+        self.code = tuple(code)
+        self.start = start
+        self.sandbox = start.sandbox
+        self.virtual = virtual
+        self.scratch = scratch
+        self.mocked = scratch.resolve() / "mocked"
+        self.case = 0
+        self.trace = ""
+        self._control: RootControl | None = None
+        self._files = ShellFiles.create()
+        self._reply_out, self._reply_err = Memory("reply-out"), Memory("reply-err")
+        self._caller_env, self._caller_stdin = Memory("caller-env"), Memory("caller-stdin")
+        self._code = Memory("code")
+        self._token_read, self._token = os.pipe()
+        os.set_blocking(self._token_read, True)
+        self._replies_read, self._replies = os.pipe()
+        os.write(self._token, b"x")
+        self._extra = [
+            self._token_read, self._token, self._replies_read, self._reply_out.fd,
+            self._reply_err.fd, self._caller_env.fd, self._caller_stdin.fd, self._code.fd,
+        ]  # fmt: skip
+        try:
+            self.process = self._start(mocks)
+        except BaseException:
+            self._close_files()
+            raise
+        # before Linux 6.6 an ordinary user's root is on a disk, and serves one test
+        self._is_renewable = self._renew()
+        self._clean = self._usage()
+
+    def _start(self, mocks: MockRegistry) -> ShellProcess:
+        env = {
+            "HX_MOCKED_COMMAND": str(MOCKED_COMMAND),
+            "HX_MOCKED": str(self.mocked),
+        }
+        path = self.start.path
+        if self.sandbox.kind is SandboxKind.THROWAWAY:
+            env["HX_THROWAWAY"] = "1"
+        if self.virtual:
+            clock = write_clock_commands(self.scratch / "clock")
+            env.update(clock_environment(clock, path))
+            path = env.pop("PATH")
+        # for the shell only: what starts it needs commands that are denied
+        env["HX_PATH"] = f"{self.mocked}:{path}"
+        self._files.script.replace("\n".join([*self.code, "__hx_serve", ""]))
+        setting = ShellSetting(
+            sandbox=self.sandbox,
+            scratch=self.scratch,
+            cwd=self.start.cwd,
+            env=env,
+            traces=self.start.traces,
+            layer=self.start.layer,
+            shared=self.mocked,
+        )
+        write_mock_scripts(self.mocked, [name for name in mocks.commands if "/" not in name])
+        control = None
+        if self.sandbox.kind is SandboxKind.THROWAWAY:
+            self._control = RootControl()
+            control = self._control.other_end.fileno()
+        try:
+            process = ShellProcess(
+                setting, RUNTIME, self._files, more_fds=self._extra, control=control
+            )
+        finally:
+            if self._control is not None:
+                self._control.close_other_end()
+        try:
+            self._wait_until_sourced(process, mocks)
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def _wait_until_sourced(self, process: ShellProcess, mocks: MockRegistry) -> None:
+        deadline = time.monotonic() + _STARTING_S
+        while True:
+            record = process.reader.next_record()
+            if record is None:
+                try:
+                    if process.wait_for_words(deadline):
+                        continue
+                except TimeoutError:
+                    raise HarnessError(
+                        f"Sourcing took longer than {_STARTING_S:g} s; the shell was ended.\n"
+                        f"{self._sourced(process)}"
+                    ) from None
+                code = process.exit_code()
+                raise HarnessError(
+                    f"Sourcing ended the shell with exit code {code}.\n{self._sourced(process)}"
+                )
+            name, fields = record
+            if name == "ready":
+                break
+            self._answer(name, fields, mocks)
+        if mocks.violations:
+            violations = "\n".join(mocks.violations)
+            mocks.violations.clear()
+            raise UnmockedCommandError(
+                f"While the code under test was sourced:\n{violations}\n"
+                "A mock takes part in sourcing where it is made before 'source' and 'source' has "
+                f"'mocked=True'.\n{self._sourced(process)}"
+            )
+
+    def _sourced(self, process: ShellProcess) -> str:
+        lines = "\n".join(line.partition("\n")[0] for line in self.code)
+        return f"sourced: {lines or '-'}\nstderr: {excerpt(process.take_complaint()) or '-'}"
+
+    @property
+    def root(self) -> Path:
+        """Return where the files that the code sees can be read from outside."""
+        if self._control is None:
+            return Path("/")
+        root = Path(f"/proc/{self._control.first_process}/root")
+        if root.samefile("/"):
+            raise HarnessError("The throw-away root has ended; its files are gone.")
+        return root
+
+    def write_mocks(self, names: Iterable[str]) -> None:
+        """Let child processes find mocks of these names."""
+        write_mock_scripts(RootFiles(self.root).place(self.mocked), names)
+
+    def fake(self, path: Path) -> None:
+        """Make a directory or file of `/sys` or `/proc` writable, until the next test."""
+        if self._control is not None:
+            self._clean = None  # not to be seen in the usage
+            self._control.fake(path)
+
+    def _usage(self) -> object:
+        """Return what changes when something is written in the throw-away root."""
+        found = [os.statvfs(self.root / name) for name in ("", "dev")]
+        return [(usage.f_ffree, usage.f_bfree) for usage in found]
+
+    def _renew(self) -> bool:
+        """Give the shell a root with what sourcing wrote, and no more; return whether it has."""
+        if self._control is None:
+            return True
+        try:
+            self._control.renew()
+        except HarnessError:
+            return False
+        self._clean = self._usage()
+        return True
+
+    def clear(self) -> bool:
+        """End what evaluations left running; return whether the next test may use the shell."""
+        self.case += 1
+        self.process.send("clear\n")
+        deadline = time.monotonic() + _CLEARING_S
+        while True:
+            record = self.process.reader.next_record()
+            if record is None:
+                try:
+                    if not self.process.wait_for_words(deadline):
+                        return False
+                except TimeoutError:
+                    return False
+            elif record[0] == "cleared":
+                break
+            elif self._control is None:
+                self._reply(Answer(exit_code=COMMAND_NOT_FOUND))
+        for script in RootFiles(self.root).place(self.mocked).iterdir():
+            script.unlink()
+        if self._control is None:
+            return True
+        # a process that was ended while it asked has kept the token, and its reply waits
+        for fd in (self._token_read, self._replies_read):
+            _drain(fd)
+        os.write(self._token, b"x")
+        return self._clean == self._usage() or (self._is_renewable and self._renew())
+
+    def evaluate(
+        self, prelude: str, code: str, stdin: str, mocks: MockRegistry, timeout_s: float
+    ) -> Evaluation:
+        """Run `prelude`, then `code`, in a fork; answer its mocked commands as `mocks` says."""
+        files = self._files
+        outputs = files.outputs[0]
+        for memory in (
+            outputs.out, outputs.err, outputs.stray_out, outputs.stray_err,
+            files.preserved, files.clock, files.sleeps,
+        ):  # fmt: skip
+            memory.replace("")
+        files.stdin.replace(stdin)
+        files.target.replace(f"export HX_CASE={self.case}\n{prelude}\n__hx_prepared=1\n")
+        # on the first line, so that the numbers of lines stay what they are
+        self._code.replace(f'"${{__hx_trace[@]}}"; {code}\n')
+        self.process.send("go\n")
+        deadline = time.monotonic() + timeout_s
+        status: int | None = None
+        is_prepared = True
+        while True:
+            record = self.process.reader.next_record()
+            if record is None:
+                try:
+                    if self.process.wait_for_words(deadline):
+                        continue
+                except TimeoutError:
+                    raise ShellTimeoutError(
+                        f"The shell code ran longer than {timeout_s:g} s; it was ended.\n"
+                        f"{_streams(outputs.out.text(), outputs.err.text())}"
+                    ) from None
+                raise ExpectationError(
+                    f"The code under test ended the shell (exit code {self.process.exit_code()}).\n"
+                    f"{_streams(outputs.out.text(), outputs.err.text())}"
+                )
+            name, fields = record
+            if name == "when":
+                status = int(fields[0])
+            elif name == "unprepared":
+                is_prepared = False
+            elif name == "end":
+                break
+            else:
+                self._answer(name, fields, mocks)
+        stderr = outputs.err.text() + outputs.stray_err.text()
+        self.trace += files.trace.text()
+        files.trace.replace("")
+        _check_parsed(stderr, is_prepared=is_prepared)
+        return Evaluation(
+            status=int(fields[0]) if status is None else status,
+            stdout=outputs.out.text(),
+            stderr=stderr,
+            variables=parse_declarations(files.preserved.text()),
+            sleeps=tuple(read_sleeps(files.sleeps.text())),
+        )
+
+    def _answer(self, kind: str, fields: Sequence[str], mocks: MockRegistry) -> None:
+        case, cwd, name, *arguments = fields
+        if case and case != str(self.case):  # a process of an earlier test
+            self._reply(Answer(exit_code=COMMAND_NOT_FOUND))
+            return
+        stdin = self._caller_stdin.text() if mocks.reads_stdin(name) else None
+        exported = self._caller_env.text()
+        if kind == "missing" and not mocks.answers_missing(name):
+            self._reply(mocks.deny(name, arguments))
+        else:
+            self._reply(mocks.answer(name, tuple(arguments), cwd, stdin, exported))
+
+    def _reply(self, answer: Answer) -> None:
+        self._reply_out.replace(answer.stdout)
+        self._reply_err.replace(answer.stderr)
+        takes_ms = round(answer.takes_s * 1000)
+        reply = f"{answer.exit_code} {takes_ms} {int(answer.calls_through)}\n"
+        os.write(self._replies, reply.encode())
+
+    def close(self) -> None:
+        self.process.close()
+        self.trace += self._files.trace.text()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        self._files.close()
+        for fd in self._extra:
+            os.close(fd)
+        os.close(self._replies)
+
+
+def _drain(fd: int) -> None:
+    os.set_blocking(fd, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.read(fd, 4096):
+            pass
+    os.set_blocking(fd, True)
+
+
+def _streams(stdout: str, stderr: str) -> str:
+    return f"stdout: {excerpt(stdout) or '-'}\nstderr: {excerpt(stderr) or '-'}"
+
+
+def _check_parsed(stderr: str, *, is_prepared: bool) -> None:
+    """Raise HarnessError where code of the test itself could not be run."""
+    found = _SYNTAX_ERROR.search(stderr)
+    if found is not None:
+        raise HarnessError(
+            f"The code given to '{_GIVEN_TO[found[1]]}' has a syntax error in line {found[2]}: "
+            f"{found[3]}\nstderr: {excerpt(stderr)}"
+        )
+    if not is_prepared:
+        raise HarnessError(
+            "The code given to 'define' ended the shell before the code under test ran.\n"
+            f"stderr: {excerpt(stderr) or '-'}"
+        )

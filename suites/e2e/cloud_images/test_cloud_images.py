@@ -1,0 +1,198 @@
+"""A distribution's image as it is: firmware, its own boot loader, its own cloud-init."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness import expect
+from harness.cli import main
+from harness.cloudinit import CloudInitStatus
+from harness.image.cloud.source import Algorithm, LocalImage
+from harness.image.cloud.store import open_local
+from harness.lab.bakes import bake_evidence
+from harness.lab.boot_loader import boot_always, boot_once, menu_of
+from harness.lab.cloud_images import CloudImageBoot
+from harness.lab.node import NodeRequest
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from fixtures.machines import BootCloudImage, BootNode
+    from fixtures.saved_states import CloneState
+    from harness.gpu import GpuModel
+    from harness.image import CloudImage, CloudImageKernel, Image
+    from harness.image.cloud.source import CloudImageRecipe
+    from harness.lab import Lab
+    from harness.lab.machine import LabMachine
+    from harness.lab.saved_states import SavedState
+    from harness.settings import Settings
+
+_CLOUD_INIT_KVM_S = 60.0
+_REBOOT_KVM_S = 60.0
+_COMPARE_S = 300.0
+_GIB = 1 << 30
+#: A node that has its driver removes the driver's image; one that needs it again pulls it.
+_SERVE_DRIVER = ("systemctl", "start", "docker-registry")
+
+
+def _root_bytes(machine: LabMachine) -> int:
+    return int(machine.guest.output_of("df", "--output=size", "-B1", "/").splitlines()[-1])
+
+
+def _version(image: CloudImage) -> str:
+    assert image.driver is not None
+    return image.driver.version
+
+
+def _is_uefi(machine: LabMachine) -> bool:
+    return machine.guest.run("test", "-d", "/sys/firmware/efi").ok
+
+
+def test_clone_of_it_was_booted_by_ovmf_and_grown_by_its_cloud_init(
+    clone: CloneState, booted: SavedState, fetched: CloudImage, cloud_like: Image
+) -> None:
+    """What is asked of the first boot is asked of a clone, which begins where that ended."""
+    machine = clone(booted, hostname="grown")
+
+    assert _is_uefi(machine)
+    assert machine.guest.output_of("uname", "-r") == cloud_like.newest_kernel.version
+    assert machine.guest.cloud_init_report().status is CloudInitStatus.DONE
+    assert machine.guest.output_of("hostname") == "grown"
+    assert fetched.virtual_bytes < 5 * _GIB < 9 * _GIB < _root_bytes(machine)
+    assert machine.guest.output_of("systemctl", "is-active", "serial-getty@ttyS0") == "active"
+    assert machine.guest.run("test", "-e", "/etc/netplan/50-cloud-init.yaml").ok
+    assert "10.0.2.15" in machine.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")
+
+
+def test_another_kernel_boots_once_with_a_gpu_and_the_next_boot_does_not_use_it(
+    clone: CloneState, booted: SavedState, cloud_like: Image, h100: GpuModel
+) -> None:
+    """The clone's firmware comes upon the GPU, which was plugged in while the machine ran."""
+    machine = clone(booted, gpus=[h100])
+    other = cloud_like.other_kernel.version
+
+    boot_once(machine.guest, other)
+    machine.reboot(machine.deadline(_REBOOT_KVM_S))
+
+    assert _is_uefi(machine)
+    machine.wait_for_gpu(h100)
+    assert machine.guest.output_of("uname", "-r") == other
+    assert "next_entry=\n" in machine.guest.output_of("grub-editenv", "list") + "\n"
+
+
+def test_bake_leaves_an_image_that_is_like_new(
+    lab: Lab, baked: CloudImage, cloud_like: Image
+) -> None:
+    """Its evidence says what was baked; the disk stands alone, and has the kernels that it had."""
+    evidence = bake_evidence(baked)
+    newest = cloud_like.newest_kernel.version
+
+    expect.provisioned(evidence)
+    expect.no_gpu(evidence)
+    expect.module_built_for(evidence, newest, version=_version(baked))
+    assert [kernel.version for kernel in lab.cloud_image_kernels(baked)] == [
+        kernel.version for kernel in cloud_like.kernels
+    ]
+
+
+def test_bake_command_writes_the_disk_as_a_standalone_file(
+    entry: CloudImageRecipe, baked: CloudImage, settings: Settings, tmp_path: Path
+) -> None:
+    """What is cached is not baked again; the file is an image like any other that a person has."""
+    output = tmp_path / "our bake.qcow2"
+    (entry.folder / "debian-12").symlink_to(settings.images_folder.absolute() / "debian-12")
+
+    code = main(
+        [
+            *("image", "bake", f"--image={entry.name}", f"--images-dir={entry.folder}"),
+            f"--output={output}",
+        ]
+    )
+
+    assert code == 0
+    handed_on = open_local(LocalImage(path=output), Algorithm.SHA256)
+    assert handed_on.virtual_bytes == baked.virtual_bytes
+    LocalRunner().run(
+        ["qemu-img", "compare", "-f", "qcow2", "-F", "qcow2", str(output), str(baked.disk)],
+        timeout_s=_COMPARE_S,
+    ).check("Comparing the disks")
+
+
+def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
+    boot_node: BootNode, baked: CloudImage, cloud_like: Image, h100: GpuModel
+) -> None:
+    """On the kernel of the bake nothing is compiled; on the other one the module is built."""
+    newest, other = cloud_like.newest_kernel.version, cloud_like.other_kernel.version
+    node = boot_node(
+        NodeRequest(
+            name="seabios",
+            image=baked,
+            gpus=[h100],
+            config={"mcr_repository_base": "localhost:5000/"},
+            before=[_SERVE_DRIVER],
+        )
+    )
+    assert not _is_uefi(node.machine)
+    fast = node.evidence()
+
+    boot_always(node.guest, other)
+    node.machine.reboot(node.machine.deadline(_REBOOT_KVM_S))
+    assert node.guest.output_of("uname", "-r") == other
+    # The agent is there long before what a service waits for.
+    node.machine.agent.wait_for_unit("multi-user.target", node.machine.deadline(_REBOOT_KVM_S))
+    node.guest.output_of(*_SERVE_DRIVER)
+    said = node.provision("boot").check("boot").stdout
+    full = node.evidence()
+
+    expect.cloud_init_clean(fast)
+    expect.provisioned(fast)
+    expect.kernel_running(fast, newest)
+    expect.decided(fast, action="install-skip-build", reason="ok")
+    expect.module_built_before_boot(fast, newest)
+    expect.gpu_bound(fast, device="2330")
+    expect.provisioned(full)
+    expect.kernel_running(full, other)
+    assert full.outcome is not None
+    assert (full.outcome.action, full.outcome.reason) == ("install", "kernel")
+    assert "AKS_GPU_PREBAKE event=decision action=install reason=kernel" in said
+    expect.module_built_for(full, other, version=_version(baked))
+    expect.gpu_bound(full, device="2330")
+    assert "saved_entry=" in node.guest.output_of("grub-editenv", "list")
+
+
+def test_kernels_are_taken_out_oldest_first(
+    kernels: Sequence[CloudImageKernel], cloud_like: Image
+) -> None:
+    versions = [kernel.version for kernel in kernels]
+
+    assert versions == [kernel.version for kernel in cloud_like.kernels]
+
+
+def test_kernel_taken_out_boots_as_the_boot_loader_boots_it(
+    clone: CloneState,
+    boot_cloud_image: BootCloudImage,
+    booted: SavedState,
+    fetched: CloudImage,
+    kernels: Sequence[CloudImageKernel],
+) -> None:
+    """The same version, the same command line, word for word; and ifupdown where that is asked for."""
+    by_loader = clone(booted)
+    ask_for_ifupdown = "cc:{system_info:{network:{renderers:[eni]}}}"
+
+    boot = CloudImageBoot(kernel=kernels[-1], append=(ask_for_ifupdown,))
+    direct = boot_cloud_image(fetched, boot, name="direct")
+    result = direct.guest.wait_for_cloud_init_result(direct.deadline(_CLOUD_INIT_KVM_S))
+
+    assert sorted(menu_of(by_loader.guest)) == sorted(kernel.version for kernel in kernels)
+    for question in (("uname", "-r"), ("uname", "-v")):
+        assert direct.guest.output_of(*question) == by_loader.guest.output_of(*question)
+    command_line = by_loader.guest.output_of("cat", "/proc/cmdline")
+    assert direct.guest.output_of("cat", "/proc/cmdline") == f"{command_line} {ask_for_ifupdown}"
+    assert result.errors == ()
+    assert "iface eth0 inet dhcp" in direct.guest.output_of(
+        "cat", "/etc/network/interfaces.d/50-cloud-init"
+    )
+    assert not direct.guest.run("test", "-e", "/etc/netplan/50-cloud-init.yaml").ok
+    assert "10.0.2.15" in direct.guest.output_of("ip", "-4", "address", "show", "dev", "eth0")

@@ -1,0 +1,63 @@
+"""What a machine without a network needs to run specs: pytest and this project, as one archive."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import re
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import harness
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What the collector of specs imports; the rest of the project's requirements stays at home.
+_NEEDED = (
+    "allure-pytest", "filelock", "pytest", "pytest-xdist", "typing-extensions",
+)  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def pack_pytest() -> bytes:
+    """Return a tar archive of a folder for PYTHONPATH, of pure Python alone."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name in sorted(_closure()):
+            for file in importlib.metadata.files(name) or ():
+                if file.suffix == ".py" or file.name == "METADATA":
+                    archive.add(str(file.locate()), arcname=str(file))
+        package = Path(str(harness.__file__)).parent
+        for source in sorted([*package.rglob("*.py"), *package.rglob("*.sh")]):
+            archive.add(source, arcname=str(source.relative_to(package.parent)))
+    return packed.getvalue()
+
+
+def _closure() -> set[str]:
+    """Return the distributions that are needed, and those that they need in turn."""
+    found: set[str] = set()
+    wanted = list(_NEEDED)
+    while wanted:
+        name = wanted.pop()
+        if name not in found:
+            found.add(name)
+            wanted.extend(_requirements(name))
+    return found
+
+
+def _requirements(name: str) -> Iterator[str]:
+    for line in importlib.metadata.requires(name) or ():
+        required = _NAME.match(line)
+        if required and "extra ==" not in line and _is_here(required[0]):
+            yield required[0].lower()
+
+
+def _is_here(name: str) -> bool:
+    """Tell whether a distribution is installed: those for other systems are not."""
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,671 @@
+"""Cloud images: fetched once, judged by signature and digest, repeatable by a lock file."""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import hashlib
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from harness.artifact_cache import ProgressEvent, Stage
+from harness.errors import BadInputError
+from harness.image import CloudImage, ImageFetchError
+from harness.image.cloud.lock_file import Lock, write_lock
+from harness.image.cloud.source import Algorithm, LocalImage
+from harness.image.cloud.store import CloudImageStore, FetchOptions, open_local
+from harness.provisioning.command import CommandResult, LocalRunner, spawn
+from harness.provisioning.wait import Deadline, Observation, wait_for
+from suites.fakes.clock import FakeClock
+from suites.unit.image.cloud_image_folder import (
+    DIGEST,
+    ENTRY,
+    FILE,
+    IMAGE,
+    LIST,
+    OTHER_IMAGE,
+    PUBLISHER,
+    STRANGER,
+    a_cloud_image_recipe,
+    a_qcow2,
+    names_below,
+    published_files,
+    write_cloud_image_recipe,
+)
+from suites.unit.image.imageserver import Handler, ImageServer, cut_at, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from harness.artifact_cache.removal import Removal
+    from harness.provisioning.command import Runner
+
+UNSIGNED = ENTRY.partition("signature:")[0]
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this host's proxy play no part."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[ImageServer]:
+    with serving(published_files()) as images:
+        yield images
+
+
+class Fetching:
+    """A store and a catalogue in a temporary folder, and what the store said."""
+
+    def __init__(
+        self,
+        top: Path,
+        folder: str,
+        *,
+        more: str = "",
+        entry: str = ENTRY,
+        runner: Runner | None = None,
+    ) -> None:
+        self.folder = top / "cloud-images"
+        self.catalogue = top / "catalogue"
+        self.lock = self.catalogue / "tiny.lock"
+        self.recipe = a_cloud_image_recipe(self.catalogue, folder=folder, more=more, entry=entry)
+        self.events: list[ProgressEvent] = []
+        self.store = CloudImageStore(self.folder, runner=runner)
+
+    def run(
+        self, *, is_offline: bool = False, is_renewal: bool = False, mirrors: Sequence[str] = ()
+    ) -> CloudImage:
+        return self.store.ensure(
+            self.recipe,
+            deadline=Deadline.after(3600, FakeClock()),
+            options=FetchOptions(is_offline=is_offline, is_renewal=is_renewal, mirrors=mirrors),
+            listener=self.events.append,
+        )
+
+    def fail(self, *, is_offline: bool = False, mirrors: Sequence[str] = ()) -> str:
+        with pytest.raises(ImageFetchError) as failure:
+            self.run(is_offline=is_offline, mirrors=mirrors)
+        assert list(self.folder.glob("tiny-*")) == []
+        return str(failure.value)
+
+    def refused(self) -> Mapping[str, bytes]:
+        return names_below(self.folder / ".refused")
+
+
+@pytest.fixture
+def fetching(tmp_path: Path, server: ImageServer) -> Fetching:
+    return Fetching(tmp_path, server.folder)
+
+
+def test_image_is_fetched_verified_and_locked(fetching: Fetching, server: ImageServer) -> None:
+    image = fetching.run()
+
+    assert image.disk.read_bytes() == IMAGE
+    assert image.digest == f"sha256:{DIGEST}"
+    assert image.virtual_bytes == 3 << 20
+    assert fetching.lock.read_text().splitlines()[:-1] == [
+        "# The 'tiny' that was fetched. Renew: harness image fetch --image tiny --update",
+        "schema: 1",
+        'file: "tiny.qcow2"',
+        f'digest: "sha256:{DIGEST}"',
+        f'signed_by: "{PUBLISHER}"',
+    ]
+    manifest = json.loads((image.disk.parent / "manifest.json").read_text())
+    assert manifest["url"] == server.url(FILE)
+    assert manifest["signed_by"] == PUBLISHER
+
+
+def test_cached_image_needs_no_network(fetching: Fetching, server: ImageServer) -> None:
+    fetching.run()
+    requests = list(server.requests)
+
+    assert fetching.run(is_offline=True) == fetching.run()
+
+    assert server.requests == requests
+
+
+def test_nothing_but_the_image_remains(fetching: Fetching, server: ImageServer) -> None:
+    server.fail_with(FILE, cut_at(600))
+
+    fetching.run()
+
+    assert server.asked(FILE) == ["whole", "bytes=600-"]
+    assert not any((fetching.folder / ".partial").iterdir())
+    assert not any((fetching.folder / ".work").iterdir())
+
+
+def test_truncated_list_is_refused(fetching: Fetching, server: ImageServer) -> None:
+    """A list that is signed as it stands may still be half of what its publisher meant."""
+    entry = UNSIGNED + f"digest: sha256:{DIGEST}\n"
+    fetching.recipe = a_cloud_image_recipe(fetching.catalogue, folder=server.folder, entry=entry)
+    server.put("SHA256SUMS", LIST.encode()[:100])
+
+    assert fetching.fail() == (
+        f"The list '{server.url('SHA256SUMS')}' is truncated: line 2, "
+        "'e3b0c44298fc1c149afbf4c', is not a sha256 digest and a file name. No image was "
+        "downloaded; try again, or name another location with --mirror."
+    )
+    assert server.asked(FILE) == []
+
+
+def test_list_without_the_image_is_refused(fetching: Fetching, server: ImageServer) -> None:
+    entry = UNSIGNED + f"digest: sha256:{DIGEST}\n"
+    fetching.recipe = a_cloud_image_recipe(fetching.catalogue, folder=server.folder, entry=entry)
+    server.put("SHA256SUMS", LIST.encode().splitlines(keepends=True)[1])
+
+    assert fetching.fail() == (
+        f"The list '{server.url('SHA256SUMS')}' has no digest of 'tiny.qcow2'; it has "
+        "'empty.qcow2'. No image was downloaded; check 'file' in the image's recipe, and whether "
+        "the list is complete."
+    )
+
+
+def test_list_changed_after_signing_is_refused(fetching: Fetching, server: ImageServer) -> None:
+    other = hashlib.sha256(OTHER_IMAGE).hexdigest()
+    server.put("SHA256SUMS", LIST.replace(DIGEST, other).encode())
+
+    assert fetching.fail() == (
+        f"The signature of the list '{server.url('SHA256SUMS')}' is not by the key {PUBLISHER}: "
+        "the signature is not one of this list. No image was downloaded; do not use this "
+        "location, and name another one with --mirror."
+    )
+    assert server.asked(FILE) == []
+
+
+def test_list_signed_by_a_stranger_is_refused(fetching: Fetching, server: ImageServer) -> None:
+    server.put("SHA256SUMS.gpg", published_files(signer="stranger")["SHA256SUMS.gpg"])
+
+    assert (
+        f"is not by the key {PUBLISHER}: the signature was made by another key. No image"
+        in fetching.fail()
+    )
+
+
+def test_key_whose_fingerprint_is_another_is_refused(tmp_path: Path, server: ImageServer) -> None:
+    """The file of the key may be exchanged; the fingerprint in the entry says which it must be."""
+    fetching = Fetching(tmp_path, server.folder, entry=ENTRY.replace(PUBLISHER, STRANGER))
+
+    assert f"is not by the key {STRANGER}: it is by the key {PUBLISHER}." in fetching.fail()
+
+
+def test_file_without_a_signature_is_refused(fetching: Fetching, server: ImageServer) -> None:
+    server.put("SHA256SUMS.gpg", b"<html>Please log in to the network</html>")
+
+    assert "the signature file has no signature." in fetching.fail()
+
+
+def test_image_with_a_wrong_digest_is_moved_aside(fetching: Fetching, server: ImageServer) -> None:
+    server.put(FILE, OTHER_IMAGE)
+    found = hashlib.sha256(OTHER_IMAGE).hexdigest()
+
+    failure = fetching.fail()
+
+    refused_file = fetching.folder / ".refused" / f"{DIGEST[:16]}-{found[:8]}.qcow2"
+    assert failure == (
+        f"The image at '{server.url(FILE)}' has the digest sha256:{found}, but its list "
+        f"has sha256:{DIGEST}. It was moved to '{refused_file}', and is never booted.\n"
+        "No location has the right image 'tiny'; report that to its publisher, or name another "
+        "location with --mirror."
+    )
+    assert fetching.refused() == {refused_file.name: OTHER_IMAGE}
+    assert not fetching.lock.exists()
+
+
+def test_next_mirror_is_used_after_one_with_a_wrong_image(
+    tmp_path: Path, server: ImageServer
+) -> None:
+    server.put(FILE, OTHER_IMAGE)
+    with serving(published_files()) as mirror:
+        fetching = Fetching(tmp_path, server.folder, more=f"mirrors: ['{mirror.folder}']\n")
+
+        image = fetching.run()
+
+        assert mirror.requests == [f"/images/{FILE}"]
+    assert image.disk.read_bytes() == IMAGE
+    assert len(fetching.refused()) == 1
+
+
+def test_preferred_mirror_is_used_first(fetching: Fetching, server: ImageServer) -> None:
+    with serving(published_files()) as mirror:
+        fetching.run(mirrors=[mirror.folder.removesuffix("/")])
+
+        assert mirror.asked(FILE) == ["whole"]
+    assert server.requests == []
+
+
+def test_partial_file_of_another_image_is_downloaded_again(
+    fetching: Fetching, server: ImageServer
+) -> None:
+    partial = fetching.folder / ".partial"
+    partial.mkdir(parents=True)
+    (partial / f"{DIGEST[:16]}.part").write_bytes(OTHER_IMAGE[:900])
+
+    image = fetching.run()
+
+    assert image.disk.read_bytes() == IMAGE
+    assert server.asked(FILE) == ["bytes=900-", "whole"]
+    assert fetching.refused() == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\0" * 1000, "is not a qcow2 image; convert it with `qemu-img convert -O qcow2`"),
+        (a_qcow2(backing_at=104), "has a backing file, so it is only a part of an image"),
+        (a_qcow2(features=4), "has an external data file, so it is only a part of an image"),
+    ],
+    ids=["raw", "backing-file", "data-file"],
+)
+def test_image_that_refers_to_other_files_is_refused(
+    tmp_path: Path, server: ImageServer, content: bytes, problem: str
+) -> None:
+    digest = hashlib.sha256(content).hexdigest()
+    server.put("SHA256SUMS", f"{digest}  {FILE}\n".encode())
+    server.put(FILE, content)
+    fetching = Fetching(tmp_path, server.folder, entry=UNSIGNED + f"digest: sha256:{digest}\n")
+
+    assert f"' {problem}. It was moved to" in fetching.fail()
+
+    assert list(fetching.refused().values()) == [content]
+
+
+def test_offline_says_which_digest_is_missing(tmp_path: Path, server: ImageServer) -> None:
+    fetching = Fetching(tmp_path, server.folder, more=f"digest: sha256:{DIGEST}\n")
+
+    assert fetching.fail(is_offline=True) == (
+        f"The image 'tiny' with the digest sha256:{DIGEST} is not in the cache, and can't be "
+        "fetched offline. Run `harness image fetch --image tiny` without --offline, or copy the "
+        "image here from another host and add --mirror file:///…."
+    )
+    assert server.requests == []
+
+
+def test_offline_without_a_lock_says_that_nothing_names_the_image(fetching: Fetching) -> None:
+    assert fetching.fail(is_offline=True) == (
+        "The image 'tiny' is not in the cache, and offline its version is unknown: there is neither "
+        f"a 'digest' in '{fetching.catalogue / 'tiny.yaml'}' nor a lock file '{fetching.lock}'. "
+        "Fetch it once on a host with a network."
+    )
+
+
+def test_image_from_a_file_url_needs_no_network(tmp_path: Path, server: ImageServer) -> None:
+    stick = tmp_path / "stick"
+    stick.mkdir()
+    for name, content in published_files().items():
+        (stick / name).write_bytes(content)
+    fetching = Fetching(tmp_path, server.folder)
+
+    image = fetching.run(mirrors=[stick.as_uri()])
+
+    assert image.disk.read_bytes() == IMAGE
+    assert server.requests == []
+
+
+def _lock_to(fetching: Fetching, digest: str) -> None:
+    write_lock(
+        fetching.recipe,
+        Lock(file=FILE, digest=f"sha256:{digest}", signed_by=None, fetched="2026-08-21"),
+    )
+
+
+def test_replaced_image_is_reported_before_the_download(
+    fetching: Fetching, server: ImageServer
+) -> None:
+    _lock_to(fetching, "1" * 64)
+
+    assert fetching.fail() == (
+        f"'{server.url(FILE)}' is now sha256:{DIGEST[:16]}…, but sha256:1111111111111111… is "
+        "wanted; the publisher has replaced the image.\nName a location that still has it with --mirror, or renew "
+        f"'{fetching.lock}' with --update."
+    )
+    assert server.asked(FILE) == []
+
+
+def test_replaced_pinned_image_is_reported(tmp_path: Path, server: ImageServer) -> None:
+    fetching = Fetching(tmp_path, server.folder, more=f"digest: sha256:{'1' * 64}\n")
+
+    assert fetching.fail().endswith(
+        f"with --mirror, or change 'digest' in '{fetching.catalogue / 'tiny.yaml'}'."
+    )
+
+
+def test_error_names_every_location_without_the_image(tmp_path: Path, server: ImageServer) -> None:
+    server.put(FILE, OTHER_IMAGE)
+    with serving({}) as mirror:
+        fetching = Fetching(tmp_path, server.folder, more=f"mirrors: ['{mirror.folder}']\n")
+
+        failure = fetching.fail()
+
+        assert f"The image at '{server.url(FILE)}' has the digest" in failure
+        assert f"'{mirror.url(FILE)}' answered 404 Not Found." in failure
+
+
+def test_renewal_takes_the_latest_and_locks_it(fetching: Fetching) -> None:
+    _lock_to(fetching, "1" * 64)
+
+    fetching.run(is_renewal=True)
+
+    assert f'digest: "sha256:{DIGEST}"' in fetching.lock.read_text()
+    assert [path.name for path in fetching.catalogue.glob("*.lock")] == ["tiny.lock"]
+
+
+def test_pinned_image_writes_no_lock(tmp_path: Path, server: ImageServer) -> None:
+    fetching = Fetching(tmp_path, server.folder, more=f"digest: sha256:{DIGEST}\n")
+
+    fetching.run()
+
+    assert not fetching.lock.exists()
+
+
+def test_lock_of_another_file_is_refused(fetching: Fetching) -> None:
+    _lock_to(fetching, DIGEST)
+    fetching.lock.write_text(fetching.lock.read_text().replace(FILE, "other.qcow2"))
+
+    with pytest.raises(BadInputError) as refusal:
+        fetching.run()
+
+    assert str(refusal.value) == (
+        f"{fetching.lock}: key 'file': This lock is for 'other.qcow2', but the image 'tiny' is "
+        "'tiny.qcow2'; renew it with `harness image fetch --update`."
+    )
+
+
+def test_lock_file_of_another_process_is_kept(fetching: Fetching) -> None:
+    _lock_to(fetching, DIGEST)
+
+    _lock_to(fetching, DIGEST)
+    with pytest.raises(Exception, match="has just locked the image 'tiny' to sha256:315e929c"):
+        _lock_to(fetching, "1" * 64)
+
+
+def test_digest_of_another_algorithm_than_the_lists_is_refused(
+    tmp_path: Path, server: ImageServer
+) -> None:
+    fetching = Fetching(tmp_path, server.folder, more=f"digest: sha512:{'1' * 128}\n")
+
+    with pytest.raises(BadInputError, match="pinned by sha512, but its list has sha256"):
+        fetching.run()
+
+
+def test_damaged_image_is_fetched_again(fetching: Fetching, server: ImageServer) -> None:
+    os.truncate(fetching.run().disk, 5)
+    fetching.store.close()
+
+    image = fetching.run()
+
+    assert image.disk.read_bytes() == IMAGE
+    assert server.asked(FILE) == ["whole", "whole"]
+    (sentence,) = [each.message for each in fetching.events if each.stage is Stage.REFUSED]
+    assert sentence.endswith("has 5 bytes, but 1000 were published. It is made again.")
+
+
+def test_damaged_image_is_reported_offline(fetching: Fetching) -> None:
+    os.truncate(fetching.run().disk, 5)
+
+    with pytest.raises(ImageFetchError, match=r"can't be fetched offline.*has 5 bytes"):
+        fetching.run(is_offline=True)
+
+
+class _WithoutGpgv:
+    """Answers as a host on which no command is found."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        assert argv[0] == "gpgv"
+        del timeout_s, stdin, env
+        return CommandResult(argv=tuple(argv), exit_code=127, stdout="", stderr="not found")
+
+
+def test_missing_gpgv_is_reported_with_its_package(tmp_path: Path, server: ImageServer) -> None:
+    fetching = Fetching(tmp_path, server.folder, runner=_WithoutGpgv())
+
+    with pytest.raises(Exception, match="'apt-get install --no-install-recommends gpgv'"):
+        fetching.run()
+
+
+def test_two_processes_share_one_download(tmp_path: Path, server: ImageServer) -> None:
+    """The image is held back until both have read the list, so that they surely meet."""
+    write_cloud_image_recipe(tmp_path / "catalogue", folder=server.folder)
+    lists = threading.Barrier(2)
+
+    def meet(handler: Handler) -> None:
+        lists.wait(30)
+        handler.serve(LIST.encode())
+
+    server.fail_with("SHA256SUMS", meet, meet)
+    results: list[CommandResult] = []
+
+    def fetch() -> None:
+        results.append(
+            LocalRunner().run(
+                [
+                    *(sys.executable, "-m", "harness.cli", "image", "fetch", "--json"),
+                    *("--image=tiny", f"--images-dir={tmp_path / 'catalogue'}"),
+                ],
+                timeout_s=60,
+                env={"XDG_CACHE_HOME": str(tmp_path / "cache")},
+            )
+        )
+
+    threads = [threading.Thread(target=fetch) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    for result in results:
+        assert result.ok, result.render()
+        assert json.loads(result.stdout)["digest"] == f"sha256:{DIGEST}"
+    assert server.asked("SHA256SUMS") == ["whole", "whole"]
+    assert server.asked(FILE) == ["whole"]
+
+
+def test_killed_process_leaves_its_partial_file_and_no_lock(
+    tmp_path: Path, fetching: Fetching, server: ImageServer
+) -> None:
+    is_half_sent, is_over = threading.Event(), threading.Event()
+
+    def stall(handler: Handler) -> None:
+        handler.serve(IMAGE, cut_at=600)
+        handler.wfile.flush()
+        is_half_sent.set()
+        is_over.wait(30)
+
+    server.fail_with(FILE, stall)
+    killed = spawn(
+        [
+            *(sys.executable, "-m", "harness.cli", "image", "fetch"),
+            *("--image=tiny", f"--images-dir={fetching.catalogue}"),
+        ],
+        env={"XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )
+    store = CloudImageStore(tmp_path / "cache/gpu-node-harness/stock")
+    part = store.cache.store.hidden_folder("partial") / f"{DIGEST[:16]}.part"
+    try:
+        assert is_half_sent.wait(30)
+        wait_for("what was sent", lambda: _size_of(part, 600), Deadline.after(30))
+    finally:
+        killed.kill()
+        killed.wait()
+        is_over.set()
+
+    image = store.ensure(fetching.recipe, deadline=Deadline.after(60))
+
+    assert image.disk.read_bytes() == IMAGE
+    assert server.asked(FILE) == ["whole", "bytes=600-"]
+
+
+def _size_of(path: Path, wanted: int) -> Observation[bool]:
+    size = path.stat().st_size if path.exists() else 0
+    return Observation(True if size == wanted else None, f"{size} bytes")
+
+
+def test_local_file_is_used_in_place(tmp_path: Path) -> None:
+    (tmp_path / "My Bake.qcow2").write_bytes(IMAGE)
+
+    image = open_local(LocalImage(path=tmp_path / "My Bake.qcow2"), Algorithm.SHA256)
+
+    assert image == CloudImage(
+        name="my-bake",
+        digest=f"sha256:{DIGEST}",
+        disk=tmp_path / "My Bake.qcow2",
+        virtual_bytes=3 << 20,
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "The file is empty."),
+        (b"raw", "The file is not a qcow2 image; convert it with `qemu-img convert -O qcow2`."),
+        (
+            b"QFI\xfb",
+            "The file is not a qcow2 image; convert it with `qemu-img convert -O qcow2`.",
+        ),
+        (a_qcow2(version=4), "The file is a qcow2 of version 4, not 2 or 3."),
+        (
+            a_qcow2(backing_at=104),
+            "The file has a backing file, so it is only a part of an image.",
+        ),
+        (
+            a_qcow2(features=4),
+            "The file has an external data file, so it is only a part of an image.",
+        ),
+        (a_qcow2(method=2), "The file is encrypted; decrypt it with `qemu-img convert`."),
+        (a_qcow2(virtual_bytes=0), "The file contains a disk of 0 bytes."),
+        (a_qcow2(tables=126), "The file ends after 1000 bytes, so it is truncated."),
+    ],
+    ids=[
+        *("empty", "raw", "magic", "version", "backing-file", "data-file"),
+        *("encrypted", "no-disk", "cut-short"),
+    ],
+)
+def test_local_file_that_cannot_be_booted_is_refused(
+    tmp_path: Path, content: bytes, problem: str
+) -> None:
+    path = tmp_path / "my.qcow2"
+    path.write_bytes(content)
+
+    with pytest.raises(BadInputError) as refusal:
+        open_local(LocalImage(path=path), Algorithm.SHA256)
+
+    assert str(refusal.value) == f"{path}: {problem}"
+
+
+def _absent(path: Path) -> None:
+    assert not path.exists()
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def _below_a_file(path: Path) -> None:
+    path.parent.rmdir()
+    path.parent.write_text("")
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (_absent, "This file does not exist."),
+        (_below_a_file, "This file does not exist."),
+        (_loop, "This file does not exist."),
+        (Path.mkdir, "This is a folder; give the path of the image file in it."),
+        (os.mkfifo, "This is not a regular file but a device, pipe or socket."),
+    ],
+    ids=["absent", "below-a-file", "loop", "folder", "pipe"],
+)
+def test_path_without_a_regular_file_is_refused(
+    tmp_path: Path, make: Callable[[Path], None], problem: str
+) -> None:
+    path = tmp_path / "folder" / "my.qcow2"
+    path.parent.mkdir()
+    make(path)
+
+    with pytest.raises(BadInputError) as refusal:
+        open_local(LocalImage(path=path), Algorithm.SHA256)
+
+    assert str(refusal.value) == f"{path}: {problem}"
+
+
+@pytest.mark.parametrize("refused", ["open", "stat"])
+def test_unreadable_local_file_is_refused_with_the_systems_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Root may read everything, so the system's refusal is played."""
+    path = tmp_path / "my.qcow2"
+    path.write_bytes(IMAGE)
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, refused, refuse)
+
+    with pytest.raises(BadInputError) as refusal:
+        open_local(LocalImage(path=path), Algorithm.SHA256)
+
+    assert str(refusal.value) == f"{path}: The file cannot be read (Permission denied)."
+
+
+@pytest.mark.parametrize("name", ["my image", "my\nimage", "-my $(image)", "My.Image"])
+def test_local_file_may_have_any_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.qcow2"
+    path.write_bytes(IMAGE)
+
+    image = open_local(LocalImage(path=path), Algorithm.SHA256)
+
+    assert (image.name, image.disk) == ("my-image", path)
+
+
+def test_leftovers_of_downloads_are_removed(fetching: Fetching, server: ImageServer) -> None:
+    server.put(FILE, OTHER_IMAGE)
+    fetching.fail()
+    (fetching.folder / ".partial/old.part").write_bytes(b"half")
+    later = dt.datetime.now(tz=dt.timezone.utc) + dt.timedelta(days=31)
+    kept = fetching.store.cache.collect_unused(dt.timedelta(days=60), at=later)
+
+    removals = fetching.store.cache.collect_unused(dt.timedelta(days=30), at=later)
+
+    assert kept == []
+    assert [removal.reason for removal in removals] == [
+        "it is partial, and 30 days old.",
+        "it is refused, and 30 days old.",
+    ]
+    assert fetching.refused() == {}
+
+
+def test_partial_file_of_a_running_download_is_kept(
+    fetching: Fetching, server: ImageServer
+) -> None:
+    removals: list[Removal] = []
+
+    def collect_meanwhile(handler: Handler) -> None:
+        at = dt.datetime.now(tz=dt.timezone.utc) + dt.timedelta(days=1)
+        removals.extend(
+            CloudImageStore(fetching.folder).cache.collect_unused(dt.timedelta(), at=at)
+        )
+        handler.serve(IMAGE)
+
+    server.fail_with(FILE, cut_at(600), collect_meanwhile)
+
+    image = fetching.run()
+
+    assert removals == []
+    assert image.disk.read_bytes() == IMAGE

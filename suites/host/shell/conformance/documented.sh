@@ -1,0 +1,120 @@
+# Words and variables that the documentation of the language names, and specs rely on.
+
+greeting() { echo "hello $1"; }
+answer() { echo 42; }
+counts() { echo "$#:$1:$2:$3"; }
+
+Describe 'constants'
+  It 'succeeded: line feed and tab'
+    The value "a${SHELLSPEC_LF}b" should equal "a
+b"
+    The value "$SHELLSPEC_TAB" should equal '	'
+    The value "$SHELLSPEC_HT" should equal '	'
+    The length of value "$SHELLSPEC_CR$SHELLSPEC_ESC$SHELLSPEC_VT" should equal 3
+    The value "$SHELLSPEC_IFS" should equal " $SHELLSPEC_TAB$SHELLSPEC_LF"
+  End
+  It 'succeeded: in text that is expanded'
+    Data:expand
+      #|a${SHELLSPEC_TAB}b
+    End
+    When call cat
+    The output should equal "a${SHELLSPEC_TAB}b"
+  End
+End
+
+Describe 'variables of the run'
+  Describe 'nested'
+    It 'succeeded: ids of the group and of the example'
+      The variable SHELLSPEC_GROUP_ID should equal 2-1
+      The variable SHELLSPEC_EXAMPLE_ID should equal 2-1-1
+      The variable SHELLSPEC_EXAMPLE_NO should equal 3
+    End
+  End
+  Todo 'PENDING: is numbered too'
+  Describe 'rows'
+    Parameters
+      a 5
+      b 6
+    End
+    It "succeeded: of row $1"
+      The variable SHELLSPEC_EXAMPLE_ID should equal 2-3-1
+      The variable SHELLSPEC_EXAMPLE_NO should equal "$2"
+    End
+  End
+  It 'succeeded: of the run and of the file'
+    The variable SHELLSPEC_UNIXTIME should be valid number
+    The variable SHELLSPEC_SPEC_NO should be present
+    The variable SHELLSPEC_GROUP_ID should equal 2
+  End
+End
+
+Describe 'results without an evaluation'
+  It 'succeeded: of a function'
+    The result of function answer should equal 42
+    The result of "answer()" should equal 42
+    The result of function counts should equal '3:::'
+  End
+  It 'FAILED: that differs'
+    The result of function answer should equal 41
+  End
+  It 'succeeded: of a function that fails'
+    The result of function false should be undefined
+  End
+End
+
+Describe 'paths'
+  It 'succeeded: exist'
+    The path /usr should exist
+    The file /no/such/file should not exist
+  End
+  It 'FAILED: exist, of one that is missing'
+    The path /no/such/file should exist
+  End
+End
+
+Describe 'examples without evaluation and expectation'
+  It 'PENDING: statements alone'
+    value=1
+    : "$value"
+  End
+  It 'WARNED: an evaluation alone'
+    When call true
+  End
+  It 'FAILED: statements that abort'
+    false
+  End
+  Todo 'PENDING: Todo in a group'
+  It 'SKIPPED: Skip alone'
+    Skip 'not now'
+  End
+End
+
+Describe 'output of a process that outlives its evaluation' bash
+  logs() { exec > >(sleep 0.2; tee "$SHELLSPEC_WORKDIR/log"); echo logged; }
+  It 'succeeded: run'
+    When run logs
+    The output should equal logged
+    The contents of file "$SHELLSPEC_WORKDIR/log" should equal logged
+  End
+  It 'succeeded: call'
+    When call logs
+    The output should equal logged
+  End
+End
+
+Describe 'output of a job that outlives its evaluation'
+  later() { { sleep 0.2; echo later; } & }
+  It 'succeeded: run'
+    When run later
+    The output should equal later
+  End
+  It 'succeeded: call'
+    When call later
+    The output should equal later
+  End
+End
+
+Todo 'PENDING: Todo at the top level' tag:value
+xDescribe 'a skipped group'
+  Todo 'SKIPPED: Todo in a skipped group'
+End

@@ -1,0 +1,18 @@
+"""A node for the tests of the sample, made of stateful fakes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.host.shell.provisioning_sample.node import Node
+
+if TYPE_CHECKING:
+    from harness.shell.testing import Shell
+
+
+@pytest.fixture
+def node(shell: Shell) -> Node:
+    """Give a test a node without a driver; it may change the node before the first call."""
+    return Node(shell)

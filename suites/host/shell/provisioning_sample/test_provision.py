@@ -1,0 +1,333 @@
+"""A provisioning script, tested with stateful fakes of what it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.shell import fakes
+from suites.host.shell.provisioning_sample.node import IMAGE, KERNEL, RECORD, VERSION
+
+if TYPE_CHECKING:
+    from suites.host.shell.provisioning_sample.node import Node
+
+STACK = ("nvidia", "nvidia_modeset", "nvidia_uvm", "nvidia_drm")
+
+
+# Tags
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_set"),
+    [
+        ("SkipGpuDriverInstall", "true", True),
+        ("skipgpudriverinstall", "True", True),
+        ("SkipGpuDriverInstall", "untrue", False),
+        ("xSkipGpuDriverInstallY", "true", False),
+        ("SkipGpuDriverInstall", "false", False),
+    ],
+)
+def test_tag_counts_by_its_whole_name_and_value(
+    node: Node, name: str, value: str, *, is_set: bool
+) -> None:
+    tags = [{"name": "other", "value": "true"}, {"name": name, "value": value}]
+    node.metadata.document = {"compute": {"tagsList": tags}}
+    node.call("fetch_tags").check()
+
+    assert (node.call("has_tag", "SkipGpuDriverInstall").status == 0) == is_set
+
+
+def test_tags_are_asked_for_again_while_the_service_starts(node: Node) -> None:
+    node.metadata.refusals = 3
+
+    result = node.call("fetch_tags").check()
+
+    assert [sleep.seconds for sleep in result.sleeps] == [2, 2, 2]
+
+
+def test_tags_that_never_come_end_with_their_own_code(node: Node) -> None:
+    node.metadata.is_up = False
+
+    assert node.call("fetch_tags").status == 224
+
+
+# The decision
+
+
+def decision(node: Node) -> str:
+    return node.call("decide").check().stdout.strip()
+
+
+def test_node_without_a_record_installs(node: Node) -> None:
+    assert decision(node) == "install no_record"
+
+
+def test_record_without_a_version_is_corrupt(node: Node) -> None:
+    node.write_record(kernel=KERNEL, driver_kind="cuda")
+
+    assert decision(node) == "teardown,install corrupt"
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "kernel", "expected"),
+    [
+        ("cuda", VERSION, KERNEL, "install-skip-build ok"),
+        ("cuda-lts", VERSION, KERNEL, "install-skip-build ok"),
+        ("grid-v20", VERSION, KERNEL, "teardown,install kind"),
+        ("cuda", "580.159.04", KERNEL, "teardown,install version"),
+        ("cuda", VERSION, "6.1.0-55-cloud-amd64", "install kernel"),
+    ],
+)
+def test_baked_driver_is_used_where_all_of_it_fits(
+    node: Node, kind: str, version: str, kernel: str, expected: str
+) -> None:
+    node.bake(kind=kind, version=version, kernel=kernel)
+
+    assert decision(node) == expected
+
+
+def test_module_that_is_added_but_not_installed_is_built_again(node: Node) -> None:
+    node.bake()
+    node.shell.evaluate(f"dkms uninstall nvidia/{VERSION} -k {KERNEL}").check()
+
+    assert node.dkms.state("nvidia", VERSION) == "built"
+    assert decision(node) == "install dkms"
+
+
+def test_module_whose_file_is_gone_is_built_again(node: Node) -> None:
+    node.bake()
+    node.shell.evaluate(f"rm /lib/modules/{KERNEL}/updates/dkms/nvidia.ko").check()
+
+    assert decision(node) == "install module"
+
+
+# The image
+
+
+def test_image_that_is_there_is_not_pulled(node: Node) -> None:
+    node.containerd = fakes.Containerd([IMAGE]).install(node.shell)
+
+    node.call("pull_image").check()
+
+    assert node.containerd.images() == (IMAGE,)
+
+
+def test_image_is_pulled_where_only_a_similar_one_is_there(node: Node) -> None:
+    similar = IMAGE.replace("580.126", "580x126")
+    node.containerd = fakes.Containerd([similar], registry=[IMAGE]).install(node.shell)
+
+    node.call("pull_image").check()
+
+    assert node.containerd.images() == (IMAGE, similar)
+
+
+def test_image_of_another_registry_gets_the_name_that_is_run(node: Node) -> None:
+    elsewhere = IMAGE.replace("mcr.microsoft.com", "registry.example")
+    node.containerd.registry = {elsewhere}
+
+    node.call("pull_image", REGISTRY="registry.example/").check()
+
+    assert node.containerd.images() == (IMAGE, elsewhere)
+    node.call("remove_image", REGISTRY="registry.example/")
+    assert node.containerd.images() == ()
+
+
+def test_pull_is_tried_three_times(node: Node) -> None:
+    node.containerd.pull_failures = 2
+    assert [s.seconds for s in node.call("pull_image").check().sleeps] == [5, 5]
+
+    node.call("remove_image")
+    node.containerd.pull_failures = 3
+    assert node.call("pull_image").status == 84
+
+
+# Installing
+
+
+def test_missing_packages_are_installed_and_held(node: Node) -> None:
+    node.call("install_packages").check()
+
+    assert node.packages.version("gcc") == "4:12.2.0-3"
+    assert node.packages.is_installed("cpp")
+    assert node.packages.is_held("gcc")
+    assert not node.packages.is_held("make"), "It was there before."
+
+
+def test_packages_wait_for_another_process(node: Node) -> None:
+    node.packages.lock(attempts=4)
+
+    result = node.call("install_packages").check()
+
+    assert [sleep.seconds for sleep in result.sleeps] == [2, 2, 2, 2]
+    assert node.packages.is_installed("libc6-dev")
+
+
+def test_packages_that_can_not_be_installed_end_with_their_own_code(node: Node) -> None:
+    node.packages.lock()
+
+    assert node.call("install_packages").status == 9
+    assert not node.packages.is_installed("gcc")
+
+
+def test_installer_is_privileged_and_sees_the_node(node: Node) -> None:
+    node.call("pull_image").check()
+
+    node.call("run_image", "install").check()
+
+    (run,) = node.containerd.runs
+    assert run.is_privileged
+    assert run.has_host_network
+    assert run.namespaces == ("pid:/proc/1/ns/pid",)
+    assert [mount.split(",")[2] for mount in run.mounts] == ["dst=/mnt/gpu", "dst=/mnt/actions"]
+    assert run.arguments == ("/entrypoint.sh", "install")
+
+
+def test_baked_driver_that_does_not_start_is_installed_again(node: Node) -> None:
+    node.bake()
+    node.is_baked_driver_usable = False
+
+    node.call("main").check()
+
+    actions = [run.arguments[-1] for run in node.containerd.runs]
+    assert actions == ["install-skip-build", "install"]
+
+
+def test_installation_is_tried_five_times(node: Node) -> None:
+    node.installer_failures = fakes.ALWAYS
+
+    assert node.call("main").status == 84
+
+    assert len(node.containerd.runs) == 5
+    assert not node.has(RECORD)
+
+
+# Removing
+
+
+def test_modules_are_unloaded_before_what_they_need(node: Node) -> None:
+    node.bake()
+
+    node.call("unload_modules").check()
+
+    assert node.modules.loaded == ()
+
+
+def test_no_module_is_unloaded_where_one_is_in_use(node: Node) -> None:
+    node.bake()
+    node.modules.hold("nvidia_uvm")
+
+    assert node.call("unload_modules").status == 1
+
+    assert set(node.modules.loaded) == set(STACK)
+
+
+def test_teardown_leaves_nothing(node: Node) -> None:
+    node.bake()
+
+    result = node.call("teardown").check()
+
+    assert result.stdout == "gpu-node: event=teardown status=cleaned\n"
+    assert node.dkms.state("nvidia", VERSION) is None
+    assert node.modules.module("nvidia") is None
+    assert not node.has(RECORD)
+
+
+def test_record_stays_until_the_driver_is_gone(node: Node) -> None:
+    node.bake()
+    node.modules.hold("nvidia")
+
+    assert node.call("teardown").status == 1
+    assert node.has(RECORD)
+
+    node.modules.release("nvidia")
+    node.call("teardown").check()
+    assert not node.has(RECORD)
+
+
+# Services
+
+
+@pytest.mark.parametrize(
+    ("strategy", "flags"),
+    [
+        ("None", "--pass-device-specs"),
+        ("Single", "--mig-strategy single --pass-device-specs"),
+        ("Mixed", "--mig-strategy mixed --pass-device-specs"),
+        ("mixed", "--pass-device-specs"),
+    ],
+)
+def test_device_plugin_runs_with_its_flags(node: Node, strategy: str, flags: str) -> None:
+    node.systemd.unit("nvidia-device-plugin").is_active = True
+
+    node.call("start_managed_services", MIG_STRATEGY=strategy).check()
+
+    running = node.systemd.unit("nvidia-device-plugin").running_text
+    assert running.endswith(f"ExecStart=\nExecStart=/usr/bin/nvidia-device-plugin {flags}\n")
+
+
+def test_device_plugin_that_never_starts_ends_with_its_own_code(node: Node) -> None:
+    node.systemd.unit("nvidia-device-plugin").start_failures = fakes.ALWAYS
+
+    assert node.call("start_managed_services").status == 86
+
+
+def test_monitoring_that_does_not_start_is_a_warning(node: Node) -> None:
+    node.systemd.unit("nvidia-dcgm").start_failures = 1
+
+    node.call("start_managed_services").check()
+
+    assert node.systemd.unit("nvidia-dcgm").is_failed
+    assert node.systemd.unit("nvidia-dcgm-exporter").is_active
+
+
+# The node
+
+
+def test_new_node_gets_a_driver_and_services(node: Node) -> None:
+    result = node.call("main").check()
+
+    assert result.stdout.splitlines()[-1] == "gpu-node: the node is ready"
+    assert node.dkms.state("nvidia", VERSION) == "installed"
+    assert node.modules.is_loaded("nvidia")
+    assert node.systemd.unit("containerd").starts == 1
+    assert node.systemd.unit("nvidia-device-plugin").is_active
+    assert node.systemd.unit("nvidia-device-plugin").is_enabled
+    assert node.containerd.images() == ()
+    assert f"driver_version={VERSION}" in node.shell.path(RECORD).read_text()
+
+
+def test_baked_node_compiles_nothing_and_installs_no_package(node: Node) -> None:
+    node.bake()
+
+    result = node.call("main").check()
+
+    assert "action=install-skip-build reason=ok" in result.stdout
+    assert [run.arguments[-1] for run in node.containerd.runs] == ["install-skip-build"]
+    assert not node.packages.is_installed("gcc")
+
+
+def test_driver_of_another_version_is_replaced(node: Node) -> None:
+    node.bake(version="580.159.04")
+
+    node.call("main").check()
+
+    assert node.dkms.state("nvidia", "580.159.04") is None
+    assert node.dkms.state("nvidia", VERSION) == "installed"
+
+
+def test_node_that_opted_out_loses_driver_and_services(node: Node) -> None:
+    node.bake()
+    node.metadata.document = {
+        "compute": {"tagsList": [{"name": "SkipGpuDriverInstall", "value": "true"}]}
+    }
+    node.systemd.unit("nvidia-dcgm").is_active = True
+    node.systemd.unit("nvidia-dcgm").is_enabled = True
+
+    node.call("main").check()
+
+    assert not node.has(RECORD)
+    assert node.modules.loaded == ()
+    assert node.systemd.unit("nvidia-dcgm").file_state == "disabled"
+    assert not node.systemd.unit("nvidia-dcgm").is_active
+    assert node.containerd.runs == []

@@ -1,0 +1,108 @@
+"""What a run of pytest reports on tests with the `shell` fixture, and on traced specs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import coverage
+import pytest
+
+from suites.host.shell.running import outcomes
+
+if TYPE_CHECKING:
+    from suites.host.shell.running import SpecProject
+
+_LIBRARY = """\
+choose() {
+  if [[ $1 == left ]]; then
+    echo left
+  else
+    echo right
+  fi
+}
+"""
+_TEST = """\
+def test_left(shell):
+    shell.source("lib/choose.sh")
+    shell.call("choose", "left").check()
+
+
+def test_script(shell):
+    shell.run_script({script!r}).check()
+"""
+
+
+@pytest.fixture
+def python_project(project: SpecProject) -> SpecProject:
+    project.write("conftest.py", "from fixtures.shell import shell, warm_shells\n")
+    return project
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
+def test_coverage_of_python_tests_is_recorded(
+    python_project: SpecProject, workers: list[str]
+) -> None:
+    library = python_project.write("lib/choose.sh", _LIBRARY)
+    script = python_project.write("lib/script.sh", "true\nif false; then\n  echo\nfi\n")
+    python_project.write("test_choose.py", _TEST.format(script=str(script)))
+
+    result = python_project.run(f"--shell-cov={library.parent}", *workers)
+
+    assert "2 passed" in result.stdout, result.stdout
+    data = coverage.CoverageData(basename=str(python_project.root / ".coverage.shell"))
+    data.read()
+    assert set(data.lines(str(library.resolve())) or []) == {2, 3}
+    assert set(data.lines(str(script.resolve())) or []) == {1, 2}
+
+
+def test_failed_test_is_not_failed_again_for_unused_rules(python_project: SpecProject) -> None:
+    python_project.write(
+        "test_both.py",
+        "def test_fails(shell):\n    shell.mock('curl').answers('x')\n    assert False\n\n\n"
+        "def test_passes(shell):\n    shell.mock('curl').answers('x')\n",
+    )
+
+    result = python_project.run()
+
+    assert "1 failed, 1 passed, 1 error" in result.stdout
+
+
+def test_trace_of_a_spec_shows_the_code_under_test_only(project: SpecProject) -> None:
+    project.write(
+        "trace_spec.sh",
+        """\
+Describe 'trace'
+  It 'has no lines of the harness'
+    Mock curl
+      echo "body $1"
+    End
+    Mock nvidia-smi
+      :
+    End
+    f() { set -x; out=$(curl a 2>&1); sleep 5; nvidia-smi; }
+    When call f
+    The line 1 of stderr should equal '++ curl a'
+    The line 2 of stderr should equal "+ out='body a'"
+    The line 3 of stderr should equal '+ sleep 5'
+    The line 4 of stderr should equal '+ nvidia-smi'
+    The lines of stderr should equal 4
+    The variable out should equal 'body a'
+  End
+  It 'has none of a mock that preserves variables'
+    Mock wget
+      COUNT=$((COUNT + 1))
+      %preserve COUNT
+      echo "body $1"
+    End
+    g() { set -x; COUNT=1; out=$(wget a 2>&1); { set +x; } 2>/dev/null; echo "$out"; }
+    When run g
+    The output should equal 'body a'
+    The lines of stderr should equal 3
+  End
+End
+""",
+    )
+
+    result = project.run("--shell-time=virtual")
+
+    assert set(outcomes(result).values()) == {"passed"}, result.stdout

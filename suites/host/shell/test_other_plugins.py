@@ -1,0 +1,117 @@
+"""Plugins of pytest that implement hooks of the run protocol work for examples of specs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.host.shell.running import GREETING, outcomes
+
+if TYPE_CHECKING:
+    from suites.host.shell.running import SpecProject
+
+_RECORDER = """\
+import pytest
+from pathlib import Path
+
+SEEN = Path(__file__).with_name("seen")
+
+def _record(hook, nodeid):
+    with SEEN.open("a") as file:
+        file.write(f"{hook} {nodeid.split('::')[-1]}\\n")
+
+"""
+_HOOKS = {
+    "runtest_setup": "def pytest_runtest_setup(item): _record('runtest_setup', item.nodeid)",
+    "runtest_call": "def pytest_runtest_call(item): _record('runtest_call', item.nodeid)",
+    "runtest_teardown": (
+        "def pytest_runtest_teardown(item): _record('runtest_teardown', item.nodeid)"
+    ),
+    "runtest_logreport": (
+        "def pytest_runtest_logreport(report):\n"
+        "    if report.when == 'teardown': _record('runtest_logreport', report.nodeid)"
+    ),
+    "runtest_logfinish": (
+        "def pytest_runtest_logfinish(nodeid): _record('runtest_logfinish', nodeid)"
+    ),
+    "runtest_makereport": (
+        "@pytest.hookimpl(wrapper=True)\n"
+        "def pytest_runtest_makereport(item, call):\n"
+        "    if call.when == 'call': _record('runtest_makereport', item.nodeid)\n"
+        "    return (yield)"
+    ),
+    "runtest_protocol": (
+        "def pytest_runtest_protocol(item): _record('runtest_protocol', item.nodeid)"
+    ),
+}
+_EXAMPLES = ["greets", "fails", "greets ann", "greets bob", "is skipped", "is to be written"]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("hook", _HOOKS)
+def test_hooks_of_another_plugin_run_for_each_example(
+    project: SpecProject, hook: str, workers: str
+) -> None:
+    project.write("conftest.py", _RECORDER + _HOOKS[hook])
+    project.write("greeting_spec.sh", GREETING)
+
+    result = project.run("-n", workers)
+
+    seen = (project.root / "seen").read_text().splitlines()
+    assert {f"{hook} {name}" for name in _EXAMPLES} == set(seen), result.render()
+
+
+def test_timeout_of_a_plugin_ends_an_example_and_the_next_runs(project: SpecProject) -> None:
+    project.write(
+        "slow_spec.sh",
+        "It 'is quick'\nWhen call true\nThe status should be success\nEnd\n"
+        "It 'hangs'\nWhen run sleep 60\nThe status should be success\nEnd\n"
+        "It 'is quick too'\nWhen call true\nThe status should be success\nEnd\n"
+        "It 'is the last'\nWhen call true\nThe status should be success\nEnd\n",
+    )
+
+    result = project.run("-p", "pytest_timeout", "--timeout=2")
+
+    assert outcomes(result) == {
+        "is quick": "passed",
+        "hangs": "failed",
+        "is quick too": "passed",
+        "is the last": "passed",
+    }, result.render()
+    assert "Timeout (>2.0s)" in result.stdout
+
+
+def test_random_order_changes_no_verdict(project: SpecProject) -> None:
+    for name in "abc":
+        project.write(f"{name}_spec.sh", GREETING)
+    in_order = project.run("-n", "0")
+
+    shuffled = project.run("-p", "pytest_randomly", "--randomly-seed=17")
+
+    assert (
+        shuffled.stdout.splitlines()[-1].split(" in ")[0]
+        == (in_order.stdout.splitlines()[-1].split(" in ")[0])
+    )
+    assert list(outcomes(shuffled)) != list(outcomes(in_order))
+    assert outcomes(shuffled) == outcomes(in_order)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_failed_example_is_run_again(project: SpecProject, workers: str) -> None:
+    project.write(
+        "flaky_spec.sh",
+        "Describe 'flaky'\n"
+        "It 'passes'\nWhen call true\nThe status should be success\nEnd\n"
+        "It 'passes at the second attempt'\necho x >>\"$SHELLSPEC_PROJECT_ROOT/count\"\n"
+        'count() { grep -c x "$SHELLSPEC_PROJECT_ROOT/count"; }\n'
+        "When call count\nThe output should equal 2\nEnd\n"
+        "It 'passes as well'\nWhen call true\nThe status should be success\nEnd\n"
+        "It 'fails always'\nWhen call false\nThe status should be success\nEnd\nEnd\n",
+    )
+
+    result = project.run(
+        "-p", "pytest_rerunfailures", "--reruns=2", "-n", workers, "--shell-sandbox=off"
+    )
+
+    assert "1 failed, 3 passed, 3 rerun" in result.stdout, result.render()

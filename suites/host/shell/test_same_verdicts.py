@@ -1,0 +1,103 @@
+"""Code under test finds the surroundings that shellspec gives it, so its verdicts are the same."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.command import LocalRunner
+from harness.shell.sandbox import write_refusal
+from suites.host.shell.running import outcomes
+
+if TYPE_CHECKING:
+    from suites.host.shell.running import SpecProject
+
+_NOBODY = 65534
+_SIGNALS = """\
+It 'ignores no signal'
+  When run command grep SigIgn /proc/self/status
+  The output should equal "SigIgn:	0000000000000000"
+End
+It 'ends a writer whose reader has gone'
+  f() { echo "$(printf %100000s x)" | head -c1 >/dev/null; }
+  When call f
+  The stderr should equal ''
+End
+"""
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash", "busybox"])
+@pytest.mark.parametrize("sandbox", ["throwaway", "off"])
+def test_code_under_test_ignores_no_signal(project: SpecProject, sandbox: str, shell: str) -> None:
+    project.write(".shellspec", f"--shell {shell}\n")
+    project.write("signals_spec.sh", _SIGNALS)
+
+    result = project.run(f"--shell-sandbox={sandbox}")
+
+    assert set(outcomes(result).values()) == {"passed"}, result.render()
+
+
+def test_command_whose_writes_are_refused_ignores_no_signal() -> None:
+    become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    code = Path(str(write_refusal.__file__)).read_text()
+    python = "/usr/bin/python3" if os.geteuid() == 0 else sys.executable
+
+    result = LocalRunner().run(
+        [
+            *(become if os.geteuid() == 0 else []),
+            *(python, "-I", "-S", "-c", code, "cwd=/", "--"),
+            *("grep", "SigIgn", "/proc/self/status"),
+        ],
+        timeout_s=30,
+    )
+
+    assert result.stdout == f"SigIgn:\t{0:016x}\n", result.render()
+
+
+@pytest.mark.parametrize("status", [130, 143, 169, 255])
+@pytest.mark.parametrize("sandbox", ["throwaway", "off"])
+def test_exit_status_above_128_is_no_signal(
+    project: SpecProject, sandbox: str, status: int
+) -> None:
+    project.write(
+        "exit_spec.sh",
+        f"It 'exits'\nf() {{ exit {status}; }}\nWhen call f\nThe status should be success\nEnd\n",
+    )
+
+    result = project.run(f"--shell-sandbox={sandbox}")
+
+    assert f"its shell ended with exit code {status} before the end" in result.stdout
+    assert "signal" not in result.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash", "busybox"])
+def test_signal_that_ends_an_example_is_named(project: SpecProject, shell: str) -> None:
+    project.write(".shellspec", f"--shell {shell}\n")
+    project.write(
+        "signal_spec.sh",
+        "It 'is killed'\nf() { sh -c 'kill -USR1 $PPID'; }\nWhen call f\n"
+        "The status should be success\nEnd\n",
+    )
+
+    result = project.run()
+
+    assert "its shell was killed by signal 10 (User defined signal 1)" in result.stdout
+
+
+@pytest.mark.parametrize("sandbox", ["throwaway", "off"])
+def test_end_of_the_shell_of_a_file_is_a_signal_or_a_status(
+    project: SpecProject, sandbox: str
+) -> None:
+    project.write("exit_spec.sh", "exit 169\nIt 'is not reached'\nEnd\nIt 'has a body'\n:\nEnd\n")
+    project.write("signal_spec.sh", "kill -USR1 $$\nIt 'is not reached'\n:\nEnd\n")
+
+    result = project.run(f"--shell-sandbox={sandbox}")
+
+    assert "The shell of this file ended early, with exit code 169." in result.stdout
+    assert "The shell of this file was killed by signal 10 (User defined signal 1)" in (
+        result.stdout
+    )

@@ -1,0 +1,289 @@
+"""The `shell` fixture lets no command run that the test does not expect."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ExpectationError, HarnessError, RequirementError
+from harness.shell.sandbox import Sandbox, SandboxKind
+from harness.shell.testing import ANY, Answer, Shell, UnmockedCommandError
+from harness.shell.warm_shell.pool import WarmShellPool
+
+_NOT_INSTALLED = "no-such-provisioning-tool"
+
+
+@pytest.mark.parametrize("name", ["ctr", "crictl", "lsmod", "ldconfig", "nvidia-modprobe"])
+@pytest.mark.parametrize("runs", ["{}", "bash -c {}", "dash -c {}", "env {}", "timeout 5 {}"])
+def test_unmocked_provisioning_command_is_reported(shell: Shell, name: str, runs: str) -> None:
+    with pytest.raises(
+        UnmockedCommandError, match=f"'{name}.*' was run, but '{name}' is not mock"
+    ):
+        shell.evaluate(f"{runs.format(name)} || true")
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/dpkg", "/bin/dpkg"])
+def test_unmocked_absolute_path_is_reported(shell: Shell, path: str) -> None:
+    with pytest.raises(UnmockedCommandError, match="'dpkg --version' was run"):
+        shell.evaluate(f"{path} --version")
+    with pytest.raises(UnmockedCommandError, match="'dpkg --version' was run"):
+        shell.evaluate(f"dash -c '{path} --version'")
+
+
+@pytest.mark.parametrize("name", ["dpkg", "tar"])
+def test_mock_of_a_plain_name_answers_for_its_absolute_path(shell: Shell, name: str) -> None:
+    shell.mock(name).answers("mocked\n")
+
+    assert shell.evaluate(f"/usr/bin/{name} -x; env -i /bin/{name} -y").stdout == "mocked\n" * 2
+    shell.assert_calls(f"{name} -x", f"{name} -y")
+
+
+def test_command_that_is_not_found_is_reported(shell: Shell) -> None:
+    with pytest.raises(UnmockedCommandError, match=f"'{_NOT_INSTALLED} -q' was run"):
+        shell.evaluate(f"{_NOT_INSTALLED} -q || echo fallback")
+    with pytest.raises(UnmockedCommandError, match=f"'{_NOT_INSTALLED} -q' was run"):
+        shell.evaluate(f"bash -c '{_NOT_INSTALLED} -q' || echo fallback")
+
+
+def test_hidden_command_is_not_found(shell: Shell) -> None:
+    shell.hide("dpkg", "nvidia-smi")
+
+    result = shell.evaluate("command -v dpkg nvidia-smi; nvidia-smi; dash -c 'dpkg -l'")
+
+    assert result.status == 127
+    assert result.stdout == ""
+    assert "nvidia-smi: command not found" in result.stderr
+
+
+def test_allowed_command_of_the_host_runs(shell: Shell) -> None:
+    shell.allow("dpkg")
+
+    assert "Debian" in shell.evaluate("dpkg --version; bash -c 'dpkg --version'").check().stdout
+
+
+def test_harmless_commands_run(shell: Shell) -> None:
+    result = shell.evaluate("printf 'b\\na\\n' | sort | grep a | sed s/a/c/ | awk '{print $1 $1}'")
+
+    assert result.check().stdout == "cc\n"
+
+
+def test_denied_command_during_sourcing_is_reported(shell: Shell, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("VERSION=$(dpkg --print-architecture)\n")
+    shell.source(script)
+
+    with pytest.raises(UnmockedCommandError, match=r"was sourced:\n'dpkg --print-architecture'"):
+        shell.evaluate("true")
+
+
+def test_mocks_take_part_in_sourcing_where_asked_for(shell: Shell, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("VERSION=$(dpkg --print-architecture)-$EDITION\n")
+    shell.mock("dpkg").answers("riscv\n")
+    shell.source(script, env={"EDITION": "grid"}, mocked=True)
+
+    assert shell.evaluate("true").variable("VERSION") == "riscv-grid"
+
+
+def test_default_answer_that_was_not_used_fails_the_test(shell: Shell) -> None:
+    shell.mock("curl").answers("x")
+    with pytest.raises(ExpectationError, match=r"did not happen:\n  curl \(any arguments\)"):
+        shell.finish()
+    shell.mock("curl", optional=True).answers("x")
+    shell.finish()
+    shell.mock("curl").answers(effect=lambda _: None)
+    shell.finish()
+
+
+@pytest.mark.parametrize("code", ["f() {\n  if true\n}", "echo 'open"])
+def test_syntax_error_in_defined_code_is_an_error_of_the_harness(shell: Shell, code: str) -> None:
+    shell.define(code)
+
+    with pytest.raises(HarnessError, match="'define' has a syntax error in line"):
+        shell.evaluate("true")
+
+
+def test_syntax_error_in_evaluated_code_is_an_error_of_the_harness(shell: Shell) -> None:
+    with pytest.raises(HarnessError, match=r"'evaluate' has a syntax error in line 2: .*fi"):
+        shell.evaluate("echo a\nfi")
+
+
+def test_defined_code_that_exits_is_an_error_of_the_harness(shell: Shell) -> None:
+    shell.define("exit 3")
+
+    with pytest.raises(HarnessError, match="'define' ended the shell"):
+        shell.evaluate("true")
+
+
+def test_rule_comes_before_a_default_answer_that_was_stated_earlier(shell: Shell) -> None:
+    shell.mock("curl").answers("default\n").when("-f", ANY).answers("rule\n")
+
+    assert shell.evaluate("curl -f x; curl").stdout == "rule\ndefault\n"
+
+
+def test_second_default_answer_is_refused(shell: Shell) -> None:
+    curl = shell.mock("curl", optional=True).answers("a")
+    with pytest.raises(HarnessError, match="'curl' has a default answer already"):
+        curl.answers("b")
+
+
+@pytest.mark.parametrize("code", [256, -1])
+def test_exit_code_out_of_range_is_refused(shell: Shell, code: int) -> None:
+    with pytest.raises(HarnessError, match=f"from 0 to 255, not {code}"):
+        shell.mock("curl").answers(exit_code=code)
+
+
+def test_error_of_an_unmocked_command_shows_the_streams(shell: Shell) -> None:
+    with pytest.raises(UnmockedCommandError, match=r"stdout: before\nstderr: lsmod: not mocked"):
+        shell.evaluate("echo before; lsmod")
+
+
+def test_command_may_fail_some_times_and_then_succeed(shell: Shell) -> None:
+    shell.mock("curl").fails(2, exit_code=7, stderr="no route\n", then=Answer(stdout="data\n"))
+
+    result = shell.evaluate("until curl x; do echo $?; sleep 1; done; curl y")
+
+    assert result.stdout == "7\n7\ndata\ndata\n"
+    assert result.stderr == "no route\n" * 2
+
+
+def test_command_that_does_not_fail_often_enough_is_reported(shell: Shell) -> None:
+    shell.mock("curl").fails(2)
+    shell.evaluate("curl; curl")
+    with pytest.raises(ExpectationError, match="did not happen"):
+        shell.finish()
+    shell.evaluate("curl")
+
+
+def test_answer_takes_virtual_time(shell: Shell) -> None:
+    shell.mock("apt-get").answers("done\n", takes_s=300)
+
+    result = shell.evaluate(
+        "start=$SECONDS; apt-get install; echo $((SECONDS - start))\n"
+        "timeout 60 apt-get update; echo $?; timeout 600 apt-get upgrade; echo $?\n"
+        "timeout -s TERM 60 apt-get update; echo $?"
+    )
+
+    out = result.stdout.split()
+    assert (out[0], out[2:]) == ("done", ["124", "done", "0", "124"])
+    assert int(out[1]) >= 300
+
+
+def test_spy_lets_commands_and_functions_run(shell: Shell, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text('greet() { echo "hello $1"; COUNT=1; }\n')
+    shell.source(script)
+    shell.spy("greet")
+    shell.spy("tar")
+
+    result = shell.evaluate("greet moon; bash -c 'tar --version' | head -1")
+
+    assert result.stdout.startswith("hello moon\ntar (GNU tar)")
+    assert result.variable("COUNT") == "1"
+    shell.assert_calls("greet moon", "tar --version")
+
+
+def test_calls_are_matched_with_wildcards_and_gaps(shell: Shell) -> None:
+    for name in ("systemctl", "rmmod", "modprobe"):
+        shell.mock(name)
+    shell.evaluate("systemctl stop a b; rmmod nvidia_uvm; rmmod nvidia; modprobe nvidia x=1")
+
+    shell.assert_calls(
+        "systemctl stop ...", "rmmod nvidia*", "rmmod nvidia*", "modprobe * x=[0-9]"
+    )
+    shell.assert_calls("...", "rmmod nvidia", "...")
+    shell.assert_order("systemctl ...", "modprobe nvidia *")
+    with pytest.raises(ExpectationError, match=r"\+systemctl stop a b"):
+        shell.assert_calls("rmmod ...", "...")
+    with pytest.raises(ExpectationError, match=r"\+modprobe nvidia x=1"):
+        shell.assert_calls("...", "rmmod nvidia")
+    with pytest.raises(ExpectationError, match="the order is another"):
+        shell.assert_order("modprobe ...", "systemctl ...")
+
+
+def test_function_is_taken_out_of_a_script_that_can_not_be_sourced(
+    shell: Shell, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text(
+        "#!/bin/bash\nset -e\nrm -rf /nonexistent\n"
+        'install() {\n  cat <<EOF\n}\nEOF\n  if true; then\n    echo "in ${1}"\n  fi\n}\n'
+        "one() { echo one; }\nfunction two\n{\n  echo two\n}\n"
+        "install; exit 1\n"
+    )
+    shell.extract(script, "install", "one", "two")
+
+    assert shell.evaluate("install x; one; two").check().stdout == "}\nin x\none\ntwo\n"
+    with pytest.raises(HarnessError, match="no function 'three'"):
+        Shell.extract(_fresh(shell), script, "three")
+
+
+def _fresh(shell: Shell) -> Shell:
+    return Shell(shell._warm_shells, virtual=True, timeout_s=1)
+
+
+@pytest.mark.parametrize("what", ["source", "extract"])
+def test_sourcing_after_the_first_use_is_refused(shell: Shell, tmp_path: Path, what: str) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("f() { :; }\n")
+    shell.evaluate("true")
+
+    with pytest.raises(HarnessError, match=f"'{what}' comes too late"):
+        getattr(shell, what)(script, *(["f"] if what == "extract" else []))
+
+
+def test_files_of_the_test_are_found_by_the_code(shell: Shell) -> None:
+    shell.write("/etc/gpu/config", "a=1\n")
+    shell.write("/var/run/gpu/tool", "#!/bin/sh\necho run\n", mode=0o755)
+
+    result = shell.evaluate(". /etc/gpu/config; echo $a; /run/gpu/tool; echo b >>/etc/gpu/config")
+
+    assert result.check().stdout == "1\nrun\n"
+    assert shell.path("/etc/gpu/config").read_text() == "a=1\nb\n"
+    assert not Path("/run/gpu").exists()
+    shell.write("/etc/gpu/config", "c\n")
+    assert shell.evaluate(f"cat {shlex.quote('/etc/gpu/config')}").stdout == "c\n"
+
+
+def test_files_of_the_kernel_are_faked(shell: Shell) -> None:
+    shell.write("/sys/module/nvidia/version", "555.42\n")
+    shell.write("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
+    shell.write("/proc/driver/nvidia/version", "NVRM 555.42\n")
+    shell.write("/proc/cmdline", "quiet\n")
+    shell.write("/proc/sys/kernel/osrelease", "6.8.0-azure\n")
+
+    result = shell.evaluate(
+        "cat /sys/module/nvidia/version /sys/bus/pci/devices/*/vendor | grep -e 555 -e 10de\n"
+        "cat /proc/driver/nvidia/version /proc/cmdline /proc/sys/kernel/osrelease\n"
+        "[[ -d /sys/module/overlay ]] && echo still there"
+    )
+
+    assert result.check().stdout == (
+        "555.42\n0x10de\nNVRM 555.42\nquiet\n6.8.0-azure\nstill there\n"
+    )
+    shell.finish()
+    assert shell.evaluate("cat /proc/cmdline; ls /sys/module/nvidia").status != 0
+    assert not Path("/sys/module/nvidia").exists()
+
+
+def test_file_of_the_kernel_that_can_not_be_faked_is_refused(shell: Shell) -> None:
+    shell.evaluate("true")
+    with pytest.raises(HarnessError, match="'/proc/none/such' can't be faked"):
+        shell.write("/proc/none/such", "")
+
+
+def test_commands_are_denied_without_the_throw_away_root(tmp_path: Path) -> None:
+    pool = WarmShellPool(cwd=tmp_path, scratch=tmp_path, sandbox=Sandbox(kind=SandboxKind.OFF))
+    shell = Shell(pool, virtual=True, timeout_s=60)
+    try:
+        shell.mock("curl").answers("mocked\n")
+        assert shell.evaluate("curl | cat").check().stdout == "mocked\n"
+        with pytest.raises(UnmockedCommandError, match="'dpkg --version' was run"):
+            shell.evaluate("dash -c 'dpkg --version'")
+        with pytest.raises(RequirementError, match="would be written on the host"):
+            shell.write("/etc/gpu", "")
+    finally:
+        shell.finish()
+        pool.close()

@@ -1,0 +1,214 @@
+"""A server over a socket pair, with fake processes and a fake system."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+
+from typing_extensions import override
+
+from harness.agent import frames
+from harness.agent.port import PortDevice
+from harness.agent.processes import Child, Processes
+from harness.agent.server import Server
+from harness.agent.system import System
+
+FIRST_PID = 5_000_000
+"""Above every real process id, which Linux keeps below 4194304."""
+
+
+@dataclass(kw_only=True)
+class Started:
+    """A fake process that a test controls through its ends of the pipes."""
+
+    argv: list[str]
+    env: dict[str, str] | None
+    pid: int
+    stdin: int | None
+    stdout: int
+    stderr: int
+    exit_pipe: int
+    exit_code: int = 0
+    signals: list[int] = field(default_factory=list)
+    is_reaped: bool = False
+
+    def says(self, text: bytes) -> None:
+        os.write(self.stdout, text)
+
+    def reads(self) -> bytes:
+        assert self.stdin is not None
+        return os.read(self.stdin, 1 << 20)
+
+    def closes_output(self) -> None:
+        for fd in (self.stdout, self.stderr):
+            os.close(fd)
+
+    def exits(self, exit_code: int = 0) -> None:
+        """Exit while the output is still open."""
+        self.exit_code = exit_code
+        os.close(self.exit_pipe)
+
+    def ends(self, exit_code: int = 0) -> None:
+        self.closes_output()
+        self.exits(exit_code)
+
+
+class FakeProcesses(Processes):
+    """A fake process table; the end of a process is a closed pipe in place of its pidfd."""
+
+    def __init__(self) -> None:
+        self.started: list[Started] = []
+        self.refusal: OSError | None = None
+
+    @override
+    def spawn(self, argv: list[str], env: dict[str, str] | None, *, has_stdin: bool) -> Child:
+        if self.refusal is not None:
+            raise self.refusal
+        out, child_out = os.pipe()
+        err, child_err = os.pipe()
+        pidfd, exit_pipe = os.pipe()
+        child_in, stdin = os.pipe() if has_stdin else (None, None)
+        if stdin is not None:
+            os.set_blocking(stdin, False)
+        pid = FIRST_PID + len(self.started)
+        self.started.append(
+            Started(
+                argv=argv,
+                env=env,
+                pid=pid,
+                stdin=child_in,
+                stdout=child_out,
+                stderr=child_err,
+                exit_pipe=exit_pipe,
+            )
+        )
+        return Child(pid, pidfd, stdin, out, err)
+
+    def _of(self, pid: int) -> Started:
+        return self.started[pid - FIRST_PID]
+
+    @override
+    def signal_group(self, pid: int, number: int) -> None:
+        assert not self._of(pid).is_reaped, "its number may be another's by now"
+        self._of(pid).signals.append(number)
+
+    @override
+    def reap(self, pid: int) -> int:
+        self._of(pid).is_reaped = True
+        return self._of(pid).exit_code
+
+
+class FakeSystem(System):
+    """Records the changes that the agent makes."""
+
+    def __init__(self) -> None:
+        super().__init__(root="/nowhere")
+        self.wall = 1_000
+        self.entropy = b""
+        self.is_prepared = False
+        self.hostname: str | None = None
+        self.instance_id: str | None = None
+
+    @override
+    def boot_id(self) -> str:
+        return "boot-1"
+
+    @override
+    def wall_ns(self) -> int:
+        return self.wall
+
+    @override
+    def set_wall_ns(self, wall_ns: int) -> None:
+        self.wall = wall_ns
+
+    @override
+    def add_entropy(self, entropy: bytes) -> None:
+        self.entropy += entropy
+
+    @override
+    def prepare(self) -> None:
+        self.is_prepared = True
+
+    @override
+    def set_hostname(self, hostname: str) -> None:
+        self.hostname = hostname
+
+    @override
+    def set_instance_id(self, instance_id: str) -> None:
+        self.instance_id = instance_id
+
+
+class SwitchedDevice(PortDevice):
+    """A port whose host may close and reopen its end, as with virtio-serial."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock: socket.socket | None = None
+        self.plug(sock)
+
+    def plug(self, sock: socket.socket) -> None:
+        self._sock = sock
+        super().__init__(sock.fileno())
+
+    def unplug(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+        self._sock = None
+
+    @override
+    def has_host(self) -> bool:
+        return self._sock is not None and super().has_host()
+
+
+class Bench:
+    """A server that runs only in calls of the test, and the host's end of its port."""
+
+    def __init__(self) -> None:
+        self.processes = FakeProcesses()
+        self.system = FakeSystem()
+        self.host, guest = socket.socketpair()
+        self.device = SwitchedDevice(guest)
+        self.server = Server(
+            self.device, processes=self.processes, system=self.system, digest="digest"
+        )
+        self._decoder = frames.Decoder(is_synced=False)
+
+    def sends(self, kind: int, request: int, payload: bytes | dict[str, object] = b"") -> None:
+        content = payload if isinstance(payload, bytes) else frames.to_json(payload)
+        self.host.sendall(frames.encode_message(kind, request, content))
+
+    def greets(self, session: str = "session-1") -> None:
+        self.host.sendall(frames.SYNC_FRAME)
+        self.sends(frames.HELLO, 1, {"session": session})
+
+    def turns(self, rounds: int = 20) -> None:
+        for _ in range(rounds):
+            self.server.loop.run_once(0.0)
+
+    def gets(self) -> list[tuple[int, int, bytes]]:
+        """Run the server, and return all frames that it sent."""
+        self.host.setblocking(False)
+        got: list[tuple[int, int, bytes]] = []
+        for _ in range(200):
+            self.server.loop.run_once(0.0)
+            try:
+                data = self.host.recv(1 << 20)
+            except BlockingIOError:
+                continue
+            got.extend(self._decoder.feed(data))
+        self.host.setblocking(True)
+        return got
+
+    def reconnects(self) -> None:
+        self.host, guest = socket.socketpair()
+        self._decoder = frames.Decoder(is_synced=False)
+        self.device.plug(guest)
+
+    def disconnects(self) -> None:
+        self.host.close()
+        self.turns()
+        self.device.unplug()
+
+    def close(self) -> None:
+        self.host.close()
+        self.device.unplug()

@@ -1,0 +1,104 @@
+"""Published folders: what image and checkpoint caches have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.artifact_cache import (
+    FileFact,
+    GoneError,
+    Progress,
+    Stage,
+    StagingFolder,
+    allocated_bytes,
+)
+from harness.artifact_cache.manifest import fact_of
+from harness.artifact_cache.store import ArtifactStore
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pytest
+
+EDGES = [1, 4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    pieces=st.lists(
+        st.tuples(st.sampled_from(EDGES), st.sampled_from([None, b"\0", b"x"])), max_size=5
+    )
+)
+def test_digest_of_a_sparse_file_is_that_of_its_content(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[int, bytes | None]]
+) -> None:
+    path = tmp_path_factory.mktemp("sparse") / "file"
+    with path.open("wb") as file:
+        for size, fill in pieces:
+            if fill is None:
+                file.truncate(file.tell() + size)
+                file.seek(size, 1)
+            else:
+                file.write(fill * size)
+    content = path.read_bytes()
+
+    fact = fact_of(path)
+
+    path.unlink()
+    assert fact == FileFact(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def test_folder_removed_before_its_lock_is_held_is_made_without_a_report(tmp_path: Path) -> None:
+    folder = tmp_path / "store/one"
+    folder.mkdir(parents=True)
+    stages: list[Stage] = []
+
+    def opened() -> str:
+        if (folder / "content").exists():
+            return "opened"
+        if (tmp_path / "looked").exists():
+            shutil.rmtree(folder)
+        (tmp_path / "looked").touch()
+        raise GoneError("gone")
+
+    def fill(place: StagingFolder) -> None:
+        (place.content / "content").touch()
+
+    store = ArtifactStore(tmp_path / "store", noun="thing")
+    result = store.ensure(
+        folder,
+        opened=opened,
+        fill=fill,
+        progress=Progress("one", lambda event: stages.append(event.stage)),
+        deadline=Deadline.after(10),
+    )
+
+    assert result == "opened"
+    assert stages == [Stage.PUBLISH]
+    assert store.published() == [folder]
+
+
+def test_disk_space_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Holes take none, and neither does a file that another process removes meanwhile."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/data").write_bytes(b"x" * (1 << 20))
+    with (tmp_path / "hole").open("wb") as hole:
+        hole.truncate(1 << 30)
+    walk = os.walk
+
+    def walk_late(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for folder, folders, files in walk(top):
+            yield folder, folders, [*files, "gone"]
+
+    monkeypatch.setattr(os, "walk", walk_late)
+
+    assert 1 << 20 <= allocated_bytes(tmp_path) < 2 << 20
+    assert allocated_bytes(tmp_path / "absent") == 0

@@ -1,0 +1,18 @@
+"""What several runs of a measurement come down to."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.bench.spread import Spread
+
+
+def test_median_and_95th_percentile_of_twenty_runs() -> None:
+    spread = Spread.of([float(sample) for sample in range(1, 21)])
+
+    assert (spread.median, spread.runs) == (10.5, 20)
+    assert spread.p95 == pytest.approx(19.05)
+
+
+def test_one_run_is_its_own_median() -> None:
+    assert Spread.of([0.5]) == Spread(median=0.5, p95=0.5, runs=1)

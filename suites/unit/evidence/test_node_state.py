@@ -1,0 +1,262 @@
+"""Parsers for the output of a node's tools."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import HarnessError
+from harness.evidence.node_state import (
+    DkmsBuild,
+    LoadedModule,
+    PciFunction,
+    parse_boot_time,
+    parse_cdi_devices,
+    parse_dkms_status,
+    parse_driver_version,
+    parse_event_task,
+    parse_lspci,
+    parse_modinfo_field,
+    parse_modules,
+    parse_pci_event,
+    parse_prebake_lines,
+    parse_stat,
+)
+
+
+def test_modules_come_with_their_holders() -> None:
+    text = (
+        "nvidia_uvm 1536000 0 - Live 0x0000000000000000 (OE)\n"
+        "nvidia 56000000 2 nvidia_uvm,nvidia_modeset, Live 0xffffffffc0a00000 (POE)\n"
+    )
+
+    assert parse_modules(text) == {
+        "nvidia_uvm": LoadedModule(name="nvidia_uvm", references=0, holders=()),
+        "nvidia": LoadedModule(
+            name="nvidia", references=2, holders=("nvidia_uvm", "nvidia_modeset")
+        ),
+    }
+
+
+def test_modules_of_a_kernel_that_cannot_unload_them_are_read() -> None:
+    assert parse_modules("ext4 983040 - - Live 0x0\n")["ext4"].references == 0
+
+
+@pytest.mark.parametrize("line", ["nvidia", "nvidia x 0 - Live", "nvidia 1 two - Live", " "])
+def test_module_line_of_another_form_is_shown(line: str) -> None:
+    with pytest.raises(HarnessError, match="'/proc/modules' has a line of an unknown form"):
+        parse_modules(f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "build"),
+    [
+        ("nvidia/580.126.09: added", ("580.126.09", None, "added")),
+        (
+            "nvidia/580.126.09, 6.1.0-56-cloud-amd64, x86_64: built",
+            ("580.126.09", "6.1.0-56-cloud-amd64", "built"),
+        ),
+        (
+            "nvidia, 580.126.09, 5.15.0-1050-azure, x86_64: installed",
+            ("580.126.09", "5.15.0-1050-azure", "installed"),
+        ),
+        ("nvidia, 580.126.09: added", ("580.126.09", None, "added")),
+        (
+            "nvidia/580.126.09, 6.1.0-56-cloud-amd64, x86_64: installed (WARNING! Diff built)",
+            ("580.126.09", "6.1.0-56-cloud-amd64", "installed"),
+        ),
+    ],
+)
+def test_dkms_status_is_read_in_both_of_its_forms(
+    line: str, build: tuple[str, str | None, str]
+) -> None:
+    version, kernel, state = build
+
+    assert parse_dkms_status(f"{line}\n") == [
+        DkmsBuild(name="nvidia", version=version, kernel=kernel, state=state)
+    ]
+
+
+def test_dkms_warnings_are_not_parsed_as_modules() -> None:
+    assert parse_dkms_status("\nDeprecated feature: REMAKE_INITRD (/var/lib/dkms)\n") == []
+
+
+def test_functions_of_the_bus_come_with_their_driver() -> None:
+    text = (
+        "00:02.0 PCI bridge [0604]: Red Hat, Inc. QEMU PCIe Root port [1b36:000c]\n"
+        "\tKernel driver in use: pcieport\n"
+        "0000:01:00.0 3D controller [0302]: NVIDIA Corporation GH100 [H100 SXM5 80GB] [10de:2330]"
+        " (rev a1)\n"
+        "\tSubsystem: NVIDIA Corporation Device [10de:16c1]\n"
+        "\tKernel modules: nvidia, nouveau\n"
+    )
+
+    assert parse_lspci(text) == [
+        PciFunction(
+            slot="00:02.0",
+            class_code="0604",
+            vendor="1b36",
+            device="000c",
+            driver_in_use="pcieport",
+        ),
+        PciFunction(
+            slot="0000:01:00.0",
+            class_code="0302",
+            vendor="10de",
+            device="2330",
+            driver_in_use=None,
+        ),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "pcilib: Cannot open /proc/bus/pci\n"])
+def test_bus_without_functions_is_empty(text: str) -> None:
+    assert parse_lspci(text) == []
+
+
+def test_paths_may_hold_blanks() -> None:
+    states = parse_stat("f 4755 12 1700000000.5000000000 /usr/bin/nvidia modprobe\n")
+
+    state = states["/usr/bin/nvidia modprobe"]
+    assert (state.kind, state.mode, state.size, state.modified_at_s, state.is_setuid) == (
+        "f",
+        0o4755,
+        12,
+        1700000000.5,
+        True,
+    )
+
+
+@pytest.mark.parametrize(("mode", "is_setuid"), [("755", False), ("2755", False), ("4755", True)])
+def test_setuid_is_distinguished_from_setgid(mode: str, is_setuid: bool) -> None:
+    assert parse_stat(f"f {mode} 0 1.0 /x\n")["/x"].is_setuid is is_setuid
+
+
+@pytest.mark.parametrize("text", ["f 755 0 1.0 /a\nb\n", "f 999 0 1.0 /x\n", "find: error\n"])
+def test_path_line_of_another_form_is_shown(text: str) -> None:
+    with pytest.raises(HarnessError, match="The list of paths has a line of an unknown form"):
+        parse_stat(text)
+
+
+def test_boot_time_is_read_among_other_lines() -> None:
+    assert parse_boot_time("cpu 1\nbtime 1700000000\nprocesses 2\n") == 1_700_000_000
+
+
+def test_missing_boot_time_raises_an_error() -> None:
+    with pytest.raises(HarnessError, match="no '/proc/stat' with a line 'btime'"):
+        parse_boot_time("cpu 1\nnot btime 12\n")
+
+
+def test_field_of_modinfo_is_read() -> None:
+    text = "filename:       /x.ko\nversion:        580\nsrcversion:     AB\n"
+
+    assert parse_modinfo_field(text, "version") == "580"
+    assert parse_modinfo_field(text, "vermagic") is None
+
+
+def test_prebake_lines_are_read_by_key_wherever_they_stand() -> None:
+    text = (
+        "AKS_GPU_PREBAKE event=decision reason=ok action=install-skip-build\n"
+        "noise\n"
+        "[   12.3] cloud-init: AKS_GPU_PREBAKE action=teardown event=teardown why='two words'\n"
+    )
+
+    assert parse_prebake_lines(text) == [
+        {"event": "decision", "reason": "ok", "action": "install-skip-build"},
+        {"action": "teardown", "event": "teardown", "why": "two words"},
+    ]
+
+
+def test_prebake_line_with_an_unmatched_quote_is_split_at_spaces() -> None:
+    """A shell trace quotes the whole line, and a full disk truncates it."""
+    (line,) = parse_prebake_lines("+ echo 'AKS_GPU_PREBAKE event=decision reason=ok'\n")
+
+    assert line["event"] == "decision"
+
+
+@given(st.text())
+def test_no_log_keeps_prebake_lines_from_being_read(noise: str) -> None:
+    line = "AKS_GPU_PREBAKE event=teardown status=cleaned"
+
+    lines = parse_prebake_lines(f"AKS_GPU_PREBAKE {noise}\n{line}\n")
+
+    assert {"event": "teardown", "status": "cleaned"} in lines
+
+
+def test_event_is_known_by_its_task() -> None:
+    assert parse_event_task('{"TaskName": "AKS.CSE.x"}', "1.json") == "AKS.CSE.x"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "1"])
+def test_error_names_a_file_that_is_not_an_event(text: str) -> None:
+    with pytest.raises(HarnessError, match=r"event file '1\.json' has an unknown form"):
+        parse_event_task(text, "1.json")
+
+
+def test_function_is_read_from_the_kernels_own_file() -> None:
+    text = (
+        "DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SUBSYS_ID=10DE:16C1\n"
+        "PCI_SLOT_NAME=0000:01:00.0\nMODALIAS=pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00\n"
+    )
+
+    assert parse_pci_event(text, "uevent") == PciFunction(
+        slot="0000:01:00.0",
+        class_code="0302",
+        vendor="10de",
+        device="2330",
+        driver_in_use="nvidia",
+    )
+
+
+def test_function_without_a_driver_has_none() -> None:
+    text = "PCI_CLASS=60000\nPCI_ID=8086:0D57\nPCI_SLOT_NAME=0000:00:00.0\n"
+
+    function = parse_pci_event(text, "uevent")
+
+    assert (function.class_code, function.driver_in_use) == ("0600", None)
+
+
+@pytest.mark.parametrize("text", ["", "PCI_ID=1:2\nPCI_SLOT_NAME=x\nPCI_CLASS=red\n"])
+def test_kernels_file_of_another_form_is_named(text: str) -> None:
+    with pytest.raises(HarnessError, match="'some/uevent' has an unknown form"):
+        parse_pci_event(text, "some/uevent")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.126.09  Mon Aug  3 UTC 2026",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.126.09",
+    ],
+)
+def test_driver_of_the_kernel_is_read_in_each_of_its_forms(line: str) -> None:
+    assert parse_driver_version(f"{line}\nGCC version:  gcc 12.2.0 (Debian)\n") == "580.126.09"
+
+
+def test_driver_that_names_no_version_is_shown() -> None:
+    with pytest.raises(HarnessError, match=r"has an unknown form: 'GCC version: 12\.2'"):
+        parse_driver_version("GCC version: 12.2")
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [
+        (
+            "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n- name: all\n",
+            ["nvidia.com/gpu=0", "nvidia.com/gpu=all"],
+        ),
+        ('{"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}', ["nvidia.com/gpu=0"]),
+        ("kind: nvidia.com/gpu\n", []),
+    ],
+)
+def test_devices_of_a_cdi_spec_are_named_in_full(text: str, devices: list[str]) -> None:
+    assert parse_cdi_devices(text) == devices
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no", "[1]", "devices: []", "kind: x\ndevices: 3", "kind: [", "\0"]
+)
+def test_invalid_cdi_spec_is_distinguished_from_an_empty_one(text: str) -> None:
+    assert parse_cdi_devices(text) is None

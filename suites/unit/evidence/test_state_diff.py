@@ -1,0 +1,93 @@
+"""The difference between two snapshots of a node."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.evidence.state_diff import Changes, StateDiff
+from harness.machine.channels.node_snapshot import (
+    MountState,
+    NodeSnapshot,
+    PathState,
+    PciState,
+    UnitState,
+)
+
+GPU = PciState(
+    slot="0000:01:00.0", vendor="10de", device="2330", class_code="030200", driver="nvidia"
+)
+UNIT = UnitState(name="a.service", load="loaded", active="active", sub="running")
+FILE = PathState(kind="f", mode=0o644, size=1, mtime_ns=1, sha256="0" * 64)
+STATE = NodeSnapshot(
+    kernel="6.1.0-1",
+    boot_id="b-1",
+    modules=("nvidia", "ext4"),
+    pci=(GPU,),
+    mounts=(MountState(source="/dev/vda", target="/", kind="ext4", options="rw"),),
+    units=(UNIT,),
+    paths={"/etc/x": FILE},
+)
+
+
+def test_state_does_not_differ_from_itself() -> None:
+    diff = StateDiff.between(STATE, STATE)
+
+    assert diff.is_empty
+    assert diff.render() == ""
+
+
+def test_each_sort_of_change_is_found() -> None:
+    after = NodeSnapshot(
+        kernel="6.1.0-2",
+        boot_id="b-2",
+        modules=("ext4", "dummy"),
+        pci=(dataclasses.replace(GPU, driver=None),),
+        mounts=(*STATE.mounts, MountState(source="t", target="/", kind="tmpfs", options="rw")),
+        units=(dataclasses.replace(UNIT, active="failed"),),
+        paths={"/etc/y": FILE},
+    )
+
+    diff = StateDiff.between(STATE, after)
+
+    assert not diff.is_empty
+    assert diff.kernel == ("6.1.0-1", "6.1.0-2")
+    assert diff.has_rebooted
+    assert (set(diff.modules.added), set(diff.modules.removed)) == ({"dummy"}, {"nvidia"})
+    assert diff.pci.changed["0000:01:00.0"][1].driver is None
+    assert len(diff.mounts.changed["/"][1]) == 2
+    assert diff.units is not None
+    assert diff.units.changed["a.service"][1].active == "failed"
+    assert (set(diff.paths.added), set(diff.paths.removed)) == ({"/etc/y"}, {"/etc/x"})
+    assert [line[:10] for line in diff.render().splitlines()] == [
+        "~ kernel: ",
+        "~ boot: th",
+        "+ module d",
+        "- module n",
+        "~ PCI func",
+        "~ mount /:",
+        "~ unit a.s",
+        "- path /et",
+        "+ path /et",
+    ]
+
+
+def test_unknown_units_are_not_a_change() -> None:
+    silent = dataclasses.replace(STATE, units=None, units_trouble="no systemctl")
+
+    assert StateDiff.between(STATE, silent).units is None
+    assert StateDiff.between(STATE, silent).is_empty
+
+
+def test_changes_are_rendered_in_order_of_names() -> None:
+    changes = Changes.between({"b": 1, "c": 1}, {"a": 1, "c": 2})
+
+    assert changes.render("thing") == ["+ thing a: 1", "- thing b: 1", "~ thing c: 1 -> 2"]
+
+
+@pytest.mark.parametrize("content", [b"{}", b"not JSON", b'{"kernel": 1}'])
+def test_state_of_another_form_is_refused(content: bytes) -> None:
+    with pytest.raises(HarnessError, match="unknown form"):
+        NodeSnapshot.from_json(content)

@@ -1,0 +1,310 @@
+"""Expectations on every GPU node: each is met, not met, or unknown, with a reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fixtures.recordings import load_recording
+from harness.errors import BadInputError
+from harness.evidence import RECORD_PATH, UNREADABLE_NAME
+from harness.expect.every_node import (
+    NODE_EXPECTATIONS,
+    VerdictState,
+    judge_node,
+    node_expectations,
+)
+from suites.unit.evidence.folders import (
+    KERNEL,
+    OTHER_KERNEL,
+    VERSION,
+    EvidenceFolder,
+    a_serving_node,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Change = Callable[[EvidenceFolder], EvidenceFolder]
+
+BRIDGE = "00:00.0 Host bridge [0600]: Intel Corporation 82G33/G31 [8086:29c0]\n"
+SWITCH = "02:00.0 Bridge [0680]: NVIDIA Corporation GH100 [H100 NVSwitch] [10de:22a3] (rev a1)\n"
+GPU = "01:00.0 3D controller [0302]: NVIDIA Corporation GH100 [10de:2330] (rev a1)\n"
+VERSION_FILE = "files/proc/driver/nvidia/version"
+SPEC_FILE = "files/run/cdi/nvidia.yaml"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A change to a node that is in order, and a part of the message that it must cause."""
+
+    name: str
+    change: Change
+    words: str
+
+
+def without_path(folder: EvidenceFolder, path: str) -> EvidenceFolder:
+    lines = (folder.root / "stat.txt").read_text().splitlines()
+    return folder.paths(*(line for line in lines if not line.endswith(f" {path}")))
+
+
+def closed(folder: EvidenceFolder, path: str) -> EvidenceFolder:
+    """Let the user who gathered the evidence have had no permission for a path."""
+    kept = folder.root / "files" / path.lstrip("/")
+    kept.unlink(missing_ok=True)
+    (folder.root / UNREADABLE_NAME).write_text(f"{path}\n")
+    return folder
+
+
+NOT_MET = (
+    Case("gpu", lambda f: f.command("lspci", BRIDGE), "none of its 1 functions is one"),
+    Case("gpu", lambda f: f.command("lspci", SWITCH), "none of its 1 functions is one"),
+    Case("driver", lambda f: f.without(VERSION_FILE), "no module 'nvidia' is loaded. Install"),
+    Case(
+        "driver",
+        lambda f: f.command("lspci", BRIDGE).without(VERSION_FILE),
+        "no module 'nvidia' is loaded, and there is no GPU",
+    ),
+    Case(
+        "driver",
+        lambda f: f.command("lspci", BRIDGE),
+        f"The NVIDIA driver {VERSION} was expected to drive a GPU, but there is none on the PCI bus",
+    ),
+    Case(
+        "driver",
+        lambda f: f.command("lspci", GPU),
+        "10de:2330 at 01:00.0 has no driver bound to it",
+    ),
+    Case(
+        "driver",
+        lambda f: f.command("lspci", f"{GPU}\tKernel driver in use: vfio-pci\n"),
+        "10de:2330 at 01:00.0 is bound to ['vfio-pci']",
+    ),
+    Case("driver", lambda f: without_path(f, "/dev/nvidia0"), "['/dev/nvidia0'] are missing"),
+    Case(
+        "module",
+        lambda f: without_path(f, f"/lib/modules/{KERNEL}"),
+        f"there is no '/lib/modules/{KERNEL}'",
+    ),
+    Case(
+        "module",
+        lambda f: f.command(f"modinfo-{KERNEL}", "modinfo: ERROR: Module nvidia not found.\n", 1),
+        "but modinfo finds none",
+    ),
+    Case(
+        "module",
+        lambda f: f.command(f"modinfo-{KERNEL}", f"vermagic: {OTHER_KERNEL} SMP\n"),
+        f"was built for '{OTHER_KERNEL} SMP'",
+    ),
+    Case(
+        "module",
+        lambda f: f.command(f"modinfo-{KERNEL}", f"version: 590.1.1\nvermagic: {KERNEL} SMP\n"),
+        f"but {VERSION} is loaded and 590.1.1 is on disk. Reboot the node",
+    ),
+    Case(
+        "tools",
+        lambda f: without_path(f, "/usr/bin/nvidia-smi"),
+        "expected, but ['/usr/bin/nvidia-smi'] do not exist",
+    ),
+    Case(
+        "log",
+        lambda f: f.command("dmesg", "[9.1] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off\n"),
+        "1 lines with one; the last is '[9.1] NVRM: Xid (PCI:0000:01:00): 79",
+    ),
+    Case(
+        "log",
+        lambda f: f.command("dmesg", "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x24:1)\n"),
+        "RmInitAdapter failed",
+    ),
+    Case(
+        "log",
+        lambda f: f.command("dmesg", load_recording("dmesg/2.38.1-nvidia-refusal").text),
+        "the driver reports that ['2bb5'] are not",
+    ),
+    Case(
+        "record",
+        lambda f: f.without(f"files{RECORD_PATH}"),
+        f"provisioning did not install the loaded driver {VERSION}",
+    ),
+    Case(
+        "record",
+        lambda f: f.without(f"files{RECORD_PATH}").without(VERSION_FILE),
+        "no driver was baked into the node's image",
+    ),
+    Case("record", lambda f: f.file(RECORD_PATH, f"kernel={KERNEL}\n"), "'driver_version': None"),
+    Case(
+        "record",
+        lambda f: f.file(
+            RECORD_PATH,
+            f"kernel={OTHER_KERNEL}\ndriver_version={VERSION}\ndriver_kind=cuda\narch=x86_64\n",
+        ),
+        f"but has {{'kernel': '{OTHER_KERNEL}'",
+    ),
+    Case(
+        "record",
+        lambda f: f.file(
+            "/proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.1.1  Mon\n",
+        ),
+        "'driver_version': '535.1.1'",
+    ),
+    Case("cdi", lambda f: f.without(SPEC_FILE), "in /etc/cdi or /run/cdi, but there is none"),
+    Case(
+        "cdi",
+        lambda f: f.without(SPEC_FILE).file("/etc/cdi/x.json", '{"kind": "a/b"}'),
+        "but ['/etc/cdi/x.json'] offer none",
+    ),
+    Case(
+        "cdi",
+        lambda f: f.file("/run/cdi/half.yaml", "kind: [nvi"),
+        "expected in ['/run/cdi/half.yaml'], but these files are not",
+    ),
+    Case(
+        "cdi",
+        lambda f: f.file("/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\ndevices: []\n"),
+        "but ['/run/cdi/nvidia.yaml'] offer none",
+    ),
+    Case(
+        "runtime",
+        lambda f: f.command("containerd-config", "timeout: failed to run command\n", 127),
+        "but it is not installed",
+    ),
+    Case(
+        "runtime",
+        lambda f: f.command("containerd-config", "version = 2\n"),
+        "'nvidia-container-runtime' was expected in containerd's configuration, but is not",
+    ),
+    Case(
+        "services",
+        lambda f: without_path(f, "/run/systemd/system"),
+        "there is no '/run/systemd/system'",
+    ),
+    Case(
+        "services",
+        lambda f: f.command(
+            "failed-units",
+            "cron.service loaded failed failed cron\nkubelet.service loaded failed failed kubelet\n",
+        ),
+        "but ['kubelet.service'] have. Read `journalctl -b -u kubelet.service`",
+    ),
+    Case(
+        "services",
+        lambda f: f.command("units", "containerd.service loaded inactive dead containerd\n"),
+        "'containerd.service' was expected to be 'active', but is 'inactive'",
+    ),
+    Case(
+        "services",
+        lambda f: f.command("units", "containerd.service loaded active running containerd\n"),
+        "because '/opt/azure/containers/managed-gpu-experience.enabled' exists, but none is",
+    ),
+)
+
+UNKNOWN = (
+    Case(
+        "gpu",
+        lambda f: f.command("lspci", "timeout: failed to run command\n", 127),
+        "ran no 'lspci' and has no '/sys/bus/pci/devices'",
+    ),
+    Case("driver", lambda f: f.command("lspci", "", 124), "'lspci' ended with 124"),
+    Case(
+        "module",
+        lambda f: f.command(f"modinfo-{KERNEL}", "modinfo: not found\n", 127),
+        f"'modinfo-{KERNEL}' ended with 127",
+    ),
+    Case("tools", lambda f: f.without("stat.txt"), "does not say which paths exist"),
+    Case(
+        "log",
+        lambda f: f.command("dmesg", "dmesg: read kernel buffer: Operation not permitted\n", 1),
+        "Operation not permitted",
+    ),
+    Case("record", lambda f: closed(f, RECORD_PATH), f"no permission to read '{RECORD_PATH}'"),
+    Case("cdi", lambda f: closed(f, "/etc/cdi"), "no permission to read '/etc/cdi'"),
+    Case(
+        "runtime",
+        lambda f: f.command("containerd-config", "containerd: permission denied\n", 1),
+        "permission denied",
+    ),
+    Case("services", lambda f: f.command("failed-units", "no bus\n", 1), "no bus"),
+)
+
+
+def verdict_on(folder: EvidenceFolder, name: str) -> tuple[VerdictState, str]:
+    (verdict,) = judge_node(folder.evidence, node_expectations([name], source="the test"))
+    return verdict.state, verdict.sentence
+
+
+def test_node_in_order_meets_every_expectation(tmp_path: Path) -> None:
+    """Each sentence says what was seen, so that a wrong positive result is noticed."""
+    sentences = {
+        verdict.expectation.name: verdict.sentence
+        for verdict in judge_node(a_serving_node(tmp_path).evidence)
+        if verdict.state is VerdictState.MET
+    }
+
+    assert sentences == {
+        "gpu": "The PCI bus has 10de:2330 at 01:00.0.",
+        "driver": f"The NVIDIA driver {VERSION} drives 10de:2330 at 01:00.0.",
+        "module": f"The module 'nvidia' {VERSION} is for the running kernel '{KERNEL}' and is "
+        "loaded.",
+        "tools": "The driver's programs exist: /usr/bin/nvidia-smi, /usr/bin/nvidia-modprobe.",
+        "log": "The kernel log has no GPU error.",
+        "record": f"The record names {VERSION} (cuda) for this kernel.",
+        "cdi": "'/run/cdi/nvidia.yaml' offers nvidia.com/gpu=0, nvidia.com/gpu=all.",
+        "runtime": "containerd's configuration has 'nvidia-container-runtime'.",
+        "services": "No GPU service has failed; active: containerd.service, "
+        "nvidia-device-plugin.service.",
+    }
+
+
+@pytest.mark.parametrize("case", NOT_MET, ids=lambda case: f"{case.name}: {case.words[:40]}")
+def test_unmet_expectation_says_why(tmp_path: Path, case: Case) -> None:
+    state, sentence = verdict_on(case.change(a_serving_node(tmp_path)), case.name)
+
+    assert state is VerdictState.NOT_MET
+    assert case.words in sentence
+    assert str(tmp_path) not in sentence, "Where the evidence lies is said once, for all of them."
+
+
+@pytest.mark.parametrize("case", UNKNOWN, ids=lambda case: f"{case.name}: {case.words[:40]}")
+def test_missing_evidence_gives_unknown_and_not_a_failure(tmp_path: Path, case: Case) -> None:
+    state, sentence = verdict_on(case.change(a_serving_node(tmp_path)), case.name)
+
+    assert state is VerdictState.UNKNOWN
+    assert case.words in sentence
+
+
+@pytest.mark.parametrize("cases", [NOT_MET, UNKNOWN], ids=["wrong", "unknown"])
+def test_no_expectation_is_left_out(cases: tuple[Case, ...]) -> None:
+    assert {case.name for case in cases} == {each.name for each in NODE_EXPECTATIONS}
+
+
+def test_customers_own_driver_is_named_and_nothing_else_is_wrong(tmp_path: Path) -> None:
+    """A driver that provisioning did not install has no record; the other expectations still apply."""
+    folder = a_serving_node(tmp_path).without(f"files{RECORD_PATH}")
+
+    wrong = [
+        verdict.expectation.name
+        for verdict in judge_node(folder.evidence)
+        if verdict.state is not VerdictState.MET
+    ]
+
+    assert wrong == ["record"]
+
+
+def test_switches_are_not_expected_to_be_driven_as_gpus(tmp_path: Path) -> None:
+    folder = a_serving_node(tmp_path)
+    bus = (folder.root / "commands/lspci").read_text()
+
+    state, _ = verdict_on(folder.command("lspci", bus + SWITCH), "driver")
+
+    assert state is VerdictState.MET
+
+
+def test_expectation_that_is_not_known_is_refused() -> None:
+    with pytest.raises(
+        BadInputError, match=r"--only: 'gpus' is not an expectation .* 'gpu', 'driver'"
+    ):
+        node_expectations(["gpus"], source="--only")

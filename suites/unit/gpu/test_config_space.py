@@ -1,0 +1,186 @@
+"""Configuration space answers as the PCI specification says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.gpu import Bar, PciIdentity
+from harness.gpu.config_space import BAR_0, COMMAND, COMMAND_MEMORY, EXPRESS, ConfigSpace
+
+_MIB = 1 << 20
+_IDENTITY = PciIdentity(
+    vendor=0x10DE,
+    device=0x2330,
+    subsystem_vendor=0x10DE,
+    subsystem=0x16C1,
+    class_code=0x030200,
+    revision=0xA1,
+)
+
+
+def _space() -> ConfigSpace:
+    return ConfigSpace(_IDENTITY, {0: Bar(mib=16), 1: Bar(mib=32), 3: Bar(mib=1)})
+
+
+def _express_space() -> ConfigSpace:
+    return ConfigSpace(
+        _IDENTITY,
+        {0: Bar(mib=16, bits=64), 2: Bar(mib=128 << 10, bits=64), 4: Bar(mib=32)},
+        is_express=True,
+    )
+
+
+def test_ids_have_the_offsets_of_the_specification() -> None:
+    space = _space()
+
+    assert space.read(0x00, 4) == 0x233010DE
+    assert space.read(0x08, 4) == 0x030200A1
+    assert space.read(0x0A, 2) == 0x0302
+    assert space.read(0x0E, 1) == 0x00
+    assert space.read(0x2C, 4) == 0x16C110DE
+
+
+def test_function_has_an_interrupt_pin_no_rom_and_no_capabilities() -> None:
+    """NVIDIA's driver leaves a function alone for which the guest has routed no interrupt."""
+    space = _space()
+    space.write(0x30, 0xFFFFFFFF, 4)
+    space.write(0x3C, 0xFFFF, 2)
+
+    assert space.read(0x3C, 2) == 0x01FF
+    assert space.read(0x30, 4) == 0
+    assert (space.read(0x06, 2), space.read(0x34, 1)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(0x10, 16 * _MIB), (0x14, 32 * _MIB), (0x18, 0), (0x1C, _MIB), (0x28, 0)]
+)
+def test_all_ones_written_to_a_bar_read_back_as_its_size(offset: int, size: int) -> None:
+    space = _space()
+
+    space.write(offset, 0xFFFFFFFF, 4)
+
+    assert (~(space.read(offset, 4) & 0xFFFFFFF0) + 1) & 0xFFFFFFFF == size
+
+
+def test_bar_answers_only_where_the_guest_put_it() -> None:
+    space = _space()
+    space.write(BAR_0, 0xE0000000, 4)
+    assert space.find_bar(0xE0000000, 4) is None
+
+    space.write(COMMAND, COMMAND_MEMORY, 2)
+
+    assert space.bar_address(0) == 0xE0000000
+    assert space.find_bar(0xE0000A00, 4) == (0, 0xA00)
+    assert space.find_bar(0xE0FFFFFC, 4) == (0, 0xFFFFFC)
+    assert space.find_bar(0xE0FFFFFC, 8) is None
+    assert space.find_bar(0xDFFFFFFF, 1) is None
+    assert space.find_bar(0, 4) is None
+
+
+def test_bar_moves_with_its_address() -> None:
+    space = _space()
+    space.write(COMMAND, COMMAND_MEMORY, 2)
+    space.write(BAR_0, 0xE0000000, 4)
+
+    space.write(BAR_0 + 3, 0xD0, 1)
+
+    assert space.bar_address(0) == 0xD0000000
+
+
+def test_reset_forgets_addresses() -> None:
+    space = _space()
+    space.write(COMMAND, 0xFFFF, 2)
+    space.write(BAR_0, 0xE0000000, 4)
+
+    space.reset()
+
+    assert (space.read(COMMAND, 2), space.read(BAR_0, 4)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "bars",
+    [
+        {6: Bar(mib=16)},
+        {0: Bar(mib=24)},
+        {0: Bar(mib=0)},
+        {0: Bar(mib=4096)},
+        {5: Bar(mib=16, bits=64)},
+        {0: Bar(mib=16, bits=64), 1: Bar(mib=16)},
+    ],
+)
+def test_bar_that_cannot_be_is_refused(bars: dict[int, Bar]) -> None:
+    with pytest.raises(ValueError, match="BAR"):
+        ConfigSpace(_IDENTITY, bars)
+
+
+@given(
+    writes=st.lists(
+        st.tuples(
+            st.integers(0, 300),
+            st.integers(0, 0xFFFFFFFF),
+            st.integers(1, 4),
+        ),
+        max_size=30,
+    )
+)
+def test_no_write_changes_what_is_read_only(writes: list[tuple[int, int, int]]) -> None:
+    space = _space()
+    fresh = _space()
+    writable = {*range(0x04, 0x06), 0x0C, 0x3C, *range(0x10, 0x18), *range(0x1C, 0x20)}
+
+    for offset, value, size in writes:
+        space.write(offset, value, size)
+
+    for offset in range(300):
+        if offset not in writable:
+            assert space.read(offset, 1) == fresh.read(offset, 1)
+    assert space.read(BAR_0, 4) % (16 * _MIB) == 0
+    assert space.read(BAR_0 + 4, 4) % (32 * _MIB) == 0
+
+
+def test_beyond_the_end_reads_all_ones() -> None:
+    space = _space()
+
+    assert space.read(0x100, 4) == 0xFFFFFFFF
+    assert space.read(0xFE, 4) == 0xFFFF0000
+
+
+def test_64bit_bar_uses_two_registers() -> None:
+    space = _express_space()
+    for offset in (0x18, 0x1C):
+        space.write(offset, 0xFFFFFFFF, 4)
+
+    assert (space.read(0x18, 4), space.read(0x1C, 4)) == (0x0000000C, 0xFFFFFFE0)
+
+    space.write(0x18, 0, 4)
+    space.write(0x1C, 0x20, 4)
+    space.write(COMMAND, COMMAND_MEMORY, 2)
+
+    assert space.bar_address(2) == 0x20_0000_0000
+    assert space.find_bar(0x3F_FFFF_FFFC, 4) == (2, (128 << 30) - 4)
+    assert space.find_bar(0x40_0000_0000, 4) is None
+    assert space.bar_address(3) is None
+
+
+def test_express_function_says_so_in_a_capability() -> None:
+    space = _express_space()
+
+    assert space.size == 4096
+    assert space.read(0x06, 2) & 1 << 4
+    assert space.read(0x34, 1) == EXPRESS
+    assert space.read(EXPRESS, 4) == 0x0002_00_10
+    assert space.read(0x100, 4) == 0
+    assert space.read(0xFFE, 4) == 0xFFFF0000
+
+
+def test_read_only_link_registers_ignore_writes() -> None:
+    space = _express_space()
+    before = space.read(EXPRESS + 0x0C, 4)
+
+    space.write(EXPRESS + 0x08, 0xFFFFFFFF, 4)
+    space.write(EXPRESS + 0x0C, 0, 4)
+
+    assert space.read(EXPRESS + 0x08, 4) == 0x7FFF
+    assert space.read(EXPRESS + 0x0C, 4) == before

@@ -1,0 +1,314 @@
+"""Builds: which commands run, and what is said when they do not succeed."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import RequirementError
+from harness.image import ImageBuildError
+from harness.image.build.builder import SPACE_BYTES, BuiltDisk, MmdebstrapBuilder, read_dpkg_status
+from harness.image.build.commands import Privilege, input_entries, mmdebstrap_argv
+from harness.image.formats.kernel_versions import version_key
+from harness.image.formats.oci import tar_of
+from harness.provisioning.wait import Deadline, WaitTimeoutError
+from suites.unit.image.cataloguefolder import a_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.artifact_cache import ProgressEvent
+    from harness.image.catalogue import Recipe
+
+STATUS = """\
+Package: systemd
+Status: install ok installed
+Version: 252.38-1~deb12u1
+Description: system and service manager
+ Package: not a field
+
+Package: mawk
+Status: deinstall ok config-files
+Version: 1.3.4
+"""
+
+
+class ScriptedBuildCommands:
+    """Leaves what the builder's commands leave; `failing` names the one that does not succeed."""
+
+    def __init__(
+        self,
+        *,
+        kernels: Sequence[str] = ("6.1.0-9", "6.1.0-10"),
+        failing: str | None = None,
+        says: str = "",
+        times_out: bool = False,
+    ) -> None:
+        self.calls: list[tuple[str, ...]] = []
+        self._kernels = kernels
+        self._failing = failing
+        self._says = says
+        self._times_out = times_out
+
+    @property
+    def programs(self) -> list[str]:
+        return [_program(argv) for argv in self.calls]
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        deadline: Deadline,
+        on_line: Callable[[str], None],
+    ) -> int:
+        assert not deadline.has_passed()
+        self.calls.append(tuple(argv))
+        program = _program(argv)
+        if program == self._failing:
+            with log.open("a") as output:
+                output.write(f"first line\n{self._says}\n")
+            if self._times_out:
+                raise WaitTimeoutError("Waited 900.0 s for it; last seen: 'Unpacking gcc'.")
+            return 100
+        match program:
+            case "mmdebstrap":
+                on_line("I: extracting archives...")
+                on_line("I: running --customize-hook in shell: sh -c 'chroot'")
+                on_line("Unpacking systemd")
+                self._fill(Path(argv[-3]))
+            case "mke2fs":
+                Path(argv[-2]).write_bytes(b"raw")
+            case "qemu-img":
+                Path(argv[-1]).write_bytes(b"QFI\xfb")
+            case "true" | "rm":
+                pass
+            case _:
+                raise AssertionError(f"No answer was scripted for {argv}.")
+        return 0
+
+    def _fill(self, root: Path) -> None:
+        (root / "var/lib/dpkg").mkdir(parents=True)
+        (root / "var/lib/dpkg/status").write_text(STATUS)
+        (root / "boot").mkdir()
+        for version in self._kernels:
+            (root / f"boot/vmlinuz-{version}").write_text(f"kernel {version}")
+            (root / f"boot/initrd.img-{version}").write_text(f"initrd {version}")
+
+
+def _program(argv: Sequence[str]) -> str:
+    inner = list(argv[argv.index("--") + 1 :]) if argv[0] == "unshare" else list(argv)
+    return inner[2] if inner[0] == "env" else inner[0]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    return a_recipe(tmp_path / "catalogue")
+
+
+class Attempt:
+    """One build in a temporary folder."""
+
+    def __init__(self, recipe: Recipe, top: Path) -> None:
+        self.recipe = recipe
+        self.into = top / "into"
+        self.work = top / "work"
+        self.log = top / "build.log"
+        self.events: list[ProgressEvent] = []
+        self.into.mkdir()
+        self.work.mkdir()
+        self.log.touch()
+
+    def build(
+        self,
+        commands: ScriptedBuildCommands,
+        *,
+        privilege: Privilege = Privilege.ROOT,
+        lacking: Sequence[str] = (),
+        free: int = SPACE_BYTES,
+    ) -> BuiltDisk:
+        builder = MmdebstrapBuilder(
+            run=commands,
+            privilege=privilege,
+            find_program=lambda name: None if name in lacking else f"/usr/bin/{name}",
+            free_bytes=lambda _path: free,
+        )
+        return builder.build(
+            self.recipe,
+            into=self.into,
+            work=self.work,
+            log=self.log,
+            listener=self.events.append,
+            deadline=Deadline.after(900),
+        )
+
+
+@pytest.fixture
+def attempt(recipe: Recipe, tmp_path: Path) -> Attempt:
+    return Attempt(recipe, tmp_path)
+
+
+def test_build_leaves_disk_and_kernels(attempt: Attempt) -> None:
+    built = attempt.build(ScriptedBuildCommands())
+
+    assert built == BuiltDisk(
+        kernels=("6.1.0-9", "6.1.0-10"), packages={"systemd": "252.38-1~deb12u1"}
+    )
+    left = {str(path.relative_to(attempt.into)) for path in attempt.into.rglob("*")}
+    assert left == {
+        "disk.qcow2",
+        "kernels",
+        *(f"kernels/{kernel}" for kernel in built.kernels),
+        *(f"kernels/{kernel}/vmlinuz" for kernel in built.kernels),
+        *(f"kernels/{kernel}/initrd.img" for kernel in built.kernels),
+    }
+    assert (attempt.into / "kernels/6.1.0-9/initrd.img").read_text() == "initrd 6.1.0-9"
+
+
+def test_build_reports_its_steps_without_noise(attempt: Attempt) -> None:
+    attempt.build(ScriptedBuildCommands())
+
+    assert [event.message for event in attempt.events] == [
+        f"building from 'http://deb.debian.org/debian', log in '{attempt.log}'",
+        "extracting archives...",
+        "1 packages, kernels 6.1.0-9, 6.1.0-10; writing the disk",
+    ]
+
+
+@pytest.mark.parametrize("privilege", Privilege)
+def test_all_that_touches_the_root_folder_is_contained(
+    attempt: Attempt, privilege: Privilege
+) -> None:
+    commands = ScriptedBuildCommands()
+
+    attempt.build(commands, privilege=privilege)
+
+    assert commands.programs == ["true", "mmdebstrap", "mke2fs", "rm", "qemu-img", "rm"]
+    for argv, program in zip(commands.calls, commands.programs, strict=True):
+        namespaces = argv[: argv.index("--")] if "--" in argv else ()
+        assert ("--kill-child" in namespaces) == (program != "qemu-img")
+        assert ("--map-auto" in namespaces) == (
+            program != "qemu-img" and privilege is Privilege.USER
+        )
+
+
+def test_packages_come_with_hooks_in_order(recipe: Recipe) -> None:
+    argv = mmdebstrap_argv(
+        recipe, Privilege.ROOT, root=Path("/build/root"), inputs=Path("/bui ld/inputs.tar")
+    )
+
+    hooks = [word.partition("=")[2] for word in argv if word.startswith("--customize-hook=")]
+    workshop = "/usr/src/image-build"
+    pattern = r"linux-image-6\.1\.0-[0-9]+-cloud-amd64"
+    driver = "GPU_DRIVER_REPOSITORY=mcr.microsoft.com/aks/aks-gpu-cuda-lts"
+    version = "GPU_DRIVER_VERSION=580.126.09 GPU_IMAGE_SHA=20260801000000"
+    assert hooks == [
+        "tar-in '/bui ld/inputs.tar' /",
+        f"chroot \"$1\" env sh {workshop}/install-kernels.sh '{pattern}' 2",
+        f'chroot "$1" env {driver} {version} sh {workshop}/node/scripts/setup.sh',
+        f'chroot "$1" env sh {workshop}/finish.sh',
+    ]
+    assert "--include=systemd,containerd" in argv
+    assert "--dpkgopt=path-exclude=/usr/share/man/*" in argv
+    assert argv[-4:] == (
+        "bookworm",
+        "/build/root",
+        "deb http://deb.debian.org/debian bookworm main",
+        "deb http://deb.debian.org/debian bookworm-updates main",
+    )
+
+
+def test_inputs_lie_where_the_node_and_the_scripts_look(recipe: Recipe) -> None:
+    with tarfile.open(fileobj=io.BytesIO(tar_of(input_entries(recipe)))) as archive:
+        modes = {info.name: info.mode for info in archive}
+
+    assert modes["etc/fstab"] == 0o644
+    assert modes["usr/bin/tool"] == 0o755
+    assert "usr/src/image-build/node/scripts/beside.txt" in modes
+    assert "usr/src/image-build/install-kernels.sh" in modes
+    assert "usr/src/image-build/oci.py" in modes
+
+
+def test_missing_programs_are_named_with_the_remedy(attempt: Attempt) -> None:
+    commands = ScriptedBuildCommands()
+
+    with pytest.raises(RequirementError) as refusal:
+        attempt.build(commands, lacking=["mmdebstrap", "qemu-img"])
+
+    assert str(refusal.value) == (
+        "Building an image needs 'mmdebstrap' and 'qemu-img', not found on this host; install "
+        "with 'apt-get install --no-install-recommends mmdebstrap qemu-utils'."
+    )
+    assert commands.calls == []
+
+
+def test_too_little_space_is_reported_before_the_build_starts(attempt: Attempt) -> None:
+    commands = ScriptedBuildCommands()
+
+    with pytest.raises(RequirementError) as refusal:
+        attempt.build(commands, free=1 << 30)
+
+    assert str(refusal.value) == (
+        f"Building an image needs 4.0 GiB of free space in '{attempt.work}', which has 1.0 GiB; "
+        "free some space, or set XDG_CACHE_HOME to a folder on a larger disk."
+    )
+    assert commands.calls == []
+
+
+def test_disk_that_fills_up_during_the_build_is_reported(attempt: Attempt) -> None:
+    commands = ScriptedBuildCommands(failing="mke2fs", says="write: No space left on device")
+
+    with pytest.raises(RequirementError, match="free some space, or set XDG_CACHE_HOME"):
+        attempt.build(commands)
+
+
+def test_failure_shows_the_logs_end_and_its_path(attempt: Attempt) -> None:
+    commands = ScriptedBuildCommands(failing="mmdebstrap", says="E: Unable to locate package x")
+
+    with pytest.raises(ImageBuildError) as failure:
+        attempt.build(commands)
+
+    message = str(failure.value)
+    assert message.startswith("Building the image 'node' failed while installing its packages: ")
+    assert "ended with exit code 100" in message
+    assert f"The whole log is in '{attempt.log}'" in message
+    assert message.endswith("first line\nE: Unable to locate package x")
+
+
+def test_build_beyond_its_deadline_names_the_current_step(attempt: Attempt) -> None:
+    commands = ScriptedBuildCommands(failing="mmdebstrap", times_out=True)
+
+    with pytest.raises(ImageBuildError, match=r"while installing its packages: .*Unpacking gcc"):
+        attempt.build(commands)
+
+
+def test_user_without_namespaces_gets_a_remedy(attempt: Attempt) -> None:
+    commands = ScriptedBuildCommands(failing="true", says="unshare: unshare failed: No such range")
+
+    with pytest.raises(RequirementError, match=r"No such range'\. Build it as root, or give"):
+        attempt.build(commands, privilege=Privilege.USER)
+
+
+def test_wrong_number_of_kernels_is_refused(attempt: Attempt) -> None:
+    commands = ScriptedBuildCommands(kernels=["6.1.0-9"])
+
+    with pytest.raises(ImageBuildError, match="has 1 kernels, but its recipe asks for 2"):
+        attempt.build(commands)
+
+
+def test_only_installed_packages_are_listed() -> None:
+    assert read_dpkg_status(STATUS) == {"systemd": "252.38-1~deb12u1"}
+
+
+@given(st.lists(st.integers(0, 999), min_size=1, max_size=5, unique=True))
+def test_kernels_are_ordered_by_number(numbers: list[int]) -> None:
+    versions = [f"6.1.0-{number}-cloud-amd64" for number in numbers]
+
+    expected = [f"6.1.0-{number}-cloud-amd64" for number in sorted(numbers)]
+    assert sorted(versions, key=version_key) == expected

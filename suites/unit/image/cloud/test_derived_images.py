@@ -1,0 +1,131 @@
+"""Images derived from cloud images are made once, and again where they are damaged."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.image import CloudImage, DriverImage, FirmwareType
+from harness.image.cloud.derived_images import DerivedStore
+from harness.provisioning.wait import Deadline
+from suites.unit.image.cloud_image_folder import DIGEST, IMAGE, OTHER_IMAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DRIVER = DriverImage(repository="mcr.example.org/gpu", version="580.1", sha="2026")
+SOON = 60.0
+
+
+class Baker:
+    """Leaves a disk where it is asked to, and counts how often it was."""
+
+    def __init__(self, content: bytes = OTHER_IMAGE) -> None:
+        self.count = 0
+        self._content = content
+
+    def __call__(self, disk: Path) -> None:
+        self.count += 1
+        disk.write_bytes(self._content)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> CloudImage:
+    disk = tmp_path / "cloud.qcow2"
+    disk.write_bytes(IMAGE)
+    return CloudImage(
+        name="noble",
+        digest=f"sha256:{DIGEST}",
+        disk=disk,
+        virtual_bytes=3 << 20,
+        driver=DRIVER,
+        firmware=FirmwareType.UEFI,
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DerivedStore]:
+    store = DerivedStore(tmp_path / "derived")
+    yield store
+    store.close()
+
+
+def bake(
+    store: DerivedStore, image: CloudImage, baker: Baker, *, payload: str = "1"
+) -> CloudImage:
+    return store.bake(image, {"payload": payload}, baker, deadline=Deadline.after(SOON))
+
+
+def test_bake_is_a_cloud_image_with_its_own_digest(store: DerivedStore, image: CloudImage) -> None:
+    baked = bake(store, image, Baker())
+
+    assert baked.disk.read_bytes() == OTHER_IMAGE
+    assert baked == CloudImage(
+        name="noble",
+        digest=f"sha256:{hashlib.sha256(OTHER_IMAGE).hexdigest()}",
+        disk=baked.disk,
+        virtual_bytes=3 << 20,
+        driver=DRIVER,
+        firmware=FirmwareType.UEFI,
+    )
+
+
+def test_bake_is_made_once_for_each_payload_and_each_image(
+    store: DerivedStore, image: CloudImage, tmp_path: Path
+) -> None:
+    baker = Baker()
+
+    first = bake(store, image, baker)
+    assert bake(store, image, baker) == first
+    assert bake(DerivedStore(tmp_path / "derived"), image, baker) == first
+    assert baker.count == 1
+
+    bake(store, image, baker, payload="2")
+    bake(store, bake(store, image, baker), baker)
+    assert baker.count == 3
+
+
+def test_bake_that_was_damaged_is_made_again(store: DerivedStore, image: CloudImage) -> None:
+    baker = Baker()
+    disk = bake(store, image, baker).disk
+    disk.write_bytes(OTHER_IMAGE[:-1] + b"?")
+
+    assert bake(store, image, baker).disk.read_bytes() == OTHER_IMAGE
+    assert baker.count == 2
+
+
+def test_bake_that_leaves_no_qcow2_is_refused(store: DerivedStore, image: CloudImage) -> None:
+    with pytest.raises(HarnessError, match="is not a qcow2 file"):
+        bake(store, image, Baker(b"raw"))
+
+
+def test_bake_that_fails_leaves_nothing(store: DerivedStore, image: CloudImage) -> None:
+    def fail(disk: Path) -> None:
+        disk.write_bytes(IMAGE)
+        raise HarnessError("The bake ended with 1.")
+
+    with pytest.raises(HarnessError, match="ended with 1"):
+        store.bake(image, {}, fail, deadline=Deadline.after(SOON))
+
+    assert store.cache.ls() == []
+
+
+def test_what_was_made_is_listed_verified_and_removed_like_any_image(
+    store: DerivedStore, image: CloudImage
+) -> None:
+    bake(store, image, Baker())
+    store.close()
+
+    (listed,) = store.cache.verify()
+    (removal,) = store.cache.collect_unused(
+        dt.timedelta(0), at=dt.datetime.now(tz=dt.timezone.utc)
+    )
+
+    assert (listed.name, listed.damage) == ("noble", None)
+    assert removal.path == listed.folder
+    assert not listed.folder.exists()

@@ -1,0 +1,332 @@
+"""Downloads: resumed where they stopped, ended where no try can succeed."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+import urllib.request
+from http.client import HTTPMessage
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.image import ImageFetchError
+from harness.image.cloud.download import Downloader, NoDowngrade, Patience
+from harness.provisioning.wait import Deadline, WaitTimeoutError
+from suites.fakes.clock import FakeClock
+from suites.unit.image.imageserver import (
+    Handler,
+    ImageServer,
+    answer,
+    cut_at,
+    serving,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CONTENT = bytes(range(250)) * 4
+FILE = "x.img"
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this host's proxy play no part."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[ImageServer]:
+    with serving({FILE: CONTENT}) as images:
+        yield images
+
+
+class Download:
+    """A download to a temporary file, and what it said."""
+
+    def __init__(self, folder: Path, *, patience: Patience | None = None) -> None:
+        self.part = folder / "x.part"
+        self.said: list[str] = []
+        self.clock = FakeClock()
+        self.downloader = Downloader(patience=patience, report=self.said.append)
+
+    def run(self, *urls: str, within_s: float = 3600.0) -> str:
+        deadline = Deadline.after(within_s, self.clock)
+        return self.downloader.to_file(urls, self.part, deadline=deadline)
+
+    def fail(self, *urls: str) -> str:
+        with pytest.raises(ImageFetchError) as failure:
+            self.run(*urls)
+        return str(failure.value)
+
+
+@pytest.fixture
+def download(tmp_path: Path) -> Download:
+    return Download(tmp_path)
+
+
+def failure_of(*errors: str) -> str:
+    """Return the sentences that a download ends with."""
+    return "\n".join(
+        [
+            "'x.img' could not be downloaded from any of these URLs:",
+            *(f"  {error}" for error in errors),
+            "  The partial file is kept, and the next run resumes it.",
+            "Check the network and the proxy (https_proxy), or name another location with",
+            "--mirror.",
+        ]
+    )
+
+
+def test_file_is_downloaded_and_no_other_file_remains(
+    server: ImageServer, download: Download, tmp_path: Path
+) -> None:
+    assert download.run(server.url(FILE)) == server.url(FILE)
+
+    assert download.part.read_bytes() == CONTENT
+    assert [path.name for path in tmp_path.iterdir()] == ["x.part"]
+    assert download.said == ["100 % of 0.0 MiB downloaded"]
+
+
+def test_download_cut_at_60_percent_is_resumed(server: ImageServer, download: Download) -> None:
+    server.fail_with(FILE, cut_at(600))
+
+    download.run(server.url(FILE))
+
+    assert download.part.read_bytes() == CONTENT
+    assert server.asked(FILE) == ["whole", "bytes=600-"]
+    assert (
+        f"'{server.url(FILE)}' closed the connection after 600 of 1000 bytes; trying again in 2 s"
+        in download.said
+    )
+
+
+def test_next_process_resumes_the_download_of_a_killed_one(
+    server: ImageServer, tmp_path: Path
+) -> None:
+    server.fail_with(FILE, cut_at(600))
+    hasty = Download(tmp_path, patience=Patience(tries=1))
+    assert hasty.fail(server.url(FILE)) == failure_of(
+        f"'{server.url(FILE)}' closed the connection after 600 of 1000 bytes."
+    )
+
+    Download(tmp_path).run(server.url(FILE))
+
+    assert hasty.part.read_bytes() == CONTENT
+    assert server.asked(FILE) == ["whole", "bytes=600-"]
+
+
+def test_changed_file_is_downloaded_from_the_start(
+    server: ImageServer, download: Download
+) -> None:
+    server.fail_with(FILE, cut_at(600))
+    other = CONTENT[::-1]
+    first = Download(download.part.parent, patience=Patience(tries=1))
+    first.fail(server.url(FILE))
+    server.put(FILE, other)
+
+    download.run(server.url(FILE))
+
+    assert download.part.read_bytes() == other
+    assert (
+        f"'{server.url(FILE)}' has changed, or does not support ranges; downloading the whole file"
+        in (download.said)
+    )
+
+
+def test_partial_file_longer_than_the_servers_is_replaced(
+    server: ImageServer, download: Download
+) -> None:
+    download.part.write_bytes(b"x" * 1200)
+
+    download.run(server.url(FILE))
+
+    assert download.part.read_bytes() == CONTENT
+    assert server.asked(FILE) == ["bytes=1200-", "whole"]
+    assert download.said[0] == (
+        f"'{server.url(FILE)}' has no bytes after the first 1200 (416); the partial file is deleted; "
+        "trying again"
+    )
+
+
+def test_complete_file_is_not_downloaded_again(server: ImageServer, download: Download) -> None:
+    download.part.write_bytes(CONTENT)
+
+    download.run(server.url(FILE))
+
+    assert server.asked(FILE) == ["bytes=1000-"]
+    assert download.part.read_bytes() == CONTENT
+
+
+def test_retry_after_is_respected(server: ImageServer, download: Download) -> None:
+    server.fail_with(
+        FILE,
+        answer(429, Retry_After="7"),
+        answer(503, Retry_After="Fri, 21 Aug 2026 12:00:47 GMT"),
+    )
+
+    download.run(server.url(FILE))
+
+    assert download.clock.sleeps == [7.0, 40.0]
+    assert download.said[:2] == [
+        f"'{server.url(FILE)}' answered 429 Too Many Requests; trying again in 7 s",
+        f"'{server.url(FILE)}' answered 503 Service Unavailable; trying again in 40 s",
+    ]
+
+
+def test_too_long_retry_after_ends_the_tries(server: ImageServer, download: Download) -> None:
+    server.fail_with(FILE, answer(429, Retry_After="86400"))
+
+    assert download.fail(server.url(FILE)) == failure_of(
+        f"'{server.url(FILE)}' answered 429 Too Many Requests, and asks for a pause of 86400 s."
+    )
+    assert download.clock.sleeps == []
+
+
+def test_repeated_server_errors_end_the_tries(server: ImageServer, download: Download) -> None:
+    server.fail_with(FILE, *[answer(500)] * 5)
+
+    assert download.fail(server.url(FILE)) == failure_of(
+        f"'{server.url(FILE)}' answered 500 Internal Server Error, 5 times in a row."
+    )
+    assert download.clock.sleeps == [2.0, 4.0, 8.0, 16.0]
+
+
+def test_missing_file_is_requested_once(server: ImageServer, download: Download) -> None:
+    assert download.fail(server.url("y.img"), server.url("z.img")).splitlines()[1:3] == [
+        f"  '{server.url('y.img')}' answered 404 Not Found.",
+        f"  '{server.url('z.img')}' answered 404 Not Found.",
+    ]
+    assert download.clock.sleeps == []
+
+
+def test_second_url_resumes_the_download_of_the_first(
+    server: ImageServer, download: Download
+) -> None:
+    with serving({FILE: CONTENT}) as mirror:
+        server.fail_with(FILE, cut_at(600), answer(404))
+
+        assert download.run(server.url(FILE), mirror.url(FILE)) == mirror.url(FILE)
+
+        assert mirror.asked(FILE) == ["bytes=600-"]
+    assert download.part.read_bytes() == CONTENT
+
+
+def test_too_slow_download_ends(server: ImageServer, tmp_path: Path) -> None:
+    sent = threading.Semaphore(0)
+    is_over = threading.Event()
+
+    def trickle(handler: Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        while sent.acquire(timeout=10) and not is_over.is_set():
+            handler.wfile.write(b"x")
+
+    server.fail_with(FILE, trickle)
+    download = Download(tmp_path, patience=Patience(tries=1))
+    # Each look of the client lets the server send one byte more.
+    download.clock = FakeClock(look_s=1.0, on_look=sent.release)
+    failure = download.fail(server.url(FILE))
+    is_over.set()
+    sent.release()
+
+    assert failure == failure_of(f"'{server.url(FILE)}' sent fewer than 65536 bytes within 30 s.")
+
+
+def test_silent_server_ends_the_try(server: ImageServer, tmp_path: Path) -> None:
+    is_over = threading.Event()
+
+    def keep_silent(_handler: Handler) -> None:
+        is_over.wait(10)
+
+    server.fail_with(FILE, keep_silent)
+    download = Download(tmp_path, patience=Patience(tries=1, stall_s=0.1))
+
+    failure = download.fail(server.url(FILE))
+    is_over.set()
+
+    assert failure == failure_of(f"'{server.url(FILE)}' sent nothing for 0.1 s.")
+
+
+def test_unreachable_server_is_named(download: Download) -> None:
+    with serving({}) as gone:
+        url = gone.url(FILE)
+
+    assert re.fullmatch(
+        re.escape(f"  '{url}' could not be reached (")
+        + r".*Connection refused\), 5 times in a row\.",
+        download.fail(url).splitlines()[1],
+    )
+
+
+def test_pause_beyond_the_deadline_is_not_started(server: ImageServer, download: Download) -> None:
+    server.fail_with(FILE, *[answer(500)] * 9)
+
+    with pytest.raises(WaitTimeoutError) as failure:
+        download.run(server.url(FILE), within_s=5.0)
+
+    assert str(failure.value) == (
+        "The download did not end before its deadline; the last error: "
+        f"'{server.url(FILE)}' answered 500 Internal Server Error."
+    )
+    assert download.clock.sleeps == [2.0]
+
+
+def test_wrong_range_ends_the_tries(server: ImageServer, download: Download) -> None:
+    download.part.write_bytes(CONTENT[:10])
+    server.fail_with(FILE, answer(206, Content_Range="bytes 0-9/1000"))
+
+    assert "sent another range than the requested one." in download.fail(server.url(FILE))
+
+
+def test_proxy_of_the_environment_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({FILE: CONTENT}) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
+        download = Download(tmp_path)
+
+        download.run("http://images.invalid/images/x.img")
+
+        assert proxy.requests == ["http://images.invalid/images/x.img"]
+    assert download.part.read_bytes() == CONTENT
+
+
+def test_file_url_is_supported(tmp_path: Path, download: Download) -> None:
+    (tmp_path / FILE).write_bytes(CONTENT)
+
+    download.run((tmp_path / "absent.img").as_uri(), (tmp_path / FILE).as_uri())
+
+    assert download.part.read_bytes() == CONTENT
+
+
+def test_redirect_from_https_to_http_is_refused() -> None:
+    request = urllib.request.Request("https://example.org/x.img")
+
+    with pytest.raises(
+        Exception, match=r"redirects to 'http://example\.org/x\.img', which is not"
+    ):
+        NoDowngrade().redirect_request(
+            request,
+            io.BytesIO(),
+            302,
+            "Found",
+            HTTPMessage(),
+            "http://example.org/x.img",
+        )
+
+
+def test_truncated_small_file_is_requested_again(server: ImageServer, download: Download) -> None:
+    server.fail_with(FILE, cut_at(999))
+
+    url, content = download.downloader.read(
+        [server.url(FILE)], deadline=Deadline.after(60, download.clock)
+    )
+
+    assert (url, content) == (server.url(FILE), CONTENT)
+    assert download.said == [
+        f"'{url}' closed the connection after 999 of 1000 bytes; trying again in 2 s"
+    ]

@@ -1,0 +1,66 @@
+"""Headers of HTTP answers, as servers really send them."""
+
+from __future__ import annotations
+
+from email.message import Message
+
+import pytest
+
+from harness.image.cloud.http_headers import content_range, length, retry_after, validator
+from suites.fakes.clock import FakeClock
+
+
+def a_header(name: str, value: str) -> Message:
+    headers = Message()
+    headers[name] = value
+    return headers
+
+
+@pytest.mark.parametrize(
+    ("value", "meaning"),
+    [
+        ("bytes 600-999/1000", (600, 1000)),
+        ("bytes 600-999/*", (600, None)),
+        ("bytes */1000", (None, 1000)),
+        ("items 1-2/3", (None, None)),
+        ("", (None, None)),
+    ],
+)
+def test_content_range_gives_offset_and_size(
+    value: str, meaning: tuple[int | None, int | None]
+) -> None:
+    assert content_range(a_header("Content-Range", value)) == meaning
+
+
+@pytest.mark.parametrize(("value", "meaning"), [("1000", 1000), ("", None), ("-1", None)])
+def test_length_is_a_number_or_unknown(value: str, meaning: int | None) -> None:
+    assert length(a_header("Content-Length", value)) == meaning
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("7", 7.0),
+        ("Fri, 21 Aug 2026 12:00:40 GMT", 40.0),
+        ("Fri, 21 Aug 2026 11:00:00 GMT", 0.0),
+        ("soon", None),
+    ],
+)
+def test_pause_is_a_number_or_a_date(value: str, seconds: float | None) -> None:
+    assert retry_after(a_header("Retry-After", value), FakeClock()) == seconds
+
+
+def test_no_header_asks_for_no_pause() -> None:
+    assert retry_after(Message(), FakeClock()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "meaning"),
+    [
+        ("ETag", '"abc"', '"abc"'),
+        ("ETag", 'W/"abc"', None),
+        ("Last-Modified", "Fri, 21 Aug 2026 12:00:00 GMT", "Fri, 21 Aug 2026 12:00:00 GMT"),
+    ],
+)
+def test_weak_etag_is_no_validator(name: str, value: str, meaning: str | None) -> None:
+    assert validator(a_header(name, value)) == meaning

@@ -1,0 +1,100 @@
+"""Kernels of a boot menu, in the forms that distributions write."""
+
+from __future__ import annotations
+
+from harness.image.formats.boot_menu import read_menu
+from suites.unit.image.bootmenus import MENU
+
+
+def paths(menu: str) -> dict[str, str]:
+    return {kernel: entry.path for kernel, entry in read_menu(menu).items()}
+
+
+def test_entry_of_a_submenu_is_named_by_the_way_to_it() -> None:
+    assert paths(MENU) == {
+        "6.1.0-56-cloud-amd64": "gnulinux-simple-1234",
+        "6.1.0-55-cloud-amd64": "gnulinux-advanced-1234>gnulinux-55-advanced-1234",
+    }
+
+
+def test_separate_boot_partition_leaves_out_the_folder() -> None:
+    menu = MENU.replace("/boot/vmlinuz", "/vmlinuz")
+
+    assert paths(menu) == paths(MENU)
+
+
+def test_ids_may_be_given_as_options() -> None:
+    menu = MENU.replace("$menuentry_id_option", "--id")
+
+    assert read_menu(menu) == read_menu(MENU)
+
+
+def test_command_line_contains_the_word_that_grub_adds() -> None:
+    entry = read_menu(MENU)["6.1.0-55-cloud-amd64"]
+
+    assert entry.command_line == (
+        "BOOT_IMAGE=/boot/vmlinuz-6.1.0-55-cloud-amd64",
+        "root=UUID=1234",
+        "ro",
+        "quiet",
+    )
+
+
+def test_command_line_has_no_variables_and_no_quotes() -> None:
+    menu = MENU.replace("ro quiet", "ro 'console=ttyS0,115200 x' $vt_handoff")
+
+    words = read_menu(menu)["6.1.0-56-cloud-amd64"].command_line
+
+    assert words[2:] == ("ro", "console=ttyS0,115200 x")
+
+
+def test_first_attempt_of_an_entry_counts() -> None:
+    """Ubuntu's cloud images try without an initrd first, where the last try did not fail."""
+    menu = """\
+menuentry 'Ubuntu' --class ubuntu $menuentry_id_option 'gnulinux-simple-1' {
+  if [ "${initrdfail}" = 1 ]; then
+    linux /boot/vmlinuz-6.8.0-31-generic root=PARTUUID=1 ro console=tty1 console=ttyS0
+    initrd /boot/initrd.img-6.8.0-31-generic
+  else
+    linux /boot/vmlinuz-6.8.0-31-generic root=PARTUUID=1 ro console=tty1 console=ttyS0 panic=-1
+  fi
+}
+"""
+
+    words = read_menu(menu)["6.8.0-31-generic"].command_line
+
+    assert words[1:] == ("root=PARTUUID=1", "ro", "console=tty1", "console=ttyS0")
+
+
+def test_menu_of_ubuntu_with_a_boot_partition_of_its_own_is_read() -> None:
+    """As grub-mkconfig of Ubuntu 24.04 writes it, after the settings of its cloud images."""
+    menu = """\
+menuentry 'Ubuntu' --class ubuntu --class os $menuentry_id_option 'gnulinux-simple-5e0d' {
+	recordfail
+	load_video
+	gfxmode $linux_gfx_mode
+	if [ x$grub_platform = xxen ]; then insmod xzio; insmod lzopio; fi
+	search --no-floppy --fs-uuid --set=root 9c41
+	linux	/vmlinuz-6.8.0-85-generic root=LABEL=cloudimg-rootfs ro  console=tty1 console=ttyS0
+	initrd	/initrd.img-6.8.0-85-generic
+}
+submenu 'Advanced options for Ubuntu' $menuentry_id_option 'gnulinux-advanced-5e0d' {
+	menuentry 'Ubuntu, with Linux 6.8.0-31-generic' $menuentry_id_option 'gnulinux-31-advanced-5e0d' {
+		linux	/vmlinuz-6.8.0-31-generic root=LABEL=cloudimg-rootfs ro  console=tty1 $vt_handoff
+	}
+	menuentry 'Ubuntu, with Linux 6.8.0-31-generic (recovery mode)' $menuentry_id_option 'r' {
+		linux	/vmlinuz-6.8.0-31-generic root=LABEL=cloudimg-rootfs ro recovery nomodeset
+	}
+}
+"""
+
+    entries = read_menu(menu)
+
+    assert list(entries) == ["6.8.0-85-generic", "6.8.0-31-generic"]
+    assert entries["6.8.0-31-generic"].path == "gnulinux-advanced-5e0d>gnulinux-31-advanced-5e0d"
+    assert entries["6.8.0-31-generic"].command_line == (
+        "BOOT_IMAGE=/vmlinuz-6.8.0-31-generic",
+        "root=LABEL=cloudimg-rootfs",
+        "ro",
+        "console=tty1",
+    )

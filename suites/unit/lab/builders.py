@@ -1,0 +1,96 @@
+"""Images, requests and machine services for tests of the lab."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.gpu.transport import Transport
+from harness.image import CloudImage, DriverImage, Image, Kernel
+from harness.lab.machine import LabMachine, MachineServices
+from harness.lab.machine_request import MachineRequest, Platform, finish_spec
+from harness.lab.node import NodeRequest
+from harness.lab.saved_states import booting_node
+from harness.machine.capacity.broker import Broker
+from harness.machine.channels.ssh import SshIdentity
+from harness.machine.description.spec import Accelerator
+from suites.unit.lab.drivers import StuckDriver
+
+if TYPE_CHECKING:
+    from harness.artifact_cache import ProgressEvent
+
+
+def an_image() -> Image:
+    folder = Path("/images/debian-12")
+    return Image(
+        name="debian-12",
+        key="0" * 64,
+        folder=folder,
+        disk=folder / "disk.qcow2",
+        kernels=tuple(
+            Kernel(version=version, vmlinuz=folder / version, initrd=folder / f"{version}.img")
+            for version in ("6.1.0-55", "6.1.0-56")
+        ),
+        driver=DriverImage(
+            repository="mcr.microsoft.com/aks/aks-gpu-cuda-lts",
+            version="580.1",
+            sha="2026",
+        ),
+    )
+
+
+def a_request(**changes: Any) -> NodeRequest:
+    return replace(NodeRequest(name="node", image=an_image()), **changes)
+
+
+def a_machine_request(**changes: Any) -> MachineRequest:
+    return replace(booting_node("node", an_image()), **changes)
+
+
+def a_platform(accelerator: Accelerator = Accelerator.TCG) -> Platform:
+    return Platform(accelerator=accelerator, qemu="qemu-that-is-not-there")
+
+
+def a_lab_machine(
+    folder: Path,
+    *,
+    services: MachineServices | None = None,
+    accelerator: Accelerator = Accelerator.TCG,
+    cpus: int = 1,
+    aperture_mib: int = 0,
+    **changes: Any,
+) -> LabMachine:
+    request = a_machine_request(**changes)
+    spec = replace(
+        finish_spec(request, a_platform(accelerator), folder),
+        cpus=cpus,
+        root_port_aperture_mib=aperture_mib,
+    )
+    return LabMachine(request, spec, folder, services or machine_services(folder))
+
+
+def machine_services(folder: Path) -> MachineServices:
+    return MachineServices(
+        driver=StuckDriver(),
+        agent_program=b"",
+        identity=SshIdentity(folder=folder),
+        broker=Broker(folder / "room"),
+        transport=lambda: Transport.MPQEMU,
+        report=lambda _: None,
+    )
+
+
+def a_cloud_image(**changes: Any) -> CloudImage:
+    image = CloudImage(
+        name="noble",
+        digest="sha256:1234",
+        disk=Path("/cloud-images/disk.qcow2"),
+        virtual_bytes=3 << 30,
+        driver=DriverImage(repository="mcr.microsoft.com/gpu", version="580.1", sha="2026"),
+    )
+    return replace(image, **changes)
+
+
+def ignore_event(_: ProgressEvent) -> None:
+    return

@@ -1,0 +1,48 @@
+"""A lab whose machines never start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.image.store import ImageStore
+from harness.lab import Lab
+from harness.machine.accelerator import AcceleratorChoice
+from harness.machine.capacity.broker import Broker
+from harness.machine.channels.ssh import SshIdentity
+from harness.machine.description.spec import Accelerator
+from harness.payload import Payload
+from harness.settings import MachineStart, Settings
+from suites.unit.lab.builders import ignore_event
+from suites.unit.lab.drivers import StuckDriver
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    folder = tmp_path / "run"
+    keys = tmp_path / "keys"
+    for each in (folder, keys):
+        each.mkdir()
+    for name in ("user.pub", "host", "host.pub"):
+        (keys / name).touch()
+    monkeypatch.setattr(ImageStore, "create_overlay", lambda _, __, at, **___: at.touch())
+    return Lab(
+        settings=Settings(
+            cache=tmp_path,
+            machine_start=MachineStart.COLD,
+            evidence_folder=tmp_path / "evidence",
+            qemu="qemu-that-is-not-there",
+        ),
+        folder=folder,
+        driver=StuckDriver(),
+        accelerator=AcceleratorChoice(accelerator=Accelerator.TCG, reason=""),
+        payload=Payload(content=b"", digest="0" * 64),
+        agent_program=Payload(content=b"", digest="1" * 64),
+        broker=Broker(tmp_path / "room"),
+        identity=SshIdentity(folder=keys),
+        listener=ignore_event,
+    )

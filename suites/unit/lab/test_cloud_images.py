@@ -1,0 +1,238 @@
+"""How a cloud image is booted, and what it is given at its first boot."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.image import CloudImage, CloudImageKernel, FirmwareType
+from harness.lab.cloud_images import (
+    CloudImageBoot,
+    agent_commands,
+    cloud_image_booted,
+    cloud_image_seed,
+)
+from harness.lab.machine_request import finish_spec
+from harness.lab.node import NodeRequest, render_node_seed
+from harness.lab.saved_states import SavedState, key_parts
+from harness.machine.channels.ssh import SshIdentity
+from harness.machine.description.argv import Channels, render_argv
+from harness.machine.description.spec import Firmware, MachineSpec
+from harness.machine.uefi_firmware import UefiFirmware
+from harness.payload import Payload
+from suites.unit.lab.builders import a_cloud_image, a_platform, an_image
+from suites.unit.lab.drivers import StuckDriver
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+IMAGES = Path(__file__).parents[3] / "images"
+TREE = IMAGES / "debian-12/root"
+
+
+def test_agent_comes_before_cloud_init_writes_files() -> None:
+    seed = cloud_image_seed("noble", instance_id="noble-1", images=IMAGES)
+
+    user_data = yaml.safe_load(seed.user_data)
+    assert user_data["bootcmd"] == [list(argv) for argv in agent_commands(IMAGES)]
+    assert "write_files" not in user_data
+    assert yaml.safe_load(seed.meta_data)["instance-id"] == "noble-1"
+
+
+def test_agents_files_arrive_as_they_are() -> None:
+    loader = "/usr/lib/harness/agent-loader"
+
+    (put,) = [argv for argv in agent_commands(IMAGES) if loader in argv]
+
+    assert put[-1] == "0755"
+    assert base64.b64decode(put[-2]) == (TREE / loader[1:]).read_bytes()
+
+
+def test_agent_is_started_at_later_boots_too() -> None:
+    commands = agent_commands(IMAGES)
+
+    assert (
+        "ln",
+        "-sf",
+        "../harness-agent.service",
+        "/etc/systemd/system/dev-virtio\\x2dports-harness.agent.device.wants/harness-agent.service",
+    ) in commands
+    assert commands[-1] == ("systemctl", "start", "--no-block", "harness-agent.service")
+
+
+def test_catalogue_without_the_loader_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="agent's loader cannot be read"):
+        agent_commands(tmp_path)
+
+
+KERNEL = CloudImageKernel(
+    version="6.8.0-31-generic",
+    vmlinuz=Path("/derived/vmlinuz"),
+    initrd=Path("/derived/initrd.img"),
+    command_line=("BOOT_IMAGE=/vmlinuz-6.8.0-31-generic", "root=LABEL=cloudimg-rootfs", "ro"),
+)
+
+
+def a_saved_state(image: CloudImage | None = None, **boot: Any) -> SavedState:
+    return cloud_image_booted(image or a_cloud_image(), images=IMAGES, boot=CloudImageBoot(**boot))
+
+
+def a_spec(saved_state: SavedState, folder: Path = Path("/runs")) -> MachineSpec:
+    return finish_spec(saved_state.machine("noble", None), a_platform(), folder)
+
+
+def parts_of(saved_state: SavedState, folder: Path = Path()) -> Mapping[str, object]:
+    return key_parts(saved_state, a_spec(saved_state, folder), StuckDriver())
+
+
+@pytest.fixture
+def ovmf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "OVMF"
+    folder.mkdir()
+    (folder / "OVMF_CODE_4M.fd").write_text("code")
+    (folder / "OVMF_VARS_4M.fd").write_text("variables")
+    firmware = UefiFirmware(code=folder / "OVMF_CODE_4M.fd", variables=folder / "OVMF_VARS_4M.fd")
+    monkeypatch.setattr("harness.lab.cloud_images.find_uefi_firmware", lambda: firmware)
+    return folder
+
+
+def test_added_kernel_arguments_need_a_kernel() -> None:
+    with pytest.raises(BadInputError) as caught:
+        CloudImageBoot(append=("quiet",))
+
+    assert str(caught.value).endswith("name a 'kernel' of `lab.cloud_image_kernels` too.")
+
+
+def test_extracted_kernel_gets_exactly_the_command_line_of_the_boot_loader() -> None:
+    spec = a_spec(a_saved_state(kernel=KERNEL, append=("cc:{}",)))
+
+    argv = render_argv(
+        spec, Channels(qmp_fd=3, serial_fd=4, agent_fd=5), serial_log=Path("serial.log")
+    )
+
+    assert argv[argv.index("-append") + 1] == " ".join((*KERNEL.command_line, "cc:{}"))
+
+
+@pytest.mark.parametrize(
+    ("virtual_bytes", "size_gib"), [((10 << 30) - 1, 10), (10 << 30, None), (30 << 30, None)]
+)
+def test_image_that_is_larger_than_its_overlay_would_be_is_not_cut_off(
+    virtual_bytes: int, size_gib: int | None
+) -> None:
+    image = a_cloud_image(virtual_bytes=virtual_bytes)
+
+    assert CloudImageBoot(disk_gib=10).size_gib(image) == size_gib
+
+
+def test_image_is_booted_by_the_firmware_that_it_asks_for_unless_a_test_names_one() -> None:
+    image = a_cloud_image(firmware=FirmwareType.UEFI)
+
+    assert CloudImageBoot().of(image).firmware is FirmwareType.UEFI
+    assert CloudImageBoot(firmware=FirmwareType.BIOS).of(image).firmware is FirmwareType.BIOS
+    assert CloudImageBoot().of(a_cloud_image()).firmware is FirmwareType.BIOS
+
+
+def test_each_machine_by_uefi_has_variables_of_its_own(tmp_path: Path, ovmf: Path) -> None:
+    saved_state = a_saved_state(firmware=FirmwareType.UEFI)
+    kernel = a_spec(saved_state, tmp_path).kernel
+
+    saved_state.origin.prepare(tmp_path)
+
+    assert isinstance(kernel, Firmware)
+    assert kernel.flash is not None
+    assert kernel.flash.code == ovmf / "OVMF_CODE_4M.fd"
+    assert kernel.flash.variables == tmp_path / "uefi-variables.fd"
+    assert (tmp_path / "uefi-variables.fd").read_text() == "variables"
+
+
+def test_first_machine_of_a_saved_state_has_a_seed_without_keys() -> None:
+    seed = a_saved_state().origin.first_seed
+
+    assert seed is not None
+    assert b"ssh_authorized_keys" not in seed.user_data.encode()
+
+
+def test_host_without_uefi_firmware_makes_no_checkpoint_by_uefi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.machine.uefi_firmware.descriptor_folders", lambda: [tmp_path])
+
+    with pytest.raises(RequirementError, match="Booting by UEFI needs a firmware descriptor"):
+        a_saved_state(firmware=FirmwareType.UEFI).origin.parts()
+
+
+@pytest.mark.usefixtures("ovmf")
+@pytest.mark.parametrize(
+    "other",
+    [
+        a_saved_state(a_cloud_image(digest="sha256:5678")),
+        a_saved_state(a_cloud_image(disk=Path("/moved/disk.qcow2"))),
+        a_saved_state(firmware=FirmwareType.UEFI),
+        a_saved_state(kernel=KERNEL),
+        a_saved_state(disk_gib=20),
+        a_saved_state(memory_mib=2048),
+    ],
+    ids=["digest", "disk", "firmware", "kernel", "disk-size", "memory"],
+)
+def test_whatever_changes_a_cloud_image_checkpoint_counts(other: SavedState) -> None:
+    here = a_saved_state()
+
+    assert parts_of(other) != parts_of(here)
+
+
+@pytest.mark.usefixtures("ovmf")
+def test_place_of_a_machine_does_not_count() -> None:
+    saved_state = a_saved_state(firmware=FirmwareType.UEFI)
+
+    here, there = (parts_of(saved_state, Path(each)) for each in ("/runs", "/moved"))
+
+    assert here == there
+    assert "/runs" not in str(here)
+
+
+def test_saved_state_is_as_good_a_key_as_any_other() -> None:
+    assert {a_saved_state(), a_saved_state()} == {a_saved_state()}
+
+
+def test_ovmf_that_was_replaced_counts(ovmf: Path) -> None:
+    before = a_saved_state(firmware=FirmwareType.UEFI).origin.parts()
+
+    (ovmf / "OVMF_CODE_4M.fd").write_text("newer code")
+
+    assert a_saved_state(firmware=FirmwareType.UEFI).origin.parts() != before
+
+
+def test_cloud_image_node_takes_its_driver_from_the_images_entry_and_no_kernel() -> None:
+    request = NodeRequest(name="node", image=a_cloud_image())
+
+    assert request.node_config()["gpu_driver_version"] == "580.1"
+    with pytest.raises(
+        HarnessError, match="boot loader of the cloud image 'noble' selects its kernel"
+    ):
+        _ = request.booted_kernel
+    with pytest.raises(BadInputError, match="boots the kernel that its boot loader chooses"):
+        replace(request, kernel=an_image().newest_kernel)
+
+
+def test_cloud_image_nodes_seed_brings_agent_files_and_provisioning(tmp_path: Path) -> None:
+    for name in ("user.pub", "host", "host.pub"):
+        (tmp_path / name).touch()
+
+    seed = render_node_seed(
+        NodeRequest(name="node", image=a_cloud_image()),
+        instance_id="node-1",
+        payload=Payload(content=b"", digest="0" * 64),
+        access=SshIdentity(folder=tmp_path).access,
+        early=agent_commands(IMAGES),
+    )
+
+    user_data = yaml.safe_load(seed.user_data)
+    assert user_data["bootcmd"] == [list(argv) for argv in agent_commands(IMAGES)]
+    assert "boot" in user_data["runcmd"][-1][-1]
+    assert "/etc/gpu-node/config.json" in [file["path"] for file in user_data["write_files"]]

@@ -1,0 +1,142 @@
+"""What is kept of a machine that answers, of one beyond reach, of one that never ran."""
+
+from __future__ import annotations
+
+import errno
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NoReturn, cast
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.evidence import Evidence
+from harness.lab import evidence_collection
+from harness.machine.channels.event_log import QmpEvent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.evidence.request import EvidenceRequest
+    from harness.lab.machine import LabMachine
+
+
+def a_machine(folder: Path, *, has_vm: bool = True) -> LabMachine:
+    """Return as much of a machine as its evidence needs, with a console."""
+    folder.mkdir()
+    (folder / "serial.log").write_text("Linux version 6.1")
+    vm = SimpleNamespace(
+        logs={"serial.log": folder / "serial.log"},
+        events=(QmpEvent(name="RESET", at_s=1.0),),
+    )
+    guest = SimpleNamespace(output_of=lambda *_: "6.1.0-55\n6.1.0-56\n")
+    machine = SimpleNamespace(
+        folder=folder, has_vm=has_vm, vm=vm, guest=guest, agent=None, gpu_traces=dict
+    )
+    return cast("LabMachine", machine)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[EvidenceRequest]:
+    """Let guests answer, and return what they were asked for."""
+    requests: list[EvidenceRequest] = []
+
+    def answer(_agent: object, request: EvidenceRequest, folder: Path) -> Evidence:
+        requests.append(request)
+        (folder / "commands").mkdir()
+        return Evidence(folder)
+
+    monkeypatch.setattr(evidence_collection, "collect_guest", answer)
+    return requests
+
+
+@pytest.fixture
+def silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no guest answer."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise HarnessError("The agent of machine 'node' said nothing in time.")
+
+    monkeypatch.setattr(evidence_collection, "collect_guest", refuse)
+
+
+@pytest.mark.parametrize("kernels", [["6.1.0-56"], None])
+def test_guest_lists_its_kernels_where_they_are_unknown(
+    tmp_path: Path, asked: list[EvidenceRequest], kernels: list[str] | None
+) -> None:
+    evidence = evidence_collection.collect_available(a_machine(tmp_path / "node"), kernels=kernels)
+
+    (request,) = asked
+    modules = [name for name in request.commands if name.startswith("modinfo-")]
+    known = kernels or ["6.1.0-55", "6.1.0-56"]
+    assert modules == [f"modinfo-{kernel}" for kernel in known]
+    assert (evidence.folder / "host/serial.log").read_text() == "Linux version 6.1"
+    assert json.loads((evidence.folder / "host/qmp-events.json").read_text()) == [
+        {"name": "RESET", "at_s": 1.0, "data": {}}
+    ]
+
+
+def test_each_look_has_a_folder_of_its_own(tmp_path: Path, asked: list[EvidenceRequest]) -> None:
+    machine = a_machine(tmp_path / "node")
+
+    folders = {evidence_collection.collect_available(machine).folder for _ in range(2)}
+
+    assert {folder.parent for folder in folders} == {machine.folder}
+    assert len(folders) == len(asked) == 2
+
+
+def test_machine_beyond_reach_leaves_the_hosts_side_and_the_reason(
+    tmp_path: Path, silence: None
+) -> None:
+    del silence
+
+    evidence = evidence_collection.collect_available(a_machine(tmp_path / "node"))
+
+    names = {path.name for path in evidence.folder.rglob("*") if path.is_file()}
+    assert names == {"serial.log", "qmp-events.json", "manifest.json", "not-collected.txt"}
+    reason = (evidence.folder / "not-collected.txt").read_text()
+    assert reason == "The agent of machine 'node' said nothing in time.\n"
+
+
+def test_machine_that_ran_leaves_what_the_host_knows(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+
+    assert evidence_collection.try_save_host_evidence(a_machine(tmp_path / "node"), kept) == kept
+
+    assert (kept / "host/qmp-events.json").is_file()
+
+
+def test_machine_that_never_ran_leaves_what_was_printed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    machine = a_machine(tmp_path / "node", has_vm=False)
+    (machine.folder / "disk.qcow2").touch()
+
+    assert evidence_collection.try_save_host_evidence(machine, kept) == kept
+
+    assert sorted(path.name for path in (kept / "host").iterdir()) == ["serial.log"]
+
+
+def test_machine_that_left_nothing_is_not_said_to_have(tmp_path: Path) -> None:
+    machine = a_machine(tmp_path / "node", has_vm=False)
+    (machine.folder / "serial.log").unlink()
+
+    assert evidence_collection.try_save_host_evidence(machine, tmp_path / "kept") is None
+
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), HarnessError("It is a file.")]
+)
+def test_unwritable_folder_does_not_hide_the_first_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(evidence_collection, "keep_host_files", refuse)
+
+    assert (
+        evidence_collection.try_save_host_evidence(a_machine(tmp_path / "node"), tmp_path / "kept")
+        is None
+    )

@@ -1,0 +1,65 @@
+"""A fake host for tests of the broker, and demands on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.machine.capacity.broker import Broker, Demand, HostCapacity
+from harness.provisioning.wait import Deadline
+from suites.fakes.clock import FakeClock
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.machine.capacity.broker import Reservation
+
+CAPACITY = HostCapacity(memory_mib=4000, cpus=8, ports=range(24000, 24010))
+PLENTY_MIB = 1 << 20
+
+
+class FakeHost:
+    """A folder in the place of '/proc', and brokers in the place of processes."""
+
+    def __init__(self, top: Path) -> None:
+        self.folder = top / "reservations"
+        self.proc = top / "proc"
+        self.proc.mkdir()
+        self.busy_ports: set[int] = set()
+        self.has(available_mib=PLENTY_MIB)
+
+    def has(self, *, available_mib: int, total_mib: int = PLENTY_MIB) -> None:
+        (self.proc / "meminfo").write_text(
+            f"MemTotal:  {total_mib << 10} kB\nMemFree: 1 kB\n"
+            f"MemAvailable:  {available_mib << 10} kB\n"
+        )
+
+    def touches(self, process: int, mib: int) -> None:
+        """Let `process` have touched memory, some of it shared as a memfd is."""
+        folder = self.proc / str(process)
+        folder.mkdir(exist_ok=True)
+        (folder / "status").write_text(
+            f"Name: qemu\nVmRSS: 1 kB\nRssAnon:\t{100 << 10} kB\nRssFile:\t{900 << 10} kB\n"
+            f"RssShmem:\t{(mib - 100) << 10} kB\n"
+        )
+
+    def broker(self, process: int = 1, capacity: HostCapacity = CAPACITY) -> Broker:
+        return Broker(
+            self.folder,
+            capacity=capacity,
+            proc=self.proc,
+            is_free=lambda port: port not in self.busy_ports,
+            process=process,
+        )
+
+
+def mib(memory_mib: int, *, cpus: int = 1, ports: int = 0) -> Demand:
+    return Demand(memory_mib=memory_mib, cpus=cpus, ports=ports)
+
+
+def at_once(
+    broker: Broker, who: str, demand: Demand, tell: Callable[[str], None] = lambda _: None
+) -> contextlib.AbstractContextManager[Reservation]:
+    """Reservation without patience."""
+    return broker.reserve(who, demand, deadline=Deadline.after(0, FakeClock()), report=tell)

@@ -1,0 +1,528 @@
+"""Room on the host is given once, waited for, and free again when its holder dies."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import HarnessError, RequirementError
+from harness.machine.capacity import reservations
+from harness.machine.capacity.broker import Broker, Demand, HostCapacity, host_folder
+from harness.provisioning.wait import Deadline
+from suites.fakes.clock import FakeClock, in_turn
+from suites.unit.machine.capacity.builders import CAPACITY, FakeHost, at_once, mib
+
+if TYPE_CHECKING:
+    from harness.machine.capacity.broker import Reservation
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path)
+
+
+def whos(broker: Broker) -> list[str]:
+    return [entry.who for entry in broker.entries()]
+
+
+def test_reservations_of_several_processes_share_the_capacity(host: FakeHost) -> None:
+    with (
+        at_once(host.broker(1), "a", mib(2000)),
+        at_once(host.broker(2), "b", mib(2000)),
+    ):
+        assert whos(host.broker(3)) == ["a", "b"]
+        with (
+            pytest.raises(HarnessError, match=r"0 of 4000 MiB are not reserved"),
+            at_once(host.broker(3), "c", mib(1)),
+        ):
+            pass
+
+    assert host.broker().entries() == []
+
+
+def test_nothing_remains_of_what_was_released(host: FakeHost) -> None:
+    with contextlib.suppress(ZeroDivisionError), at_once(host.broker(), "a", mib(4000)):
+        raise ZeroDivisionError
+
+    assert list(host.folder.iterdir()) == []
+    with at_once(host.broker(), "b", mib(4000)):
+        pass
+
+
+def test_wait_says_once_who_holds_the_capacity(host: FakeHost) -> None:
+    reports: list[str] = []
+
+    with (
+        at_once(host.broker(7), "node-a", mib(3000)),
+        pytest.raises(HarnessError, match=r"Waited 1.0 s for 2000 MiB on 1 vCPU .*'node-a'"),
+        host.broker(8).reserve(
+            "node-b", mib(2000), deadline=Deadline.after(1, FakeClock()), report=reports.append
+        ),
+    ):
+        pass
+
+    (line,) = reports
+    assert line == (
+        "'node-b' waits for 2000 MiB on 1 vCPU: 1000 of 4000 MiB are not reserved; held by "
+        "'node-a' of process 7 (3000 MiB on 1 vCPU)."
+    )
+
+
+def test_wait_that_was_in_vain_leaves_nothing(host: FakeHost) -> None:
+    with at_once(host.broker(), "a", mib(3000)):
+        with pytest.raises(HarnessError), at_once(host.broker(2), "b", mib(2000)):
+            pass
+
+        assert whos(host.broker()) == ["a"]
+
+
+def test_wait_ends_when_the_capacity_is_not_wanted_any_more(host: FakeHost) -> None:
+    reasons: list[str] = []
+    clock = FakeClock(on_sleep=in_turn(lambda: reasons.append("Nobody wants it.")))
+
+    with at_once(host.broker(), "a", mib(3000)):
+        with (
+            pytest.raises(HarnessError, match=r"^Nobody wants it\.$"),
+            host.broker(2).reserve(
+                "b",
+                mib(2000),
+                deadline=Deadline.after(900, clock),
+                cancelled=lambda: reasons[0] if reasons else None,
+            ),
+        ):
+            pass
+
+        assert whos(host.broker()) == ["a"]
+
+
+def test_waiting_demand_gets_what_is_released(host: FakeHost) -> None:
+    reports: list[str] = []
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        first.enter_context(at_once(host.broker(1), "a", mib(2000)))
+        second.enter_context(at_once(host.broker(2), "b", mib(2000)))
+        deadline = Deadline.after(
+            5, FakeClock(on_sleep=in_turn(first.close, lambda: None, second.close))
+        )
+
+        with host.broker(3).reserve("c", mib(4000), deadline=deadline, report=reports.append):
+            assert whos(host.broker()) == ["c"]
+
+    holders = [line.partition("held by ")[2] for line in reports]
+    assert [line.count("process") for line in holders] == [2, 1]
+
+
+@pytest.mark.parametrize("content", ["", "{half", "null", '{"who": 1}', "\x00\xff", None])
+def test_file_of_a_dead_process_is_swept_whatever_it_holds(
+    host: FakeHost, content: str | None
+) -> None:
+    with at_once(host.broker(), "a", mib(4000)):
+        (file,) = host.folder.iterdir()
+        kept = file.read_text()
+    file.write_text(kept if content is None else content, encoding="latin-1")
+
+    with at_once(host.broker(), "b", mib(4000)):
+        assert whos(host.broker()) == ["b"]
+        assert not file.exists()
+
+
+@pytest.mark.parametrize("content", ["", "{half", "null", '{"who": "x"}', "\x00\xff"])
+def test_unreadable_reservation_that_is_held_is_named(host: FakeHost, content: str) -> None:
+    """What it stands for can't be known, so nothing can be given away."""
+    with at_once(host.broker(), "a", mib(1)):
+        (file,) = host.folder.iterdir()
+        file.write_text(content, encoding="latin-1")
+
+        with (
+            pytest.raises(HarnessError, match=rf"'{file}' can't be parsed .*fuser"),
+            at_once(host.broker(), "b", mib(1)),
+        ):
+            pass
+
+
+def test_foreign_files_in_the_folder_are_left_alone(host: FakeHost) -> None:
+    host.folder.mkdir(mode=0o700)
+    (host.folder / "notes").write_text("x")
+
+    with at_once(host.broker(), "a", mib(1)):
+        pass
+
+    assert [path.name for path in host.folder.iterdir()] == ["notes"]
+
+
+def test_removed_file_of_one_who_waits_ends_the_wait(host: FakeHost) -> None:
+    def remove() -> None:
+        for path in sorted(host.folder.iterdir())[1:]:
+            path.unlink()
+
+    with (
+        at_once(host.broker(1), "a", mib(4000)),
+        pytest.raises(HarnessError, match="was removed while its owner waited"),
+        host.broker(2).reserve(
+            "b", mib(1), deadline=Deadline.after(9, FakeClock(on_sleep=in_turn(remove)))
+        ),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("demand", "words"),
+    [
+        (mib(4001), "4001 MiB of memory are requested, but this host has only 4000"),
+        (mib(1, cpus=9), "9 vCPUs are requested, but this host has only 8"),
+        (mib(1, ports=11), "11 ports are requested, but this host has only 10"),
+    ],
+)
+def test_demand_beyond_the_whole_host_is_refused_at_once(
+    host: FakeHost, demand: Demand, words: str
+) -> None:
+    with (
+        pytest.raises(RequirementError, match=rf"{words}.*request less"),
+        host.broker().reserve("a", demand, deadline=Deadline.after(1e9)),
+    ):
+        pass
+    assert not host.folder.exists()
+
+
+@pytest.mark.parametrize("field", ["memory_mib", "cpus", "ports"])
+def test_negative_demand_is_refused(field: str) -> None:
+    with pytest.raises(ValueError, match="can't be negative"):
+        Demand(**{"memory_mib": 1, "cpus": 1, field: -1})
+
+
+def test_memory_that_others_use_is_not_given_away(host: FakeHost) -> None:
+    host.has(available_mib=999)
+
+    with (
+        pytest.raises(HarnessError, match="the kernel has 999 MiB available"),
+        at_once(host.broker(), "a", mib(1000)),
+    ):
+        pass
+
+    host.has(available_mib=1000)
+    with at_once(host.broker(), "a", mib(1000)):
+        pass
+
+
+def test_memory_that_was_reserved_is_kept_though_it_looks_free(host: FakeHost) -> None:
+    host.has(available_mib=2500)
+
+    with (
+        at_once(host.broker(1), "a", mib(1500)),
+        pytest.raises(HarnessError, match="of which 1500 MiB are kept for reservations"),
+        at_once(host.broker(2), "b", mib(1500)),
+    ):
+        pass
+
+
+def test_memory_that_was_touched_counts_but_once(host: FakeHost) -> None:
+    host.has(available_mib=2500)
+    with at_once(host.broker(1), "a", mib(1500)) as reservation:
+        reservation.used_by(4711)
+        host.touches(4711, 1200)
+        host.has(available_mib=2500 - 1200)
+
+        with at_once(host.broker(2), "b", mib(1000)):
+            pass
+        with (
+            pytest.raises(HarnessError, match="of which 300 MiB are kept for reservations"),
+            at_once(host.broker(2), "b", mib(1001)),
+        ):
+            pass
+
+
+def test_process_that_touched_more_than_its_reservation_keeps_nothing_back(host: FakeHost) -> None:
+    host.touches(4711, 1600)
+    host.has(available_mib=1000)
+    with contextlib.ExitStack() as reservations:
+        reservations.enter_context(at_once(host.broker(1), "a", mib(500))).used_by(4711)
+
+        reservations.enter_context(at_once(host.broker(2), "b", mib(1000)))
+
+
+def test_ended_process_counts_no_memory(host: FakeHost) -> None:
+    host.has(available_mib=1000)
+    with contextlib.ExitStack() as reservations:
+        reservations.enter_context(at_once(host.broker(1), "a", mib(500))).used_by(4711)
+
+        with (
+            pytest.raises(HarnessError, match="of which 500 MiB are kept"),
+            at_once(host.broker(2), "b", mib(501)),
+        ):
+            pass
+
+
+def test_naming_the_process_of_an_ended_reservation_does_nothing(
+    host: FakeHost, tmp_path: Path
+) -> None:
+    with at_once(host.broker(), "a", mib(1)) as reservation:
+        pass
+    with (tmp_path / "other").open("w+") as other:
+        # Has the number of the descriptor that the reservation had, most likely.
+        other.write("precious")
+        other.flush()
+
+        reservation.used_by(4711)
+
+        assert (tmp_path / "other").read_text() == "precious"
+    assert list(host.folder.iterdir()) == []
+
+
+def test_full_disk_is_reported_and_leaves_nothing(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.pwrite", fail)
+
+    with (
+        pytest.raises(HarnessError, match=r"'a' can't be written \(No space left"),
+        at_once(host.broker(), "a", mib(1)),
+    ):
+        pass
+    assert list(host.folder.iterdir()) == []
+
+
+def test_full_disk_leaves_the_reservation_as_it_was(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with at_once(host.broker(), "a", mib(1)) as reservation:
+        monkeypatch.setattr("os.pwrite", fail)
+        with pytest.raises(HarnessError, match="can't be written"):
+            reservation.used_by(4711)
+
+        assert whos(host.broker()) == ["a"]
+
+
+def test_folder_locked_by_a_stopped_process_is_named(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reservations, "_LOCK_S", 0.01)
+    assert host.broker().entries() == []
+    descriptor = os.open(host.folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(HarnessError, match=rf"stopped may hold it; `fuser '{host.folder}'`"):
+            host.broker().entries()
+    finally:
+        os.close(descriptor)
+
+    assert host.broker().entries() == []
+
+
+def test_large_demand_is_not_starved_by_small_ones(host: FakeHost) -> None:
+    """Who came later waits, although there is enough capacity for it."""
+    reports: list[str] = []
+
+    def ask_later() -> None:
+        with (
+            pytest.raises(HarnessError, match=r"'large' of process 2 .* came first"),
+            at_once(host.broker(3), "small", mib(1), reports.append),
+        ):
+            pass
+
+    with (
+        at_once(host.broker(1), "a", mib(2000)),
+        pytest.raises(HarnessError, match="2000 of 4000 MiB are not reserved"),
+        host.broker(2).reserve(
+            "large", mib(4000), deadline=Deadline.after(1, FakeClock(on_sleep=in_turn(ask_later)))
+        ),
+    ):
+        pass
+    assert len(reports) == 1
+
+
+def test_process_that_holds_a_reservation_goes_ahead(host: FakeHost) -> None:
+    """It would not release the first while it waits, so both would wait for each other."""
+    given_out: list[Reservation] = []
+
+    def ask_for_a_second() -> None:
+        with at_once(host.broker(1), "second", mib(1)) as reservation:
+            given_out.append(reservation)
+
+    with (
+        at_once(host.broker(1), "first", mib(2000)),
+        pytest.raises(HarnessError),
+        host.broker(2).reserve(
+            "large",
+            mib(4000),
+            deadline=Deadline.after(1, FakeClock(on_sleep=in_turn(ask_for_a_second))),
+        ),
+    ):
+        pass
+    assert len(given_out) == 1
+
+
+def test_vcpus_are_counted(host: FakeHost) -> None:
+    with (
+        at_once(host.broker(1), "a", mib(1, cpus=6)),
+        pytest.raises(HarnessError, match="2 of 8 vCPUs are not reserved"),
+        at_once(host.broker(2), "b", mib(1, cpus=3)),
+    ):
+        pass
+
+
+def test_ports_are_reserved_once_and_only_if_unused(host: FakeHost) -> None:
+    host.busy_ports = {24003, 24007}
+
+    with (
+        at_once(host.broker(1), "a", mib(1, ports=5)) as first,
+        at_once(host.broker(2), "b", mib(1, ports=3)) as second,
+    ):
+        ports = {*first.ports, *second.ports}
+        with (
+            pytest.raises(HarnessError, match="0 of the ports 24000 to 24009 are free"),
+            at_once(host.broker(3), "c", mib(1, ports=1)),
+        ):
+            pass
+
+    assert (len(first.ports), len(second.ports)) == (5, 3)
+    assert ports == set(CAPACITY.ports) - host.busy_ports
+
+
+@pytest.mark.parametrize("who", ["../../etc/x", "a\nb\x1b[31m", "x" * 5000, "", "é"])
+def test_name_of_a_reservation_is_but_text(host: FakeHost, who: str) -> None:
+    with at_once(host.broker(), who, mib(1)):
+        (file,) = host.folder.iterdir()
+        (entry,) = host.broker().entries()
+
+    assert file.parent == host.folder
+    assert entry.who.isprintable()
+    assert len(entry.who) <= 80
+
+
+def test_folder_is_private(host: FakeHost) -> None:
+    with at_once(host.broker(), "a", mib(1)):
+        (file,) = host.folder.iterdir()
+        modes = [path.stat().st_mode & 0o777 for path in (host.folder, file)]
+
+    assert modes == [0o700, 0o600]
+
+
+@pytest.mark.parametrize("place", ["link", "dangling", "file", "below a file", "open", "other's"])
+def test_folder_that_is_not_ours_alone_is_refused(
+    host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    ours = tmp_path / "ours"
+    ours.mkdir(mode=0o700)
+    if place in {"link", "dangling"}:
+        host.folder.symlink_to(ours if place == "link" else tmp_path / "absent")
+    elif place == "file":
+        host.folder.touch()
+    elif place == "below a file":
+        (tmp_path / "file").touch()
+        host.folder = tmp_path / "file" / "reservations"
+    else:
+        host.folder.mkdir(mode=0o700)
+    if place == "open":
+        host.folder.chmod(0o770)
+    if place == "other's":
+        monkeypatch.setattr("os.geteuid", lambda: 4711)
+
+    with (
+        pytest.raises(
+            RequirementError, match=rf"'{host.folder}' must be private to user .*remove it"
+        ),
+        at_once(host.broker(), "a", mib(1)),
+    ):
+        pass
+    assert list(ours.iterdir()) == []
+
+
+def test_folder_does_not_depend_on_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run by hand and a job of the same user would know nothing of each other."""
+    for name in ("TMPDIR", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    assert host_folder() == Path("/tmp", f"gpu-node-harness-{os.geteuid()}")  # noqa: S108
+
+
+@pytest.mark.parametrize(
+    ("total_mib", "memory_mib"), [(32000, 28800), (4000, 2976), (1024, 0), (512, 0)]
+)
+def test_some_memory_is_reserved_for_the_host(
+    host: FakeHost, total_mib: int, memory_mib: int
+) -> None:
+    host.has(available_mib=1, total_mib=total_mib)
+
+    assert HostCapacity.from_proc(host.proc).memory_mib == memory_mib
+
+
+@pytest.mark.parametrize(("cores", "cpus"), [(1, 8), (2, 8), (16, 64)])
+def test_cores_are_overcommitted(host: FakeHost, cores: int, cpus: int) -> None:
+    assert HostCapacity.from_proc(host.proc, cores=cores).cpus == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("32768\t60999\n", 24000),
+        ("1024 60999", 61000),
+        ("15000 65535", 10000),
+        ("1024 65535", 24000),
+        (None, 24000),
+    ],
+)
+def test_ports_lie_outside_the_kernels_own_range(
+    host: FakeHost, text: str | None, first: int
+) -> None:
+    if text is not None:
+        folder = host.proc / "sys" / "net" / "ipv4"
+        folder.mkdir(parents=True)
+        (folder / "ip_local_port_range").write_text(text)
+
+    assert HostCapacity.from_proc(host.proc).ports[0] == first
+
+
+def test_capacity_is_read_when_it_is_first_needed(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "reservations", proc=tmp_path / "absent")
+
+    with pytest.raises(FileNotFoundError):
+        _ = broker.capacity
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(mib, st.integers(0, 4000), cpus=st.integers(0, 8), ports=st.integers(0, 10)),
+            st.integers(0, 5),
+        ),
+        max_size=25,
+    )
+)
+def test_reservations_never_exceed_the_capacity(steps: list[Demand | int]) -> None:
+    """A step is a demand, or the number of the reservation to release."""
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as everything:
+        host = FakeHost(Path(name))
+        held: list[tuple[contextlib.ExitStack, Reservation]] = []
+        for number, step in enumerate(steps):
+            if isinstance(step, Demand):
+                leaving = everything.enter_context(contextlib.ExitStack())
+                with contextlib.suppress(HarnessError):
+                    reservation = leaving.enter_context(at_once(host.broker(number), "x", step))
+                    held.append((leaving, reservation))
+            elif step < len(held):
+                held.pop(step)[0].close()
+
+            demands = [reservation.demand for _, reservation in held]
+            ports = [port for _, reservation in held for port in reservation.ports]
+            assert [entry.demand for entry in host.broker().entries()] == demands
+            assert sum(demand.memory_mib for demand in demands) <= CAPACITY.memory_mib
+            assert sum(demand.cpus for demand in demands) <= CAPACITY.cpus
+            assert len(set(ports)) == len(ports) == sum(demand.ports for demand in demands)
+            assert set(ports) <= set(CAPACITY.ports)

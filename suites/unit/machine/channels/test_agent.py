@@ -1,0 +1,490 @@
+"""The host's client of the guest agent, against a guest that a test plays."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from harness.agent import PROTOCOL, frames
+from harness.errors import HarnessError
+from harness.machine.channels import agent as agent_module
+from harness.machine.channels import agent_link
+from harness.machine.channels.agent import Agent, StreamResult
+from harness.machine.channels.guest import Guest
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+PROGRAM = bytes(range(256)) * 400
+ENDED = {"exit_code": 0, "timed_out": False, "duration_s": 0.5}
+Answer: TypeAlias = "Callable[[_Guest, int, bytes], None]"
+
+
+def soon(seconds: float = 20.0) -> Deadline:
+    return Deadline.after(seconds)
+
+
+class _Guest:
+    """Answers by a table of verbs; what is not in it gets no answer."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.answers: dict[int, Answer] = {frames.HELLO: _welcome, frames.PING: _pong}
+        self.seen: list[tuple[int, int, bytes]] = []
+        self.digest = hashlib.sha256(PROGRAM).hexdigest()
+        self.protocol = PROTOCOL
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def starts(self) -> None:
+        self._thread.start()
+
+    def _serve(self) -> None:
+        decoder = frames.Decoder(is_synced=False)
+        with contextlib.suppress(OSError):
+            while data := self.theirs.recv(1 << 16):
+                for kind, request, payload in decoder.feed(data):
+                    self.seen.append((kind, request, payload))
+                    if kind in self.answers:
+                        self.answers[kind](self, request, payload)
+
+    def says(self, kind: int, request: int, reply: bytes | Mapping[str, object]) -> None:
+        payload = reply if isinstance(reply, bytes) else frames.to_json(reply)
+        self.theirs.sendall(frames.encode_message(kind, request, payload))
+
+    def asks_for_program(self, token: bytes) -> None:
+        self.theirs.sendall(frames.SYNC_FRAME)
+        self.says(frames.BOOT, 0, token)
+
+    def kinds(self) -> list[str]:
+        return [frames.NAMES[kind] for kind, _, _ in self.seen]
+
+    def ends(self) -> None:
+        with contextlib.suppress(OSError):
+            self.theirs.shutdown(socket.SHUT_RDWR)
+        if self._thread.is_alive():
+            self._thread.join(5)
+        self.theirs.close()
+
+
+def _welcome(guest: _Guest, request: int, payload: bytes) -> None:
+    reply = {
+        "session": json.loads(payload)["session"],
+        "protocol": guest.protocol,
+        "digest": guest.digest,
+        "boot_id": "boot-1",
+        "has_nonce": True,
+    }
+    guest.theirs.sendall(frames.SYNC_FRAME)
+    guest.says(frames.RESULT, request, reply)
+
+
+def _pong(guest: _Guest, request: int, _payload: bytes) -> None:
+    guest.says(frames.RESULT, request, {})
+
+
+def _says(*said: tuple[int, bytes | Mapping[str, object]]) -> Answer:
+    def answer(guest: _Guest, request: int, _payload: bytes) -> None:
+        for kind, reply in said:
+            guest.says(kind, request, reply)
+
+    return answer
+
+
+def _nothing(_guest: _Guest, _request: int, _payload: bytes) -> None:
+    pass
+
+
+@pytest.fixture
+def guest() -> Iterator[_Guest]:
+    guest = _Guest()
+    yield guest
+    guest.ends()
+
+
+@pytest.fixture
+def agent(guest: _Guest) -> Iterator[Agent]:
+    agent = Agent("node", guest.ours, PROGRAM)
+    yield agent
+    agent.close()
+
+
+@pytest.fixture
+def ready(guest: _Guest, agent: Agent) -> Agent:
+    guest.starts()
+    agent.wait_until_ready(soon())
+    return agent
+
+
+def test_agent_that_answers_is_ready(ready: Agent) -> None:
+    assert ready.welcome is not None
+    assert (ready.welcome.boot_id, ready.welcome.has_nonce) == ("boot-1", True)
+    assert ready.ping(soon()) < 20
+
+
+def test_silent_guest_is_named_with_what_was_seen(agent: Agent) -> None:
+    with pytest.raises(HarnessError, match=r"'node' was not ready in time .* nothing at all"):
+        agent.wait_until_ready(soon(0.05))
+
+
+def test_loader_gets_the_program_and_then_the_greeting(guest: _Guest, agent: Agent) -> None:
+    answer, guest.answers[frames.HELLO] = guest.answers[frames.HELLO], _nothing
+    guest.answers[frames.PROGRAM_END] = lambda guest, _request, _payload: guest.answers.update(
+        {frames.HELLO: answer}
+    )
+    guest.starts()
+    guest.asks_for_program(b"first")
+    guest.asks_for_program(b"first")
+    agent.wait_until_ready(soon())
+
+    program = b"".join(payload for kind, _, payload in guest.seen if kind == frames.PROGRAM)
+    (digest,) = (payload for kind, _, payload in guest.seen if kind == frames.PROGRAM_END)
+    assert program == PROGRAM
+    assert digest.decode() == hashlib.sha256(PROGRAM).hexdigest()
+    assert guest.kinds()[-1] == "hello"
+
+
+def test_agent_of_another_harness_is_refused(guest: _Guest, agent: Agent) -> None:
+    guest.digest = "other"
+    guest.starts()
+
+    with pytest.raises(HarnessError, match=r"'node' runs another agent .* remove the checkpoint"):
+        agent.wait_until_ready(soon())
+
+
+def test_answer_to_an_earlier_client_is_ignored(guest: _Guest, agent: Agent) -> None:
+    guest.theirs.sendall(b"half a frame")
+    guest.theirs.sendall(frames.SYNC_FRAME)
+    guest.says(frames.RESULT, 1, {"session": "another", "protocol": PROTOCOL})
+    guest.says(frames.ERROR, 2, {"message": "for another"})
+    guest.starts()
+
+    assert agent.ping(soon()) < 20
+
+
+def test_settling_is_the_first_request_of_a_clone(guest: _Guest, agent: Agent) -> None:
+    guest.answers[frames.SETTLE] = _says(
+        (frames.RESULT, {"nonce": "n-1", "before_ns": 0, "wall_ns": 1})
+    )
+    guest.answers[frames.HELLO] = _nothing
+    answers: list[object] = []
+    settling = threading.Thread(
+        target=lambda: answers.append(agent.settle(soon(), hostname="node-2", instance_id="i-2"))
+    )
+    settling.start()
+    # Both are on their way before anybody has answered.
+    _wait_until(lambda: len(guest.theirs.recv(4096, socket.MSG_PEEK)) > 200)
+    guest.answers[frames.HELLO] = _welcome
+    guest.starts()
+    settling.join(20)
+
+    assert guest.kinds() == ["hello", "settle"]
+    asked = json.loads(guest.seen[1][2])
+    assert (asked["hostname"], asked["instance_id"]) == ("node-2", "i-2")
+    assert len(bytes.fromhex(asked["entropy"])) == 64
+    (settled,) = answers
+    assert isinstance(settled, agent_module.SettleResult)
+    assert settled.nonce == "n-1"
+    assert settled.clock_was_off_s == pytest.approx(-asked["wall_ns"] / 1e9)
+    assert 0 <= settled.clock_error_s < 20
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = soon()
+    while not is_so():
+        assert not deadline.has_passed()
+        deadline.clock.sleep(0.001)
+
+
+def test_settling_before_the_first_boot_is_requested_again(guest: _Guest, agent: Agent) -> None:
+    answers: list[object] = []
+    settling = threading.Thread(target=lambda: answers.append(agent.settle(soon())))
+    settling.start()
+    _wait_until(lambda: len(guest.theirs.recv(4096, socket.MSG_PEEK)) > 200)
+    guest.theirs.recv(4096)  # The loader has no use for it.
+    guest.answers[frames.SETTLE] = _says(
+        (frames.RESULT, {"nonce": None, "before_ns": 0, "wall_ns": 1})
+    )
+    guest.starts()
+    guest.asks_for_program(b"first")
+    settling.join(20)
+
+    assert len(answers) == 1
+
+
+def test_guest_runs_commands_over_the_agent(guest: _Guest, ready: Agent) -> None:
+    guest.answers[frames.RUN] = _says(
+        (frames.STDOUT, b"6.1."), (frames.STDOUT, b"0\n"), (frames.RESULT, ENDED)
+    )
+
+    assert Guest("node", ready).output_of("uname", "-r") == "6.1.0"
+    (asked,) = (payload for kind, _, payload in guest.seen if kind == frames.RUN)
+    assert json.loads(asked) == {
+        "argv": ["uname", "-r"],
+        "env": {},
+        "limit_s": 60.0,
+        "stdin": "none",
+    }
+
+
+def test_result_has_all_of_a_command(guest: _Guest, ready: Agent) -> None:
+    reply = {"exit_code": 124, "timed_out": True, "duration_s": 2.5}
+    guest.answers[frames.RUN] = _says(
+        (frames.STDOUT, b"\xff"), (frames.STDERR, b"oh"), (frames.RESULT, reply)
+    )
+
+    result = ready.run(["tool"], timeout_s=2, stdin="in", env={"A": "1"})
+
+    assert (result.argv, result.stdout, result.stderr) == (("tool",), "\ufffd", "oh")
+    assert (result.exit_code, result.timed_out, result.duration_s) == (124, True, 2.5)
+    (asked,) = (payload for kind, _, payload in guest.seen if kind == frames.RUN)
+    assert asked.endswith(b"\nin")
+
+
+def test_long_output_is_credited_and_nothing_is_left_under_way(
+    guest: _Guest, ready: Agent
+) -> None:
+    chunks: list[tuple[int, bytes | Mapping[str, object]]] = [(frames.STDOUT, bytes(65_536))] * 12
+    guest.answers[frames.RUN] = _says(*chunks)
+    guest.answers[frames.CREDIT] = lambda guest, request, _: (
+        guest.says(frames.RESULT, request, ENDED) if guest.kinds().count("credit") == 3 else None
+    )
+
+    ended = ready.stream(["flood"], timeout_s=5)
+
+    assert ended == StreamResult(argv=("flood",), exit_code=0, duration_s=0.5, timed_out=False)
+    assert guest.kinds()[-4:] == ["credit", "credit", "credit", "ping"]
+
+
+def test_long_stdin_waits_for_the_guest(guest: _Guest, ready: Agent) -> None:
+    content = bytes(range(256)) * 2000
+
+    def take(guest: _Guest, request: int, payload: bytes) -> None:
+        guest.says(frames.CREDIT, request, len(payload).to_bytes(4, "big"))
+
+    guest.answers[frames.DATA] = take
+    guest.answers[frames.DATA_END] = _says((frames.RESULT, ENDED))
+    ready.stream(["cat"], timeout_s=5, stdin=content)
+
+    assert b"".join(p for kind, _, p in guest.seen if kind == frames.DATA) == content
+    assert guest.kinds()[-1] == "ping"
+
+
+def test_window_is_all_that_an_unread_stdin_takes(guest: _Guest, ready: Agent) -> None:
+    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_module, "_GRACE_S", 0.05)
+        with pytest.raises(HarnessError, match="took too long over the command 'cat'"):
+            ready.stream(["cat"], timeout_s=0.0, stdin=bytes(1 << 20))
+
+    sent = sum(len(payload) for kind, _, payload in guest.seen if kind == frames.DATA)
+    assert sent == frames.STDIN_WINDOW
+
+
+def test_more_output_than_is_kept_ends_the_command(
+    guest: _Guest, ready: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "MAX_OUTPUT_BYTES", 100_000)
+    guest.answers[frames.RUN] = _says(*[(frames.STDOUT, bytes(60_000))] * 2)
+    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+
+    with pytest.raises(
+        HarnessError, match=r"'yes' in machine 'node' .* read its output by `stream`"
+    ):
+        ready.run(["yes"], timeout_s=5)
+
+    assert guest.kinds()[-1] == "cancel"
+
+
+def test_exception_of_a_callback_is_raised_and_ends_the_command(
+    guest: _Guest, ready: Agent
+) -> None:
+    guest.answers[frames.RUN] = _says((frames.STDOUT, b"x"))
+    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+
+    def refuse(_chunk: bytes) -> None:
+        raise ValueError("not this")
+
+    with pytest.raises(ValueError, match="not this"):
+        ready.stream(["tool"], timeout_s=5, on_stdout=refuse)
+    assert guest.kinds()[-1] == "cancel"
+
+
+def test_refusal_of_the_guest_is_shown(guest: _Guest, ready: Agent) -> None:
+    guest.answers[frames.RUN] = _says((frames.ERROR, {"message": "Cannot allocate memory"}))
+
+    with pytest.raises(HarnessError, match=r"'node' refused .*tool.*: Cannot allocate memory\."):
+        ready.run(["tool"], timeout_s=5)
+
+
+def test_restarted_agent_fails_what_was_under_way_and_goes_on(guest: _Guest, ready: Agent) -> None:
+    guest.answers[frames.RUN] = lambda guest, _request, _payload: guest.asks_for_program(b"again")
+
+    with pytest.raises(HarnessError, match="'node' restarted during the command"):
+        ready.run(["tool"], timeout_s=20)
+    assert ready.ping(soon()) < 20
+
+
+def test_machine_that_ends_ends_every_wait(guest: _Guest, ready: Agent) -> None:
+    errors: list[str] = []
+
+    def wait() -> None:
+        try:
+            ready.wait_for_file("/never", soon(60))
+        except HarnessError as error:
+            errors.append(str(error))
+
+    waiting = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    _wait_until(lambda: guest.kinds().count("wait-file") == 3)
+    guest.ends()
+    for thread in waiting:
+        thread.join(20)
+
+    assert len(errors) == 3
+    assert all("'node'" in error and "the machine has ended" in error for error in errors)
+    with pytest.raises(HarnessError, match="the machine has ended"):
+        ready.ping(soon())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x99 no frame at all",
+        bytes((frames.STDOUT,)) + b"\0\0\0\2\xff\xff\xff\xff",
+        frames.encode(frames.ERROR, 0, b'{"message": "lost"}'),
+    ],
+)
+def test_peer_that_sends_no_frames_ends_every_wait(
+    guest: _Guest, ready: Agent, said: bytes
+) -> None:
+    guest.answers[frames.RUN] = lambda guest, _request, _payload: guest.theirs.sendall(said)
+
+    with pytest.raises(HarnessError, match="agent of machine 'node'"):
+        ready.run(["tool"], timeout_s=60)
+
+
+@pytest.mark.parametrize("reply", [b"{}", b"[]", b"\xff", b'{"exit_code": "x"}'])
+def test_answer_that_makes_no_sense_is_refused(guest: _Guest, ready: Agent, reply: bytes) -> None:
+    guest.answers[frames.RUN] = _says((frames.RESULT, reply))
+
+    with pytest.raises(HarnessError, match="an answer that no agent gives"):
+        ready.run(["tool"], timeout_s=60)
+    assert ready.ping(soon()) < 20
+
+
+def test_answer_without_end_is_refused(guest: _Guest, ready: Agent) -> None:
+    part = (frames.MORE, bytes(frames.MAX_PAYLOAD))
+    count = frames.MAX_MESSAGE // frames.MAX_PAYLOAD + 1
+    guest.answers[frames.SNAPSHOT] = _says(*[part] * count)
+
+    with pytest.raises(HarnessError, match="has no end"):
+        ready.snapshot([], soon())
+
+
+def test_known_reason_of_a_delay_is_reported(guest: _Guest, ready: Agent) -> None:
+    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+    ready.link.explain_delay = lambda: "its emulated GPU 'gpu0' is stuck."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_module, "_GRACE_S", 0.05)
+        with pytest.raises(HarnessError, match=r"Meanwhile, its emulated GPU 'gpu0' is stuck\."):
+            ready.stream(["cat"], timeout_s=0.0, stdin=bytes(1 << 20))
+
+
+def test_guest_that_reads_nothing_blocks_no_caller(
+    guest: _Guest, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does whose machine is stopped: requests pile up, and end at their deadlines."""
+    guest.theirs.sendall(frames.SYNC_FRAME)
+    session = json.loads(guest.theirs.recv(4096)[len(frames.SYNC_FRAME) + 9 :])["session"]
+    _welcome(guest, 1, frames.to_json({"session": session}))
+    agent.wait_until_ready(soon())
+    monkeypatch.setattr(agent_link, "_CANCEL_S", 0.05)
+    started = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(HarnessError, match="took too long"):
+            agent.write_bytes("/file", bytes(4 << 20), soon(0.05))
+
+    assert time.monotonic() - started < 15
+
+
+def test_too_long_request_is_refused_here(ready: Agent) -> None:
+    with pytest.raises(HarnessError, match="can't be sent"):
+        ready.run(["x" * (9 << 20)], timeout_s=5)
+
+
+def test_files_are_read_and_written(guest: _Guest, ready: Agent) -> None:
+    guest.answers[frames.READ] = _says(
+        (frames.DATA, b"one "), (frames.DATA, b"two"), (frames.RESULT, {"size": 7})
+    )
+    assert ready.read_bytes("/etc/x", soon()) == b"one two"
+    guest.answers[frames.READ] = _says((frames.RESULT, {"size": None}))
+    assert ready.read_bytes("/etc/x", soon()) is None
+    guest.answers[frames.READ] = _says((frames.DATA, b"one"), (frames.RESULT, {"size": 7}))
+    with pytest.raises(HarnessError, match="sent 3 bytes of '/etc/x', but reports 7"):
+        ready.read_bytes("/etc/x", soon())
+    guest.answers[frames.WRITE] = _says((frames.RESULT, {}))
+    ready.write_bytes("/etc/x", b"content", soon(), 0o600)
+    assert guest.seen[-1][2] == b'{"path":"/etc/x","mode":384,"has_more":false}\ncontent'
+
+
+def test_failing_unit_is_reported_at_once(guest: _Guest, ready: Agent) -> None:
+    reply = {
+        "ActiveState": "failed",
+        "SubState": "failed",
+        "Result": "exit-code",
+        "LoadState": "loaded",
+    }
+    guest.answers[frames.WAIT_UNIT] = _says((frames.RESULT, reply))
+
+    with pytest.raises(
+        HarnessError, match=r"'a.service' .* to be active, but is failed \(failed\)"
+    ):
+        ready.wait_for_unit("a.service", soon())
+    assert ready.wait_for_unit("a.service", soon(), "failed").result == "exit-code"
+
+
+def test_unchanged_unit_is_reported_at_the_deadline(guest: _Guest, ready: Agent) -> None:
+    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+    reply = {"ActiveState": "inactive", "SubState": "dead", "Result": "", "LoadState": "not-found"}
+    guest.answers[frames.WAIT_UNIT] = _says((frames.DATA, reply))
+
+    with pytest.raises(HarnessError, match=r"last seen: inactive \(dead\).*'not-found'"):
+        ready.wait_for_unit("a.service", soon(0.05))
+
+
+def test_threads_share_an_agent(guest: _Guest, ready: Agent) -> None:
+    def echo(guest: _Guest, request: int, payload: bytes) -> None:
+        guest.says(frames.DATA, request, payload)
+        guest.says(frames.RESULT, request, {"size": len(payload)})
+
+    guest.answers[frames.READ] = echo
+    wrong: list[int] = []
+
+    def ask(number: int) -> None:
+        for _ in range(20):
+            reply = ready.read_bytes(f"/{number}", soon())
+            if reply is None or json.loads(reply)["path"] != f"/{number}":
+                wrong.append(number)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert wrong == []
+
+
+def test_closed_agent_answers_no_request(ready: Agent) -> None:
+    ready.close()
+
+    with pytest.raises(HarnessError, match="was closed"):
+        ready.ping(soon())

@@ -1,0 +1,223 @@
+"""A serial console over a socket pair."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine.channels.console import Console
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LONG_S = 20.0
+_SHORT_S = 0.05
+
+
+class _Guest:
+    """The end of the console that QEMU holds."""
+
+    def __init__(self) -> None:
+        self.ours, self._theirs = socket.socketpair()
+
+    def prints(self, text: str | bytes) -> None:
+        self._theirs.sendall(text.encode() if isinstance(text, str) else text)
+
+    def ends(self) -> None:
+        self._theirs.close()
+
+    def reads(self) -> bytes:
+        return self._theirs.recv(4096)
+
+
+@pytest.fixture
+def guest() -> Iterator[_Guest]:
+    guest = _Guest()
+    yield guest
+    guest.ends()
+
+
+@pytest.fixture
+def console(guest: _Guest) -> Iterator[Console]:
+    console = Console("node", guest.ours)
+    yield console
+    console.close()
+
+
+def _wait(console: Console, pattern: str, seconds: float = _LONG_S) -> str:
+    return console.wait_for(pattern, Deadline.after(seconds), what=f"'{pattern}'")
+
+
+def test_wait_returns_what_matched(guest: _Guest, console: Console) -> None:
+    guest.prints("boot\r\nkernel 6.1.0-56\r\nlogin: ")
+
+    assert _wait(console, r"kernel \S+") == "kernel 6.1.0-56"
+
+
+def test_pattern_split_across_reads_is_found(guest: _Guest, console: Console) -> None:
+    guest.prints("HARNESS: cloud-")
+    with pytest.raises(HarnessError):
+        _wait(console, "cloud-init has finished", _SHORT_S)
+    guest.prints("init has finished\r\n")
+
+    assert _wait(console, "cloud-init has finished") == "cloud-init has finished"
+
+
+def test_character_split_across_reads_is_whole(guest: _Guest, console: Console) -> None:
+    first, second = "é".encode()[:1], "é".encode()[1:]
+    guest.prints(b"caf" + first)
+    with pytest.raises(HarnessError):
+        _wait(console, "never", _SHORT_S)
+    guest.prints(second + b".")
+
+    assert _wait(console, r"caf.\.") == "café."
+
+
+def test_waits_go_on_where_the_last_one_ended(guest: _Guest, console: Console) -> None:
+    guest.prints("one two one three ")
+    _wait(console, "two")
+
+    assert _wait(console, r"one \w+ ") == "one three "
+
+
+def test_early_line_of_a_long_burst_is_found(guest: _Guest, console: Console) -> None:
+    """What came while nobody waited is searched from its beginning on."""
+    guest.prints("HARNESS: cloud-init has finished\r\n" + "noise\r\n" * 20_000)
+
+    assert _wait(console, "cloud-init has finished")
+
+
+def test_console_is_read_without_a_wait(guest: _Guest, console: Console) -> None:
+    """A guest would stall if its console's socket filled up; some 200 KiB fill it."""
+    printing = threading.Thread(target=guest.prints, args=("x" * (4 << 20) + "END",), daemon=True)
+    printing.start()
+
+    printing.join(_LONG_S)
+
+    assert not printing.is_alive()
+    assert _wait(console, "END") == "END"
+
+
+def test_many_short_writes_are_not_dropped(guest: _Guest, console: Console) -> None:
+    """QEMU's serial port hands on a few bytes at a time."""
+    guest.prints("FIRST\r\n")
+    for number in range(6_000):
+        guest.prints(f"{number}\r\n")
+    guest.prints("END\r\n")
+
+    assert _wait(console, "FIRST")
+
+
+@pytest.mark.parametrize(
+    ("line", "failure"),
+    [
+        ("Kernel panic - not syncing: VFS: Unable to mount root fs", "the kernel panicked"),
+        ("You are in emergency mode. After logging in", "emergency mode"),
+        ("(initramfs) ", "found no root file system"),
+        ("No bootable device.", "found nothing to boot"),
+    ],
+)
+def test_dead_end_ends_the_wait_early(
+    guest: _Guest, console: Console, line: str, failure: str
+) -> None:
+    guest.prints(f"[    1.0] boot\r\n{line}\r\n")
+
+    with pytest.raises(HarnessError, match=failure) as caught:
+        _wait(console, "login:")
+
+    assert line.strip() in str(caught.value)
+
+
+def test_pattern_before_a_dead_end_counts(guest: _Guest, console: Console) -> None:
+    guest.prints("login: \r\nKernel panic - not syncing: late\r\n")
+
+    assert _wait(console, "login:") == "login:"
+
+
+def test_machine_that_ends_ends_the_wait_early(guest: _Guest, console: Console) -> None:
+    guest.prints("half a boo")
+    guest.ends()
+
+    with pytest.raises(HarnessError, match="the machine ended") as caught:
+        _wait(console, "login:")
+
+    assert "half a boo" in str(caught.value)
+
+
+def test_machine_that_has_ended_ends_every_later_wait(guest: _Guest, console: Console) -> None:
+    guest.ends()
+
+    for _ in range(2):
+        with pytest.raises(HarnessError, match="the machine ended"):
+            _wait(console, "login:")
+
+
+def test_other_failure_ends_the_wait_early(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.machine.channels.console._CHECK_S", _SHORT_S)
+
+    with pytest.raises(HarnessError, match="on its console, but its GPU is stuck"):
+        console.wait_for(
+            "login:",
+            Deadline.after(_LONG_S),
+            what="a login prompt",
+            failure=lambda: "its GPU is stuck",
+        )
+
+
+def test_timeout_error_has_the_expectation_and_the_last_lines(
+    guest: _Guest, console: Console
+) -> None:
+    guest.prints("".join(f"line {number}\r\n" for number in range(100)))
+    _wait(console, "line 99")
+
+    with pytest.raises(HarnessError) as caught:
+        console.wait_for("login:", Deadline.after(_SHORT_S), what="a login prompt")
+
+    message = str(caught.value)
+    assert message.startswith(
+        "Machine 'node' was expected to print a login prompt on its console, but the time limit passed."
+    )
+    assert message.endswith("line 98\nline 99")
+    assert message.count("\n") == 20
+
+
+def test_tail_has_lines_that_no_wait_consumed(guest: _Guest, console: Console) -> None:
+    guest.prints("ready\r\n")
+    _wait(console, "ready")
+    guest.prints("reboot: Restarting system\r\n")
+    with pytest.raises(HarnessError):
+        _wait(console, "never", _SHORT_S)
+
+    assert console.tail(1) == "reboot: Restarting system"
+
+
+def test_silent_console_says_so(console: Console) -> None:
+    assert console.tail() == "(nothing)"
+
+
+def test_typed_line_reaches_the_guest(guest: _Guest, console: Console) -> None:
+    console.send_line("ls é")
+
+    assert guest.reads() == "ls é\n".encode()
+
+
+def test_bytes_that_are_no_text_do_not_end_a_wait(guest: _Guest, console: Console) -> None:
+    guest.prints(b"\xff\xfe\x00 login: ")
+
+    assert _wait(console, "login:") == "login:"
+
+
+def test_close_leaves_neither_thread_nor_socket(guest: _Guest) -> None:
+    console = Console("closing", guest.ours)
+
+    console.close()
+
+    assert "console-closing" not in {thread.name for thread in threading.enumerate()}
+    assert guest.ours.fileno() == -1

@@ -1,0 +1,100 @@
+"""What a machine reported, and what is made of it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine.channels.event_log import EventLog, QmpEvent, disk_failure, names
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: A thread that was woken looks within this time, also on a busy host.
+_LOOK_S = 20.0
+
+
+def an_event(name: str, **data: object) -> QmpEvent:
+    return QmpEvent(name=name, at_s=0.0, data=data)
+
+
+@pytest.fixture
+def log() -> EventLog:
+    return EventLog("node", advice="Look there.")
+
+
+def test_event_that_came_before_the_wait_counts_from_its_mark(log: EventLog) -> None:
+    log.add(an_event("STOP", first=True))
+    log.add(an_event("STOP"))
+
+    event = log.wait_for("a stop", names("RESUME", "STOP"), Deadline.after(0.0), since=1)
+
+    assert event == log.events[1]
+
+
+@pytest.mark.parametrize(
+    ("why", "words"), [("", "ended while"), ("crashed", r"ended \(crashed\)")]
+)
+def test_end_of_qemu_ends_the_wait_with_what_came_instead(
+    log: EventLog, why: str, words: str
+) -> None:
+    log.add(an_event("RESET"))
+    log.end(why)
+    log.end("later")
+
+    with pytest.raises(
+        HarnessError, match=rf"'node' {words}.* its stop; seen: RESET\. Look there"
+    ):
+        log.wait_for("its stop", names("STOP"), Deadline.after(60.0))
+
+
+def test_loss_of_the_connection_to_qemu_is_reported_first(log: EventLog) -> None:
+    log.end()
+
+    with pytest.raises(HarnessError, match="the way is lost; no event"):
+        log.wait_for(
+            "its stop",
+            names("STOP"),
+            Deadline.after(60.0),
+            loss=lambda seen: HarnessError(f"the way is lost; {seen}"),
+        )
+
+
+@pytest.mark.parametrize("name", ["add", "wake", "end"])
+def test_wait_checks_again_when_something_changes(log: EventLog, name: str) -> None:
+    looks = threading.Semaphore(0)
+
+    def look(_seen: str) -> None:
+        looks.release()
+
+    change: Callable[[], None] = {
+        "add": lambda: log.add(an_event("RESET")),
+        "wake": log.wake,
+        "end": log.end,
+    }[name]
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(
+            log.wait_for, "its stop", names("STOP"), Deadline.after(3 * _LOOK_S), loss=look
+        )
+        assert looks.acquire(timeout=_LOOK_S)
+        change()
+        assert looks.acquire(timeout=_LOOK_S)
+        log.end()
+
+    assert isinstance(waiter.exception(), HarnessError)
+
+
+def test_disk_that_could_not_be_written_is_named() -> None:
+    events = [an_event("RESUME"), an_event("BLOCK_IO_ERROR", reason="No space left on device")]
+
+    assert disk_failure(events, Path("/runs/node")) == (
+        "QEMU could not write its disk (No space left on device); free space on the file system "
+        "of '/runs/node'"
+    )
+    assert disk_failure(events[:1], Path("/runs/node")) is None

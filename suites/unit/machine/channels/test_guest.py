@@ -1,0 +1,202 @@
+"""Verbs for a guest, over a scripted way in."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cloudinit import CloudInitResult
+from harness.errors import HarnessError
+from harness.machine.channels.guest import UNTIL_LISTED, Guest
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.wait import Deadline
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from suites.fakes.clock import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from harness.provisioning.command import CommandResult
+
+READ = '[ -e "$1" ] || exit 44; exec cat -- "$1"'
+WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat >"$1.part" && mv -- "$1.part" "$1"'
+WAIT = (
+    "until [ -e /run/cloud-init/result.json ]; do sleep 0.1; done; cat /run/cloud-init/result.json"
+)
+
+
+class Unreachable:
+    """A way in that is lost."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        del argv, timeout_s, stdin, env
+        raise HarnessError("The connection broke.")
+
+
+def test_failure_of_a_command_is_a_result() -> None:
+    with ScriptedRunner().expect("false", exit_code=1) as runner:
+        assert Guest("node", runner).run("false").exit_code == 1
+
+
+def test_output_comes_stripped() -> None:
+    with ScriptedRunner().expect("uname -r", stdout="6.1.0-56\n") as runner:
+        assert Guest("node", runner).output_of("uname", "-r") == "6.1.0-56"
+
+
+def test_output_of_a_failed_command_is_refused() -> None:
+    with (
+        ScriptedRunner().expect("uname -r", stderr="broken", exit_code=2) as runner,
+        pytest.raises(HarnessError, match=r"A command in machine 'node' failed[\s\S]*broken"),
+    ):
+        Guest("node", runner).output_of("uname", "-r")
+
+
+def test_file_is_read_as_it_is() -> None:
+    with ScriptedRunner().expect(["sh", "-c", READ, "read", "/a b"], stdout="x\n") as runner:
+        assert Guest("node", runner).read_text("/a b") == "x\n"
+
+
+def test_file_that_is_not_there_is_none() -> None:
+    with ScriptedRunner().expect(["sh", "-c", READ, "read", "/x"], exit_code=44) as runner:
+        assert Guest("node", runner).read_text("/x") is None
+
+
+@pytest.mark.parametrize("exit_code", [1, 124])
+def test_file_that_cannot_be_read_is_not_taken_for_absent(exit_code: int) -> None:
+    script = ScriptedRunner().expect(["sh", "-c", READ, "read", "/x"], exit_code=exit_code)
+    with script as runner, pytest.raises(HarnessError, match="'/x' could not be read"):
+        Guest("node", runner).read_text("/x")
+
+
+def test_text_is_written_through_stdin() -> None:
+    script = ScriptedRunner().expect(["sh", "-c", WRITE, "write", "/a/b"], stdin="it's\n")
+    with script as runner:
+        Guest("node", runner).write_text("/a/b", "it's\n")
+
+
+def test_text_that_cannot_be_written_is_refused() -> None:
+    script = ScriptedRunner().expect(
+        ["sh", "-c", WRITE, "write", "/a"], exit_code=1, stderr="Read-only file system"
+    )
+    with script as runner, pytest.raises(HarnessError, match="Read-only file system"):
+        Guest("node", runner).write_text("/a", "x")
+
+
+@pytest.mark.starts_process
+@pytest.mark.parametrize("name", ["plain", "two words", "it's; $(reboot)", "-n"])
+def test_any_path_is_written_and_read(tmp_path: Path, name: str) -> None:
+    guest = Guest("node", LocalRunner())
+    path = tmp_path / name / name
+
+    guest.write_text(str(path), "text\n")
+
+    assert guest.read_text(str(path)) == "text\n"
+    assert [each.name for each in path.parent.iterdir()] == [name]
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.starts_process
+def test_absent_file_reads_as_none_in_a_real_shell(tmp_path: Path) -> None:
+    assert Guest("node", LocalRunner()).read_text(str(tmp_path / "absent")) is None
+
+
+def test_cloud_inits_result_is_waited_for_and_parsed() -> None:
+    text = json.dumps({"v1": {"datasource": "DataSourceNoCloud", "errors": ["x"]}})
+    script = ScriptedRunner().expect(["sh", "-c", WAIT], stdout=text, timeout_s=30)
+    with script as runner:
+        result = Guest("node", runner).wait_for_cloud_init_result(Deadline.after(30, FakeClock()))
+
+    assert result == CloudInitResult(datasource="DataSourceNoCloud", errors=("x",))
+
+
+def test_missing_result_of_cloud_init_names_its_log() -> None:
+    script = ScriptedRunner().expect(["sh", "-c", WAIT], is_timed_out=True)
+    with script as runner, pytest.raises(HarnessError, match=r"within 30 s; its log is '/var/log"):
+        Guest("node", runner).wait_for_cloud_init_result(Deadline.after(30, FakeClock()))
+
+
+@pytest.mark.starts_process
+@pytest.mark.parametrize(
+    ("ids", "count", "timeout_s", "exit_code"),
+    [
+        ("10de:2330", 1, 30.0, 0),
+        ("10de:2330", 2, 30.0, 0),
+        ("10de:2330", 3, 0.1, 124),
+        ("10de:20b0", 1, 0.1, 124),
+    ],
+)
+def test_functions_are_counted_among_all_on_the_bus(
+    tmp_path: Path, ids: str, count: int, timeout_s: float, exit_code: int
+) -> None:
+    """The script that the guest runs, run here on a bus of three functions."""
+    for slot, vendor, device in (
+        ("00:00.0", "0x8086", "0x29c0"),
+        ("01:00.0", "0x10de", "0x2330"),
+        ("02:00.0", "0x10de", "0x2330"),
+    ):
+        (tmp_path / slot).mkdir()
+        (tmp_path / slot / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / slot / "device").write_text(f"{device}\n")
+    script = UNTIL_LISTED.replace("/sys/bus/pci/devices", str(tmp_path))
+    vendor, _, device = ids.partition(":")
+
+    result = LocalRunner().run(
+        ["sh", "-c", script, "wait", f"0x{vendor}:0x{device}", str(count)], timeout_s=timeout_s
+    )
+
+    assert result.exit_code == exit_code
+
+
+def test_function_on_the_bus_is_waited_for() -> None:
+    script = ScriptedRunner().expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "1"])
+    with script as runner:
+        Guest("node", runner).wait_for_pci("10de:2330")
+
+
+def test_missing_function_on_the_bus_shows_the_bus() -> None:
+    script = (
+        ScriptedRunner()
+        .expect(["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "1"], is_timed_out=True)
+        .expect("lspci -nn", stdout="00:00.0 Host bridge\n")
+    )
+    with script as runner, pytest.raises(HarnessError, match=r"lists:\n00:00\.0 Host bridge"):
+        Guest("node", runner).wait_for_pci("10de:2330")
+
+
+def test_power_off_asks_systemd() -> None:
+    with ScriptedRunner().expect("systemctl --no-block poweroff") as runner:
+        Guest("node", runner).power_off()
+
+
+def test_power_off_that_closes_the_connection_is_not_an_error() -> None:
+    Guest("node", Unreachable()).power_off()
+
+
+def test_refused_power_off_is_reported() -> None:
+    script = ScriptedRunner().expect("systemctl --no-block poweroff", exit_code=1)
+    with script as runner, pytest.raises(HarnessError, match="refused to power off"):
+        Guest("node", runner).power_off()
+
+
+def test_guest_without_cloud_init_is_reported() -> None:
+    runner = ScriptedRunner()
+    runner.expect(
+        (
+            *("sh", "-c", '[ -e "$1" ] || exit 44; exec cat -- "$1"'),
+            *("read", "/run/cloud-init/status.json"),
+        ),
+        exit_code=44,
+    )
+
+    with runner, pytest.raises(HarnessError, match="it was not started, or not installed"):
+        Guest("noble", runner).cloud_init_report()

@@ -1,0 +1,196 @@
+"""A QMP session against the other end of a socket pair."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine.channels.event_log import names
+from harness.machine.channels.qmp import QmpSession
+from harness.provisioning.wait import Deadline
+from suites.unit.machine.fake_qemu import FakeQemu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LONG_S = 20.0
+_SHORT_S = 0.05
+
+
+def _session(qemu: FakeQemu) -> QmpSession:
+    session = QmpSession("node", qemu.ours)
+    session.connect(Deadline.after(_LONG_S))
+    return session
+
+
+@pytest.fixture
+def qemu() -> Iterator[FakeQemu]:
+    answers = {
+        "query-status": {"return": {"status": "running"}},
+        "device_add": {"error": {"class": "GenericError", "desc": "Bus 'rp9' not found"}},
+    }
+    with FakeQemu(answers, silent=frozenset({"stop"})) as fake:
+        yield fake
+
+
+@pytest.fixture
+def session(qemu: FakeQemu) -> Iterator[QmpSession]:
+    session = _session(qemu)
+    yield session
+    session.close()
+
+
+def test_command_returns_what_qemu_returned(session: QmpSession) -> None:
+    assert session.execute("query-status", deadline=Deadline.after(_LONG_S)) == {
+        "status": "running"
+    }
+
+
+def test_arguments_travel_with_the_command(qemu: FakeQemu, session: QmpSession) -> None:
+    session.execute("query-status", {"path": "/a b,c"})
+
+    assert qemu.commands[-1]["arguments"] == {"path": "/a b,c"}
+
+
+def test_refused_command_has_qemus_message(session: QmpSession) -> None:
+    with pytest.raises(HarnessError, match="machine 'node' failed QMP command 'device_add': Bus"):
+        session.execute("device_add", deadline=Deadline.after(_LONG_S))
+
+
+def test_command_without_answer_ends_at_the_deadline(session: QmpSession) -> None:
+    with pytest.raises(HarnessError, match="did not answer QMP command 'stop' in time"):
+        session.execute("stop", deadline=Deadline.after(_SHORT_S))
+
+
+def test_session_goes_on_after_a_command_without_answer(session: QmpSession) -> None:
+    with pytest.raises(HarnessError):
+        session.execute("stop", deadline=Deadline.after(_SHORT_S))
+
+    assert session.execute("query-status", deadline=Deadline.after(_LONG_S)) == {
+        "status": "running"
+    }
+
+
+def test_qemu_that_goes_ends_a_command_early(session: QmpSession) -> None:
+    with pytest.raises(HarnessError, match="failed QMP command 'quit'"):
+        session.execute("quit", deadline=Deadline.after(_LONG_S))
+
+
+def test_descriptor_goes_to_qemu_with_its_command(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    file = tmp_path_factory.mktemp("fd") / "file"
+    with FakeQemu({"getfd": {"return": {}}}) as qemu, file.open("w") as opened:
+        session = _session(qemu)
+
+        session.execute("getfd", {"fdname": "fd-gpu0"}, fd=opened.fileno())
+
+        session.close()
+        assert qemu.commands[-1]["arguments"] == {"fdname": "fd-gpu0"}
+        assert qemu.descriptors == [(file.stat().st_dev, file.stat().st_ino)]
+
+
+def test_event_of_the_past_ends_a_wait_at_once(qemu: FakeQemu, session: QmpSession) -> None:
+    qemu.send_event("SHUTDOWN", {"reason": "guest-shutdown"})
+    session.execute("query-status", deadline=Deadline.after(_LONG_S))
+
+    event = session.wait_for_event("its end", names("SHUTDOWN"), Deadline.after(_LONG_S))
+
+    assert (event.name, event.data, event.at_s) == (
+        "SHUTDOWN",
+        {"reason": "guest-shutdown"},
+        1700000000.5,
+    )
+
+
+def test_events_before_the_mark_do_not_count(qemu: FakeQemu, session: QmpSession) -> None:
+    qemu.send_event("RESET")
+    session.wait_for_event("a reset", names("RESET"), Deadline.after(_LONG_S))
+
+    with pytest.raises(HarnessError, match="did not report a reset in time; seen: no event"):
+        session.wait_for_event("a reset", names("RESET"), Deadline.after(_SHORT_S), since=1)
+
+
+def test_failed_wait_lists_the_events_that_came_instead(
+    qemu: FakeQemu, session: QmpSession
+) -> None:
+    qemu.send_event("RESET")
+    qemu.send_event("STOP")
+    session.wait_for_event("a stop", names("STOP"), Deadline.after(_LONG_S))
+
+    with pytest.raises(HarnessError, match="seen: RESET, STOP"):
+        session.wait_for_event("its end", names("SHUTDOWN"), Deadline.after(_SHORT_S))
+
+
+def test_qemu_that_goes_ends_a_wait_early(qemu: FakeQemu, session: QmpSession) -> None:
+    going = threading.Timer(_SHORT_S, qemu.hang_up)
+    going.start()
+
+    with pytest.raises(HarnessError, match="QEMU of machine 'node' ended while waiting"):
+        session.wait_for_event("its power-off", names("SHUTDOWN"), Deadline.after(_LONG_S))
+
+    going.join()
+
+
+def test_last_event_before_qemu_goes_is_kept(qemu: FakeQemu, session: QmpSession) -> None:
+    qemu.send_event("SHUTDOWN")
+    qemu.hang_up()
+
+    event = session.wait_for_event("its end", names("SHUTDOWN"), Deadline.after(_LONG_S))
+
+    assert event.name == "SHUTDOWN"
+
+
+def test_qemu_that_never_greets_ends_at_the_deadline() -> None:
+    with FakeQemu(greets=False) as qemu:
+        session = QmpSession("node", qemu.ours)
+
+        with pytest.raises(HarnessError, match="did not answer the QMP greeting in time"):
+            session.connect(Deadline.after(_SHORT_S))
+
+        session.close()
+
+
+def test_qemu_that_dies_before_greeting_ends_the_wait_early() -> None:
+    with FakeQemu(greets=False) as qemu:
+        qemu.hang_up()
+        session = QmpSession("node", qemu.ours)
+
+        with pytest.raises(HarnessError, match="failed the QMP greeting"):
+            session.connect(Deadline.after(_LONG_S))
+
+        session.close()
+
+
+def test_close_leaves_neither_thread_nor_socket(qemu: FakeQemu) -> None:
+    session = _session(qemu)
+
+    session.close()
+
+    assert "qmp-node" not in {thread.name for thread in threading.enumerate()}
+    assert qemu.ours.fileno() == -1
+
+
+def test_close_twice_is_harmless(qemu: FakeQemu) -> None:
+    session = _session(qemu)
+    session.close()
+
+    session.close()
+
+
+def test_command_after_close_says_that_the_machine_has_ended(qemu: FakeQemu) -> None:
+    session = _session(qemu)
+    session.close()
+
+    with pytest.raises(HarnessError, match="the machine has ended"):
+        session.execute("query-status", deadline=Deadline.after(_LONG_S))
+
+
+def test_session_that_never_connected_closes() -> None:
+    with FakeQemu(greets=False) as qemu:
+        QmpSession("node", qemu.ours).close()
+
+        assert qemu.ours.fileno() == -1

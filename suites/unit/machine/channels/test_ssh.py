@@ -1,0 +1,302 @@
+"""Commands in a guest by ssh: what is sent, and what is believed of what comes back."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import HarnessError, RequirementError
+from harness.machine.channels.ssh import SshIdentity, SshRunner, find_ending, render_remote
+from harness.provisioning.command import CommandResult, LocalRunner
+from harness.provisioning.wait import Deadline
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from suites.fakes.ssh import FakeSsh
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NONCE = "0011223344556677"
+HOSTILE = (
+    "",
+    "two words",
+    "it's",
+    '"double"',
+    "$(reboot)",
+    "`reboot`",
+    "a;b&&c|d>e<f",
+    "line\nbreak",
+    "back\\slash",
+    "*?[x]~",
+    "--option",
+    "-",
+    "é\u2028",
+    "%s\\n",
+    "!history",
+    "#comment",
+)
+
+
+@pytest.fixture
+def identity(tmp_path: Path) -> SshIdentity:
+    folder = tmp_path / "keys of this run"
+    folder.mkdir()
+    for name, text in (
+        ("user", "PRIVATE"),
+        ("user.pub", "ssh-ed25519 USER harness-user\n"),
+        ("host", "HOST PRIVATE\n"),
+        ("host.pub", "ssh-ed25519 HOST harness-host\n"),
+    ):
+        (folder / name).write_text(text)
+    return SshIdentity(folder=folder)
+
+
+def a_runner(tmp_path: Path, identity: SshIdentity, ssh: FakeSsh) -> SshRunner:
+    folder = tmp_path / "100% of a, long path" / ("x" * 120)
+    folder.mkdir(parents=True)
+    return SshRunner(name="node", port=2222, identity=identity, folder=folder, runner=ssh)
+
+
+def run(runner: SshRunner, *argv: str, timeout_s: float = 30.0) -> CommandResult:
+    return runner.run(argv, timeout_s=timeout_s)
+
+
+def test_answer_has_the_guests_status_and_output(tmp_path: Path, identity: SshIdentity) -> None:
+    ssh = FakeSsh(stdout="out\n", stderr="warning\n\n{nonce} 3\n")
+
+    result = run(a_runner(tmp_path, identity, ssh), "false")
+
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "out\n", "warning\n")
+    assert result.argv == ("false",)
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [
+        "",
+        "Connection to 127.0.0.1 closed by remote host.\r\n",
+        "\n{nonce} ",
+        "\n{nonce} 0",
+        "\n{nonce} zero\n",
+        "\nffffffffffffffff 0\n",
+    ],
+)
+def test_lost_connection_is_never_an_answer(
+    tmp_path: Path, identity: SshIdentity, stderr: str
+) -> None:
+    """A status that is missing, cut off or another command's says nothing."""
+    runner = a_runner(tmp_path, identity, FakeSsh(stderr=stderr, exit_code=255))
+
+    with pytest.raises(HarnessError, match="'node' did not report how 'reboot now' ended"):
+        run(runner, "reboot", "now")
+
+
+def test_status_of_a_connection_that_broke_afterwards_is_not_believed(
+    tmp_path: Path, identity: SshIdentity
+) -> None:
+    """Ssh carries the status beside the output, which may be cut short then."""
+    runner = a_runner(tmp_path, identity, FakeSsh(stdout="hal", exit_code=255))
+
+    with pytest.raises(HarnessError, match="did not report how"):
+        run(runner, "cat", "/file")
+
+
+def test_success_of_ssh_without_a_status_is_not_believed(
+    tmp_path: Path, identity: SshIdentity
+) -> None:
+    with pytest.raises(HarnessError, match="did not report how"):
+        run(a_runner(tmp_path, identity, FakeSsh(stderr="")), "true")
+
+
+def test_hanging_guest_is_an_error(tmp_path: Path, identity: SshIdentity) -> None:
+    ssh = FakeSsh(stderr="", exit_code=124, timed_out=True, duration_s=50)
+
+    with pytest.raises(HarnessError, match="did not report how"):
+        run(a_runner(tmp_path, identity, ssh), "true")
+
+
+def test_output_of_a_background_process_after_the_exit_code_is_kept(
+    tmp_path: Path, identity: SshIdentity
+) -> None:
+    ssh = FakeSsh(stderr="before\n\n{nonce} 0\nafter\n")
+
+    result = run(a_runner(tmp_path, identity, ssh), "service", "start")
+
+    assert (result.exit_code, result.stderr) == (0, "before\nafter\n")
+
+
+def test_forged_status_in_the_output_does_not_count(tmp_path: Path, identity: SshIdentity) -> None:
+    ssh = FakeSsh(stderr=f"\n{NONCE} 0\n\n{{nonce}} 7\n")
+
+    assert run(a_runner(tmp_path, identity, ssh), "x").exit_code == 7
+
+
+@pytest.mark.parametrize(("code", "seconds", "is_limit"), [(124, 31, True), (137, 36, True)])
+def test_guests_time_limit_shows(
+    tmp_path: Path, identity: SshIdentity, code: int, seconds: float, is_limit: bool
+) -> None:
+    ssh = FakeSsh(stderr=f"\n{{nonce}} {code}\n", duration_s=seconds)
+
+    result = run(a_runner(tmp_path, identity, ssh), "sleep", "99")
+
+    assert (result.exit_code, result.timed_out) == (code, is_limit)
+
+
+def test_exit_code_of_a_time_limit_that_came_early_is_the_commands_own(
+    tmp_path: Path, identity: SshIdentity
+) -> None:
+    ssh = FakeSsh(stderr="\n{nonce} 124\n", duration_s=0.1)
+
+    assert not run(a_runner(tmp_path, identity, ssh), "x").timed_out
+
+
+def test_output_that_a_daemon_holds_open_ends_at_the_time_limit(
+    tmp_path: Path, identity: SshIdentity
+) -> None:
+    ssh = FakeSsh(exit_code=124, timed_out=True, duration_s=50)
+
+    result = run(a_runner(tmp_path, identity, ssh), "daemon")
+
+    assert (result.exit_code, result.timed_out) == (124, True)
+
+
+def test_host_waits_longer_than_the_guest(tmp_path: Path, identity: SshIdentity) -> None:
+    ssh = FakeSsh()
+
+    run(a_runner(tmp_path, identity, ssh), "true", timeout_s=30)
+
+    assert " 30.000 true;" in ssh.calls[0][-1]
+    assert ssh.timeouts[0] > 30
+
+
+def test_ssh_sees_no_path_of_the_hosts(tmp_path: Path, identity: SshIdentity) -> None:
+    """It would split one at blanks, and expand what follows '%'; a socket's may be 108 long."""
+    ssh = FakeSsh()
+
+    run(a_runner(tmp_path, identity, ssh), "true")
+
+    env, chdir, *options = ssh.calls[0][:-1]
+    assert (env, chdir.partition("=")[0]) == ("env", "--chdir")
+    assert not [option for option in options if str(tmp_path) in option or "%" in option]
+    assert {"ControlPath=ssh", "UserKnownHostsFile=keys/known_hosts"} <= set(options)
+
+
+def test_guest_is_known_by_its_key(tmp_path: Path, identity: SshIdentity) -> None:
+    ssh = FakeSsh()
+
+    run(a_runner(tmp_path, identity, ssh), "true")
+
+    assert {"StrictHostKeyChecking=yes", "HostKeyAlias=guest", "BatchMode=yes"} <= set(
+        ssh.calls[0]
+    )
+
+
+def test_second_runner_of_a_folder_replaces_the_first(
+    tmp_path: Path, identity: SshIdentity
+) -> None:
+    for _ in range(2):
+        SshRunner(name="node", port=1, identity=identity, folder=tmp_path, runner=FakeSsh())
+
+    assert (tmp_path / "keys" / "user").read_text() == "PRIVATE"
+
+
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1
+    )
+)
+def test_every_word_reaches_the_guest_as_it_is(argv: list[str]) -> None:
+    line = render_remote(argv, timeout_s=1, env={}, nonce=NONCE)
+
+    command, _, tail = line.rpartition("; printf ")
+
+    assert shlex.split(command) == ["timeout", "--kill-after=5", "1.000", *argv]
+    assert tail == rf"'\n%s %s\n' {NONCE} $? >&2"
+
+
+def test_environment_is_set_in_the_guest() -> None:
+    line = render_remote(["x"], timeout_s=1, env={"A": "b c", "D": "$E"}, nonce=NONCE)
+
+    assert shlex.split(line)[3:6] == ["env", "A=b c", "D=$E"]
+
+
+def test_no_time_at_all_is_not_unlimited_time() -> None:
+    """To timeout(1) a limit of 0 means none."""
+    assert shlex.split(render_remote(["x"], timeout_s=0, env={}, nonce=NONCE))[2] == "0.001"
+
+
+@pytest.mark.starts_process
+def test_shell_runs_hostile_arguments_literally() -> None:
+    line = render_remote(["printf", "%s\\0", *HOSTILE], timeout_s=20, env={}, nonce=NONCE)
+
+    result = LocalRunner().run(["sh", "-c", line], timeout_s=30)
+
+    ending = find_ending(result.stderr, NONCE)
+    assert ending is not None
+    assert (tuple(result.stdout.split("\0")[:-1]), ending.exit_code) == (HOSTILE, 0)
+
+
+@pytest.mark.starts_process
+@pytest.mark.parametrize("code", [0, 3, 255])
+def test_exit_code_is_found_behind_an_unfinished_line(code: int) -> None:
+    script = f"printf unfinished >&2; exit {code}"
+    line = render_remote(["sh", "-c", script], timeout_s=20, env={}, nonce=NONCE)
+
+    result = LocalRunner().run(["sh", "-c", line], timeout_s=30)
+
+    ending = find_ending(result.stderr, NONCE)
+    assert ending is not None
+    assert (ending.exit_code, ending.stderr, result.exit_code) == (code, "unfinished", 0)
+
+
+def test_connecting_with_no_time_left_says_so(tmp_path: Path, identity: SshIdentity) -> None:
+    runner = a_runner(tmp_path, identity, FakeSsh())
+
+    with pytest.raises(HarnessError, match="No SSH connection to machine 'node' came up in time"):
+        runner.connect(Deadline.after(0))
+
+
+def test_closing_what_never_connected_is_harmless(tmp_path: Path, identity: SshIdentity) -> None:
+    a_runner(tmp_path, identity, FakeSsh()).close()
+
+
+def test_access_is_what_the_guest_needs_to_know(identity: SshIdentity) -> None:
+    access = identity.access
+
+    assert access.authorized_key == "ssh-ed25519 USER harness-user"
+    assert access.host_public_key == "ssh-ed25519 HOST harness-host"
+    assert "PRIVATE" not in repr(access)
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen")
+def test_keys_are_made_once(identity: SshIdentity) -> None:
+    with ScriptedRunner() as nothing:
+        SshIdentity.generate(identity.folder, nothing)
+
+    known = (identity.folder / "known_hosts").read_text()
+    assert known == "guest ssh-ed25519 HOST harness-host\n"
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen")
+def test_failing_key_generation_is_a_harness_error(tmp_path: Path) -> None:
+    runner = ScriptedRunner().expect(
+        f"ssh-keygen -q -t ed25519 -N '' -C harness-user -f '{tmp_path / 'user'}'",
+        exit_code=1,
+        stderr="No space left on device",
+    )
+
+    with runner, pytest.raises(HarnessError, match="No space left on device"):
+        SshIdentity.generate(tmp_path, runner)
+
+
+def test_missing_openssh_is_named_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(RequirementError, match="apt-get install openssh-client"):
+        SshIdentity.generate(tmp_path)

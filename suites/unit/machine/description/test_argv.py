@@ -1,0 +1,197 @@
+"""QEMU's command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine.description.argv import render_argv, root_port_id
+from harness.machine.description.spec import (
+    Accelerator,
+    DirectKernel,
+    Firmware,
+    Flash,
+    MemoryFile,
+)
+from suites.unit.machine.description.builders import CHANNELS, LOG, a_machine_spec, an_attachment
+
+
+def values_of(argv: list[str], option: str) -> list[str]:
+    return [argv[index + 1] for index, word in enumerate(argv) if word == option]
+
+
+def test_command_line_of_a_plain_machine() -> None:
+    argv = render_argv(a_machine_spec(root_ports=0), CHANNELS, serial_log=LOG)
+
+    lines = " ".join(argv).replace(" -", "\n-").splitlines()
+    assert lines == [
+        "qemu-system-x86_64",
+        "-name guest=node,debug-threads=on",
+        "-machine q35,memory-backend=ram,hpet=off",
+        "-object memory-backend-memfd,id=ram,size=1536M,share=on",
+        "-accel tcg,thread=single",
+        "-cpu max,-la57,-smap,-erms,-fsrm",
+        "-smp 1",
+        "-m 1536M",
+        "-display none",
+        "-nodefaults",
+        "-no-user-config",
+        "-no-reboot",
+        "-chardev socket,id=qmp,fd=7",
+        "-mon chardev=qmp,mode=control",
+        "-chardev socket,id=serial,fd=9,logfile=/runs/serial.log",
+        "-serial chardev:serial",
+        "-device virtio-serial-pci",
+        "-chardev socket,id=agent,fd=11",
+        "-device virtserialport,chardev=agent,name=harness.agent",
+        "-device virtio-rng-pci",
+        "-drive file=/runs/disk.qcow2,id=disk,if=none,format=qcow2,cache=unsafe",
+        "-device virtio-blk-pci,drive=disk,serial=root",
+        "-netdev user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22",
+        "-device virtio-net-pci,netdev=net,romfile=,guest_announce=off,mac=52:54:00:67:70:75",
+        "-kernel /images/debian-12/vmlinuz",
+        "-initrd /images/debian-12/initrd.img",
+        "-append root=/dev/vda rw console=ttyS0 panic=-1 net.ifnames=0 mitigations=off quiet "
+        + " ".join(Accelerator.TCG.kernel_append),
+        "-device pcie-root-port,id=seed,chassis=31,slot=31",
+    ]
+
+
+def test_kvm_runs_the_hosts_processor() -> None:
+    argv = render_argv(a_machine_spec(accelerator=Accelerator.KVM), CHANNELS, serial_log=LOG)
+
+    assert (values_of(argv, "-accel"), values_of(argv, "-cpu")) == (["kvm"], ["host"])
+    assert values_of(argv, "-append")[0].endswith("mitigations=off quiet")
+
+
+def test_tcg_runs_all_processors_in_one_thread() -> None:
+    """Two threads that touch one proxied device at once make QEMU hang."""
+    argv = render_argv(a_machine_spec(cpus=4), CHANNELS, serial_log=LOG)
+
+    assert values_of(argv, "-accel") == ["tcg,thread=single"]
+    assert values_of(argv, "-smp") == ["4"]
+
+
+def test_commas_in_paths_are_doubled_where_qemu_parses_options() -> None:
+    folder = Path("/my cache, really")
+    spec = a_machine_spec(disk=folder / "disk.qcow2", seed=folder / "seed.iso")
+
+    argv = render_argv(spec, CHANNELS, serial_log=folder / "serial.log")
+
+    assert values_of(argv, "-chardev")[1].endswith(",logfile=/my cache,, really/serial.log")
+    assert values_of(argv, "-drive")[0].startswith("file=/my cache,, really/disk.qcow2,id=")
+    assert values_of(argv, "-blockdev")[0].endswith("file.filename=/my cache,, really/seed.iso")
+
+
+def test_commas_in_the_kernels_path_stay_as_they_are() -> None:
+    """QEMU takes these words whole, so a comma written twice would be two commas."""
+    folder = Path("/my cache, really")
+    kernel = DirectKernel(version="6", vmlinuz=folder / "vmlinuz", initrd=folder / "initrd")
+
+    argv = render_argv(a_machine_spec(kernel=kernel), CHANNELS, serial_log=LOG)
+
+    assert values_of(argv, "-kernel") == ["/my cache, really/vmlinuz"]
+    assert values_of(argv, "-initrd") == ["/my cache, really/initrd"]
+
+
+def test_seed_is_read_only_in_the_slot_of_a_later_seed() -> None:
+    argv = render_argv(a_machine_spec(seed=Path("/runs/seed.iso")), CHANNELS, serial_log=LOG)
+
+    assert values_of(argv, "-blockdev") == [
+        "driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename=/runs/seed.iso"
+    ]
+    assert "virtio-blk-pci,id=seed-disk,drive=seed,serial=seed,bus=seed" in argv
+
+
+def test_template_writes_its_memory_file_and_clone_maps_it_privately() -> None:
+    ram = Path("/my cache, really/ram")
+    template = a_machine_spec(memory_file=MemoryFile(path=ram, is_private=False))
+    clone = a_machine_spec(memory_file=MemoryFile(path=ram, is_private=True), is_restored=True)
+
+    template_argv = render_argv(template, CHANNELS, serial_log=LOG)
+    clone_argv = render_argv(clone, CHANNELS, serial_log=LOG)
+
+    memory = "memory-backend-file,id=ram,size=1536M,share={},mem-path=/my cache,, really/ram"
+    assert values_of(template_argv, "-object") == [memory.format("on")]
+    assert values_of(clone_argv, "-object") == [memory.format("off")]
+    assert values_of(clone_argv, "-incoming") == ["defer"]
+    assert "-incoming" not in template_argv
+    # What the kernel was booted with is in the memory.
+    assert "-initrd" not in clone_argv
+    assert "-append" not in clone_argv
+
+
+def test_extra_arguments_end_the_kernel_command_line() -> None:
+    spec = a_machine_spec(extra_append=("systemd.unit=rescue.target",))
+
+    argv = render_argv(spec, CHANNELS, serial_log=LOG)
+
+    assert values_of(argv, "-append")[0].endswith(",apparmor systemd.unit=rescue.target")
+
+
+def test_every_root_port_has_a_slot_and_a_window() -> None:
+    spec = a_machine_spec(root_ports=2, root_port_window_mib=128)
+
+    argv = render_argv(spec, CHANNELS, serial_log=LOG)
+
+    assert values_of(argv, "-device")[-2:] == [
+        "pcie-root-port,id=rp0,chassis=1,slot=1,mem-reserve=128M",
+        "pcie-root-port,id=rp1,chassis=2,slot=2,mem-reserve=128M",
+    ]
+
+
+def test_attachments_take_the_root_ports_in_order() -> None:
+    argv = render_argv(
+        a_machine_spec(root_ports=3),
+        CHANNELS,
+        serial_log=LOG,
+        attachments=[an_attachment("gpu0", fd=12), an_attachment("gpu1", fd=13)],
+    )
+
+    assert values_of(argv, "-device")[-2:] == [
+        "x-pci-proxy-dev,id=gpu0,fd=12,bus=rp0",
+        "x-pci-proxy-dev,id=gpu1,fd=13,bus=rp1",
+    ]
+
+
+def test_more_devices_than_root_ports_are_refused() -> None:
+    with pytest.raises(HarnessError, match="'node' has 1 root ports for 2 devices; raise"):
+        render_argv(
+            a_machine_spec(root_ports=1),
+            CHANNELS,
+            serial_log=LOG,
+            attachments=[an_attachment("gpu0"), an_attachment("gpu1")],
+        )
+
+
+def test_root_ports_are_counted_from_zero() -> None:
+    assert [root_port_id(index) for index in range(2)] == ["rp0", "rp1"]
+
+
+def test_firmware_boots_the_disk_and_may_reboot() -> None:
+    argv = render_argv(a_machine_spec(kernel=Firmware()), CHANNELS, serial_log=LOG)
+
+    assert "virtio-blk-pci,drive=disk,serial=root,bootindex=1" in values_of(argv, "-device")
+    assert not {"-kernel", "-initrd", "-append", "-no-reboot"} & set(argv)
+
+
+def test_flash_has_read_only_code_and_the_machines_own_variables() -> None:
+    flash = Flash(code=Path("/ovmf/CODE.fd"), variables=Path("/runs/a,b/VARS.fd"))
+
+    argv = render_argv(a_machine_spec(kernel=Firmware(flash=flash)), CHANNELS, serial_log=LOG)
+
+    assert [value for value in values_of(argv, "-drive") if "pflash" in value] == [
+        "if=pflash,unit=0,format=raw,readonly=on,file=/ovmf/CODE.fd",
+        "if=pflash,unit=1,format=raw,file=/runs/a,,b/VARS.fd",
+    ]
+
+
+def test_address_space_for_64bit_bars_is_reserved_above_memory() -> None:
+    spec = a_machine_spec(root_ports=1, root_port_aperture_mib=131072)
+
+    assert (
+        "pcie-root-port,id=rp0,chassis=1,slot=1,mem-reserve=64M,pref64-reserve=131072M"
+        in values_of(render_argv(spec, CHANNELS, serial_log=LOG), "-device")
+    )

@@ -1,0 +1,73 @@
+"""A QEMU monitor that follows a script, for what every VM driver does over one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.machine.channels.event_log import QmpEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from harness.provisioning.wait import Deadline
+
+
+def an_event(name: str, **data: object) -> QmpEvent:
+    return QmpEvent(name=name, at_s=0.0, data=data)
+
+
+class FakeMonitor:
+    """Records commands; each reports the events and returns the result that a test set for it.
+
+    A command whose result is an exception raises it. A wait for an event that has not been
+    reported fails at once.
+    """
+
+    def __init__(
+        self,
+        results: Mapping[str, object] | None = None,
+        events: Mapping[str, QmpEvent] | None = None,
+    ) -> None:
+        self.commands: list[str] = []
+        self.arguments: dict[str, Mapping[str, object]] = {}
+        self.descriptors: dict[str, int] = {}
+        self._results = dict(results or {})
+        self._events_after = dict(events or {})
+        self.recorded: list[QmpEvent] = []
+
+    @property
+    def events(self) -> tuple[QmpEvent, ...]:
+        return tuple(self.recorded)
+
+    def execute(
+        self,
+        command: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        fd: int | None = None,
+    ) -> object:
+        self.commands.append(command)
+        self.arguments[command] = dict(arguments or {})
+        if fd is not None:
+            self.descriptors[command] = fd
+        result = self._results.get(command, {})
+        if isinstance(result, Exception):
+            raise result
+        if command in self._events_after:
+            self.recorded.append(self._events_after[command])
+        return result
+
+    def wait_for_event(
+        self,
+        what: str,
+        matches: Callable[[QmpEvent], bool],
+        deadline: Deadline,
+        *,
+        since: int = 0,
+    ) -> QmpEvent:
+        del deadline
+        for event in self.recorded[since:]:
+            if matches(event):
+                return event
+        raise HarnessError(f"{what} was not reported")

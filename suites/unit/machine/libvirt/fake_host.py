@@ -1,0 +1,104 @@
+"""A fake of a libvirt connection whose host runs domains."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from suites.unit.machine.libvirt.fake_libvirt import (
+    FakeConnect,
+    FakeLibvirtError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIFE_CYCLE, DEVICE_REMOVED, STOPPED = 0, 15, 5
+NO_DOMAIN, OPERATION_FAILED, SYSTEM_ERROR, OF_RPC = 42, 9, 38, 7
+PAUSED_AND_AUTODESTROY = 3
+
+
+class FakeRunningDomain:
+    """A `virDomain` on a host."""
+
+    def __init__(self, host: FakeHost, uuid: str) -> None:
+        self.host = host
+        self.uuid = uuid
+
+    def UUIDString(self) -> str:  # noqa: N802
+        return self.uuid
+
+    def destroy(self) -> int:
+        self.host.calls.append("destroy")
+        if self.uuid not in self.host.living:
+            raise FakeLibvirtError("Domain not found", code=NO_DOMAIN)
+        if self.host.refuses_end:
+            raise FakeLibvirtError("cannot kill it", code=OPERATION_FAILED)
+        if not self.host.is_stubborn:
+            self.host.living.remove(self.uuid)
+        return 0
+
+    def openConsole(self, _device: None, _stream: object, flags: int) -> int:  # noqa: N802
+        assert flags == 0
+        return 0
+
+    def openChannel(self, _name: str, _stream: object, flags: int) -> int:  # noqa: N802
+        assert flags == 0
+        return 0
+
+    def resume(self) -> int:
+        self.host.calls.append("resume")
+        return 0
+
+    def detachDeviceAlias(self, alias: str, _flags: int) -> int:  # noqa: N802
+        self.host.calls.append(f"detach {alias}")
+        if not self.host.is_stubborn:
+            self.host.tell(DEVICE_REMOVED, self, alias)
+        return 0
+
+
+class FakeHost(FakeConnect):
+    """A connection whose host has domains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.living: list[str] = []
+        self.is_stubborn = False
+        self.refuses_end = False
+        self.refusal: BaseException | None = None
+        self.uuid = ""
+        self.before_start: Callable[[], object] = list
+        self.after_start: Callable[[], object] = list
+
+    def createXML(self, _xml: str, flags: int) -> FakeRunningDomain:  # noqa: N802
+        assert flags == PAUSED_AND_AUTODESTROY
+        self.before_start()
+        if self.refusal is not None:
+            raise self.refusal
+        self.living.append(self.uuid)
+        self.after_start()
+        return FakeRunningDomain(self, self.uuid)
+
+    @override
+    def domainEventRegisterAny(
+        self, domain: object, event: int, callback: Callable[..., None], opaque: object
+    ) -> int:
+        assert isinstance(domain, FakeRunningDomain)
+        return super().domainEventRegisterAny(None, event, callback, opaque)
+
+    def lookupByUUIDString(self, uuid: str) -> FakeRunningDomain:  # noqa: N802
+        if uuid not in self.living:
+            raise FakeLibvirtError("Domain not found", code=NO_DOMAIN)
+        return FakeRunningDomain(self, uuid)
+
+    def listAllDomains(self, _flags: int) -> list[FakeRunningDomain]:  # noqa: N802
+        return [FakeRunningDomain(self, uuid) for uuid in self.living]
+
+
+class Flags:
+    """The part of the module `libvirt` that a start needs."""
+
+    VIR_DOMAIN_START_PAUSED = 1
+    VIR_DOMAIN_START_AUTODESTROY = 2
+    libvirtError = FakeLibvirtError  # noqa: N815

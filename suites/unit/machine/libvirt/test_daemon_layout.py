@@ -1,0 +1,110 @@
+"""The configuration of a private libvirtd, and the name spaces in which it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.machine.libvirt.daemon_layout import (
+    DaemonKind,
+    DaemonLayout,
+    enter_argv,
+    holder_argv,
+    render_libvirtd_conf,
+    render_qemu_conf,
+    render_transport,
+)
+
+FOLDER = Path("/runs/a b")
+SYSTEM = DaemonLayout(folder=FOLDER, kind=DaemonKind.SYSTEM)
+SESSION = DaemonLayout(folder=FOLDER, kind=DaemonKind.SESSION)
+
+
+def test_system_daemon_has_all_of_libvirts_folders_to_itself() -> None:
+    assert dict(map(reversed, SYSTEM.mounts)) == {  # type: ignore[arg-type]
+        "/var/lib/libvirt/qemu": FOLDER / "state",
+        "/run/libvirt": FOLDER / "run",
+        "/etc/libvirt": FOLDER / "etc",
+        "/var/cache/libvirt": FOLDER / "cache",
+        "/var/log/libvirt": FOLDER / "log",
+        "/var/lock": FOLDER / "lock",
+    }
+
+
+def test_every_folder_of_a_session_is_in_its_one_mount() -> None:
+    environment = SESSION.environment
+
+    folders = [value for name, value in environment.items() if name.startswith(("XDG", "HOME"))]
+    assert len(folders) == 5
+    assert all(each.startswith("/var/lib/libvirt/qemu") for each in folders)
+    assert SESSION.socket == FOLDER / "state/run/libvirt/libvirt-sock"
+
+
+@pytest.mark.parametrize("layout", [SYSTEM, SESSION])
+def test_no_daemon_speaks_to_the_hosts_message_bus(layout: DaemonLayout) -> None:
+    """Systemd's machined would look for the PIDs of another name space in the host's."""
+    assert layout.environment["DBUS_SYSTEM_BUS_ADDRESS"] == "unix:path=/nonexistent"
+
+
+def test_only_the_sockets_owner_may_enter() -> None:
+    text = render_libvirtd_conf()
+
+    assert 'unix_sock_rw_perms = "0700"' in text
+    assert 'unix_sock_ro_perms = "0700"' in text
+
+
+def test_machines_of_root_run_as_root_and_change_no_owner() -> None:
+    """So libvirt never finds /dev/kvm closed to QEMU's user, and files stay whose they are."""
+    text = render_qemu_conf(DaemonKind.SYSTEM)
+
+    assert 'user = "root"' in text
+    assert "dynamic_ownership = 0" in text
+
+
+def test_session_has_no_users_to_choose_from() -> None:
+    assert "user" not in render_qemu_conf(DaemonKind.SESSION)
+
+
+def test_name_spaces_of_the_system_are_roots_own() -> None:
+    argv = holder_argv(
+        [(FOLDER / "run", "/run/libvirt")], [Path("/root/local")], DaemonKind.SYSTEM
+    )
+
+    assert argv[:8] == [
+        *("unshare", "--mount", "--propagation", "private"),
+        *("--pid", "--fork", "--kill-child", "--mount-proc"),
+    ]
+    assert argv[argv.index("init") + 1 :] == [
+        "/var/lib/libvirt/qemu/mounted",
+        *("bind", "/runs/a b/run", "/run/libvirt"),
+        *("hide", "/root/local"),
+    ]
+
+
+@pytest.mark.parametrize(("user", "seen_as"), [(0, 1000), (1234, 1234)])
+def test_session_of_root_runs_as_an_ordinary_user(
+    monkeypatch: pytest.MonkeyPatch, user: int, seen_as: int
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: user)
+
+    argv = holder_argv([], [], DaemonKind.SESSION)
+
+    assert argv[1:5] == [
+        *("--user", f"--map-user={seen_as}", f"--map-group={seen_as}"),
+        "--keep-caps",
+    ]
+
+
+def test_session_is_entered_as_the_user_that_it_has() -> None:
+    assert "--preserve-credentials" in enter_argv(7, DaemonKind.SESSION)
+    assert "--user" not in enter_argv(7, DaemonKind.SYSTEM)
+
+
+def test_transport_leads_into_the_name_spaces() -> None:
+    assert render_transport(SYSTEM, 42) == (
+        "#!/bin/sh\nexec nsenter --target=42 --mount --pid -- env "
+        "DBUS_SESSION_BUS_ADDRESS=unix:path=/nonexistent "
+        "DBUS_SYSTEM_BUS_ADDRESS=unix:path=/nonexistent "
+        "virt-ssh-helper qemu:///system\n"
+    )

@@ -1,0 +1,59 @@
+"""The driver that starts QEMU itself, as far as no QEMU is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import RequirementError
+from harness.machine.description.spec import Accelerator
+from harness.machine.qemu import driver as qemu_driver
+from harness.machine.qemu.driver import QemuDriver, state_argv
+from suites.unit.machine.description.builders import a_machine_spec
+
+if TYPE_CHECKING:
+    from harness.machine import VmDriver
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VmDriver:
+    monkeypatch.setattr(qemu_driver, "require_qemu", lambda _: None)
+    monkeypatch.setattr(qemu_driver, "qemu_identity", lambda qemu, _: f"the digest of {qemu}")
+    return QemuDriver("qemu", cache=tmp_path)
+
+
+def test_host_without_qemu_has_no_such_driver(tmp_path: Path) -> None:
+    with pytest.raises(RequirementError, match="no QEMU 'qemu-that-is-not-there'"):
+        QemuDriver("qemu-that-is-not-there", cache=tmp_path)
+
+
+def test_saved_state_depends_on_the_program_and_the_devices(driver: VmDriver) -> None:
+    parts = driver.state_parts(a_machine_spec(memory_mib=512))
+
+    assert parts == {
+        "argv": state_argv(a_machine_spec(memory_mib=512)),
+        "qemu": "the digest of qemu",
+    }
+
+
+def test_saved_state_does_not_depend_on_names_and_places() -> None:
+    spec = a_machine_spec()
+
+    moved = replace(spec, name="other", disk=Path("/moved/disk"), seed=Path("/moved/seed"))
+
+    assert state_argv(moved) == state_argv(spec)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "accelerator", "expected"),
+    [(1, Accelerator.KVM, False), (2, Accelerator.KVM, True), (2, Accelerator.TCG, False)],
+)
+def test_vcpus_run_at_once_under_kvm_alone(
+    driver: VmDriver, cpus: int, accelerator: Accelerator, *, expected: bool
+) -> None:
+    spec = a_machine_spec(cpus=cpus, accelerator=accelerator)
+
+    assert driver.has_vcpu_threads(spec) is expected

@@ -1,0 +1,127 @@
+"""Machines whose QEMU is not there, or refuses."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.gpu import GpuAttachment
+from harness.machine.qemu.machine import QemuMachine, parse_processor_s, require_qemu
+from suites.unit.machine.description.builders import a_machine_spec, an_attachment
+
+
+def test_missing_qemu_is_named_with_its_remedy(tmp_path: Path) -> None:
+    machine = QemuMachine(a_machine_spec(qemu="qemu-that-is-not-there"), tmp_path)
+
+    with (
+        pytest.raises(RequirementError, match=r"no QEMU 'qemu-that-is-not-there'.*apt-get"),
+        machine,
+    ):
+        pass
+
+
+def test_missing_setpriv_is_named_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qemu = tmp_path / "qemu"
+    qemu.write_text("#!/bin/sh\n")
+    qemu.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(RequirementError, match=r"no 'setpriv'.*apt-get install util-linux"):
+        require_qemu("qemu")
+
+
+def test_device_that_needs_a_larger_window_is_not_plugged(tmp_path: Path) -> None:
+    machine = QemuMachine(a_machine_spec(), tmp_path)
+
+    with pytest.raises(HarnessError, match=r"reserve 64 MiB, but device 'gpu0' needs 256; raise"):
+        machine.plug(an_attachment(window_mib=256))
+
+
+def test_device_with_64bit_bars_needs_an_aperture(tmp_path: Path) -> None:
+    machine = QemuMachine(a_machine_spec(root_port_aperture_mib=64), tmp_path)
+    attachment = GpuAttachment(
+        id="gpu0", driver="vfio-user-pci", root_port_window_mib=64, aperture_mib=256
+    )
+
+    with pytest.raises(HarnessError, match=r"64 MiB for 64-bit BARs, but device 'gpu0' needs 256"):
+        machine.plug(attachment)
+
+
+def test_device_without_a_free_root_port_is_not_plugged(tmp_path: Path) -> None:
+    machine = QemuMachine(a_machine_spec(root_ports=1), tmp_path, [an_attachment("gpu0")])
+
+    with pytest.raises(HarnessError, match="All 1 root ports of machine 'node' are in use"):
+        machine.plug(an_attachment("gpu1"))
+
+
+def _program(folder: Path, script: str) -> str:
+    program = folder / "qemu, stand-in"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.starts_process
+def test_qemu_that_refuses_is_quoted(tmp_path: Path) -> None:
+    qemu = _program(tmp_path, "echo \"qemu: could not open 'disk.qcow2'\" >&2; exit 1")
+
+    with pytest.raises(HarnessError) as caught, QemuMachine(a_machine_spec(qemu=qemu), tmp_path):
+        pass
+
+    message = str(caught.value)
+    assert message.startswith(
+        "QEMU did not start machine 'node'; its stderr ends with: qemu: could"
+    )
+    assert "-machine q35" in message
+
+
+def _what_is_open() -> tuple[int, int]:
+    return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.starts_process
+def test_refused_start_leaves_no_process_thread_or_descriptor(tmp_path: Path) -> None:
+    def start() -> QemuMachine:
+        machine = QemuMachine(a_machine_spec(qemu=_program(tmp_path, "exit 1")), tmp_path)
+        with pytest.raises(HarnessError), machine:
+            pass
+        return machine
+
+    # The thread that starts processes stays, by design: let it be there beforehand.
+    start()
+    before = _what_is_open()
+
+    machine = start()
+
+    assert not machine.is_running
+    assert _what_is_open() == before
+
+
+@pytest.mark.starts_process
+def test_machine_ends_with_its_block(tmp_path: Path) -> None:
+    greets = (
+        "exec python3 -c 'import json,socket,sys; s=socket.socket(fileno=int(sys.argv[1]));"
+        's.sendall(b"{\\"QMP\\":{\\"version\\":{},\\"capabilities\\":[]}}\\n");'
+        'c=json.loads(s.recv(9999)); s.sendall(b"{\\"return\\":{}}\\n"); s.recv(1)\' '
+        '"$(echo "$*" | sed "s/.*id=qmp,fd=\\([0-9]*\\).*/\\1/")"'
+    )
+    machine = QemuMachine(a_machine_spec(qemu=_program(tmp_path, greets)), tmp_path)
+
+    with machine:
+        within = machine.is_running
+
+    assert (within, machine.is_running) == (True, False)
+    assert "-machine q35" in (tmp_path / "argv.txt").read_text()
+
+
+def test_processor_time_is_read_past_a_name_with_blanks_and_parentheses() -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    stat = f"7 (qemu) x (S) S {'0 ' * 10}{3 * ticks} {ticks} 0"
+
+    assert parse_processor_s(stat) == 4.0

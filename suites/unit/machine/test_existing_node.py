@@ -1,0 +1,222 @@
+"""Asking an existing node: where it is, the options of ssh, and which answers are accepted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.machine.existing_node import NodeAddress, NodeRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from suites.fakes.ssh import FakeSsh
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ADDRESS = NodeAddress(host="box")
+
+
+@pytest.mark.parametrize(
+    ("uri", "address"),
+    [
+        ("local:", NodeAddress()),
+        ("ssh://box", NodeAddress(host="box")),
+        ("ssh://box/", NodeAddress(host="box")),
+        ("ssh://root@box.lab:2222", NodeAddress(host="box.lab", user="root", port=2222)),
+        ("ssh://[fe80::1%25eth0]:22", NodeAddress(host="fe80::1%eth0", port=22)),
+        ("ssh://10.0.0.7", NodeAddress(host="10.0.0.7")),
+        ("ssh://box?timeout=60", NodeAddress(host="box", connect_s=60)),
+        ("ssh://me@box?sudo=yes", NodeAddress(host="box", user="me", by_sudo=True)),
+    ],
+)
+def test_uri_says_where_the_node_is(uri: str, address: NodeAddress) -> None:
+    assert NodeAddress.from_uri(uri, source="--machine-uri") == address
+
+
+def test_uri_may_name_a_configuration_of_ssh(tmp_path: Path) -> None:
+    config = tmp_path / "ssh config"
+    config.write_text("")
+
+    address = NodeAddress.from_uri(f"ssh://box?config={tmp_path}/ssh%20config", source="URI")
+
+    assert address.config == config
+    assert address.ssh_argv()[1:3] == ["-F", str(config)]
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("", "it has neither form"),
+        ("box", "it has neither form"),
+        ("http://box", "it has neither form"),
+        ("qemu:///system", "it has neither form"),
+        ("local://box", "it has neither form"),
+        ("ssh://", "it must name exactly one host"),
+        ("ssh://root@", "it must name exactly one host"),
+        ("ssh://box/path", "must name exactly one host"),
+        ("ssh://box#part", "must name exactly one host"),
+        ("ssh://box:port", "Port could not be cast"),
+        ("ssh://box:99999", "Port out of range"),
+        ("ssh://-oProxyCommand=reboot", "is not a host"),
+        ("ssh://-l@box", "'-l' is not a user"),
+        ("ssh://a b", "'a b' is not a host"),
+        ("ssh://$(reboot)", "is not a host"),
+        ("ssh://..", "'..' is not a host"),
+        ("ssh://.hidden", "is not a host"),
+        ("ssh://root:secret@box", "a password is not accepted"),
+        ("ssh://box?keyfile=x", "'keyfile' is unknown"),
+        ("ssh://box?config=/no/such/file", "there is no file '/no/such/file'"),
+        ("ssh://box?config", "bad query field"),
+        ("ssh://box?sudo=no", "'sudo' accepts only 'yes'"),
+        ("ssh://box?timeout=0", "'0' is not a number of seconds"),
+        ("ssh://box?timeout=long", "'long' is not a number of seconds"),
+    ],
+)
+def test_invalid_uri_is_refused_with_the_forms(uri: str, why: str) -> None:
+    with pytest.raises(BadInputError, match=re.escape(why)) as caught:
+        NodeAddress.from_uri(uri, source="--machine-uri")
+
+    assert str(caught.value).startswith("--machine-uri: ")
+    assert "use 'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=" in str(caught.value)
+
+
+def test_ssh_never_asks_back_and_leaves_nothing_behind() -> None:
+    """The rest is as the user's configuration says: keys, known hosts, jumps."""
+    argv = NodeAddress(host="box", user="me", port=22).ssh_argv()
+
+    options = {argv[at + 1] for at, word in enumerate(argv) if word == "-o"}
+    assert {"BatchMode=yes", "ConnectTimeout=10", "ControlMaster=no"} <= options
+    assert {"ClearAllForwardings=yes", "UpdateHostKeys=no"} <= options
+    assert not [word for word in argv if "StrictHostKeyChecking" in word or "KnownHosts" in word]
+    assert argv[-2:] == ["--", "box"]
+
+
+def test_command_goes_to_a_shell_of_known_kind_with_a_limit_of_its_own() -> None:
+    ssh = FakeSsh(stdout="6.1.0\n")
+
+    result = NodeRunner(ADDRESS, ssh).run(["uname", "-r"], timeout_s=30, stdin="text")
+
+    assert (result.argv, result.exit_code, result.stdout) == (("uname", "-r"), 0, "6.1.0\n")
+    shell, option, line = shlex.split(ssh.calls[0][-1])
+    assert (shell, option) == ("sh", "-c")
+    assert line.startswith("timeout --kill-after=5 30.000 uname -r; printf ")
+    assert ssh.stdins[0] == "text"
+    assert ssh.timeouts[0] > 30
+
+
+def test_user_becomes_root_around_the_limit_that_has_to_end_the_command() -> None:
+    """A `timeout` of the user's own could not kill what runs as root."""
+    ssh = FakeSsh()
+
+    NodeRunner(NodeAddress(host="box", by_sudo=True), ssh).run(["uname"], timeout_s=5)
+
+    *become, line = shlex.split(ssh.calls[0][-1])
+    assert become == ["sudo", "-n", "sh", "-c"]
+    assert line.startswith("timeout --kill-after=5 5.000 uname; ")
+
+
+def test_failing_sudo_is_reported() -> None:
+    runner = NodeRunner(
+        NodeAddress(host="box", by_sudo=True),
+        FakeSsh(stderr="sudo: a password is required\n", exit_code=1),
+    )
+
+    with pytest.raises(
+        HarnessError, match=r"can't become root: sudo: a password is required\. Allow sudo"
+    ):
+        runner.run(["uname"], timeout_s=5)
+
+
+def test_failure_on_the_node_is_a_result() -> None:
+    ssh = FakeSsh(stderr="no such unit\n\n{nonce} 4\n")
+
+    result = NodeRunner(ADDRESS, ssh).run(["systemctl", "status", "x"], timeout_s=5)
+
+    assert (result.exit_code, result.stderr) == (4, "no such unit\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("Host key verification failed.", "Connect once by hand"),
+        ("root@box: Permission denied (publickey).", "Authorize your key"),
+        ("ssh: Could not resolve hostname box: unknown", "Check the host's name"),
+        ("ssh: connect to host box port 22: Connection refused", "whether sshd runs there"),
+        ("ssh: connect to host box port 22: Connection timed out", "whether the host is up"),
+        ("kex_exchange_identification: reset", "Try it in a terminal"),
+        ("", "ssh printed: nothing"),
+    ],
+)
+def test_unreachable_node_is_a_harness_error(words: str, remedy: str) -> None:
+    runner = NodeRunner(ADDRESS, FakeSsh(stderr=f"{words}\n", exit_code=255))
+
+    with pytest.raises(HarnessError, match="'ssh://box' can't be reached") as caught:
+        runner.run(["uname"], timeout_s=5)
+
+    assert words in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "ssh",
+    [
+        FakeSsh(stderr="", exit_code=0),
+        FakeSsh(stderr="sh: not found\n", exit_code=1),
+        FakeSsh(stderr="\n0000000000000000 0\n", exit_code=0),
+        FakeSsh(stderr="", exit_code=124),
+    ],
+    ids=["silent", "no shell", "another's nonce", "hangs"],
+)
+def test_node_that_does_not_say_how_a_command_ended_is_not_believed(ssh: FakeSsh) -> None:
+    with pytest.raises(HarnessError, match="did not report how 'uname -r' ended"):
+        NodeRunner(ADDRESS, ssh).run(["uname", "-r"], timeout_s=5)
+
+
+def test_connection_that_broke_after_the_answer_is_not_believed() -> None:
+    """Its output may be cut off, whatever the node said of the end."""
+    ssh = FakeSsh(stderr="\n{nonce} 0\nConnection reset\n", exit_code=255)
+
+    with pytest.raises(HarnessError, match="can't be reached"):
+        NodeRunner(ADDRESS, ssh).run(["uname"], timeout_s=5)
+
+
+@pytest.mark.starts_process
+def test_host_without_ssh_is_reported_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(RequirementError, match="apt-get install openssh-client"):
+        NodeRunner(ADDRESS).run(["uname"], timeout_s=5)
+
+
+def test_node_without_sudo_is_not_taken_for_a_host_without_ssh() -> None:
+    runner = NodeRunner(
+        NodeAddress(host="box", by_sudo=True),
+        FakeSsh(stderr="sh: sudo: not found\n", exit_code=127),
+    )
+
+    with pytest.raises(HarnessError, match="sh: sudo: not found") as caught:
+        runner.run(["uname"], timeout_s=5)
+
+    assert not isinstance(caught.value, RequirementError)
+
+
+def test_this_host_is_inspected_without_ssh() -> None:
+    with ScriptedRunner().expect("uname -r", stdout="6.1.0\n", timeout_s=5) as runner:
+        assert NodeRunner(NodeAddress(), runner).run(["uname", "-r"], timeout_s=5).ok
+
+
+def test_this_host_has_no_command_of_ssh() -> None:
+    with pytest.raises(HarnessError, match="has no ssh command"):
+        NodeAddress().ssh_argv()
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [(None, "local"), ("box.lab", "box.lab"), ("fe80::1%eth0", "fe80--1-eth0")]
+)
+def test_name_serves_as_a_folders(host: str | None, name: str) -> None:
+    assert NodeAddress(host=host).name == name

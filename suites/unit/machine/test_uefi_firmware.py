@@ -1,0 +1,218 @@
+"""Which of the host's firmware descriptors is chosen, and why others are not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import BadInputError, RequirementError
+from harness.machine.uefi_firmware import UefiFirmware, descriptor_folders, find_uefi_firmware
+
+
+class Folder:
+    """A folder of descriptors, and the firmware files that they name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        self.code, self.variables = path / "CODE.fd", path / "VARS.fd"
+        self.code.write_text("code")
+        self.variables.write_text("variables")
+
+    @property
+    def firmware(self) -> UefiFirmware:
+        return UefiFirmware(code=self.code, variables=self.variables)
+
+    def describe(self, name: str = "60-edk2.json", **changes: Any) -> Path:
+        """Write a descriptor that fits, with `changes`; a change to None leaves the key out."""
+        descriptor = {
+            "description": "UEFI firmware for x86_64",
+            "interface-types": ["uefi"],
+            "mapping": self.mapping(),
+            "targets": [{"architecture": "x86_64", "machines": ["pc-i440fx-*", "pc-q35-*"]}],
+            "features": ["acpi-s3", "amd-sev", "verbose-dynamic"],
+            "tags": [],
+            **{key.replace("_", "-"): value for key, value in changes.items()},
+        }
+        file = self.path / name
+        file.write_text(
+            json.dumps({key: value for key, value in descriptor.items() if value is not None})
+        )
+        return file
+
+    def mapping(self, **changes: Any) -> dict[str, Any]:
+        return {
+            "device": "flash",
+            "executable": {"filename": str(self.code), "format": "raw"},
+            "nvram-template": {"filename": str(self.variables), "format": "raw"},
+            **changes,
+        }
+
+
+@pytest.fixture
+def general(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "general")
+
+
+@pytest.fixture
+def specific(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "specific")
+
+
+def find(*folders: Folder) -> UefiFirmware:
+    return find_uefi_firmware([folder.path for folder in folders])
+
+
+def test_descriptor_names_code_and_variables(general: Folder) -> None:
+    general.describe()
+
+    assert find(general) == general.firmware
+
+
+def test_first_name_counts_across_folders(general: Folder, specific: Folder) -> None:
+    general.describe("60-edk2.json")
+    specific.describe("50-local.json")
+
+    assert find(general, specific) == specific.firmware
+
+
+def test_later_name_in_a_specific_folder_does_not_win(general: Folder, specific: Folder) -> None:
+    general.describe("60-edk2.json")
+    specific.describe("99-local.json")
+
+    assert find(general, specific) == general.firmware
+
+
+def test_same_name_in_a_specific_folder_replaces_the_general_one(
+    general: Folder, specific: Folder
+) -> None:
+    general.describe()
+    specific.describe()
+
+    assert find(general, specific) == specific.firmware
+
+
+def test_empty_file_hides_the_general_one(general: Folder, specific: Folder) -> None:
+    general.describe("50-edk2.json")
+    (specific.path / "50-edk2.json").touch()
+
+    with pytest.raises(RequirementError, match="there is none at all"):
+        find(general, specific)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"features": ["requires-smm", "secure-boot"]}, "it requires SMM"),
+        ({"features": ["secure-boot"]}, "it implements Secure Boot"),
+        ({"features": ["enrolled-keys"]}, "it has Secure Boot keys enrolled"),
+        ({"interface_types": ["bios"]}, "it is not UEFI"),
+        (
+            {"targets": [{"architecture": "aarch64", "machines": ["virt-*"]}]},
+            "it is not for q35 of x86_64",
+        ),
+        (
+            {"targets": [{"architecture": "i386", "machines": ["pc-q35-*"]}]},
+            "it is not for q35 of x86_64",
+        ),
+        (
+            {"targets": [{"architecture": "x86_64", "machines": ["pc-i440fx-*", "microvm"]}]},
+            "it is not for q35 of x86_64",
+        ),
+        ({"mapping": {"device": "memory", "filename": "/usr/share/OVMF.fd"}}, "not two flash"),
+    ],
+    ids=["smm", "secure-boot", "keys", "bios", "aarch64", "i386", "i440fx", "memory"],
+)
+def test_firmware_that_machines_can_not_use_is_passed_over_and_named(
+    general: Folder, specific: Folder, changes: dict[str, Any], reason: str
+) -> None:
+    file = general.describe("10-other.json", **changes)
+
+    with pytest.raises(RequirementError) as caught:
+        find(general)
+    assert f"'{file}' does not: " in str(caught.value)
+    assert reason in str(caught.value)
+
+    specific.describe("60-edk2.json")
+    assert find(general, specific) == specific.firmware
+
+
+@pytest.mark.parametrize("mode", ["combined", "stateless"])
+@pytest.mark.parametrize("has_template", [True, False])
+def test_single_flash_file_is_passed_over(
+    general: Folder, mode: str, *, has_template: bool
+) -> None:
+    mapping = general.mapping(mode=mode)
+    if not has_template:
+        del mapping["nvram-template"]
+    general.describe("10-single.json", mapping=mapping)
+
+    with pytest.raises(RequirementError, match="code and variables are not two flash files"):
+        find(general)
+
+
+def test_split_mode_may_be_named(general: Folder) -> None:
+    general.describe(mapping=general.mapping(mode="split"))
+
+    assert find(general) == general.firmware
+
+
+def test_qcow2_firmware_is_passed_over(general: Folder) -> None:
+    code = {"filename": str(general.code), "format": "qcow2"}
+    general.describe(mapping=general.mapping(executable=code))
+
+    with pytest.raises(RequirementError, match="is not a raw image, but qcow2"):
+        find(general)
+
+
+def test_descriptor_whose_file_is_gone_is_passed_over(general: Folder) -> None:
+    general.describe()
+    general.variables.unlink()
+
+    with pytest.raises(RequirementError, match=rf"'{general.variables}' does not exist.*apt-get"):
+        find(general)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"features": None}, "features"),
+        ({"targets": [{"architecture": "x86_64"}]}, r"targets\.0\.machines"),
+        ({"mapping": {"executable": {}}}, r"mapping\.device"),
+    ],
+)
+def test_invalid_descriptor_names_file_and_key(
+    general: Folder, changes: dict[str, Any], key: str
+) -> None:
+    file = general.describe(**changes)
+
+    with pytest.raises(BadInputError, match=rf"^{file}: key '{key}': The firmware descriptor is"):
+        find(general)
+
+
+def test_file_that_is_not_json_is_named(general: Folder) -> None:
+    file = general.path / "50-edk2.json"
+    file.write_text("{")
+
+    with pytest.raises(BadInputError, match=rf"^{file}: .*Invalid JSON.*hide it by an empty"):
+        find(general)
+
+
+def test_users_folder_is_the_most_specific(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
+
+    assert descriptor_folders() == (
+        Path("/usr/share/qemu/firmware"),
+        Path("/etc/qemu/firmware"),
+        Path("/config/qemu/firmware"),
+    )
+
+
+def test_users_folder_is_below_home_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/home/user")
+
+    assert descriptor_folders()[-1] == Path("/home/user/.config/qemu/firmware")

@@ -1,0 +1,32 @@
+"""Which other plugins keep examples from the short way that leaves out pytest's phases."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from harness.plugin.specs.runs import _others_follow_the_protocol
+
+
+def _config_with(plugin: ModuleType | object) -> pytest.Config:
+    manager = pytest.PytestPluginManager()
+    manager.register(plugin)
+    return SimpleNamespace(hook=manager.hook)  # type: ignore[return-value]  # all that is asked of it
+
+
+class _Plugin:
+    @pytest.hookimpl
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Have a hook that runs for each test."""
+
+
+def test_plugin_with_a_hook_of_the_run_protocol_is_followed() -> None:
+    assert _others_follow_the_protocol(_config_with(_Plugin()))
+
+
+def test_plugin_of_hypothesis_does_nothing_for_an_example() -> None:
+    assert not _others_follow_the_protocol(
+        _config_with(importlib.import_module("_hypothesis_pytestplugin"))
+    )

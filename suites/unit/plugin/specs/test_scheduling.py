@@ -1,0 +1,71 @@
+"""Workers get whole spec files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness.plugin.specs.scheduling import SpecScheduling
+
+
+@dataclass(eq=False)
+class _Node:
+    sent: list[int] = field(default_factory=list)
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.sent.extend(indices)
+
+
+class _Scheduling(SpecScheduling):
+    """The scheduler with two nodes and a collection, without a session."""
+
+    def __init__(self, collection: list[str], root: Path = Path("/no/project")) -> None:
+        self.config = SimpleNamespace(rootpath=root)
+        self.collection = collection
+        self.pending = list(range(len(collection)))
+        self.node2pending: dict[_Node, list[int]] = {_Node(): [], _Node(): []}
+
+    def send(self, num: int) -> list[str]:
+        node = next(iter(self.node2pending))
+        node.sent.clear()
+        self._send_tests(node, num)
+        return [self.collection[index] for index in node.sent]
+
+
+def _file(name: str, count: int, group: str = "g") -> list[str]:
+    return [f"{name}_spec.sh::{group}::{number}" for number in range(count)]
+
+
+def test_chunk_goes_on_to_the_end_of_its_file() -> None:
+    files = [_file(name, 5) for name in "abcdefgh"]
+    scheduling = _Scheduling([nodeid for ids in files for nodeid in ids])
+
+    assert scheduling.send(7) == files[0] + files[1]
+    assert scheduling.send(5) == files[2]
+
+
+def test_large_file_is_cut_between_its_groups() -> None:
+    groups = [_file("a", 5, group) for group in "uvwxyz"]
+    scheduling = _Scheduling([nodeid for ids in groups for nodeid in ids])
+
+    assert scheduling.send(7) == groups[0] + groups[1]
+
+
+def test_python_tests_are_cut_anywhere() -> None:
+    scheduling = _Scheduling([f"test_a.py::test_{number}" for number in range(20)])
+
+    assert len(scheduling.send(7)) == 7
+
+
+@pytest.mark.parametrize("pattern", ["*.spec.bash", "*/tests/*"])
+def test_files_of_the_projects_pattern_stay_whole(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / ".shellspec").write_text(f"--pattern '{pattern}'\n")
+    files = [
+        [f"tests/{name}.spec.bash::g::{number}" for number in range(5)] for name in "abcdefgh"
+    ]
+    scheduling = _Scheduling([nodeid for ids in files for nodeid in ids], tmp_path)
+
+    assert scheduling.send(7) == files[0] + files[1]

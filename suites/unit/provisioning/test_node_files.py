@@ -1,0 +1,258 @@
+"""Files of a node below a folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.node_files import (
+    READ_LIMIT_BYTES,
+    NodeFiles,
+    UnreadableFileError,
+    UnsafePathError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> NodeFiles:
+    return NodeFiles(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["", "/", "//", "/.", "/./", "etc", "./etc", "/etc/..", "/../x"])
+def test_path_that_could_mean_the_root_is_refused(files: NodeFiles, path: str) -> None:
+    with pytest.raises(UnsafePathError) as refusal:
+        files.remove(path)
+
+    assert str(refusal.value) == (
+        f"The path '{path}' is refused: expected an absolute path below '/' without '..'."
+    )
+
+
+def test_paths_lie_below_the_root(files: NodeFiles, tmp_path: Path) -> None:
+    assert files.at("/etc/x") == tmp_path / "etc/x"
+    assert files.at("//etc/x") == tmp_path / "etc/x"
+    assert NodeFiles(Path("/")).at("/etc/x") == Path("/etc/x")
+
+
+def test_written_text_is_read_back_with_its_mode(files: NodeFiles) -> None:
+    files.write("/etc/deep/x", "é\n", mode=0o4755)
+
+    assert files.read("/etc/deep/x") == "é\n"
+    assert files.at("/etc/deep/x").stat().st_mode & 0o7777 == 0o4755
+
+
+def test_written_file_is_readable_by_all_by_default(files: NodeFiles) -> None:
+    files.write("/x", "")
+
+    assert files.at("/x").stat().st_mode & 0o7777 == 0o644
+
+
+def test_failed_write_leaves_the_old_file_and_nothing_beside_it(files: NodeFiles) -> None:
+    files.write("/etc/x", "old")
+
+    with pytest.raises(UnicodeEncodeError):
+        files.write("/etc/x", "\ud800")
+
+    assert files.read("/etc/x") == "old"
+    assert files.names("/etc") == ("x",)
+
+
+def test_write_replaces_a_link_rather_than_what_it_points_to(files: NodeFiles) -> None:
+    files.write("/kept", "kept")
+    files.at("/link").symlink_to("kept")
+
+    files.write("/link", "new")
+
+    assert files.read("/kept") == "kept"
+    assert files.read("/link") == "new"
+
+
+def test_create_refuses_an_existing_name_and_leaves_no_litter(files: NodeFiles) -> None:
+    assert files.create("/events/1.json", "one")
+    assert not files.create("/events/1.json", "two")
+
+    assert files.read("/events/1.json") == "one"
+    assert files.names("/events") == ("1.json",)
+    assert files.at("/events/1.json").stat().st_mode & 0o777 == 0o644
+    assert files.create("/events/deeper/still/1.json", "three")
+
+
+@pytest.mark.parametrize("method", [NodeFiles.write, NodeFiles.create], ids=["write", "create"])
+def test_file_is_made_beside_its_target_and_nowhere_else(
+    files: NodeFiles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: Callable[[NodeFiles, str, str], object],
+) -> None:
+    """A folder for temporary files may be on another disk, and a rename cannot cross disks."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+
+    method(files, "/etc/x", "text")
+
+    assert files.read("/etc/x") == "text"
+
+
+@pytest.mark.parametrize("method", [NodeFiles.write, NodeFiles.create], ids=["write", "create"])
+def test_first_error_is_the_one_that_is_reported(
+    files: NodeFiles,
+    monkeypatch: pytest.MonkeyPatch,
+    method: Callable[[NodeFiles, str, str], object],
+) -> None:
+    def fill_the_disk(_descriptor: int, _mode: int) -> None:
+        files.remove("/below")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fchmod", fill_the_disk)
+
+    with pytest.raises(OSError, match="No space left"):
+        method(files, "/below/x", "text")
+
+
+def test_file_that_is_being_created_is_hidden(
+    files: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Azure guest agent may read the folder of events at any time."""
+    seen: list[str] = []
+    link = Path.hardlink_to
+
+    def look_and_link(self: Path, target: Path) -> None:
+        seen.extend(files.names("/events"))
+        link(self, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", look_and_link)
+
+    assert files.create("/events/1.json", "one")
+
+    (name,) = seen
+    assert name.startswith(".")
+
+
+def test_append_makes_folders_and_adds(files: NodeFiles) -> None:
+    files.append("/var/log/a/b", "one\n")
+    files.append("/var/log/a/b", "zwölf\n")
+
+    assert files.read("/var/log/a/b") == "one\nzwölf\n"
+
+
+def test_missing_file_reads_as_none(files: NodeFiles) -> None:
+    assert files.read("/nothing") is None
+    assert files.read_or_none("/nothing") is None
+    assert files.read_or_empty("/nothing") == ""
+
+
+def test_bytes_that_are_no_text_are_replaced(files: NodeFiles, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"a\xffb")
+
+    assert files.read("/x") == "a\ufffdb"
+
+
+def test_only_the_start_of_a_huge_file_is_read(files: NodeFiles) -> None:
+    files.write("/x", "x" * (READ_LIMIT_BYTES + 1))
+
+    assert len(files.read("/x") or "") == READ_LIMIT_BYTES
+
+
+def test_folder_is_not_read_as_a_file(files: NodeFiles) -> None:
+    files.make_directory("/folder")
+
+    with pytest.raises(UnreadableFileError, match=r"^'/folder' is not a regular file\.$"):
+        files.read("/folder")
+    assert files.read_or_none("/folder") is None
+    assert files.read_or_empty("/folder") == ""
+
+
+def test_fifo_is_refused_without_waiting_for_a_writer(files: NodeFiles) -> None:
+    os.mkfifo(files.at("/fifo"))
+
+    with pytest.raises(UnreadableFileError, match=r"^'/fifo' is not a regular file\.$"):
+        files.read("/fifo")
+
+
+def test_link_that_goes_in_circles_is_unreadable(files: NodeFiles) -> None:
+    files.at("/circle").symlink_to("circle")
+
+    with pytest.raises(UnreadableFileError) as refusal:
+        files.read("/circle")
+
+    assert str(refusal.value) == ("'/circle' cannot be read: Too many levels of symbolic links.")
+
+
+def test_file_that_the_disk_does_not_give_is_unreadable(
+    files: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    files.write("/x", "text")
+    monkeypatch.setattr(os, "fdopen", refuse)
+
+    with pytest.raises(UnreadableFileError, match=r"^'/x' cannot be read: Input/output error\.$"):
+        files.read("/x")
+
+
+def test_removing_a_link_leaves_what_it_points_to(files: NodeFiles) -> None:
+    files.write("/kept/file", "")
+    files.at("/link").symlink_to("kept")
+
+    files.remove("/link")
+
+    assert not files.exists("/link")
+    assert files.exists("/kept/file")
+
+
+def test_removing_takes_files_and_trees_and_forgives_nothing_there(files: NodeFiles) -> None:
+    files.write("/tree/a/b", "")
+    files.write("/file", "")
+
+    for path in ("/tree", "/file", "/nothing"):
+        files.remove(path)
+
+    assert not files.exists("/tree")
+    assert not files.exists("/file")
+
+
+def test_dangling_link_exists(files: NodeFiles) -> None:
+    files.at("/link").symlink_to("nowhere")
+
+    assert files.exists("/link")
+    assert not files.exists("/nowhere")
+
+
+def test_link_target_is_returned_only_for_links(files: NodeFiles) -> None:
+    files.make_directory("/a/b")
+    files.make_directory("/a/b")
+    files.at("/link").symlink_to("a/b")
+
+    assert files.link_target("/link") == "a/b"
+    assert files.link_target("/a") is None
+    assert files.link_target("/nothing") is None
+
+
+def test_folder_is_distinguished_from_a_link_to_one(files: NodeFiles) -> None:
+    files.make_directory("/folder")
+    files.at("/link").symlink_to("folder")
+    files.write("/file", "")
+
+    assert files.is_directory("/folder")
+    assert not files.is_directory("/link")
+    assert not files.is_directory("/file")
+
+
+def test_names_are_sorted_and_matched_by_pattern(files: NodeFiles) -> None:
+    for name in ("nvidia.ko.xz", "nvidia-uvm.ko", "other.ko", "nvidia.txt"):
+        files.write(f"/modules/{name}", "")
+
+    assert files.names("/modules") == ("nvidia-uvm.ko", "nvidia.ko.xz", "nvidia.txt", "other.ko")
+    assert files.matching("/modules", "nvidia*.ko*") == (
+        "/modules/nvidia-uvm.ko",
+        "/modules/nvidia.ko.xz",
+    )
+    assert files.names("/nothing") == ()
+    assert files.matching("/nothing", "*") == ()

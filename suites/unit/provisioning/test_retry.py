@@ -1,0 +1,197 @@
+"""Retries of commands within the time budget of the node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.exit_codes import ExitCode
+from harness.provisioning.plan import PermanentFailure, Retry, Run
+from harness.provisioning.retry import CLEANUP_TIMEOUT_S, StepFailedError, try_command
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from suites.fakes.clock import FakeClock
+
+from .fakes import make_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.provisioning.command import CommandResult
+    from harness.provisioning.node_context import NodeContext
+
+
+def command(attempts: int = 1, *, timeout_s: float = 30, **changes: object) -> Run:
+    retry = Retry(attempts=attempts, pause_s=5, timeout_s=timeout_s)
+    return Run(argv=("work", "hard"), retry=retry, **changes)  # type: ignore[arg-type]
+
+
+def test_success_needs_no_second_try(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with ScriptedRunner().expect("work hard", timeout_s=30, env={}) as runner:
+        assert try_command(make_node(runner, tmp_path, clock), command(3)) is None
+
+    assert clock.sleeps == []
+
+
+def test_failure_is_tried_again_after_a_pause(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with ScriptedRunner().expect("work hard", exit_code=1, times=2).expect("work hard") as runner:
+        detail = try_command(make_node(runner, tmp_path, clock), command(3))
+
+    assert detail == "Succeeded on attempt 3."
+    assert clock.sleeps == [5, 5]
+
+
+def test_last_failure_is_reported_completely_and_without_a_pause(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedRunner()
+        .expect("work hard", exit_code=1, stderr="first")
+        .expect("work hard", exit_code=2, stdout="out", stderr="second") as runner,
+        pytest.raises(StepFailedError) as failure,
+    ):
+        try_command(make_node(runner, tmp_path, clock), command(2))
+
+    assert str(failure.value) == (
+        "command: work hard\nexit code: 2, after 0.0 s\nstdout: out\nstderr: second"
+    )
+    assert failure.value.exit_code is None
+    assert clock.sleeps == [5]
+
+
+def test_each_try_is_cut_to_what_the_budget_has_left(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedRunner()
+        .expect("work hard", timeout_s=40, exit_code=1, effect=lambda: clock.advance(40))
+        .expect(
+            "work hard", timeout_s=15, exit_code=1, effect=lambda: clock.advance(11)
+        ) as runner,
+        pytest.raises(StepFailedError) as failure,
+    ):
+        try_command(make_node(runner, tmp_path, clock, budget_s=60), command(9, timeout_s=40))
+
+    assert clock.sleeps == [5, 4]
+    assert str(failure.value) == (
+        "The time budget of the node is used up. "
+        "command: work hard\nexit code: 1, after 0.0 s\nstdout: -\nstderr: -"
+    )
+
+
+def test_nothing_starts_once_the_budget_is_spent(tmp_path: Path) -> None:
+    with pytest.raises(StepFailedError) as failure, ScriptedRunner() as runner:
+        try_command(make_node(runner, tmp_path, budget_s=0), command())
+
+    assert (
+        str(failure.value)
+        == "The time budget of the node is used up. The command was not started."
+    )
+
+
+def test_failed_tries_are_tidied_even_past_the_budget(tmp_path: Path) -> None:
+    clock = FakeClock()
+    run = command(2, cleanup=(("kill", "it"), ("remove", "it")))
+    with (
+        ScriptedRunner()
+        .expect("work hard", is_timed_out=True, effect=lambda: clock.advance(100))
+        .expect("kill it", timeout_s=CLEANUP_TIMEOUT_S, exit_code=1)
+        .expect("remove it", timeout_s=CLEANUP_TIMEOUT_S) as runner,
+        pytest.raises(StepFailedError),
+    ):
+        try_command(make_node(runner, tmp_path, clock, budget_s=60), run)
+
+
+def test_success_is_not_tidied(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("work hard") as runner:
+        try_command(make_node(runner, tmp_path), command(2, cleanup=(("kill", "it"),)))
+
+
+def test_program_that_is_not_on_path_is_looked_for_elsewhere(tmp_path: Path) -> None:
+    with (
+        ScriptedRunner()
+        .expect("work hard", exit_code=127)
+        .expect("/opt/work hard", timeout_s=30, env={"A": "b"}) as runner
+    ):
+        run = command(fallback_program="/opt/work", env=(("A", "b"),))
+        assert try_command(make_node(runner, tmp_path), run) is None
+
+
+def test_failure_on_path_does_not_lead_elsewhere(tmp_path: Path) -> None:
+    with (
+        ScriptedRunner().expect("work hard", exit_code=126) as runner,
+        pytest.raises(StepFailedError),
+    ):
+        try_command(make_node(runner, tmp_path), command(fallback_program="/opt/work"))
+
+
+def test_missing_program_without_another_place_fails(tmp_path: Path) -> None:
+    with (
+        ScriptedRunner().expect("work hard", exit_code=127) as runner,
+        pytest.raises(StepFailedError),
+    ):
+        try_command(make_node(runner, tmp_path), command())
+
+
+def test_environment_is_handed_to_the_command(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("work hard", env={"A": "b"}) as runner:
+        try_command(make_node(runner, tmp_path), command(env=(("A", "b"),)))
+
+
+def test_optional_failure_is_only_logged(tmp_path: Path) -> None:
+    console: list[str] = []
+    with ScriptedRunner().expect("work hard", exit_code=1) as runner:
+        detail = try_command(
+            make_node(runner, tmp_path, console=console), command(is_optional=True)
+        )
+
+    assert detail == (
+        "Ignored: command: work hard\nexit code: 1, after 0.0 s\nstdout: -\nstderr: -"
+    )
+    assert console == []
+
+
+def test_optional_failure_with_a_warning_warns(tmp_path: Path) -> None:
+    console: list[str] = []
+    with ScriptedRunner().expect("work hard", exit_code=1) as runner:
+        run = command(is_optional=True, warning="warning: no")
+        detail = try_command(make_node(runner, tmp_path, console=console), run)
+
+    assert detail == "warning: no"
+    assert console == ["warning: no"]
+
+
+def _judge(node: NodeContext, result: CommandResult) -> PermanentFailure | None:
+    assert node.clock is not None
+    if "hopeless" in result.stdout:
+        return PermanentFailure(
+            message="It is hopeless.", exit_code=ExitCode.GPU_INFO_ROM_CORRUPTED
+        )
+    return None
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_verdict_ends_the_tries_with_its_own_code(tmp_path: Path, exit_code: int) -> None:
+    clock = FakeClock()
+    run = command(9, judge=_judge, cleanup=(("tidy", "up"),))
+    with (
+        ScriptedRunner()
+        .expect("work hard", stdout="busy", exit_code=1)
+        .expect("tidy up")
+        .expect("work hard", stdout="hopeless", exit_code=exit_code)
+        .expect("tidy up") as runner,
+        pytest.raises(StepFailedError) as failure,
+    ):
+        try_command(make_node(runner, tmp_path, clock), run)
+
+    assert failure.value.exit_code is ExitCode.GPU_INFO_ROM_CORRUPTED
+    assert str(failure.value) == (
+        f"It is hopeless.\ncommand: work hard\nexit code: {exit_code}, after 0.0 s\n"
+        "stdout: hopeless\nstderr: -"
+    )
+    assert clock.sleeps == [5]
+
+
+def test_judge_without_a_verdict_changes_nothing(tmp_path: Path) -> None:
+    with ScriptedRunner().expect("work hard", stdout="fine") as runner:
+        assert try_command(make_node(runner, tmp_path), command(judge=_judge)) is None

@@ -1,0 +1,154 @@
+"""A GPU that the driver does not support is reported, and nothing is retried."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fixtures.recordings import load_recording
+from harness.provisioning.command import CommandResult
+from harness.provisioning.unsupported_gpu import Refusal, parse_refusals
+
+from .fakes import GPU_NODE, KERNEL, VERSION, Invocation
+
+if TYPE_CHECKING:
+    from .simulation import SimulatedNode
+
+NO_DEVICE = CommandResult(
+    argv=("nvidia-modprobe",),
+    exit_code=1,
+    stdout="",
+    stderr="modprobe: ERROR: could not insert 'nvidia': No such device",
+)
+
+
+TOLD = (
+    "The NVIDIA driver 535.309.01 does not support the GPU 0000:0b:00.0 (10de:2bb5): it is too new "
+    "or too old for this release. Choose a release that supports it, or a node with another GPU."
+)
+
+
+def calls_of(simulated: SimulatedNode, *words: str) -> list[tuple[str, ...]]:
+    """Return the calls whose argv starts with these words."""
+    return [call for call in simulated.calls if call[: len(words)] == words]
+
+
+def refused_by(version: str) -> str:
+    return load_recording("dmesg/2.38.1-nvidia-refusal").text.replace("535.309.01", version)
+
+
+def test_refusal_names_gpu_and_release() -> None:
+    (refusal,) = parse_refusals(refused_by("535.309.01"))
+
+    assert refusal == Refusal(address="0000:0b:00.0", device="10de:2bb5", version="535.309.01")
+
+
+def test_refusal_is_described_with_what_to_do() -> None:
+    refusal = Refusal(address="0000:0b:00.0", device="10de:2bb5", version="535.309.01")
+
+    assert refusal.describe() == TOLD
+
+
+def test_unsupported_gpu_is_reported_once() -> None:
+    assert len(parse_refusals(refused_by("535.309.01") * 3)) == 1
+
+
+@pytest.mark.parametrize("command", ["boot", "validate"])
+def test_two_unsupported_gpus_are_both_reported(
+    simulated: SimulatedNode, invocation: Invocation, command: str
+) -> None:
+    """At boot in the step that would build the driver again, and in the probe of validation."""
+    simulated.build(VERSION, KERNEL)
+    log = refused_by(VERSION)
+    simulated.kernel_log = log + log.replace("0000:0b:00.0", "0000:0c:00.0")
+    simulated.failing["ctr -n k8s.io run" if command == "boot" else "nvidia-modprobe"] = NO_DEVICE
+
+    assert invocation.run(command, GPU_NODE) == 84
+
+    first = TOLD.replace("535.309.01", VERSION)
+    second = first.replace("0000:0b:00.0", "0000:0c:00.0")
+    assert f" {first} {second}" in str(invocation.outcome()["error"])
+
+
+@pytest.mark.parametrize("command", ["boot", "validate"])
+def test_refusal_ends_the_tries_of_the_probe(
+    simulated: SimulatedNode, invocation: Invocation, command: str
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel_log = refused_by(VERSION)
+    simulated.failing["nvidia-modprobe"] = NO_DEVICE
+
+    assert invocation.run(command, GPU_NODE) == 84
+
+    assert calls_of(simulated, "nvidia-modprobe") == [("nvidia-modprobe", "-u", "-c0")]
+    assert "does not support the GPU 0000:0b:00.0" in str(invocation.outcome()["error"])
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "",
+        "[    1.0] NVRM: None of the NVIDIA devices were initialized.\n",
+        "[    1.0] NVRM: The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:2bb5)\n[    1.1] usb 1-1: new\n",
+    ],
+    ids=["empty", "other", "cut-off"],
+)
+def test_other_log_lines_are_not_refusals(log: str) -> None:
+    assert parse_refusals(log) == ()
+
+
+def test_refused_gpu_ends_the_boot_without_another_build(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """If the baked module does not support a GPU, a new build of the same driver does not either."""
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel_log = refused_by(VERSION)
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    runs = calls_of(simulated, "ctr", "-n", "k8s.io", "run")
+    assert [call[-1] for call in runs] == ["install-skip-build"]
+    error = str(invocation.outcome()["error"])
+    assert "Step 'install-driver' failed. The NVIDIA driver 580.126.09 does not support" in error
+    assert "the GPU 0000:0b:00.0 (10de:2bb5)" in error
+
+
+def test_refusal_ends_the_tries_of_a_full_install(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.kernel_log = refused_by(VERSION)
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    runs = calls_of(simulated, "ctr", "-n", "k8s.io", "run")
+    assert [call[-1] for call in runs] == ["install"]
+
+
+def test_refusal_by_another_release_does_not_stop_this_one(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """An older driver, replaced since, may have logged it earlier in this boot."""
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel_log = refused_by("470.82.01")
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+
+def test_unreadable_kernel_log_gives_no_refusals(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.failing["nvidia-modprobe"] = NO_DEVICE
+    simulated.failing["dmesg"] = CommandResult(
+        argv=("dmesg",),
+        exit_code=1,
+        stdout="",
+        stderr="dmesg: read kernel buffer failed: Operation not permitted",
+    )
+
+    assert invocation.run("validate", GPU_NODE) == 84
+
+    assert len([call for call in simulated.calls if call[0] == "nvidia-modprobe"]) == 24

@@ -1,0 +1,113 @@
+"""Fakes read command lines strictly: what they do not know is an error that names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.shell import fakes
+from harness.shell.fakes.invocation import Syntax
+from suites.unit.shell.fakes.calls import a_call
+
+SYNTAX = Syntax(options=("-q,--quiet", "-n,--name=", "--flag"))
+
+
+def test_options_are_known_by_their_last_name_in_every_spelling() -> None:
+    for words in (
+        ["-q", "-n", "a", "x"],
+        ["-qn", "a", "x"],
+        ["-qna", "x"],
+        ["--quiet", "--name=a", "x"],
+        ["x", "--name", "a", "-q"],
+    ):
+        invocation = SYNTAX.parse(a_call("tool", *words))
+
+        assert invocation.has("--quiet"), words
+        assert invocation.value("--name") == "a", words
+        assert invocation.operands == ("x",), words
+
+
+def test_repeated_option_keeps_every_value() -> None:
+    invocation = SYNTAX.parse(a_call("tool", "-n", "a", "--name=b"))
+
+    assert invocation.all("--name") == ["a", "b"]
+    assert invocation.value("--name") == "b"
+
+
+def test_words_behind_two_hyphens_are_operands() -> None:
+    assert SYNTAX.parse(a_call("tool", "--", "-q")).operands == ("-q",)
+
+
+def test_posix_options_end_at_the_first_operand() -> None:
+    syntax = Syntax(options=SYNTAX.options, is_posix=True)
+
+    assert syntax.parse(a_call("tool", "-q", "sub", "-z")).operands == ("sub", "-z")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--loud"], "does not know the option '--loud' here; it knows: -q,--quiet"),
+        (["-qz"], "does not know the option '-z'"),
+        (["--name"], "the option '--name' needs a value"),
+        (["--flag=1"], "the option '--flag' takes no value"),
+    ],
+)
+def test_unknown_use_of_options_is_refused(words: list[str], message: str) -> None:
+    with pytest.raises(fakes.UnknownInvocationError, match=message):
+        SYNTAX.parse(a_call("tool", *words))
+
+
+@pytest.mark.parametrize(
+    ("fake", "line", "message"),
+    [
+        (fakes.Systemd(), ["systemctl", "kexec"], "does not know the subcommand 'kexec'"),
+        (fakes.Systemd(), ["systemctl", "--user", "start", "x"], "the option '--user'"),
+        (fakes.Systemd(), ["systemctl", "show", "-p", "NRestarts", "x"], "property 'NRestarts'"),
+        (fakes.KernelModules(), ["modprobe", "-f", "x"], "the option '-f'"),
+        (fakes.KernelModules(), ["modprobe", "x", "a=1"], "no parameters of modules"),
+        (fakes.Containerd(), ["ctr", "images", "convert"], "subcommand 'images convert'"),
+        (fakes.Containerd(), ["ctr", "plugins", "ls"], "subcommand 'plugins'"),
+        (fakes.Containerd(), ["ctr", "images", "ls", "type==x"], "the filter 'type==x'"),
+        (fakes.Containerd(), ["ctr", "images", "pull"], "takes 1 operand here, not 0"),
+        (fakes.Containerd(), ["ctr", "run", "x"], "takes at least 2 operands here, not 1"),
+        (fakes.Systemd(), ["systemctl", "start"], "needs the name of a unit"),
+        (fakes.KernelModules(), ["modinfo", "-n"], "needs the name of a module"),
+        (fakes.Dkms(), ["dkms", "mkdeb"], "subcommand 'mkdeb'"),
+        (fakes.Packages(), ["apt-get", "dist-upgrade"], "subcommand 'dist-upgrade'"),
+        (fakes.Packages(), ["apt-get", "install", "-o", "X=1", "a"], "the option 'X=1'"),
+        (fakes.Packages(), ["dpkg", "--audit"], "the option '--audit'"),
+        (
+            fakes.InstanceMetadata({}),
+            ["curl", "-s", "https://example.org"],
+            "the metadata service",
+        ),
+        (fakes.InstanceMetadata({}), ["curl", "http://169.254.169.254/"], "needs '--silent'"),
+        (fakes.InstanceMetadata({}), ["curl", "-k", "x"], "the option '-k'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_each_fake_names_what_it_does_not_know(
+    fake: fakes.Fake, line: list[str], message: str
+) -> None:
+    with pytest.raises(fakes.UnknownInvocationError, match=message):
+        fake.answer(a_call(*line))
+
+
+def test_fake_refuses_to_change_files_of_the_host() -> None:
+    packages = fakes.Packages(
+        repository=[fakes.Package(name="a", version="1", files={"/usr/share/a": "a\n"})]
+    )
+
+    with pytest.raises(HarnessError, match=r"'/usr/share/a'.* has no root of its own"):
+        packages.answer(a_call("apt-get", "install", "-y", "a"))
+
+
+def test_root_of_the_host_is_no_root_of_the_code() -> None:
+    systemd = fakes.Systemd().use_root(Path("/"))
+
+    with pytest.raises(HarnessError, match="has no root of its own"):
+        systemd.path("/etc/systemd/system/harness-trial.service")
+    assert systemd.read_own_file("/etc/passwd") is None

@@ -1,0 +1,273 @@
+"""What tests set on a fake, and what they look at, beside what the recordings show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.shell import fakes
+from harness.shell.fakes.package_state import version_key
+from harness.shell.mocks.commands import Answer
+from suites.unit.shell.fakes.calls import a_call
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KERNEL = "6.1.0-56-cloud-amd64"
+
+
+def run(fake: fakes.Fake, line: str) -> Answer:
+    return fake.answer(a_call(*line.split()))
+
+
+# systemd
+
+
+def test_unit_fails_as_often_as_the_test_says(tmp_path: Path) -> None:
+    systemd = fakes.Systemd({"a": fakes.Unit(start_failures=2)}).use_root(tmp_path)
+
+    codes = [run(systemd, "systemctl restart a").exit_code for _ in range(3)]
+
+    assert codes == [1, 1, 0]
+    assert systemd.unit("a.service").starts == 1
+
+
+def test_start_of_a_unit_has_the_effect_that_the_test_gives(tmp_path: Path) -> None:
+    modules = fakes.KernelModules({"nvidia": fakes.Module()}).use_root(tmp_path)
+    unit = fakes.Unit(on_start=lambda: modules.load("nvidia"))
+    systemd = fakes.Systemd({"nvidia-modprobe": unit}).use_root(tmp_path)
+
+    run(systemd, "systemctl start nvidia-modprobe")
+
+    assert modules.is_loaded("nvidia")
+
+
+def test_running_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Path) -> None:
+    systemd = fakes.Systemd({"a": fakes.Unit(is_active=True)}).use_root(tmp_path)
+    systemd.write_file("/etc/systemd/system/a.service.d/1.conf", "[Service]\nNice=5\n")
+
+    run(systemd, "systemctl restart a")
+    assert "Nice=5" not in systemd.unit("a").running_text
+
+    run(systemd, "systemctl daemon-reload")
+    run(systemd, "systemctl restart a")
+    assert "Nice=5" in systemd.unit("a").running_text
+    assert systemd.reloads == 1
+
+
+def test_drop_ins_apply_by_name_and_the_one_in_etc_wins(tmp_path: Path) -> None:
+    systemd = fakes.Systemd({"a": fakes.Unit(text="")}).use_root(tmp_path)
+    for folder, name, text in (
+        ("/etc/systemd/system", "2.conf", "second\n"),
+        ("/usr/lib/systemd/system", "1.conf", "first\n"),
+        ("/usr/lib/systemd/system", "2.conf", "hidden\n"),
+    ):
+        systemd.write_file(f"{folder}/a.service.d/{name}", text)
+
+    run(systemd, "systemctl start a")
+
+    assert systemd.unit("a").running_text == "first\nsecond\n"
+
+
+def test_unit_whose_file_the_code_deleted_is_gone(tmp_path: Path) -> None:
+    systemd = fakes.Systemd().use_root(tmp_path)
+    systemd.write_file("/etc/systemd/system/a.service", "[Service]\n")
+    run(systemd, "systemctl start a")
+    run(systemd, "systemctl stop a")
+
+    (tmp_path / "etc/systemd/system/a.service").unlink()
+
+    assert run(systemd, "systemctl start a").exit_code == 5
+
+
+def test_unknown_unit_names_those_that_are_known() -> None:
+    with pytest.raises(KeyError, match=r"no unit 'b.service'; it has a.service"):
+        fakes.Systemd({"a": fakes.Unit()}).unit("b")
+
+
+# Kernel modules
+
+
+def test_loading_a_module_that_does_not_exist_is_an_error_of_the_test() -> None:
+    with pytest.raises(KeyError, match="There is no module 'nvidia'"):
+        fakes.KernelModules(loaded=["nvidia"])
+
+
+def test_fakes_do_not_share_modules() -> None:
+    stack = {"nvidia": fakes.Module()}
+    first = fakes.KernelModules(stack, loaded=stack)
+    first.hold("nvidia")
+
+    second = fakes.KernelModules(stack, loaded=stack)
+
+    assert run(second, "rmmod nvidia").exit_code == 0
+
+
+def test_hyphens_and_underscores_name_the_same_module() -> None:
+    modules = fakes.KernelModules({"nvidia-uvm": fakes.Module()})
+
+    run(modules, "modprobe nvidia-uvm")
+
+    assert modules.loaded == ("nvidia_uvm",)
+
+
+# DKMS
+
+
+def test_module_exists_as_long_as_its_file_does(tmp_path: Path) -> None:
+    modules = fakes.KernelModules(kernel=KERNEL).use_root(tmp_path)
+    baked = fakes.Source(name="nvidia", version="580.1", installed_for=[KERNEL])
+    dkms = fakes.Dkms([baked], kernels=[KERNEL], modules=modules).use_root(tmp_path)
+
+    assert dkms.state("nvidia", "580.1") == "installed"
+    assert run(modules, "modinfo -F version nvidia").stdout == "580.1\n"
+
+    (tmp_path / f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko").unlink()
+    assert run(modules, "modprobe nvidia").exit_code == 1
+
+
+def test_source_that_the_code_wrote_can_be_added(tmp_path: Path) -> None:
+    dkms = fakes.Dkms(kernels=[KERNEL]).use_root(tmp_path)
+    conf = 'BUILT_MODULE_NAME[0]="nvidia"\nBUILT_MODULE_NAME[1]="nvidia-uvm"\n'
+    dkms.write_file("/usr/src/nvidia-580.1/dkms.conf", conf)
+
+    assert run(dkms, f"dkms install nvidia/580.1 -k {KERNEL}").exit_code == 0
+
+    folder = tmp_path / f"lib/modules/{KERNEL}/updates/dkms"
+    assert sorted(file.name for file in folder.iterdir()) == ["nvidia-uvm.ko", "nvidia.ko"]
+
+
+def test_status_of_a_module_is_that_of_all_its_versions(tmp_path: Path) -> None:
+    sources = [
+        fakes.Source(name="nvidia", version=version, installed_for=[KERNEL])
+        for version in ("1", "2")
+    ]
+    dkms = fakes.Dkms(sources, kernels=[KERNEL]).use_root(tmp_path)
+
+    assert len(run(dkms, "dkms status nvidia").stdout.splitlines()) == 2
+
+
+def test_build_fails_as_often_as_the_test_says(tmp_path: Path) -> None:
+    source = fakes.Source(name="nvidia", version="580.1")
+    dkms = fakes.Dkms([source], kernels=[KERNEL]).use_root(tmp_path)
+    dkms.fail_builds("nvidia", "580.1", times=1)
+
+    codes = [run(dkms, "dkms install nvidia/580.1").exit_code for _ in range(2)]
+
+    assert codes == [10, 0]
+
+
+def test_removal_for_one_kernel_keeps_the_others(tmp_path: Path) -> None:
+    kernels = [KERNEL, "6.1.0-55-cloud-amd64"]
+    source = fakes.Source(name="nvidia", version="580.1", installed_for=kernels)
+    dkms = fakes.Dkms([source], kernels=kernels).use_root(tmp_path)
+
+    run(dkms, f"dkms remove nvidia/580.1 -k {KERNEL}")
+
+    assert dkms.state("nvidia", "580.1") == "added"
+    assert dkms.state("nvidia", "580.1", kernels[1]) == "installed"
+
+
+# containerd
+
+
+def test_pull_fails_as_often_as_the_test_says() -> None:
+    containerd = fakes.Containerd(registry=["r/a:1"])
+    containerd.pull_failures = 1
+
+    codes = [run(containerd, "ctr images pull r/a:1").exit_code for _ in range(2)]
+
+    assert codes == [1, 0]
+    assert containerd.images("default") == ("r/a:1",)
+    assert containerd.images() == ()
+
+
+def test_run_reaches_the_program_of_its_image() -> None:
+    containerd = fakes.Containerd(["r/a:1", "r/b:1"], namespace="default")
+    containerd.on_run("r/a:1", lambda run: Answer(stdout=run.container, exit_code=7))
+
+    answer = run(containerd, "ctr run --rm --net-host --mount src=/x r/a:1 one /sh -c x")
+
+    assert (answer.stdout, answer.exit_code) == ("one", 7)
+    (seen,) = containerd.runs
+    assert seen.arguments == ("/sh", "-c", "x")
+    assert seen.mounts == ("src=/x",)
+    assert seen.has_host_network
+    assert not seen.is_privileged
+    assert run(containerd, "ctr run r/b:1 two").exit_code == 0
+    assert containerd.containers("default") == ("two",)
+
+
+# Packages
+
+
+def test_lock_is_held_for_as_many_attempts_as_the_test_says(tmp_path: Path) -> None:
+    package = fakes.Package(name="a", version="1")
+    packages = fakes.Packages(repository=[package]).use_root(tmp_path)
+    packages.lock(attempts=2)
+
+    codes = [run(packages, "apt-get install -y a").exit_code for _ in range(3)]
+
+    assert codes == [100, 100, 0]
+    assert packages.is_installed("a")
+
+
+def test_apt_that_waits_gets_a_lock_that_is_released(tmp_path: Path) -> None:
+    package = fakes.Package(name="a", version="1")
+    packages = fakes.Packages(repository=[package]).use_root(tmp_path)
+    packages.lock(attempts=3)
+
+    answer = run(packages, "apt-get -o DPkg::Lock::Timeout=60 install -y a")
+
+    assert answer.exit_code == 0
+    assert packages.is_installed("a")
+
+
+def test_queries_without_a_name_are_about_all_packages() -> None:
+    packages = fakes.Packages(
+        installed=[fakes.Package(name=name, version="1") for name in ("a", "b")]
+    )
+
+    assert run(packages, "dpkg-query -W").stdout == "a\t1\nb\t1\n"
+    assert [line[:5] for line in run(packages, "dpkg -l").stdout.splitlines()[-2:]] == [
+        "ii  a",
+        "ii  b",
+    ]
+    assert run(fakes.Packages(), "dpkg-query -W").exit_code == 0
+
+
+def test_downgrade_and_change_of_a_held_package_are_refused(tmp_path: Path) -> None:
+    old, new = (fakes.Package(name="a", version=version) for version in ("1", "2"))
+    packages = fakes.Packages(installed=[new], repository=[old]).use_root(tmp_path)
+    with pytest.raises(fakes.UnknownInvocationError, match="no downgrades"):
+        run(packages, "apt-get install -y a=1")
+
+    packages = fakes.Packages(installed=[old], repository=[new]).use_root(tmp_path)
+    run(packages, "apt-mark hold a")
+    assert packages.is_held("a")
+    with pytest.raises(fakes.UnknownInvocationError, match="'a' is held"):
+        run(packages, "apt-get install -y a")
+
+
+def test_versions_are_ordered_as_debian_orders_them() -> None:
+    ordered = ["1.0~rc1", "1.0", "1.0-1", "1.0-1+b1", "1.0.1", "1.9", "1.10", "1:0.5"]
+
+    assert sorted(ordered, key=version_key) == ordered
+
+
+# The metadata service
+
+
+def test_connections_are_refused_as_often_as_the_test_says() -> None:
+    metadata = fakes.InstanceMetadata.with_tags(Skip="true")
+    metadata.refusals = 2
+    line = (
+        "curl -s -H Metadata:true "
+        "http://169.254.169.254/metadata/instance/compute/tagsList?api-version=2021-02-01"
+    )
+
+    answers = [run(metadata, line) for _ in range(3)]
+
+    assert [answer.exit_code for answer in answers] == [7, 7, 0]
+    assert answers[2].stdout == '[{"name":"Skip","value":"true"}]'

@@ -1,0 +1,62 @@
+"""Which real commands code under test may run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from harness.shell.mocks.allowed_commands import (
+    ALLOWED_COMMANDS,
+    KNOWN_COMMANDS,
+    command_folders,
+    denied_in,
+    write_denied_commands,
+)
+
+_PAGE = Path(__file__).parents[4] / "docs/migrating-from-shellspec.md"
+
+
+def test_documentation_lists_the_allowed_commands() -> None:
+    text = _PAGE.read_text()
+    paragraph = text.partition("unless they are mocked:\n\n")[2].partition("\n\n")[0]
+
+    assert set(re.findall(r"`([^`]+)`", paragraph)) == ALLOWED_COMMANDS
+
+
+def test_no_command_is_both_allowed_and_denied() -> None:
+    assert not ALLOWED_COMMANDS & set(KNOWN_COMMANDS)
+
+
+def test_what_an_allowed_name_links_to_is_allowed(tmp_path: Path) -> None:
+    for name in ("mawk", "curl", "readme"):
+        (tmp_path / name).touch(mode=0o755 if name != "readme" else 0o644)
+    (tmp_path / "awk.link").symlink_to("mawk")
+    (tmp_path / "awk").symlink_to(tmp_path / "awk.link")
+    (tmp_path / "folder").mkdir()
+
+    assert denied_in(tmp_path, ["awk"]) == ["curl"]
+
+
+def test_commands_of_the_project_are_code_under_test(tmp_path: Path) -> None:
+    for name in ("project/bin", "project/venv/bin", "host/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "project/venv/pyvenv.cfg").touch()
+    path = ":".join(
+        f"{tmp_path}/{name}" for name in ("project/bin", "project/venv/bin", "host/bin")
+    )
+
+    found = command_folders(f"{path}:relative:/no/such", tmp_path / "project")
+
+    assert [folder for folder in found if tmp_path in folder.parents] == [
+        tmp_path / "project/venv/bin",
+        tmp_path / "host/bin",
+    ]
+
+
+def test_denied_commands_are_links_of_one_script(tmp_path: Path) -> None:
+    write_denied_commands(tmp_path / "denied", ["curl", "dpkg"])
+
+    curl, dpkg = tmp_path / "denied/curl", tmp_path / "denied/dpkg"
+    assert curl.samefile(dpkg)
+    assert '__hx_request denied "$0" "$@"' in curl.read_text()
+    assert curl.stat().st_mode & 0o111

@@ -1,0 +1,166 @@
+"""The scripted runner: strict both ways."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from harness.shell.mocks.scripted_runner import ScriptedRunner, ScriptViolationError
+
+
+def test_commands_answer_in_their_order() -> None:
+    with (
+        ScriptedRunner()
+        .expect("dkms status", stdout="nvidia/1: added\n")
+        .expect(["echo", "a b"], exit_code=3, stderr="no") as runner
+    ):
+        first = runner.run(("dkms", "status"), timeout_s=1)
+        second = runner.run(["echo", "a b"], timeout_s=1)
+
+    assert (first.stdout, first.ok) == ("nvidia/1: added\n", True)
+    assert (second.argv, second.exit_code, second.stderr) == (("echo", "a b"), 3, "no")
+
+
+def test_command_that_times_out_answers_124() -> None:
+    with ScriptedRunner().expect("sleep 9", is_timed_out=True) as runner:
+        result = runner.run(("sleep", "9"), timeout_s=1)
+
+    assert (result.exit_code, result.timed_out, result.ok) == (124, True, False)
+
+
+def test_command_may_come_several_times_and_have_an_effect() -> None:
+    happened: list[str] = []
+    with ScriptedRunner().expect("x", times=2, effect=lambda: happened.append("x")) as runner:
+        runner.run(("x",), timeout_s=1)
+        runner.run(("x",), timeout_s=1)
+
+    assert happened == ["x", "x"]
+
+
+def test_unexpected_command_is_refused_with_the_transcript() -> None:
+    runner = ScriptedRunner().expect("a").expect("b 'c d'").expect("e")
+    runner.run(("a",), timeout_s=1)
+
+    with pytest.raises(ScriptViolationError) as refusal:
+        runner.run(("b", "c"), timeout_s=1)
+
+    assert str(refusal.value) == (
+        "The command 'b c' is not what the script expects next.\n"
+        "--- script\n+++ ran\n@@ -1,3 +1,2 @@\n a\n-b 'c d'\n-e\n+b c\n"
+    )
+
+
+def test_command_out_of_order_is_refused() -> None:
+    runner = ScriptedRunner().expect("a").expect("b")
+
+    with pytest.raises(ScriptViolationError, match=r"^The command 'b' is not what"):
+        runner.run(("b",), timeout_s=1)
+
+
+def test_command_after_the_script_is_refused() -> None:
+    with pytest.raises(ScriptViolationError, match=r"^The command 'a' is not what"):
+        ScriptedRunner().run(("a",), timeout_s=1)
+
+
+def test_script_that_is_not_used_up_fails() -> None:
+    runner = ScriptedRunner().expect("a").expect("b").expect("c")
+    runner.run(("a",), timeout_s=1)
+
+    with pytest.raises(ScriptViolationError) as refusal:
+        runner.verify()
+
+    assert str(refusal.value).startswith("2 scripted command(s) never ran.\n--- script\n")
+
+
+def test_leaving_the_block_expects_the_script_to_be_used_up() -> None:
+    with pytest.raises(ScriptViolationError, match=r"^1 scripted"), ScriptedRunner().expect("a"):
+        pass
+
+
+def test_error_of_the_test_itself_is_not_hidden_by_what_it_kept_from_running() -> None:
+    with pytest.raises(ZeroDivisionError), ScriptedRunner().expect("a"):
+        raise ZeroDivisionError
+
+
+def test_code_under_test_cannot_swallow_the_refusal() -> None:
+    def forgiving(runner: ScriptedRunner) -> None:
+        with suppress(Exception):
+            runner.run(("b",), timeout_s=1)
+
+    with pytest.raises(ScriptViolationError), ScriptedRunner().expect("a") as runner:
+        forgiving(runner)
+
+
+def test_refusal_that_even_so_was_swallowed_is_raised_at_the_end() -> None:
+    def very_forgiving(runner: ScriptedRunner) -> None:
+        with suppress(BaseException):
+            runner.run(("b",), timeout_s=1)
+
+    with (
+        pytest.raises(ScriptViolationError, match=r"^The command 'b'"),
+        ScriptedRunner() as runner,
+    ):
+        very_forgiving(runner)
+
+
+def test_nothing_runs_after_a_refusal() -> None:
+    runner = ScriptedRunner().expect("a")
+    with pytest.raises(ScriptViolationError):
+        runner.run(("b",), timeout_s=1)
+
+    with pytest.raises(ScriptViolationError, match=r"^The command 'b'"):
+        runner.run(("a",), timeout_s=1)
+
+
+def test_refusal_replaces_the_error_that_it_led_to() -> None:
+    def converting(runner: ScriptedRunner) -> None:
+        try:
+            runner.run(("b",), timeout_s=1)
+        except BaseException as error:
+            raise ValueError("something else") from error
+
+    with pytest.raises(ScriptViolationError), ScriptedRunner() as runner:
+        converting(runner)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "env", "stdin", "shown"),
+    [
+        (2.0, {"A": "b c"}, "in", "+A='b c' x <<< in  # limit 2 s"),
+        (1.0, {"A": "b"}, "in", "+A=b x <<< in  # limit 1 s"),
+        (1.0, {"A": "b c"}, "out", "+A='b c' x <<< out  # limit 1 s"),
+        (1.0, None, "in", "+x <<< in  # limit 1 s"),
+    ],
+)
+def test_limit_environment_and_input_are_compared_where_the_script_gives_them(
+    timeout_s: float, env: dict[str, str] | None, stdin: str, shown: str
+) -> None:
+    runner = ScriptedRunner().expect("x", timeout_s=1, env={"A": "b c"}, stdin="in")
+
+    with pytest.raises(ScriptViolationError) as refusal:
+        runner.run(("x",), timeout_s=timeout_s, env=env, stdin=stdin)
+
+    assert f"-A='b c' x <<< in  # limit 1 s\n{shown}\n" in str(refusal.value)
+
+
+def test_limit_environment_and_input_are_free_where_the_script_is_silent() -> None:
+    with ScriptedRunner().expect("x") as runner:
+        runner.run(("x",), timeout_s=7, env={"A": "b"}, stdin="in")
+
+
+def test_empty_environment_is_one_too() -> None:
+    with ScriptedRunner().expect("x", env={}) as runner:
+        runner.run(("x",), timeout_s=1)
+
+    runner = ScriptedRunner().expect("x", env={})
+    with pytest.raises(ScriptViolationError):
+        runner.run(("x",), timeout_s=1, env={"A": "b"})
+
+
+def test_transcript_of_a_kept_script_is_the_script() -> None:
+    with ScriptedRunner().expect("a").expect("b c") as runner:
+        runner.run(("a",), timeout_s=1)
+        runner.run(("b", "c"), timeout_s=1)
+
+    assert runner.transcript() == " a\n b c\n"

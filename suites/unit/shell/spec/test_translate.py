@@ -1,0 +1,101 @@
+"""The translator finds what a spec file holds, and refuses what it must not hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.shell.spec.translate import translate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.shell.spec.spec_file import SpecFile
+
+
+def _no_rows(code: str, *, line: int) -> Sequence[tuple[str, ...]]:
+    raise AssertionError(f"line {line} asks for rows: {code}")
+
+
+def _translate(text: str) -> SpecFile:
+    return translate("a_spec.sh", text, _no_rows)
+
+
+def test_each_line_stays_where_it_was() -> None:
+    text = """\
+Describe 'x'
+  Parameters
+    a \\
+      b
+  End
+  It 'y'
+    Data
+      #|text
+    End
+    Mock curl
+      echo x
+    End
+    When call f \\
+      arg
+    marker=here
+    The output should equal z
+  End
+End
+"""
+
+    spec = _translate(text)
+
+    example, group = (body.split("\n") for body in spec.texts)
+    assert group[5].strip().startswith("while __hx_example 0 1;")
+    assert len(group) == 17
+    assert example[9].strip() == "marker=here"
+    assert example[10].strip() == "__hx_the 16 output should equal z"
+    assert spec.script.split("\n")[17:] == [" fi", "", "__hx_end_of_file", ""]
+
+
+def test_case_knows_its_place() -> None:
+    spec = _translate("Describe 'outer' a:1\nContext 'inner' b\nIt 'name' c\nfoo\nEnd\nEnd\nEnd\n")
+
+    (case,) = spec.cases
+    assert case.full_name == "outer inner name"
+    assert (case.begin, case.end) == (3, 5)
+    assert case.all_tags == {"a:1", "b", "c"}
+
+
+def test_tab_after_a_word_makes_it_no_keyword() -> None:
+    assert _translate("Describe\tx\n").script.startswith("Describe\tx\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("Describe 'x'\n", 1, "'Describe' is not closed"),
+        ("End\n", 1, "'End' closes nothing"),
+        ("It 'x'\nIt 'y'\nEnd\nEnd\n", 2, "'It' stands inside an example"),
+        ("It 'x'\nDescribe 'y'\nEnd\nEnd\n", 2, "'Describe' stands inside an example"),
+        ("When call f\n", 1, "'When' stands outside an example"),
+        ("Describe 'x'\nThe output should eq x\nEnd\n", 2, "'The' stands outside"),
+        ("Assert true\n", 1, "'Assert' stands outside"),
+        ("It 'x'\nBeforeEach y\nEnd\n", 2, "'BeforeEach' stands inside"),
+        ("It 'x'\nParameters\nEnd\nEnd\n", 2, "'Parameters' stands inside"),
+        ("It 'x'\nInclude y\nEnd\n", 2, "'Include' stands inside"),
+        ("Include\n", 1, "'Include' names no file"),
+        ("It 'x'\nTodo 'y'\nEnd\n", 2, "'Todo' stands inside"),
+        ("It 'x'\n:\nEnd\nBeforeAll y\n", 4, "'BeforeAll' must come before"),
+        ("It 'x'\nData\nfoo\nEnd\nEnd\n", 3, "Only '#|' lines may stand in 'Data'"),
+        ("It 'x'\nData\n#|foo\n", 2, "'Data' is not closed"),
+        ("It 'x'\nData:wrong\nEnd\nEnd\n", 2, "There is no 'Data:wrong'"),
+        ("Parameters:wrong\nEnd\n", 1, "There is no 'Parameters:wrong'"),
+        ("Mock x\nThe output should eq x\nEnd\n", 2, "'The' stands inside 'Mock'"),
+        ("Mock\nEnd\n", 1, "'Mock' takes one name"),
+        ("Describe 'x'\n%const A: 1\nEnd\n", 2, "'%const' stands inside a block"),
+    ],
+)
+def test_misplaced_construct_is_refused_with_its_line(text: str, line: int, message: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        _translate(text)
+
+    assert caught.value.line == line
+    assert message in str(caught.value)

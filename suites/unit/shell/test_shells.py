@@ -1,0 +1,69 @@
+"""Which shell a name in `.shellspec` stands for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.shell.shells import BASH, ShellKind, find_shell
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _program(folder: Path, name: str, link: str) -> Path:
+    """Put an executable `name` and a link to it into `folder`; return the link."""
+    folder.joinpath(name).touch(mode=0o755)
+    if link != name:
+        folder.joinpath(link).symlink_to(name)
+    return folder / link
+
+
+@pytest.mark.parametrize(
+    ("name", "link", "kind", "is_posix"),
+    [
+        ("bash", "bash", ShellKind.BASH, False),
+        ("bash", "sh", ShellKind.BASH, True),
+        ("dash", "sh", ShellKind.DASH, True),
+        ("dash", "dash", ShellKind.DASH, True),
+        ("busybox", "ash", ShellKind.ASH, True),
+        ("busybox", "sh", ShellKind.ASH, True),
+    ],
+)
+def test_shell_is_what_its_name_leads_to(
+    tmp_path: Path, name: str, link: str, kind: ShellKind, *, is_posix: bool
+) -> None:
+    path = _program(tmp_path, name, link)
+
+    found = find_shell(str(path), source=".shellspec", line=1)
+
+    assert (found.kind, found.is_posix, found.command) == (kind, is_posix, (str(path),))
+
+
+def test_busybox_is_called_with_its_applet(tmp_path: Path) -> None:
+    path = _program(tmp_path, "busybox", "busybox")
+
+    found = find_shell(str(path), source=".shellspec", line=1)
+
+    assert found.command == (str(path), "ash")
+    assert found.shebang == f"#!{path} ash"
+
+
+def test_bash_without_a_path_is_found_when_it_runs() -> None:
+    assert find_shell("bash", source=".shellspec", line=1) is BASH
+    assert BASH.shebang == "#!/usr/bin/env bash"
+
+
+def test_sh_that_is_another_shell_is_refused_by_its_real_name(tmp_path: Path) -> None:
+    path = _program(tmp_path, "zsh", "sh")
+
+    with pytest.raises(BadInputError, match=rf"'--shell {path}' is zsh on this host"):
+        find_shell(str(path), source=".shellspec", line=1)
+
+
+@pytest.mark.parametrize("value", ["", "ksh", "zsh", "busybox hush", "bash -x"])
+def test_other_shells_are_refused(value: str) -> None:
+    with pytest.raises(BadInputError, match="Specs run in bash, dash and BusyBox ash"):
+        find_shell(value, source=".shellspec", line=1)
