@@ -119,8 +119,8 @@ def prepare(
     pytester: pytest.Pytester, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Inner:
     """Prepare such a run, independent of the options of this one."""
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
     # An installed plugin is loaded by its entry point, and cannot be loaded twice.
     is_installed = pytestconfig.pluginmanager.hasplugin("gpu-node-harness")
     return Inner(pytester, is_installed=is_installed)
