@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -389,17 +390,23 @@ def test_key_of_each_own_cloud_image_has_the_fingerprint_that_its_recipe_names()
 
 
 def test_unit_of_the_guest_agent_is_wanted_by_its_port() -> None:
-    """Systemd starts it by a link whose name holds a backslash, so it must survive as it is."""
+    """The image's script makes the link by which systemd starts the agent."""
     recipe = _own_recipe("debian-12")
     entries = {entry.path: entry for entry in input_entries(recipe)}
-    units = "etc/systemd/system"
+    unit = entries["etc/systemd/system/harness-agent.service"].content.decode()
+    script = (recipe.folder / "debian-12/scripts/setup.sh").read_text()
 
-    wants = entries[
-        f"{units}/dev-virtio\\x2dports-harness.agent.device.wants/harness-agent.service"
-    ]
-    assert wants.link == "../harness-agent.service"
-    assert f"{units}/harness-agent.service" in entries
+    assert "\nWantedBy=dev-virtio\\x2dports-harness.agent.device\n" in unit
+    assert re.search(r"^systemctl enable .*\bharness-agent\.service\b", script, re.MULTILINE)
     assert entries["usr/lib/harness/agent-loader"].mode == 0o755
+
+
+def test_files_of_shipped_images_are_the_same_out_of_a_wheel() -> None:
+    """A wheel holds regular files alone, and an installer may take a backslash for a separator."""
+    for path in (REPOSITORY / "images").rglob("*"):
+        assert not path.is_symlink(), f"{path} is a link; a script of the image can make it."
+        assert path.is_file() or any(path.iterdir()), f"{path} is an empty folder."
+        assert "\\" not in path.name
 
 
 def test_licence_does_not_change_the_key(tmp_path: Path) -> None:
