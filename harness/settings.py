@@ -21,6 +21,8 @@ URI_VARIABLE = "HARNESS_MACHINE_URI"
 STORAGE_VARIABLE = "HARNESS_MACHINE_STORAGE"
 #: What tests of nodes run with by default: each distribution of which nodes are made.
 TESTED_IMAGES = "debian-12,debian-13"
+SHIPPED_IMAGES = Path(__file__).with_name("images")
+"""The recipes that come with the harness, and the files that these add: package data."""
 ACCEPT_OPTION = "--accept-licence"
 #: The environment variable that does the same; several licences are separated by commas.
 ACCEPT_VARIABLE = "HARNESS_ACCEPT_LICENCE"
@@ -114,7 +116,7 @@ class Settings:
     accelerator: AcceleratorOption = AcceleratorOption.AUTO
     qemu: str = "qemu-system-x86_64"
     image: str = "debian-12"
-    images_folder: Path = Path("images")
+    images_folder: Path = SHIPPED_IMAGES
     gpu_models: tuple[Path, ...] = ()
     cache: Path = field(default_factory=_cache)
     machine_driver: MachineDriver = MachineDriver.QEMU

@@ -15,7 +15,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures.recordings import load_recording
 from harness.cloudinit import (
     CONFIG_PATH,
     EXIT_CODE_PATH,
@@ -36,6 +35,7 @@ from harness.cloudinit import (
     write_seed,
 )
 from harness.errors import HarnessError
+from harness.fixtures.recordings import load_recording
 from harness.payload import Payload
 from harness.provisioning.command import LocalRunner
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.recordings import load_recording
 from harness import expect
 from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH
 from harness.errors import ExpectationError, HarnessError
@@ -22,6 +21,7 @@ from harness.evidence import (
     Evidence,
 )
 from harness.expect.every_node import NODE_EXPECTATIONS
+from harness.fixtures.recordings import load_recording
 from harness.gpu.trace import AccessKind, IncidentKind
 from suites.unit.evidence.folders import (
     BOOTED_AT_S,

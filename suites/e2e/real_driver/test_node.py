@@ -10,8 +10,8 @@ from harness import expect
 from harness.lab.node import METADATA_CACHE, NodeRequest
 
 if TYPE_CHECKING:
-    from fixtures.machines import BootNode
     from harness.evidence import Evidence
+    from harness.fixtures.machines import BootNode
     from harness.gpu import GpuModel
     from harness.gpu.catalogue import Catalogue
     from harness.image import Image
