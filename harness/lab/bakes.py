@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.artifact_cache import ProgressEvent, Stage
-from harness.cloudinit import CONFIG_PATH, OUTCOME_PATH, PAYLOAD_FOLDER
 from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
 from harness.image.formats.qcow2 import flatten
-from harness.lab.cloud_images import AGENT_FILES, CloudImageBoot
+from harness.lab.cloud_images import AGENT_FILES, CloudImageBoot, render_clean
 from harness.lab.node import NodeRequest
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from harness.image import CloudImage, DriverImage, Image
+    from harness.image import CloudImage, DriverImage, Image, Kernel
     from harness.lab import Lab
     from harness.lab.node import Node
 
@@ -35,19 +33,7 @@ _EVIDENCE = "evidence"
 #: What a bake is asked for: section 4 of the AKS interface, with prebaking switched on.
 _CONFIG = {"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"}
 
-#: Leaves what a first boot makes, and what came by the seed, to the first boot of whoever has the
-#: image next. `cloud-init clean --configs` came with 23.4.
-_CLEAN = f"""\
-set -e
-cloud-init clean --logs
-rm -rf /etc/netplan/50-cloud-init.yaml /etc/network/interfaces.d/50-cloud-init
-rm -rf /etc/systemd/network/10-cloud-init-*.network /etc/systemd/network/50-cloud-init-*.link
-rm -f /etc/ssh/ssh_host_* {CONFIG_PATH} {OUTCOME_PATH} {shlex.join(AGENT_FILES)}
-rm -rf {PAYLOAD_FOLDER} /root/.ssh/authorized_keys
-: >/etc/machine-id
-rm -f /var/lib/dbus/machine-id /var/lib/systemd/random-seed
-sync
-"""
+_CLEAN = render_clean(AGENT_FILES)
 
 
 def bake_node(lab: Lab, name: str | None = None) -> Image:
@@ -107,11 +93,16 @@ def _parts(lab: Lab) -> Mapping[str, str]:
 
 def _make_node(lab: Lab, parent: Image, disk: Path) -> None:
     request = NodeRequest(
-        name="bake", image=parent, command="bake", kernel=parent.other_kernel, config=_CONFIG
+        name="bake", image=parent, command="bake", kernel=_builder_kernel(parent), config=_CONFIG
     )
     with lab.boot(request, disk=disk, start=MachineStart.COLD) as node:
         _wait_until_baked(lab, node, disk.parent, _bake_reporter(lab, parent.name))
         node.power_off()
+
+
+def _builder_kernel(parent: Image) -> Kernel:
+    """Return the second newest kernel, or the only one of a cloud image."""
+    return parent.newest_kernel if len(parent.kernels) == 1 else parent.other_kernel
 
 
 def _make_cloud_image(lab: Lab, image: CloudImage, disk: Path) -> None:

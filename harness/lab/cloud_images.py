@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cloudinit import UserData, render_seed
+from harness.cloudinit import (
+    CONFIG_PATH,
+    OUTCOME_PATH,
+    PAYLOAD_FOLDER,
+    UserData,
+    render_seed,
+)
 from harness.errors import BadInputError
 from harness.image import FirmwareType
 from harness.lab.saved_states import SavedState
@@ -17,7 +24,7 @@ from harness.machine.description.spec import DirectKernel, Firmware, Flash
 from harness.machine.uefi_firmware import find_uefi_firmware
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from harness.cloudinit import SeedFiles, SshAccess
     from harness.image import CloudImage, CloudImageKernel
@@ -50,6 +57,29 @@ _CONSOLE = (
     "systemctl restart systemd-journald.service && "
     "systemctl start --no-block serial-getty@ttyS0.service"
 )
+
+
+#: `cloud-init clean --configs` came with 23.4.
+_CLEAN = f"""\
+set -e
+cloud-init clean --logs
+rm -rf /etc/netplan/50-cloud-init.yaml /etc/network/interfaces.d/50-cloud-init
+rm -rf /etc/systemd/network/10-cloud-init-*.network /etc/systemd/network/50-cloud-init-*.link
+rm -f /etc/ssh/ssh_host_* {CONFIG_PATH} {OUTCOME_PATH} %s
+rm -rf {PAYLOAD_FOLDER} /root/.ssh/authorized_keys
+: >/etc/machine-id
+rm -f /var/lib/dbus/machine-id /var/lib/systemd/random-seed
+sync
+"""
+
+
+def render_clean(files: Sequence[str]) -> str:
+    """Return a script that leaves an image as it was before its first boot, without `files`.
+
+    What that boot makes, and what came by the seed, is left to the first boot of whoever has the
+    image next.
+    """
+    return _CLEAN % shlex.join(files)
 
 
 @dataclass(frozen=True, kw_only=True)
