@@ -17,8 +17,7 @@ from harness.evidence import (
     RECORD_PATH,
     SYSTEMD_PATH,
 )
-from harness.provisioner import EXIT_CODE_PATH
-from harness.provisioner.gpu_node import EVIDENCE, OUTCOME
+from harness.provisioner import EXIT_CODE_PATH, gpu_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +44,9 @@ def node_request(
     `dkms status`, which writes a temporary file (DKMS 3.0.10).
     """
     outcome, declared = (
-        (OUTCOME, EVIDENCE) if provisioner is None else (provisioner.outcome, provisioner.evidence)
+        (gpu_node.OUTCOME, gpu_node.EVIDENCE)
+        if provisioner is None
+        else (provisioner.outcome, provisioner.evidence)
     )
     request = EvidenceRequest(
         commands={
@@ -101,7 +102,7 @@ def node_request(
         if name in request.commands or name == "dkms-status":
             raise BadInputError(
                 "The harness collects the output of a command by this name itself; choose another.",
-                source="Provisioner" if provisioner is None else provisioner.source,
+                source=gpu_node.SOURCE if provisioner is None else provisioner.where,
                 key=f"evidence.commands.{name}",
             )
     more = [*outcome.paths, *declared.files]
