@@ -132,11 +132,10 @@ def _deadline(lab: Lab, provisioner: Provisioner, extra_kvm_s: float) -> Deadlin
 
 def clean_script(provisioner: Provisioner) -> str:
     """Return the script that removes from a baked cloud image what its first boot made."""
-    configuration, outcome = provisioner.configuration, provisioner.outcome_path
     folders = tuple(provisioner.folders)
     files = [
-        *([] if configuration is None else [configuration.path]),
-        *([] if outcome is None else [outcome]),
+        *provisioner.configuration_paths,
+        *provisioner.outcome_paths,
         *(
             file.path
             for file in provisioner.files

@@ -266,10 +266,8 @@ class Node:
         A failure of the command is a result. Its outcome and exit code are stored for the evidence.
         Raises BadInputError where the provisioner declares no such command.
         """
-        return self.guest.run(
-            *self.provisioner.guest_command(command),
-            timeout_s=self._deadline().remaining_s(),
-        )
+        argv = self.provisioner.guest_command(command)
+        return self.guest.run(*argv, timeout_s=self._deadline().remaining_s())
 
     def _deadline(self) -> Deadline:
         """Return the deadline of provisioning, which includes a cloud image's first boot."""

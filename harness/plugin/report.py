@@ -56,10 +56,12 @@ _ATTACHED = (
     "files/var/log/cloud-init.log",
     "files/var/log/cloud-init-output.log",
     "files/var/lib/gpu-node/outcome.json",
+    "files/var/log/azure/cluster-provision.log",
     "files/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events/*",
     "files/var/lib/dkms/nvidia/**/make.log",
     "files/var/log/nvidia-installer-*.log",
     "files/opt/azure/aks-gpu/dkms-marker",
+    "provisioner.json",
     "manifest.json",
     "not-collected.txt",
 )

@@ -257,6 +257,11 @@ class Provisioner:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     @property
-    def outcome_path(self) -> str | None:
+    def configuration_paths(self) -> tuple[str, ...]:
+        """Return the path of the configuration file, if one is declared."""
+        return () if self.configuration is None else (self.configuration.path,)
+
+    @property
+    def outcome_paths(self) -> tuple[str, ...]:
         """Return the path of the outcome file, if one is declared."""
-        return None if self.outcome.file is None else self.outcome.file.path
+        return () if self.outcome.file is None else (self.outcome.file.path,)

@@ -60,7 +60,7 @@ OUTCOME = OutcomeDeclaration(
         step=r"step (?P<name>[a-z-]+) (?P<status>done|failed) after (?P<duration_s>[0-9.]+) s",
     ),
 )
-EVIDENCE = EvidenceDeclaration(files=[CONFIG_PATH, _LOG_PATH])
+EVIDENCE = EvidenceDeclaration(files=[_LOG_PATH])
 
 
 def gpu_node_provisioner(payload: Payload) -> Provisioner:

@@ -119,6 +119,10 @@ ACCEPTED = {
         exit_code="84\n",
     ),
     "exit code of file and shell": Case(expectation=expect.provisioned, outcome=FILE),
+    "exit code beside a file without one": Case(
+        expectation=expect.provisioned,
+        outcome=OutcomeDeclaration(file=OutcomeFile(path="/elsewhere", decision="/decision")),
+    ),
     "decision of the file": Case(
         expectation=lambda e: expect.decided(e, "skip-build"), outcome=FILE
     ),
@@ -160,6 +164,11 @@ REFUSED = {
         outcome=EXIT_CODES,
         exit_code="7\n",
         message="but it ended with 7 (without a name in 'outcome.exit_codes' of '/p/mine.yaml').",
+    ),
+    "no file with the exit code": Case(
+        expectation=expect.provisioned,
+        outcome=OutcomeDeclaration(file=OutcomeFile(path="/elsewhere", exit_code="/code")),
+        message="An outcome of provisioning was expected, but there is none",
     ),
     "no exit code": Case(
         expectation=expect.provisioned,
