@@ -15,7 +15,7 @@ from harness.provisioner.yaml_file import read_provisioner
 from harness.settings import MachineStart
 
 if TYPE_CHECKING:
-    from fixtures.machines import BootNode
+    from harness.fixtures.machines import BootNode
     from harness.image import Image
     from harness.lab import Lab
     from harness.provisioner import Provisioner
