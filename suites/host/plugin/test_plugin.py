@@ -208,6 +208,7 @@ OF_MACHINES = """
         (evidence.folder / "serial.log").touch()
 
         class Lab:
+            provisioner = None
             @contextlib.contextmanager
             def boot(self, request, **_):
                 yield SimpleNamespace(
