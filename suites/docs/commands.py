@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 #: Commands that are not ours, and that a page may show without a look at their arguments.
 FOREIGN = frozenset(
     {
-        *("allure", "cd", "coverage", "git", "less", "lint-imports", "ls", "pre-commit"),
-        *("pyproject-build", "ruff", "towncrier"),
+        *("allure", "cd", "coverage", "git", "less", "lint-imports", "ls", "pip", "pre-commit"),
+        *("pyproject-build", "ruff", "towncrier", "twine"),
     }
 )
 

@@ -42,7 +42,9 @@ WRONG: Mapping[str, Request] = {
 def shown(blocks: Callable[[str], list[Block]]) -> list[Request]:
     """Return what the pages show: command lines, e2e tests to plan, others to run."""
     programs = Programs.of(REPOSITORY)
-    lines = [line for block in blocks("sh") for line in command_lines(block)]
+    # Those of a new project are run in one, by suites/host/wheel.
+    here = [block for block in blocks("sh") if block.kind != "project"]
+    lines = [line for block in here for line in command_lines(block)]
     given = [(line.place, programs.check(line)) for line in lines]
     shown = [*blocks("python"), *blocks("bash")]
     tests = {str(file_name(block)): block for block in shown if file_name(block)}

@@ -9,6 +9,7 @@ import pytest
 
 from harness.settings import APPLICATION
 from suites.e2e.inner import OwnCache
+from suites.installed_wheel import installed_wheel  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from harness.image import Image
