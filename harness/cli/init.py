@@ -76,8 +76,8 @@ def project_files() -> dict[str, tuple[bytes, bool]]:
 def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
     """Write all files below `folder`, or none of them.
 
-    Raises BadInputError that names files that exist, or that configure pytest already. Raises
-    OSError where a file can't be written.
+    Raises BadInputError that names files that exist, that configure pytest already, or that are
+    where a folder has to be. Raises OSError where a file can't be written.
     """
     present = [name for name in files if (folder / name).exists() or (folder / name).is_symlink()]
     if present:
@@ -86,6 +86,13 @@ def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None
             "written; give a folder of its own, such as `harness init gpu-tests`.",
             source=str(folder),
         )
+    for parent in (parent for name in files for parent in (folder / name).parents):
+        if parent.exists() and not parent.is_dir():
+            raise BadInputError(
+                "This is not a folder, but the project needs one here, so nothing was written; give "
+                "another folder, such as `harness init gpu-tests`.",
+                source=str(parent),
+            )
     for name, section in _PYTEST_SECTIONS.items():
         path = folder / name
         if path.is_file() and section.search(path.read_text(errors="replace")):

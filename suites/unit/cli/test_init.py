@@ -98,17 +98,19 @@ def test_configuration_of_pytest_that_would_be_ignored_is_refused(
     assert files_below(tmp_path) == {name: text.encode()}
 
 
-def test_file_where_a_folder_is_needed_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["project", "project/tests"])
+def test_file_where_a_folder_is_needed_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """It is found only while files are written: those before it are removed again."""
-    (tmp_path / "tests").write_text("ours")
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("ours")
 
-    assert main(["init", str(tmp_path)]) == 2
+    assert main(["init", str(tmp_path / "project")]) == 2
 
-    assert "tests" in capsys.readouterr().err
-    assert files_below(tmp_path) == {"tests": b"ours"}
-    assert [path.name for path in tmp_path.iterdir()] == ["tests"]
+    assert f"{path}: This is not a folder" in capsys.readouterr().err
+    assert files_below(tmp_path) == {name: b"ours"}
+    assert [one for one in tmp_path.rglob("*") if one.is_dir()] == [*{path.parent} - {tmp_path}]
 
 
 def test_failure_while_writing_leaves_nothing(tmp_path: Path) -> None:
