@@ -89,6 +89,6 @@ def write_lock(recipe: CloudImageRecipe, lock: Lock, *, renew: bool = False) -> 
             ) from None
     except OSError as error:
         raise RequirementError(
-            f"The lock file '{path}' cannot be written ({error.strerror}); use a "
-            "writable catalogue (--images-dir), or add the image's 'digest' to its recipe."
+            f"The lock file '{path}' cannot be written ({error.strerror}); extend "
+            "the recipe in a folder of yours (--images-dir), or add the image's 'digest' there."
         ) from error
