@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from harness.cli import init, main
+from harness.image.catalogue import Recipe, load_catalogue
+from harness.provisioner.yaml_file import read_provisioner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +47,18 @@ def test_current_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.Monke
 
     assert (tmp_path / "pytest.ini").is_file()
     assert (tmp_path / "README.md").read_text() == "ours"
+
+
+def test_image_and_provisioner_are_valid(tmp_path: Path) -> None:
+    main(["init", str(tmp_path)])
+
+    image = load_catalogue(tmp_path / "images").get("node")
+    provisioner = read_provisioner(tmp_path / "provisioner.yaml")
+
+    assert isinstance(image, Recipe)
+    assert "jq" in image.file.packages
+    assert "cloud-init" in image.file.packages
+    assert provisioner.outcome.exit_codes == {0: "ready", 3: "no-gpu"}
 
 
 def test_workflow_installs_this_version(tmp_path: Path) -> None:
