@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +10,6 @@ import pytest
 from suites.installed_wheel import REPOSITORY
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from suites.installed_wheel import InstalledWheel
 
 
@@ -53,13 +51,14 @@ def test_node_tests_of_a_new_project_boot_its_image(
 
 @pytest.fixture
 def without_qemu(tmp_path: Path) -> Path:
-    """Return a folder for PATH with what a run of pytest needs, and nothing that runs machines."""
+    """Return a folder for PATH with the programs of this host that are not QEMU's."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name in ("env", "sh", "bash"):
-        found = shutil.which(name)
-        assert found is not None
-        (programs / name).symlink_to(found)
+    for folder in ("/usr/bin", "/bin", "/usr/sbin", "/sbin"):
+        for program in Path(folder).iterdir():
+            target = programs / program.name
+            if not program.name.startswith("qemu") and not target.is_symlink():
+                target.symlink_to(program)
     return programs
 
 
