@@ -69,6 +69,13 @@ def test_kernel_of_a_cloud_image_boots_with_its_own_command_line_up_to_cloud_ini
     )
 
 
+def test_image_with_one_kernel_says_how_to_get_another() -> None:
+    image = replace(an_image(), kernels=(KERNEL,))
+
+    with pytest.raises(HarnessError, match="a second one is needed; install another one in it"):
+        _ = image.other_kernel
+
+
 def _guest(runner: ScriptedRunner) -> Guest:
     return Guest("prepare", runner)
 
