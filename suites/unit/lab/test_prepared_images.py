@@ -69,6 +69,13 @@ def test_kernel_of_a_cloud_image_boots_with_its_own_command_line_up_to_cloud_ini
     )
 
 
+def test_way_in_which_its_network_starts_counts_for_its_checkpoints_alone() -> None:
+    prepared = booted(replace(an_image(), kernels=(KERNEL,))).origin.parts()
+
+    assert "systemd-networkd.service" in str(prepared["netplan"])
+    assert "netplan" not in booted(an_image()).origin.parts()
+
+
 def test_image_with_one_kernel_says_how_to_get_another() -> None:
     image = replace(an_image(), kernels=(KERNEL,))
 
