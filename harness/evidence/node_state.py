@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from harness.errors import HarnessError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: Of a larger file only the beginning is collected.
+FILE_LIMIT_KIB = 4096
 #: The format of `find -printf` for `parse_stat`; the path is last, because it may have blanks.
 STAT_FORMAT = "%y %m %s %T@ %p\\n"
 
@@ -250,14 +251,3 @@ def _words(text: str) -> list[str]:
     except ValueError:
         # A log may cut a line, and then its quotes do not match.
         return text.split()
-
-
-def parse_event_task(text: str, name: str) -> str:
-    """Return the task name in the event file `name`.
-
-    Raises HarnessError if it is not an event.
-    """
-    try:
-        return str(json.loads(text)["TaskName"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise HarnessError(f"The event file '{name}' has an unknown form: {text!r}.") from error

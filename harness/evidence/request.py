@@ -8,19 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harness.cloudinit import CONFIG_PATH, EXIT_CODE_PATH, OUTCOME_PATH
+from harness.errors import BadInputError
 from harness.evidence import (
     CDI_FOLDERS,
     CLOUD_INIT_OUTPUT_PATH,
     CLOUD_INIT_RESULT_PATH,
-    EVENTS_FOLDER,
     PCI_FOLDER,
     RECORD_PATH,
     SYSTEMD_PATH,
 )
+from harness.provisioner import EXIT_CODE_PATH, gpu_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from harness.provisioner import Provisioner
+
+
+_DKMS_STATUS = "dkms-status"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +37,16 @@ class EvidenceRequest:
     paths: Sequence[str]
 
 
-def node_request(kernels: Sequence[str]) -> EvidenceRequest:
+def node_request(
+    kernels: Sequence[str], provisioner: Provisioner | None = None
+) -> EvidenceRequest:
     """Return what is gathered on every GPU node; modinfo is run for each of `kernels`.
 
+    To this is added what the `provisioner` declares, by default that of the harness.
     Gathering must change nothing, so there is no `nvidia-smi`, which loads the module, and no
     `dkms status`, which writes a temporary file (DKMS 3.0.10).
     """
-    return EvidenceRequest(
+    request = EvidenceRequest(
         commands={
             "uname-r": ["uname", "-r"],
             "lspci": ["lspci", "-nnk"],
@@ -51,16 +59,12 @@ def node_request(kernels: Sequence[str]) -> EvidenceRequest:
             **{f"modinfo-{kernel}": ["modinfo", "-k", kernel, "nvidia"] for kernel in kernels},
         },
         files=[
-            OUTCOME_PATH,
             EXIT_CODE_PATH,
-            CONFIG_PATH,
             RECORD_PATH,
             CLOUD_INIT_RESULT_PATH,
             CLOUD_INIT_OUTPUT_PATH,
             "/run/cloud-init/status.json",
             "/var/log/cloud-init.log",
-            "/var/log/azure/cluster-provision.log",
-            f"{EVENTS_FOLDER}/*",
             "/var/log/nvidia-installer-*.log",
             "/var/lib/dkms/nvidia/*/*/*/log/make.log",
             "/var/lib/dkms/nvidia/*/build/make.log",
@@ -92,9 +96,34 @@ def node_request(kernels: Sequence[str]) -> EvidenceRequest:
             "/var/lib/dkms/nvidia/*/*/*",
         ],
     )
+    if provisioner is None:
+        commands: Mapping[str, Sequence[str]] = gpu_node.EVIDENCE.commands
+        files = (*gpu_node.OUTCOME.paths, gpu_node.CONFIG_PATH, *gpu_node.EVIDENCE.files)
+    else:
+        commands = provisioner.evidence.commands
+        files = (
+            *provisioner.outcome.paths,
+            *provisioner.configuration_paths,
+            *provisioner.evidence.files,
+        )
+        for name in commands:
+            if name in request.commands or name == _DKMS_STATUS:
+                raise BadInputError(
+                    "The harness collects the output of a command by this name itself; choose "
+                    "another.",
+                    source=provisioner.where,
+                    key=f"evidence.commands.{name}",
+                )
+    return replace(
+        request,
+        commands={**request.commands, **commands},
+        files=[*files, *(path for path in request.files if path not in files)],
+    )
 
 
-def guest_request(kernels: Sequence[str]) -> EvidenceRequest:
+def guest_request(
+    kernels: Sequence[str], provisioner: Provisioner | None = None
+) -> EvidenceRequest:
     """Return what is gathered on a machine of the harness, on which more commands may run."""
-    request = node_request(kernels)
-    return replace(request, commands={**request.commands, "dkms-status": ["dkms", "status"]})
+    request = node_request(kernels, provisioner)
+    return replace(request, commands={**request.commands, _DKMS_STATUS: ["dkms", "status"]})

@@ -10,13 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cloudinit import (
-    CONFIG_PATH,
-    OUTCOME_PATH,
-    PAYLOAD_FOLDER,
-    UserData,
-    render_seed,
-)
+from harness.cloudinit import UserData, render_seed
 from harness.errors import BadInputError
 from harness.image import FirmwareType
 from harness.lab.saved_states import SavedState
@@ -61,26 +55,32 @@ _CONSOLE = (
 
 
 #: `cloud-init clean --configs` came with 23.4.
-_CLEAN = f"""\
+_CLEAN = """\
 set -e
 cloud-init clean --logs
 rm -rf /etc/netplan/50-cloud-init.yaml /etc/network/interfaces.d/50-cloud-init
 rm -rf /etc/systemd/network/10-cloud-init-*.network /etc/systemd/network/50-cloud-init-*.link
-rm -f /etc/ssh/ssh_host_* {CONFIG_PATH} {OUTCOME_PATH} %s
-rm -rf {PAYLOAD_FOLDER} /root/.ssh/authorized_keys
+rm -f /etc/ssh/ssh_host_* {files} {agent_files}
+rm -rf {folders} /root/.ssh/authorized_keys
 : >/etc/machine-id
 rm -f /var/lib/dbus/machine-id /var/lib/systemd/random-seed
 sync
 """
 
 
-def render_clean(files: Sequence[str]) -> str:
-    """Return a script that leaves an image as it was before its first boot, without `files`.
+def render_clean(
+    files: Sequence[str], folders: Sequence[str], *, agent_files: Sequence[str] = ()
+) -> str:
+    """Return a script that leaves an image as it was before its first boot.
 
-    What that boot makes, and what came by the seed, is left to the first boot of whoever has the
-    image next.
+    What that boot makes, and what came by the seed (`files`, `folders` and those of the agent), is
+    left to the first boot of whoever has the image next.
     """
-    return _CLEAN % shlex.join(files)
+    return _CLEAN.format(
+        files=shlex.join(files),
+        folders=shlex.join(folders),
+        agent_files=shlex.join(agent_files),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from harness.image.formats.qcow2 import flatten
 from harness.image.store import Prepared
 from harness.lab.cloud_images import CloudImageBoot, agent_commands, render_clean
 from harness.lab.evidence_collection import try_save_host_evidence
+from harness.provisioner.gpu_node import CONFIG_PATH, OUTCOME_PATH, PAYLOAD_FOLDER
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 from harness.settings import SHIPPED_IMAGES
@@ -74,6 +75,8 @@ sh /{_WORKSHOP}/stand-ins/driver/payload.sh
 sh /{_WORKSHOP}/driver-image/build.sh
 """
 _SERIAL = "console=ttyS0"
+#: No provisioner has run; what it would leave is part of every such image's key.
+_CLEAN = render_clean([CONFIG_PATH, OUTCOME_PATH], [PAYLOAD_FOLDER])
 
 
 def prepare_node_image(lab: Lab, image: CloudImage) -> Image:
@@ -88,7 +91,7 @@ def prepare_node_image(lab: Lab, image: CloudImage) -> Image:
         "cloud_image": image.digest,
         "driver": "" if image.driver is None else image.driver.reference,
         "stand_ins": hashlib.sha256(stand_in_archive()).hexdigest(),
-        "scripts": repr((UNPACK, MAKE_DRIVER, render_clean(()))),
+        "scripts": repr((UNPACK, MAKE_DRIVER, _CLEAN)),
         "agent": hashlib.sha256(repr(agent_commands()).encode()).hexdigest(),
     }
     return lab.store.ensure_prepared(
@@ -135,7 +138,7 @@ def _change(lab: Lab, image: CloudImage, machine: LabMachine) -> DriverImage | N
     )
     _report(lab, image, "leaving it as new")
     limit_s = machine.deadline(_CLEAN_KVM_S).remaining_s()
-    guest.output_of("sh", "-c", render_clean(()), timeout_s=limit_s)
+    guest.output_of("sh", "-c", _CLEAN, timeout_s=limit_s)
     guest.power_off()
     machine.vm.wait_for_power_off(machine.deadline(_POWER_OFF_KVM_S))
     return driver

@@ -13,6 +13,7 @@ from harness.errors import HarnessError
 from harness.plugin import fixture_modules, machine_drivers, report, select
 from harness.settings import (
     ACCEPT_OPTION,
+    PROVISIONER,
     STORAGE_VARIABLE,
     TESTED_IMAGES,
     URI_VARIABLE,
@@ -60,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="DIR",
         help="folder with further image recipes; may be repeated",
+    )
+    group.addoption(
+        "--provisioner",
+        default=defaults.provisioner,
+        metavar="NAME|PATH",
+        help="provisioner of nodes: its name, or the path of its YAML file (default: %(default)s)",
     )
     group.addoption(
         "--gpu-models",
@@ -149,6 +156,7 @@ def pytest_configure(config: pytest.Config) -> None:
             qemu=config.getoption("--qemu"),
             image=config.getoption("--image"),
             image_folders=(*config.getini("images_dir"), *image_folders),
+            provisioner=_provisioner(config.getoption("--provisioner"), root),
             gpu_models=(*config.getini("gpu_models"), *gpu_models),
             machine_driver=machine_driver(
                 config.getoption("--machine-driver"), config.getini("machine_driver")
@@ -178,3 +186,17 @@ def pytest_configure(config: pytest.Config) -> None:
         machine_drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
     )
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)
+
+
+def _provisioner(word: str, root: Path) -> str:
+    """Return the name, or the absolute path of the file; raises BadInputError if it is wrong.
+
+    Otherwise each test of a node would report it.
+    """
+    if word == PROVISIONER:
+        return word
+    from harness.provisioner.choice import absolute, choose_provisioner  # noqa: PLC0415 - rarely
+
+    word = absolute(word, root)
+    choose_provisioner(word)
+    return word

@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.evidence import ProvisioningOutcome
+from harness.evidence.outcome import ProvisioningOutcome
 from harness.gpu.catalogue import read_model
 from harness.image.catalogue import read_recipe
+from harness.provisioner import gpu_node
+from harness.provisioner.yaml_file import read_provisioner
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.configuration import ConfigurationError, parse_configuration
 from suites.docs import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from suites.docs.pages import Block, Place
 
@@ -212,8 +214,10 @@ def _check_call(place: Place, node: ast.Call, imported: Mapping[str, object]) ->
 
 
 def check_yaml(block: Block, file: Path) -> None:
-    """Refuse a data file that its reader refuses; its folder decides which reader."""
-    read = read_recipe if file.parent.name == "images" else read_model
+    """Refuse a data file that its reader refuses; its folder or name decides which reader."""
+    read: Callable[[Path], object] = read_recipe if file.parent.name == "images" else read_model
+    if file.name == "provisioner.yaml":
+        read = read_provisioner
     try:
         read(file)
     except HarnessError as error:
@@ -226,7 +230,8 @@ def check_json(block: Block) -> None:
         if block.kind == "configuration":
             parse_configuration(json.loads(block.text), {})
         elif block.kind == "outcome":
-            ProvisioningOutcome.from_json(block.text)
+            assert gpu_node.OUTCOME.file is not None
+            ProvisioningOutcome.from_json(block.text, gpu_node.OUTCOME.file)
         else:
             raise block.place.refuse("Write 'json configuration' or 'json outcome' at the fence.")
     except (ValueError, HarnessError, ConfigurationError) as error:

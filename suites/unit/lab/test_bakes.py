@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cloudinit import EXIT_CODE_PATH
+from harness.cloudinit import GuestFile
 from harness.errors import BadInputError, HarnessError
 from harness.image import DriverImage
 from harness.image.cloud.derived_images import DerivedStore
 from harness.image.store import ImageStore
 from harness.lab import Lab
-from harness.lab.bakes import bake_cloud_image, bake_node, write_standalone
-from harness.payload import Payload
+from harness.lab.bakes import bake_cloud_image, bake_node, clean_script, write_standalone
+from harness.provisioner import EXIT_CODE_PATH, ConfigurationFile, Provisioner
+from harness.provisioner.gpu_node import CONFIG_PATH
+from harness.provisioner.outcome import OutcomeDeclaration, OutcomeFile
 from harness.provisioning.command import CommandResult, LocalRunner
 from suites.unit.evidence.folders import EvidenceFolder
-from suites.unit.lab.builders import a_cloud_image, an_image
+from suites.unit.lab.builders import a_cloud_image, a_provisioner, an_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -100,7 +102,7 @@ def test_bake_that_fails_says_why_and_keeps_its_evidence(
         bake(84)
 
     assert str(failure.value) == (
-        "The bake of 'debian-12' ended with 84: no headers for 6.1.0-56. The evidence is in "
+        "The bake of 'debian-12' ended with 84 (GPU_DRIVERS_START_FAIL): no headers for 6.1.0-56. The evidence is in "
         f"'{kept}'."
     )
     assert any(kept.rglob("*"))
@@ -138,16 +140,17 @@ def parts_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, str]
 
 
 def test_bake_with_another_driver_payload_or_request_is_another(
-    lab: Lab, parts_of: Callable[..., Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
+    lab: Lab, parts_of: Callable[..., Mapping[str, str]]
 ) -> None:
     driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
     bakes = [
         parts_of(lab),
         parts_of(lab, driver=driver),
-        parts_of(replace(lab, payload=Payload(content=b"", digest="2" * 64))),
+        parts_of(replace(lab, provisioner=a_provisioner("2" * 64))),
     ]
-    monkeypatch.setattr("harness.lab.bakes._CONFIG", {"gpu_node": True})
-    bakes.append(parts_of(lab))
+    configuration = ConfigurationFile(path=CONFIG_PATH, bake_values={"gpu_node": True})
+    other = replace(lab.provisioner, configuration=configuration)
+    bakes.append(parts_of(replace(lab, provisioner=other)))
 
     assert [parts for parts in bakes if bakes.count(parts) > 1] == []
 
@@ -198,3 +201,39 @@ def test_disk_that_cannot_be_converted_leaves_nothing(
         write_standalone(a_cloud_image(), tmp_path / "mine.qcow2")
 
     assert list(tmp_path.iterdir()) == []
+
+
+MINE = Provisioner(
+    name="mine",
+    source="/p/mine.yaml",
+    run=["/opt/mine/run"],
+    files=[
+        GuestFile(path="/opt/mine/lib/words.sh", content=b""),
+        GuestFile(path="/opt/it's mine", content=b""),
+    ],
+    folders=["/opt/mine/lib"],
+    configuration=ConfigurationFile(path="/etc/mine"),
+    outcome=OutcomeDeclaration(file=OutcomeFile(path="/var/lib/mine.json")),
+)
+
+
+def test_baked_cloud_image_keeps_nothing_of_what_was_put_there() -> None:
+    lines = clean_script(MINE).splitlines()
+
+    assert any(
+        line.startswith("rm -f ")
+        and "/etc/mine /var/lib/mine.json '/opt/it'\"'\"'s mine' " in line
+        for line in lines
+    )
+    assert "rm -rf /opt/mine/lib /root/.ssh/authorized_keys" in lines
+
+
+def test_provisioner_without_a_bake_bakes_nothing(lab: Lab) -> None:
+    for bake in (
+        lambda: bake_node(lab, provisioner=MINE),
+        lambda: bake_cloud_image(lab, a_cloud_image(), provisioner=MINE),
+    ):
+        with pytest.raises(
+            BadInputError, match=r"^/p/mine\.yaml: key 'bake': .* declares no command 'bake'"
+        ):
+            bake()

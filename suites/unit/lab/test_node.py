@@ -8,19 +8,35 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
+from harness.gpu.catalogue import load_catalogue
 from harness.lab.node import Node, stand_in_files
-from harness.payload import Payload
-from suites.unit.lab.builders import a_lab_machine, a_request, an_image
+from harness.provisioner import (
+    ConfigurationFile,
+    ConfigurationFormat,
+    NodeFact,
+    Provisioner,
+)
+from harness.provisioner.gpu_node import CONFIG_PATH
+from suites.unit.lab.builders import a_lab_machine, a_provisioner, a_request, an_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from harness.lab.node import NodeRequest
+
 
 def a_node(folder: Path) -> Node:
-    return Node(a_request(), a_lab_machine(folder), payload=Payload(content=b"", digest="0" * 64))
+    return Node(a_request(), a_lab_machine(folder), provisioner=a_provisioner())
+
+
+def configuration_of(request: NodeRequest) -> dict[str, object]:
+    """Return what the harness's own provisioner is configured with on a node."""
+    (file,) = (f for f in request.provisioner_files(a_provisioner()) if f.path == CONFIG_PATH)
+    found: dict[str, object] = json.loads(file.content)
+    return found
 
 
 def test_newest_kernel_is_booted_by_default() -> None:
@@ -29,7 +45,7 @@ def test_newest_kernel_is_booted_by_default() -> None:
 
 
 def test_configuration_follows_from_the_image() -> None:
-    assert a_request().node_config() == {
+    assert configuration_of(a_request()) == {
         "gpu_node": False,
         "config_gpu_driver_if_needed": True,
         "gpu_driver_type": "cuda-lts",
@@ -39,19 +55,20 @@ def test_configuration_follows_from_the_image() -> None:
 
 
 def test_image_without_a_driver_configures_none() -> None:
-    config = a_request(image=replace(an_image(), driver=None)).node_config()
+    config = configuration_of(a_request(image=replace(an_image(), driver=None)))
 
     assert not {"gpu_driver_version", "gpu_image_sha"} & config.keys()
 
 
 def test_requested_configuration_overrides_the_default() -> None:
-    config = a_request(config={"gpu_node": True, "gpu_driver_version": "1"}).node_config()
+    config = configuration_of(a_request(config={"gpu_node": True, "gpu_driver_version": "1"}))
 
     assert (config["gpu_node"], config["gpu_driver_version"]) == (True, "1")
 
 
 def test_tags_and_size_lie_in_the_metadata_cache() -> None:
-    file = a_request(tags={"SkipGPUDriverInstall": 'it\'s, "true"'}, vm_size="x").metadata_cache()
+    tags = {"SkipGPUDriverInstall": 'it\'s, "true"'}
+    file = a_request(tags=tags, vm_size="x").metadata_cache("/imds.json")
 
     assert json.loads(file.content) == {
         "compute": {
@@ -110,3 +127,35 @@ def test_machine_whose_kernel_qemu_loads_is_not_rebooted(tmp_path: Path) -> None
 
     with pytest.raises(HarnessError, match="ends when its guest reboots; boot it by firmware"):
         machine.reboot(machine.deadline(1))
+
+
+def test_tags_need_a_provisioner_that_reads_them() -> None:
+    mine = Provisioner(name="mine", source="/p/mine.yaml", run=["/opt/mine"])
+
+    assert a_request().provisioner_files(mine) == ()
+    with pytest.raises(BadInputError, match=r"^/p/mine\.yaml: key 'metadata': .* 'tags'"):
+        a_request(tags={"SkipGpuDriverInstall": "true"}).provisioner_files(mine)
+
+
+def test_nodes_command_has_to_be_declared(tmp_path: Path) -> None:
+    node = Node(
+        a_request(),
+        a_lab_machine(tmp_path),
+        provisioner=Provisioner(name="mine", run=["/opt/mine"]),
+    )
+
+    with pytest.raises(BadInputError, match=r"declares no command 'teardown', only 'boot'"):
+        node.provision("teardown")
+
+
+def test_facts_of_the_node_reach_the_configuration() -> None:
+    gpu = load_catalogue().get("h100-sxm5-80gb")
+    facts = {"GPUS": NodeFact.GPU_COUNT, "VERSION": NodeFact.DRIVER_VERSION}
+    configuration = ConfigurationFile(
+        path="/etc/mine", format=ConfigurationFormat.ENV, node_values=facts
+    )
+    mine = Provisioner(name="mine", run=["/opt/mine"], configuration=configuration)
+
+    (file,) = a_request(gpus=[gpu, gpu]).provisioner_files(mine)
+
+    assert file.content == b"GPUS=2\nVERSION=580.1\n"
