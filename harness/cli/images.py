@@ -17,7 +17,7 @@ from harness.errors import BadInputError
 from harness.image.catalogue import Recipe, load_catalogue
 from harness.image.cloud.derived_images import DerivedStore
 from harness.image.cloud.source import Algorithm, CloudImageRecipe, LocalImage
-from harness.image.cloud.store import CloudImageStore, FetchOptions, open_local
+from harness.image.cloud.store import CloudImageStore, FetchOptions, open_local, require_image
 from harness.image.store import ImageStore
 from harness.provisioning.wait import Deadline
 
@@ -156,6 +156,13 @@ def _row(entry: Source, built: ImageStore, fetched: CloudImageStore) -> Mapping[
 def _build(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     recipe = load_catalogue(*settings.image_folders).get(settings.image)
+    if isinstance(recipe, LocalImage):
+        require_image(recipe)
+        raise BadInputError(
+            f"'{settings.image}' is an image file, which needs no build; tests make a node image "
+            "of it when they first use it.",
+            source="--image",
+        )
     if not isinstance(recipe, Recipe):
         raise BadInputError(
             f"'{settings.image}' is a cloud image and is not built; `harness image fetch --image "

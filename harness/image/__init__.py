@@ -92,9 +92,14 @@ class Image:
     def other_kernel(self) -> Kernel:
         """Return the second newest kernel, which tests of a kernel mismatch boot."""
         if len(self.kernels) < 2:
+            remedy = (
+                "install another one in it"
+                if isinstance(self.newest_kernel, CloudImageKernel)
+                else "set 'newest: 2' under 'kernels' in its recipe"
+            )
             raise HarnessError(
                 f"The image '{self.name}' has only the kernel '{self.newest_kernel.version}', but "
-                "a second one is needed; set 'newest: 2' under 'kernels' in its recipe."
+                f"a second one is needed; {remedy}."
             )
         return self.kernels[-2]
 

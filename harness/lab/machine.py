@@ -58,6 +58,8 @@ _READY_KVM_S = 30.0
 _READY_BY_FIRMWARE_KVM_S = 90.0
 _HOT_PLUG_KVM_S = 10.0
 _CLOUD_INIT_KVM_S = 30.0
+#: It runs all modules of the distribution.
+_CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S = 90.0
 #: Progress on the console: the stages of cloud-init.
 _STAGE = r"running '[a-z:-]+'"
 #: Seconds after which a guest that is blocked on its GPU counts as stuck.
@@ -289,7 +291,8 @@ class LabMachine:
         """Run all stages of cloud-init with `seed`, in a machine that stopped before them."""
         self.plug_seed(write_seed(seed, self.folder / SEED))
         self.start_cloud_init()
-        return self.wait_until_cloud_init_finished(self.deadline(_CLOUD_INIT_KVM_S))
+        kvm_s = _CLOUD_INIT_KVM_S if self._is_built else _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S
+        return self.wait_until_cloud_init_finished(self.deadline(kvm_s))
 
     def save(self, state: Path, nonce: str) -> None:
         """Wait until the guest is idle, save its state, and end it; its `spec` names memory and disk.

@@ -16,7 +16,7 @@ from harness.cloudinit import (
     render_seed,
 )
 from harness.errors import BadInputError, HarnessError
-from harness.image import CloudImage
+from harness.image import CloudImage, CloudImageKernel
 from harness.lab import evidence_collection
 from harness.lab.machine import ignore_progress
 from harness.lab.machine_request import SEED
@@ -271,7 +271,10 @@ class Node:
 
     def _deadline(self) -> Deadline:
         """Return the deadline of provisioning, which includes a cloud image's first boot."""
-        is_cloud_image = isinstance(self.request.image, CloudImage)
+        image = self.request.image
+        is_cloud_image = isinstance(image, CloudImage) or isinstance(
+            image.newest_kernel, CloudImageKernel
+        )
         return self.machine.deadline(
             self.provisioner.timeout_s + (_CLOUD_IMAGE_KVM_S if is_cloud_image else 0.0)
         )

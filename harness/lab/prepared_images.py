@@ -19,17 +19,19 @@ from harness.image.formats import oci
 from harness.image.formats.qcow2 import flatten
 from harness.image.store import Prepared
 from harness.lab.cloud_images import CloudImageBoot, agent_commands, render_clean
+from harness.lab.evidence_collection import try_save_host_evidence
 from harness.provisioner.gpu_node import CONFIG_PATH, OUTCOME_PATH, PAYLOAD_FOLDER
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 from harness.settings import SHIPPED_IMAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from harness.image import CloudImage, CloudImageKernel, DriverImage, Image
     from harness.lab import Lab
     from harness.lab.machine import LabMachine
+    from harness.machine.channels.guest import Guest
 
 VERSION = 1
 """Increase this whenever the same cloud image would give another node image."""
@@ -109,51 +111,70 @@ def _make(
     lab.store.create_overlay(image.disk, overlay, size_gib=boot.size_gib(image))
     _report(lab, image, "booting it once, to add the guest agent and the stand-ins")
     with lab.boot_cloud_image(image, boot, name="prepare", disk=overlay) as machine:
-        guest = machine.guest
-        result = guest.wait_for_cloud_init_result(machine.deadline(_FIRST_BOOT_KVM_S))
-        if result.errors:
-            raise HarnessError(
-                f"cloud-init of the image '{image.name}' failed at its first boot: "
-                f"{'; '.join(result.errors)}."
-            )
-        driver = _add_stand_ins(lab, image, machine)
-        _report(lab, image, "leaving it as new")
-        limit_s = machine.deadline(_CLEAN_KVM_S).remaining_s()
-        guest.output_of("sh", "-c", _CLEAN, timeout_s=limit_s)
-        guest.power_off()
-        machine.vm.wait_for_power_off(machine.deadline(_POWER_OFF_KVM_S))
+        try:
+            driver = _change(lab, image, machine)
+        except HarnessError as error:
+            kept = lab.settings.evidence_folder / "node-images" / image.name
+            error.evidence = try_save_host_evidence(machine, kept)
+            raise
     _report(lab, image, "writing its disk")
     flatten(overlay, disk, runner=LocalRunner(), timeout_s=_FLATTEN_S)
     overlay.unlink()
     return Prepared(kernels=[with_console(kernel) for kernel in kernels], driver=driver)
 
 
-def _add_stand_ins(lab: Lab, image: CloudImage, machine: LabMachine) -> DriverImage | None:
-    """Add what stands in for a driver and services that the image lacks; return its driver."""
+def _change(lab: Lab, image: CloudImage, machine: LabMachine) -> DriverImage | None:
+    """Add the stand-ins to a machine that has the agent, and power it off; return its driver."""
+    guest = machine.guest
+    wait_until_booted(guest, image.name, machine.deadline(_FIRST_BOOT_KVM_S))
     deadline = machine.deadline(_STAND_INS_KVM_S)
     machine.agent.write_bytes(_ARCHIVE, stand_in_archive(), deadline)
-    machine.guest.output_of(
-        "sh", "-c", UNPACK, "unpack", _ARCHIVE, "/", timeout_s=deadline.remaining_s()
+    guest.output_of("sh", "-c", UNPACK, "unpack", _ARCHIVE, "/", timeout_s=deadline.remaining_s())
+    driver = image.driver or add_driver(
+        guest,
+        image.name,
+        timeout_s=deadline.remaining_s(),
+        report=functools.partial(_report, lab, image),
     )
-    if image.driver is not None:
-        return image.driver
+    _report(lab, image, "leaving it as new")
+    limit_s = machine.deadline(_CLEAN_KVM_S).remaining_s()
+    guest.output_of("sh", "-c", _CLEAN, timeout_s=limit_s)
+    guest.power_off()
+    machine.vm.wait_for_power_off(machine.deadline(_POWER_OFF_KVM_S))
+    return driver
+
+
+def wait_until_booted(guest: Guest, name: str, deadline: Deadline) -> None:
+    """Wait until cloud-init has finished; raises HarnessError where it had errors."""
+    result = guest.wait_for_cloud_init_result(deadline)
+    if result.errors:
+        raise HarnessError(
+            f"cloud-init of the image '{name}' failed at its first boot: "
+            f"{'; '.join(result.errors)}."
+        )
+
+
+def add_driver(
+    guest: Guest, name: str, *, timeout_s: float, report: Callable[[str], None]
+) -> DriverImage | None:
+    """Make the stand-in driver's image in the guest, and return it.
+
+    Where the guest lacks the tools for that, it returns None and reports which. Raises HarnessError
+    where it fails.
+    """
     driver = _stand_in_driver()
     variables = {
         "GPU_DRIVER_REPOSITORY": driver.repository,
         "GPU_DRIVER_VERSION": driver.version,
         "GPU_IMAGE_SHA": driver.sha,
     }
-    result = machine.guest.run(
-        "sh", "-c", MAKE_DRIVER, timeout_s=deadline.remaining_s(), env=variables
-    )
+    result = guest.run("sh", "-c", MAKE_DRIVER, timeout_s=timeout_s, env=variables)
     if not result.ok:
         raise HarnessError(
-            f"The stand-in driver could not be added to the image '{image.name}'.\n"
-            f"{result.render()}"
+            f"The stand-in driver could not be added to the image '{name}'.\n{result.render()}"
         )
-    last = result.stdout.strip().splitlines()[-1]
-    if last.startswith(MISSING):
-        _report(lab, image, f"without a stand-in driver, which needs {last[len(MISSING) :]}")
+    if result.stdout.startswith(MISSING):
+        report(f"without a stand-in driver, which needs {result.stdout[len(MISSING) :].strip()}")
         return None
     return driver
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 #: Seconds under KVM to boot the machine of a checkpoint.
 _BOOT_KVM_S = 30.0
+_BOOT_CLOUD_IMAGE_KVM_S = 60.0
 
 #: Slots that every machine has, so that one checkpoint serves nodes with few GPUs and with none.
 #: Each more costs every clone some three milliseconds.
@@ -41,6 +42,16 @@ _STOP_BEFORE_CLOUD_INIT = ("systemd.unit=basic.target", "systemd.wants=container
 
 #: The units that a machine has started before its state is saved.
 UNITS_BEFORE_CLOUD_INIT = ("basic.target", "containerd.service")
+
+
+#: At a first boot netplan starts networkd itself, if systemd is "initializing"; a machine that has
+#: stopped before cloud-init no longer is (netplan, src/generate.c, check_called_just_in_time).
+_NETPLAN_DROP_IN = "/run/systemd/system/cloud-init-local.service.d/50-netplan.conf"
+_NETPLAN = """\
+[Service]
+ExecStartPost=-/bin/sh -c 'for file in /run/systemd/network/10-netplan-*; do \
+[ ! -e "$$file" ] || systemctl start --no-block systemd-networkd.service; done'
+"""
 
 
 class SavedStateSource(BootSource, Protocol):
@@ -101,18 +112,31 @@ class BuiltImageSource:
     def prepare(self, folder: Path) -> None:
         """Create nothing: built images boot by their kernel."""
 
+    @property
+    def _is_cloud_image(self) -> bool:
+        return isinstance(self.kernel_image, CloudImageKernel)
+
     def parts(self) -> Mapping[str, object]:
-        return {"image": self.image.key, "kernel": self.kernel_image.version}
+        return {
+            "image": self.image.key,
+            "kernel": self.kernel_image.version,
+            **({"netplan": _NETPLAN} if self._is_cloud_image else {}),
+        }
 
     def disk_sha256(self) -> str:
         # An image that was built again under its key has other blocks for an overlay.
         return IMAGE_FORMAT.read(self.image.folder).files[DISK].sha256
 
     def wait_until_booted(self, machine: LabMachine) -> None:
+        deadline = machine.deadline(
+            _BOOT_CLOUD_IMAGE_KVM_S if self._is_cloud_image else _BOOT_KVM_S
+        )
         for unit in UNITS_BEFORE_CLOUD_INIT:
             # A node image that was made of a cloud image may have no containerd.
-            if machine.guest.run("systemctl", "cat", unit).ok:
-                machine.agent.wait_for_unit(unit, machine.deadline(_BOOT_KVM_S))
+            if not self._is_cloud_image or machine.guest.run("systemctl", "cat", unit).ok:
+                machine.agent.wait_for_unit(unit, deadline)
+        if self._is_cloud_image:
+            machine.guest.write_text(_NETPLAN_DROP_IN, _NETPLAN)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -193,15 +194,23 @@ def _offline(recipe: CloudImageRecipe, wanted: Digest | None, damage: str) -> Im
 def open_local(local: LocalImage, algorithm: Algorithm) -> CloudImage:
     """Return the image at a local path; raises BadInputError where it is none."""
     require_image(local)
-    path = local.path
+    path, stat = local.path, local.path.stat()
+    state = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
     return CloudImage(
         name=local.name,
-        digest=str(digest_file(path, algorithm)),
+        digest=str(_digest(path, algorithm, state)),
         disk=path.absolute(),
         virtual_bytes=virtual_bytes(path),
         driver=local.file.driver,
         firmware=local.file.firmware,
     )
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(path: Path, algorithm: Algorithm, state: tuple[int, ...]) -> Digest:
+    """Return the digest of a file in this `state`; a node image takes seconds to read."""
+    del state
+    return digest_file(path, algorithm)
 
 
 def require_image(local: LocalImage) -> None:

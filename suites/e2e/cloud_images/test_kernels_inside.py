@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,10 @@ from typing_extensions import override
 from harness.errors import HarnessError
 from harness.image import CloudImage
 from harness.image.cloud.derived_images import DerivedStore
+from harness.image.cloud.source import Algorithm, LocalImage
+from harness.image.cloud.store import open_local
 from harness.image.formats.gpt import EXTENDED_BOOT, LINUX
+from harness.image.store import ImageStore
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 from suites.e2e.cloud_images.maker import SECTOR, render_gpt
@@ -167,6 +171,22 @@ def test_boot_partition_of_its_own_comes_before_the_root(maker: Maker) -> None:
     disk = maker.disk((LINUX, {"etc/fstab": ""}), (EXTENDED_BOOT, files))
 
     assert list(taken(disk).items()) == expected("")
+
+
+def test_raw_disk_is_read_and_overlaid_as_what_it_is(maker: Maker, tmp_path: Path) -> None:
+    """QEMU must not guess: a guest could write the header of a qcow2 to its raw disk."""
+    files = {"boot/grub/grub.cfg": a_menu("/boot"), **kernels_in("boot/", OLD, NEW)}
+    maker.disk((LINUX, files))
+    raw, overlay = maker.folder / "whole.raw", tmp_path / "overlay.qcow2"
+
+    image = open_local(LocalImage.at(raw), Algorithm.SHA256)
+    ImageStore(tmp_path / "images").create_overlay(image.disk, overlay)
+    info = LocalRunner().run(["qemu-img", "info", "--output=json", str(overlay)], timeout_s=_S)
+
+    assert list(taken(raw).items()) == expected("/boot")
+    assert image.virtual_bytes == raw.stat().st_size
+    assert json.loads(info.stdout)["backing-filename-format"] == "raw"
+    assert json.loads(info.stdout)["virtual-size"] == image.virtual_bytes
 
 
 def test_kernel_without_files_is_skipped(maker: Maker) -> None:

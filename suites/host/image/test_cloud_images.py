@@ -533,6 +533,18 @@ def test_raw_disk_is_used_in_place_too(tmp_path: Path) -> None:
     assert (image.name, image.virtual_bytes) == ("node", 1024)
 
 
+def test_local_file_that_changes_is_another_image(tmp_path: Path) -> None:
+    """It is read once for each state of the file."""
+    path = tmp_path / "node.qcow2"
+    path.write_bytes(IMAGE)
+    first = open_local(LocalImage.at(path), Algorithm.SHA256)
+
+    path.write_bytes(OTHER_IMAGE)
+
+    assert first.digest == f"sha256:{DIGEST}"
+    assert open_local(LocalImage.at(path), Algorithm.SHA256).digest != first.digest
+
+
 def _pinned(tmp_path: Path, folder: str, digest: str = DIGEST) -> Fetching:
     entry = UNSIGNED.partition("sums:")[0]
     return Fetching(tmp_path, folder, entry=entry, more=f"digest: sha256:{digest}\n")

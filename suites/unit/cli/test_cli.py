@@ -316,6 +316,14 @@ def test_broken_recipe_is_reported_after_the_list_of_the_others(
     assert listed["ours"]["kind"] == "build"
 
 
+def test_image_file_is_not_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "our.qcow2").write_bytes(IMAGE)
+
+    assert main(["image", "build", f"--image={tmp_path / 'our.qcow2'}"]) == 2
+
+    assert "is an image file, which needs no build; tests make a node" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -334,9 +342,10 @@ def test_path_that_is_no_image_is_refused_in_one_sentence(
     (tmp_path / "text.qcow2").write_text("no disk\n")
     (tmp_path / "overlay.qcow2").write_bytes(a_qcow2(backing_at=104))
 
-    assert main(["image", "fetch", f"--image={tmp_path / name}"]) == 2
+    for action in ("fetch", "build"):
+        assert main(["image", action, f"--image={tmp_path / name}"]) == 2
 
-    assert capsys.readouterr().err.startswith(f"harness: {tmp_path / name}: {sentence}")
+        assert capsys.readouterr().err.startswith(f"harness: {tmp_path / name}: {sentence}")
 
 
 def test_folder_without_recipes_is_named(
