@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.payload import Payload
+    from harness.provisioning.command import Argv
 
 CONFIG_PATH = "/etc/gpu-node/config.json"
 OUTCOME_PATH = "/var/lib/gpu-node/outcome.json"
@@ -64,8 +65,8 @@ class UserData:
     hostname: str
     access: SshAccess | None = None
     files: Sequence[GuestFile] = ()
-    commands: Sequence[Sequence[str]] = ()
-    early: Sequence[Sequence[str]] = ()
+    commands: Sequence[Argv] = ()
+    early: Sequence[Argv] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

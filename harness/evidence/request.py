@@ -22,12 +22,14 @@ from harness.evidence import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from harness.provisioning.command import Argv
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceRequest:
     """What to gather in a guest; paths and files may be patterns with `*` and `?`."""
 
-    commands: Mapping[str, Sequence[str]]
+    commands: Mapping[str, Argv]
     files: Sequence[str]
     paths: Sequence[str]
 

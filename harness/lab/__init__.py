@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from harness.machine.accelerator import AcceleratorChoice
     from harness.machine.checkpoint.store import Checkpoint
     from harness.payload import Payload
+    from harness.provisioning.command import Argv
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
@@ -227,7 +228,7 @@ class Lab:
         self, request: NodeRequest, disk: Path | None, start: MachineStart | None
     ) -> MachineRequest:
         """Return the machine of a requested node."""
-        early: Sequence[Sequence[str]] = ()
+        early: Sequence[Argv] = ()
         if isinstance(request.image, CloudImage):
             early = agent_commands(self.settings.images_folder)
             machine = self._cloud_image_machine(

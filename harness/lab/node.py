@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harness.argv import check_commands
 from harness.cloudinit import (
     GuestFile,
     UserData,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
     from harness.machine.channels.guest import Guest
     from harness.payload import Payload
-    from harness.provisioning.command import CommandResult
+    from harness.provisioning.command import Argv, CommandResult
     from harness.provisioning.wait import Deadline
 
 #: Seconds that KVM is given; TCG gets them times its patience.
@@ -79,8 +80,8 @@ class NodeRequest:
     """Variables of stand-in units, by unit: `{"nvidia-dcgm": {"START_DELAY_S": "30"}}`."""
     files: Sequence[GuestFile] = ()
     """Files that cloud-init writes into the guest."""
-    before: Sequence[Sequence[str]] = ()
-    """Commands that cloud-init runs before provisioning."""
+    before: Sequence[Argv] = ()
+    """Commands that cloud-init runs before provisioning, each a list of words."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the virtual machine in the cached instance metadata."""
     vm_size: str = "Standard_ND96isr_H100_v5"
@@ -91,6 +92,7 @@ class NodeRequest:
     """How a cloud image boots: its firmware, or one kernel without a boot loader."""
 
     def __post_init__(self) -> None:
+        check_commands(self.before, source="NodeRequest", key="before")
         if self.kernel is not None and isinstance(self.image, CloudImage):
             raise BadInputError(
                 f"The cloud image '{self.image.name}' boots the kernel that its boot loader chooses; "
@@ -150,10 +152,10 @@ def render_node_seed(
     instance_id: str,
     payload: Payload,
     access: SshAccess,
-    early: Sequence[Sequence[str]] = (),
+    early: Sequence[Argv] = (),
 ) -> SeedFiles:
     """Render the seed by which cloud-init provisions a requested node; `early` goes to `bootcmd`."""
-    commands = [list(argv) for argv in request.before]
+    commands: list[Argv] = [list(argv) for argv in request.before]
     if request.command is not None:
         commands.append(list(provisioning_command(payload, request.command)))
     user_data = UserData(
