@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.evidence import UNREADABLE_NAME, Evidence
 from harness.evidence.collection_script import StreamError, parse_stream, render_script
+from harness.evidence.requested import write_request
 from harness.lease import make_private_folder
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def collect_guest(
     the output is not complete; the reason is then also in the folder.
     """
     make_private_folder(folder)
+    write_request(folder, commands=request.commands, files=request.files, paths=request.paths)
     nonce = nonce or secrets.token_hex(16)
     # On stdin, because other processes and the log of sudo see arguments.
     result = runner.run(["sh"], timeout_s=_SCRIPT_S, stdin=render_script(request, nonce))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.evidence import TRACE_SUFFIX, Evidence
 from harness.evidence.collect import NOT_COLLECTED, collect_guest, keep_host_files
-from harness.evidence.request import guest_request
+from harness.evidence.request import AdditionalEvidence, guest_request
 from harness.gpu.trace_file import render_trace
 
 if TYPE_CHECKING:
@@ -18,33 +18,47 @@ if TYPE_CHECKING:
 
     from harness.lab.machine import LabMachine
 
+NOTHING_MORE = AdditionalEvidence()
+
 #: The suffixes of the logs of QEMU, libvirt and the guest in a machine's folder.
 _LOGS = {".txt", ".log", ".xml"}
 
 
 def collect(
-    machine: LabMachine, folder: Path, *, kernels: Sequence[str] | None = None
+    machine: LabMachine,
+    folder: Path,
+    *,
+    kernels: Sequence[str] | None = None,
+    additional: AdditionalEvidence = NOTHING_MORE,
 ) -> Evidence:
     """Gather evidence into `folder`, the host's side also where the guest does not answer.
 
     `kernels` are the versions whose modules are examined; where it is None the guest lists them.
+    Raises BadInputError where `additional` has a command of a name that is taken.
     """
+    # Refused before anything is gathered, also where the guest does not answer.
+    guest_request(()).extended(additional)
     try:
         if kernels is None:
             kernels = machine.guest.output_of("ls", "/lib/modules").split()
-        return collect_guest(machine.agent, guest_request(kernels), folder)
+        return collect_guest(machine.agent, guest_request(kernels).extended(additional), folder)
     finally:
         save_host_evidence(machine, folder)
 
 
-def collect_available(machine: LabMachine, *, kernels: Sequence[str] | None = None) -> Evidence:
+def collect_available(
+    machine: LabMachine,
+    *,
+    kernels: Sequence[str] | None = None,
+    additional: AdditionalEvidence = NOTHING_MORE,
+) -> Evidence:
     """Gather what is available of a machine that may not answer, into a folder of its own.
 
     Where the guest does not answer, `not-collected.txt` has the error.
     """
     folder = Path(tempfile.mkdtemp(prefix="evidence-", dir=machine.folder))
     try:
-        return collect(machine, folder, kernels=kernels)
+        return collect(machine, folder, kernels=kernels, additional=additional)
     except HarnessError as error:
         (folder / NOT_COLLECTED).write_text(f"{error}\n")
         return Evidence(folder)

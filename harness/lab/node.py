@@ -17,6 +17,7 @@ from harness.cloudinit import (
     render_seed,
 )
 from harness.errors import BadInputError, HarnessError
+from harness.evidence.request import AdditionalEvidence
 from harness.image import CloudImage
 from harness.lab import evidence_collection
 from harness.lab.machine import ignore_progress
@@ -186,6 +187,7 @@ class Node:
         self.machine = machine
         self.folder = machine.folder
         self._payload = payload
+        self._additional = evidence_collection.NOTHING_MORE
         self._gathered: list[Evidence] = []
         self._gatherings = itertools.count(1)
 
@@ -259,13 +261,24 @@ class Node:
         """Return operations in the guest."""
         return self.machine.guest
 
-    def evidence(self) -> Evidence:
+    def evidence(
+        self, *, files: Sequence[str] = (), commands: Mapping[str, Argv] | None = None
+    ) -> Evidence:
         """Return the evidence of this node as it is now.
 
         Each call gathers it again, into a folder of its own, so that earlier evidence neither changes
-        nor is taken for new.
+        nor is taken for new. In addition to what is gathered on every node, it has `files` of the
+        guest, by absolute paths that may have `*` and `?`, which `Evidence.file`, `files` and `paths`
+        return; and the output of `commands`, argv by name, which `Evidence.output_of` and
+        `exit_code_of` return. They are in the evidence that is kept of a failed test too.
+
+        Raises BadInputError, which names the path or command that can't be gathered.
         """
-        evidence = self.collect(self.folder / f"evidence-{next(self._gatherings)}")
+        additional = AdditionalEvidence(files=files, commands=commands or {})
+        evidence = self.collect(
+            self.folder / f"evidence-{next(self._gatherings)}", additional=additional
+        )
+        self._additional = self._additional.merged(additional)
         self._gathered.append(evidence)
         return evidence
 
@@ -274,13 +287,22 @@ class Node:
         """Return the evidence gathered so far, oldest first."""
         return tuple(self._gathered)
 
-    def collect(self, folder: Path) -> Evidence:
+    def collect(
+        self, folder: Path, *, additional: AdditionalEvidence = evidence_collection.NOTHING_MORE
+    ) -> Evidence:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""
-        return evidence_collection.collect(self.machine, folder, kernels=self._kernels())
+        return evidence_collection.collect(
+            self.machine, folder, kernels=self._kernels(), additional=additional
+        )
 
     def collect_available(self) -> Evidence:
-        """Gather what is available where the node may not answer; never wait for more."""
-        return evidence_collection.collect_available(self.machine, kernels=self._kernels())
+        """Gather what is available where the node may not answer; never wait for more.
+
+        It has all files and commands that `evidence` was asked for.
+        """
+        return evidence_collection.collect_available(
+            self.machine, kernels=self._kernels(), additional=self._additional
+        )
 
     def _kernels(self) -> Sequence[str] | None:
         """Return the versions of the image's kernels; None for a cloud image, whose guest is asked."""
