@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, Field
@@ -88,6 +88,8 @@ class ModelFile:
 
     __pydantic_config__ = _FORBID
 
+    schema: Literal[1] = 1
+    """The version of this file's format."""
     title: Text
     """The name that NVIDIA's driver gives it."""
     architecture: Text
@@ -112,6 +114,8 @@ class NodeFile:
 
     __pydantic_config__ = _FORBID
 
+    schema: Literal[1] = 1
+    """The version of this file's format."""
     title: Text
     """A name for people."""
     model: Text

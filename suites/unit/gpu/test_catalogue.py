@@ -285,3 +285,31 @@ def test_largest_bar_is_halved_until_all_fit() -> None:
 def test_window_without_room_for_any_bar_is_refused() -> None:
     with pytest.raises(BadInputError, match="do not fit into a window of 0 MiB"):
         shrink_to_aperture({0: Bar(mib=16, bits=64)}, 0)
+
+
+@pytest.mark.parametrize("place", ["my-gpu.yaml", "nodes/my-node.yaml"])
+def test_format_of_another_version_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "nodes").mkdir()
+    _model(tmp_path)
+    text = _NODE if place.startswith("nodes") else _MODEL
+    _model(tmp_path, f"schema: 2\n{text}", place)
+
+    with pytest.raises(BadInputError) as caught:
+        load_catalogue(tmp_path)
+
+    assert str(caught.value) == (
+        f"{tmp_path / place}:1: key 'schema': The file has the format 2, but this version of the "
+        "harness reads 1; update the harness, or write the file in that format."
+    )
+
+
+def test_files_may_name_the_version_of_their_format(tmp_path: Path) -> None:
+    """Those of before have none."""
+    (tmp_path / "nodes").mkdir()
+    _model(tmp_path, f"schema: 1\n{_MODEL}")
+    _model(tmp_path, f"schema: 1\n{_NODE}", "nodes/new.yaml")
+    _model(tmp_path, _NODE, "nodes/old.yaml")
+
+    catalogue = load_catalogue(tmp_path)
+
+    assert catalogue.node("new").model == catalogue.node("old").model == catalogue.get("my-gpu")
