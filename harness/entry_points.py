@@ -38,10 +38,6 @@ class Group(enum.Enum):
     """An expectation on every GPU node; the entry's name is its name."""
 
 
-class PluginError(HarnessError):
-    """An entry point of an installed package cannot be used."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
     """One entry point: `value` is where its object is, `distribution` the package's name and version."""
@@ -87,8 +83,17 @@ class Plugin:
         """Return the error that says `what` is wrong with this entry point."""
         return PluginError(
             f"The entry point '{self.name}' ({self.value}) of the group '{self.group.value}' in "
-            f"{self.distribution} can't be used: {what}. Correct or uninstall that package."
+            f"{self.distribution} can't be used: {what}. Correct or uninstall that package.",
+            plugin=self,
         )
+
+
+class PluginError(HarnessError):
+    """The entry point `plugin` of an installed package cannot be used."""
+
+    def __init__(self, sentence: str, *, plugin: Plugin) -> None:
+        super().__init__(sentence)
+        self.plugin = plugin
 
 
 def plugins(group: Group) -> tuple[Plugin, ...]:

@@ -50,7 +50,7 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="check only this expectation; may be repeated: "
+        help="check only this expectation, one of an installed package or of these; may be repeated: "
         f"{', '.join(each.name for each in NODE_EXPECTATIONS)}",
     )
     judge.add_argument(

@@ -183,7 +183,7 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
     models = [gpu for gpu in named if isinstance(gpu, GpuModel)]
     kinds = {model.pci.kind for model in models}
     if not models or len(models) < len(named):
-        kinds |= _known_kinds()
+        kinds |= known_kinds()
     vendors = {kind.vendor for kind in kinds}
     return [
         function
@@ -197,7 +197,8 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
 
 
 @functools.cache
-def _known_kinds() -> frozenset[GpuKind]:
+def known_kinds() -> frozenset[GpuKind]:
+    """Return how GPUs are told by the models of the harness and of installed packages."""
     return load_catalogue().kinds
 
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 
 from harness.datafile import line_of, read_data_file
 from harness.entry_points import Group, Plugin, PluginError, plugins
-from harness.errors import BadInputError, HarnessError, listed
+from harness.errors import BadInputError, listed
 from harness.gpu import Bar, DriverKind, GpuKind, GpuModel, GpuNode, PciIdentity, TransportBars
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Catalogue:
     folders: tuple[Path, ...]
     models: Mapping[str, GpuModel]
     nodes: Mapping[str, GpuNode]
-    errors: tuple[HarnessError, ...] = ()
+    errors: tuple[PluginError, ...] = ()
     """Why the models of some installed packages are not here."""
 
     def get(self, name: str) -> GpuModel:
