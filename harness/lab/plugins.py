@@ -9,6 +9,8 @@ from harness.entry_points import Group, Plugin, PluginError, plugins, unambiguou
 from harness.expect.every_node import NODE_EXPECTATIONS, expectation_of
 from harness.gpu.catalogue import load_catalogue
 from harness.lab.vm_drivers import opener_of
+from harness.provisioner.choice import provisioner_of
+from harness.provisioner.gpu_node import NAME
 from harness.settings import MachineDriver
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def examine_plugins() -> list[PluginCheck]:
     """Load every entry point of installed packages, each although others are broken."""
     return [
         *_in_folders(),
+        *_by_name(Group.PROVISIONERS, provisioner_of, taken=[NAME]),
         *_by_name(Group.MACHINE_DRIVERS, opener_of, taken=MachineDriver.words()),
         *_by_name(
             Group.EXPECTATIONS, expectation_of, taken=[each.name for each in NODE_EXPECTATIONS]

@@ -20,6 +20,7 @@ from harness.expect.every_node import (
 from harness.gpu.catalogue import load_catalogue
 from harness.lab.plugins import examine_plugins
 from harness.lab.vm_drivers import open_driver
+from harness.provisioner.choice import choose_provisioner
 from harness.settings import PluginDriver, Settings, machine_driver
 from suites.fakes.installed import Site
 from suites.unit.evidence.folders import EvidenceFolder
@@ -253,6 +254,48 @@ def test_broken_driver_breaks_only_runs_with_it(site: Site) -> None:
         pass
     assert str(caught.value) == sentence
     assert not isinstance(caught.value, RequirementError), "would skip the tests"
+
+
+_PROVISIONERS = """
+from pathlib import Path
+from harness.provisioner import Provisioner
+
+value = Provisioner(name="x", run=["/opt/acme/run"])
+def made():
+    return value
+file = Path(__file__).with_name("provisioner.yaml")
+odd = 5
+"""
+
+
+def test_provisioner_of_a_package_is_chosen_by_its_name(site: Site) -> None:
+    names = ("value", "made", "file", "odd")
+    entries = "\n".join(f"acme-{name} = acme_plugin:{name}" for name in names)
+    package = site.install("acme", {Group.PROVISIONERS: entries}, _PROVISIONERS)
+    (package / "provisioner.yaml").write_text("schema: 1\nname: y\nrun: [/opt/acme/run]\n")
+
+    for name in ("acme-value", "acme-made", "acme-file"):
+        provisioner = choose_provisioner(name)
+        assert (provisioner.name, list(provisioner.run)) == (name, ["/opt/acme/run"])
+    with pytest.raises(PluginError, match=r"'acme-odd' .* is expected, but it gives 5"):
+        choose_provisioner("acme-odd")
+    with pytest.raises(BadInputError, match=r"only 'acme-file', 'acme-made', 'acme-odd', '"):
+        choose_provisioner("acme")
+
+    (package / "provisioner.yaml").write_text("schema: 1\nname: y\nruns: [/opt/acme/run]\n")
+    with pytest.raises(
+        PluginError, match=r"provisioner\.yaml:3: key 'runs': This key is not known"
+    ):
+        choose_provisioner("acme-file")
+
+
+def test_broken_provisioner_breaks_only_runs_with_it(site: Site) -> None:
+    sentence = broken(site, Group.PROVISIONERS, "acme")
+
+    assert choose_provisioner(Settings().provisioner).name == Settings().provisioner
+    with pytest.raises(PluginError) as caught:
+        choose_provisioner("acme")
+    assert str(caught.value) == sentence
 
 
 def test_doctor_lists_every_entry_point(site: Site) -> None:
