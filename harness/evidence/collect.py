@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from harness.evidence.request import EvidenceRequest
     from harness.provisioning.command import Runner
 
+#: The version of the format of `manifest.json`.
+SCHEMA = 1
 _ARCHIVE_LIMIT_BYTES = 256 << 20
 _SCRIPT_S = 180.0
 #: The file with the reason why the guest gave no evidence.
@@ -117,7 +119,7 @@ def keep_host_files(folder: Path, files: Mapping[str, Path], texts: Mapping[str,
     for name, text in texts.items():
         (host / name).write_text(text)
     manifest = {
-        "schema": 1,
+        "schema": SCHEMA,
         "files": sorted(
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
         ),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 _NAME = "requested.json"
-_SCHEMA = 1
+SCHEMA = 1
 
 
 def write_request(
@@ -27,7 +27,7 @@ def write_request(
 ) -> None:
     """Write down in an evidence folder what is looked for."""
     document = {
-        "schema": _SCHEMA,
+        "schema": SCHEMA,
         "commands": {name: list(argv) for name, argv in commands.items()},
         "files": list(files),
         "paths": list(paths),
@@ -50,9 +50,9 @@ def was_file_requested(folder: Path, path: str) -> bool:
         schema = document["schema"]
     except (ValueError, KeyError, TypeError) as error:
         raise HarnessError(f"'{file}' has an unknown form ({error!r}).") from error
-    if schema != _SCHEMA:
+    if schema != SCHEMA:
         raise HarnessError(
-            f"'{file}' has the schema {schema!r}, but this version of the harness reads {_SCHEMA}; "
+            f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "
             "read it with the version that gathered it, or a newer one."
         )
     return any(_expression(pattern).fullmatch(path) for pattern in patterns)

@@ -19,6 +19,7 @@ from harness.cloudinit import (
 from harness.errors import BadInputError, HarnessError
 from harness.evidence.request import AdditionalEvidence
 from harness.image import CloudImage
+from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.lab import evidence_collection
 from harness.lab.machine import ignore_progress
 from harness.lab.machine_request import SEED
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from harness.gpu.emulated import EmulatedGpu
     from harness.gpu.script import GpuScript
     from harness.image import Image, Kernel
+    from harness.image.own_kernel import OwnKernel
     from harness.lab.cloud_images import CloudImageBoot
     from harness.lab.machine import LabMachine
     from harness.machine.channels.guest import Guest
@@ -64,8 +66,8 @@ class NodeRequest:
     """Names the machine, its folder and its evidence."""
     image: Image | CloudImage
     """A built image, with or without the driver baked in, or a cloud image."""
-    kernel: Kernel | None = None
-    """The kernel to boot; by default the newest of the image."""
+    kernel: Kernel | OwnKernel | None = None
+    """The kernel to boot: one of the image, by default the newest, or one on the host."""
     provisioner: Provisioner | None = None
     """The provisioner to use; by default that of the run, from `--provisioner`."""
     command: str | None = BOOT
@@ -115,6 +117,11 @@ class NodeRequest:
             raise HarnessError(
                 f"The boot loader of the cloud image '{self.image.name}' selects its kernel; "
                 "read it from the running machine."
+            )
+        if isinstance(self.kernel, (KernelPackages, KernelFiles)):
+            raise HarnessError(
+                "A kernel of your own is installed when the node boots; ask the booted node for its "
+                "'request'."
             )
         return self.kernel or self.image.newest_kernel
 
