@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.artifact_cache import (
@@ -19,16 +21,18 @@ from harness.artifact_cache import (
 from harness.artifact_cache.cache import ArtifactCache
 from harness.artifact_cache.manifest import facts_of
 from harness.errors import HarnessError
-from harness.image import Image, Kernel
+from harness.image import CloudImageKernel, Image, Kernel
 from harness.image.build.builder import MmdebstrapBuilder
+from harness.image.formats.qcow2 import is_qcow2
 from harness.image.manifest import IMAGE_FORMAT, Manifest
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from harness.artifact_cache import ProgressListener, StagingFolder
+    from harness.image import DriverImage
     from harness.image.build.builder import ImageBuilder
     from harness.image.catalogue import Recipe
     from harness.provisioning.command import Runner
@@ -37,6 +41,14 @@ if TYPE_CHECKING:
 
 QEMU_IMG_S = 60.0
 """An overlay is 200 kB; only a disk that hangs takes this long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a node image has that was made of a cloud image, beside its disk."""
+
+    kernels: Sequence[CloudImageKernel]
+    driver: DriverImage | None
 
 
 class ImageStore:
@@ -134,6 +146,9 @@ class ImageStore:
                 builder=pinned.builder,
                 built=now(),
                 kernels=(*(kernel for kernel in pinned.kernels if kernel not in own), *own),
+                command_lines=dict.fromkeys(own, newest.command_line)
+                if isinstance(newest := parent.newest_kernel, CloudImageKernel)
+                else {},
                 packages=pinned.packages,
                 driver=pinned.driver,
                 parent=pin,
@@ -144,6 +159,45 @@ class ImageStore:
             )
 
         return self._ensure(parent.name, key, fill, listener=listener, deadline=deadline)
+
+    def ensure_prepared(
+        self,
+        name: str,
+        key_parts: Mapping[str, str],
+        make: Callable[[Path], Prepared],
+        *,
+        deadline: Deadline,
+        listener: ProgressListener = ignore_progress,
+    ) -> Image:
+        """Return the node image that `make` makes of a cloud image, where the cache lacks it.
+
+        `make` writes a disk without a backing file to the path that it gets. `key_parts` name
+        everything that the result depends on, such as the cloud image's digest.
+        """
+        key = hashlib.sha256(json.dumps(dict(key_parts), sort_keys=True).encode()).hexdigest()
+
+        def fill(staging: StagingFolder, _log: Path) -> Manifest:
+            prepared = make(staging.content / DISK)
+            files = [DISK]
+            for kernel in prepared.kernels:
+                folder = staging.content / "kernels" / kernel.version
+                folder.mkdir(parents=True)
+                for source, file in ((kernel.vmlinuz, "vmlinuz"), (kernel.initrd, "initrd.img")):
+                    shutil.copyfile(source, folder / file)
+                    files.append(f"kernels/{kernel.version}/{file}")
+            return Manifest(
+                name=name,
+                key=key,
+                builder="prepared",
+                built=now(),
+                kernels=tuple(kernel.version for kernel in prepared.kernels),
+                command_lines={each.version: each.command_line for each in prepared.kernels},
+                packages={},
+                driver=prepared.driver,
+                files=facts_of(staging.content, files),
+            )
+
+        return self._ensure(name, key, fill, listener=listener, deadline=deadline)
 
     def find(self, recipe: Recipe) -> Image | None:
         """Return the recipe's image where the cache has a sound one."""
@@ -178,7 +232,7 @@ class ImageStore:
                 "create",
                 "-q",
                 *("-f", "qcow2"),
-                *("-F", "qcow2"),
+                *("-F", "qcow2" if is_qcow2(backing) else "raw"),
                 *("-b", str(backing.resolve())),
                 str(at),
                 *(() if size_gib is None else (f"{size_gib}G",)),
@@ -231,13 +285,10 @@ class ImageStore:
         parent = None if manifest.parent is None else self._open_parent(folder, manifest.parent)
         kernels = {} if parent is None else {kernel.version: kernel for kernel in parent.kernels}
         for version in manifest.kernels:
-            vmlinuz, initrd = _kernel_files(version)
-            if parent is None or vmlinuz in manifest.files:
+            if parent is None or _kernel_files(version)[0] in manifest.files:
                 # A kernel of its own comes last, also in place of the parent's of this version.
                 kernels.pop(version, None)
-                kernels[version] = Kernel(
-                    version=version, vmlinuz=folder / vmlinuz, initrd=folder / initrd
-                )
+                kernels[version] = _kernel(folder, manifest, version)
         return Image(
             name=manifest.name,
             key=manifest.key,
@@ -258,3 +309,15 @@ class ImageStore:
 def _kernel_files(version: str) -> tuple[str, str]:
     """Return the places of a kernel and its initrd in an image's folder."""
     return f"kernels/{version}/vmlinuz", f"kernels/{version}/initrd.img"
+
+
+def _kernel(folder: Path, manifest: Manifest, version: str) -> Kernel:
+    vmlinuz, initrd = (folder / file for file in _kernel_files(version))
+    if version not in manifest.command_lines:
+        return Kernel(version=version, vmlinuz=vmlinuz, initrd=initrd)
+    return CloudImageKernel(
+        version=version,
+        vmlinuz=vmlinuz,
+        initrd=initrd,
+        command_line=manifest.command_lines[version],
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -57,8 +58,8 @@ _READY_KVM_S = 30.0
 _READY_BY_FIRMWARE_KVM_S = 90.0
 _HOT_PLUG_KVM_S = 10.0
 _CLOUD_INIT_KVM_S = 30.0
-#: Progress on the console: cloud-init's stages, and the ends of provisioning's steps.
-_MILESTONE = r"running '[a-z:-]+'|step [a-z-]+ (?:done|failed) after [0-9.]+ s"
+#: Progress on the console: the stages of cloud-init.
+_STAGE = r"running '[a-z:-]+'"
 #: Seconds after which a guest that is blocked on its GPU counts as stuck.
 _STALL_S = 60.0
 #: Seconds after which a delay of the guest is attributed to its GPU.
@@ -99,6 +100,22 @@ class MachineServices:
     broker: Broker
     transport: Callable[[], Transport]
     report: Callable[[str], None]
+
+
+def console_pattern(step: str | None) -> str:
+    """Return the regular expression for what is waited for on a console while cloud-init runs.
+
+    `step` is the pattern of a provisioner's steps. It is looked for in complete lines only, and
+    only before the end of cloud-init, which it could consume otherwise.
+    """
+    if step is None:
+        return f"{FINISHED}|{_STAGE}"
+    return rf"{FINISHED}|{_STAGE}|(?={step})(?!(?s:.)*{FINISHED})(?:{_without_names(step)})(?=[^\n]*\n)"
+
+
+def _without_names(pattern: str) -> str:
+    """Return a pattern with groups that have no names, since a name may be there only once."""
+    return re.sub(r"\(\?P<\w+>", "(", pattern)
 
 
 def ignore_progress(_line: str) -> None:
@@ -235,24 +252,35 @@ class LabMachine:
         self.guest.output_of("sh", "-c", START_CLOUD_INIT)
 
     def wait_until_cloud_init_finished(
-        self, deadline: Deadline, progress: Callable[[str], None] = ignore_progress
+        self,
+        deadline: Deadline,
+        progress: Callable[[str], None] = ignore_progress,
+        *,
+        step: str | None = None,
     ) -> CloudInitResult:
         """Wait until cloud-init has finished, with or without errors, and return its result.
 
-        `progress` is called with boot stages and provisioning steps as the console shows them.
+        `progress` is called with boot stages as the console shows them, and with what matches the
+        regular expression `step`.
         Raises HarnessError at the deadline, or at once when the guest can't finish any more.
         """
         if not self._is_built:
             # Its console may show anything, so the agent waits, until the deadline.
             return self.guest.wait_for_cloud_init_result(deadline)
+        expected = console_pattern(step)
         seen = ""
         while seen != FINISHED:
             seen = self.vm.console.wait_for(
-                f"{FINISHED}|{_MILESTONE}",
+                expected,
                 deadline,
                 what="that cloud-init has finished",
                 failure=self.failure,
             )
+            if not seen:
+                raise HarnessError(
+                    f"The pattern {step!r} of the provisioner's steps matches an empty text, and would "
+                    "forever; let it match the name of a step."
+                )
             self.mark(seen)
             progress(seen)
         return self.guest.wait_for_cloud_init_result(deadline)
