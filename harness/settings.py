@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePosixPath
@@ -118,7 +119,8 @@ def _cache() -> Path:
 class Settings:
     """What a run was asked to do; made once, handed down, never changed.
 
-    `image` may name several images, separated by commas: suites run with each of them.
+    `image` may name several images, separated by commas: suites run with each of them. Recipes are
+    those that come with the harness, and those of `image_folders`.
 
     `ci` is true where the variable CI says so: there, a missing requirement is a failure and not
     a reason to skip. When checkpoints take more than `checkpoint_limit_mib` of disk, the least
@@ -136,7 +138,7 @@ class Settings:
     accelerator: AcceleratorOption = AcceleratorOption.AUTO
     qemu: str = "qemu-system-x86_64"
     image: str = "debian-12"
-    images_folder: Path = SHIPPED_IMAGES
+    image_folders: tuple[Path, ...] = ()
     provisioner: str = PROVISIONER
     gpu_models: tuple[Path, ...] = ()
     cache: Path = field(default_factory=_cache)
@@ -201,6 +203,22 @@ class Settings:
     @property
     def checkpoint_store(self) -> Path:
         return self.cache / "checkpoints"
+
+
+def name_of_file(file: str) -> str:
+    """Return a name for an image file, made of letters, digits and `-`."""
+    stem = file.rpartition(".")[0] or file
+    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-") or "image"
+
+
+def image_ids(images: Iterable[str]) -> tuple[str, ...]:
+    """Return what test ids call images, which may be paths and URLs; each is different."""
+    ids: list[str] = []
+    for image in images:
+        path, _, _ = image.partition("#")
+        one = name_of_file(path.rpartition("/")[2]) if "/" in path else image
+        ids.append(one if one not in ids else f"{one}-{len(ids) + 1}")
+    return tuple(ids)
 
 
 def first_of(

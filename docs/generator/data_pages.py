@@ -11,9 +11,9 @@ from harness.errors import RequirementError
 from harness.gpu.catalogue import ModelFile, NodeFile
 from harness.gpu.catalogue import load_catalogue as load_models
 from harness.gpu.transport import Transport, choose_transport, parse_qemu_version
-from harness.image.catalogue import RecipeFile
+from harness.image.catalogue import Recipe, RecipeFile
 from harness.image.catalogue import load_catalogue as load_images
-from harness.image.cloud.source import CloudImageFile, CloudImageRecipe
+from harness.image.cloud.source import CloudImageFile, CloudImageRecipe, LocalImageFile
 from harness.provisioner.yaml_file import ProvisionerFile
 from harness.provisioning.__main__ import COMMANDS
 from harness.provisioning.__main__ import _parser as build_provisioning_parser
@@ -22,7 +22,7 @@ from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.outcome import Outcome
 
 if TYPE_CHECKING:
-    from harness.image.catalogue import Recipe
+    from harness.image.catalogue import Source
 
 _QEMU_VERSIONS = ("6.2.0", "7.2.0", "8.2.0", "9.0.0", "10.0.0", "10.1.1", "11.1.0")
 
@@ -42,12 +42,16 @@ def image_page() -> str:
         table(keys, data_file_keys(RecipeFile)),
         "## Keys of a cloud image (`kind: url`)\n",
         table(keys, data_file_keys(CloudImageFile)),
+        "## Keys of an image file (`kind: file`)\n",
+        table(keys, data_file_keys(LocalImageFile)),
     )
 
 
-def _verification(entry: Recipe | CloudImageRecipe) -> str:
-    if not isinstance(entry, CloudImageRecipe):
+def _verification(entry: Source) -> str:
+    if isinstance(entry, Recipe):
         return "built here, from signed packages"
+    if not isinstance(entry, CloudImageRecipe):
+        return "nobody: a local file"
     signature = entry.file.signature
     if signature is None:
         return "https"

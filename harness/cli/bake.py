@@ -82,7 +82,7 @@ def _refuse_before_work(arguments: argparse.Namespace, settings: Settings) -> No
         raise BadInputError(
             f"The folder '{output.parent}' does not exist; create it first.", source="--output"
         )
-    source = load_catalogue(settings.images_folder).get(settings.image)
+    source = load_catalogue(*settings.image_folders).get(settings.image)
     if arguments.driver is not None and isinstance(source, Recipe):
         raise BadInputError(
             f"The recipe of '{settings.image}' names its driver; change it there.",
@@ -92,6 +92,6 @@ def _refuse_before_work(arguments: argparse.Namespace, settings: Settings) -> No
 
 def _bake(lab: Lab, arguments: argparse.Namespace) -> Image | CloudImage:
     name = lab.settings.image
-    if isinstance(load_catalogue(lab.settings.images_folder).get(name), Recipe):
+    if isinstance(load_catalogue(*lab.settings.image_folders).get(name), Recipe):
         return bake_node(lab, name)
     return bake_cloud_image(lab, lab.cloud_image(name), driver=arguments.driver)

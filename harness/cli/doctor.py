@@ -18,6 +18,7 @@ from harness.errors import HarnessError
 from harness.gpu.transport import find_transport
 from harness.image.catalogue import Recipe, load_catalogue
 from harness.image.cloud.source import LocalImage
+from harness.image.cloud.store import require_image
 from harness.lab.plugins import examine_plugins
 from harness.lab.vm_drivers import examine_driver
 from harness.lease import make_private_folder
@@ -165,22 +166,19 @@ def _transport(
 
 def _image(settings: Settings, name: str) -> RequirementCheck:
     """Check that an image can be built or fetched; the first run that needs it does so."""
-    found = f"'{name}' is in the catalogue; it is built or fetched when it is first used."
     try:
-        source = load_catalogue(settings.images_folder).get(name)
+        source = load_catalogue(*settings.image_folders).get(name)
         if isinstance(source, Recipe):
             source.require_acceptance(settings.accepted_licences)
+        if isinstance(source, LocalImage):
+            require_image(source)
+            found = f"'{source.path}' is an image file."
+        elif "://" in name:
+            found = f"'{name}' is fetched when it is first used."
+        else:
+            found = f"'{name}' is in the catalogue; it is built or fetched when it is first used."
     except HarnessError as error:
         return RequirementCheck(requirement="image", is_met=False, found=str(error))
-    if isinstance(source, LocalImage):
-        found = f"'{name}' is a file."
-        if not source.path.is_file():
-            return RequirementCheck(
-                requirement="image",
-                is_met=False,
-                found=f"The file '{name}' does not exist.",
-                remedy="Give the path of an image file, or the name of an image in the catalogue.",
-            )
     return RequirementCheck(requirement="image", is_met=True, found=found)
 
 

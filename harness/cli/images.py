@@ -22,10 +22,13 @@ from harness.image.store import ImageStore
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from harness.artifact_cache import ProgressEvent
     from harness.artifact_cache.cache import ArtifactCache
     from harness.cli.options import Commands
     from harness.image import CloudImage
+    from harness.image.catalogue import Catalogue, Source
     from harness.settings import Settings
 
 _BUILD_S = 1800.0
@@ -95,21 +98,14 @@ def show_event(event: ProgressEvent) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     built, fetched = ImageStore(settings.image_store), CloudImageStore(settings.cloud_image_store)
-    found = []
-    for name, entry in load_catalogue(settings.images_folder).entries.items():
-        image = built.find(entry) if isinstance(entry, Recipe) else fetched.find(entry)
-        licence = entry.file.licence if isinstance(entry, Recipe) else None
-        found.append(
-            {
-                "name": name,
-                "kind": entry.file.kind,
-                "description": entry.file.description,
-                "licence": None if licence is None else licence.id,
-                "disk": None if image is None else str(image.disk),
-            }
-        )
+    catalogue = load_catalogue(*settings.image_folders)
+    for error in catalogue.errors:
+        print(f"harness: {error}", file=sys.stderr)
+    every = [_described(catalogue, name, built, fetched) for name in catalogue.files]
+    found = [each for each in every if "problem" not in each]
+    broken = [each for each in every if "problem" in each]
     if arguments.json:
-        _print_json(found)
+        _print_json(every)
     else:
         print_columns(
             ("NAME", "KIND", "CACHED", "DESCRIPTION"),
@@ -124,12 +120,44 @@ def _list(arguments: argparse.Namespace) -> int:
                 for each in found
             ],
         )
-    return 0
+    for each in broken:
+        print(f"harness: {each['problem']}", file=sys.stderr)
+    return 2 if broken else 0
+
+
+def _described(
+    catalogue: Catalogue, name: str, built: ImageStore, fetched: CloudImageStore
+) -> Mapping[str, str | None]:
+    """Return what the list says of an image, or the `problem` of its recipe."""
+    try:
+        return _row(catalogue.read(name), built, fetched)
+    except BadInputError as error:
+        return {"name": name, "problem": str(error)}
+
+
+def _row(entry: Source, built: ImageStore, fetched: CloudImageStore) -> Mapping[str, str | None]:
+    licence = None
+    if isinstance(entry, Recipe):
+        image = built.find(entry)
+        disk = None if image is None else image.disk
+        licence = entry.file.licence
+    elif isinstance(entry, LocalImage):
+        disk = entry.path if entry.path.is_file() else None
+    else:
+        cloud_image = fetched.find(entry)
+        disk = None if cloud_image is None else cloud_image.disk
+    return {
+        "name": entry.name,
+        "kind": entry.file.kind,
+        "description": entry.file.description,
+        "licence": None if licence is None else licence.id,
+        "disk": None if disk is None else str(disk),
+    }
 
 
 def _build(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
-    recipe = load_catalogue(settings.images_folder).get(settings.image)
+    recipe = load_catalogue(*settings.image_folders).get(settings.image)
     if not isinstance(recipe, Recipe):
         raise BadInputError(
             f"'{settings.image}' is a cloud image and is not built; `harness image fetch --image "
@@ -175,7 +203,7 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
 
 def _fetched(arguments: argparse.Namespace, settings: Settings) -> CloudImage:
-    source = load_catalogue(settings.images_folder).get(settings.image)
+    source = load_catalogue(*settings.image_folders).get(settings.image)
     if isinstance(source, LocalImage):
         return open_local(source, Algorithm.SHA256)
     if not isinstance(source, CloudImageRecipe):

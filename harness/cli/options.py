@@ -98,15 +98,17 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image",
         default=defaults.image,
-        metavar="NAME",
-        help="an image of the catalogue, or the path of an image file (default: %(default)s)",
+        metavar="NAME|PATH|URL",
+        help="an image of the catalogue, the path of a qcow2 or raw file, or "
+        "https://HOST/FILE#sha256=DIGEST (default: %(default)s)",
     )
     parser.add_argument(
         "--images-dir",
+        action="append",
+        default=[],
         type=Path,
-        default=defaults.images_folder,
         metavar="DIR",
-        help="the folder with the recipes of images (default: those that come with the harness)",
+        help="a folder of image recipes beside those that come with the harness; may be repeated",
     )
     parser.add_argument(
         ACCEPT_OPTION,
@@ -156,8 +158,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         ),
         image=getattr(arguments, "image", defaults.image),
         gpu_models=tuple(getattr(arguments, "gpu_models", defaults.gpu_models)),
+        image_folders=tuple(getattr(arguments, "images_dir", defaults.image_folders)),
         provisioner=getattr(arguments, "provisioner", defaults.provisioner),
-        images_folder=getattr(arguments, "images_dir", defaults.images_folder),
         checkpoint_limit_mib=getattr(
             arguments, "checkpoint_limit_mib", defaults.checkpoint_limit_mib
         ),

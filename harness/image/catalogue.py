@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import pydantic
 from pydantic import AfterValidator
 
+from harness.entry_points import Group, Plugin, PluginError, plugins
 from harness.errors import BadInputError, RequirementError, listed
 from harness.image import DriverImage  # noqa: TC001 - pydantic evaluates the annotations
 from harness.image.cloud.source import (
@@ -21,10 +22,12 @@ from harness.image.cloud.source import (
     CloudImageRecipe,
     Input,
     LocalImage,
+    LocalImageFile,
     NonEmpty,
+    recipe_of_url,
 )
 from harness.image.inheritance import read_merged
-from harness.settings import ACCEPT_OPTION, ACCEPT_VARIABLE, LicenceId
+from harness.settings import ACCEPT_OPTION, ACCEPT_VARIABLE, SHIPPED_IMAGES, LicenceId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
 """An image's name is part of file names and test ids."""
+
+
+_FILES = (".qcow2", ".raw", ".img")
 
 
 class LicenceError(RequirementError):
@@ -214,17 +220,20 @@ class Catalogue:
     folders: tuple[Path, ...]
     files: Mapping[str, Path]
     duplicates: Mapping[str, Path]
+    errors: tuple[PluginError, ...] = ()
+    """Why the recipes of some installed packages are not here."""
 
     @property
-    def entries(self) -> Mapping[str, Recipe | CloudImageRecipe]:
+    def entries(self) -> Mapping[str, Source]:
         """Return all recipes by name; raises BadInputError where one is invalid."""
         return {name: self.read(name) for name in self.files}
 
-    def read(self, name: str) -> Recipe | CloudImageRecipe:
+    def read(self, name: str) -> Source:
         """Return the recipe `name`; raises BadInputError where it is invalid or unknown."""
         if name not in self.files:
+            broken = "".join(f" {error}" for error in self.errors)
             raise BadInputError(
-                f"There is no image '{name}' in the catalogue; known are {listed(self.files)}.",
+                f"There is no image '{name}' in the catalogue; known are {listed(self.files)}.{broken}",
                 source=", ".join(map(str, self.folders)),
             )
         if name in self.duplicates:
@@ -235,25 +244,30 @@ class Catalogue:
         return read_recipe(self.files[name], self.files)
 
     def get(self, name: str) -> Source:
-        """Return the source of the image `name`, which may be the path of a file.
+        """Return the source of an image: the name of a recipe, the path of a file, or a URL.
 
-        A path has a slash, or ends with .qcow2 or .img. Raises BadInputError, which lists the
+        A path has a slash, or ends with .qcow2, .raw or .img. Raises BadInputError, which lists the
         known names.
         """
-        if "/" in name or name.endswith((".qcow2", ".img")):
-            return LocalImage(path=Path(name))
+        if "://" in name:
+            return recipe_of_url(name)
+        if "/" in name or name.endswith(_FILES):
+            return LocalImage.at(Path(name))
         return self.read(name)
 
 
 def load_catalogue(*folders: Path) -> Catalogue:
-    """Find every `*.yaml` of `folders`.
+    """Find the recipes that come with the harness, and every `*.yaml` of `folders`.
 
-    Raises BadInputError where there is none in one of them: with an empty catalogue, tests would
-    be deselected without an error. A recipe that is invalid is reported when it is read.
+    So are those of installed packages (`Group.IMAGES`); a package that can't be used is in the
+    `errors` of the catalogue. Raises BadInputError where there is none in one of `folders`. A recipe
+    that is invalid is reported when it is read.
     """
     files: dict[str, Path] = {}
     duplicates: dict[str, Path] = {}
-    for folder in dict.fromkeys(each.resolve() for each in folders):
+    added, errors = _plugin_folders()
+    every = (SHIPPED_IMAGES, *added, *folders)
+    for folder in dict.fromkeys(each.resolve() for each in every):
         found = sorted(folder.glob("*.yaml"))
         if not found:
             raise BadInputError(
@@ -262,12 +276,33 @@ def load_catalogue(*folders: Path) -> Catalogue:
             )
         for file in found:
             (duplicates if file.stem in files else files)[file.stem] = file
-    return Catalogue(folders=folders, files=files, duplicates=duplicates)
+    return Catalogue(folders=every, files=files, duplicates=duplicates, errors=errors)
 
 
-def read_recipe(
-    file: Path, recipes: Mapping[str, Path] | None = None
-) -> Recipe | CloudImageRecipe:
+def _plugin_folders() -> tuple[tuple[Path, ...], tuple[PluginError, ...]]:
+    """Return the folders of recipes of installed packages, and why others can't be used."""
+    folders: list[Path] = []
+    errors: list[PluginError] = []
+    for plugin in plugins(Group.IMAGES):
+        found = _plugin_folder(plugin)
+        if isinstance(found, PluginError):
+            errors.append(found)
+        else:
+            folders.append(found)
+    return tuple(folders), tuple(errors)
+
+
+def _plugin_folder(plugin: Plugin) -> Path | PluginError:
+    try:
+        folder = plugin.folder()
+    except PluginError as error:
+        return error
+    if not any(folder.glob("*.yaml")):
+        return plugin.error(f"there is no image recipe (*.yaml) in the folder '{folder}'")
+    return folder
+
+
+def read_recipe(file: Path, recipes: Mapping[str, Path] | None = None) -> Source:
     """Read a recipe, whose name is the file's.
 
     It may extend one of `recipes`, which are by default those of its folder. Raises BadInputError.
@@ -280,8 +315,13 @@ def read_recipe(
     if recipes is None:
         recipes = {one.stem: one for one in sorted(file.parent.glob("*.yaml"))}
     document = read_merged(file, recipes)
-    if document.data.get("kind") == "url":
+    kind = document.data.get("kind")
+    if kind == "url":
         return _read_cloud_image(file, document)
+    if kind == "file":
+        local = document.to_shape(LocalImageFile)
+        path = document.place(("path",)).file.parent / local.path
+        return LocalImage(name=file.stem, path=path, file=local)
     content = document.to_shape(RecipeFile)
     recipe = Recipe(
         name=file.stem,
@@ -324,6 +364,12 @@ def _refuse_clashes(document: Document, recipe: Recipe) -> None:
 def _read_cloud_image(file: Path, document: Document) -> CloudImageRecipe:
     content = document.to_shape(CloudImageFile)
     key_file = None
+    if content.sums is None and (content.digest is None or content.signature is not None):
+        raise document.refusal(
+            "This key is missing; without the publisher's list, 'digest' says which file is right, "
+            "and there is nothing to sign.",
+            ("sums",),
+        )
     if content.signature is not None:
         folder = document.place(("signature", "key")).file.parent
         key_file = folder / content.signature.key

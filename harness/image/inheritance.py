@@ -26,7 +26,7 @@ class _Head:
     __pydantic_config__ = pydantic.ConfigDict(extra="ignore")
 
     schema: Literal[1] | None = None
-    kind: Literal["build", "url"] | None = None
+    kind: Literal["build", "url", "file"] | None = None
     extends: str | None = None
     replace: tuple[str, ...] = ()
 

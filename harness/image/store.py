@@ -232,7 +232,7 @@ class ImageStore:
                 "create",
                 "-q",
                 *("-f", "qcow2"),
-                *("-F", "qcow2" if is_qcow2(backing) else "raw"),
+                *("-F", _format_of(backing)),
                 *("-b", str(backing.resolve())),
                 str(at),
                 *(() if size_gib is None else (f"{size_gib}G",)),
@@ -321,3 +321,8 @@ def _kernel(folder: Path, manifest: Manifest, version: str) -> Kernel:
         initrd=initrd,
         command_line=manifest.command_lines[version],
     )
+
+
+def _format_of(disk: Path) -> str:
+    """Return the format of a disk that may be raw; a missing one is for qemu-img to report."""
+    return "raw" if disk.is_file() and not is_qcow2(disk) else "qcow2"

@@ -174,7 +174,7 @@ class Lab:
         settings name.
         """
         name = name or self.settings.images[0]
-        source = load_catalogue(self.settings.images_folder).get(name)
+        source = load_catalogue(*self.settings.image_folders).get(name)
         if not isinstance(source, Recipe):
             return prepare_node_image(self, self.cloud_image(name))
         return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
@@ -184,7 +184,7 @@ class Lab:
 
         It is fetched where the cache has none.
         """
-        source = load_catalogue(self.settings.images_folder).get(name)
+        source = load_catalogue(*self.settings.image_folders).get(name)
         if isinstance(source, LocalImage):
             return open_local(source, Algorithm.SHA256)
         if not isinstance(source, CloudImageRecipe):
@@ -209,7 +209,7 @@ class Lab:
         self, image: CloudImage, boot: CloudImageBoot | None = None
     ) -> SavedState:
         """Return the saved state of a cloud image whose cloud-init has finished, for `clone`."""
-        return cloud_image_booted(image, images=self.settings.images_folder, boot=boot)
+        return cloud_image_booted(image, boot=boot)
 
     @contextlib.contextmanager
     def boot(
@@ -244,7 +244,7 @@ class Lab:
         """Return the machine of a requested node."""
         early: Sequence[Argv] = ()
         if isinstance(request.image, CloudImage):
-            early = agent_commands(self.settings.images_folder)
+            early = agent_commands()
             machine = self._cloud_image_machine(
                 request.name, request.image, request.cloud_image_boot, slots=request.slots
             )
@@ -300,7 +300,6 @@ class Lab:
             return cloud_image_seed(
                 name,
                 instance_id=instance_id,
-                images=self.settings.images_folder,
                 access=self.identity.access,
             )
 
@@ -317,7 +316,7 @@ class Lab:
         boot = (boot or CloudImageBoot()).of(image)
         return MachineRequest(
             name=name,
-            source=CloudImageSource(image=image, boot=boot, images=self.settings.images_folder),
+            source=CloudImageSource(image=image, boot=boot),
             memory_mib=boot.memory_mib,
             slots=slots,
         )

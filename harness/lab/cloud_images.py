@@ -16,6 +16,7 @@ from harness.image import FirmwareType
 from harness.lab.saved_states import SavedState
 from harness.machine.description.spec import DirectKernel, Firmware, Flash
 from harness.machine.uefi_firmware import find_uefi_firmware
+from harness.settings import SHIPPED_IMAGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,8 +33,8 @@ _SLOTS = 4
 _FIRST_BOOT_KVM_S = 90.0
 _VARIABLES = "uefi-variables.fd"
 
-#: The same files in built images, below the catalogue.
-_AGENT_TREE = Path("debian-12/root")
+#: The same files are in built images.
+_AGENT_TREE = SHIPPED_IMAGES / "debian-12/root"
 _LOADER = Path("usr/lib/harness/agent-loader")
 _UNIT = Path("etc/systemd/system/harness-agent.service")
 #: By this link systemd starts the agent as soon as the port exists.
@@ -149,12 +150,11 @@ class CloudImageBoot:
 class CloudImageSource:
     """A cloud image that its own boot loader boots; saved once its cloud-init has finished.
 
-    Before that it has no agent, which cloud-init brings. `images` is the catalogue.
+    Before that it has no agent, which cloud-init brings.
     """
 
     image: CloudImage
     boot: CloudImageBoot
-    images: Path
 
     @property
     def name(self) -> str:
@@ -191,7 +191,7 @@ class CloudImageSource:
     @property
     def first_seed(self) -> SeedFiles:
         # Without keys: every clone would have those of the template.
-        return cloud_image_seed("clone", instance_id="clone", images=self.images)
+        return cloud_image_seed("clone", instance_id="clone")
 
     def kernel(self, folder: Path) -> DirectKernel | Firmware:
         return self.boot.to_kernel(folder)
@@ -203,14 +203,12 @@ class CloudImageSource:
         machine.guest.wait_for_cloud_init_result(machine.deadline(_FIRST_BOOT_KVM_S))
 
 
-def cloud_image_booted(
-    image: CloudImage, *, images: Path, boot: CloudImageBoot | None = None
-) -> SavedState:
-    """Return the saved state of a cloud image whose cloud-init has finished; `images` is the catalogue."""
+def cloud_image_booted(image: CloudImage, *, boot: CloudImageBoot | None = None) -> SavedState:
+    """Return the saved state of a cloud image whose cloud-init has finished."""
     boot = (boot or CloudImageBoot()).of(image)
     return SavedState(
         name=f"{image.name}-cloud-image-booted",
-        origin=CloudImageSource(image=image, boot=boot, images=images),
+        origin=CloudImageSource(image=image, boot=boot),
         memory_mib=boot.memory_mib,
         slots=_SLOTS,
     )
@@ -221,30 +219,22 @@ def _code_digest() -> str:
 
 
 def cloud_image_seed(
-    hostname: str, *, instance_id: str, images: Path, access: SshAccess | None = None
+    hostname: str, *, instance_id: str, access: SshAccess | None = None
 ) -> SeedFiles:
     """Return a seed that installs the guest agent, and a serial console where there is none.
 
     Both use `bootcmd`, which runs before cloud-init writes files, so that the agent can report later
-    errors. `images` is the catalogue, which has the agent's loader.
+    errors.
     """
     return render_seed(
-        UserData(hostname=hostname, access=access, early=agent_commands(images)),
+        UserData(hostname=hostname, access=access, early=agent_commands()),
         instance_id=instance_id,
     )
 
 
-def agent_commands(images: Path) -> tuple[tuple[str, ...], ...]:
-    """Return the commands that install and start the agent, from the catalogue `images`."""
-    tree = images / _AGENT_TREE
-    try:
-        loader, unit = (tree / _LOADER).read_bytes(), (tree / _UNIT).read_bytes()
-    except OSError as error:
-        raise BadInputError(
-            f"The guest agent's loader cannot be read ({error.strerror}); use the folder "
-            "'images' of a checkout.",
-            source=str(error.filename),
-        ) from error
+def agent_commands() -> tuple[tuple[str, ...], ...]:
+    """Return the commands that install and start the agent."""
+    loader, unit = (_AGENT_TREE / _LOADER).read_bytes(), (_AGENT_TREE / _UNIT).read_bytes()
     return (
         ("sh", "-c", _CONSOLE),
         _put(f"/{_LOADER}", loader, mode="0755"),

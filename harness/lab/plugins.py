@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.entry_points import Group, Plugin, PluginError, plugins, unambiguous
+from harness.errors import BadInputError
 from harness.expect.every_node import NODE_EXPECTATIONS, expectation_of
-from harness.gpu.catalogue import load_catalogue
+from harness.gpu import catalogue as gpu_catalogue
+from harness.image import catalogue as image_catalogue
 from harness.lab.vm_drivers import opener_of
 from harness.provisioner.choice import provisioner_of
 from harness.provisioner.gpu_node import NAME
@@ -50,11 +52,29 @@ def examine_plugins() -> list[PluginCheck]:
 
 
 def _in_folders() -> list[PluginCheck]:
-    models = {error.plugin: error for error in load_catalogue().errors}
+    """Check folders of models and of recipes, with each file in them."""
+    recipes = image_catalogue.load_catalogue()
+    errors = {
+        error.plugin: error for error in (*gpu_catalogue.load_catalogue().errors, *recipes.errors)
+    }
+    every = (*plugins(Group.GPU_MODELS), *plugins(Group.IMAGES))
     return [
-        PluginCheck(plugin=plugin, error=models.get(plugin))
-        for plugin in plugins(Group.GPU_MODELS)
+        PluginCheck(plugin=plugin, error=errors.get(plugin) or _invalid_recipe(plugin, recipes))
+        for plugin in every
     ]
+
+
+def _invalid_recipe(plugin: Plugin, recipes: image_catalogue.Catalogue) -> PluginError | None:
+    if plugin.group is not Group.IMAGES:
+        return None
+    folder = plugin.folder()
+    try:
+        for name, file in (*recipes.files.items(), *recipes.duplicates.items()):
+            if file.parent == folder.resolve():
+                recipes.read(name)
+    except BadInputError as error:
+        return plugin.error(str(error).rstrip("."))
+    return None
 
 
 def _by_name(

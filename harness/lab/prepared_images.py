@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.artifact_cache import ProgressEvent, Stage
-from harness.errors import BadInputError, HarnessError
+from harness.errors import HarnessError
 from harness.image.catalogue import Recipe, read_recipe
 from harness.image.formats import oci
 from harness.image.formats.qcow2 import flatten
@@ -22,6 +22,7 @@ from harness.lab.cloud_images import CloudImageBoot, agent_commands, render_clea
 from harness.provisioner.gpu_node import CONFIG_PATH, OUTCOME_PATH, PAYLOAD_FOLDER
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
+from harness.settings import SHIPPED_IMAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,14 +51,10 @@ _DRIVER_RECIPE = "debian-12.yaml"
 _ARCHIVE = "/run/harness-stand-ins.tar"
 _WORKSHOP = "run/harness-stand-ins"
 #: The image's own files are kept: a kubelet that it has needs no stand-in.
-_UNPACK = f"""\
-set -e
-tar --extract --skip-old-files --file={_ARCHIVE} --directory=/
-rm {_ARCHIVE}
-"""
-_MISSING = "missing: "
+UNPACK = 'tar --extract --skip-old-files --file="$1" --directory="$2" && rm "$1"'
+MISSING = "missing: "
 #: Makes the driver's container image where the image has none, and has the tools for it.
-_MAKE_DRIVER = f"""\
+MAKE_DRIVER = f"""\
 set -e
 if [ -e /usr/lib/gpu-node/driver-image.tar ]; then
     echo "the image has a driver image"
@@ -67,7 +64,7 @@ for tool in containerd ctr docker-registry dkms gcc make busybox python3; do
     command -v "$tool" >/dev/null || missing="${{missing-}}${{missing+, }}$tool"
 done
 if [ -n "${{missing-}}" ]; then
-    echo "{_MISSING}$missing"
+    echo "{MISSING}$missing"
     exit 0
 fi
 # Its storage has one owner at a time.
@@ -86,15 +83,14 @@ def prepare_node_image(lab: Lab, image: CloudImage) -> Image:
     The kernel is the newest of the image's boot menu, and boots without firmware. Raises
     HarnessError where no kernel can be read from the disk, or where its first boot fails.
     """
-    images = lab.settings.images_folder
     kernels = lab.cloud_image_kernels(image)
     parts = {
         "version": str(VERSION),
         "cloud_image": image.digest,
         "driver": "" if image.driver is None else image.driver.reference,
-        "stand_ins": hashlib.sha256(_archive(images)).hexdigest(),
-        "scripts": repr((_UNPACK, _MAKE_DRIVER, _CLEAN)),
-        "agent": hashlib.sha256(repr(agent_commands(images)).encode()).hexdigest(),
+        "stand_ins": hashlib.sha256(stand_in_archive()).hexdigest(),
+        "scripts": repr((UNPACK, MAKE_DRIVER, _CLEAN)),
+        "agent": hashlib.sha256(repr(agent_commands()).encode()).hexdigest(),
     }
     return lab.store.ensure_prepared(
         image.name,
@@ -129,25 +125,26 @@ def _make(
     _report(lab, image, "writing its disk")
     flatten(overlay, disk, runner=LocalRunner(), timeout_s=_FLATTEN_S)
     overlay.unlink()
-    return Prepared(kernels=[_with_console(kernel) for kernel in kernels], driver=driver)
+    return Prepared(kernels=[with_console(kernel) for kernel in kernels], driver=driver)
 
 
 def _add_stand_ins(lab: Lab, image: CloudImage, machine: LabMachine) -> DriverImage | None:
     """Add what stands in for a driver and services that the image lacks; return its driver."""
-    images = lab.settings.images_folder
     deadline = machine.deadline(_STAND_INS_KVM_S)
-    machine.agent.write_bytes(_ARCHIVE, _archive(images), deadline)
-    machine.guest.output_of("sh", "-c", _UNPACK, timeout_s=deadline.remaining_s())
+    machine.agent.write_bytes(_ARCHIVE, stand_in_archive(), deadline)
+    machine.guest.output_of(
+        "sh", "-c", UNPACK, "unpack", _ARCHIVE, "/", timeout_s=deadline.remaining_s()
+    )
     if image.driver is not None:
         return image.driver
-    driver = _stand_in_driver(images)
+    driver = _stand_in_driver()
     variables = {
         "GPU_DRIVER_REPOSITORY": driver.repository,
         "GPU_DRIVER_VERSION": driver.version,
         "GPU_IMAGE_SHA": driver.sha,
     }
     result = machine.guest.run(
-        "sh", "-c", _MAKE_DRIVER, timeout_s=deadline.remaining_s(), env=variables
+        "sh", "-c", MAKE_DRIVER, timeout_s=deadline.remaining_s(), env=variables
     )
     if not result.ok:
         raise HarnessError(
@@ -155,25 +152,23 @@ def _add_stand_ins(lab: Lab, image: CloudImage, machine: LabMachine) -> DriverIm
             f"{result.render()}"
         )
     last = result.stdout.strip().splitlines()[-1]
-    if last.startswith(_MISSING):
-        _report(lab, image, f"without a stand-in driver, which needs {last[len(_MISSING) :]}")
+    if last.startswith(MISSING):
+        _report(lab, image, f"without a stand-in driver, which needs {last[len(MISSING) :]}")
         return None
     return driver
 
 
-def _archive(images: Path) -> bytes:
+def stand_in_archive() -> bytes:
     """Return a tar archive of the stand-ins, and of what makes the driver's container image."""
     entries = [
-        *_entries(images / _SERVICES, ""),
+        *_entries(SHIPPED_IMAGES / _SERVICES, ""),
         *(
             entry
             for folder in _DRIVER_FOLDERS
-            for entry in _entries(images / folder, f"{_WORKSHOP}/{folder}/")
+            for entry in _entries(SHIPPED_IMAGES / folder, f"{_WORKSHOP}/{folder}/")
         ),
         oci.entry_of(Path(oci.__file__), f"{_WORKSHOP}/oci.py"),
     ]
-    if len(entries) == 1:
-        raise BadInputError("There are no stand-ins in this folder.", source=str(images))
     return oci.tar_of(entries)
 
 
@@ -183,14 +178,14 @@ def _entries(folder: Path, prefix: str) -> Iterator[oci.Entry]:
             yield oci.entry_of(path, f"{prefix}{path.relative_to(folder)}")
 
 
-def _stand_in_driver(images: Path) -> DriverImage:
-    recipe = read_recipe(images / _DRIVER_RECIPE)
+def _stand_in_driver() -> DriverImage:
+    recipe = read_recipe(SHIPPED_IMAGES / _DRIVER_RECIPE)
     if not isinstance(recipe, Recipe) or recipe.file.driver is None:
-        raise HarnessError(f"The recipe '{images / _DRIVER_RECIPE}' names no driver.")
+        raise HarnessError(f"The recipe '{SHIPPED_IMAGES / _DRIVER_RECIPE}' names no driver.")
     return recipe.file.driver
 
 
-def _with_console(kernel: CloudImageKernel) -> CloudImageKernel:
+def with_console(kernel: CloudImageKernel) -> CloudImageKernel:
     """Return the kernel with the serial console, by which the harness follows a boot."""
     if any(word.startswith(_SERIAL) for word in kernel.command_line):
         return kernel

@@ -51,9 +51,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--image",
         default=TESTED_IMAGES,
-        metavar="NAME[,NAME...]",
-        help="node images to test, as `harness image ls` lists them; each test of a node runs with "
-        "each image (default: %(default)s)",
+        metavar="IMAGE[,IMAGE...]",
+        help="node images to test: names that `harness image ls` lists, paths of qcow2 or raw files, "
+        "or https://HOST/FILE#sha256=DIGEST; each test of a node runs with each (default: %(default)s)",
+    )
+    group.addoption(
+        "--images-dir",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder with further image recipes; may be repeated",
     )
     group.addoption(
         "--provisioner",
@@ -120,6 +127,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="paths",
         default=[],
     )
+    parser.addini(
+        "images_dir",
+        "folders with further image recipes, relative to this file; added to --images-dir",
+        type="paths",
+        default=[],
+    )
     group.addoption(
         ACCEPT_OPTION,
         action="append",
@@ -137,11 +150,13 @@ def pytest_configure(config: pytest.Config) -> None:
     fixture_modules.register(config, "existing_node", "machines", "saved_states")
     root = config.rootpath
     gpu_models = [root / folder for folder in config.getoption("--gpu-models")]
+    image_folders = [root / folder for folder in config.getoption("--images-dir")]
     try:
         config.stash[SETTINGS] = Settings(
             accelerator=AcceleratorOption(config.getoption("--accelerator")),
             qemu=config.getoption("--qemu"),
             image=config.getoption("--image"),
+            image_folders=(*config.getini("images_dir"), *image_folders),
             provisioner=_provisioner(config.getoption("--provisioner"), root),
             gpu_models=(*config.getini("gpu_models"), *gpu_models),
             machine_driver=machine_driver(

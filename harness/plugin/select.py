@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import BadInputError, RequirementError, listed
 from harness.plugin import machine_drivers
+from harness.settings import image_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,8 +45,10 @@ def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
     """
     marker = test.get_closest_marker("pin_image")
     if marker is None:
-        first, *others = images
-        return [first, *(pytest.param(name, marks=pytest.mark.further_image) for name in others)]
+        return [
+            pytest.param(name, id=name_id, marks=[pytest.mark.further_image] if index else [])
+            for index, (name, name_id) in enumerate(zip(images, image_ids(images), strict=True))
+        ]
     reason = marker.kwargs.get("reason")
     if not isinstance(reason, str) or not reason or len(marker.kwargs) != 1 or marker.args:
         raise BadInputError(
@@ -53,7 +56,7 @@ def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
             source=test.nodeid,
             key="pin_image",
         )
-    return images[:1]
+    return [pytest.param(images[0], id=image_ids(images[:1])[0])]
 
 
 def pinned_provisioner(item: pytest.Item) -> Provisioner | None:

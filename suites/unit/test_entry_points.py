@@ -18,6 +18,7 @@ from harness.expect.every_node import (
     judge_node,
 )
 from harness.gpu.catalogue import load_catalogue
+from harness.image.catalogue import load_catalogue as load_image_catalogue
 from harness.lab.plugins import examine_plugins
 from harness.lab.vm_drivers import open_driver
 from harness.provisioner.choice import choose_provisioner
@@ -254,6 +255,36 @@ def test_broken_driver_breaks_only_runs_with_it(site: Site) -> None:
         pass
     assert str(caught.value) == sentence
     assert not isinstance(caught.value, RequirementError), "would skip the tests"
+
+
+def test_recipes_of_a_package_are_in_the_catalogue(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = broken(site, Group.IMAGES, "metal")
+    package = site.install("acme", {Group.IMAGES: "acme = acme_plugin"})
+    (package / "acme-node.yaml").write_text("schema: 1\nextends: debian-12\ndescription: Acme's\n")
+
+    catalogue = load_image_catalogue()
+
+    assert catalogue.read("acme-node").name == "acme-node"
+    assert catalogue.read("debian-12").name == "debian-12"
+    with pytest.raises(BadInputError) as caught:
+        catalogue.read("metal-node")
+    assert str(caught.value).endswith(sentence)
+    assert main(["image", "ls"]) == 0
+    output = capsys.readouterr()
+    assert "acme-node" in output.out
+    assert f"harness: {sentence}\n" in output.err
+
+
+def test_doctor_reads_the_recipes_of_packages(site: Site) -> None:
+    package = site.install("acme", {Group.IMAGES: "acme = acme_plugin\nempty = json"})
+    (package / "acme-node.yaml").write_text("schema: 1\nextends: debian-12\ndescriptoin: Acme's\n")
+
+    errors = {check.plugin.name: str(check.error) for check in examine_plugins()}
+
+    assert f"{package / 'acme-node.yaml'}:3: key 'descriptoin'" in errors["acme"]
+    assert "there is no image recipe (*.yaml) in the folder" in errors["empty"]
 
 
 _PROVISIONERS = """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from harness.artifact_cache import Progress
     from harness.image.cloud.download import Downloader
-    from harness.image.cloud.source import Algorithm, CloudImageRecipe
+    from harness.image.cloud.source import Algorithm, CloudImageRecipe, Sums
     from harness.provisioning.command import Runner
     from harness.provisioning.wait import Deadline
 
@@ -59,8 +59,10 @@ class Fetch:
         errors = []
         is_replaced = False
         for location in self.recipe.locations(self.mirrors):
+            if content.sums is None:
+                return ListedImage(digest=_pinned(self.recipe), location=location, signed_by=None)
             try:
-                listed = self._read_list(location)
+                listed = self._read_list(location, content.sums)
             except ImageFetchError as error:
                 errors.append(str(error))
                 continue
@@ -87,11 +89,9 @@ class Fetch:
             errors.append(f"Name a location that still has it with --mirror, or {renewal}.")
         raise ImageFetchError("\n".join(errors))
 
-    def _read_list(self, location: str) -> ListedImage:
+    def _read_list(self, location: str, sums: Sums) -> ListedImage:
         content = self.recipe.file
-        url, text = self.downloader.read(
-            [f"{location}{content.sums.file}"], deadline=self.deadline
-        )
+        url, text = self.downloader.read([f"{location}{sums.file}"], deadline=self.deadline)
         if content.signature is not None and self.recipe.key_file is not None:
             _, signature = self.downloader.read(
                 [f"{location}{content.signature.file}"], deadline=self.deadline
@@ -104,9 +104,7 @@ class Fetch:
                 url=url,
                 runner=self.runner,
             )
-        digests = read_sums(
-            text.decode(errors="replace"), algorithm=content.sums.algorithm, url=url
-        )
+        digests = read_sums(text.decode(errors="replace"), algorithm=sums.algorithm, url=url)
         return ListedImage(
             digest=digest_of(content.file, digests, url=url),
             location=location,
@@ -140,7 +138,11 @@ class Fetch:
                 )
                 continue
             if found != listed.digest:
-                problem = f"has the digest {found}, but its list has {listed.digest}"
+                problem = f"has the digest {found}, but " + (
+                    f"{listed.digest} was asked for"
+                    if self.recipe.file.sums is None
+                    else f"its list has {listed.digest}"
+                )
             refused_file = refused / f"{part.stem}-{found.value[:8]}.qcow2"
             shutil.move(part, refused_file)
             errors.append(
@@ -153,6 +155,17 @@ class Fetch:
             "name another location with --mirror."
         )
         raise ImageFetchError("\n".join(errors))
+
+
+def _pinned(recipe: CloudImageRecipe) -> Digest:
+    """Return the digest of an image without a list; the catalogue requires one."""
+    if recipe.pinned is None:
+        raise BadInputError(
+            "Without 'sums' this key says which file is right; add it, or the publisher's list.",
+            source=str(recipe.folder / f"{recipe.name}.yaml"),
+            key="digest",
+        )
+    return recipe.pinned
 
 
 def digest_file(path: Path, algorithm: Algorithm) -> Digest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 from collections.abc import Iterator, Sequence  # noqa: TC003 - pydantic evaluates annotations
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +16,7 @@ from typing_extensions import override
 
 from harness.errors import BadInputError
 from harness.image import DriverImage, FirmwareType
+from harness.settings import name_of_file
 
 FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
 
@@ -77,7 +79,8 @@ def _folder(value: str) -> str:
 
 NonEmpty = Annotated[str, pydantic.Field(min_length=1)]
 Input = Annotated[NonEmpty, AfterValidator(_inside)]
-FileName = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+_FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
+FileName = Annotated[str, pydantic.Field(pattern=rf"^{_FILE_NAME}$")]
 Folder = Annotated[
     str, pydantic.Field(pattern=r"^(https?|file)://[^\s?#]+$"), AfterValidator(_folder)
 ]
@@ -131,11 +134,11 @@ class CloudImageFile:
     folder: Folder
     """Address of the folder that holds the image and its list, by https, http or file."""
     file: FileName
-    """The image's name there: a qcow2, whatever its suffix."""
-    sums: Sums
+    """The image's name there: a qcow2 or a raw disk, whatever its suffix."""
+    sums: Sums | None = None
     signature: Signature | None = None
     digest: Annotated[str, AfterValidator(_digest)] | None = None
-    """Pins the image: `sha256:…` or `sha512:…`, as in its list."""
+    """Pins the image: `sha256:…` or `sha512:…`, as in its list; required without `sums`."""
     driver: DriverImage | None = None
     firmware: FirmwareType = FirmwareType.BIOS
     """What boots it unless a test chooses otherwise: `bios` (SeaBIOS) or `uefi` (OVMF)."""
@@ -145,12 +148,21 @@ class CloudImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageRecipe:
-    """A cloud image of the catalogue: its name, the recipe's folder, its content, the signing key."""
+    """A cloud image of the catalogue: its name, the recipe's folder, its content, the signing key.
+
+    One that is asked for by its `url` has no recipe.
+    """
 
     name: str
     folder: Path
     file: CloudImageFile
     key_file: Path | None = None
+    url: str | None = None
+
+    @property
+    def word(self) -> str:
+        """Return what `--image` calls it."""
+        return self.url or self.name
 
     @property
     def pinned(self) -> Digest | None:
@@ -179,12 +191,81 @@ class CloudImageRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LocalImageFile:
+    """The content of the recipe of an image that is a file of the user."""
+
+    __pydantic_config__ = FORBID
+
+    schema: Literal[1]
+    """Always 1."""
+    kind: Literal["file"]
+    """Always `file`."""
+    path: NonEmpty
+    """A qcow2 or a raw disk, by a path relative to the recipe; it is used in place."""
+    description: str = "an image file"
+    """One line for `harness image ls`."""
+    extends: NonEmpty | None = None
+    """Another recipe, by name or by a path relative to this file; see *Extending a recipe*."""
+    replace: tuple[NonEmpty, ...] = ()
+    """Keys of lists that replace the lists of that recipe; others are appended."""
+    driver: DriverImage | None = None
+    firmware: FirmwareType = FirmwareType.BIOS
+    """What boots it unless a test chooses otherwise: `bios` (SeaBIOS) or `uefi` (OVMF)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LocalImage:
-    """An image file of the user, named by its path and used in place."""
+    """An image file of the user, which is used in place; `at` describes one without a recipe."""
 
+    name: str
     path: Path
+    file: LocalImageFile
 
-    @property
-    def name(self) -> str:
-        """Return a name that file names and test ids can contain."""
-        return re.sub(r"[^a-z0-9]+", "-", self.path.stem.lower()).strip("-") or "image"
+    @classmethod
+    def at(cls, path: Path) -> LocalImage:
+        """Return the image at `path`, with a name that file names and test ids can contain."""
+        content = LocalImageFile(schema=1, kind="file", path=str(path))
+        return cls(name=name_of_file(path.name), path=path, file=content)
+
+
+def recipe_of_url(url: str) -> CloudImageRecipe:
+    """Return the recipe of the image at `https://HOST/FILE#sha256=DIGEST`.
+
+    Raises BadInputError that names what is missing or not allowed.
+    """
+
+    def refuse(sentence: str) -> BadInputError:
+        return BadInputError(f"'{url}' {sentence}", source="--image")
+
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "https":
+        other = "give the path of the file" if parts.scheme == "file" else "give an https URL"
+        raise refuse(f"is a URL of {parts.scheme}; {other}.")
+    folder, _, file = parts.path.rpartition("/")
+    if not parts.netloc or not re.fullmatch(_FILE_NAME, file):
+        raise refuse("names no file; give https://HOST/FILE#sha256=DIGEST.")
+    if parts.query or parts.username is not None:
+        raise refuse(
+            "has a query or a password, which would be recorded with the image; download the file, "
+            "and give its path."
+        )
+    if not parts.fragment:
+        raise refuse(
+            "has no digest, so nothing says which file is right; append #sha256=DIGEST "
+            "(`sha256sum` prints it)."
+        )
+    try:
+        digest = Digest.parse(parts.fragment.replace("=", ":", 1))
+    except ValueError as error:
+        raise refuse(
+            f"has the digest '{parts.fragment}'. {error}, and is written as #sha256=DIGEST here."
+        ) from error
+    content = CloudImageFile(
+        schema=1,
+        kind="url",
+        description=url,
+        folder=f"https://{parts.netloc}{folder}/",
+        file=file,
+        digest=str(digest),
+    )
+    return CloudImageRecipe(name=name_of_file(file), folder=Path(), file=content, url=url)

@@ -22,7 +22,7 @@ from harness.image import CloudImage, ImageFetchError
 from harness.image.cloud.download import Downloader, Patience
 from harness.image.cloud.fetch import Fetch, ListedImage, digest_file
 from harness.image.cloud.lock_file import Lock, lock_path, read_lock, write_lock
-from harness.image.formats.qcow2 import read_header, why_unusable
+from harness.image.formats.qcow2 import virtual_bytes, why_unusable
 from harness.image.manifest import CLOUD_IMAGE_FORMAT, CloudImageManifest
 from harness.provisioning.command import LocalRunner
 
@@ -138,12 +138,11 @@ class CloudImageStore:
         """Return a cached image; raises DamagedError where it is damaged."""
         folder = self._folder_of(recipe, digest)
         manifest = CLOUD_IMAGE_FORMAT.check(folder, str(digest))
-        header = read_header(folder / DISK)
         return CloudImage(
             name=manifest.name,
             digest=manifest.digest,
             disk=folder / DISK,
-            virtual_bytes=0 if header is None else header.virtual_bytes,
+            virtual_bytes=virtual_bytes(folder / DISK),
             driver=recipe.file.driver,
             firmware=recipe.file.firmware,
         )
@@ -186,32 +185,35 @@ def _offline(recipe: CloudImageRecipe, wanted: Digest | None, damage: str) -> Im
         )
     return ImageFetchError(
         f"The image '{name}' with the digest {wanted} is not in the cache, and can't be fetched "
-        f"offline.{damage} Run `harness image fetch --image {name}` without --offline, or copy the "
+        f"offline.{damage} Run `harness image fetch --image {recipe.word}` without --offline, or copy the "
         "image here from another host and add --mirror file:///…."
     )
 
 
 def open_local(local: LocalImage, algorithm: Algorithm) -> CloudImage:
-    """Return the image at a local path; raises BadInputError where there is none."""
+    """Return the image at a local path; raises BadInputError where it is none."""
+    require_image(local)
     path = local.path
-    try:
-        problem = _problem_of_path(path)
-        if problem is None and (why := why_unusable(path)) is not None:
-            problem = f"The file {why}."
-        if problem is not None:
-            raise BadInputError(problem, source=str(path))
-        header = read_header(path)
-        digest = digest_file(path, algorithm)
-    except OSError as error:
-        raise BadInputError(
-            f"The file cannot be read ({error.strerror}).", source=str(path)
-        ) from error
     return CloudImage(
         name=local.name,
-        digest=str(digest),
+        digest=str(digest_file(path, algorithm)),
         disk=path.absolute(),
-        virtual_bytes=0 if header is None else header.virtual_bytes,
+        virtual_bytes=virtual_bytes(path),
+        driver=local.file.driver,
+        firmware=local.file.firmware,
     )
+
+
+def require_image(local: LocalImage) -> None:
+    """Raise BadInputError where there is no image at a local path that can be used."""
+    try:
+        problem = _problem_of_path(local.path)
+        if problem is None and (why := why_unusable(local.path)) is not None:
+            problem = f"The file {why}."
+    except OSError as error:
+        problem = f"The file cannot be read ({error.strerror})."
+    if problem is not None:
+        raise BadInputError(problem, source=str(local.path))
 
 
 def _problem_of_path(path: Path) -> str | None:

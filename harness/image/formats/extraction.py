@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, RequirementError
 from harness.image.formats.gpt import TABLE_BYTES, boot_candidates, read_table
+from harness.image.formats.qcow2 import is_qcow2
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Extractor:
-    """Reads a qcow2 by qemu-img, and the ext4 file systems in it by debugfs.
+    """Reads a qcow2 or raw disk by qemu-img, and the ext4 file systems in it by debugfs.
 
     Extracted files are in `work`. Raises RequirementError where the host lacks either program.
     """
@@ -69,13 +70,14 @@ class Extractor:
 
     def _slice(self, offset: int, size: int, to: Path) -> None:
         name = str(self.disk).replace(",", ",,")
+        driver = "qcow2" if is_qcow2(self.disk) else "raw"
         self.run(
             "qemu-img",
             "convert",
             "--image-opts",
             *("-O", "raw"),
             f"driver=raw,offset={offset},size={size},"
-            f"file.driver=qcow2,file.file.driver=file,file.file.filename={name}",
+            f"file.driver={driver},file.file.driver=file,file.file.filename={name}",
             str(to),
         )
 

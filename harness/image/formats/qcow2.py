@@ -1,4 +1,4 @@
-"""Reads and changes the header of a qcow2 (QEMU, docs/interop/qcow2.txt)."""
+"""Reads and changes the header of a qcow2 (QEMU, docs/interop/qcow2.txt), and recognises raw disks."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ _FEATURES = struct.Struct(">Q")
 _FEATURES_AT = 72
 _EXTERNAL_DATA = 1 << 2
 _ENTRY_BYTES = 8
+#: The end of a boot sector, which a disk with partitions of either kind has.
+_BOOT_SIGNATURE = b"\x55\xaa"
+_SECTOR = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,18 +67,28 @@ def read_header(path: Path) -> Qcow2Header | None:
     )
 
 
+def virtual_bytes(path: Path) -> int:
+    """Return the size of the disk in a qcow2 or raw file."""
+    header = read_header(path)
+    return path.stat().st_size if header is None else header.virtual_bytes
+
+
 def why_unusable(path: Path) -> str | None:
     """Return why a disk from another host can't or must not be used, or None.
 
-    QEMU would open any file of this host that the header names as its backing or data file.
+    A raw file is a disk if it has partitions: any other file could be anything. QEMU would open
+    any file of this host that the header of a qcow2 names as its backing or data file.
     """
     size = path.stat().st_size
     header = read_header(path)
     if header is None:
+        if not size:
+            return "is empty"
+        if not is_qcow2(path) and size % _SECTOR == 0 and _has_boot_signature(path):
+            return None
         return (
-            "is not a qcow2 image; convert it with `qemu-img convert -O qcow2`"
-            if size
-            else "is empty"
+            "is neither a qcow2 image nor a raw disk with partitions; convert it with "
+            "`qemu-img convert -O qcow2`"
         )
     problems = (
         (header.version not in _VERSIONS, f"is a qcow2 of version {header.version}, not 2 or 3"),
@@ -86,6 +99,11 @@ def why_unusable(path: Path) -> str | None:
         (header.table_end > size, f"ends after {size} bytes, so it is truncated"),
     )
     return next((problem for applies, problem in problems if applies), None)
+
+
+def _has_boot_signature(path: Path) -> bool:
+    with path.open("rb") as source:
+        return source.read(_SECTOR).endswith(_BOOT_SIGNATURE)
 
 
 def flatten(disk: Path, to: Path, *, runner: Runner, timeout_s: float) -> None:

@@ -2,7 +2,8 @@
 # Chooses what runs on the node; runs inside the root file system while the image is built.
 set -eu
 
-systemctl enable systemd-networkd.service
+# The agent is wanted by its port. Links are made here: package data of a wheel cannot hold any.
+systemctl enable systemd-networkd.service harness-agent.service
 # Started on demand only.
 systemctl disable docker-registry.service
 

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 UNSIGNED = ENTRY.partition("signature:")[0]
+NO_DISK = (
+    "is neither a qcow2 image nor a raw disk with partitions; convert it with "
+    "`qemu-img convert -O qcow2`."
+)
 
 
 @pytest.fixture(autouse=True)
@@ -260,7 +264,7 @@ def test_partial_file_of_another_image_is_downloaded_again(
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"\0" * 1000, "is not a qcow2 image; convert it with `qemu-img convert -O qcow2`"),
+        (b"\0" * 1000, NO_DISK.removesuffix(".")),
         (a_qcow2(backing_at=104), "has a backing file, so it is only a part of an image"),
         (a_qcow2(features=4), "has an external data file, so it is only a part of an image"),
     ],
@@ -516,10 +520,48 @@ def _size_of(path: Path, wanted: int) -> Observation[bool]:
     return Observation(True if size == wanted else None, f"{size} bytes")
 
 
+def a_raw_disk() -> bytes:
+    """Return a disk of two sectors, the first of which is a boot sector."""
+    return bytes(510) + b"\x55\xaa" + bytes(512)
+
+
+def test_raw_disk_is_used_in_place_too(tmp_path: Path) -> None:
+    (tmp_path / "node.raw").write_bytes(a_raw_disk())
+
+    image = open_local(LocalImage.at(tmp_path / "node.raw"), Algorithm.SHA256)
+
+    assert (image.name, image.virtual_bytes) == ("node", 1024)
+
+
+def _pinned(tmp_path: Path, folder: str, digest: str = DIGEST) -> Fetching:
+    entry = UNSIGNED.partition("sums:")[0]
+    return Fetching(tmp_path, folder, entry=entry, more=f"digest: sha256:{digest}\n")
+
+
+def test_pinned_image_needs_neither_list_nor_lock(tmp_path: Path, server: ImageServer) -> None:
+    fetching = _pinned(tmp_path, server.folder)
+
+    image = fetching.run()
+
+    assert image.disk.read_bytes() == IMAGE
+    assert len(server.requests) == 1
+    assert not fetching.lock.exists()
+    assert fetching.run(is_offline=True) == image
+
+
+def test_pinned_image_with_another_digest_is_refused(tmp_path: Path, server: ImageServer) -> None:
+    fetching = _pinned(tmp_path, server.folder, digest="0" * 64)
+
+    sentence = fetching.fail()
+
+    assert f"has the digest sha256:{DIGEST}, but sha256:{'0' * 64} was asked for" in sentence
+    assert [*fetching.refused().values()] == [IMAGE]
+
+
 def test_local_file_is_used_in_place(tmp_path: Path) -> None:
     (tmp_path / "My Bake.qcow2").write_bytes(IMAGE)
 
-    image = open_local(LocalImage(path=tmp_path / "My Bake.qcow2"), Algorithm.SHA256)
+    image = open_local(LocalImage.at(tmp_path / "My Bake.qcow2"), Algorithm.SHA256)
 
     assert image == CloudImage(
         name="my-bake",
@@ -533,11 +575,10 @@ def test_local_file_is_used_in_place(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         (b"", "The file is empty."),
-        (b"raw", "The file is not a qcow2 image; convert it with `qemu-img convert -O qcow2`."),
-        (
-            b"QFI\xfb",
-            "The file is not a qcow2 image; convert it with `qemu-img convert -O qcow2`.",
-        ),
+        (b"text", f"The file {NO_DISK}"),
+        (b"QFI\xfb", f"The file {NO_DISK}"),
+        (bytes(1024), f"The file {NO_DISK}"),
+        (a_raw_disk() + b".", f"The file {NO_DISK}"),
         (a_qcow2(version=4), "The file is a qcow2 of version 4, not 2 or 3."),
         (
             a_qcow2(backing_at=104),
@@ -552,7 +593,16 @@ def test_local_file_is_used_in_place(tmp_path: Path) -> None:
         (a_qcow2(tables=126), "The file ends after 1000 bytes, so it is truncated."),
     ],
     ids=[
-        *("empty", "raw", "magic", "version", "backing-file", "data-file"),
+        *(
+            "empty",
+            "text",
+            "magic",
+            "no-boot-sector",
+            "half-a-sector",
+            "version",
+            "backing-file",
+            "data-file",
+        ),
         *("encrypted", "no-disk", "cut-short"),
     ],
 )
@@ -563,7 +613,7 @@ def test_local_file_that_cannot_be_booted_is_refused(
     path.write_bytes(content)
 
     with pytest.raises(BadInputError) as refusal:
-        open_local(LocalImage(path=path), Algorithm.SHA256)
+        open_local(LocalImage.at(path), Algorithm.SHA256)
 
     assert str(refusal.value) == f"{path}: {problem}"
 
@@ -600,7 +650,7 @@ def test_path_without_a_regular_file_is_refused(
     make(path)
 
     with pytest.raises(BadInputError) as refusal:
-        open_local(LocalImage(path=path), Algorithm.SHA256)
+        open_local(LocalImage.at(path), Algorithm.SHA256)
 
     assert str(refusal.value) == f"{path}: {problem}"
 
@@ -619,7 +669,7 @@ def test_unreadable_local_file_is_refused_with_the_systems_error(
     monkeypatch.setattr(Path, refused, refuse)
 
     with pytest.raises(BadInputError) as refusal:
-        open_local(LocalImage(path=path), Algorithm.SHA256)
+        open_local(LocalImage.at(path), Algorithm.SHA256)
 
     assert str(refusal.value) == f"{path}: The file cannot be read (Permission denied)."
 
@@ -629,7 +679,7 @@ def test_local_file_may_have_any_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{name}.qcow2"
     path.write_bytes(IMAGE)
 
-    image = open_local(LocalImage(path=path), Algorithm.SHA256)
+    image = open_local(LocalImage.at(path), Algorithm.SHA256)
 
     assert (image.name, image.disk) == ("my-image", path)
 

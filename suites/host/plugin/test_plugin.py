@@ -462,6 +462,29 @@ def test_run_takes_the_images_that_it_is_given(inner: Inner) -> None:
     result.stdout.fnmatch_lines(["*test_node?mine?*boots mine*", "*test_harness?mine?*"])
 
 
+def test_paths_and_urls_have_short_names_in_test_ids(inner: Inner) -> None:
+    url = f"https://example.org/out/Node.qcow2#sha256={'0' * 64}"
+
+    result = inner.run(OF_NODES, "-v", "-s", f"--image=out/node.raw,{url}", "-k", "test_node")
+
+    result.assert_outcomes(passed=2, deselected=2)
+    result.stdout.fnmatch_lines(
+        ["*test_node?node? *boots out/node.raw*", f"*test_node?node-2? *boots {url}*"]
+    )
+
+
+def test_recipes_are_those_of_the_harness_and_of_further_folders(inner: Inner) -> None:
+    source = """
+        def test_settings(settings, pytestconfig):
+            root = pytestconfig.rootpath
+            assert settings.image_folders == (root / "kept", root / "one", root / "two")
+        """
+
+    inner.run(
+        source, "-o", "images_dir=kept", "--images-dir=one", "--images-dir=two"
+    ).assert_outcomes(passed=1)
+
+
 def test_further_images_can_be_deselected(inner: Inner) -> None:
     result = inner.run(OF_NODES, "-v", "--image=one,two,three", "-m", "not further_image")
 

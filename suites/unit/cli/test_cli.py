@@ -21,6 +21,7 @@ from suites.unit.image.cloud_image_folder import (
     DIGEST,
     ENTRY,
     IMAGE,
+    a_qcow2,
     published_files,
     write_cloud_image_recipe,
 )
@@ -209,8 +210,9 @@ def test_cloud_image_is_fetched_listed_verified_and_removed(
     assert capsys.readouterr().out == f"{disk} (0 MiB), sha256:{DIGEST}\n"
 
     assert main(["image", "ls", "--json", f"--images-dir={tmp_path / 'images'}"]) == 0
-    (entry,) = json.loads(capsys.readouterr().out)
-    assert (entry["name"], entry["disk"]) == ("tiny", str(disk))
+    disks = {entry["name"]: entry["disk"] for entry in json.loads(capsys.readouterr().out)}
+    assert disks["tiny"] == str(disk)
+    assert disks["debian-12"] is None
 
     assert main(["image", "verify"]) == 0
     assert capsys.readouterr().out == f"tiny {DIGEST[:16]}: ok\n"
@@ -293,6 +295,48 @@ def test_unknown_image_names_the_known_ones(capsys: pytest.CaptureFixture[str]) 
     error = capsys.readouterr().err
     assert "windows" in error
     assert "debian-12" in error
+
+
+def test_broken_recipe_is_reported_after_the_list_of_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ours.yaml").write_text("schema: 1\nextends: debian-12\ndescription: Our node\n")
+    (tmp_path / "broken.yaml").write_text("schema: 1\nextends: debian-12\npackges: [jq]\n")
+    folder = f"--images-dir={tmp_path}"
+
+    assert main(["image", "ls", folder]) == 2
+    shown = capsys.readouterr()
+    assert main(["image", "ls", "--json", folder]) == 2
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+
+    assert "Our node" in shown.out
+    assert "broken" not in shown.out
+    assert shown.err.startswith(f"harness: {tmp_path / 'broken.yaml'}:3: key 'packges': ")
+    assert listed["broken"]["problem"].startswith(f"{tmp_path / 'broken.yaml'}:3: ")
+    assert listed["ours"]["kind"] == "build"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("absent.qcow2", "This file does not exist."),
+        ("folder.qcow2", "This is a folder; give the path of the image file in it."),
+        ("empty.qcow2", "The file is empty."),
+        ("text.qcow2", "The file is neither a qcow2 image nor a raw disk with partitions; "),
+        ("overlay.qcow2", "The file has a backing file, so it is only a part of an image."),
+    ],
+)
+def test_path_that_is_no_image_is_refused_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, sentence: str
+) -> None:
+    (tmp_path / "folder.qcow2").mkdir()
+    (tmp_path / "empty.qcow2").touch()
+    (tmp_path / "text.qcow2").write_text("no disk\n")
+    (tmp_path / "overlay.qcow2").write_bytes(a_qcow2(backing_at=104))
+
+    assert main(["image", "fetch", f"--image={tmp_path / name}"]) == 2
+
+    assert capsys.readouterr().err.startswith(f"harness: {tmp_path / name}: {sentence}")
 
 
 def test_folder_without_recipes_is_named(

@@ -18,6 +18,7 @@ from harness.machine.libvirt.binding import load_libvirt
 from harness.machine.requirement_check import RequirementCheck
 from harness.provisioning.command import CommandResult
 from harness.settings import AcceleratorOption, MachineDriver, Settings
+from suites.unit.image.cloud_image_folder import DIGEST, IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -203,7 +204,8 @@ def test_requested_but_unusable_accelerator_is_reported(
     ("image", "sentence"),
     [
         ("nope", "There is no image 'nope' in the catalogue; known are 'debian-12"),
-        ("nope.qcow2", "The file 'nope.qcow2' does not exist."),
+        ("nope.qcow2", "nope.qcow2: This file does not exist."),
+        ("https://example.org/x.qcow2", "has no digest"),
         ("debian-12-nvidia", "--accept-licence=nvidia-debian-non-free"),
     ],
 )
@@ -217,8 +219,9 @@ def test_unavailable_image_is_reported(
 
 
 def test_image_of_each_kind_is_available(host: Host, settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "my.qcow2").touch()
-    images = f"debian-12,ubuntu-24.04,{tmp_path / 'my.qcow2'}"
+    (tmp_path / "my.qcow2").write_bytes(IMAGE)
+    url = f"https://example.org/x.qcow2#sha256={DIGEST}"
+    images = f"debian-12,ubuntu-24.04,{tmp_path / 'my.qcow2'},{url}"
 
     assert missing(examine(replace(settings, image=images), host)) == {}
 
@@ -228,7 +231,7 @@ def test_folder_without_images_hides_nothing_else(
 ) -> None:
     host.remove("mmdebstrap")
 
-    found = missing(examine(replace(settings, images_folder=tmp_path), host))
+    found = missing(examine(replace(settings, image_folders=(tmp_path,)), host))
 
     assert list(found) == ["mmdebstrap", "image"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,8 @@ from harness.image import FirmwareType
 from harness.image.build.commands import input_entries
 from harness.image.catalogue import Recipe, load_catalogue, read_recipe
 from harness.image.cloud.signature import read_key
-from harness.image.cloud.source import CloudImageRecipe, LocalImage
+from harness.image.cloud.source import Algorithm, CloudImageRecipe, Digest, LocalImage
+from harness.settings import SHIPPED_IMAGES
 from suites.unit.image.cataloguefolder import LICENSED, RECIPE, a_recipe, write_catalogue
 from suites.unit.image.cloud_image_folder import (
     ENTRY,
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[3]
 
 
+_OWN_NAMES = [file.stem for file in sorted(SHIPPED_IMAGES.glob("*.yaml"))]
+
+
 def _own_recipe(name: str) -> Recipe:
-    recipe = load_catalogue(REPOSITORY / "images").get(name)
+    recipe = load_catalogue().get(name)
     assert isinstance(recipe, Recipe)
     return recipe
 
@@ -49,8 +54,9 @@ def test_unknown_image_names_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(BadInputError) as refusal:
         load_catalogue(tmp_path).get("nose")
 
-    assert str(refusal.value) == (
-        f"{tmp_path}: There is no image 'nose' in the catalogue; known are 'node'."
+    assert str(refusal.value).endswith(
+        f", {tmp_path}: There is no image 'nose' in the catalogue; "
+        f"known are {', '.join(map(repr, [*_OWN_NAMES, 'node']))}."
     )
 
 
@@ -111,7 +117,7 @@ SLIPS = [
         instead="kind: bake",
         line=2,
         key="kind",
-        message="'build' or 'url', but the file has 'bake'.",
+        message="'build', 'url' or 'file', but the file has 'bake'.",
     ),
     Slip(
         said="node/root",
@@ -312,11 +318,86 @@ def test_locations_are_tried_in_order_and_once(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["my.qcow2", "images/my.img", "../bakes/noble"])
+@pytest.mark.parametrize("name", ["my.qcow2", "my.raw", "images/my.img", "../bakes/noble"])
 def test_path_names_an_image_that_is_there_already(tmp_path: Path, name: str) -> None:
     write_catalogue(tmp_path)
 
-    assert load_catalogue(tmp_path).get(name) == LocalImage(path=Path(name))
+    assert load_catalogue(tmp_path).get(name) == LocalImage.at(Path(name))
+
+
+def test_recipe_of_a_file_is_one_line_and_names_what_a_path_alone_can_not(tmp_path: Path) -> None:
+    (tmp_path / "ours.yaml").write_text("{schema: 1, kind: file, path: ../out/node.raw}")
+    (tmp_path / "efi.yaml").write_text("schema: 1\nextends: ours\nfirmware: uefi\n")
+    catalogue = load_catalogue(tmp_path)
+
+    ours, efi = catalogue.get("ours"), catalogue.get("efi")
+
+    assert isinstance(ours, LocalImage)
+    assert isinstance(efi, LocalImage)
+    assert (ours.name, ours.path) == ("ours", tmp_path / "../out/node.raw")
+    assert (efi.name, efi.path, efi.file.firmware) == ("efi", ours.path, FirmwareType.UEFI)
+
+
+DIGEST = "0f" * 32
+
+
+def test_url_with_a_digest_names_an_image_to_download(tmp_path: Path) -> None:
+    write_catalogue(tmp_path)
+
+    source = load_catalogue(tmp_path).get(
+        f"https://images.example.org:8443/2026/our-node_2.qcow2#sha256={DIGEST}"
+    )
+
+    assert isinstance(source, CloudImageRecipe)
+    assert source.name == "our-node-2"
+    assert source.pinned == Digest(algorithm=Algorithm.SHA256, value=DIGEST)
+    assert list(source.locations()) == ["https://images.example.org:8443/2026/"]
+    assert source.file.file == "our-node_2.qcow2"
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("https://example.org/x.qcow2", "has no digest, so nothing says which file is right"),
+        (f"http://example.org/x.qcow2#sha256={DIGEST}", "is a URL of http; give an https URL."),
+        (f"file:///x.qcow2#sha256={DIGEST}", "is a URL of file; give the path of the file."),
+        ("https://example.org/x.qcow2#sha256=12", "has the digest 'sha256=12'. A digest is"),
+        (f"https://example.org/x.qcow2#md5={DIGEST}", f"has the digest 'md5={DIGEST}'."),
+        (f"https://example.org/#sha256={DIGEST}", "names no file"),
+        (f"https:///x.qcow2#sha256={DIGEST}", "names no file"),
+        (f"https://example.org/x.qcow2?sig=1#sha256={DIGEST}", "has a query or a password"),
+        (f"https://me:pw@example.org/x.qcow2#sha256={DIGEST}", "has a query or a password"),
+    ],
+)
+def test_url_that_cannot_be_trusted_is_refused(tmp_path: Path, url: str, sentence: str) -> None:
+    write_catalogue(tmp_path)
+
+    with pytest.raises(BadInputError) as refusal:
+        load_catalogue(tmp_path).get(url)
+
+    assert str(refusal.value).startswith(f"--image: '{url}' {sentence}")
+
+
+PINNED = ENTRY.partition("sums:")[0]
+
+
+def test_pinned_cloud_image_needs_no_list(tmp_path: Path) -> None:
+    recipe = a_cloud_image_recipe(
+        tmp_path,
+        folder="http://example.org/x",
+        entry=PINNED,
+        more=f"digest: sha256:{DIGEST}\n",
+    )
+
+    assert (recipe.file.sums, recipe.is_authenticated) == (None, True)
+
+
+@pytest.mark.parametrize(
+    "more", ["", f"digest: sha256:{DIGEST}\nsignature:{ENTRY.partition('signature:')[2]}"]
+)
+def test_cloud_image_without_a_list_or_a_digest_is_refused(tmp_path: Path, more: str) -> None:
+    with pytest.raises(BadInputError, match="key 'sums': This key is missing; without the publ"):
+        a_cloud_image_recipe(tmp_path, folder="https://example.org/x", entry=PINNED, more=more)
 
 
 #: What the distributions' pages say: cloud-images.ubuntu.com has a folder for each release of a
@@ -359,12 +440,12 @@ def test_driver_and_firmware_of_a_cloud_image_reach_it(tmp_path: Path) -> None:
 
 
 def test_own_cloud_images_lie_where_their_distributions_put_them() -> None:
-    entries = load_catalogue(REPOSITORY / "images").entries
+    entries = load_catalogue().entries
 
     assert {
         name: (entry.file.folder, entry.file.file, entry.file.sums.file)
         for name, entry in entries.items()
-        if isinstance(entry, CloudImageRecipe)
+        if isinstance(entry, CloudImageRecipe) and entry.file.sums is not None
     } == OWN_CLOUD_IMAGES
 
 
@@ -372,7 +453,7 @@ def test_key_of_each_own_cloud_image_has_the_fingerprint_that_its_recipe_names()
     """The fingerprint of a version 4 key is the SHA-1 of its first packet (RFC 9580, 5.5.4)."""
     signed = [
         entry
-        for entry in load_catalogue(REPOSITORY / "images").entries.values()
+        for entry in load_catalogue().entries.values()
         if isinstance(entry, CloudImageRecipe) and entry.file.signature is not None
     ]
 
@@ -389,17 +470,23 @@ def test_key_of_each_own_cloud_image_has_the_fingerprint_that_its_recipe_names()
 
 
 def test_unit_of_the_guest_agent_is_wanted_by_its_port() -> None:
-    """Systemd starts it by a link whose name holds a backslash, so it must survive as it is."""
+    """The image's script makes the link by which systemd starts the agent."""
     recipe = _own_recipe("debian-12")
     entries = {entry.path: entry for entry in input_entries(recipe)}
-    units = "etc/systemd/system"
+    unit = entries["etc/systemd/system/harness-agent.service"].content.decode()
+    script = (recipe.folder / "debian-12/scripts/setup.sh").read_text()
 
-    wants = entries[
-        f"{units}/dev-virtio\\x2dports-harness.agent.device.wants/harness-agent.service"
-    ]
-    assert wants.link == "../harness-agent.service"
-    assert f"{units}/harness-agent.service" in entries
+    assert "\nWantedBy=dev-virtio\\x2dports-harness.agent.device\n" in unit
+    assert re.search(r"^systemctl enable .*\bharness-agent\.service\b", script, re.MULTILINE)
     assert entries["usr/lib/harness/agent-loader"].mode == 0o755
+
+
+def test_files_of_shipped_images_are_the_same_out_of_a_wheel() -> None:
+    """A wheel holds regular files alone, and an installer may take a backslash for a separator."""
+    for path in (REPOSITORY / "images").rglob("*"):
+        assert not path.is_symlink(), f"{path} is a link; a script of the image can make it."
+        assert path.is_file() or any(path.iterdir()), f"{path} is an empty folder."
+        assert "\\" not in path.name
 
 
 def test_licence_does_not_change_the_key(tmp_path: Path) -> None:
@@ -410,7 +497,7 @@ def test_licence_does_not_change_the_key(tmp_path: Path) -> None:
 
 
 def test_own_image_of_nvidias_driver_needs_its_licence() -> None:
-    recipe = load_catalogue(REPOSITORY / "images").get("debian-12-nvidia")
+    recipe = load_catalogue().get("debian-12-nvidia")
 
     assert isinstance(recipe, Recipe)
     assert recipe.file.licence is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,13 +11,13 @@ from harness.errors import BadInputError
 from harness.image.build.commands import input_entries
 from harness.image.catalogue import Recipe, load_catalogue, read_recipe
 from harness.image.cloud.source import CloudImageRecipe
+from harness.settings import SHIPPED_IMAGES
 from suites.unit.image.cataloguefolder import a_recipe, write_catalogue
 from suites.unit.image.cloud_image_folder import write_cloud_image_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-REPOSITORY = Path(__file__).parents[3]
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -177,7 +176,7 @@ def test_cloud_image_may_pin_another_and_keeps_its_signing_key_and_has_a_lock_of
         (
             "schema: 1\nextends: nod\n",
             "2: key 'extends':",
-            "no recipe 'nod'; known are 'node', 'ours'",
+            "no recipe 'nod'; known are .*'node', 'ours', and",
         ),
         (
             "schema: 1\nextends: ./node.yaml\n",
@@ -268,4 +267,7 @@ def test_broken_recipe_does_not_keep_others_from_being_read(
 def test_folder_that_is_given_twice_counts_once(shipped: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(shipped)
 
-    assert list(load_catalogue(shipped, tmp_path / "link").entries) == ["node"]
+    catalogue = load_catalogue(shipped, tmp_path / "link", SHIPPED_IMAGES)
+
+    assert [*catalogue.files][-1] == "node"
+    assert catalogue.duplicates == {}

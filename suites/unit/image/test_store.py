@@ -10,8 +10,9 @@ import pytest
 
 from harness.artifact_cache import Stage
 from harness.errors import HarnessError, RequirementError
+from harness.image import CloudImageKernel, ImageDamagedError
 from harness.image.catalogue import LicenceError
-from harness.image.store import ImageStore
+from harness.image.store import ImageStore, Prepared
 from harness.provisioning.wait import Deadline
 from harness.settings import LicenceId
 from suites.fakes.clock import FakeClock
@@ -325,3 +326,55 @@ def test_cached_image_needs_its_licence_accepted_too(tmp_path: Path) -> None:
         ImageStore(
             tmp_path / "images", builder=builder, accepted_licences={LicenceId("other")}
         ).ensure(recipe, deadline=Deadline.after(60))
+
+
+def _prepare(cache: Cache, digest: str, *, is_raw: bool = False) -> Image:
+    kernels = []
+    for version in ("6.8.0-31-generic", "6.8.0-40-generic"):
+        folder = cache.folder.parent / version
+        folder.mkdir(exist_ok=True)
+        for name in ("vmlinuz", "initrd.img"):
+            (folder / name).write_text(f"{name} {version}")
+        kernels.append(
+            CloudImageKernel(
+                version=version,
+                vmlinuz=folder / "vmlinuz",
+                initrd=folder / "initrd.img",
+                command_line=("root=LABEL=cloudimg-rootfs", "ro"),
+            )
+        )
+
+    def make(disk: Path) -> Prepared:
+        disk.write_bytes(b"raw" if is_raw else b"QFI\xfb prepared")
+        return Prepared(kernels=kernels, driver=None)
+
+    return cache.store.ensure_prepared(
+        "noble", {"cloud_image": digest}, make, deadline=Deadline.after(60)
+    )
+
+
+def test_node_image_of_a_cloud_image_keeps_its_kernels_and_their_command_lines(
+    cache: Cache,
+) -> None:
+    image = _prepare(cache, "sha256:12")
+    again, other = _prepare(cache, "sha256:12"), _prepare(cache, "sha256:34")
+
+    assert again == image
+    assert other.folder != image.folder
+    kernel = image.newest_kernel
+    assert isinstance(kernel, CloudImageKernel)
+    assert kernel.version == "6.8.0-40-generic"
+    assert kernel.command_line == ("root=LABEL=cloudimg-rootfs", "ro")
+    assert kernel.vmlinuz.read_text() == "vmlinuz 6.8.0-40-generic"
+    assert kernel.vmlinuz.is_relative_to(image.folder)
+
+
+def test_bake_of_such_an_image_has_its_kernels(cache: Cache) -> None:
+    parent = _prepare(cache, "sha256:12")
+
+    assert cache.derive(parent, lambda _disk: None).kernels == parent.kernels
+
+
+def test_prepared_disk_that_is_no_qcow2_is_damaged(cache: Cache) -> None:
+    with pytest.raises(ImageDamagedError, match="is not a qcow2"):
+        _prepare(cache, "sha256:12", is_raw=True)

@@ -26,21 +26,21 @@ from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.argv import Channels, render_argv
 from harness.machine.description.spec import Firmware, MachineSpec
 from harness.machine.uefi_firmware import UefiFirmware
+from harness.settings import SHIPPED_IMAGES
 from suites.unit.lab.builders import a_cloud_image, a_platform, a_provisioner, an_image
 from suites.unit.lab.drivers import StuckDriver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-IMAGES = Path(__file__).parents[3] / "images"
-TREE = IMAGES / "debian-12/root"
+TREE = SHIPPED_IMAGES / "debian-12/root"
 
 
 def test_agent_comes_before_cloud_init_writes_files() -> None:
-    seed = cloud_image_seed("noble", instance_id="noble-1", images=IMAGES)
+    seed = cloud_image_seed("noble", instance_id="noble-1")
 
     user_data = yaml.safe_load(seed.user_data)
-    assert user_data["bootcmd"] == [list(argv) for argv in agent_commands(IMAGES)]
+    assert user_data["bootcmd"] == [list(argv) for argv in agent_commands()]
     assert "write_files" not in user_data
     assert yaml.safe_load(seed.meta_data)["instance-id"] == "noble-1"
 
@@ -48,14 +48,14 @@ def test_agent_comes_before_cloud_init_writes_files() -> None:
 def test_agents_files_arrive_as_they_are() -> None:
     loader = "/usr/lib/harness/agent-loader"
 
-    (put,) = [argv for argv in agent_commands(IMAGES) if loader in argv]
+    (put,) = [argv for argv in agent_commands() if loader in argv]
 
     assert put[-1] == "0755"
     assert base64.b64decode(put[-2]) == (TREE / loader[1:]).read_bytes()
 
 
 def test_agent_is_started_at_later_boots_too() -> None:
-    commands = agent_commands(IMAGES)
+    commands = agent_commands()
 
     assert (
         "ln",
@@ -64,11 +64,6 @@ def test_agent_is_started_at_later_boots_too() -> None:
         "/etc/systemd/system/dev-virtio\\x2dports-harness.agent.device.wants/harness-agent.service",
     ) in commands
     assert commands[-1] == ("systemctl", "start", "--no-block", "harness-agent.service")
-
-
-def test_catalogue_without_the_loader_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="agent's loader cannot be read"):
-        agent_commands(tmp_path)
 
 
 KERNEL = CloudImageKernel(
@@ -80,7 +75,7 @@ KERNEL = CloudImageKernel(
 
 
 def a_saved_state(image: CloudImage | None = None, **boot: Any) -> SavedState:
-    return cloud_image_booted(image or a_cloud_image(), images=IMAGES, boot=CloudImageBoot(**boot))
+    return cloud_image_booted(image or a_cloud_image(), boot=CloudImageBoot(**boot))
 
 
 def a_spec(saved_state: SavedState, folder: Path = Path("/runs")) -> MachineSpec:
@@ -230,10 +225,10 @@ def test_cloud_image_nodes_seed_brings_agent_files_and_provisioning(tmp_path: Pa
         instance_id="node-1",
         provisioner=a_provisioner(),
         access=SshIdentity(folder=tmp_path).access,
-        early=agent_commands(IMAGES),
+        early=agent_commands(),
     )
 
     user_data = yaml.safe_load(seed.user_data)
-    assert user_data["bootcmd"] == [list(argv) for argv in agent_commands(IMAGES)]
+    assert user_data["bootcmd"] == [list(argv) for argv in agent_commands()]
     assert "boot" in user_data["runcmd"][-1][-1]
     assert "/etc/gpu-node/config.json" in [file["path"] for file in user_data["write_files"]]

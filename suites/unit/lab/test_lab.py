@@ -259,11 +259,18 @@ def test_cloud_image_is_found_by_its_path(lab: Lab, tmp_path: Path) -> None:
     assert (image.name, image.digest) == ("our", f"sha256:{DIGEST}")
 
 
-def test_recipe_and_cloud_image_are_not_confused(lab: Lab) -> None:
+def test_built_image_is_no_cloud_image(lab: Lab) -> None:
     with pytest.raises(BadInputError, match="'debian-12' is built from a recipe"):
         lab.cloud_image("debian-12")
-    with pytest.raises(BadInputError, match=r"'ubuntu-24\.04' is a cloud image"):
-        lab.node_image("ubuntu-24.04")
+
+
+def test_path_of_a_missing_node_image_is_reported_as_that(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "absent.qcow2"
+
+    with pytest.raises(BadInputError) as refusal:
+        lab.node_image(str(path))
+
+    assert str(refusal.value) == f"{path}: This file does not exist."
 
 
 def test_cloud_image_machine_that_does_not_start_leaves_nothing(lab: Lab, tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""`harness init [DIR]`: writes a project with a script, tests of it, an image and a CI workflow."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, listed
+from harness.settings import APPLICATION
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+
+    from harness.cli.options import Commands
+
+#: What a new project has, with `@VERSION@` for that of the harness.
+TEMPLATE = Path(__file__).with_name("new_project")
+
+#: Where a project may configure pytest, by file; one file counts, and the others are ignored.
+_PYTEST_SECTIONS = {
+    "pytest.toml": re.compile(""),
+    ".pytest.toml": re.compile(""),
+    ".pytest.ini": re.compile(""),
+    "pyproject.toml": re.compile(r"^\s*\[\s*tool\.pytest\b", re.MULTILINE),
+    "tox.ini": re.compile(r"^\[pytest\]", re.MULTILINE),
+    "setup.cfg": re.compile(r"^\[tool:pytest\]", re.MULTILINE),
+}
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `init` to the commands of `harness`."""
+    parser = commands.add_parser(
+        "init", help="write a project with a script, tests of it, an image and a CI workflow"
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        default=Path(),
+        type=Path,
+        metavar="DIR",
+        help="the project's folder, made if there is none (default: the current one)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the project, and print what was written and what to do next."""
+    folder: Path = arguments.folder
+    files = project_files()
+    write_project(folder, files)
+    for name in files:
+        print(folder / name)
+    enter = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
+    print(f"\nNext: {enter}harness doctor && pytest")
+    return 0
+
+
+def project_files() -> dict[str, tuple[bytes, bool]]:
+    """Return the files of a new project by path: content, and whether it is a program."""
+    version = importlib.metadata.version(APPLICATION).encode()
+    return {
+        path.relative_to(TEMPLATE).as_posix(): (
+            path.read_bytes().replace(b"@VERSION@", version),
+            path.suffix == ".sh",
+        )
+        for path in sorted(TEMPLATE.rglob("*"))
+        if path.is_file() and path.suffix != ".pyc"
+    }
+
+
+def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
+    """Write all files below `folder`, or none of them.
+
+    Raises BadInputError that names files that exist, or that configure pytest already. Raises
+    OSError where a file can't be written.
+    """
+    present = [name for name in files if (folder / name).exists() or (folder / name).is_symlink()]
+    if present:
+        raise BadInputError(
+            f"{listed(present)} exist here already, and no file is overwritten, so nothing was "
+            "written; give a folder of its own, such as `harness init gpu-tests`.",
+            source=str(folder),
+        )
+    for name, section in _PYTEST_SECTIONS.items():
+        path = folder / name
+        if path.is_file() and section.search(path.read_text(errors="replace")):
+            raise BadInputError(
+                "This file configures pytest, which would ignore it beside a new 'pytest.ini', so "
+                "nothing was written; give a folder of its own, such as `harness init gpu-tests`.",
+                source=str(path),
+            )
+    with _undone_on_error() as (made_folders, made_files):
+        for name, (content, is_program) in files.items():
+            path = folder / name
+            for parent in reversed([one for one in path.parents if not one.exists()]):
+                parent.mkdir()
+                made_folders.append(parent)
+            with path.open("xb") as file:
+                made_files.append(path)
+                file.write(content)
+            if is_program:
+                mode = path.stat().st_mode
+                path.chmod(mode | (mode & 0o444) >> 2)
+
+
+@contextlib.contextmanager
+def _undone_on_error() -> Iterator[tuple[list[Path], list[Path]]]:
+    """Give lists for the folders and files that are made; remove these if the block raises."""
+    folders: list[Path] = []
+    files: list[Path] = []
+    try:
+        yield folders, files
+    except BaseException:
+        for path in files:
+            path.unlink(missing_ok=True)
+        for path in reversed(folders):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise

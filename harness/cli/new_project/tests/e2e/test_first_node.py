@@ -1,0 +1,37 @@
+"""scripts/prepare_node.sh on a machine with GPUs, and on one without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness import expect
+from harness.lab.node import NodeRequest
+
+if TYPE_CHECKING:
+    from harness.fixtures.machines import BootNode
+    from harness.gpu import GpuModel
+    from harness.image import Image
+
+
+def test_node_with_two_gpus_is_prepared(
+    boot_node: BootNode, node_image: Image, h100: GpuModel
+) -> None:
+    """`boot_node` returns when cloud-init has run the script; the machine ends with the test."""
+    node = boot_node(NodeRequest(name="two-gpus", image=node_image, gpus=[h100, h100]))
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    # 2330 is the PCI device id of the H100; `harness gpu ls` lists those of all models.
+    expect.gpus_on_bus(evidence, "2330", "2330")
+    assert evidence.file("/etc/gpu-node/settings.env") == "GPU_COUNT=2\n"
+
+
+def test_node_without_a_gpu_is_refused(boot_node: BootNode, node_image: Image) -> None:
+    node = boot_node(NodeRequest(name="no-gpu", image=node_image))
+
+    evidence = node.evidence()
+
+    # The exit code 3, by the name that provisioner.yaml gives it.
+    expect.provisioned(evidence, exit_code="no-gpu")
+    expect.no_gpu(evidence)

@@ -1,0 +1,37 @@
+"""Functions of scripts/prepare_node.sh, in a shell of its own with mocked commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from harness.shell.testing import Shell
+
+TWO_GPUS = "0000:01:00.0 0302: 10de:2330 (rev a1)\n0000:02:00.0 0302: 10de:2330 (rev a1)\n"
+
+
+@pytest.fixture(autouse=True)
+def sourced(shell: Shell) -> None:
+    shell.source("scripts/prepare_node.sh")
+
+
+def test_gpus_are_counted(shell: Shell) -> None:
+    shell.mock("lspci").answers(stdout=TWO_GPUS)
+
+    assert shell.call("count_gpus").check().stdout == "2\n"
+    shell.assert_calls("lspci -Dn -d 10de:")
+
+
+def test_settings_name_the_number_of_gpus(shell: Shell) -> None:
+    """The code under test writes to a throw-away root, where `shell.path` finds the file."""
+    shell.call("write_settings", "8").check()
+
+    assert shell.path("/etc/gpu-node/settings.env").read_text() == "GPU_COUNT=8\n"
+
+
+def test_node_without_a_gpu_is_refused(shell: Shell) -> None:
+    shell.mock("lspci")
+
+    assert shell.call("main").status == 3

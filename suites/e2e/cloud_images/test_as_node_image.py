@@ -1,0 +1,90 @@
+"""A cloud image as the node image of a run: named by its path, it runs the tests of nodes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cloudinit import CloudInitStatus
+from harness.lab import saved_states
+from harness.plugin.select import requirements
+from harness.provisioning.command import LocalRunner
+from suites.e2e.inner import REPOSITORY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.fixtures.saved_states import CloneState
+    from harness.image import Image
+    from harness.lab import Lab
+    from harness.settings import Settings
+
+#: The decisions of a boot with and without a GPU, a bake, and what clones promise.
+_NODE_TESTS = (
+    "test_boot.py::test_baked_kernel_takes_fast_path",
+    "test_boot.py::test_other_kernel_gets_full_build",
+    "test_boot.py::test_node_without_gpu_is_stripped",
+    "test_bake.py",
+    "clones/test_clones.py",
+)
+_PYTEST_KVM_S = 300.0
+
+
+@pytest.fixture(scope="session")
+def path(cloud_like: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of a cloud image, as an image pipeline leaves it."""
+    path = tmp_path_factory.mktemp("out") / "our-node.qcow2"
+    path.symlink_to(cloud_like.disk)
+    return path
+
+
+@pytest.fixture(scope="session")
+def as_node(lab: Lab, path: Path, settings: Settings) -> Image:
+    """Return the node image that the harness makes of it."""
+    with requirements(settings):
+        return lab.node_image(str(path))
+
+
+@pytest.mark.slow
+def test_tests_of_nodes_pass_with_the_path_of_a_cloud_image(
+    lab: Lab, path: Path, as_node: Image
+) -> None:
+    """Fast path, full build on another kernel, no GPU, bake and clones: none is left out."""
+    assert as_node.kernels
+    tests = [str(REPOSITORY / "suites/e2e" / test) for test in _NODE_TESTS]
+
+    result = LocalRunner().run(
+        [
+            *(sys.executable, "-m", "pytest", *tests, f"--rootdir={REPOSITORY}"),
+            *("-p", "no:cacheprovider", "-n", "0", "-rA", f"--image={path}"),
+            f"--accelerator={lab.accelerator.accelerator.accel}",
+        ],
+        timeout_s=_PYTEST_KVM_S * lab.accelerator.accelerator.patience,
+    )
+
+    assert result.exit_code == 0, result.render()
+    passed = re.findall(r"^PASSED (\S+)", result.stdout, re.MULTILINE)
+    assert {name.partition("::")[2] for name in passed} >= {
+        f"test_baked_kernel_takes_fast_path[{as_node.name}]",
+        f"test_other_kernel_gets_full_build[{as_node.name}]",
+        f"test_node_without_gpu_is_stripped[{as_node.name}]",
+    }
+    assert "skipped" not in result.stdout
+
+
+def test_clone_of_it_is_provisioned_by_the_images_own_cloud_init_and_network(
+    clone: CloneState, as_node: Image, cloud_like: Image
+) -> None:
+    """The kernel's command line is the boot loader's; netplan was written by this boot."""
+    machine = clone(saved_states.cloud_init_done(saved_states.booted(as_node)), hostname="ours")
+    guest = machine.guest
+
+    assert guest.output_of("hostname") == "ours"
+    assert guest.output_of("uname", "-r") == cloud_like.newest_kernel.version
+    assert "root=LABEL=node-root ro" in guest.output_of("cat", "/proc/cmdline")
+    assert guest.cloud_init_report().status is CloudInitStatus.DONE
+    assert guest.run("test", "-e", "/etc/netplan/50-cloud-init.yaml").ok
+    assert "10.0.2.15" in guest.output_of("ip", "-4", "address", "show", "dev", "eth0")

@@ -1,0 +1,97 @@
+"""What the wheel has: all that the code reads, and nothing of this repository's own tests."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from harness.image.catalogue import Recipe, load_catalogue
+from suites.installed_wheel import REPOSITORY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from suites.installed_wheel import InstalledWheel
+
+#: Folders of the package that stay here, and where they are links to.
+_TEST_DATA = ("fixtures/data", "fixtures/dialogues", "fixtures/recordings")
+_LINKS = ("fixtures", "images")
+
+
+def _expected() -> dict[str, Path]:
+    """Return every source file of the package by its path in the wheel."""
+    harness = REPOSITORY / "harness"
+    found = [path for path in harness.rglob("*") if path.is_file()]
+    for name in _LINKS:
+        found += [harness / name / path.relative_to(REPOSITORY / name)
+                  for path in (REPOSITORY / name).rglob("*") if path.is_file()]  # fmt: skip
+    names = {path.relative_to(harness).as_posix(): path for path in found}
+    return {
+        f"harness/{name}": path
+        for name, path in names.items()
+        if not name.startswith(_TEST_DATA) and "__pycache__" not in path.parts
+    }
+
+
+def test_wheel_has_every_file_of_the_package(installed_wheel: InstalledWheel) -> None:
+    expected = _expected()
+    with zipfile.ZipFile(installed_wheel.wheel) as archive:
+        contents = {
+            name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name
+        }
+
+    assert "harness/fixtures/machines.py" in expected
+    assert "harness/images/debian-12.yaml" in expected
+    assert sorted(contents) == sorted(expected)
+    assert {
+        name for name, path in expected.items() if contents[name] != path.read_bytes()
+    } == set()
+
+
+def test_installed_programs_are_executable(installed_wheel: InstalledWheel) -> None:
+    """A recipe's key and its image depend on it."""
+    (site,) = installed_wheel.venv.glob("lib/python*/site-packages")
+
+    assert {
+        name
+        for name, path in _expected().items()
+        if bool(path.stat().st_mode & 0o100) != bool((site / name).stat().st_mode & 0o100)
+    } == set()
+
+
+def test_sdist_builds_without_the_repository(installed_wheel: InstalledWheel) -> None:
+    """The wheel was built from it; it has no link, which would lead out of it."""
+    with tarfile.open(installed_wheel.sdist) as archive:
+        members = archive.getmembers()
+
+    assert not [member.name for member in members if member.issym() or member.islnk()]
+    top = {PurePosixPath(member.name).parts[1:2] for member in members}
+    assert ("harness",) in top
+    assert ("suites",) not in top
+
+
+_KEYS = """\
+from harness.image.catalogue import Recipe, load_catalogue
+
+for name, source in load_catalogue().entries.items():
+    if isinstance(source, Recipe):
+        print(name, source.key(builder="b"))
+"""
+
+
+def test_images_have_the_keys_that_they_have_here(
+    installed_wheel: InstalledWheel, tmp_path: Path
+) -> None:
+    """So both share a cache, and users boot what is tested here."""
+    own = [
+        f"{name} {source.key(builder='b')}"
+        for name, source in load_catalogue().entries.items()
+        if isinstance(source, Recipe)
+    ]
+
+    installed = installed_wheel.run("python", "-c", _KEYS, cwd=tmp_path).check("Asking for keys")
+
+    assert len(own) >= 3
+    assert installed.stdout.splitlines() == own

@@ -1,0 +1,97 @@
+"""What a new user does: install the wheel, `harness init` in a folder, and run pytest."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from suites.installed_wheel import REPOSITORY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from suites.installed_wheel import InstalledWheel
+
+
+@pytest.fixture
+def project(tmp_path: Path, installed_wheel: InstalledWheel) -> Path:
+    """Return the folder of a new project, with a blank in its path."""
+    installed_wheel.run("harness", "init", "my project", cwd=tmp_path).check("harness init")
+    return tmp_path / "my project"
+
+
+def test_installation_is_independent_of_the_repository(
+    installed_wheel: InstalledWheel, tmp_path: Path
+) -> None:
+    program = (
+        "import harness.fixtures, sys; print(harness.fixtures.__file__, *sys.path, sep='\\n')"
+    )
+
+    places = installed_wheel.run("python", "-c", program, cwd=tmp_path).check("Python").stdout
+
+    assert str(installed_wheel.venv) in places
+    assert not any(place.startswith(str(REPOSITORY)) for place in places.splitlines())
+
+
+def test_unit_tests_of_a_new_project_pass(installed_wheel: InstalledWheel, project: Path) -> None:
+    result = installed_wheel.run("pytest", "tests/unit", cwd=project)
+
+    assert "3 passed" in result.check("pytest").stdout
+
+
+def test_node_tests_of_a_new_project_boot_its_image(
+    installed_wheel: InstalledWheel, project: Path
+) -> None:
+    result = installed_wheel.run("pytest", "tests/e2e", "--setup-plan", cwd=project)
+
+    plan = result.check("pytest").stdout
+    assert "test_node_with_two_gpus_is_prepared[node] (fixtures used: " in plan
+    assert "boot_node" in plan
+
+
+def test_project_may_have_packages_and_fixtures_of_the_same_names(
+    installed_wheel: InstalledWheel, project: Path
+) -> None:
+    """Packages `fixtures` and `images` on sys.path, and a conftest that overrides fixtures."""
+    for name in ("fixtures", "images"):
+        (project / name).mkdir(exist_ok=True)
+        (project / name / "__init__.py").write_text(f"OWN = '{name}'\n")
+    (project / "conftest.py").write_text(
+        "import fixtures, images, pytest\n"
+        "assert (fixtures.OWN, images.OWN) == ('fixtures', 'images')\n\n"
+        "@pytest.fixture\ndef settings():\n    return 'ours'\n"
+    )
+
+    unit = installed_wheel.run("pytest", "tests/unit", cwd=project)
+    plan = installed_wheel.run("pytest", "tests/e2e", "--setup-plan", cwd=project)
+
+    assert "3 passed" in unit.check("pytest").stdout
+    plan.check("pytest --setup-plan")
+
+
+def test_without_qemu_node_tests_are_skipped_with_what_to_do(
+    installed_wheel: InstalledWheel, project: Path, tmp_path: Path
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("env", "sh", "bash"):
+        found = shutil.which(name)
+        assert found is not None
+        (programs / name).symlink_to(found)
+
+    result = installed_wheel.run("pytest", "tests/e2e", "-rs", cwd=project, path=[programs])
+
+    assert "2 skipped" in result.check("pytest").stdout
+    assert "qemu-system-x86" in result.stdout
+
+
+def test_second_init_writes_nothing(installed_wheel: InstalledWheel, project: Path) -> None:
+    (project / "scripts/prepare_node.sh").write_text("ours\n")
+
+    result = installed_wheel.run("harness", "init", cwd=project)
+
+    assert result.exit_code == 2
+    assert "'scripts/prepare_node.sh'" in result.stderr
+    assert (project / "scripts/prepare_node.sh").read_text() == "ours\n"

@@ -1,0 +1,122 @@
+"""`harness init` writes all of a project, or nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import yaml
+
+from harness.cli import init, main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_project_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "new" / "gpu tests"
+
+    assert main(["init", str(folder)]) == 0
+
+    written = files_below(folder)
+    assert {"pytest.ini", "images/node.yaml", "tests/e2e/test_first_node.py"} < set(written)
+    assert (folder / "scripts/prepare_node.sh").stat().st_mode & 0o111
+    assert not (folder / "pytest.ini").stat().st_mode & 0o111
+    assert f"cd '{folder}' && harness doctor && pytest" in capsys.readouterr().out
+
+
+def test_current_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "README.md").write_text("ours")
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'ours'\n")
+    (tmp_path / "fixtures").mkdir()
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/__init__.py").touch()
+
+    assert main(["init"]) == 0
+
+    assert (tmp_path / "pytest.ini").is_file()
+    assert (tmp_path / "README.md").read_text() == "ours"
+
+
+def test_workflow_installs_this_version(tmp_path: Path) -> None:
+    main(["init", str(tmp_path)])
+
+    text = (tmp_path / ".github/workflows/gpu-nodes.yml").read_text()
+    steps = yaml.safe_load(text)["jobs"]["test"]["steps"]
+    assert "@VERSION@" not in text
+    assert any("gpu-node-harness==" in step.get("run", "") for step in steps)
+
+
+@pytest.mark.parametrize("name", ["pytest.ini", "tests/README.md", "scripts/prepare_node.sh"])
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_nothing_is_overwritten_and_nothing_else_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "file":
+        path.write_text("ours")
+    elif kind == "link":
+        path.symlink_to("gone")
+    else:
+        path.mkdir()
+    before = sorted(tmp_path.rglob("*"))
+
+    assert main(["init", str(tmp_path)]) == 2
+
+    assert f"'{name}'" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pyproject.toml", "[tool.pytest.ini_options]\naddopts = '-q'\n"),
+        ("pyproject.toml", "[tool.pytest]\n"),
+        ("tox.ini", "[tox]\n\n[pytest]\n"),
+        ("setup.cfg", "[tool:pytest]\n"),
+        ("pytest.toml", ""),
+    ],
+)
+def test_configuration_of_pytest_that_would_be_ignored_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+
+    assert main(["init", str(tmp_path)]) == 2
+
+    assert f"{tmp_path / name}: This file configures pytest" in capsys.readouterr().err
+    assert files_below(tmp_path) == {name: text.encode()}
+
+
+def test_file_where_a_folder_is_needed_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is found only while files are written: those before it are removed again."""
+    (tmp_path / "tests").write_text("ours")
+
+    assert main(["init", str(tmp_path)]) == 2
+
+    assert "tests" in capsys.readouterr().err
+    assert files_below(tmp_path) == {"tests": b"ours"}
+    assert [path.name for path in tmp_path.iterdir()] == ["tests"]
+
+
+def test_failure_while_writing_leaves_nothing(tmp_path: Path) -> None:
+    """As a full disk does, in the middle of a file."""
+    files = init.project_files()
+    files["tests/unit/unwritable"] = (cast("bytes", "no bytes"), False)
+
+    with pytest.raises(TypeError):
+        init.write_project(tmp_path / "new" / "project", files)
+
+    assert list(tmp_path.iterdir()) == []

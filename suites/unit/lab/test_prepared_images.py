@@ -1,0 +1,58 @@
+"""What is added to a cloud image, and how the kernels of the result boot."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.image import CloudImageKernel
+from harness.lab.machine_request import finish_spec
+from harness.lab.prepared_images import stand_in_archive, with_console
+from harness.lab.saved_states import booted
+from suites.unit.lab.builders import a_platform, an_image
+
+KERNEL = CloudImageKernel(
+    version="6.8.0-31-generic",
+    vmlinuz=Path("/images/vmlinuz"),
+    initrd=Path("/images/initrd.img"),
+    command_line=("BOOT_IMAGE=/vmlinuz-6.8.0-31-generic", "root=LABEL=cloudimg-rootfs", "ro"),
+)
+
+
+def test_stand_ins_are_services_and_what_makes_the_driver() -> None:
+    with tarfile.open(fileobj=io.BytesIO(stand_in_archive())) as archive:
+        names = archive.getnames()
+
+    assert "usr/lib/systemd/system/kubelet.service" in names
+    assert "run/harness-stand-ins/driver-image/build.sh" in names
+    assert "run/harness-stand-ins/stand-ins/driver/payload.sh" in names
+    assert "run/harness-stand-ins/oci.py" in names
+    assert not [name for name in names if name.startswith("etc/cloud")]
+
+
+@pytest.mark.parametrize(
+    ("words", "added"),
+    [(("ro",), ("console=ttyS0",)), (("console=tty1", "console=ttyS0,115200n8"), ())],
+)
+def test_serial_console_is_added_where_there_is_none(
+    words: tuple[str, ...], added: tuple[str, ...]
+) -> None:
+    kernel = replace(KERNEL, command_line=words)
+
+    assert with_console(kernel).command_line == (*words, *added)
+
+
+def test_kernel_of_a_cloud_image_boots_with_its_own_command_line_up_to_cloud_init() -> None:
+    """Nothing of the harness's own command line for built images is in it."""
+    image = replace(an_image(), kernels=(KERNEL,))
+
+    spec = finish_spec(booted(image).machine("noble", None), a_platform(), Path("/runs"))
+
+    assert spec.kernel_command_line.startswith(" ".join(KERNEL.command_line))
+    assert spec.kernel_command_line.endswith(
+        "cloudimg-rootfs ro systemd.unit=basic.target systemd.wants=containerd.service"
+    )
