@@ -12,6 +12,7 @@ from harness.errors import BadInputError, ExpectationError, HarnessError, Requir
 from harness.evidence import RECORD_PATH, Evidence
 from harness.evidence.node_state import DkmsBuild, LoadedModule, PathStat, PciFunction
 from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
+from harness.evidence.request import AdditionalEvidence
 from harness.expect.every_node import NodeExpectation
 from harness.expect.failure import failure, require
 from harness.fixtures.machines import BootCloudImage, BootNode
@@ -50,6 +51,7 @@ from harness.shell.testing import Shell
 
 __all__ = [
     "RECORD_PATH",
+    "AdditionalEvidence",
     "Argv",
     "BadInputError",
     "BootCloudImage",

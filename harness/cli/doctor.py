@@ -188,7 +188,7 @@ def _plugins() -> list[RequirementCheck]:
         RequirementCheck(
             requirement="plug-in",
             is_met=check.error is None,
-            found=f"'{check.plugin.name}' of {check.plugin.distribution}, a {check.noun}."
+            found=f"'{check.plugin.name}' of {check.plugin.distribution} ({check.noun})."
             if check.error is None
             else str(check.error),
         )

@@ -17,6 +17,7 @@ from harness.expect.every_node import (
     NODE_EXPECTATIONS,
     NodeVerdict,
     VerdictState,
+    evidence_of,
     judge_node,
     node_expectations,
 )
@@ -70,7 +71,8 @@ def _judge(arguments: argparse.Namespace) -> int:
     folder = arguments.evidence_dir.absolute() / "node" / node.name
     with tempfile.TemporaryDirectory(prefix="harness-node-") as place:
         # Evidence kept earlier stays until there is newer evidence.
-        kept = node.collect(Path(place) / node.name).copy_to(folder)
+        evidence = node.collect(Path(place) / node.name, additional=evidence_of(expectations))
+        kept = evidence.copy_to(folder)
     verdicts = judge_node(Evidence(kept), expectations)
     if arguments.json:
         print(json.dumps({"evidence": str(folder), "verdicts": _to_json(verdicts)}, indent=2))

@@ -89,6 +89,9 @@ class AdditionalEvidence:
 _DKMS_STATUS = "dkms-status"
 
 
+NOTHING_MORE = AdditionalEvidence()
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvidenceRequest:
     """What to gather in a guest; paths and files may be patterns with `*` and `?`."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.entry_points import Group, Plugin, PluginError, plugins, unambiguous
 from harness.errors import BadInputError, ExpectationError, HarnessError, listed
+from harness.evidence.request import NOTHING_MORE, AdditionalEvidence
 from harness.expect.driver import driver_tools_installed, module_fits_kernel, record_fits
 from harness.expect.failure import failure
 from harness.expect.gpus import every_gpu_driven, has_gpus, no_gpu_error_logged
@@ -22,11 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeExpectation:
-    """One expectation on a GPU node; `judge` returns a sentence about what it found."""
+    """One expectation on a GPU node; `judge` returns a sentence about what it found.
+
+    `evidence` is what it needs beside that which is gathered on every node. On an existing node
+    nothing may change, so its commands only read.
+    """
 
     name: str
     words: str
     judge: Callable[[Evidence], str]
+    evidence: AdditionalEvidence = NOTHING_MORE
 
 
 #: Those of the harness itself; `every_expectation` has those of installed packages too.
@@ -152,6 +158,26 @@ def _of_plugin(plugin: Plugin) -> NodeExpectation:
         return expectation_of(plugin)
     except PluginError as error:
         return _unusable(plugin, error)
+
+
+def evidence_of(expectations: Sequence[NodeExpectation]) -> AdditionalEvidence:
+    """Return what these expectations need beside that which is gathered on every node.
+
+    Raises BadInputError where two have different commands of one name.
+    """
+    merged = AdditionalEvidence()
+    for expectation in expectations:
+        for name, argv in expectation.evidence.commands.items():
+            other = merged.commands.get(name, argv)
+            if list(other) != list(argv):
+                raise BadInputError(
+                    f"Another expectation gathers the output of {list(other)} by this name; choose "
+                    "another.",
+                    source=f"the expectation '{expectation.name}'",
+                    key=f"commands.{name}",
+                )
+        merged = merged.merged(expectation.evidence)
+    return merged
 
 
 def _unusable(plugin: Plugin, error: PluginError) -> NodeExpectation:

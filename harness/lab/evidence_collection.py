@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.evidence import TRACE_SUFFIX, Evidence
 from harness.evidence.collect import NOT_COLLECTED, collect_guest, keep_host_files
-from harness.evidence.request import AdditionalEvidence, guest_request
+from harness.evidence.request import NOTHING_MORE, AdditionalEvidence, guest_request
 from harness.gpu.trace_file import render_trace
 from harness.lease import make_private_folder
 from harness.provisioner.declaration import write_declaration
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from harness.lab.machine import LabMachine
     from harness.provisioner import Provisioner
-
-NOTHING_MORE = AdditionalEvidence()
 
 #: The suffixes of the logs of QEMU, libvirt and the guest in a machine's folder.
 _LOGS = {".txt", ".log", ".xml"}

@@ -17,7 +17,7 @@ from harness.cloudinit import (
     render_seed,
 )
 from harness.errors import BadInputError, HarnessError
-from harness.evidence.request import AdditionalEvidence
+from harness.evidence.request import NOTHING_MORE, AdditionalEvidence
 from harness.image import CloudImage
 from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.lab import evidence_collection
@@ -215,7 +215,7 @@ class Node:
         self.machine = machine
         self.folder = machine.folder
         self.provisioner = provisioner
-        self._additional = evidence_collection.NOTHING_MORE
+        self._additional = NOTHING_MORE
         self._gathered: list[Evidence] = []
         self._gatherings = itertools.count(1)
 
@@ -318,9 +318,7 @@ class Node:
         """Return the evidence gathered so far, oldest first."""
         return tuple(self._gathered)
 
-    def collect(
-        self, folder: Path, *, additional: AdditionalEvidence = evidence_collection.NOTHING_MORE
-    ) -> Evidence:
+    def collect(self, folder: Path, *, additional: AdditionalEvidence = NOTHING_MORE) -> Evidence:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""
         return evidence_collection.collect(
             self.machine,
