@@ -97,7 +97,7 @@ def _program(
             requirement=requirement,
             is_met=False,
             found=f"'{name}' is not on PATH.",
-            remedy=f"Run `apt-get install --no-install-recommends {package}`, or `./dev setup`.",
+            remedy=f"Run `apt-get install --no-install-recommends {package}`.",
         )
     answer = runner.run([path, version], timeout_s=_QUERY_S)
     # Some programs end this with another exit code than 0; these mean that it did not run.

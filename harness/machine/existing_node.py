@@ -197,7 +197,7 @@ class NodeRunner:
         if answer.exit_code == 127 and "No such file or directory: 'ssh'" in answer.stderr:
             return RequirementError(
                 "There is no OpenSSH client on this host; install it with "
-                "`apt-get install openssh-client`, or run `./dev setup`."
+                "`apt-get install openssh-client`."
             )
         if self.address.by_sudo and answer.stderr.startswith("sudo: "):
             return HarnessError(

@@ -49,7 +49,7 @@ class SshIdentity:
         if shutil.which("ssh-keygen") is None:
             raise RequirementError(
                 "There is no OpenSSH client on this host; install it with "
-                "`apt-get install openssh-client`, or run `./dev setup`."
+                "`apt-get install openssh-client`."
             )
         for name in ("user", "host"):
             if not (folder / name).exists():

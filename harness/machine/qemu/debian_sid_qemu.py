@@ -124,7 +124,7 @@ def _unpack(work: Path, runner: Runner) -> None:
     if shutil.which("mmdebstrap") is None:
         raise RequirementError(
             "There is no 'mmdebstrap' on this host, which unpacks QEMU of Debian sid; install it "
-            "with `apt-get install mmdebstrap`, or run `./dev setup`."
+            "with `apt-get install mmdebstrap`."
         )
     archive = work / "root.tar"
     runner.run(

@@ -42,12 +42,12 @@ def require_qemu(qemu: str) -> None:
     if shutil.which(qemu) is None:
         raise RequirementError(
             f"There is no QEMU '{qemu}' on this host; install it with "
-            "`apt-get install qemu-system-x86 qemu-utils`, or run `./dev setup`."
+            "`apt-get install qemu-system-x86 qemu-utils`."
         )
     if shutil.which("setpriv") is None:
         raise RequirementError(
             "There is no 'setpriv' on this host, by which QEMU dies with the harness; install it "
-            "with `apt-get install util-linux`, or run `./dev setup`."
+            "with `apt-get install util-linux`."
         )
 
 

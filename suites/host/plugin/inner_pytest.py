@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+# pytester forgets the modules that an inner run was the first to import, and PyYAML's own in C
+# can't be imported a second time.
+import yaml  # noqa: F401
+
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -51,10 +51,31 @@ def test_node_tests_of_a_new_project_boot_its_image(
     assert "boot_node" in plan
 
 
-def test_project_may_have_packages_and_fixtures_of_the_same_names(
-    installed_wheel: InstalledWheel, project: Path
+@pytest.fixture
+def without_qemu(tmp_path: Path) -> Path:
+    """Return a folder for PATH with what a run of pytest needs, and nothing that runs machines."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("env", "sh", "bash"):
+        found = shutil.which(name)
+        assert found is not None
+        (programs / name).symlink_to(found)
+    return programs
+
+
+def test_without_qemu_node_tests_are_skipped_with_what_to_do(
+    installed_wheel: InstalledWheel, project: Path, without_qemu: Path
 ) -> None:
-    """Packages `fixtures` and `images` on sys.path, and a conftest that overrides fixtures."""
+    result = installed_wheel.run("pytest", "tests/e2e", "-rs", cwd=project, path=[without_qemu])
+
+    assert "2 skipped" in result.check("pytest").stdout
+    assert "apt-get install qemu-system-x86" in result.stdout
+
+
+def test_project_may_have_packages_and_fixtures_of_the_same_names(
+    installed_wheel: InstalledWheel, project: Path, without_qemu: Path
+) -> None:
+    """Packages `fixtures` and `images` on sys.path, and a conftest with a fixture `settings`."""
     for name in ("fixtures", "images"):
         (project / name).mkdir(exist_ok=True)
         (project / name / "__init__.py").write_text(f"OWN = '{name}'\n")
@@ -64,27 +85,10 @@ def test_project_may_have_packages_and_fixtures_of_the_same_names(
         "@pytest.fixture\ndef settings():\n    return 'ours'\n"
     )
 
-    unit = installed_wheel.run("pytest", "tests/unit", cwd=project)
-    plan = installed_wheel.run("pytest", "tests/e2e", "--setup-plan", cwd=project)
+    result = installed_wheel.run("pytest", "-rs", cwd=project, path=[without_qemu])
 
-    assert "3 passed" in unit.check("pytest").stdout
-    plan.check("pytest --setup-plan")
-
-
-def test_without_qemu_node_tests_are_skipped_with_what_to_do(
-    installed_wheel: InstalledWheel, project: Path, tmp_path: Path
-) -> None:
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("env", "sh", "bash"):
-        found = shutil.which(name)
-        assert found is not None
-        (programs / name).symlink_to(found)
-
-    result = installed_wheel.run("pytest", "tests/e2e", "-rs", cwd=project, path=[programs])
-
-    assert "2 skipped" in result.check("pytest").stdout
-    assert "qemu-system-x86" in result.stdout
+    assert "3 passed, 2 skipped" in result.check("pytest").stdout
+    assert "apt-get install qemu-system-x86" in result.stdout
 
 
 def test_second_init_writes_nothing(installed_wheel: InstalledWheel, project: Path) -> None:
