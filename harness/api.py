@@ -42,7 +42,15 @@ from harness.provisioner import (
     NodeFact,
     Provisioner,
 )
-from harness.provisioner.outcome import OutcomeDeclaration
+from harness.provisioner.outcome import (
+    EventFiles,
+    EventFormat,
+    LogPatterns,
+    OutcomeDeclaration,
+    OutcomeFile,
+    StepList,
+)
+from harness.provisioner.yaml_file import read_provisioner
 from harness.provisioning.command import Argv, CommandResult, Runner
 from harness.provisioning.wait import Deadline
 from harness.settings import MachineStart, Settings
@@ -67,6 +75,8 @@ __all__ = [
     "DriverImage",
     "DriverOpener",
     "EmulatedGpu",
+    "EventFiles",
+    "EventFormat",
     "Evidence",
     "EvidenceDeclaration",
     "ExistingNode",
@@ -86,6 +96,7 @@ __all__ = [
     "Lab",
     "LabMachine",
     "LoadedModule",
+    "LogPatterns",
     "Machine",
     "MachineStart",
     "Node",
@@ -93,6 +104,7 @@ __all__ = [
     "NodeFact",
     "NodeRequest",
     "OutcomeDeclaration",
+    "OutcomeFile",
     "PathStat",
     "PciFunction",
     "ProgressEvent",
@@ -105,12 +117,14 @@ __all__ = [
     "ScriptedRunner",
     "Settings",
     "Shell",
+    "StepList",
     "VmDriver",
     "bake_cloud_image",
     "bake_evidence",
     "boot_once",
     "failure",
     "load_gpu_catalogue",
+    "read_provisioner",
     "require",
     "saved_state",
 ]

@@ -19,7 +19,7 @@ from harness.gpu.catalogue import ModelFile, NodeFile
 from harness.image.catalogue import RecipeFile
 from harness.image.cloud.derived_images import DerivedManifest
 from harness.image.cloud.lock_file import Lock
-from harness.image.cloud.source import CloudImageFile
+from harness.image.cloud.source import CloudImageFile, LocalImageFile
 from harness.image.manifest import CloudImageManifest, Manifest
 from harness.machine.checkpoint.manifest import Manifest as CheckpointManifest
 from harness.provisioner.declaration import Declaration
@@ -132,6 +132,7 @@ def test_page_lists_the_version_of_each_format() -> None:
     assert listed == {
         "recipe of kind `build`": schema_of(RecipeFile),
         "recipe of kind `url`": schema_of(CloudImageFile),
+        "recipe of kind `file`": schema_of(LocalImageFile),
         "GPU model": schema_of(ModelFile),
         "GPU node (`nodes/*.yaml`)": schema_of(NodeFile),
         "provisioner": schema_of(ProvisionerFile),
