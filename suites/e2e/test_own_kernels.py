@@ -77,7 +77,7 @@ def test_node_boots_a_kernel_given_as_files(
     other = node_image.other_kernel
     packed = taken(source.machine, "tar", "-C", "/", "-cf", "-", f"lib/modules/{other.version}")
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
-        tar.extractall(tmp_path, filter="data")
+        tar.extractall(tmp_path, filter="tar")
     modules = tmp_path / "lib/modules" / other.version
     (modules / _MARK).parent.mkdir(exist_ok=True)
     (modules / _MARK).write_text("mark\n")
