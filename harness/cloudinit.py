@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from harness.provisioning.command import Argv
+
 #: What cloud-init's final module prints on the console, after everything else has run.
 FINISHED = "HARNESS: cloud-init has finished"
 
@@ -56,8 +58,8 @@ class UserData:
     hostname: str
     access: SshAccess | None = None
     files: Sequence[GuestFile] = ()
-    commands: Sequence[Sequence[str]] = ()
-    early: Sequence[Sequence[str]] = ()
+    commands: Sequence[Argv] = ()
+    early: Sequence[Argv] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

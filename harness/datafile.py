@@ -223,6 +223,11 @@ def _as_bad_input(
         message = f"This key is not known here; known are {known}."
     elif problem["type"] in _MISSING_KEY:
         message = f"This key is missing; known here are {known}."
+    elif location == ("schema",) and problem["type"] == "literal_error":
+        message = (
+            f"The file has the format {problem['input']!r}, but this version of the harness reads "
+            f"{problem['ctx']['expected']}; update the harness, or write the file in that format."
+        )
     else:
         expected = problem["msg"].removeprefix("Value error, ").rstrip(".")
         message = f"{expected}, but the file has {problem['input']!r}."

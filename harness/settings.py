@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NewType
 
 from typing_extensions import Self, override
 
+from harness.entry_points import Group, plugins
 from harness.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -73,6 +74,21 @@ class MachineDriver(OptionValue):
     NODE = "node"
 
 
+@dataclass(frozen=True, kw_only=True)
+class PluginDriver:
+    """A VM driver of an installed package, by the name of its entry point."""
+
+    name: str
+
+    @property
+    def value(self) -> str:
+        return self.name
+
+    @override
+    def __str__(self) -> str:
+        return self.name
+
+
 class MachineStart(OptionValue):
     """How machines start: from a checkpoint, by booting, or each test both ways."""
 
@@ -126,7 +142,7 @@ class Settings:
     provisioner: str = PROVISIONER
     gpu_models: tuple[Path, ...] = ()
     cache: Path = field(default_factory=_cache)
-    machine_driver: MachineDriver = MachineDriver.QEMU
+    machine_driver: MachineDriver | PluginDriver = MachineDriver.QEMU
     machine_uri: str | None = None
     machine_storage: PurePosixPath | None = None
     machine_start: MachineStart = MachineStart.CLONE
@@ -219,12 +235,23 @@ def first_of(
 
 def machine_driver(
     option: str | None, ini: str = "", environment: Mapping[str, str] | None = None
-) -> MachineDriver:
-    """Return the driver that the option names, else the environment, else the ini file."""
+) -> MachineDriver | PluginDriver:
+    """Return the driver that the option names, else the environment, else the ini file.
+
+    Raises BadInputError where neither the harness nor an installed package has it.
+    """
     word = first_of(option, DRIVER_VARIABLE, ini, environment)
     if word is None:
         return MachineDriver.QEMU
-    return MachineDriver.parse(word, source="--machine-driver")
+    if word in MachineDriver.words():
+        return MachineDriver(word)
+    added = {plugin.name for plugin in plugins(Group.MACHINE_DRIVERS)}
+    if word not in added:
+        raise BadInputError(
+            f"'{word}' is not one of {', '.join((*MachineDriver.words(), *sorted(added)))}.",
+            source="--machine-driver",
+        )
+    return PluginDriver(name=word)
 
 
 def remote_path(text: str | None) -> PurePosixPath | None:

@@ -19,6 +19,7 @@ from harness.gpu.transport import find_transport
 from harness.image.catalogue import Recipe, load_catalogue
 from harness.image.cloud.source import LocalImage
 from harness.image.cloud.store import require_image
+from harness.lab.plugins import examine_plugins
 from harness.lab.vm_drivers import examine_driver
 from harness.lease import make_private_folder
 from harness.machine.accelerator import choose_accelerator
@@ -82,6 +83,7 @@ def examine(settings: Settings, runner: Runner) -> list[RequirementCheck]:
         *(_image(settings, name) for name in settings.images),
         _disk(settings),
         _memory(),
+        *_plugins(),
     ]
 
 
@@ -178,6 +180,20 @@ def _image(settings: Settings, name: str) -> RequirementCheck:
     except HarnessError as error:
         return RequirementCheck(requirement="image", is_met=False, found=str(error))
     return RequirementCheck(requirement="image", is_met=True, found=found)
+
+
+def _plugins() -> list[RequirementCheck]:
+    """Check each entry point of installed packages, also where this run does not need it."""
+    return [
+        RequirementCheck(
+            requirement="plug-in",
+            is_met=check.error is None,
+            found=f"'{check.plugin.name}' of {check.plugin.distribution} ({check.noun})."
+            if check.error is None
+            else str(check.error),
+        )
+        for check in examine_plugins()
+    ]
 
 
 def _disk(settings: Settings) -> RequirementCheck:

@@ -17,6 +17,7 @@ from harness.expect.every_node import (
     NODE_EXPECTATIONS,
     NodeVerdict,
     VerdictState,
+    evidence_of,
     judge_node,
     node_expectations,
 )
@@ -50,7 +51,7 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="check only this expectation; may be repeated: "
+        help="check only this expectation, one of an installed package or of these; may be repeated: "
         f"{', '.join(each.name for each in NODE_EXPECTATIONS)}",
     )
     judge.add_argument(
@@ -70,7 +71,8 @@ def _judge(arguments: argparse.Namespace) -> int:
     folder = arguments.evidence_dir.absolute() / "node" / node.name
     with tempfile.TemporaryDirectory(prefix="harness-node-") as place:
         # Evidence kept earlier stays until there is newer evidence.
-        kept = node.collect(Path(place) / node.name).copy_to(folder)
+        evidence = node.collect(Path(place) / node.name, additional=evidence_of(expectations))
+        kept = evidence.copy_to(folder)
     verdicts = judge_node(Evidence(kept), expectations)
     if arguments.json:
         print(json.dumps({"evidence": str(folder), "verdicts": _to_json(verdicts)}, indent=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from harness.cli.columns import print_columns
@@ -28,6 +29,8 @@ def add_parser(commands: Commands) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     catalogue = load_catalogue(*settings_of(arguments).gpu_models)
+    for error in catalogue.errors:
+        print(f"harness: {error}", file=sys.stderr)
     if arguments.json:
         document = {
             "models": [_facts(model) for model in catalogue.models.values()],

@@ -99,6 +99,8 @@ def _list(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     built, fetched = ImageStore(settings.image_store), CloudImageStore(settings.cloud_image_store)
     catalogue = load_catalogue(*settings.image_folders)
+    for error in catalogue.errors:
+        print(f"harness: {error}", file=sys.stderr)
     every = [_described(catalogue, name, built, fetched) for name in catalogue.files]
     found = [each for each in every if "problem" not in each]
     broken = [each for each in every if "problem" in each]

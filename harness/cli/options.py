@@ -61,8 +61,9 @@ def add_driver_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for what runs machines, and on which host."""
     parser.add_argument(
         "--machine-driver",
-        choices=MachineDriver.words(),
-        help="what runs machines; node runs none, and needs the URI of an existing node "
+        metavar="NAME",
+        help=f"what runs machines: {', '.join(MachineDriver.words())}, or the VM driver of an installed "
+        "package; node runs none, and needs the URI of an existing node "
         f"(default: {DRIVER_VARIABLE}, else {Settings().machine_driver})",
     )
     parser.add_argument(

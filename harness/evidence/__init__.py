@@ -1,6 +1,7 @@
 """The evidence of one node: a folder on disk, and a typed view of it.
 
-Nothing here touches a machine, so a failure can be checked again from its folder alone:
+Nothing here touches a machine, so a failure can be checked again from its folder alone. It is one module
+of some 400 lines because each property is one fact of one view:
 
     <folder>/provisioner.json  how the result of provisioning is read; without it, as the harness's
     <folder>/manifest.json     the files that were gathered, and those that were missing
@@ -9,6 +10,7 @@ Nothing here touches a machine, so a failure can be checked again from its folde
     <folder>/files/…           files of the guest under their own paths
     <folder>/stat.txt          one line for every path that was found (`node_state.PathStat`)
     <folder>/unreadable.txt    paths that the user on the node had no permission to read
+    <folder>/requested.json    the commands, files and paths that were looked for in the guest
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from harness.evidence.outcome import (
     parse_log_decision,
     parse_log_steps,
 )
+from harness.evidence.requested import was_file_requested
 from harness.gpu.trace_file import parse_trace
 from harness.lease import make_private_folder
 from harness.provisioner import EXIT_CODE_PATH
@@ -91,13 +94,24 @@ class Evidence:
     def file(self, path: str) -> str | None:
         """Return the text of a file of the guest, or None if there was none.
 
-        Raises HarnessError if the user on the node had no permission to read it.
+        Raises HarnessError if the user on the node had no permission to read it, or if it was not
+        looked for.
         """
         kept = self.folder / "files" / path.lstrip("/")
         if kept.is_file():
             return kept.read_text(errors="replace")
         self._refuse_closed(path)
+        self._refuse_unrequested(path, path)
         return None
+
+    def _refuse_unrequested(self, path: str, example: str) -> None:
+        """Raise HarnessError if no file like `path` was looked for, so that none proves nothing."""
+        if not was_file_requested(self.folder, path):
+            raise HarnessError(
+                f"'{path}' was not gathered, so the evidence does not show whether it exists; gather "
+                f"it by `node.evidence(files=[{example!r}])`.",
+                evidence=self.folder,
+            )
 
     def _refuse_closed(self, path: str) -> None:
         """Raise HarnessError if `path` or a folder above it could not be read."""
@@ -113,11 +127,13 @@ class Evidence:
     def files(self, folder: str) -> Mapping[str, str]:
         """Return the texts of the gathered files directly in a folder of the guest, by name.
 
-        Raises HarnessError if the user on the node had no permission to read the folder.
+        Raises HarnessError if the user on the node had no permission to read the folder, or if no
+        file in it was looked for.
         """
         self._refuse_closed(folder)
         kept = self.folder / "files" / folder.lstrip("/")
         if not kept.is_dir():
+            self._refuse_unrequested(f"{folder.rstrip('/')}/x", f"{folder.rstrip('/')}/*")
             return {}
         return {
             path.name: path.read_text(errors="replace")

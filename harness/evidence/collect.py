@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.evidence import UNREADABLE_NAME, Evidence
 from harness.evidence.collection_script import StreamError, parse_stream, render_script
+from harness.evidence.requested import write_request
 from harness.lease import make_private_folder
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from harness.evidence.request import EvidenceRequest
     from harness.provisioning.command import Runner
 
+#: The version of the format of `manifest.json`.
+SCHEMA = 1
 _ARCHIVE_LIMIT_BYTES = 256 << 20
 _SCRIPT_S = 180.0
 #: The file with the reason why the guest gave no evidence.
@@ -40,6 +43,7 @@ def collect_guest(
     the output is not complete; the reason is then also in the folder.
     """
     make_private_folder(folder)
+    write_request(folder, commands=request.commands, files=request.files, paths=request.paths)
     nonce = nonce or secrets.token_hex(16)
     # On stdin, because other processes and the log of sudo see arguments.
     result = runner.run(["sh"], timeout_s=_SCRIPT_S, stdin=render_script(request, nonce))
@@ -115,7 +119,7 @@ def keep_host_files(folder: Path, files: Mapping[str, Path], texts: Mapping[str,
     for name, text in texts.items():
         (host / name).write_text(text)
     manifest = {
-        "schema": 1,
+        "schema": SCHEMA,
         "files": sorted(
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
         ),

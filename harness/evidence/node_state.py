@@ -32,7 +32,7 @@ _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]+) (?P<size>\d+) (?P<modified>-?[0-9.]+) (?P<path>/.*)"
 )
 _REFUSED = re.compile(
-    r"NVRM: The NVIDIA GPU \S+ \(PCI ID: 10de:(?P<device>[0-9a-f]{4})\)\s+"
+    r"NVRM: The NVIDIA GPU \S+ \(PCI ID: [0-9a-f]{4}:(?P<device>[0-9a-f]{4})\)\s+"
     r"NVRM: installed in this system is not supported by the"
 )
 _PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")

@@ -5,9 +5,13 @@ All commands of `node_request` only read, and `collection_script` writes nothing
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from harness.argv import check_argv
 from harness.errors import BadInputError
 from harness.evidence import (
     CDI_FOLDERS,
@@ -23,18 +27,97 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from harness.provisioner import Provisioner
+    from harness.provisioning.command import Argv
+
+
+#: A command's name is that of a file of the evidence.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_EXIT_CODE = ".exit-code"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdditionalEvidence:
+    """What to gather beside that which is gathered on every node.
+
+    `files` are absolute paths in the guest, which may be patterns with `*` and `?`; `commands` are
+    argv by the name under which `Evidence.output_of` returns their output. `source` is what an
+    error names. Raises BadInputError.
+    """
+
+    files: Sequence[str] = ()
+    commands: Mapping[str, Argv] = field(default_factory=dict)
+    source: str = "node.evidence"
+
+    def __post_init__(self) -> None:
+        files: object = self.files
+        if isinstance(files, str) or not isinstance(files, Iterable):
+            raise self._bad("files", f"{files!r} is not a list of paths; write [{files!r}].")
+        for index, path in enumerate(files):
+            self._check_file(path, f"files[{index}]")
+        commands: list[tuple[object, object]] = [*self.commands.items()]
+        for name, argv in commands:
+            if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(_EXIT_CODE):
+                raise self._bad(
+                    "commands",
+                    f"{name!r} can't name a file of the evidence; use letters, digits, '.', '_' and "
+                    f"'-', and another end than '{_EXIT_CODE}'.",
+                )
+            check_argv(argv, source=self.source, key=f"commands.{name}")
+
+    def _check_file(self, path: object, key: str) -> None:
+        if not isinstance(path, str) or not path.startswith("/"):
+            raise self._bad(key, f"{path!r} is not an absolute path in the guest.")
+        if not path.isprintable() or {"", ".", ".."} & set(path.split("/")[1:]):
+            raise self._bad(
+                key,
+                f"{path!r} names no file: write the path without '.', '..', empty parts and control "
+                "characters.",
+            )
+
+    def _bad(self, key: str, sentence: str) -> BadInputError:
+        return BadInputError(sentence, source=self.source, key=key)
+
+    def merged(self, other: AdditionalEvidence) -> AdditionalEvidence:
+        """Return both; where both have a command of one name, it is that of `other`."""
+        return AdditionalEvidence(
+            files=tuple(dict.fromkeys((*self.files, *other.files))),
+            commands={**self.commands, **other.commands},
+            source=other.source,
+        )
 
 
 _DKMS_STATUS = "dkms-status"
+
+
+NOTHING_MORE = AdditionalEvidence()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceRequest:
     """What to gather in a guest; paths and files may be patterns with `*` and `?`."""
 
-    commands: Mapping[str, Sequence[str]]
+    commands: Mapping[str, Argv]
     files: Sequence[str]
     paths: Sequence[str]
+
+    def extended(self, additional: AdditionalEvidence) -> EvidenceRequest:
+        """Return this request with more files, also as paths, and more commands.
+
+        Raises BadInputError where a command has the name of one that is gathered on every node.
+        """
+        taken = [name for name in additional.commands if name in self.commands]
+        if taken:
+            raise BadInputError(
+                f"The output of '{shlex.join(self.commands[taken[0]])}' is already gathered by this "
+                "name; choose another.",
+                source=additional.source,
+                key=f"commands.{taken[0]}",
+            )
+        return EvidenceRequest(
+            commands={**self.commands, **additional.commands},
+            files=[*self.files, *additional.files],
+            paths=[*self.paths, *additional.files],
+        )
 
 
 def node_request(
@@ -97,7 +180,7 @@ def node_request(
         ],
     )
     if provisioner is None:
-        commands: Mapping[str, Sequence[str]] = gpu_node.EVIDENCE.commands
+        commands: Mapping[str, Argv] = gpu_node.EVIDENCE.commands
         files = (*gpu_node.OUTCOME.paths, gpu_node.CONFIG_PATH, *gpu_node.EVIDENCE.files)
     else:
         commands = provisioner.evidence.commands
@@ -118,6 +201,7 @@ def node_request(
         request,
         commands={**request.commands, **commands},
         files=[*files, *(path for path in request.files if path not in files)],
+        paths=[*request.paths, *(() if provisioner is None else provisioner.evidence.files)],
     )
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import inspect
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from harness.entry_points import Group, Plugin, PluginError, plugins, unambiguous
 from harness.errors import BadInputError, ExpectationError, HarnessError, listed
+from harness.evidence.request import NOTHING_MORE, AdditionalEvidence
 from harness.expect.driver import driver_tools_installed, module_fits_kernel, record_fits
+from harness.expect.failure import failure
 from harness.expect.gpus import every_gpu_driven, has_gpus, no_gpu_error_logged
 from harness.expect.runtime import cdi_offers_gpus, gpu_services_up, runtime_hands_out_gpus
 
@@ -19,13 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeExpectation:
-    """One expectation on a GPU node; `judge` returns a sentence about what it found."""
+    """One expectation on a GPU node; `judge` returns a sentence about what it found.
+
+    `evidence` is what it needs beside that which is gathered on every node. On an existing node
+    nothing may change, so its commands only read.
+    """
 
     name: str
     words: str
     judge: Callable[[Evidence], str]
+    evidence: AdditionalEvidence = NOTHING_MORE
 
 
+#: Those of the harness itself; `every_expectation` has those of installed packages too.
 NODE_EXPECTATIONS = (
     NodeExpectation(name="gpu", words="a GPU is on the bus", judge=has_gpus),
     NodeExpectation(name="driver", words="the driver drives each GPU", judge=every_gpu_driven),
@@ -67,9 +77,14 @@ class NodeVerdict:
 
 
 def judge_node(
-    evidence: Evidence, expectations: Sequence[NodeExpectation] = NODE_EXPECTATIONS
+    evidence: Evidence, expectations: Sequence[NodeExpectation] | None = None
 ) -> list[NodeVerdict]:
-    """Check all expectations on the evidence of a node; a failed one does not stop the others."""
+    """Check expectations on the evidence of a node, by default `every_expectation`.
+
+    A failed one does not stop the others.
+    """
+    if expectations is None:
+        expectations = every_expectation()
     return [_judge(evidence, expectation) for expectation in expectations]
 
 
@@ -88,7 +103,7 @@ def node_expectations(names: Sequence[str], *, source: str) -> tuple[NodeExpecta
 
     Raises BadInputError that names `source` if a name is unknown.
     """
-    known = {expectation.name: expectation for expectation in NODE_EXPECTATIONS}
+    known = {expectation.name: expectation for expectation in every_expectation()}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise BadInputError(
@@ -96,3 +111,77 @@ def node_expectations(names: Sequence[str], *, source: str) -> tuple[NodeExpecta
             source=source,
         )
     return tuple(known[name] for name in names or known)
+
+
+def every_expectation() -> tuple[NodeExpectation, ...]:
+    """Return the harness's expectations on a GPU node, and those of installed packages.
+
+    A package adds one by an entry point of `Group.EXPECTATIONS`: a `NodeExpectation`, or a function
+    of evidence that raises ExpectationError, whose first line of docstring says what is expected.
+    One that can't be used is there too, and raises PluginError when it is judged: its verdict is
+    unknown.
+    """
+    own = {expectation.name for expectation in NODE_EXPECTATIONS}
+    usable, errors = unambiguous(plugins(Group.EXPECTATIONS), taken=own)
+    return (
+        *NODE_EXPECTATIONS,
+        *(_of_plugin(plugin) for plugin in usable.values()),
+        *(_unusable(error.plugin, error) for error in errors),
+    )
+
+
+def expectation_of(plugin: Plugin) -> NodeExpectation:
+    """Return the expectation of an entry point; raises PluginError where it gives none."""
+    found = plugin.load()
+    if isinstance(found, NodeExpectation):
+        return replace(found, name=plugin.name)
+    if not callable(found) or isinstance(found, type):
+        raise plugin.error(f"a function of evidence is expected, but it gives {found!r}")
+    words = (inspect.getdoc(found) or plugin.name).splitlines()[0].rstrip(".")
+
+    def judge(evidence: Evidence) -> str:
+        try:
+            answer = found(evidence)
+        except (ExpectationError, HarnessError):
+            raise
+        except AssertionError as error:
+            raise failure(f"The expectation '{words}' is not met: {error}", evidence) from error
+        except Exception as error:
+            raise plugin.error(f"it raises {error!r}") from error
+        return answer if isinstance(answer, str) else f"As expected: {words}."
+
+    return NodeExpectation(name=plugin.name, words=words, judge=judge)
+
+
+def _of_plugin(plugin: Plugin) -> NodeExpectation:
+    try:
+        return expectation_of(plugin)
+    except PluginError as error:
+        return _unusable(plugin, error)
+
+
+def evidence_of(expectations: Sequence[NodeExpectation]) -> AdditionalEvidence:
+    """Return what these expectations need beside that which is gathered on every node.
+
+    Raises BadInputError where two have different commands of one name.
+    """
+    merged = AdditionalEvidence()
+    for expectation in expectations:
+        for name, argv in expectation.evidence.commands.items():
+            other = merged.commands.get(name, argv)
+            if list(other) != list(argv):
+                raise BadInputError(
+                    f"Another expectation gathers the output of {list(other)} by this name; choose "
+                    "another.",
+                    source=f"the expectation '{expectation.name}'",
+                    key=f"commands.{name}",
+                )
+        merged = merged.merged(expectation.evidence)
+    return merged
+
+
+def _unusable(plugin: Plugin, error: PluginError) -> NodeExpectation:
+    def judge(_evidence: Evidence) -> str:
+        raise error
+
+    return NodeExpectation(name=plugin.name, words=f"of {plugin.distribution}", judge=judge)

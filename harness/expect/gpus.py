@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING
 
 from harness.expect.failure import require
+from harness.gpu import GpuKind, GpuModel
+from harness.gpu.catalogue import load_catalogue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from harness.evidence import Evidence
     from harness.evidence.node_state import PciFunction
 
-NVIDIA_VENDOR = "10de"
-#: The class of display controllers; NVIDIA's switches and sound functions have others.
+#: The class of display controllers; a vendor's switches and sound functions have others.
 _DISPLAY = "03"
 #: Messages of the driver about a GPU error, and about a GPU that it could not initialise.
 _ERROR = re.compile(r"NVRM: (?:Xid |.*RmInitAdapter failed|.*GPU has fallen off the bus)")
 
 
-def gpus_on_bus(evidence: Evidence, *devices: str) -> None:
-    """Expect exactly these NVIDIA device ids on the PCI bus."""
-    seen = sorted(
-        function.device for function in evidence.pci_functions if function.vendor == NVIDIA_VENDOR
-    )
+def gpus_on_bus(evidence: Evidence, *gpus: GpuModel | str) -> None:
+    """Expect exactly these GPUs on the PCI bus, and no other GPU.
+
+    Each is a model, or an id: "10de:2330" with a vendor, "2330" of any vendor.
+    """
+    functions = _gpus(evidence, gpus)
+    seen, wanted = _ids(functions), _wanted(gpus, functions)
     require(
-        seen == sorted(devices),
-        f"The GPUs {sorted(devices)} were expected on the PCI bus, but there were {seen}.",
+        seen == wanted,
+        f"The GPUs {wanted} were expected on the PCI bus, but there were {seen}.",
         evidence,
     )
 
 
-def gpu_bound(evidence: Evidence, *, device: str) -> None:
-    """Expect every NVIDIA function to be `device`, and the module `nvidia` to be bound to it."""
-    functions = [found for found in evidence.pci_functions if found.vendor == NVIDIA_VENDOR]
+def gpu_bound(evidence: Evidence, *, device: GpuModel | str) -> None:
+    """Expect every GPU to be `device`, and the module `nvidia` to be bound to it.
+
+    `device` is a model or an id, as for `gpus_on_bus`.
+    """
+    functions = _gpus(evidence, [device])
+    (wanted,) = _wanted([device], functions)
     require(
-        bool(functions) and all(found.device == device for found in functions),
-        f"A GPU 10de:{device} was expected on the PCI bus, but there were {functions}.",
+        bool(functions) and set(_ids(functions)) == {wanted},
+        f"A GPU {wanted} was expected on the PCI bus, but there were {functions}.",
         evidence,
     )
     for function in functions:
@@ -53,16 +63,13 @@ def gpu_bound(evidence: Evidence, *, device: str) -> None:
     )
 
 
-def gpus_driven(evidence: Evidence, *devices: str) -> None:
-    """Expect the module `nvidia` to be bound to GPUs of exactly these device ids."""
-    seen = sorted(
-        function.device
-        for function in evidence.pci_functions
-        if function.vendor == NVIDIA_VENDOR and function.driver_in_use == "nvidia"
-    )
+def gpus_driven(evidence: Evidence, *gpus: GpuModel | str) -> None:
+    """Expect the module `nvidia` to be bound to exactly these GPUs, as for `gpus_on_bus`."""
+    functions = [gpu for gpu in _gpus(evidence, gpus) if gpu.driver_in_use == "nvidia"]
+    seen, wanted = _ids(functions), _wanted(gpus, functions)
     require(
-        seen == sorted(devices),
-        f"The module 'nvidia' was expected to be bound to {sorted(devices)}, but is bound to {seen}.",
+        seen == wanted,
+        f"The module 'nvidia' was expected to be bound to {wanted}, but is bound to {seen}.",
         evidence,
     )
 
@@ -77,28 +84,32 @@ def driver_names_gpus(evidence: Evidence, *names: str) -> None:
     )
 
 
-def gpus_refused(evidence: Evidence, *devices: str) -> None:
-    """Expect the driver to have reported exactly these device ids as not supported."""
+def gpus_refused(evidence: Evidence, *gpus: GpuModel | str) -> None:
+    """Expect the driver to have reported exactly these GPUs as not supported.
+
+    Each is a model, or a device id with or without a vendor.
+    """
     seen = evidence.refused_gpus
+    wanted = sorted(_id(gpu).rpartition(":")[2] for gpu in gpus)
     require(
-        seen == sorted(devices),
-        f"The driver was expected to refuse {sorted(devices)}, but its log lines name {seen}.",
+        seen == wanted,
+        f"The driver was expected to refuse {wanted}, but its log lines name {seen}.",
         evidence,
     )
 
 
 def no_gpu(evidence: Evidence) -> None:
-    """Expect no NVIDIA function on the bus."""
-    functions = [found for found in evidence.pci_functions if found.vendor == NVIDIA_VENDOR]
+    """Expect no GPU of any vendor that the catalogue of models has on the PCI bus."""
+    functions = _gpus(evidence)
     require(not functions, f"No GPU was expected, but there were {functions}.", evidence)
 
 
 def has_gpus(evidence: Evidence) -> str:
-    """Expect an NVIDIA GPU of any model on the PCI bus, and return what was found."""
+    """Expect a GPU of any vendor in the catalogue on the PCI bus, and return what was found."""
     gpus = _gpus(evidence)
     require(
         bool(gpus),
-        "An NVIDIA GPU was expected on the PCI bus, but none of its "
+        "A GPU was expected on the PCI bus, but none of its "
         f"{len(evidence.pci_functions)} functions is one. Use a machine with a GPU; if it has one, "
         "look for PCI errors in the kernel log.",
         evidence,
@@ -162,12 +173,48 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
     return "The kernel log has no GPU error."
 
 
-def _gpus(evidence: Evidence) -> list[PciFunction]:
+def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciFunction]:
+    """Return the functions that are GPUs by the vendors and classes of the catalogue's models.
+
+    Those of the named models count too. Raises PluginError where an installed package has models
+    that can't be read, unless the named ones say which vendor is meant.
+    """
+    named = tuple(named)
+    models = [gpu for gpu in named if isinstance(gpu, GpuModel)]
+    kinds = {model.pci.kind for model in models}
+    if not models or len(models) < len(named):
+        kinds |= known_kinds()
+    vendors = {kind.vendor for kind in kinds}
     return [
         function
         for function in evidence.pci_functions
-        if function.vendor == NVIDIA_VENDOR and function.class_code.startswith(_DISPLAY)
+        if function.vendor in vendors
+        and (
+            function.class_code.startswith(_DISPLAY)
+            or GpuKind(vendor=function.vendor, class_code=function.class_code) in kinds
+        )
     ]
+
+
+@functools.cache
+def known_kinds() -> frozenset[GpuKind]:
+    """Return how GPUs are told by the models of the harness and of installed packages."""
+    return load_catalogue().kinds
+
+
+def _ids(functions: Iterable[PciFunction]) -> list[str]:
+    return sorted(f"{function.vendor}:{function.device}" for function in functions)
+
+
+def _wanted(gpus: Iterable[GpuModel | str], seen: Sequence[PciFunction]) -> list[str]:
+    """Return the ids of named GPUs; one without a vendor gets that of a function which was seen."""
+    vendors = {function.device: function.vendor for function in seen}
+    ids = map(_id, gpus)
+    return sorted(f"{vendors[each]}:{each}" if each in vendors else each for each in ids)
+
+
+def _id(gpu: GpuModel | str) -> str:
+    return gpu if isinstance(gpu, str) else str(gpu.pci)
 
 
 def _listed(gpus: list[PciFunction]) -> str:

@@ -27,6 +27,15 @@ DriverKind: TypeAlias = Literal["cuda", "grid"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuKind:
+    """What all GPUs of a vendor have in common on the PCI bus: four hexadecimal digits each."""
+
+    vendor: str
+    class_code: str
+    """Base class and subclass: "0302" is a 3D controller."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PciIdentity:
     """The ids of a PCI function in its configuration space."""
 
@@ -40,6 +49,10 @@ class PciIdentity:
     @override
     def __str__(self) -> str:
         return f"{self.vendor:04x}:{self.device:04x}"
+
+    @property
+    def kind(self) -> GpuKind:
+        return GpuKind(vendor=f"{self.vendor:04x}", class_code=f"{self.class_code >> 8:04x}")
 
 
 @dataclass(frozen=True, kw_only=True)

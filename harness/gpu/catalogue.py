@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, Field
 
 from harness.datafile import line_of, read_data_file
+from harness.entry_points import Group, Plugin, PluginError, plugins
 from harness.errors import BadInputError, listed
-from harness.gpu import Bar, DriverKind, GpuModel, GpuNode, PciIdentity, TransportBars
+from harness.gpu import Bar, DriverKind, GpuKind, GpuModel, GpuNode, PciIdentity, TransportBars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable
 
 _NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
 _FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
 _NODES = "nodes"
+_SHIPPED = Path(__file__).parent / "models"
 
 
 def _power_of_two(value: int) -> int:
@@ -88,6 +90,8 @@ class ModelFile:
 
     __pydantic_config__ = _FORBID
 
+    schema: Literal[1] = 1
+    """The version of this file's format."""
     title: Text
     """The name that NVIDIA's driver gives it."""
     architecture: Text
@@ -112,6 +116,8 @@ class NodeFile:
 
     __pydantic_config__ = _FORBID
 
+    schema: Literal[1] = 1
+    """The version of this file's format."""
     title: Text
     """A name for people."""
     model: Text
@@ -139,6 +145,8 @@ class Catalogue:
     folders: tuple[Path, ...]
     models: Mapping[str, GpuModel]
     nodes: Mapping[str, GpuNode]
+    errors: tuple[PluginError, ...] = ()
+    """Why the models of some installed packages are not here."""
 
     def get(self, name: str) -> GpuModel:
         """Return the model `name`; raises BadInputError, which lists the known ones."""
@@ -148,13 +156,24 @@ class Catalogue:
         """Return the kind of node `name`; raises BadInputError, which lists the known ones."""
         return self._get(name, self.nodes, "kind of GPU node", f"{_NODES}/")
 
+    @property
+    def kinds(self) -> frozenset[GpuKind]:
+        """Return how the models tell GPUs from other functions on the PCI bus.
+
+        Raises the error of a package whose models can't be used: its GPUs would not be told.
+        """
+        if self.errors:
+            raise self.errors[0]
+        return frozenset(model.pci.kind for model in self.models.values())
+
     def _get(self, name: str, found: Mapping[str, _T], what: str, place: str) -> _T:
         try:
             return found[name]
         except KeyError:
+            broken = "".join(f" {error}" for error in self.errors)
             raise BadInputError(
                 f"There is no {what} '{name}'; known are {listed(sorted(found))}. "
-                f"Add one by a file of that name, such as '{place}my-gpu.yaml'.",
+                f"Add one by a file of that name, such as '{place}my-gpu.yaml'.{broken}",
                 source=", ".join(str(folder) for folder in self.folders),
             ) from None
 
@@ -162,26 +181,51 @@ class Catalogue:
 def load_catalogue(*folders: Path) -> Catalogue:
     """Read the harness's own catalogue, and `*.yaml` and `nodes/*.yaml` of each folder.
 
-    Raises BadInputError where a file is invalid, or has the name of another.
+    The folders of installed packages (`Group.GPU_MODELS`) are read too; one that can't be is in the
+    `errors` of the catalogue. Raises BadInputError where a file of `folders` is invalid, or has the
+    name of another.
     """
-    every = (Path(__file__).parent / "models", *folders)
-    for folder in every:
+    catalogue = _extended(Catalogue(folders=(), models={}, nodes={}), _SHIPPED)
+    for plugin in plugins(Group.GPU_MODELS):
+        catalogue = _with_plugin(catalogue, plugin)
+    for folder in folders:
         if not folder.is_dir():
             raise BadInputError("This folder of GPU models does not exist.", source=str(folder))
-    models = _read_each((file for folder in every for file in _files(folder)), read_model)
-    nodes = _read_each(
-        (file for folder in every for file in _files(folder / _NODES)),
-        lambda file: read_node(file, models),
+    return _extended(catalogue, *folders)
+
+
+def _with_plugin(catalogue: Catalogue, plugin: Plugin) -> Catalogue:
+    """Add the models of an installed package, or the reason why they can't be used."""
+    try:
+        return _extended(catalogue, plugin.folder())
+    except PluginError as error:
+        return replace(catalogue, errors=(*catalogue.errors, error))
+    except BadInputError as error:
+        refused = plugin.error(str(error).rstrip("."))
+        return replace(catalogue, errors=(*catalogue.errors, refused))
+
+
+def _extended(catalogue: Catalogue, *folders: Path) -> Catalogue:
+    models = _read_each(
+        (file for folder in folders for file in _files(folder)), read_model, catalogue.models
     )
-    return Catalogue(folders=every, models=models, nodes=nodes)
+    nodes = _read_each(
+        (file for folder in folders for file in _files(folder / _NODES)),
+        lambda file: read_node(file, models),
+        catalogue.nodes,
+    )
+    return replace(catalogue, folders=(*catalogue.folders, *folders), models=models, nodes=nodes)
 
 
 def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.yaml"))
 
 
-def _read_each(files: Iterator[Path], read: Callable[[Path], _T]) -> dict[str, _T]:
-    found: dict[str, _T] = {}
+def _read_each(
+    files: Iterable[Path], read: Callable[[Path], _T], known: Mapping[str, _T]
+) -> dict[str, _T]:
+    """Return what is `known` and what the files describe."""
+    found = {**known}
     for file in files:
         if not _NAME.fullmatch(file.stem):
             raise BadInputError(

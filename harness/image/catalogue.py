@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import pydantic
 from pydantic import AfterValidator
 
+from harness.entry_points import Group, Plugin, PluginError, plugins
 from harness.errors import BadInputError, RequirementError, listed
 from harness.image import DriverImage  # noqa: TC001 - pydantic evaluates the annotations
 from harness.image.cloud.source import (
@@ -219,6 +220,8 @@ class Catalogue:
     folders: tuple[Path, ...]
     files: Mapping[str, Path]
     duplicates: Mapping[str, Path]
+    errors: tuple[PluginError, ...] = ()
+    """Why the recipes of some installed packages are not here."""
 
     @property
     def entries(self) -> Mapping[str, Source]:
@@ -228,8 +231,9 @@ class Catalogue:
     def read(self, name: str) -> Source:
         """Return the recipe `name`; raises BadInputError where it is invalid or unknown."""
         if name not in self.files:
+            broken = "".join(f" {error}" for error in self.errors)
             raise BadInputError(
-                f"There is no image '{name}' in the catalogue; known are {listed(self.files)}.",
+                f"There is no image '{name}' in the catalogue; known are {listed(self.files)}.{broken}",
                 source=", ".join(map(str, self.folders)),
             )
         if name in self.duplicates:
@@ -255,12 +259,14 @@ class Catalogue:
 def load_catalogue(*folders: Path) -> Catalogue:
     """Find the recipes that come with the harness, and every `*.yaml` of `folders`.
 
-    Raises BadInputError where there is none in one of them. A recipe that is invalid is reported
-    when it is read.
+    So are those of installed packages (`Group.IMAGES`); a package that can't be used is in the
+    `errors` of the catalogue. Raises BadInputError where there is none in one of `folders`. A recipe
+    that is invalid is reported when it is read.
     """
     files: dict[str, Path] = {}
     duplicates: dict[str, Path] = {}
-    every = (SHIPPED_IMAGES, *folders)
+    added, errors = _plugin_folders()
+    every = (SHIPPED_IMAGES, *added, *folders)
     for folder in dict.fromkeys(each.resolve() for each in every):
         found = sorted(folder.glob("*.yaml"))
         if not found:
@@ -270,7 +276,30 @@ def load_catalogue(*folders: Path) -> Catalogue:
             )
         for file in found:
             (duplicates if file.stem in files else files)[file.stem] = file
-    return Catalogue(folders=every, files=files, duplicates=duplicates)
+    return Catalogue(folders=every, files=files, duplicates=duplicates, errors=errors)
+
+
+def _plugin_folders() -> tuple[tuple[Path, ...], tuple[PluginError, ...]]:
+    """Return the folders of recipes of installed packages, and why others can't be used."""
+    folders: list[Path] = []
+    errors: list[PluginError] = []
+    for plugin in plugins(Group.IMAGES):
+        found = _plugin_folder(plugin)
+        if isinstance(found, PluginError):
+            errors.append(found)
+        else:
+            folders.append(found)
+    return tuple(folders), tuple(errors)
+
+
+def _plugin_folder(plugin: Plugin) -> Path | PluginError:
+    try:
+        folder = plugin.folder()
+    except PluginError as error:
+        return error
+    if not any(folder.glob("*.yaml")):
+        return plugin.error(f"there is no image recipe (*.yaml) in the folder '{folder}'")
+    return folder
 
 
 def read_recipe(file: Path, recipes: Mapping[str, Path] | None = None) -> Source:

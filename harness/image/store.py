@@ -94,11 +94,7 @@ class ImageStore:
                 listener=listener,
                 deadline=deadline,
             )
-            kernels = [
-                f"kernels/{version}/{name}"
-                for version in built.kernels
-                for name in ("vmlinuz", "initrd.img")
-            ]
+            kernels = [file for version in built.kernels for file in _kernel_files(version)]
             return Manifest(
                 name=recipe.name,
                 key=key,
@@ -125,8 +121,9 @@ class ImageStore:
 
         `make` gets the path of a new overlay on the parent's disk, runs a machine on it and shuts
         that down cleanly; the overlay is then published. `key_parts` name everything that the
-        result depends on beside the parent, such as a payload's digest. Kernels are the parent's:
-        one that `make` installs can't be booted directly.
+        result depends on beside the parent, such as a payload's digest. A kernel that `make` installs
+        can be booted where `make` leaves `kernels/VERSION/vmlinuz` and `initrd.img` beside the disk; it
+        is then the newest one.
         """
         pinned = IMAGE_FORMAT.read(parent.folder)
         pin = ParentPin(
@@ -142,16 +139,23 @@ class ImageStore:
             self.create_overlay(parent.disk, disk)
             Progress(parent.name, listener).report(Stage.BUILD, "making a derived image")
             make(disk)
+            own = sorted(path.name for path in staging.content.glob("kernels/*"))
             return Manifest(
                 name=parent.name,
                 key=key,
                 builder=pinned.builder,
                 built=now(),
-                kernels=pinned.kernels,
+                kernels=(*(kernel for kernel in pinned.kernels if kernel not in own), *own),
+                command_lines=dict.fromkeys(own, newest.command_line)
+                if isinstance(newest := parent.newest_kernel, CloudImageKernel)
+                else {},
                 packages=pinned.packages,
                 driver=pinned.driver,
                 parent=pin,
-                files=facts_of(staging.content, [DISK]),
+                files=facts_of(
+                    staging.content,
+                    [DISK, *(file for version in own for file in _kernel_files(version))],
+                ),
             )
 
         return self._ensure(parent.name, key, fill, listener=listener, deadline=deadline)
@@ -279,17 +283,18 @@ class ImageStore:
         """Return a published image; raises ImageDamagedError where it is damaged."""
         manifest = IMAGE_FORMAT.check(folder, key)
         parent = None if manifest.parent is None else self._open_parent(folder, manifest.parent)
-        kernels = (
-            parent.kernels
-            if parent is not None
-            else tuple(_kernel(folder, manifest, version) for version in manifest.kernels)
-        )
+        kernels = {} if parent is None else {kernel.version: kernel for kernel in parent.kernels}
+        for version in manifest.kernels:
+            if parent is None or _kernel_files(version)[0] in manifest.files:
+                # A kernel of its own comes last, also in place of the parent's of this version.
+                kernels.pop(version, None)
+                kernels[version] = _kernel(folder, manifest, version)
         return Image(
             name=manifest.name,
             key=manifest.key,
             folder=folder,
             disk=folder / DISK,
-            kernels=kernels,
+            kernels=tuple(kernels.values()),
             driver=manifest.driver,
             parent=parent,
         )
@@ -301,9 +306,13 @@ class ImageStore:
         return parent
 
 
+def _kernel_files(version: str) -> tuple[str, str]:
+    """Return the places of a kernel and its initrd in an image's folder."""
+    return f"kernels/{version}/vmlinuz", f"kernels/{version}/initrd.img"
+
+
 def _kernel(folder: Path, manifest: Manifest, version: str) -> Kernel:
-    files = folder / "kernels" / version
-    vmlinuz, initrd = files / "vmlinuz", files / "initrd.img"
+    vmlinuz, initrd = (folder / file for file in _kernel_files(version))
     if version not in manifest.command_lines:
         return Kernel(version=version, vmlinuz=vmlinuz, initrd=initrd)
     return CloudImageKernel(

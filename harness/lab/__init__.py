@@ -19,6 +19,7 @@ from harness.image.catalogue import Recipe, load_catalogue
 from harness.image.cloud.derived_images import DerivedStore
 from harness.image.cloud.source import Algorithm, CloudImageRecipe, LocalImage
 from harness.image.cloud.store import CloudImageStore, open_local
+from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.image.store import ImageStore
 from harness.lab.checkpoint_builder import CheckpointBuilder
 from harness.lab.cloud_images import (
@@ -31,6 +32,7 @@ from harness.lab.cloud_images import (
 from harness.lab.machine import MachineServices
 from harness.lab.machine_request import MachineRequest, Platform
 from harness.lab.node import Node, NodeRequest, render_node_seed
+from harness.lab.own_kernels import install_kernel
 from harness.lab.prepared_images import prepare_node_image
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import booted, booting_node
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from harness.machine.checkpoint.store import Checkpoint
     from harness.payload import Payload
     from harness.provisioner import Provisioner
+    from harness.provisioning.command import Argv
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
@@ -218,6 +221,11 @@ class Lab:
         checkpoint of its image and kernel, taken just before cloud-init; `disk` needs a cold
         start, and so does a cloud image.
         """
+        if not isinstance(request.image, CloudImage) and isinstance(
+            request.kernel, (KernelPackages, KernelFiles)
+        ):
+            image, kernel = install_kernel(self, request.image, request.kernel)
+            request = replace(request, image=image, kernel=kernel)
         provisioner = request.provisioner or self.provisioner
         with self.machines.created(
             self._node_machine(request, provisioner, disk, start)
@@ -234,7 +242,7 @@ class Lab:
         start: MachineStart | None,
     ) -> MachineRequest:
         """Return the machine of a requested node."""
-        early: Sequence[Sequence[str]] = ()
+        early: Sequence[Argv] = ()
         if isinstance(request.image, CloudImage):
             early = agent_commands()
             machine = self._cloud_image_machine(
@@ -242,12 +250,15 @@ class Lab:
             )
         elif disk is None and (start or self.settings.machine_start) is MachineStart.CLONE:
             state = booted(
-                request.image, request.kernel, memory_mib=request.memory_mib, slots=request.slots
+                request.image,
+                request.booted_kernel,
+                memory_mib=request.memory_mib,
+                slots=request.slots,
             )
             machine = state.machine(request.name, self.ensure_checkpoint(state))
         else:
             machine = booting_node(
-                request.name, request.image, request.kernel, slots=request.slots
+                request.name, request.image, request.booted_kernel, slots=request.slots
             )
 
         def seed(instance_id: str) -> SeedFiles:

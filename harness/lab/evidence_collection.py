@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.evidence import TRACE_SUFFIX, Evidence
 from harness.evidence.collect import NOT_COLLECTED, collect_guest, keep_host_files
-from harness.evidence.request import guest_request
+from harness.evidence.request import NOTHING_MORE, AdditionalEvidence, guest_request
 from harness.gpu.trace_file import render_trace
 from harness.lease import make_private_folder
 from harness.provisioner.declaration import write_declaration
@@ -30,19 +30,24 @@ def collect(
     folder: Path,
     *,
     kernels: Sequence[str] | None = None,
+    additional: AdditionalEvidence = NOTHING_MORE,
     provisioner: Provisioner | None = None,
 ) -> Evidence:
     """Gather evidence into `folder`, the host's side also where the guest does not answer.
 
     `kernels` are the versions whose modules are examined; where it is None the guest lists them.
-    What the `provisioner` declares is gathered too, and how its result is read.
+    What the `provisioner` declares is gathered too, and how its result is read. Raises BadInputError
+    where `additional` has a command of a name that is taken.
     """
+    # Refused before anything is gathered, also where the guest does not answer.
+    guest_request((), provisioner).extended(additional)
     if provisioner is not None:
         write_declaration(provisioner, make_private_folder(folder))
     try:
         if kernels is None:
             kernels = machine.guest.output_of("ls", "/lib/modules").split()
-        return collect_guest(machine.agent, guest_request(kernels, provisioner), folder)
+        request = guest_request(kernels, provisioner).extended(additional)
+        return collect_guest(machine.agent, request, folder)
     finally:
         save_host_evidence(machine, folder)
 
@@ -51,6 +56,7 @@ def collect_available(
     machine: LabMachine,
     *,
     kernels: Sequence[str] | None = None,
+    additional: AdditionalEvidence = NOTHING_MORE,
     provisioner: Provisioner | None = None,
 ) -> Evidence:
     """Gather what is available of a machine that may not answer, into a folder of its own.
@@ -59,7 +65,9 @@ def collect_available(
     """
     folder = Path(tempfile.mkdtemp(prefix="evidence-", dir=machine.folder))
     try:
-        return collect(machine, folder, kernels=kernels, provisioner=provisioner)
+        return collect(
+            machine, folder, kernels=kernels, provisioner=provisioner, additional=additional
+        )
     except HarnessError as error:
         (folder / NOT_COLLECTED).write_text(f"{error}\n")
         return Evidence(folder)

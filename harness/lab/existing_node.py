@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence.collect import collect_guest, keep_host_files
-from harness.evidence.request import node_request
+from harness.evidence.request import NOTHING_MORE, AdditionalEvidence, node_request
 from harness.machine.existing_node import NodeRunner
 from harness.provisioner.declaration import write_declaration
 from harness.provisioning.command import CommandError
@@ -36,8 +36,8 @@ class ExistingNode:
         self._runner = NodeRunner(address, runner)
         self._provisioner = provisioner
 
-    def collect(self, folder: Path) -> Evidence:
-        """Gather evidence of the node into the new `folder`.
+    def collect(self, folder: Path, *, additional: AdditionalEvidence = NOTHING_MORE) -> Evidence:
+        """Gather evidence of the node, and what is wanted in addition, into the new `folder`.
 
         Raises HarnessError where it can't be reached, or does not answer completely.
         """
@@ -47,7 +47,7 @@ class ExistingNode:
             )
         except CommandError as error:
             raise HarnessError(str(error)) from error
-        request = node_request([kernel.stdout.strip()], self._provisioner)
+        request = node_request([kernel.stdout.strip()], self._provisioner).extended(additional)
         evidence = collect_guest(self._runner, request, folder)
         if self._provisioner is not None:
             write_declaration(self._provisioner, folder)

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from harness.argv import check_commands
 from harness.cloudinit import (
     GuestFile,
     UserData,
@@ -16,7 +17,9 @@ from harness.cloudinit import (
     render_seed,
 )
 from harness.errors import BadInputError, HarnessError
+from harness.evidence.request import NOTHING_MORE, AdditionalEvidence
 from harness.image import CloudImage, CloudImageKernel
+from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.lab import evidence_collection
 from harness.lab.machine import ignore_progress
 from harness.lab.machine_request import SEED
@@ -36,10 +39,11 @@ if TYPE_CHECKING:
     from harness.gpu.emulated import EmulatedGpu
     from harness.gpu.script import GpuScript
     from harness.image import Image, Kernel
+    from harness.image.own_kernel import OwnKernel
     from harness.lab.cloud_images import CloudImageBoot
     from harness.lab.machine import LabMachine
     from harness.machine.channels.guest import Guest
-    from harness.provisioning.command import CommandResult
+    from harness.provisioning.command import Argv, CommandResult
     from harness.provisioning.wait import Deadline
 
 #: Seconds that KVM is given; TCG gets them times its patience.
@@ -62,8 +66,8 @@ class NodeRequest:
     """Names the machine, its folder and its evidence."""
     image: Image | CloudImage
     """A built image, with or without the driver baked in, or a cloud image."""
-    kernel: Kernel | None = None
-    """The kernel to boot; by default the newest of the image."""
+    kernel: Kernel | OwnKernel | None = None
+    """The kernel to boot: one of the image, by default the newest, or one on the host."""
     provisioner: Provisioner | None = None
     """The provisioner to use; by default that of the run, from `--provisioner`."""
     command: str | None = BOOT
@@ -80,8 +84,8 @@ class NodeRequest:
     """Variables of stand-in units, by unit: `{"nvidia-dcgm": {"START_DELAY_S": "30"}}`."""
     files: Sequence[GuestFile] = ()
     """Files that cloud-init writes into the guest."""
-    before: Sequence[Sequence[str]] = ()
-    """Commands that cloud-init runs before provisioning."""
+    before: Sequence[Argv] = ()
+    """Commands that cloud-init runs before provisioning, each a list of words."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the virtual machine in the cached instance metadata."""
     vm_size: str = "Standard_ND96isr_H100_v5"
@@ -92,6 +96,7 @@ class NodeRequest:
     """How a cloud image boots: its firmware, or one kernel without a boot loader."""
 
     def __post_init__(self) -> None:
+        check_commands(self.before, source="NodeRequest", key="before")
         if self.kernel is not None and isinstance(self.image, CloudImage):
             raise BadInputError(
                 f"The cloud image '{self.image.name}' boots the kernel that its boot loader chooses; "
@@ -112,6 +117,11 @@ class NodeRequest:
             raise HarnessError(
                 f"The boot loader of the cloud image '{self.image.name}' selects its kernel; "
                 "read it from the running machine."
+            )
+        if isinstance(self.kernel, (KernelPackages, KernelFiles)):
+            raise HarnessError(
+                "A kernel of your own is installed when the node boots; ask the booted node for its "
+                "'request'."
             )
         return self.kernel or self.image.newest_kernel
 
@@ -164,13 +174,13 @@ def render_node_seed(
     instance_id: str,
     provisioner: Provisioner,
     access: SshAccess,
-    early: Sequence[Sequence[str]] = (),
+    early: Sequence[Argv] = (),
 ) -> SeedFiles:
     """Render the seed by which cloud-init provisions a requested node; `early` goes to `bootcmd`.
 
     Raises BadInputError where the provisioner's user-data contradicts that of the harness.
     """
-    commands = [list(argv) for argv in request.before]
+    commands: list[Argv] = [list(argv) for argv in request.before]
     if request.command is not None:
         commands.append(list(provisioner.guest_command(request.command)))
     user_data = UserData(
@@ -205,6 +215,7 @@ class Node:
         self.machine = machine
         self.folder = machine.folder
         self.provisioner = provisioner
+        self._additional = NOTHING_MORE
         self._gathered: list[Evidence] = []
         self._gatherings = itertools.count(1)
 
@@ -284,13 +295,24 @@ class Node:
         """Return operations in the guest."""
         return self.machine.guest
 
-    def evidence(self) -> Evidence:
+    def evidence(
+        self, *, files: Sequence[str] = (), commands: Mapping[str, Argv] | None = None
+    ) -> Evidence:
         """Return the evidence of this node as it is now.
 
         Each call gathers it again, into a folder of its own, so that earlier evidence neither changes
-        nor is taken for new.
+        nor is taken for new. In addition to what is gathered on every node, it has `files` of the
+        guest, by absolute paths that may have `*` and `?`, which `Evidence.file`, `files` and `paths`
+        return; and the output of `commands`, argv by name, which `Evidence.output_of` and
+        `exit_code_of` return. They are in the evidence that is kept of a failed test too.
+
+        Raises BadInputError, which names the path or command that can't be gathered.
         """
-        evidence = self.collect(self.folder / f"evidence-{next(self._gatherings)}")
+        additional = AdditionalEvidence(files=files, commands=commands or {})
+        evidence = self.collect(
+            self.folder / f"evidence-{next(self._gatherings)}", additional=additional
+        )
+        self._additional = self._additional.merged(additional)
         self._gathered.append(evidence)
         return evidence
 
@@ -299,16 +321,26 @@ class Node:
         """Return the evidence gathered so far, oldest first."""
         return tuple(self._gathered)
 
-    def collect(self, folder: Path) -> Evidence:
+    def collect(self, folder: Path, *, additional: AdditionalEvidence = NOTHING_MORE) -> Evidence:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""
         return evidence_collection.collect(
-            self.machine, folder, kernels=self._kernels(), provisioner=self.provisioner
+            self.machine,
+            folder,
+            kernels=self._kernels(),
+            provisioner=self.provisioner,
+            additional=additional,
         )
 
     def collect_available(self) -> Evidence:
-        """Gather what is available where the node may not answer; never wait for more."""
+        """Gather what is available where the node may not answer; never wait for more.
+
+        It has all files and commands that `evidence` was asked for.
+        """
         return evidence_collection.collect_available(
-            self.machine, kernels=self._kernels(), provisioner=self.provisioner
+            self.machine,
+            kernels=self._kernels(),
+            provisioner=self.provisioner,
+            additional=self._additional,
         )
 
     def _kernels(self) -> Sequence[str] | None:

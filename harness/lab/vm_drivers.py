@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from harness.errors import RequirementError
+from harness.entry_points import Group, find_plugin
+from harness.errors import BadInputError, RequirementError
+from harness.machine import VmDriver
 from harness.machine.libvirt import requirement_checks
 from harness.machine.libvirt.driver import LibvirtDriver
 from harness.machine.qemu.driver import QemuDriver
 from harness.machine.requirement_check import RequirementCheck
-from harness.settings import MachineDriver
+from harness.settings import MachineDriver, PluginDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.machine import VmDriver
+    from harness.entry_points import Plugin
     from harness.machine.description.spec import Accelerator
     from harness.settings import Settings
+
+
+class DriverOpener(Protocol):
+    """Opens a VM driver for as long as the context lasts, and reports what is started for it."""
+
+    def __call__(
+        self, settings: Settings, report: Callable[[str], None], /
+    ) -> contextlib.AbstractContextManager[VmDriver]: ...
 
 
 _NO_MACHINES = "An existing node is tested as it is, and no machine is started for it."
@@ -46,8 +56,38 @@ def open_driver(settings: Settings, report: Callable[[str], None]) -> Iterator[V
                 remote_folder=settings.machine_storage,
             ) as driver:
                 yield driver
+        case PluginDriver(name=name):
+            with _open_plugin(name, settings, report) as added:
+                yield added
         case MachineDriver.NODE:
             raise RequirementError(f"{_NO_MACHINES} {_NO_MACHINES_REMEDY}")
+
+
+def opener_of(plugin: Plugin) -> DriverOpener:
+    """Return the function of an entry point that opens a VM driver; raises PluginError."""
+    found = plugin.load()
+    if not callable(found):
+        raise plugin.error(
+            f"a function that opens a VM driver is expected, but it gives {found!r}"
+        )
+    opener: DriverOpener = found
+    return opener
+
+
+@contextlib.contextmanager
+def _open_plugin(
+    name: str, settings: Settings, report: Callable[[str], None]
+) -> Iterator[VmDriver]:
+    plugin = find_plugin(Group.MACHINE_DRIVERS, name)
+    if plugin is None:
+        raise BadInputError(
+            f"No installed package has a VM driver '{name}'; install the one that has it.",
+            source="--machine-driver",
+        )
+    with opener_of(plugin)(settings, report) as driver:
+        if not isinstance(driver, VmDriver):
+            raise plugin.error(f"a VM driver is expected, but it opens {driver!r}")
+        yield driver
 
 
 def examine_driver(settings: Settings, accelerator: Accelerator | None) -> list[RequirementCheck]:

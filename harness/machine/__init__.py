@@ -5,7 +5,7 @@ Both are protocols: code above a VM driver does not know which one runs its mach
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,6 +90,7 @@ class Machine(Protocol):
         """End the machine at once, from any thread; a thread that waits for it gets an error."""
 
 
+@runtime_checkable
 class VmDriver(Protocol):
     """Creates machines; each run has one."""
 

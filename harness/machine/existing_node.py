@@ -16,12 +16,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.machine.channels.ssh import find_ending, render_remote
-from harness.provisioning.command import CommandResult, LocalRunner
+from harness.provisioning.command import CommandResult, LocalRunner, require_argv
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from harness.provisioning.command import Runner
+    from harness.provisioning.command import Argv, Runner
 
 URI_FORMS = "'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=SECONDS&sudo=yes]'"
 _CONNECT_S = 10
@@ -157,7 +157,7 @@ class NodeRunner:
 
     def run(
         self,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         timeout_s: float,
         stdin: str | None = None,
@@ -167,6 +167,7 @@ class NodeRunner:
 
         Raises HarnessError where the node can't be reached, or the command's exit code is unknown.
         """
+        require_argv(argv)
         if self.address.host is None:
             return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
         nonce = secrets.token_hex(8)
@@ -190,7 +191,7 @@ class NodeRunner:
             timed_out=ending.exit_code in {124, 137} and answer.duration_s >= timeout_s,
         )
 
-    def _failure(self, argv: Sequence[str], answer: CommandResult) -> HarnessError:
+    def _failure(self, argv: Argv, answer: CommandResult) -> HarnessError:
         where = f"ssh://{self.address.host}"
         # The node's shell also exits with 127, for a program that the node lacks.
         if answer.exit_code == 127 and "No such file or directory: 'ssh'" in answer.stderr:

@@ -77,8 +77,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--machine-driver",
-        choices=MachineDriver.words(),
-        help="what runs machines; 'node' tests an existing node instead (default: qemu)",
+        metavar="NAME",
+        help=f"what runs machines: {', '.join(MachineDriver.words())}, or the VM driver of an installed "
+        "package; 'node' tests an existing node instead (default: qemu)",
     )
     group.addoption(
         "--machine-uri",

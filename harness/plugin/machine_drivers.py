@@ -39,7 +39,11 @@ class ForeignTests:
     def _why_not(self, item: pytest.Item) -> str | None:
         for marker in item.iter_markers("vm_driver"):
             drivers, reason = marker.args, marker.kwargs.get("reason")
-            if not drivers or not set(drivers) <= set(MachineDriver.words()) or not reason:
+            if (
+                not drivers
+                or not set(drivers) <= {*MachineDriver.words(), self._driver}
+                or not reason
+            ):
                 raise BadInputError(
                     f"The marker takes any of {listed(MachineDriver.words())} and a 'reason', but got "
                     f"{drivers} and {reason!r}.",

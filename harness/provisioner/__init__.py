@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from harness.argv import check_argv
 from harness.cloudinit import GuestFile
 from harness.errors import BadInputError, listed
 from harness.provisioner.outcome import OutcomeDeclaration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from harness.provisioning.command import Argv
 
 #: Where a machine has the exit code of the provisioner's last command.
 EXIT_CODE_PATH = "/run/gpu-node-exit-code"
@@ -108,7 +111,7 @@ class EvidenceDeclaration:
     """What is collected in addition: paths of files (with `*` and `?`), and commands by name."""
 
     files: Sequence[str] = ()
-    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    commands: Mapping[str, Argv] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +124,7 @@ class Provisioner:
 
     name: str
     """Names it in messages, and for `--provisioner`."""
-    run: Sequence[str]
+    run: Argv
     """The command at boot."""
     source: str = ""
     """The file that declares it, for messages."""
@@ -133,11 +136,11 @@ class Provisioner:
     """A cloud-config of its own, merged with that of the harness."""
     user_data_source: str = ""
     """The file that it comes from, for messages."""
-    bake: Sequence[str] | None = None
+    bake: Argv | None = None
     """The command that bakes an image."""
-    teardown: Sequence[str] | None = None
+    teardown: Argv | None = None
     """The command that removes what was provisioned or baked."""
-    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    commands: Mapping[str, Argv] = field(default_factory=dict)
     """Further commands, by name."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of each command."""
@@ -156,14 +159,7 @@ class Provisioner:
 
     def __post_init__(self) -> None:
         for name, argv in self._commands().items():
-            # A string is a sequence too, of letters.
-            if isinstance(argv, str) or not argv:
-                raise BadInputError(
-                    "A command is a list of its words, such as ['/opt/my/provision.sh', 'boot'], "
-                    f"but this is {argv!r}.",
-                    source=self.where,
-                    key="run" if name == BOOT else name,
-                )
+            check_argv(argv, source=self.where, key="run" if name == BOOT else name)
         paths = [file.path for file in self.files]
         if self.configuration is not None:
             paths.append(self.configuration.path)
@@ -179,12 +175,12 @@ class Provisioner:
         """Return where it is declared, for messages."""
         return self.source or f"Provisioner '{self.name}'"
 
-    def _commands(self) -> dict[str, Sequence[str]]:
+    def _commands(self) -> dict[str, Argv]:
         own = {BOOT: self.run, BAKE: self.bake, TEARDOWN: self.teardown}
         present = {name: argv for name, argv in own.items() if argv is not None}
         return {**self.commands, **present}
 
-    def command(self, name: str) -> Sequence[str]:
+    def command(self, name: str) -> Argv:
         """Return the argv of the command `name`; raises BadInputError where none is declared."""
         commands = self._commands()
         if name not in commands:

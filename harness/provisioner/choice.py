@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from harness.entry_points import Group, Plugin, find_plugin, plugins
 from harness.errors import BadInputError, listed
 from harness.payload import build_payload
+from harness.provisioner import Provisioner
 from harness.provisioner.gpu_node import NAME, gpu_node_provisioner
 from harness.provisioner.yaml_file import read_provisioner
-
-if TYPE_CHECKING:
-    from harness.provisioner import Provisioner
 
 
 def choose_provisioner(word: str) -> Provisioner:
@@ -33,8 +32,35 @@ def provisioner_by_name(name: str) -> Provisioner:
     """Return the provisioner of this name; raises BadInputError where there is none."""
     if name == NAME:
         return gpu_node_provisioner(build_payload())
+    plugin = find_plugin(Group.PROVISIONERS, name)
+    if plugin is not None:
+        return provisioner_of(plugin)
+    known = sorted({NAME, *(each.name for each in plugins(Group.PROVISIONERS))})
     raise BadInputError(
-        f"There is no provisioner '{name}', only {listed([NAME])}; give one of these, or the path "
+        f"There is no provisioner '{name}', only {listed(known)}; give one of these, or the path "
         "of a provisioner's file, such as './provisioner.yaml'.",
         source="--provisioner",
     )
+
+
+def provisioner_of(plugin: Plugin) -> Provisioner:
+    """Return the provisioner of an entry point, by the name of the entry.
+
+    The entry gives a `Provisioner`, a function without arguments that returns one, or the absolute
+    path of a provisioner's file. Raises PluginError where it gives something else, or the file is
+    not valid.
+    """
+    found = plugin.load()
+    try:
+        if isinstance(found, (str, Path)) and Path(found).is_absolute():
+            found = read_provisioner(Path(found))
+        elif callable(found):
+            found = found()
+    except BadInputError as error:
+        raise plugin.error(str(error).rstrip(".")) from error
+    if not isinstance(found, Provisioner):
+        raise plugin.error(
+            "a provisioner, a function that returns one or the absolute path of a provisioner's file "
+            f"is expected, but it gives {found!r}"
+        )
+    return replace(found, name=plugin.name)

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 #: A process that `spawn` started.
 ChildProcess: TypeAlias = "subprocess.Popen[bytes]"
 
+#: The words of a command. A string is none: as a sequence of strings it would be its letters.
+Argv: TypeAlias = "list[str] | tuple[str, ...]"
+
 #: For `spawn`: give the caller the other end of a pipe.
 PIPE = subprocess.PIPE
 
@@ -25,6 +28,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import IO
+
+
+def argv_refusal(argv: object) -> str | None:
+    """Return why `argv` is not the words of a command, as a sentence; None where it is.
+
+    The type checker refuses it too, but not everybody runs one.
+    """
+    if isinstance(argv, str):
+        return (
+            f"{argv!r} is a string, but a command is a list of words; write {argv.split()!r}, or "
+            f"{['sh', '-c', argv]!r} for a line of shell code."
+        )
+    if not isinstance(argv, (list, tuple)):
+        return (
+            f"{argv!r} is no command; write a list of words, such as ['systemctl', 'start', 'x']."
+        )
+    if not argv:
+        return "A command has at least one word, its program, but this list is empty."
+    others = [word for word in argv if not isinstance(word, str)]
+    if others:
+        return f"Each word of a command is a string, but {others[0]!r} is none; write str(…)."
+    return None
+
+
+def require_argv(argv: object, field: str = "argv") -> None:
+    """Raise TypeError, which names `field`, unless `argv` is the words of a command."""
+    refusal = argv_refusal(argv)
+    if refusal is not None:
+        raise TypeError(f"{field}: {refusal}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +110,7 @@ class Runner(Protocol):
 
     def run(
         self,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         timeout_s: float,
         stdin: str | None = None,
@@ -86,7 +118,8 @@ class Runner(Protocol):
     ) -> CommandResult:
         """Run `argv` without a shell; `env` is added to the environment.
 
-        A failed command gives a result, not an exception.
+        A failed command gives a result, not an exception. Raises TypeError where `argv` is a
+        string and not the words of a command.
         """
         ...
 
@@ -109,12 +142,13 @@ class LocalRunner:
 
     def run(
         self,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         timeout_s: float,
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
+        require_argv(argv)
         started = time.monotonic()
 
         def result(exit_code: int, out: bytes, err: bytes, *, timed_out: bool) -> CommandResult:
@@ -279,7 +313,7 @@ def end(process: ChildProcess, *, grace_s: float = 0.0) -> int:
 
 
 def spawn(
-    argv: Sequence[str],
+    argv: Argv,
     *,
     stdin: int | IO[bytes] | None = subprocess.DEVNULL,
     stdout: int | IO[bytes] | None = subprocess.DEVNULL,

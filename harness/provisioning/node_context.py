@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from .command import CommandResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from .command import Runner
+    from .command import Argv, Runner
     from .journal import Journal
     from .node_files import NodeFiles
     from .wait import Clock, Deadline
@@ -55,7 +55,7 @@ class LimitedRunner:
 
     def run(
         self,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         timeout_s: float,
         stdin: str | None = None,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.entry_points import Group
 from harness.plugin.report import folder_name
 from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.outcome import Outcome
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from suites.docs.examples import Sandbox
 
-LANGUAGES = frozenset({"bash", "json", "python", "sh", "yaml"})
+LANGUAGES = frozenset({"bash", "json", "python", "sh", "toml", "yaml"})
 
 
 def python(text: str) -> Block:
@@ -79,6 +81,14 @@ def test_python_of_the_pages_uses_existing_names(blocks: Callable[[str], list[Bl
 def test_data_files_are_valid(sandbox: Sandbox, blocks: Callable[[str], list[Block]]) -> None:
     for block in blocks("yaml"):
         examples.check_yaml(block, sandbox.folder / str(file_name(block)))
+
+
+def test_entry_points_are_of_groups_that_exist(blocks: Callable[[str], list[Block]]) -> None:
+    for block in blocks("toml"):
+        parser = configparser.ConfigParser()
+        parser.read_string(block.text)
+        groups = {f'project.entry-points."{group.value}"' for group in Group}
+        assert set(parser.sections()) <= groups, block.place
 
 
 def test_json_documents_are_valid(blocks: Callable[[str], list[Block]]) -> None:

@@ -149,7 +149,7 @@ ACCEPTED = {
 REFUSED = {
     "gpus_driven: another": Case(
         lambda e: expect.gpus_driven(e, "20b0"),
-        message="bound to ['20b0'], but is bound to ['2330']",
+        message="bound to ['20b0'], but is bound to ['10de:2330']",
     ),
     "gpus_driven: bound to another module": Case(
         lambda e: expect.gpus_driven(e, "2330"),
@@ -368,12 +368,12 @@ REFUSED = {
         lambda e: expect.module_built_since_boot(e, OTHER_KERNEL), message="there were {}"
     ),
     "gpus_on_bus: another": Case(
-        lambda e: expect.gpus_on_bus(e, "20b0"), message="but there were ['2330']"
+        lambda e: expect.gpus_on_bus(e, "20b0"), message="but there were ['10de:2330']"
     ),
     "gpus_on_bus: one of two": Case(
-        lambda e: expect.gpus_on_bus(e, "2330", "2330"), message="but there were ['2330']"
+        lambda e: expect.gpus_on_bus(e, "2330", "2330"), message="but there were ['10de:2330']"
     ),
-    "gpus_on_bus: one too many": Case(expect.gpus_on_bus, message="but there were ['2330']"),
+    "gpus_on_bus: one too many": Case(expect.gpus_on_bus, message="but there were ['10de:2330']"),
     "no_module_loaded: a module": Case(
         expect.no_module_loaded,
         lambda f: f.modules("nvidia_uvm"),
@@ -396,10 +396,10 @@ REFUSED = {
     "gpu_bound: no GPU": Case(
         lambda e: expect.gpu_bound(e, device="2330"),
         node=a_stripped_node,
-        message="A GPU 10de:2330 was expected",
+        message="A GPU 2330 was expected",
     ),
     "gpu_bound: another GPU": Case(
-        lambda e: expect.gpu_bound(e, device="20b0"), message="A GPU 10de:20b0 was expected"
+        lambda e: expect.gpu_bound(e, device="20b0"), message="A GPU 20b0 was expected"
     ),
     "gpu_bound: by another driver": Case(
         lambda e: expect.gpu_bound(e, device="2330"),

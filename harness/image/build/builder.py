@@ -27,12 +27,13 @@ from harness.image.formats.kernel_versions import version_key
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from harness.artifact_cache import ProgressListener
     from harness.image.build.logged_run import LoggedRunner
     from harness.image.catalogue import Recipe
+    from harness.provisioning.command import Argv
 
 VERSION = 1
 """Increase this whenever the same recipe would give another image."""
@@ -274,7 +275,7 @@ class _Build:
             shutil.copyfile(boot / f"initrd.img-{version}", folder / "initrd.img")
         return kernels
 
-    def _do(self, purpose: str, argv: Sequence[str]) -> None:
+    def _do(self, purpose: str, argv: Argv) -> None:
         try:
             code = self.run(argv, log=self.log, deadline=self.deadline, on_line=self._on_line)
         except WaitTimeoutError as error:

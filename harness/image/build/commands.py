@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from harness.image.formats import oci
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from harness.image.catalogue import Recipe
+    from harness.provisioning.command import Argv
 
 INSIDE = Path(__file__).parent / "inside"
 """The builder's own scripts that run inside the root file system."""
@@ -32,7 +33,7 @@ class Privilege(Enum):
     def current(cls) -> Privilege:
         return cls.ROOT if os.geteuid() == 0 else cls.USER
 
-    def wrap_in_namespaces(self, argv: Sequence[str]) -> tuple[str, ...]:
+    def wrap_in_namespaces(self, argv: Argv) -> tuple[str, ...]:
         """Wrap a command so that its processes and mounts end with it.
 
         When `unshare` is killed, so is the namespace's first process (`--kill-child`), and then
@@ -105,7 +106,7 @@ def mmdebstrap_argv(
     )
 
 
-def _chroot_hook(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+def _chroot_hook(argv: Argv, environment: Mapping[str, str] | None = None) -> str:
     """Render a hook that runs `argv` in the root file system; a shell runs hooks."""
     assignments = [f"{name}={value}" for name, value in (environment or {}).items()]
     return f'chroot "$1" env {shlex.join([*assignments, *argv])}'

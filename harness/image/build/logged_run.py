@@ -11,10 +11,11 @@ from harness.provisioning.command import spawn
 from harness.provisioning.wait import Observation, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
     from typing import IO
 
+    from harness.provisioning.command import Argv
     from harness.provisioning.wait import Deadline
 
 
@@ -23,7 +24,7 @@ class LoggedRunner(Protocol):
 
     def __call__(
         self,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         log: Path,
         deadline: Deadline,
@@ -37,7 +38,7 @@ class LoggedRunner(Protocol):
 
 
 def run_logged(
-    argv: Sequence[str],
+    argv: Argv,
     *,
     log: Path,
     deadline: Deadline,

@@ -16,7 +16,7 @@ from harness.agent import frames
 from harness.errors import HarnessError
 from harness.machine.channels.agent_link import AgentLink
 from harness.machine.channels.node_snapshot import NodeSnapshot
-from harness.provisioning.command import CommandResult
+from harness.provisioning.command import CommandResult, require_argv
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from harness.machine.channels.agent_link import Call, Welcome
+    from harness.provisioning.command import Argv
 
 #: What SIGKILL after SIGTERM and the answer may take in addition to a command's own limit.
 _GRACE_S = 25.0
@@ -166,7 +167,7 @@ class Agent:
 
     def run(
         self,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         timeout_s: float,
         stdin: str | None = None,
@@ -200,7 +201,7 @@ class Agent:
 
     def stream(
         self,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         timeout_s: float,
         stdin: bytes | None = None,
@@ -213,6 +214,7 @@ class Agent:
         The callbacks run in the caller's thread; while one runs, the command blocks at its next
         output. An exception of a callback ends the command.
         """
+        require_argv(argv)
         is_inline = stdin is None or len(stdin) <= _INLINE_BYTES
         form = "none" if stdin is None else "all" if is_inline else "more"
         head = frames.to_json(
@@ -380,7 +382,7 @@ class _WindowedWriter:
 class _OutputBuffer:
     """The output of a stream that `run` returns, of limited size."""
 
-    def __init__(self, name: str, argv: Sequence[str]) -> None:
+    def __init__(self, name: str, argv: Argv) -> None:
         self._name = name
         self._argv = argv
         self._chunks: list[bytes] = []

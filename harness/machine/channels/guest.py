@@ -40,7 +40,7 @@ class Guest:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run a command as root; a failure of the command is a result."""
+        """Run a command as root, of which each argument is one word; a failure of it is a result."""
         return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
 
     def output_of(self, *argv: str, timeout_s: float = _RUN_S) -> str:

@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import SshAccess
 from harness.errors import HarnessError, RequirementError
-from harness.provisioning.command import PIPE, CommandResult, LocalRunner, Runner, spawn
+from harness.provisioning.command import (
+    PIPE,
+    CommandResult,
+    LocalRunner,
+    Runner,
+    require_argv,
+    spawn,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from harness.provisioning.command import ChildProcess
+    from harness.provisioning.command import Argv, ChildProcess
     from harness.provisioning.wait import Deadline
 
 _READY = "connected"
@@ -73,9 +80,7 @@ class Ending:
     stderr: str
 
 
-def render_remote(
-    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str], nonce: str
-) -> str:
+def render_remote(argv: Argv, *, timeout_s: float, env: Mapping[str, str], nonce: str) -> str:
     """Render the line for the guest's shell that runs `argv` and prints its exit code."""
     settings = ["env", *(f"{key}={value}" for key, value in env.items())] if env else []
     # `timeout 0` would mean no limit at all.
@@ -193,7 +198,7 @@ class SshRunner:
 
     def run(
         self,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         timeout_s: float,
         stdin: str | None = None,
@@ -203,6 +208,7 @@ class SshRunner:
 
         Raises HarnessError where the command's exit code is unknown.
         """
+        require_argv(argv)
         nonce = secrets.token_hex(8)
         answer = self._runner.run(
             [

@@ -12,13 +12,15 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.provisioning.command import CommandResult
+from harness.provisioning.command import CommandResult, require_argv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
+
+    from harness.provisioning.command import Argv
 
 
 class ScriptViolationError(BaseException):
@@ -57,7 +59,7 @@ class ScriptedRunner:
 
     def expect(
         self,
-        command: str | Sequence[str],
+        command: str | Argv,
         *,
         stdout: str = "",
         stderr: str = "",
@@ -94,13 +96,14 @@ class ScriptedRunner:
 
     def run(
         self,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         timeout_s: float,
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         """Answer the next command of the script, or refuse whatever else this is."""
+        require_argv(argv)
         number = len(self._ran)
         expected = self._script[number] if number < len(self._script) else None
         # Only what the script speaks of is compared, and so only that is shown.

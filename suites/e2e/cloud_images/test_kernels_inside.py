@@ -22,10 +22,10 @@ from suites.e2e.cloud_images.maker import SECTOR, render_gpt
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from harness.provisioning.command import CommandResult, Runner
+    from harness.provisioning.command import Argv, CommandResult, Runner
 
 OLD, NEW = "6.8.0-9-generic", "6.8.0-31-generic"
 _MIB_SECTORS = (1 << 20) // SECTOR
@@ -116,7 +116,7 @@ class Forgetful(LocalRunner):
     @override
     def run(
         self,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         timeout_s: float,
         stdin: str | None = None,

@@ -59,5 +59,5 @@ def test_invalid_model_file_ends_with_2_and_names_its_line(
     assert main(["gpu", "ls", f"--gpu-models={tmp_path}"]) == 2
 
     streams = capsys.readouterr()
-    assert f"{tmp_path}/mine.yaml:11: key 'chip_id'" in streams.err
+    assert f"{tmp_path}/mine.yaml:12: key 'chip_id'" in streams.err
     assert streams.out == ""

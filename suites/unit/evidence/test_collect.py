@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +16,7 @@ from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence, collect, collection_script
 from harness.evidence.collect import collect_guest, keep_host_files
 from harness.evidence.collection_script import TOOLS, render_script
-from harness.evidence.request import EvidenceRequest, node_request
+from harness.evidence.request import AdditionalEvidence, EvidenceRequest, node_request
 from harness.provisioner import ConfigurationFile, EvidenceDeclaration, Provisioner
 from harness.provisioner.outcome import OutcomeDeclaration, OutcomeFile
 from harness.provisioning.command import LocalRunner
@@ -67,6 +67,7 @@ def test_frames_become_files_of_the_folder(tmp_path: Path) -> None:
         "e/commands/lspci",
         "e/commands/lspci.exit-code",
         "e/files/proc/stat",
+        "e/requested.json",
         "e/stat.txt",
         "e/unreadable.txt",
     ]
@@ -203,6 +204,8 @@ def test_file_in_a_folders_place_is_refused(tmp_path: Path) -> None:
 def test_file_that_could_not_be_read_is_not_taken_for_an_absent_one(tmp_path: Path) -> None:
     """A part may have been read before the error; it must not be used, nor count as empty."""
     unpack(tmp_path / "e", a_frame("file", "/a", b"ha"), a_frame("unreadable", "/a", b""))
+    request = json.dumps({"schema": 1, "files": ["/a", "/b"]})
+    (tmp_path / "e/requested.json").write_text(request)
 
     evidence = Evidence(tmp_path / "e")
     with pytest.raises(HarnessError, match=r"no permission to read '/a'.*Gather it as root"):
@@ -271,6 +274,78 @@ def test_script_gathers_outputs_files_and_paths(tmp_path: Path) -> None:
         f"{source}/dangling": "l",
         f"{source}/one.log": "f",
     }
+
+
+@pytest.mark.starts_process
+def test_additional_files_and_commands_are_gathered(tmp_path: Path) -> None:
+    source = tmp_path / "it's mine"
+    source.mkdir()
+    (source / "a.conf").write_text("a")
+    (source / "a.conf").chmod(0o640)
+    more = AdditionalEvidence(
+        files=[f"{source}/*.conf", f"{source}/absent"], commands={"mine": ["printf", "%s", "$x y"]}
+    )
+
+    evidence = Evidence(_gather(tmp_path / "e", NOTHING.extended(more)))
+
+    assert evidence.files(str(source)) == {"a.conf": "a"}
+    assert evidence.paths[f"{source}/a.conf"].mode == 0o640
+    assert evidence.file(f"{source}/absent") is None
+    assert (evidence.output_of("mine"), evidence.exit_code_of("mine")) == ("$x y", 0)
+
+
+@pytest.mark.starts_process
+def test_file_that_was_not_looked_for_is_not_taken_for_an_absent_one(tmp_path: Path) -> None:
+    """Also near a pattern that was: a shell's wildcard matches neither '/' nor a leading dot."""
+    request = EvidenceRequest(commands={}, files=["/absent/*.conf", "/absent/[a].?"], paths=[])
+    evidence = Evidence(_gather(tmp_path / "e", request))
+
+    assert evidence.file("/absent/a.conf") is None
+    assert evidence.file("/absent/[a].c") is None
+    for path in (
+        "/absent/a.json",
+        "/absent/b/a.conf",
+        "/absent/.a.conf",
+        "/absent/a.c",
+        "/etc/fstab",
+    ):
+        with pytest.raises(HarnessError, match=rf"'{path}' was not gathered.*files=\['{path}'\]"):
+            evidence.file(path)
+    with pytest.raises(
+        HarnessError, match=r"gather it by `node.evidence\(files=\['/etc/x/\*'\]\)`"
+    ):
+        evidence.files("/etc/x")
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"files": "/etc/x"}, "key 'files': '/etc/x' is not a list of paths; write ['/etc/x']."),
+        ({"files": ["/a", "etc/x"]}, "key 'files[1]': 'etc/x' is not an absolute path"),
+        ({"files": ["/etc/../x"]}, "key 'files[0]': '/etc/../x' names no file"),
+        ({"files": ["/etc/x\n"]}, "key 'files[0]': '/etc/x\\n' names no file"),
+        ({"files": ["/"]}, "key 'files[0]': '/' names no file"),
+        ({"commands": {"a": "ip link"}}, "key 'commands.a': 'ip link' is a string"),
+        ({"commands": {"../a": ["ip"]}}, "key 'commands': '../a' can't name a file"),
+        ({"commands": {"a.exit-code": ["ip"]}}, "key 'commands': 'a.exit-code' can't name a file"),
+    ],
+)
+def test_what_cannot_be_gathered_is_refused(more: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        AdditionalEvidence(**more)
+
+    assert str(caught.value).startswith("node.evidence: ")
+    assert sentence in str(caught.value)
+
+
+def test_command_of_a_taken_name_is_refused() -> None:
+    """Otherwise an expectation would read the output of another command."""
+    more = AdditionalEvidence(commands={"dmesg": ["echo"]})
+
+    with pytest.raises(
+        BadInputError, match=r"key 'commands.dmesg': The output of 'dmesg' is already"
+    ):
+        node_request([]).extended(more)
 
 
 @pytest.mark.starts_process

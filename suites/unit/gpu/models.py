@@ -16,6 +16,27 @@ MIB = 1 << 20
 BAR_0 = 0xE0000000
 BAR_1 = 0xE1000000
 
+#: The file of a model.
+MODEL_FILE = """\
+title: My GPU
+architecture: Mine
+pci:
+  vendor: 0x10de
+  device: 0x1234
+  subsystem_vendor: 0x10de
+  subsystem: 0x0001
+  class_code: 0x030200
+  revision: 0xa1
+ids_from: "a test"
+chip: 0x172
+bars_mib:
+  mpqemu: {0: 16, 1: 32}
+  vfio_user: {0: 16}
+  vfio_user_64bit: {1: 1024}
+driver_kinds: [cuda]
+mig: false
+"""
+
 
 def a_model() -> GpuModel:
     """Return an H100 with two BARs."""

@@ -17,29 +17,11 @@ from harness.gpu import (
     shrink_to_aperture,
 )
 from harness.gpu.catalogue import load_catalogue
+from suites.unit.gpu.models import MODEL_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MODEL = """\
-title: My GPU
-architecture: Mine
-pci:
-  vendor: 0x10de
-  device: 0x1234
-  subsystem_vendor: 0x10de
-  subsystem: 0x0001
-  class_code: 0x030200
-  revision: 0xa1
-ids_from: "a test"
-chip: 0x172
-bars_mib:
-  mpqemu: {0: 16, 1: 32}
-  vfio_user: {0: 16}
-  vfio_user_64bit: {1: 1024}
-driver_kinds: [cuda]
-mig: false
-"""
 _NODE = """\
 title: Two of mine
 model: my-gpu
@@ -48,7 +30,7 @@ vm_size: Standard_Mine
 """
 
 
-def _model(folder: Path, text: str = _MODEL, name: str = "my-gpu.yaml") -> Path:
+def _model(folder: Path, text: str = MODEL_FILE, name: str = "my-gpu.yaml") -> Path:
     file = folder / name
     file.write_text(text)
     return file
@@ -105,7 +87,7 @@ def test_shipped_node_has_eight_gpus_of_one_model() -> None:
 
 
 def test_implementation_and_revision_have_fields_of_their_own(tmp_path: Path) -> None:
-    _model(tmp_path, _MODEL.replace("0xa1", "0xb2"))
+    _model(tmp_path, MODEL_FILE.replace("0xa1", "0xb2"))
 
     registers = load_catalogue(tmp_path).get("my-gpu").boot_registers
 
@@ -113,7 +95,7 @@ def test_implementation_and_revision_have_fields_of_their_own(tmp_path: Path) ->
 
 
 def test_user_adds_a_model_by_a_file(tmp_path: Path) -> None:
-    _model(tmp_path, _MODEL + "registers: {0x88000: 0xffffffff}\n")
+    _model(tmp_path, MODEL_FILE + "registers: {0x88000: 0xffffffff}\n")
 
     catalogue = load_catalogue(tmp_path)
 
@@ -147,7 +129,7 @@ def test_unknown_kind_of_node_names_the_known_ones() -> None:
 
 
 def test_model_without_vfio_users_bars_has_mpqemus(tmp_path: Path) -> None:
-    lines = [line for line in _MODEL.splitlines() if "vfio" not in line]
+    lines = [line for line in MODEL_FILE.splitlines() if "vfio" not in line]
     _model(tmp_path, "\n".join(lines))
 
     bars = load_catalogue(tmp_path).get("my-gpu").bars
@@ -189,7 +171,7 @@ def test_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
 def test_invalid_model_names_file_and_line(
     tmp_path: Path, slip: tuple[str, str], line: int | None, key: str, words: str
 ) -> None:
-    file = _model(tmp_path, _MODEL.replace(*slip))
+    file = _model(tmp_path, MODEL_FILE.replace(*slip))
 
     with pytest.raises(BadInputError, match=words) as caught:
         load_catalogue(tmp_path)
@@ -285,3 +267,31 @@ def test_largest_bar_is_halved_until_all_fit() -> None:
 def test_window_without_room_for_any_bar_is_refused() -> None:
     with pytest.raises(BadInputError, match="do not fit into a window of 0 MiB"):
         shrink_to_aperture({0: Bar(mib=16, bits=64)}, 0)
+
+
+@pytest.mark.parametrize("place", ["my-gpu.yaml", "nodes/my-node.yaml"])
+def test_format_of_another_version_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "nodes").mkdir()
+    _model(tmp_path)
+    text = _NODE if place.startswith("nodes") else MODEL_FILE
+    _model(tmp_path, f"schema: 2\n{text}", place)
+
+    with pytest.raises(BadInputError) as caught:
+        load_catalogue(tmp_path)
+
+    assert str(caught.value) == (
+        f"{tmp_path / place}:1: key 'schema': The file has the format 2, but this version of the "
+        "harness reads 1; update the harness, or write the file in that format."
+    )
+
+
+def test_files_may_name_the_version_of_their_format(tmp_path: Path) -> None:
+    """Those of before have none."""
+    (tmp_path / "nodes").mkdir()
+    _model(tmp_path, f"schema: 1\n{MODEL_FILE}")
+    _model(tmp_path, f"schema: 1\n{_NODE}", "nodes/new.yaml")
+    _model(tmp_path, _NODE, "nodes/old.yaml")
+
+    catalogue = load_catalogue(tmp_path)
+
+    assert catalogue.node("new").model == catalogue.node("old").model == catalogue.get("my-gpu")

@@ -241,6 +241,30 @@ def test_derived_image_is_made_once_from_an_overlay_on_its_parent(cache: Cache) 
     assert derived.driver == parent.driver
 
 
+def test_kernel_that_was_installed_in_a_derived_image_is_its_newest(cache: Cache) -> None:
+    """It takes the place of the parent's of its version; others are those of the parent."""
+    parent = cache.ensure()
+    versions = [kernel.version for kernel in parent.kernels]
+
+    def install(disk: Path, version: str) -> None:
+        folder = disk.parent / "kernels" / version
+        folder.mkdir(parents=True)
+        (folder / "vmlinuz").write_text("own")
+        (folder / "initrd.img").write_text("own")
+
+    new = cache.derive(parent, lambda disk: install(disk, "9.9-own"), payload="new")
+    same = cache.derive(parent, lambda disk: install(disk, versions[0]), payload="same")
+
+    assert [kernel.version for kernel in new.kernels] == [*versions, "9.9-own"]
+    assert new.kernels[:-1] == parent.kernels
+    assert [kernel.version for kernel in same.kernels] == [*versions[1:], versions[0]]
+    assert same.newest_kernel.vmlinuz == same.folder / "kernels" / versions[0] / "vmlinuz"
+    # Its files are verified as all others are.
+    new.newest_kernel.initrd.unlink()
+    again = cache.derive(parent, lambda disk: install(disk, "9.9-own"), payload="new")
+    assert again.newest_kernel.initrd.read_text() == "own"
+
+
 def test_derived_image_is_made_again_for_another_payload(cache: Cache) -> None:
     parent = cache.ensure()
 

@@ -17,10 +17,10 @@ from harness.provisioning.command import LocalRunner
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from harness.provisioning.command import CommandResult
+    from harness.provisioning.command import Argv, CommandResult
 
 
 class RecordingRunner:
@@ -31,7 +31,7 @@ class RecordingRunner:
 
     def run(
         self,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         timeout_s: float,
         stdin: str | None = None,

@@ -10,7 +10,9 @@ import pytest
 
 from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
+from harness.evidence.request import AdditionalEvidence
 from harness.gpu.catalogue import load_catalogue
+from harness.lab import evidence_collection
 from harness.lab.node import Node, stand_in_files
 from harness.provisioner import (
     ConfigurationFile,
@@ -90,7 +92,8 @@ def gather(monkeypatch: pytest.MonkeyPatch) -> Callable[[Node, str], Evidence]:
     """Return a function that gathers a node's evidence, of which the guest says `text`."""
     said: list[str] = []
 
-    def collect(_: Node, folder: Path) -> Evidence:
+    def collect(_: Node, folder: Path, *, additional: object) -> Evidence:
+        assert additional == AdditionalEvidence()
         folder.mkdir()
         if said[-1]:
             (folder / said[-1]).touch()
@@ -116,6 +119,31 @@ def test_evidence_gathered_again_has_nothing_of_the_first(
     assert [path.name for path in before.folder.iterdir()] == ["record"]
     assert list(after.folder.iterdir()) == []
     assert node.gathered == (before, after)
+
+
+def test_evidence_of_a_failed_test_has_what_the_test_asked_for_in_addition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[AdditionalEvidence] = []
+
+    def collect(
+        _: object, folder: Path, *, additional: AdditionalEvidence, **_others: object
+    ) -> Evidence:
+        asked.append(additional)
+        return Evidence(folder)
+
+    monkeypatch.setattr(evidence_collection, "collect", collect)
+    node = a_node(tmp_path)
+
+    node.evidence(files=["/etc/a"])
+    node.evidence(files=["/etc/b"], commands={"links": ["ip", "link"]})
+    node.collect_available()
+
+    assert [(list(one.files), dict(one.commands)) for one in asked] == [
+        (["/etc/a"], {}),
+        (["/etc/b"], {"links": ["ip", "link"]}),
+        (["/etc/a", "/etc/b"], {"links": ["ip", "link"]}),
+    ]
 
 
 def test_evidence_is_gathered_only_on_request(tmp_path: Path) -> None:

@@ -76,11 +76,14 @@ def test_exit_code_reaches_both_the_file_and_cloud_init(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["run", "bake", "teardown"])
-@pytest.mark.parametrize("argv", ["/opt/mine boot", []])
-def test_command_that_is_no_list_of_words_is_refused(key: str, argv: str | list[str]) -> None:
-    with pytest.raises(
-        BadInputError, match=rf"^Provisioner 'mine': key '{key}': A command is a list of its words"
-    ):
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [("/opt/mine boot", "'/opt/mine boot' is a string"), ([], "A command has at least one word")],
+)
+def test_command_that_is_no_list_of_words_is_refused(
+    key: str, argv: str | list[str], sentence: str
+) -> None:
+    with pytest.raises(BadInputError, match=rf"^Provisioner 'mine': key '{key}': {sentence}"):
         replace(MINE, **{key: argv})  # type: ignore[arg-type]
 
 

@@ -197,7 +197,8 @@ REFUSED = {
         "'#cloud-config', but begins with '#!/bin/sh'; put a script into 'files' and call it by 'run'.",
     ),
     "another schema": Refused(
-        text=whole("schema: 1", "schema: 2"), message=":1: key 'schema': Input should be 1, but"
+        text=whole("schema: 1", "schema: 2"),
+        message=":1: key 'schema': The file has the format 2, but",
     ),
 }
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness import expect
-from harness.lab.node import NodeRequest
+from harness.api import NodeRequest
 
 if TYPE_CHECKING:
-    from harness.fixtures.machines import BootNode
-    from harness.gpu import GpuModel
-    from harness.image import Image
+    from harness.api import BootNode, GpuModel, Image
 
 
 def test_node_with_two_gpus_is_prepared(
@@ -22,8 +20,7 @@ def test_node_with_two_gpus_is_prepared(
     evidence = node.evidence()
 
     expect.provisioned(evidence)
-    # 2330 is the PCI device id of the H100; `harness gpu ls` lists those of all models.
-    expect.gpus_on_bus(evidence, "2330", "2330")
+    expect.gpus_on_bus(evidence, h100, h100)
     assert evidence.file("/etc/gpu-node/settings.env") == "GPU_COUNT=2\n"
 
 

@@ -1,0 +1,130 @@
+"""The public names for tests, conftests and plug-ins in Python.
+
+They change only as `docs/public-interface.md` says. Any other module of `harness`, except
+`harness.expect` and `harness.shell.testing`, is private: its names may change in every release.
+"""
+
+from __future__ import annotations
+
+from harness.artifact_cache import ProgressEvent
+from harness.cloudinit import GuestFile
+from harness.errors import BadInputError, ExpectationError, HarnessError, RequirementError
+from harness.evidence import RECORD_PATH, Evidence
+from harness.evidence.node_state import DkmsBuild, LoadedModule, PathStat, PciFunction
+from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
+from harness.evidence.request import AdditionalEvidence
+from harness.expect.every_node import NodeExpectation
+from harness.expect.failure import failure, require
+from harness.fixtures.machines import BootCloudImage, BootNode
+from harness.fixtures.saved_states import CloneState, saved_state
+from harness.gpu import GpuModel, GpuNode
+from harness.gpu.catalogue import Catalogue as GpuCatalogue
+from harness.gpu.catalogue import load_catalogue as load_gpu_catalogue
+from harness.gpu.emulated import EmulatedGpu
+from harness.gpu.script import GpuScript
+from harness.image import CloudImage, DriverImage, FirmwareType, Image, Kernel
+from harness.image.own_kernel import KernelFiles, KernelPackages
+from harness.lab import Lab
+from harness.lab.bakes import bake_cloud_image, bake_evidence
+from harness.lab.boot_loader import boot_once
+from harness.lab.cloud_images import CloudImageBoot
+from harness.lab.existing_node import ExistingNode
+from harness.lab.machine import LabMachine
+from harness.lab.node import Node, NodeRequest
+from harness.lab.saved_states import SavedState
+from harness.lab.vm_drivers import DriverOpener
+from harness.machine import Machine, VmDriver
+from harness.machine.channels.guest import Guest
+from harness.provisioner import (
+    ConfigurationFile,
+    ConfigurationFormat,
+    EvidenceDeclaration,
+    NodeFact,
+    Provisioner,
+)
+from harness.provisioner.outcome import (
+    EventFiles,
+    EventFormat,
+    LogPatterns,
+    OutcomeDeclaration,
+    OutcomeFile,
+    StepList,
+)
+from harness.provisioner.yaml_file import read_provisioner
+from harness.provisioning.command import Argv, CommandResult, Runner
+from harness.provisioning.wait import Deadline
+from harness.settings import MachineStart, Settings
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from harness.shell.testing import Shell
+
+__all__ = [
+    "RECORD_PATH",
+    "AdditionalEvidence",
+    "Argv",
+    "BadInputError",
+    "BootCloudImage",
+    "BootNode",
+    "CloneState",
+    "CloudImage",
+    "CloudImageBoot",
+    "CommandResult",
+    "ConfigurationFile",
+    "ConfigurationFormat",
+    "Deadline",
+    "DkmsBuild",
+    "DriverImage",
+    "DriverOpener",
+    "EmulatedGpu",
+    "EventFiles",
+    "EventFormat",
+    "Evidence",
+    "EvidenceDeclaration",
+    "ExistingNode",
+    "ExpectationError",
+    "FirmwareType",
+    "GpuCatalogue",
+    "GpuModel",
+    "GpuNode",
+    "GpuScript",
+    "Guest",
+    "GuestFile",
+    "HarnessError",
+    "Image",
+    "Kernel",
+    "KernelFiles",
+    "KernelPackages",
+    "Lab",
+    "LabMachine",
+    "LoadedModule",
+    "LogPatterns",
+    "Machine",
+    "MachineStart",
+    "Node",
+    "NodeExpectation",
+    "NodeFact",
+    "NodeRequest",
+    "OutcomeDeclaration",
+    "OutcomeFile",
+    "PathStat",
+    "PciFunction",
+    "ProgressEvent",
+    "Provisioner",
+    "ProvisioningOutcome",
+    "ReportedStep",
+    "RequirementError",
+    "Runner",
+    "SavedState",
+    "ScriptedRunner",
+    "Settings",
+    "Shell",
+    "StepList",
+    "VmDriver",
+    "bake_cloud_image",
+    "bake_evidence",
+    "boot_once",
+    "failure",
+    "load_gpu_catalogue",
+    "read_provisioner",
+    "require",
+    "saved_state",
+]

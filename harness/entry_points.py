@@ -1,0 +1,154 @@
+"""Entry points by which other installed packages add to the harness, and their errors.
+
+Names are read from the packages' metadata; a package is imported where one of its entries is used.
+One that cannot be imported breaks only what needs it: the error names the distribution, the group
+and the entry, and `harness doctor` lists it.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.metadata
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_PREFIX = "gpu_node_harness."
+
+
+class Group(enum.Enum):
+    """What packages can add; the value is the group in their metadata."""
+
+    GPU_MODELS = f"{_PREFIX}gpu_models"
+    """A folder of GPU models: a package, or a path."""
+    IMAGES = f"{_PREFIX}images"
+    """A folder of recipes: a package, or a path."""
+    PROVISIONERS = f"{_PREFIX}provisioners"
+    """A provisioner, or the path of its YAML file; the entry's name is its name."""
+    MACHINE_DRIVERS = f"{_PREFIX}machine_drivers"
+    """A function that opens a VM driver; the entry's name is that of `--machine-driver`."""
+    EXPECTATIONS = f"{_PREFIX}expectations"
+    """An expectation on every GPU node; the entry's name is its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """One entry point: `value` is where its object is, `distribution` the package's name and version."""
+
+    group: Group
+    name: str
+    value: str
+    distribution: str
+
+    def load(self) -> object:
+        """Import and return the entry's object.
+
+        Raises PluginError, whatever the import raises.
+        """
+        entry = importlib.metadata.EntryPoint(self.name, self.value, self.group.value)
+        try:
+            found: object = entry.load()
+        except (Exception, SystemExit) as error:
+            raise self.error(
+                f"it raises {type(error).__name__} on import ({_first_line(error)})"
+            ) from error
+        return found
+
+    def folder(self) -> Path:
+        """Return the folder that the entry names, by a package or by a path.
+
+        Raises PluginError where it names none.
+        """
+        found = self.load()
+        if isinstance(found, ModuleType):
+            # A package without __init__.py has no file.
+            places = list(getattr(found, "__path__", ()))
+            folder = Path(places[0]) if places else None
+        else:
+            folder = Path(found) if isinstance(found, (str, Path)) else None
+        if folder is None or not folder.is_absolute() or not folder.is_dir():
+            raise self.error(
+                f"a package or the absolute path of a folder is expected, but it gives {found!r}"
+            )
+        return folder
+
+    def error(self, what: str) -> PluginError:
+        """Return the error that says `what` is wrong with this entry point."""
+        return PluginError(
+            f"The entry point '{self.name}' ({self.value}) of the group '{self.group.value}' in "
+            f"{self.distribution} can't be used: {what}. Correct or uninstall that package.",
+            plugin=self,
+        )
+
+
+class PluginError(HarnessError):
+    """The entry point `plugin` of an installed package cannot be used."""
+
+    def __init__(self, sentence: str, *, plugin: Plugin) -> None:
+        super().__init__(sentence)
+        self.plugin = plugin
+
+
+def plugins(group: Group) -> tuple[Plugin, ...]:
+    """Return the entry points of a group, by name; nothing is imported."""
+    found = [
+        Plugin(
+            group=group,
+            name=entry.name,
+            value=entry.value,
+            distribution="a package without a name"
+            if entry.dist is None
+            else f"'{entry.dist.name} {entry.dist.version}'",
+        )
+        for entry in importlib.metadata.entry_points(group=group.value)
+    ]
+    return tuple(sorted(found, key=lambda each: (each.name, each.distribution)))
+
+
+def find_plugin(group: Group, name: str) -> Plugin | None:
+    """Return the entry point of this name, or None where no package has it.
+
+    Raises PluginError where two packages have one.
+    """
+    named = [plugin for plugin in plugins(group) if plugin.name == name]
+    if len(named) > 1:
+        raise _ambiguous(named)
+    return named[0] if named else None
+
+
+def unambiguous(
+    found: Iterable[Plugin], taken: Iterable[str] = ()
+) -> tuple[Mapping[str, Plugin], tuple[PluginError, ...]]:
+    """Return entry points by name, and an error for each name that two have, or that is `taken`."""
+    everything = tuple(found)
+    count = Counter(plugin.name for plugin in everything)
+    own = set(taken)
+    usable: dict[str, Plugin] = {}
+    errors: list[PluginError] = []
+    for name in sorted(count):
+        named = [plugin for plugin in everything if plugin.name == name]
+        if name in own:
+            errors.append(
+                named[0].error(f"the harness has a '{name}' itself, so choose another name")
+            )
+        elif count[name] > 1:
+            errors.append(_ambiguous(named))
+        else:
+            usable[name] = named[0]
+    return usable, tuple(errors)
+
+
+def _ambiguous(named: list[Plugin]) -> PluginError:
+    others = listed(plugin.distribution.strip("'") for plugin in named[1:])
+    return named[0].error(f"there is another of this name in {others}")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or repr(error)).splitlines()[0].rstrip(".")

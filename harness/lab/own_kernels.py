@@ -1,0 +1,164 @@
+"""Installs a kernel of the user's own into a built image, by a machine that boots it once."""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import tarfile
+from typing import TYPE_CHECKING, BinaryIO
+
+from harness.artifact_cache import ProgressEvent, Stage
+from harness.errors import BadInputError, HarnessError
+from harness.image.own_kernel import KernelPackages
+from harness.lab.node import NodeRequest
+from harness.provisioning.wait import Deadline
+from harness.settings import MachineStart
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.image import Image, Kernel
+    from harness.image.own_kernel import KernelFiles, OwnKernel
+    from harness.lab import Lab
+    from harness.lab.node import Node
+    from harness.provisioning.command import Argv
+
+_INSTALL_KVM_S = 180.0
+#: dpkg runs the hooks of the kernel's packages: depmod, DKMS, and the making of an initrd.
+_COMMAND_KVM_S = 120.0
+_COPY_KVM_S = 30.0
+_FOLDER = "/var/tmp/harness-kernel"  # noqa: S108 - in the guest, which nobody else uses
+_IN_PACKAGE = re.compile(r" (?:\./)?boot/vmlinuz-(\S+)$", re.MULTILINE)
+
+
+def install_kernel(lab: Lab, image: Image, kernel: OwnKernel) -> tuple[Image, Kernel]:
+    """Return `image` with a kernel of the user's own installed, and that kernel.
+
+    A machine boots the image by its newest kernel, and installs it as a person would; the result is
+    in the cache of images. Raises BadInputError where packages have no kernel, HarnessError where
+    they can't be installed.
+    """
+    parts = {"own-kernel": kernel.digest(), "kind": type(kernel).__name__}
+    derived = lab.store.ensure_derived(
+        image,
+        parts,
+        functools.partial(_install, lab, image, kernel),
+        deadline=Deadline.after(_INSTALL_KVM_S * lab.accelerator.accelerator.patience),
+        listener=lab.listener,
+    )
+    return derived, derived.newest_kernel
+
+
+def _install(lab: Lab, image: Image, kernel: OwnKernel, disk: Path) -> None:
+    """Install a kernel on `disk`, and copy what boots it to `kernels/VERSION` beside it."""
+
+    def report(line: str) -> None:
+        message = f"own kernel: {line}"
+        lab.listener(ProgressEvent(subject=image.name, stage=Stage.BUILD, message=message))
+
+    request = NodeRequest(name="kernel", image=image, command=None)
+    with lab.boot(request, disk=disk, start=MachineStart.COLD) as node:
+        node.wait_until_provisioned()
+        report("installing it")
+        if isinstance(kernel, KernelPackages):
+            version = _install_packages(node, kernel)
+        else:
+            version = _install_files(node, kernel)
+        if node.guest.run("test", "-e", f"/boot/initrd.img-{version}").exit_code != 0:
+            report("making its initrd")
+            _run(node, "update-initramfs", "-c", "-k", version)
+        folder = disk.parent / "kernels" / version
+        folder.mkdir(parents=True)
+        _take(node, f"/boot/vmlinuz-{version}", folder / "vmlinuz")
+        _take(node, f"/boot/initrd.img-{version}", folder / "initrd.img")
+        _run(node, "rm", "-rf", _FOLDER)
+        _run(node, "sync")
+        node.power_off()
+
+
+def _install_packages(node: Node, kernel: KernelPackages) -> str:
+    places = []
+    for number, package in enumerate(kernel.packages):
+        places.append(f"{_FOLDER}/{number}.deb")
+        _put(node, package.read_bytes(), places[-1])
+    listed = [_run(node, "dpkg-deb", "--contents", place) for place in places]
+    versions: set[str] = {version for text in listed for version in _IN_PACKAGE.findall(text)}
+    if len(versions) != 1:
+        names = [package.name for package in kernel.packages]
+        found = f"have the kernels {sorted(versions)}" if versions else "have none"
+        raise BadInputError(
+            f"The packages {names} were expected to have one kernel, '/boot/vmlinuz-VERSION', but "
+            f"{found}.",
+            source="kernel",
+            key="packages",
+        )
+    _run(node, "env", "DEBIAN_FRONTEND=noninteractive", "dpkg", "--install", *places)
+    return versions.pop()
+
+
+def _install_files(node: Node, kernel: KernelFiles) -> str:
+    version = kernel.version
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, path in kernel.module_files():
+            tar.add(path, f"{version}/{name}", filter=_of_root)
+    _run(node, "mkdir", "-p", "/lib/modules", "/boot")
+    _stream(node, ["tar", "-C", "/lib/modules", "-xf", "-"], archive.getvalue())
+    _put(node, kernel.vmlinuz.read_bytes(), f"/boot/vmlinuz-{version}")
+    _run(node, "depmod", version)
+    # One of the image's own kernel of this version would be taken for the right one.
+    _run(node, "rm", "-f", f"/boot/initrd.img-{version}")
+    if kernel.initrd is not None:
+        _put(node, kernel.initrd.read_bytes(), f"/boot/initrd.img-{version}")
+    return version
+
+
+def _of_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = "root"
+    return entry
+
+
+def _run(node: Node, *argv: str) -> str:
+    limit_s = node.machine.deadline(_COMMAND_KVM_S).remaining_s()
+    return node.guest.output_of(*argv, timeout_s=limit_s)
+
+
+def _put(node: Node, content: bytes, path: str) -> None:
+    script = 'mkdir -p -- "${1%/*}" && cat >"$1.part" && mv -- "$1.part" "$1"'
+    _stream(node, ["sh", "-c", script, "put", path], content)
+
+
+def _stream(node: Node, argv: Argv, stdin: bytes) -> None:
+    complaint = bytearray()
+    result = node.machine.agent.stream(
+        argv,
+        timeout_s=node.machine.deadline(_COPY_KVM_S).remaining_s(),
+        stdin=stdin,
+        on_stderr=complaint.extend,
+    )
+    if result.exit_code != 0:
+        raise HarnessError(
+            f"A file of the kernel could not be written in machine '{node.machine.name}': "
+            f"{list(argv)} ended with {result.exit_code}. {complaint.decode(errors='replace').strip()}"
+        )
+
+
+def _write(file: BinaryIO, chunk: bytes) -> None:
+    file.write(chunk)
+
+
+def _take(node: Node, path: str, to: Path) -> None:
+    """Copy a file out of the guest."""
+    with to.open("wb") as file:
+        result = node.machine.agent.stream(
+            ["cat", "--", path],
+            timeout_s=node.machine.deadline(_COPY_KVM_S).remaining_s(),
+            on_stdout=functools.partial(_write, file),
+        )
+    if result.exit_code != 0 or to.stat().st_size == 0:
+        raise HarnessError(
+            f"The file '{path}' was expected in machine '{node.machine.name}' after its kernel was "
+            "installed, but could not be read."
+        )

@@ -1,0 +1,124 @@
+"""Kernels that users give: what is checked of the files before any machine starts."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.image.own_kernel import KernelFiles, KernelPackages, read_version
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_VERSION = "6.1.0-56-cloud-amd64"
+
+
+def a_vmlinuz(file: Path, version: str = _VERSION) -> Path:
+    """Write the header of a bzImage with its version at 0x300 and 0x200."""
+    header = bytearray(0x600)
+    header[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", header, 0x20E, 0x300)
+    text = f"{version} (builder@host) #1 SMP Debian 6.1\0".encode()
+    header[0x500 : 0x500 + len(text)] = text
+    file.write_bytes(header)
+    return file
+
+
+def modules_of(folder: Path, version: str = _VERSION) -> Path:
+    """Make the folder of a kernel's modules, as `make modules_install` does."""
+    modules = folder / "lib/modules" / version
+    (modules / "kernel/net").mkdir(parents=True)
+    (modules / "kernel/net/dummy.ko").write_text("module")
+    (modules / "modules.dep").write_text("kernel/net/dummy.ko:")
+    (modules / "build").symlink_to("/usr/src/linux")
+    return modules
+
+
+@pytest.mark.parametrize("is_above", [False, True])
+def test_modules_are_found_in_their_folder_and_below_the_install_path(
+    tmp_path: Path, is_above: bool
+) -> None:
+    modules = modules_of(tmp_path)
+    vmlinuz = a_vmlinuz(tmp_path / "vmlinuz")
+
+    kernel = KernelFiles(vmlinuz=vmlinuz, modules=tmp_path if is_above else modules)
+
+    assert kernel.version == _VERSION
+    assert [name for name, _ in kernel.module_files()] == ["kernel/net/dummy.ko", "modules.dep"]
+
+
+def test_modules_of_another_kernel_are_refused(tmp_path: Path) -> None:
+    modules = modules_of(tmp_path, "6.1.0-55-cloud-amd64")
+
+    with pytest.raises(BadInputError) as caught:
+        KernelFiles(vmlinuz=a_vmlinuz(tmp_path / "vmlinuz"), modules=modules)
+
+    assert str(caught.value) == (
+        f"kernel: key 'modules': '{tmp_path / 'vmlinuz'}' is the kernel '{_VERSION}', so its modules "
+        f"are expected in a folder of this name, but this is '{modules}'."
+    )
+
+
+def test_folder_without_modules_is_refused(tmp_path: Path) -> None:
+    (tmp_path / _VERSION).mkdir()
+
+    with pytest.raises(BadInputError, match=r"There is no folder '.*/kernel' with the modules"):
+        KernelFiles(vmlinuz=a_vmlinuz(tmp_path / "vmlinuz"), modules=tmp_path / _VERSION)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF" + bytes(0x600), bytes(0x600)])
+def test_file_that_is_no_bzimage_is_refused(tmp_path: Path, content: bytes) -> None:
+    """An ELF `vmlinux` is what people take for it."""
+    (tmp_path / "vmlinux").write_bytes(content)
+
+    assert read_version(tmp_path / "vmlinux") is None
+    with pytest.raises(BadInputError, match=r"key 'vmlinuz': .* is not a bzImage of x86"):
+        KernelFiles(vmlinuz=tmp_path / "vmlinux", modules=tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["vmlinuz", "initrd"])
+def test_missing_file_is_named(tmp_path: Path, missing: str) -> None:
+    files = {"vmlinuz": a_vmlinuz(tmp_path / "a"), "initrd": a_vmlinuz(tmp_path / "b")}
+    files[missing] = tmp_path / "absent"
+
+    with pytest.raises(BadInputError) as caught:
+        KernelFiles(modules=modules_of(tmp_path), **files)
+
+    expected = f"kernel: key '{missing}': There is no file '{tmp_path / 'absent'}'."
+    assert str(caught.value) == expected
+
+
+def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.deb").write_bytes(b"!<arch>\ndebian-binary   1")
+    (tmp_path / "b.deb").write_bytes(b"\x1f\x8b a tar file")
+
+    KernelPackages(packages=(tmp_path / "a.deb",))
+    with pytest.raises(
+        BadInputError, match=r"key 'packages\[1\]': .*b\.deb' is not a Debian pack"
+    ):
+        KernelPackages(packages=(tmp_path / "a.deb", tmp_path / "b.deb"))
+    with pytest.raises(BadInputError, match=r"key 'packages\[0\]': There is no file"):
+        KernelPackages(packages=(tmp_path / "c.deb",))
+    with pytest.raises(BadInputError, match="is not a list of Debian packages"):
+        KernelPackages(packages=tmp_path / "a.deb")  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match="is not a list of Debian packages"):
+        KernelPackages(packages=())
+
+
+def test_digest_follows_names_contents_and_initrd(tmp_path: Path) -> None:
+    modules = modules_of(tmp_path)
+    vmlinuz = a_vmlinuz(tmp_path / "vmlinuz")
+    seen = {KernelFiles(vmlinuz=vmlinuz, modules=modules).digest()}
+    again = KernelFiles(vmlinuz=vmlinuz, modules=tmp_path).digest()
+    assert seen == {again}
+
+    seen.add(KernelFiles(vmlinuz=vmlinuz, modules=modules, initrd=vmlinuz).digest())
+    (modules / "kernel/net/dummy.ko").write_text("another module")
+    seen.add(KernelFiles(vmlinuz=vmlinuz, modules=modules).digest())
+    (modules / "kernel/net/dummy.ko").rename(modules / "kernel/net/dumny.ko")
+    seen.add(KernelFiles(vmlinuz=vmlinuz, modules=modules).digest())
+
+    assert len(seen) == 4
