@@ -16,8 +16,8 @@ from harness.plugin.specs import reports
 from harness.plugin.specs.items import JOBS_SECTION, SpecFileCollector, SpecItem, raise_for
 from harness.plugin.specs.options import pytest_addoption
 from harness.plugin.specs.reports import passed_report
-from harness.plugin.specs.runs import SHELL_HITS, existing_runs_of, runs_of
-from harness.shell.coverage import merge, render_lcov
+from harness.plugin.specs.runs import existing_runs_of, hits_of, runs_of
+from harness.shell.coverage import Tier, merge
 from harness.shell.protocol import printable
 from harness.shell.spec.options import is_spec
 from harness.shell.spec.verdict import Outcome, Verdict
@@ -92,22 +92,37 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     unprotected = config.stash.setdefault(_UNPROTECTED, set())
     if runs is not None:
         runs.close()
-        merge(config.stash.setdefault(SHELL_HITS, {}), runs.hits)
+        merge(hits_of(config, Tier.MOCKED), runs.hits)
         unprotected.update({runs.sandbox.why} - {""})
-    hits = config.stash.get(SHELL_HITS, {})
     if _REFUSAL in config.stash:
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
     if hasattr(config, "workeroutput"):
-        config.workeroutput[_CARRIED_HITS] = {p: sorted(lines) for p, lines in hits.items()}
+        config.workeroutput[_CARRIED_HITS] = {
+            tier.name: {
+                path: [tuple(place) for place in places]
+                for path, places in hits_of(config, tier).items()
+            }
+            for tier in Tier
+        }
         config.workeroutput[_CARRIED_UNPROTECTED] = sorted(unprotected)
         config.workeroutput[_CARRIED_REFUSAL] = config.stash.get(_REFUSAL, "")
     elif config.getoption("--shell-cov"):
-        # coverage.py is slow to import, and most runs do without it
-        data = importlib.import_module("harness.shell.coverage_data")
-        data.write_data(hits, config.rootpath / ".coverage.shell")
-        lcov = config.getoption("--shell-cov-lcov")
-        if lcov is not None:
-            lcov.write_text(render_lcov(hits))
+        try:
+            _write_coverage(config)
+        except HarnessError as error:
+            config.stash[_REFUSAL] = str(error)
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+
+def _write_coverage(config: pytest.Config) -> None:
+    # coverage.py is slow to import, and most runs do without it
+    data = importlib.import_module("harness.shell.coverage_data")
+    path = config.rootpath / config.getoption("--shell-cov-data")
+    hits = {tier: hits_of(config, tier) for tier in Tier}
+    data.write_data(hits, config.getoption("--shell-cov"), path)
+    lcov = config.getoption("--shell-cov-lcov")
+    if lcov is not None:
+        data.report(data.combine([path]), html=None, lcov=lcov)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -116,7 +131,8 @@ def pytest_testnodedown(node: WorkerController) -> None:
     output = getattr(node, "workeroutput", {})
     stash = node.config.stash
     stash.setdefault(_UNPROTECTED, set()).update(output.get(_CARRIED_UNPROTECTED, ()))
-    merge(stash.setdefault(SHELL_HITS, {}), output.get(_CARRIED_HITS, {}))
+    for name, carried in output.get(_CARRIED_HITS, {}).items():
+        merge(hits_of(node.config, Tier[name]), carried)
     if output.get(_CARRIED_REFUSAL):
         stash[_REFUSAL] = output[_CARRIED_REFUSAL]
 

@@ -106,3 +106,12 @@ End
     result = project.run("--shell-time=virtual")
 
     assert set(outcomes(result).values()) == {"passed"}, result.stdout
+
+
+def test_coverage_of_no_script_is_refused(python_project: SpecProject) -> None:
+    python_project.write("test_nothing.py", "def test_nothing():\n    pass\n")
+
+    result = python_project.run(f"--shell-cov={python_project.root / 'absent'}")
+
+    assert result.exit_code == 4
+    assert "--shell-cov: There is no bash script at" in result.stdout
