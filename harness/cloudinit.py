@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import shlex
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -18,13 +17,6 @@ from harness.errors import HarnessError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    from harness.payload import Payload
-
-CONFIG_PATH = "/etc/gpu-node/config.json"
-OUTCOME_PATH = "/var/lib/gpu-node/outcome.json"
-EXIT_CODE_PATH = "/run/gpu-node-exit-code"
-PAYLOAD_FOLDER = "/opt/gpu-node"
 
 #: What cloud-init's final module prints on the console, after everything else has run.
 FINISHED = "HARNESS: cloud-init has finished"
@@ -151,7 +143,17 @@ class CloudInitReport:
 
 
 def render_user_data(user_data: UserData) -> str:
-    """Render `#cloud-config`.
+    """Render `#cloud-config`."""
+    return render_cloud_config(cloud_config(user_data))
+
+
+def render_cloud_config(document: Mapping[str, object]) -> str:
+    """Render a document as `#cloud-config`."""
+    return "#cloud-config\n" + yaml.safe_dump(dict(document), sort_keys=False)
+
+
+def cloud_config(user_data: UserData) -> dict[str, object]:
+    """Return the document of `#cloud-config`.
 
     Files are base64, so that no content (quotes, newlines, binary data) can change the document.
     Commands are lists, so that no shell parses them.
@@ -178,8 +180,7 @@ def render_user_data(user_data: UserData) -> str:
         "final_message": FINISHED,
     }
     # Schemas of cloud-init 22 refuse an empty list.
-    present = {key: value for key, value in document.items() if value != []}
-    return "#cloud-config\n" + yaml.safe_dump(present, sort_keys=False)
+    return {key: value for key, value in document.items() if value != []}
 
 
 def _render_access(access: SshAccess | None) -> dict[str, object]:
@@ -248,35 +249,3 @@ def write_seed(seed: SeedFiles, at: Path) -> Path:
     temporary.chmod(0o600)
     temporary.replace(at)
     return at
-
-
-def provisioning_files(
-    payload: Payload, config: Mapping[str, object], extra: Sequence[GuestFile] = ()
-) -> tuple[GuestFile, ...]:
-    """Return the files that a guest needs to provision itself."""
-    return (
-        GuestFile(path=f"{PAYLOAD_FOLDER}/{payload.name}", content=payload.content, mode=0o755),
-        GuestFile(
-            path=CONFIG_PATH,
-            content=(json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
-            mode=0o600,
-        ),
-        *extra,
-    )
-
-
-def provisioning_command(payload: Payload, command: str) -> tuple[str, ...]:
-    """Return the argv by which a guest runs a command of provisioning.
-
-    The exit code is also written to a file, since cloud-init only reports *that* a script failed.
-    """
-    program = shlex.join(
-        [
-            *("python3", "-I", "-S"),
-            f"{PAYLOAD_FOLDER}/{payload.name}",
-            command,
-            *("--config", CONFIG_PATH),
-            *("--outcome", OUTCOME_PATH),
-        ]
-    )
-    return ("sh", "-c", f"{program}; code=$?; echo $code > {EXIT_CODE_PATH}; exit $code")

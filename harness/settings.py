@@ -21,6 +21,8 @@ URI_VARIABLE = "HARNESS_MACHINE_URI"
 STORAGE_VARIABLE = "HARNESS_MACHINE_STORAGE"
 #: What tests of nodes run with by default: each distribution of which nodes are made.
 TESTED_IMAGES = "debian-12,debian-13"
+#: The provisioner that comes with the harness.
+PROVISIONER = "gpu-node"
 ACCEPT_OPTION = "--accept-licence"
 #: The environment variable that does the same; several licences are separated by commas.
 ACCEPT_VARIABLE = "HARNESS_ACCEPT_LICENCE"
@@ -106,6 +108,8 @@ class Settings:
     beside those that come with the harness. Images under a licence that is not in
     `accepted_licences` are neither built nor used.
 
+    `provisioner` is the name of the provisioner of nodes, or the path of its file.
+
     `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`. With
     `MachineDriver.NODE` the URI names an existing node. Where libvirt runs on a remote host,
     disks lie in that host's folder `machine_storage`.
@@ -115,6 +119,7 @@ class Settings:
     qemu: str = "qemu-system-x86_64"
     image: str = "debian-12"
     images_folder: Path = Path("images")
+    provisioner: str = PROVISIONER
     gpu_models: tuple[Path, ...] = ()
     cache: Path = field(default_factory=_cache)
     machine_driver: MachineDriver = MachineDriver.QEMU

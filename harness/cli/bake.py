@@ -8,7 +8,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.options import add_json_option, add_machine_options, settings_of
+from harness.cli.options import (
+    add_json_option,
+    add_machine_options,
+    add_provisioner_option,
+    settings_of,
+)
 from harness.errors import BadInputError
 from harness.image import CloudImage, DriverImage
 from harness.image.catalogue import Recipe, load_catalogue
@@ -26,8 +31,12 @@ _REFERENCE = re.compile(r"(?P<repository>[a-z0-9./:-]+):(?P<version>[0-9.]+)-(?P
 
 def add_parser(actions: Commands, listener: ProgressListener) -> None:
     """Add the action `bake`, which reports its progress to `listener`."""
-    parser = actions.add_parser("bake", help="install the GPU driver in an image")
+    parser = actions.add_parser(
+        "bake",
+        help="run a provisioner's bake command in an image, such as to install a GPU driver",
+    )
     add_machine_options(parser)
+    add_provisioner_option(parser)
     parser.add_argument(
         "--driver",
         type=_driver,

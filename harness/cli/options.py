@@ -117,6 +117,17 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_provisioner_option(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of a provisioner."""
+    parser.add_argument(
+        "--provisioner",
+        default=Settings().provisioner,
+        metavar="NAME|PATH",
+        help="the provisioner of nodes: its name, or the path of its YAML file "
+        "(default: %(default)s)",
+    )
+
+
 def add_gpu_options(parser: argparse.ArgumentParser) -> None:
     """Add the folders of GPU models."""
     parser.add_argument(
@@ -144,6 +155,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         ),
         image=getattr(arguments, "image", defaults.image),
         gpu_models=tuple(getattr(arguments, "gpu_models", defaults.gpu_models)),
+        provisioner=getattr(arguments, "provisioner", defaults.provisioner),
         images_folder=getattr(arguments, "images_dir", defaults.images_folder),
         checkpoint_limit_mib=getattr(
             arguments, "checkpoint_limit_mib", defaults.checkpoint_limit_mib

@@ -2,6 +2,7 @@
 
 Nothing here touches a machine, so a failure can be checked again from its folder alone:
 
+    <folder>/provisioner.json  how the result of provisioning is read; without it, as the harness's
     <folder>/manifest.json     the files that were gathered, and those that were missing
     <folder>/host/…            QEMU's command line, stderr, serial console, QMP events, GPU traces
     <folder>/commands/NAME     output of a command in the guest; NAME.exit-code beside it
@@ -12,27 +13,35 @@ Nothing here touches a machine, so a failure can be checked again from its folde
 
 from __future__ import annotations
 
-import json
+import re
 import secrets
 import shutil
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH, CloudInitResult
+from harness.cloudinit import CloudInitResult
 from harness.errors import HarnessError
 from harness.evidence import node_state
+from harness.evidence.outcome import (
+    ProvisioningOutcome,
+    parse_events,
+    parse_log_decision,
+    parse_log_steps,
+)
 from harness.gpu.trace_file import parse_trace
 from harness.lease import make_private_folder
+from harness.provisioner import EXIT_CODE_PATH
+from harness.provisioner.declaration import read_declaration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from harness.evidence.node_state import DkmsBuild, LoadedModule, PathStat, PciFunction
+    from harness.evidence.outcome import ReportedDecision, ReportedStep
     from harness.gpu.trace import AccessTrace
+    from harness.provisioner.declaration import Declaration
 
-EVENTS_FOLDER = "/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events"
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
 #: Suffix of the file of a GPU's access trace in the folder `host`, after its device id.
 TRACE_SUFFIX = "-trace.json"
@@ -52,60 +61,6 @@ _NO_SUCH_MODULE = 1
 _NOT_FOUND = 127
 #: The same, or for a program that cannot be run, for example in a folder without permission.
 _NOT_STARTED = {126, _NOT_FOUND}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportedStep:
-    """One step of provisioning, as its outcome reports it."""
-
-    name: str
-    status: str
-    duration_s: float
-    detail: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProvisioningOutcome:
-    """The outcome file of provisioning, read on the host."""
-
-    command: str
-    exit_code: int
-    exit_name: str
-    error: str | None
-    action: str | None
-    reason: str | None
-    steps: tuple[ReportedStep, ...]
-
-    @classmethod
-    def from_json(cls, text: str) -> ProvisioningOutcome:
-        """Parse the outcome file.
-
-        Raises HarnessError if it does not have the form that provisioning writes.
-        """
-        try:
-            document = json.loads(text)
-            decision = document["decision"] or {}
-            return cls(
-                command=str(document["command"]),
-                exit_code=int(document["exit_code"]),
-                exit_name=str(document["exit_name"]),
-                error=document["error"],
-                action=decision.get("action"),
-                reason=decision.get("reason"),
-                steps=tuple(
-                    ReportedStep(
-                        name=str(step["name"]),
-                        status=str(step["status"]),
-                        duration_s=float(step["duration_s"]),
-                        detail=step.get("detail"),
-                    )
-                    for step in document["steps"]
-                ),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise HarnessError(
-                f"The outcome of provisioning has an unknown form ({error!r}): {text!r}."
-            ) from error
 
 
 class Evidence:
@@ -170,6 +125,20 @@ class Evidence:
             if path.is_file()
         }
 
+    def matching(self, pattern: str) -> Mapping[str, str]:
+        """Return the texts of the gathered files whose paths match `pattern` (`*`, `?`), by path.
+
+        Raises HarnessError if the user on the node had no permission to read the folder.
+        """
+        self._refuse_closed(re.split("[*?]", pattern)[0].rpartition("/")[0] or "/")
+        root = self.folder / "files"
+        found = root.glob(pattern.lstrip("/").replace("[", "[[]"))
+        return {
+            f"/{path.relative_to(root).as_posix()}": path.read_text(errors="replace")
+            for path in sorted(found)
+            if path.is_file()
+        }
+
     def output_of(self, name: str) -> str:
         """Return the output of the gathered command `name`.
 
@@ -226,9 +195,46 @@ class Evidence:
         }
 
     @property
+    def provisioner(self) -> Declaration:
+        """Return how the result of this node's provisioner is read."""
+        return read_declaration(self.folder)
+
+    @property
     def outcome(self) -> ProvisioningOutcome | None:
-        text = self.file(OUTCOME_PATH)
-        return None if text is None else ProvisioningOutcome.from_json(text)
+        """Return the outcome file, or None if there is none or none is declared."""
+        declared = self.provisioner.outcome.file
+        text = None if declared is None else self.file(declared.path)
+        if declared is None or text is None:
+            return None
+        return ProvisioningOutcome.from_json(text, declared)
+
+    @property
+    def log_path(self) -> str:
+        """Return the path of the provisioner's log, by default of cloud-init's output."""
+        log = self.provisioner.outcome.log
+        return CLOUD_INIT_OUTPUT_PATH if log is None or log.path is None else log.path
+
+    @property
+    def log_decision(self) -> ReportedDecision | None:
+        """Return the last decision in the provisioner's log, by the declared pattern.
+
+        Raises BadInputError where no pattern is declared.
+        """
+        pattern = self.provisioner.require("log.decision")
+        return parse_log_decision(self.file(self.log_path) or "", pattern)
+
+    @property
+    def steps(self) -> Sequence[ReportedStep] | None:
+        """Return the steps by the outcome file or else by the log; None without the declared file.
+
+        Raises BadInputError where neither is declared.
+        """
+        declared = self.provisioner.outcome
+        if declared.file is not None and declared.file.steps is not None:
+            found = self.outcome
+            return None if found is None else found.steps
+        pattern = self.provisioner.require("log.step")
+        return parse_log_steps(self.file(self.log_path) or "", pattern)
 
     @property
     def exit_code(self) -> int | None:
@@ -268,15 +274,25 @@ class Evidence:
 
     @property
     def event_files(self) -> Mapping[str, str]:
-        return self.files(EVENTS_FOLDER)
+        """Return the texts of the provisioner's event files by path, in the order of the paths.
+
+        Raises BadInputError where no event files are declared.
+        """
+        return self.matching(self.provisioner.events.path)
 
     @property
-    def event_tasks(self) -> list[str]:
-        """Return the task name of every event file, oldest first.
+    def event_names(self) -> list[str]:
+        """Return the name of every event, in the order of the files.
 
-        Raises HarnessError that names a file that is not an event.
+        Raises BadInputError where no event files are declared, HarnessError that names a file that
+        is not an event.
         """
-        return [node_state.parse_event_task(text, name) for name, text in self.event_files.items()]
+        declared = self.provisioner.events
+        return [
+            name
+            for path, text in self.event_files.items()
+            for name in parse_events(text, declared, path)
+        ]
 
     @property
     def loaded_modules(self) -> Mapping[str, LoadedModule]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -250,14 +249,3 @@ def _words(text: str) -> list[str]:
     except ValueError:
         # A log may cut a line, and then its quotes do not match.
         return text.split()
-
-
-def parse_event_task(text: str, name: str) -> str:
-    """Return the task name in the event file `name`.
-
-    Raises HarnessError if it is not an event.
-    """
-    try:
-        return str(json.loads(text)["TaskName"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise HarnessError(f"The event file '{name}' has an unknown form: {text!r}.") from error

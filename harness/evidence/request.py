@@ -8,19 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harness.cloudinit import CONFIG_PATH, EXIT_CODE_PATH, OUTCOME_PATH
+from harness.errors import BadInputError
 from harness.evidence import (
     CDI_FOLDERS,
     CLOUD_INIT_OUTPUT_PATH,
     CLOUD_INIT_RESULT_PATH,
-    EVENTS_FOLDER,
     PCI_FOLDER,
     RECORD_PATH,
     SYSTEMD_PATH,
 )
+from harness.provisioner import EXIT_CODE_PATH
+from harness.provisioner.gpu_node import EVIDENCE, OUTCOME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from harness.provisioner import Provisioner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +35,19 @@ class EvidenceRequest:
     paths: Sequence[str]
 
 
-def node_request(kernels: Sequence[str]) -> EvidenceRequest:
+def node_request(
+    kernels: Sequence[str], provisioner: Provisioner | None = None
+) -> EvidenceRequest:
     """Return what is gathered on every GPU node; modinfo is run for each of `kernels`.
 
+    To this is added what the `provisioner` declares, by default that of the harness.
     Gathering must change nothing, so there is no `nvidia-smi`, which loads the module, and no
     `dkms status`, which writes a temporary file (DKMS 3.0.10).
     """
-    return EvidenceRequest(
+    outcome, declared = (
+        (OUTCOME, EVIDENCE) if provisioner is None else (provisioner.outcome, provisioner.evidence)
+    )
+    request = EvidenceRequest(
         commands={
             "uname-r": ["uname", "-r"],
             "lspci": ["lspci", "-nnk"],
@@ -51,16 +60,12 @@ def node_request(kernels: Sequence[str]) -> EvidenceRequest:
             **{f"modinfo-{kernel}": ["modinfo", "-k", kernel, "nvidia"] for kernel in kernels},
         },
         files=[
-            OUTCOME_PATH,
             EXIT_CODE_PATH,
-            CONFIG_PATH,
             RECORD_PATH,
             CLOUD_INIT_RESULT_PATH,
             CLOUD_INIT_OUTPUT_PATH,
             "/run/cloud-init/status.json",
             "/var/log/cloud-init.log",
-            "/var/log/azure/cluster-provision.log",
-            f"{EVENTS_FOLDER}/*",
             "/var/log/nvidia-installer-*.log",
             "/var/lib/dkms/nvidia/*/*/*/log/make.log",
             "/var/lib/dkms/nvidia/*/build/make.log",
@@ -92,9 +97,24 @@ def node_request(kernels: Sequence[str]) -> EvidenceRequest:
             "/var/lib/dkms/nvidia/*/*/*",
         ],
     )
+    for name in declared.commands:
+        if name in request.commands or name == "dkms-status":
+            raise BadInputError(
+                "The harness collects the output of a command by this name itself; choose another.",
+                source="Provisioner" if provisioner is None else provisioner.source,
+                key=f"evidence.commands.{name}",
+            )
+    more = [*outcome.paths, *declared.files]
+    return replace(
+        request,
+        commands={**request.commands, **declared.commands},
+        files=[*more, *(path for path in request.files if path not in more)],
+    )
 
 
-def guest_request(kernels: Sequence[str]) -> EvidenceRequest:
+def guest_request(
+    kernels: Sequence[str], provisioner: Provisioner | None = None
+) -> EvidenceRequest:
     """Return what is gathered on a machine of the harness, on which more commands may run."""
-    request = node_request(kernels)
+    request = node_request(kernels, provisioner)
     return replace(request, commands={**request.commands, "dkms-status": ["dkms", "status"]})

@@ -4,25 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.evidence import CLOUD_INIT_OUTPUT_PATH
+from harness.errors import HarnessError
 from harness.expect.failure import failure, require
 
 if TYPE_CHECKING:
-    from harness.evidence import Evidence, ProvisioningOutcome, ReportedStep
+    from collections.abc import Sequence
+
+    from harness.evidence import Evidence
+    from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
 
 
 def provisioned(evidence: Evidence, *, exit_code: int = 0) -> None:
-    """Expect provisioning to have ended with `exit_code`, in its outcome and in the shell."""
-    outcome = _outcome(evidence)
-    require(
-        outcome.exit_code == exit_code,
-        f"Provisioning was expected to end with {exit_code}, but it ended with "
-        f"{outcome.exit_code} ({outcome.exit_name}): {outcome.error or 'no error given'}.",
-        evidence,
-    )
+    """Expect provisioning to have ended with `exit_code`, in the shell and in a declared outcome."""
+    declared = evidence.provisioner
+    file = declared.outcome.file
+    outcome = None if file is None else _outcome(evidence)
+    if outcome is not None and outcome.exit_code is not None:
+        name = "" if outcome.exit_name is None else f" ({outcome.exit_name})"
+        require(
+            outcome.exit_code == exit_code,
+            f"Provisioning was expected to end with {exit_code}, but it ended with "
+            f"{outcome.exit_code}{name}: {outcome.error or 'no error given'}.",
+            evidence,
+        )
+        require(
+            evidence.exit_code == exit_code,
+            f"The shell was expected to get exit code {exit_code}, but got {evidence.exit_code}.",
+            evidence,
+        )
+        return
+    error = None if outcome is None else outcome.error
     require(
         evidence.exit_code == exit_code,
-        f"The shell was expected to get exit code {exit_code}, but got {evidence.exit_code}.",
+        f"Provisioner '{declared.name}' was expected to end with {declared.named(exit_code)}, but "
+        f"it ended with {declared.named(evidence.exit_code)}"
+        f"{'' if error is None else f': {error}'}. Read the output of cloud-init.",
         evidence,
     )
 
@@ -56,16 +72,47 @@ def cloud_init_reports_failure(evidence: Evidence) -> None:
     )
 
 
-def decided(evidence: Evidence, *, action: str, reason: str) -> None:
-    """Expect this decision of the boot, in the outcome and in the log line."""
-    outcome = _outcome(evidence)
+def decided(evidence: Evidence, action: str, *, reason: str | None = None) -> None:
+    """Expect this decision of the boot, wherever the provisioner declares it: outcome file, log.
+
+    Without a `reason` any reason will do. Raises BadInputError where no decision is declared.
+    """
+    declared = evidence.provisioner.outcome
+    in_file = declared.file is not None and declared.file.decision is not None
+    in_log = declared.log is not None and declared.log.decision is not None
+    if not in_file and not in_log:
+        raise evidence.provisioner.missing("file.decision", "log.decision")
+    if in_file:
+        outcome = _outcome(evidence)
+        _require_decision(evidence, (action, reason), (outcome.action, outcome.reason), "")
+    if in_log:
+        line = evidence.log_decision
+        found = (None, None) if line is None else (line.decision, line.reason)
+        place = f" by the log '{evidence.log_path}'"
+        _require_decision(evidence, (action, reason), found, place)
+
+
+def _require_decision(
+    evidence: Evidence,
+    wanted: tuple[str, str | None],
+    found: tuple[str | None, str | None],
+    place: str,
+) -> None:
+    action, reason = wanted
+    if reason is None:
+        found = (found[0], None)
     require(
-        (outcome.action, outcome.reason) == (action, reason),
-        f"The decision was expected to be '{action}' with reason '{reason}', but it was "
-        f"'{outcome.action}' with reason '{outcome.reason}'.",
+        found == wanted,
+        f"The decision{place} was expected to be {_decision(action, reason)}, but it was "
+        f"{_decision(*found)}.",
         evidence,
     )
-    prebake_line(evidence, event="decision", action=action, reason=reason)
+
+
+def _decision(action: str | None, reason: str | None) -> str:
+    if action is None:
+        return "none"
+    return f"'{action}'" if reason is None else f"'{action}' with reason '{reason}'"
 
 
 def prebake_line(evidence: Evidence, **fields: str) -> None:
@@ -79,8 +126,11 @@ def prebake_line(evidence: Evidence, **fields: str) -> None:
 
 
 def step_of(evidence: Evidence, name: str) -> ReportedStep:
-    """Expect the step `name` in the outcome, and return it."""
-    steps = _outcome(evidence).steps
+    """Expect the step `name` in the outcome file, or else in the log, and return it.
+
+    Raises BadInputError where the provisioner declares no steps.
+    """
+    steps = _steps(evidence)
     for step in steps:
         if step.name == name:
             return step
@@ -91,30 +141,55 @@ def step_of(evidence: Evidence, name: str) -> ReportedStep:
 
 
 def step_failed(evidence: Evidence, name: str) -> None:
-    """Expect the step `name` to have failed."""
+    """Expect the step `name` to have failed.
+
+    Raises HarnessError where the provisioner does not report how the step ended.
+    """
     step = step_of(evidence, name)
+    if step.status is None:
+        raise HarnessError(
+            f"Provisioner '{evidence.provisioner.name}' does not report how the step '{name}' "
+            f"ended; declare 'status' of the steps in '{evidence.provisioner.source}'.",
+            evidence=evidence.folder,
+        )
     require(
-        step.status == "failed",
+        step.status == evidence.provisioner.outcome.failed_status,
         f"The step '{name}' was expected to have failed, but its status is '{step.status}'.",
         evidence,
     )
 
 
 def log_line(evidence: Evidence, text: str) -> None:
-    """Expect a log line of provisioning that contains `text`."""
-    log = evidence.file(CLOUD_INIT_OUTPUT_PATH) or ""
-    require(text in log, f"A log line with '{text}' was expected, but there was none.", evidence)
+    """Expect a line of the provisioner's log that contains `text`.
 
-
-def events_recorded(evidence: Evidence, *tasks: str) -> None:
-    """Expect an event file for each task name."""
-    recorded = evidence.event_tasks
-    missing = [task for task in tasks if task not in recorded]
+    That is the declared log, or else what the provisioner printed.
+    """
+    log = evidence.file(evidence.log_path) or ""
     require(
-        not missing,
-        f"Event files for {missing} were expected, but there are only those for {recorded}.",
+        any(text in line for line in log.splitlines()),
+        f"A line with '{text}' was expected in '{evidence.log_path}', but there was none.",
         evidence,
     )
+
+
+def events_recorded(evidence: Evidence, *names: str) -> None:
+    """Expect an event for each name.
+
+    Raises BadInputError where the provisioner declares no events.
+    """
+    recorded = evidence.event_names
+    missing = [name for name in names if name not in recorded]
+    require(
+        not missing,
+        f"Events named {missing} were expected, but there are only those named {recorded}.",
+        evidence,
+    )
+
+
+def _steps(evidence: Evidence) -> Sequence[ReportedStep]:
+    steps = evidence.steps
+    # Without the declared file there is no outcome, which is the more helpful sentence.
+    return _outcome(evidence).steps if steps is None else steps
 
 
 def _outcome(evidence: Evidence) -> ProvisioningOutcome:

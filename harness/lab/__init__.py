@@ -38,7 +38,8 @@ from harness.lease import leased_folder, make_private_folder, sweep
 from harness.machine.capacity.broker import Broker, host_folder
 from harness.machine.channels.ssh import SshIdentity
 from harness.machine.checkpoint.store import CheckpointStore
-from harness.payload import build_agent, build_payload
+from harness.payload import build_agent
+from harness.provisioner.choice import choose_provisioner
 from harness.provisioning.wait import Deadline
 from harness.settings import MachineStart
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from harness.machine.accelerator import AcceleratorChoice
     from harness.machine.checkpoint.store import Checkpoint
     from harness.payload import Payload
+    from harness.provisioner import Provisioner
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
@@ -67,13 +69,13 @@ _KERNELS_S = 600.0
 
 @dataclass(kw_only=True)
 class Lab:
-    """What the machines of one run share: images, payload, keys, a folder, an accelerator."""
+    """What the machines of one run share: images, provisioner, keys, a folder, an accelerator."""
 
     settings: Settings
     folder: Path
     driver: VmDriver
     accelerator: AcceleratorChoice
-    payload: Payload
+    provisioner: Provisioner
     agent_program: Payload
     identity: SshIdentity
     listener: ProgressListener
@@ -141,7 +143,7 @@ class Lab:
                 folder=folder,
                 driver=driver,
                 accelerator=driver.choose_accelerator(settings.accelerator),
-                payload=build_payload(),
+                provisioner=choose_provisioner(settings.provisioner),
                 agent_program=build_agent(),
                 identity=SshIdentity.generate(make_private_folder(folder / "keys")),
                 listener=listener,
@@ -218,13 +220,20 @@ class Lab:
         checkpoint of its image and kernel, taken just before cloud-init; `disk` needs a cold
         start, and so does a cloud image.
         """
-        with self.machines.created(self._node_machine(request, disk, start)) as machine:
-            node = Node(request, machine, payload=self.payload)
+        provisioner = request.provisioner or self.provisioner
+        with self.machines.created(
+            self._node_machine(request, provisioner, disk, start)
+        ) as machine:
+            node = Node(request, machine, provisioner=provisioner)
             with self.machines.running(machine, node):
                 yield node
 
     def _node_machine(
-        self, request: NodeRequest, disk: Path | None, start: MachineStart | None
+        self,
+        request: NodeRequest,
+        provisioner: Provisioner,
+        disk: Path | None,
+        start: MachineStart | None,
     ) -> MachineRequest:
         """Return the machine of a requested node."""
         early: Sequence[Sequence[str]] = ()
@@ -247,7 +256,7 @@ class Lab:
             return render_node_seed(
                 request,
                 instance_id=instance_id,
-                payload=self.payload,
+                provisioner=provisioner,
                 access=self.identity.access,
                 early=early,
             )

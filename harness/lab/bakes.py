@@ -1,4 +1,4 @@
-"""Bakes images: boots one on a machine without a GPU, and lets provisioning put the driver in."""
+"""Bakes images: boots one on a machine without a GPU, and runs a provisioner's bake command."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.artifact_cache import ProgressEvent, Stage
-from harness.cloudinit import CONFIG_PATH, OUTCOME_PATH, PAYLOAD_FOLDER
 from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
 from harness.image.formats.qcow2 import flatten
 from harness.lab.cloud_images import AGENT_FILES, CloudImageBoot
 from harness.lab.node import NodeRequest
+from harness.provisioner import BAKE
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 from harness.settings import MachineStart
@@ -26,49 +26,60 @@ if TYPE_CHECKING:
     from harness.image import CloudImage, DriverImage, Image
     from harness.lab import Lab
     from harness.lab.node import Node
+    from harness.provisioner import Provisioner
 
-_BAKE_KVM_S = 120.0
-_BAKE_CLOUD_IMAGE_KVM_S = 240.0
+#: Added to the time that the provisioner may take.
+_BAKE_KVM_S = 60.0
+_BAKE_CLOUD_IMAGE_KVM_S = 180.0
 _CLEAN_KVM_S = 30.0
 _FLATTEN_S = 900.0
 _EVIDENCE = "evidence"
-#: What a bake is asked for: section 4 of the AKS interface, with prebaking switched on.
-_CONFIG = {"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"}
-
 #: Leaves what a first boot makes, and what came by the seed, to the first boot of whoever has the
 #: image next. `cloud-init clean --configs` came with 23.4.
-_CLEAN = f"""\
+_CLEAN = """\
 set -e
 cloud-init clean --logs
 rm -rf /etc/netplan/50-cloud-init.yaml /etc/network/interfaces.d/50-cloud-init
 rm -rf /etc/systemd/network/10-cloud-init-*.network /etc/systemd/network/50-cloud-init-*.link
-rm -f /etc/ssh/ssh_host_* {CONFIG_PATH} {OUTCOME_PATH} {shlex.join(AGENT_FILES)}
-rm -rf {PAYLOAD_FOLDER} /root/.ssh/authorized_keys
+rm -f /etc/ssh/ssh_host_* {files}
+rm -rf {folders} /root/.ssh/authorized_keys
 : >/etc/machine-id
 rm -f /var/lib/dbus/machine-id /var/lib/systemd/random-seed
 sync
 """
 
 
-def bake_node(lab: Lab, name: str | None = None) -> Image:
+def bake_node(
+    lab: Lab, name: str | None = None, *, provisioner: Provisioner | None = None
+) -> Image:
     """Return the node image of this name with the driver baked in, by a machine without a GPU.
+
+    `provisioner` is the one whose bake command runs, where it is not that of the lab.
 
     The bake runs on the kernel that is *not* the newest, so that a record which names the
     builder's kernel instead of the target's shows. The evidence of the bake is published with
     the image; `bake_evidence` reads it.
+
+    Raises BadInputError where the provisioner declares no bake, HarnessError where it failed.
     """
+    provisioner = provisioner or lab.provisioner
+    provisioner.command(BAKE)
     parent = lab.node_image(name)
     return lab.store.ensure_derived(
         parent,
-        _parts(lab),
-        functools.partial(_make_node, lab, parent),
-        deadline=Deadline.after(_BAKE_KVM_S * lab.accelerator.accelerator.patience),
+        _parts(provisioner),
+        functools.partial(_make_node, lab, provisioner, parent),
+        deadline=_deadline(lab, provisioner, _BAKE_KVM_S),
         listener=lab.listener,
     )
 
 
 def bake_cloud_image(
-    lab: Lab, image: CloudImage, *, driver: DriverImage | None = None
+    lab: Lab,
+    image: CloudImage,
+    *,
+    driver: DriverImage | None = None,
+    provisioner: Provisioner | None = None,
 ) -> CloudImage:
     """Return a cloud image with the driver baked in, by a machine that has no GPU.
 
@@ -79,6 +90,8 @@ def bake_cloud_image(
 
     Raises BadInputError where nobody says which driver, HarnessError where the bake failed.
     """
+    provisioner = provisioner or lab.provisioner
+    provisioner.command(BAKE)
     image = replace(image, driver=driver or image.driver)
     if image.driver is None:
         raise BadInputError(
@@ -88,9 +101,13 @@ def bake_cloud_image(
         )
     return lab.derived.bake(
         image,
-        {**_parts(lab), "driver": image.driver.reference, "clean": _CLEAN},
-        functools.partial(_make_cloud_image, lab, image),
-        deadline=Deadline.after(_BAKE_CLOUD_IMAGE_KVM_S * lab.accelerator.accelerator.patience),
+        {
+            **_parts(provisioner),
+            "driver": image.driver.reference,
+            "clean": clean_script(provisioner),
+        },
+        functools.partial(_make_cloud_image, lab, provisioner, image),
+        deadline=_deadline(lab, provisioner, _BAKE_CLOUD_IMAGE_KVM_S),
         listener=lab.listener,
     )
 
@@ -100,24 +117,59 @@ def bake_evidence(baked: Image | CloudImage) -> Evidence:
     return Evidence(baked.disk.parent / _EVIDENCE)
 
 
-def _parts(lab: Lab) -> Mapping[str, str]:
+def _parts(provisioner: Provisioner) -> Mapping[str, str]:
     """Return what the content of any baked image depends on, beside the image it is made of."""
-    return {"payload": lab.payload.digest, "config": repr(sorted(_CONFIG.items()))}
+    return {
+        "payload": provisioner.digest,
+        "config": repr(sorted(provisioner.bake_values.items())),
+    }
 
 
-def _make_node(lab: Lab, parent: Image, disk: Path) -> None:
+def _deadline(lab: Lab, provisioner: Provisioner, extra_kvm_s: float) -> Deadline:
+    patience = lab.accelerator.accelerator.patience
+    return Deadline.after((provisioner.timeout_s + extra_kvm_s) * patience)
+
+
+def clean_script(provisioner: Provisioner) -> str:
+    """Return the script that removes from a baked cloud image what its first boot made."""
+    configuration, outcome = provisioner.configuration, provisioner.outcome_path
+    folders = tuple(provisioner.folders)
+    files = [
+        *([] if configuration is None else [configuration.path]),
+        *([] if outcome is None else [outcome]),
+        *(
+            file.path
+            for file in provisioner.files
+            if not file.path.startswith(tuple(f"{folder}/" for folder in folders))
+        ),
+        *AGENT_FILES,
+    ]
+    return _CLEAN.format(files=shlex.join(files), folders=shlex.join(folders))
+
+
+def _make_node(lab: Lab, provisioner: Provisioner, parent: Image, disk: Path) -> None:
     request = NodeRequest(
-        name="bake", image=parent, command="bake", kernel=parent.other_kernel, config=_CONFIG
+        name="bake",
+        image=parent,
+        kernel=parent.other_kernel,
+        provisioner=provisioner,
+        command=BAKE,
+        config=provisioner.bake_values,
     )
     with lab.boot(request, disk=disk, start=MachineStart.COLD) as node:
         _wait_until_baked(lab, node, disk.parent, _bake_reporter(lab, parent.name))
         node.power_off()
 
 
-def _make_cloud_image(lab: Lab, image: CloudImage, disk: Path) -> None:
+def _make_cloud_image(lab: Lab, provisioner: Provisioner, image: CloudImage, disk: Path) -> None:
     boot = CloudImageBoot()
     request = NodeRequest(
-        name="bake", image=image, command="bake", config=_CONFIG, cloud_image_boot=boot
+        name="bake",
+        image=image,
+        provisioner=provisioner,
+        command=BAKE,
+        config=provisioner.bake_values,
+        cloud_image_boot=boot,
     )
     report = _bake_reporter(lab, image.name)
     overlay = disk.with_name("overlay.qcow2")
@@ -127,7 +179,7 @@ def _make_cloud_image(lab: Lab, image: CloudImage, disk: Path) -> None:
         _wait_until_baked(lab, node, disk.parent, report)
         report("leaving it as new")
         limit_s = node.machine.deadline(_CLEAN_KVM_S).remaining_s()
-        node.guest.output_of("sh", "-c", _CLEAN, timeout_s=limit_s)
+        node.guest.output_of("sh", "-c", clean_script(provisioner), timeout_s=limit_s)
         node.power_off()
     report("writing its disk")
     flatten(overlay, disk, runner=LocalRunner(), timeout_s=_FLATTEN_S)
@@ -151,12 +203,18 @@ def _wait_until_baked(lab: Lab, node: Node, folder: Path, report: Callable[[str]
     evidence = node.collect(folder / _EVIDENCE)
     if evidence.exit_code != 0:
         kept = lab.save_evidence(evidence, "bake")
-        outcome = evidence.outcome
-        why = "it left no outcome" if outcome is None else outcome.error
         raise HarnessError(
-            f"The bake of '{node.request.image.name}' ended with {evidence.exit_code}: {why}.",
+            f"The bake of '{node.request.image.name}' ended with "
+            f"{evidence.provisioner.named(evidence.exit_code)}: {_why(evidence)}.",
             evidence=kept,
         )
+
+
+def _why(evidence: Evidence) -> str:
+    outcome = evidence.outcome
+    if outcome is None or outcome.error is None:
+        return "it left no reason, so read the output of cloud-init"
+    return outcome.error
 
 
 def write_standalone(image: Image | CloudImage, to: Path) -> Path:

@@ -12,39 +12,54 @@ from harness.evidence import TRACE_SUFFIX, Evidence
 from harness.evidence.collect import NOT_COLLECTED, collect_guest, keep_host_files
 from harness.evidence.request import guest_request
 from harness.gpu.trace_file import render_trace
+from harness.lease import make_private_folder
+from harness.provisioner.declaration import write_declaration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.lab.machine import LabMachine
+    from harness.provisioner import Provisioner
 
 #: The suffixes of the logs of QEMU, libvirt and the guest in a machine's folder.
 _LOGS = {".txt", ".log", ".xml"}
 
 
 def collect(
-    machine: LabMachine, folder: Path, *, kernels: Sequence[str] | None = None
+    machine: LabMachine,
+    folder: Path,
+    *,
+    kernels: Sequence[str] | None = None,
+    provisioner: Provisioner | None = None,
 ) -> Evidence:
     """Gather evidence into `folder`, the host's side also where the guest does not answer.
 
     `kernels` are the versions whose modules are examined; where it is None the guest lists them.
+    What the `provisioner` declares is gathered too, and how its result is read.
     """
+    if provisioner is not None:
+        write_declaration(provisioner, make_private_folder(folder))
     try:
         if kernels is None:
             kernels = machine.guest.output_of("ls", "/lib/modules").split()
-        return collect_guest(machine.agent, guest_request(kernels), folder)
+        return collect_guest(machine.agent, guest_request(kernels, provisioner), folder)
     finally:
         save_host_evidence(machine, folder)
 
 
-def collect_available(machine: LabMachine, *, kernels: Sequence[str] | None = None) -> Evidence:
+def collect_available(
+    machine: LabMachine,
+    *,
+    kernels: Sequence[str] | None = None,
+    provisioner: Provisioner | None = None,
+) -> Evidence:
     """Gather what is available of a machine that may not answer, into a folder of its own.
 
     Where the guest does not answer, `not-collected.txt` has the error.
     """
     folder = Path(tempfile.mkdtemp(prefix="evidence-", dir=machine.folder))
     try:
-        return collect(machine, folder, kernels=kernels)
+        return collect(machine, folder, kernels=kernels, provisioner=provisioner)
     except HarnessError as error:
         (folder / NOT_COLLECTED).write_text(f"{error}\n")
         return Evidence(folder)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import (
     GuestFile,
     UserData,
-    provisioning_command,
-    provisioning_files,
+    cloud_config,
+    render_cloud_config,
     render_seed,
 )
 from harness.errors import BadInputError, HarnessError
@@ -20,6 +20,8 @@ from harness.image import CloudImage
 from harness.lab import evidence_collection
 from harness.lab.machine import ignore_progress
 from harness.lab.machine_request import SEED
+from harness.provisioner import BOOT, NodeFact, Provisioner
+from harness.provisioner.user_data import merge_user_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,17 +39,14 @@ if TYPE_CHECKING:
     from harness.lab.cloud_images import CloudImageBoot
     from harness.lab.machine import LabMachine
     from harness.machine.channels.guest import Guest
-    from harness.payload import Payload
     from harness.provisioning.command import CommandResult
     from harness.provisioning.wait import Deadline
 
 #: Seconds that KVM is given; TCG gets them times its patience.
-_PROVISION_KVM_S = 60.0
-#: Includes the boot loader's delay, and all that a distribution does at its first boot.
-_PROVISION_CLOUD_IMAGE_KVM_S = 150.0
+#: The boot loader's delay, and all that a distribution does at its first boot.
+_CLOUD_IMAGE_KVM_S = 90.0
 _POWER_OFF_KVM_S = 15.0
 
-METADATA_CACHE = "/opt/azure/containers/imds_instance_metadata_cache.json"
 STAND_INS = "/etc/gpu-node/stand-ins"
 
 
@@ -65,10 +64,12 @@ class NodeRequest:
     """A built image, with or without the driver baked in, or a cloud image."""
     kernel: Kernel | None = None
     """The kernel to boot; by default the newest of the image."""
-    command: str | None = "boot"
-    """The provisioning command that cloud-init runs; None for none."""
+    provisioner: Provisioner | None = None
+    """The provisioner to use; by default that of the run, from `--provisioner`."""
+    command: str | None = BOOT
+    """The provisioner's command that cloud-init runs; None for none."""
     config: Mapping[str, object] = field(default_factory=dict)
-    """Keys for provisioning, added to those that follow from image and GPUs."""
+    """Keys of the provisioner's configuration, added to those that it declares."""
     gpus: Sequence[GpuModel] = ()
     """Models of the GPUs that are plugged from the start."""
     gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
@@ -114,23 +115,36 @@ class NodeRequest:
             )
         return self.kernel or self.image.newest_kernel
 
-    def metadata_cache(self) -> GuestFile:
+    def metadata_cache(self, path: str) -> GuestFile:
         """Return the instance-metadata cache that AKS leaves on a node: its VM tags and size."""
         tags = [{"name": name, "value": value} for name, value in self.tags.items()]
         document = {"compute": {"tagsList": tags, "vmSize": self.vm_size}}
-        return GuestFile(path=METADATA_CACHE, content=json.dumps(document).encode())
+        return GuestFile(path=path, content=json.dumps(document).encode())
 
-    def node_config(self) -> dict[str, object]:
-        """Return the configuration that provisioning reads."""
-        config: dict[str, object] = {
-            "gpu_node": bool(self.gpus),
-            "config_gpu_driver_if_needed": True,
-            "gpu_driver_type": "cuda-lts",
+    def provisioner_files(self, provisioner: Provisioner) -> tuple[GuestFile, ...]:
+        """Return the files that a provisioner needs on this node.
+
+        Raises BadInputError where the request asks for what the provisioner does not declare.
+        """
+        driver = self.image.driver
+        facts = {
+            NodeFact.HAS_GPUS: bool(self.gpus),
+            NodeFact.GPU_COUNT: len(self.gpus),
+            NodeFact.DRIVER_VERSION: None if driver is None else driver.version,
+            NodeFact.DRIVER_SHA: None if driver is None else driver.sha,
         }
-        if self.image.driver is not None:
-            config["gpu_driver_version"] = self.image.driver.version
-            config["gpu_image_sha"] = self.image.driver.sha
-        return {**config, **self.config}
+        files = provisioner.guest_files(facts, self.config)
+        if provisioner.metadata_path is not None:
+            return (*files, self.metadata_cache(provisioner.metadata_path))
+        if self.tags:
+            raise BadInputError(
+                f"Provisioner '{provisioner.name}' does not declare where it reads a virtual "
+                "machine's tags, but a test asks for some; declare it, or leave 'tags' of the "
+                "request empty.",
+                source=provisioner.source,
+                key="metadata",
+            )
+        return files
 
 
 def stand_in_files(stand_ins: Mapping[str, Mapping[str, str]]) -> tuple[GuestFile, ...]:
@@ -148,26 +162,33 @@ def render_node_seed(
     request: NodeRequest,
     *,
     instance_id: str,
-    payload: Payload,
+    provisioner: Provisioner,
     access: SshAccess,
     early: Sequence[Sequence[str]] = (),
 ) -> SeedFiles:
-    """Render the seed by which cloud-init provisions a requested node; `early` goes to `bootcmd`."""
+    """Render the seed by which cloud-init provisions a requested node; `early` goes to `bootcmd`.
+
+    Raises BadInputError where the provisioner's user-data contradicts that of the harness.
+    """
     commands = [list(argv) for argv in request.before]
     if request.command is not None:
-        commands.append(list(provisioning_command(payload, request.command)))
+        commands.append(list(provisioner.guest_command(request.command)))
     user_data = UserData(
         hostname=request.name,
         access=access,
-        files=provisioning_files(
-            payload,
-            request.node_config(),
-            (request.metadata_cache(), *stand_in_files(request.stand_ins), *request.files),
+        files=(
+            *request.provisioner_files(provisioner),
+            *stand_in_files(request.stand_ins),
+            *request.files,
         ),
         commands=commands,
         early=early,
     )
-    return render_seed(user_data, instance_id=instance_id)
+    seed = render_seed(user_data, instance_id=instance_id)
+    if not provisioner.user_data:
+        return seed
+    merged = merge_user_data(cloud_config(user_data), provisioner)
+    return replace(seed, user_data=render_cloud_config(merged))
 
 
 class Node:
@@ -178,12 +199,12 @@ class Node:
         request: NodeRequest,
         machine: LabMachine,
         *,
-        payload: Payload,
+        provisioner: Provisioner,
     ) -> None:
         self.request = request
         self.machine = machine
         self.folder = machine.folder
-        self._payload = payload
+        self.provisioner = provisioner
         self._gathered: list[Evidence] = []
         self._gatherings = itertools.count(1)
 
@@ -236,12 +257,13 @@ class Node:
         self.machine.wait_until_cloud_init_finished(self._deadline(), progress)
 
     def provision(self, command: str) -> CommandResult:
-        """Run one of provisioning's commands in the guest, as cloud-init would.
+        """Run one of the provisioner's commands in the guest, as cloud-init would.
 
         A failure of the command is a result. Its outcome and exit code are stored for the evidence.
+        Raises BadInputError where the provisioner declares no such command.
         """
         return self.guest.run(
-            *provisioning_command(self._payload, command),
+            *self.provisioner.guest_command(command),
             timeout_s=self._deadline().remaining_s(),
         )
 
@@ -249,7 +271,7 @@ class Node:
         """Return the deadline of provisioning, which includes a cloud image's first boot."""
         is_cloud_image = isinstance(self.request.image, CloudImage)
         return self.machine.deadline(
-            _PROVISION_CLOUD_IMAGE_KVM_S if is_cloud_image else _PROVISION_KVM_S
+            self.provisioner.timeout_s + (_CLOUD_IMAGE_KVM_S if is_cloud_image else 0.0)
         )
 
     @property
@@ -274,11 +296,15 @@ class Node:
 
     def collect(self, folder: Path) -> Evidence:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""
-        return evidence_collection.collect(self.machine, folder, kernels=self._kernels())
+        return evidence_collection.collect(
+            self.machine, folder, kernels=self._kernels(), provisioner=self.provisioner
+        )
 
     def collect_available(self) -> Evidence:
         """Gather what is available where the node may not answer; never wait for more."""
-        return evidence_collection.collect_available(self.machine, kernels=self._kernels())
+        return evidence_collection.collect_available(
+            self.machine, kernels=self._kernels(), provisioner=self.provisioner
+        )
 
     def _kernels(self) -> Sequence[str] | None:
         """Return the versions of the image's kernels; None for a cloud image, whose guest is asked."""

@@ -13,6 +13,7 @@ from harness.errors import HarnessError
 from harness.plugin import machine_drivers, report, select
 from harness.settings import (
     ACCEPT_OPTION,
+    PROVISIONER,
     STORAGE_VARIABLE,
     TESTED_IMAGES,
     URI_VARIABLE,
@@ -53,6 +54,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME[,NAME...]",
         help="node images to test, names of files images/*.yaml; each test of a node runs with each "
         "image (default: %(default)s)",
+    )
+    group.addoption(
+        "--provisioner",
+        default=defaults.provisioner,
+        metavar="NAME|PATH",
+        help="provisioner of nodes: its name, or the path of its YAML file (default: %(default)s)",
     )
     group.addoption(
         "--gpu-models",
@@ -134,6 +141,7 @@ def pytest_configure(config: pytest.Config) -> None:
             qemu=config.getoption("--qemu"),
             image=config.getoption("--image"),
             images_folder=root / "images",
+            provisioner=_provisioner(config.getoption("--provisioner"), root),
             gpu_models=(*config.getini("gpu_models"), *gpu_models),
             machine_driver=machine_driver(
                 config.getoption("--machine-driver"), config.getini("machine_driver")
@@ -163,3 +171,17 @@ def pytest_configure(config: pytest.Config) -> None:
         machine_drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
     )
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)
+
+
+def _provisioner(word: str, root: Path) -> str:
+    """Return the name, or the absolute path of the file; raises BadInputError if it is wrong.
+
+    Otherwise each test of a node would report it.
+    """
+    if word == PROVISIONER:
+        return word
+    from harness.provisioner.choice import absolute, choose_provisioner  # noqa: PLC0415 - rarely
+
+    word = absolute(word, root)
+    choose_provisioner(word)
+    return word

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from harness.gpu.script import GpuScript
+    from harness.provisioner import Provisioner
     from harness.settings import Settings
 
 MARKERS = (
     "further_image: set on a test that runs with an image after the first; do not write it",
     "gpu_script(device_id, **behaviour): faults of an emulated GPU; keywords are fields of GpuScript",
     "pin_image(reason): run with the first image only, because the image makes no difference",
+    "provisioner(word): boot nodes with this provisioner, a name or a path relative to the test's file",
     "real_driver: needs an image with NVIDIA's own driver",
     "slow: takes a minute or more, including fixtures that only it uses",
     machine_drivers.MARKER,
@@ -52,6 +54,26 @@ def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
             key="pin_image",
         )
     return images[:1]
+
+
+def pinned_provisioner(item: pytest.Item) -> Provisioner | None:
+    """Return the provisioner of a test's marker `provisioner`, if it has one.
+
+    Raises BadInputError that names the test if the marker is not valid, or the provisioner's file.
+    """
+    marker = item.get_closest_marker("provisioner")
+    if marker is None:
+        return None
+    if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], str):
+        raise BadInputError(
+            "The marker takes exactly one argument, a name or a path, such as "
+            'provisioner("provisioner.yaml").',
+            source=item.nodeid,
+            key="provisioner",
+        )
+    from harness.provisioner.choice import absolute, choose_provisioner  # noqa: PLC0415 - rarely
+
+    return choose_provisioner(absolute(marker.args[0], item.path.parent))
 
 
 @contextlib.contextmanager

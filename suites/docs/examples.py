@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.evidence import ProvisioningOutcome
+from harness.evidence.outcome import ProvisioningOutcome
 from harness.gpu.catalogue import read_model
 from harness.image.catalogue import read_recipe
+from harness.provisioner import gpu_node
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.configuration import ConfigurationError, parse_configuration
 from suites.docs import collect
@@ -226,7 +227,8 @@ def check_json(block: Block) -> None:
         if block.kind == "configuration":
             parse_configuration(json.loads(block.text), {})
         elif block.kind == "outcome":
-            ProvisioningOutcome.from_json(block.text)
+            assert gpu_node.OUTCOME.file is not None
+            ProvisioningOutcome.from_json(block.text, gpu_node.OUTCOME.file)
         else:
             raise block.place.refuse("Write 'json configuration' or 'json outcome' at the fence.")
     except (ValueError, HarnessError, ConfigurationError) as error:

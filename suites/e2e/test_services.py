@@ -51,6 +51,7 @@ def test_slow_monitoring_does_not_delay_node_but_slow_device_plugin_does(
     expect.unit_state(evidence, "nvidia-dcgm.service", active="activating")
     expect.unit_state(evidence, "nvidia-device-plugin.service", active="active")
     plugin = expect.step_of(evidence, "start-device-plugin")
+    assert plugin.duration_s is not None
     assert plugin.duration_s >= SLOW_S, (
         f"The device plugin needs {SLOW_S} s to start, but provisioning waited only "
         f"{plugin.duration_s} s for it."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,6 @@ from hypothesis import strategies as st
 
 from fixtures.recordings import load_recording
 from harness.cloudinit import (
-    CONFIG_PATH,
-    EXIT_CODE_PATH,
     FINISHED,
     CloudInitReport,
     CloudInitResult,
@@ -27,8 +24,6 @@ from harness.cloudinit import (
     SeedFiles,
     SshAccess,
     UserData,
-    provisioning_command,
-    provisioning_files,
     render_meta_data,
     render_network_config,
     render_seed,
@@ -36,8 +31,6 @@ from harness.cloudinit import (
     write_seed,
 )
 from harness.errors import HarnessError
-from harness.payload import Payload
-from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +41,6 @@ ACCESS = SshAccess(
     host_public_key="ssh-ed25519 BBBB harness-host",
 )
 NODE = UserData(hostname="node", access=ACCESS)
-PAYLOAD = Payload(content=b"#!/usr/bin/env python3\nPK", digest="ab" * 32)
 
 #: Text that means something to YAML, to a shell, or to nobody.
 HOSTILE = (
@@ -227,52 +219,6 @@ def test_seed_replaces_an_older_one(tmp_path: Path) -> None:
     write_seed(SeedFiles(user_data="a", meta_data="b", network_config="c"), path)
 
     assert read_volume(path) == {"user-data": b"a", "meta-data": b"b", "network-config": b"c"}
-
-
-def test_provisioning_travels_with_its_configuration() -> None:
-    extra = GuestFile(path="/etc/x", content=b"")
-
-    program, config, last = provisioning_files(PAYLOAD, {"gpu_node": True}, [extra])
-
-    assert (program.path, program.content, program.mode) == (
-        "/opt/gpu-node/provisioning-abababababab.pyz",
-        PAYLOAD.content,
-        0o755,
-    )
-    assert (config.path, json.loads(config.content)) == (CONFIG_PATH, {"gpu_node": True})
-    assert config.mode == 0o600
-    assert last is extra
-
-
-def test_provisioning_runs_isolated_with_its_files_named() -> None:
-    shell, option, script = provisioning_command(PAYLOAD, "boot")
-
-    program, _, rest = script.partition("; ")
-    assert (shell, option) == ("sh", "-c")
-    assert shlex.split(program) == [
-        *("python3", "-I", "-S", "/opt/gpu-node/provisioning-abababababab.pyz", "boot"),
-        *("--config", "/etc/gpu-node/config.json"),
-        *("--outcome", "/var/lib/gpu-node/outcome.json"),
-    ]
-    assert rest == f"code=$?; echo $code > {EXIT_CODE_PATH}; exit $code"
-
-
-def test_provisioning_command_is_quoted_for_the_shell() -> None:
-    _, _, script = provisioning_command(PAYLOAD, "boot; reboot")
-
-    assert " 'boot; reboot' " in script
-
-
-@pytest.mark.starts_process
-def test_exit_code_reaches_both_the_file_and_cloud_init(tmp_path: Path) -> None:
-    script = provisioning_command(PAYLOAD, "boot")[2].replace(
-        EXIT_CODE_PATH, shlex.quote(str(tmp_path / "code"))
-    )
-    script = "python3() { return 86; }\n" + script
-
-    result = LocalRunner().run(["sh", "-c", script], timeout_s=20)
-
-    assert (result.exit_code, (tmp_path / "code").read_text()) == (86, "86\n")
 
 
 def test_result_of_a_clean_run_has_no_errors() -> None:

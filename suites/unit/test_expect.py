@@ -12,17 +12,17 @@ import pytest
 
 from fixtures.recordings import load_recording
 from harness import expect
-from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH
 from harness.errors import ExpectationError, HarnessError
 from harness.evidence import (
     CLOUD_INIT_OUTPUT_PATH,
     CLOUD_INIT_RESULT_PATH,
-    EVENTS_FOLDER,
     RECORD_PATH,
     Evidence,
 )
 from harness.expect.every_node import NODE_EXPECTATIONS
 from harness.gpu.trace import AccessKind, IncidentKind
+from harness.provisioner import EXIT_CODE_PATH
+from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH
 from suites.unit.evidence.folders import (
     BOOTED_AT_S,
     IMAGE,
@@ -259,7 +259,8 @@ REFUSED = {
         lambda f: f.file(
             CLOUD_INIT_OUTPUT_PATH, "AKS_GPU_PREBAKE event=decision action=install reason=kernel\n"
         ),
-        message="An AKS_GPU_PREBAKE line with",
+        message="by the log '/var/log/cloud-init-output.log' was expected to be 'install-skip-build' "
+        "with reason 'ok', but it was 'install' with reason 'kernel'",
     ),
     "prebake_line: another value": Case(
         lambda e: expect.prebake_line(e, event="teardown"), message="An AKS_GPU_PREBAKE line"
@@ -461,7 +462,7 @@ REFUSED = {
     },
     "events_recorded: another": Case(
         lambda e: expect.events_recorded(e, "AKS.CSE.cleanUpGPUDrivers"),
-        message="there are only those for ['AKS.CSE.ensureGPUDrivers']",
+        message="there are only those named ['AKS.CSE.ensureGPUDrivers']",
     ),
     "events_recorded: named in another event's message": Case(
         lambda e: expect.events_recorded(e, "AKS.CSE.x"),

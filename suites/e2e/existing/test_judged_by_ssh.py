@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cloudinit import CONFIG_PATH
 from harness.errors import HarnessError
 from harness.evidence.collect import collect_guest
 from harness.evidence.request import node_request
 from harness.expect.every_node import VerdictState, judge_node
 from harness.lab.existing_node import ExistingNode
+from harness.provisioner.gpu_node import CONFIG_PATH
 from suites.e2e.existing.address import address_of, by_name
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.lab.node import METADATA_CACHE, NodeRequest
+from harness.lab.node import NodeRequest
+from harness.provisioner.gpu_node import METADATA_CACHE
 
 if TYPE_CHECKING:
     from fixtures.machines import BootNode

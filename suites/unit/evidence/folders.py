@@ -6,17 +6,17 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH
 from harness.evidence import (
     CLOUD_INIT_OUTPUT_PATH,
     CLOUD_INIT_RESULT_PATH,
-    EVENTS_FOLDER,
     RECORD_PATH,
     TRACE_SUFFIX,
     Evidence,
 )
 from harness.gpu.trace import AccessKind, IncidentKind, TraceRecorder
 from harness.gpu.trace_file import render_trace
+from harness.provisioner import EXIT_CODE_PATH
+from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH
 from harness.provisioning.wait import SYSTEM_CLOCK
 
 if TYPE_CHECKING:

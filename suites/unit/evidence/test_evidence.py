@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cloudinit import EXIT_CODE_PATH, OUTCOME_PATH
 from harness.errors import HarnessError
-from harness.evidence import RECORD_PATH, ProvisioningOutcome
+from harness.evidence import RECORD_PATH
+from harness.provisioner import EXIT_CODE_PATH
+from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH
 from suites.unit.evidence.folders import KERNEL, EvidenceFolder, a_gpu_node
 
 if TYPE_CHECKING:
@@ -34,9 +35,25 @@ def test_outcome_without_a_decision_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"steps": 1}'])
-def test_outcome_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(HarnessError, match="outcome of provisioning has an unknown form"):
-        ProvisioningOutcome.from_json(text)
+def test_outcome_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+    evidence = a_gpu_node(tmp_path).file(OUTCOME_PATH, text).evidence
+
+    with pytest.raises(HarnessError, match=r"outcome of provisioning in .* has an unknown form"):
+        _ = evidence.outcome
+
+
+def test_event_is_known_by_its_task(tmp_path: Path) -> None:
+    evidence = EvidenceFolder(tmp_path).event("2", "AKS.CSE.y").event("1", "AKS.CSE.x").evidence
+
+    assert evidence.event_names == ["AKS.CSE.x", "AKS.CSE.y"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "1"])
+def test_error_names_a_file_that_is_not_an_event(tmp_path: Path, text: str) -> None:
+    evidence = EvidenceFolder(tmp_path).file(f"{EVENTS_FOLDER}/1.json", text).evidence
+
+    with pytest.raises(HarnessError, match=r"event file '.*/1\.json' has an unknown form"):
+        _ = evidence.event_names
 
 
 def test_node_that_never_ended_has_no_exit_code(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from harness.evidence.node_state import (
     parse_cdi_devices,
     parse_dkms_status,
     parse_driver_version,
-    parse_event_task,
     parse_lspci,
     parse_modinfo_field,
     parse_modules,
@@ -182,16 +181,6 @@ def test_no_log_keeps_prebake_lines_from_being_read(noise: str) -> None:
     lines = parse_prebake_lines(f"AKS_GPU_PREBAKE {noise}\n{line}\n")
 
     assert {"event": "teardown", "status": "cleaned"} in lines
-
-
-def test_event_is_known_by_its_task() -> None:
-    assert parse_event_task('{"TaskName": "AKS.CSE.x"}', "1.json") == "AKS.CSE.x"
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "1"])
-def test_error_names_a_file_that_is_not_an_event(text: str) -> None:
-    with pytest.raises(HarnessError, match=r"event file '1\.json' has an unknown form"):
-        parse_event_task(text, "1.json")
 
 
 def test_function_is_read_from_the_kernels_own_file() -> None:

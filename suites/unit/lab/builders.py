@@ -15,10 +15,13 @@ from harness.lab.saved_states import booting_node
 from harness.machine.capacity.broker import Broker
 from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.spec import Accelerator
+from harness.payload import Payload
+from harness.provisioner.gpu_node import gpu_node_provisioner
 from suites.unit.lab.drivers import StuckDriver
 
 if TYPE_CHECKING:
     from harness.artifact_cache import ProgressEvent
+    from harness.provisioner import Provisioner
 
 
 def an_image() -> Image:
@@ -38,6 +41,11 @@ def an_image() -> Image:
             sha="2026",
         ),
     )
+
+
+def a_provisioner(digest: str = "0" * 64) -> Provisioner:
+    """Return the harness's own provisioner, whose zipapp is empty."""
+    return gpu_node_provisioner(Payload(content=b"", digest=digest))
 
 
 def a_request(**changes: Any) -> NodeRequest:

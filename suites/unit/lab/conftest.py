@@ -14,7 +14,7 @@ from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.spec import Accelerator
 from harness.payload import Payload
 from harness.settings import MachineStart, Settings
-from suites.unit.lab.builders import ignore_event
+from suites.unit.lab.builders import a_provisioner, ignore_event
 from suites.unit.lab.drivers import StuckDriver
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         folder=folder,
         driver=StuckDriver(),
         accelerator=AcceleratorChoice(accelerator=Accelerator.TCG, reason=""),
-        payload=Payload(content=b"", digest="0" * 64),
+        provisioner=a_provisioner(),
         agent_program=Payload(content=b"", digest="1" * 64),
         broker=Broker(tmp_path / "room"),
         identity=SshIdentity(folder=keys),

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cloudinit import EXIT_CODE_PATH
 from harness.errors import BadInputError, HarnessError
 from harness.image import DriverImage
 from harness.image.cloud.derived_images import DerivedStore
 from harness.image.store import ImageStore
 from harness.lab import Lab
 from harness.lab.bakes import bake_cloud_image, bake_node, write_standalone
-from harness.payload import Payload
+from harness.provisioner import EXIT_CODE_PATH, ConfigurationFile
+from harness.provisioner.gpu_node import CONFIG_PATH
 from harness.provisioning.command import CommandResult, LocalRunner
 from suites.unit.evidence.folders import EvidenceFolder
-from suites.unit.lab.builders import a_cloud_image, an_image
+from suites.unit.lab.builders import a_cloud_image, a_provisioner, an_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -100,7 +100,7 @@ def test_bake_that_fails_says_why_and_keeps_its_evidence(
         bake(84)
 
     assert str(failure.value) == (
-        "The bake of 'debian-12' ended with 84: no headers for 6.1.0-56. The evidence is in "
+        "The bake of 'debian-12' ended with 84 (GPU_DRIVERS_START_FAIL): no headers for 6.1.0-56. The evidence is in "
         f"'{kept}'."
     )
     assert any(kept.rglob("*"))
@@ -138,16 +138,17 @@ def parts_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, str]
 
 
 def test_bake_with_another_driver_payload_or_request_is_another(
-    lab: Lab, parts_of: Callable[..., Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
+    lab: Lab, parts_of: Callable[..., Mapping[str, str]]
 ) -> None:
     driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
     bakes = [
         parts_of(lab),
         parts_of(lab, driver=driver),
-        parts_of(replace(lab, payload=Payload(content=b"", digest="2" * 64))),
+        parts_of(replace(lab, provisioner=a_provisioner("2" * 64))),
     ]
-    monkeypatch.setattr("harness.lab.bakes._CONFIG", {"gpu_node": True})
-    bakes.append(parts_of(lab))
+    configuration = ConfigurationFile(path=CONFIG_PATH, bake_values={"gpu_node": True})
+    other = replace(lab.provisioner, configuration=configuration)
+    bakes.append(parts_of(replace(lab, provisioner=other)))
 
     assert [parts for parts in bakes if bakes.count(parts) > 1] == []
 

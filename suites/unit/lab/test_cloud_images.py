@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,7 @@ from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.argv import Channels, render_argv
 from harness.machine.description.spec import Firmware, MachineSpec
 from harness.machine.uefi_firmware import UefiFirmware
-from harness.payload import Payload
-from suites.unit.lab.builders import a_cloud_image, a_platform, an_image
+from suites.unit.lab.builders import a_cloud_image, a_platform, a_provisioner, an_image
 from suites.unit.lab.drivers import StuckDriver
 
 if TYPE_CHECKING:
@@ -211,7 +211,8 @@ def test_ovmf_that_was_replaced_counts(ovmf: Path) -> None:
 def test_cloud_image_node_takes_its_driver_from_the_images_entry_and_no_kernel() -> None:
     request = NodeRequest(name="node", image=a_cloud_image())
 
-    assert request.node_config()["gpu_driver_version"] == "580.1"
+    config = request.provisioner_files(a_provisioner())[1]
+    assert json.loads(config.content)["gpu_driver_version"] == "580.1"
     with pytest.raises(
         HarnessError, match="boot loader of the cloud image 'noble' selects its kernel"
     ):
@@ -227,7 +228,7 @@ def test_cloud_image_nodes_seed_brings_agent_files_and_provisioning(tmp_path: Pa
     seed = render_node_seed(
         NodeRequest(name="node", image=a_cloud_image()),
         instance_id="node-1",
-        payload=Payload(content=b"", digest="0" * 64),
+        provisioner=a_provisioner(),
         access=SshIdentity(folder=tmp_path).access,
         early=agent_commands(IMAGES),
     )

@@ -11,16 +11,25 @@ import pytest
 from harness.errors import HarnessError
 from harness.evidence import Evidence
 from harness.lab.node import Node, stand_in_files
-from harness.payload import Payload
-from suites.unit.lab.builders import a_lab_machine, a_request, an_image
+from harness.provisioner.gpu_node import CONFIG_PATH
+from suites.unit.lab.builders import a_lab_machine, a_provisioner, a_request, an_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from harness.lab.node import NodeRequest
+
 
 def a_node(folder: Path) -> Node:
-    return Node(a_request(), a_lab_machine(folder), payload=Payload(content=b"", digest="0" * 64))
+    return Node(a_request(), a_lab_machine(folder), provisioner=a_provisioner())
+
+
+def configuration_of(request: NodeRequest) -> dict[str, object]:
+    """Return what the harness's own provisioner is configured with on a node."""
+    (file,) = (f for f in request.provisioner_files(a_provisioner()) if f.path == CONFIG_PATH)
+    found: dict[str, object] = json.loads(file.content)
+    return found
 
 
 def test_newest_kernel_is_booted_by_default() -> None:
@@ -29,7 +38,7 @@ def test_newest_kernel_is_booted_by_default() -> None:
 
 
 def test_configuration_follows_from_the_image() -> None:
-    assert a_request().node_config() == {
+    assert configuration_of(a_request()) == {
         "gpu_node": False,
         "config_gpu_driver_if_needed": True,
         "gpu_driver_type": "cuda-lts",
@@ -39,19 +48,20 @@ def test_configuration_follows_from_the_image() -> None:
 
 
 def test_image_without_a_driver_configures_none() -> None:
-    config = a_request(image=replace(an_image(), driver=None)).node_config()
+    config = configuration_of(a_request(image=replace(an_image(), driver=None)))
 
     assert not {"gpu_driver_version", "gpu_image_sha"} & config.keys()
 
 
 def test_requested_configuration_overrides_the_default() -> None:
-    config = a_request(config={"gpu_node": True, "gpu_driver_version": "1"}).node_config()
+    config = configuration_of(a_request(config={"gpu_node": True, "gpu_driver_version": "1"}))
 
     assert (config["gpu_node"], config["gpu_driver_version"]) == (True, "1")
 
 
 def test_tags_and_size_lie_in_the_metadata_cache() -> None:
-    file = a_request(tags={"SkipGPUDriverInstall": 'it\'s, "true"'}, vm_size="x").metadata_cache()
+    tags = {"SkipGPUDriverInstall": 'it\'s, "true"'}
+    file = a_request(tags=tags, vm_size="x").metadata_cache("/imds.json")
 
     assert json.loads(file.content) == {
         "compute": {

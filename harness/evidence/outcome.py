@@ -1,0 +1,170 @@
+"""Reads a provisioner's result as its declaration says: outcome file, events, log lines; pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.provisioner.outcome import EventFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.provisioner.outcome import EventFiles, OutcomeFile, StepList
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedStep:
+    """One step of provisioning, as the provisioner reports it.
+
+    `status`, `duration_s` and `detail` are None where they are not reported.
+    """
+
+    name: str
+    status: str | None = None
+    duration_s: float | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedDecision:
+    """What the provisioner decided, as a log line reports it; `reason` may be missing."""
+
+    decision: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvisioningOutcome:
+    """The outcome file of a provisioner, read on the host; what it does not declare is None."""
+
+    exit_code: int | None = None
+    exit_name: str | None = None
+    error: str | None = None
+    action: str | None = None
+    reason: str | None = None
+    steps: tuple[ReportedStep, ...] = ()
+
+    @classmethod
+    def from_json(cls, text: str, file: OutcomeFile) -> ProvisioningOutcome:
+        """Parse the outcome file.
+
+        Raises HarnessError if it does not have the declared form.
+        """
+        try:
+            document = json.loads(text)
+            if not isinstance(document, dict):
+                raise TypeError("it is not a JSON object")  # noqa: TRY301 - one form of message
+            return cls(
+                exit_code=None
+                if file.exit_code is None
+                else int(str(_at(document, file.exit_code))),
+                exit_name=_text(document, file.exit_name),
+                error=_text(document, file.error),
+                action=_text(document, file.decision),
+                reason=_text(document, file.reason),
+                steps=() if file.steps is None else tuple(_steps(document, file.steps)),
+            )
+        except (ValueError, LookupError, TypeError) as error:
+            raise HarnessError(
+                f"The outcome of provisioning in '{file.path}' has an unknown form ({error!r}): "
+                f"{text!r}."
+            ) from error
+
+
+def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:
+    steps = _at(document, declared.at)
+    if not isinstance(steps, list):
+        raise TypeError(f"'{declared.at}' is no list")
+    for step in steps:
+        duration = _text(step, declared.duration_s)
+        yield ReportedStep(
+            name=str(_at(step, declared.name)),
+            status=_text(step, declared.status),
+            duration_s=None if duration is None else float(duration),
+            detail=_text(step, declared.detail),
+        )
+
+
+def _at(document: object, pointer: str) -> object:
+    """Return the value at a JSON pointer; raises LookupError where there is none."""
+    value = document
+    for part in pointer.split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            raise LookupError(f"it has no '{pointer}'")
+    return value
+
+
+def _text(document: object, pointer: str | None) -> str | None:
+    """Return the text at a JSON pointer; None where there is no value, or none is declared."""
+    if pointer is None:
+        return None
+    try:
+        value = _at(document, pointer)
+    except LookupError:
+        return None
+    return None if value is None else str(value)
+
+
+def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
+    """Return the names of the events in the event file `name`, in their order.
+
+    Raises HarnessError that names the file if it has another form.
+    """
+    lines = [text] if declared.format is EventFormat.JSON else text.splitlines()
+    try:
+        return [str(_at(json.loads(line), declared.name)) for line in lines if line.strip()]
+    except (ValueError, LookupError) as error:
+        raise HarnessError(f"The event file '{name}' has an unknown form: {text!r}.") from error
+
+
+def parse_log_decision(text: str, pattern: str) -> ReportedDecision | None:
+    """Return the last decision of a log; None where it has none."""
+    for fields in _matches(text, pattern, "decision"):
+        return ReportedDecision(decision=fields["decision"], reason=fields.get("reason"))
+    return None
+
+
+def parse_log_steps(text: str, pattern: str) -> list[ReportedStep]:
+    """Return the steps of a log, each as its last line reports it, the latest first.
+
+    Raises HarnessError where a duration is no number.
+    """
+    steps: dict[str, ReportedStep] = {}
+    for fields in _matches(text, pattern, "name"):
+        duration = fields.get("duration_s")
+        try:
+            duration_s = None if duration is None else float(duration)
+        except ValueError:
+            raise HarnessError(
+                f"The log says that the step '{fields['name']}' took {duration!r}, which is no "
+                "number of seconds; correct the group 'duration_s' of 'outcome.log.step'."
+            ) from None
+        step = ReportedStep(
+            name=fields["name"],
+            status=fields.get("status"),
+            duration_s=duration_s,
+            detail=fields.get("detail"),
+        )
+        steps.setdefault(step.name, step)
+    return list(steps.values())
+
+
+def _matches(text: str, pattern: str, main: str) -> Iterator[dict[str, str]]:
+    """Yield the groups of each line that matches, the last line first."""
+    expression = re.compile(pattern)
+    for line in reversed(text.splitlines()):
+        found = expression.search(line)
+        if found is not None:
+            groups = found.groupdict() if expression.groupindex else {main: found[1]}
+            present = {name: value for name, value in groups.items() if value is not None}
+            if main in present:
+                yield present

@@ -1,0 +1,246 @@
+"""Provisioners: what a project puts into a machine, runs there, and how the result is read.
+
+`Provisioner` is the declaration in Python; `harness.provisioner.file` reads the same from YAML.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import yaml
+
+from harness.cloudinit import GuestFile
+from harness.errors import BadInputError, listed
+from harness.provisioner.outcome import OutcomeDeclaration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: Where a machine has the exit code of the provisioner's last command.
+EXIT_CODE_PATH = "/run/gpu-node-exit-code"
+
+#: The commands that a provisioner's own keys name.
+BOOT, BAKE, TEARDOWN = "boot", "bake", "teardown"
+
+
+class ConfigurationFormat(Enum):
+    """The format of a configuration file."""
+
+    JSON = "json"
+    YAML = "yaml"
+    ENV = "env"
+
+
+class NodeFact(Enum):
+    """What a configuration can take from the node that a test asks for."""
+
+    HAS_GPUS = "has_gpus"
+    GPU_COUNT = "gpu_count"
+    DRIVER_VERSION = "driver_version"
+    DRIVER_SHA = "driver_sha"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigurationFile:
+    """A file that tells the provisioner what kind of node is wanted.
+
+    It has `values`, then those of the node by `node_values`, then what the test's request asks for.
+    A fact that the node does not have, such as the driver of an image without one, is left out.
+    `bake_values` are the values that a bake asks for.
+    """
+
+    path: str
+    values: Mapping[str, object] = field(default_factory=dict)
+    node_values: Mapping[str, NodeFact] = field(default_factory=dict)
+    bake_values: Mapping[str, object] = field(default_factory=dict)
+    format: ConfigurationFormat = ConfigurationFormat.JSON
+    mode: int = 0o600
+
+    def guest_file(
+        self, facts: Mapping[NodeFact, object], requested: Mapping[str, object]
+    ) -> GuestFile:
+        """Return the file of one node.
+
+        Raises BadInputError where a value can't be written in its format.
+        """
+        of_node = {
+            key: facts[fact]
+            for key, fact in self.node_values.items()
+            if facts.get(fact) is not None
+        }
+        text = self._render({**self.values, **of_node, **requested})
+        return GuestFile(path=self.path, content=text.encode(), mode=self.mode)
+
+    def _render(self, values: Mapping[str, object]) -> str:
+        match self.format:
+            case ConfigurationFormat.JSON:
+                return json.dumps(values, indent=2, sort_keys=True) + "\n"
+            case ConfigurationFormat.YAML:
+                return yaml.safe_dump(dict(values), allow_unicode=True)
+            case ConfigurationFormat.ENV:
+                return "".join(
+                    f"{key}={self._word(key, value)}\n" for key, value in values.items()
+                )
+
+    def _word(self, key: str, value: object) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        if not isinstance(value, (str, int, float)):
+            raise BadInputError(
+                f"A file of the format 'env' holds text, numbers and booleans, but this is {value!r}.",
+                source=self.path,
+                key=key,
+            )
+        return shlex.quote(str(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceDeclaration:
+    """What is collected in addition: paths of files (with `*` and `?`), and commands by name."""
+
+    files: Sequence[str] = ()
+    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provisioner:
+    """A program that provisions nodes, as a project declares it.
+
+    Commands are argv; they run as root. cloud-init writes `files` and runs `run` at the first
+    boot; `bake` runs instead where an image is baked; a test runs the others by `Node.provision`.
+    """
+
+    name: str
+    """Names it in messages, and for `--provisioner`."""
+    run: Sequence[str]
+    """The command at boot."""
+    source: str = "Provisioner"
+    """Where it is declared, for messages."""
+    files: Sequence[GuestFile] = ()
+    """Files that cloud-init writes into the machine."""
+    folders: Sequence[str] = ()
+    """Folders of `files` in which nothing else lies."""
+    user_data: Mapping[str, object] = field(default_factory=dict)
+    """A cloud-config of its own."""
+    bake: Sequence[str] | None = None
+    """The command that bakes an image."""
+    teardown: Sequence[str] | None = None
+    """The command that removes what was provisioned or baked."""
+    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Further commands, by name."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of each command."""
+    configuration: ConfigurationFile | None = None
+    """A configuration file, written for each node."""
+    outcome: OutcomeDeclaration = field(default_factory=OutcomeDeclaration)
+    """How the result is read."""
+    evidence: EvidenceDeclaration = field(default_factory=EvidenceDeclaration)
+    """What is collected in addition."""
+    metadata_path: str | None = None
+    """Where it reads a virtual machine's tags and size, as JSON."""
+    timeout_s: float = 60.0
+    """Seconds that a first boot may take under KVM; TCG gets ten times as many."""
+    bake_key: str | None = None
+    """What the result of a bake depends on; by default all that is put into the machine."""
+
+    def __post_init__(self) -> None:
+        for name, argv in self._commands().items():
+            # A string is a sequence too, of letters.
+            if isinstance(argv, str) or not argv:
+                raise BadInputError(
+                    "A command is a list of its words, such as ['/opt/my/provision.sh', 'boot'], "
+                    f"but this is {argv!r}.",
+                    source=self._where,
+                    key="run" if name == BOOT else name,
+                )
+
+    @property
+    def _where(self) -> str:
+        return f"{self.source} '{self.name}'" if self.source == "Provisioner" else self.source
+
+    def _commands(self) -> dict[str, Sequence[str]]:
+        own = {BOOT: self.run, BAKE: self.bake, TEARDOWN: self.teardown}
+        present = {name: argv for name, argv in own.items() if argv is not None}
+        return {**self.commands, **present}
+
+    def command(self, name: str) -> Sequence[str]:
+        """Return the argv of the command `name`; raises BadInputError where none is declared."""
+        commands = self._commands()
+        if name not in commands:
+            raise BadInputError(
+                f"Provisioner '{self.name}' declares no command '{name}', only "
+                f"{listed(commands)}; declare it.",
+                source=self._where,
+                key=name,
+            )
+        return commands[name]
+
+    def guest_command(self, name: str) -> tuple[str, ...]:
+        """Return the argv by which a guest runs the command `name`.
+
+        The exit code is also written to a file, since cloud-init only reports *that* a command
+        failed. Raises BadInputError where no such command is declared.
+        """
+        variables = [f"{key}={value}" for key, value in self.environment.items()]
+        program = shlex.join([*(["env", *variables] if variables else []), *self.command(name)])
+        return ("sh", "-c", f"{program}; code=$?; echo $code > {EXIT_CODE_PATH}; exit $code")
+
+    def guest_files(
+        self, facts: Mapping[NodeFact, object], requested: Mapping[str, object]
+    ) -> tuple[GuestFile, ...]:
+        """Return its files for a node with these facts and this requested configuration.
+
+        Raises BadInputError where a configuration is requested but no file for it is declared.
+        """
+        if self.configuration is None:
+            if requested:
+                raise BadInputError(
+                    f"Provisioner '{self.name}' declares no configuration file, but a test asks for "
+                    f"{listed(requested)}; declare one, or leave 'config' of the request empty.",
+                    source=self._where,
+                    key="config",
+                )
+            return tuple(self.files)
+        return (*self.files, self.configuration.guest_file(facts, requested))
+
+    @property
+    def bake_values(self) -> Mapping[str, object]:
+        """Return the configuration that a bake asks for."""
+        return {} if self.configuration is None else self.configuration.bake_values
+
+    @property
+    def digest(self) -> str:
+        """Return the key of all that a bake's result depends on, except the values it asks for."""
+        if self.bake_key is not None:
+            return self.bake_key
+        configuration = self.configuration
+        parts = {
+            "files": [
+                (file.path, file.mode, hashlib.sha256(file.content).hexdigest())
+                for file in self.files
+            ],
+            "user_data": self.user_data,
+            "environment": dict(self.environment),
+            "bake": list(self.bake or ()),
+            "configuration": None
+            if configuration is None
+            else (
+                configuration.path,
+                configuration.mode,
+                configuration.format.value,
+                dict(configuration.values),
+                {key: fact.value for key, fact in configuration.node_values.items()},
+            ),
+        }
+        canonical = json.dumps(parts, sort_keys=True, default=str)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @property
+    def outcome_path(self) -> str | None:
+        """Return the path of the outcome file, if one is declared."""
+        return None if self.outcome.file is None else self.outcome.file.path

@@ -1,0 +1,100 @@
+"""How a provisioner's result is read, as a file of the evidence: `provisioner.json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pydantic
+
+from harness.errors import BadInputError, HarnessError
+from harness.provisioner import gpu_node
+from harness.provisioner.outcome import FORBID, OutcomeDeclaration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.provisioner import Provisioner
+    from harness.provisioner.outcome import EventFiles
+
+DECLARATION_NAME = "provisioner.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """The provisioner that evidence is about; `source` is where it is declared."""
+
+    __pydantic_config__ = FORBID
+
+    schema: Literal[1] = 1
+    name: str
+    source: str
+    outcome: OutcomeDeclaration
+
+    def named(self, exit_code: int | None) -> str:
+        """Return an exit code with its name, for messages."""
+        if exit_code is None:
+            return "no exit code"
+        if exit_code in self.outcome.exit_codes:
+            return f"{exit_code} ({self.outcome.exit_codes[exit_code]})"
+        if not self.outcome.exit_codes:
+            return str(exit_code)
+        return f"{exit_code} (without a name in 'outcome.exit_codes' of '{self.source}')"
+
+    def require(self, pattern: Literal["log.decision", "log.step"]) -> str:
+        """Return a pattern of the log; raises BadInputError where it is not declared."""
+        log = self.outcome.log
+        found = None
+        if log is not None:
+            found = log.decision if pattern == "log.decision" else log.step
+        if found is None:
+            raise self.missing(pattern)
+        return found
+
+    @property
+    def events(self) -> EventFiles:
+        """Return how events are read; raises BadInputError where that is not declared."""
+        if self.outcome.events is None:
+            raise self.missing("events")
+        return self.outcome.events
+
+    def missing(self, *keys: str) -> BadInputError:
+        """Return the error where none of `keys`, below `outcome`, is declared."""
+        quoted = " or ".join(f"'outcome.{key}'" for key in keys)
+        return BadInputError(
+            f"Provisioner '{self.name}' does not declare this, so it cannot be told whether the "
+            f"node is as expected; add {quoted}.",
+            source=self.source,
+            key=f"outcome.{keys[0]}",
+        )
+
+
+#: That of a node whose evidence names no provisioner, such as an existing node.
+GPU_NODE = Declaration(name=gpu_node.NAME, source=gpu_node.SOURCE, outcome=gpu_node.OUTCOME)
+
+_ADAPTER = pydantic.TypeAdapter(Declaration)
+
+
+def write_declaration(provisioner: Provisioner, folder: Path) -> None:
+    """Write the file of a provisioner into an evidence folder."""
+    declaration = Declaration(
+        name=provisioner.name, source=provisioner.source, outcome=provisioner.outcome
+    )
+    (folder / DECLARATION_NAME).write_bytes(_ADAPTER.dump_json(declaration, indent=2) + b"\n")
+
+
+def read_declaration(folder: Path) -> Declaration:
+    """Read the file of an evidence folder; without one it is the provisioner of the harness.
+
+    Raises HarnessError where the file is damaged, or has a newer schema.
+    """
+    file = folder / DECLARATION_NAME
+    try:
+        return _ADAPTER.validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return GPU_NODE
+    except (OSError, pydantic.ValidationError) as error:
+        raise HarnessError(
+            f"'{file}' does not say how the provisioner's result is read ({error}); collect the "
+            "evidence again, or judge it with the version that collected it."
+        ) from error

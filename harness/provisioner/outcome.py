@@ -1,0 +1,157 @@
+"""How the result of a provisioner is read: exit codes, a JSON file, event files, log lines.
+
+These values are also the keys `outcome` of a provisioner's file. They travel in the evidence, so
+that a folder can be judged without the project that it came from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated
+
+import pydantic
+from pydantic import AfterValidator, Field
+
+FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
+
+_POINTER = re.compile(r"(/([^~/]|~[01])*)+")
+
+
+def _pointer(value: str) -> str:
+    if not _POINTER.fullmatch(value):
+        raise ValueError("A JSON pointer (RFC 6901), such as '/decision/action', is expected here")
+    return value
+
+
+def _path(value: str) -> str:
+    if not value.startswith("/") or value.endswith("/") or {"..", "."} & set(value.split("/")):
+        raise ValueError("The absolute path of a file in the machine is expected here")
+    return value
+
+
+def _expression(value: str, known: frozenset[str], main: str) -> str:
+    try:
+        compiled = re.compile(value)
+    except re.error as error:
+        raise ValueError(f"This is not a regular expression ({error})") from error
+    names = frozenset(compiled.groupindex)
+    if not names <= known or (main not in names and compiled.groups != 1):
+        others = ", ".join(f"'{name}'" for name in sorted(known - {main}))
+        raise ValueError(
+            f"A regular expression with one group, or with a group '(?P<{main}>…)' and others "
+            f"named {others}, is expected here"
+        )
+    return value
+
+
+def _decision(value: str) -> str:
+    return _expression(value, frozenset({"decision", "reason"}), "decision")
+
+
+def _step(value: str) -> str:
+    return _expression(value, frozenset({"name", "status", "duration_s", "detail"}), "name")
+
+
+Pointer = Annotated[str, AfterValidator(_pointer)]
+GuestPath = Annotated[str, AfterValidator(_path)]
+ExitName = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]
+ExitCodeNumber = Annotated[int, Field(ge=0, le=255)]
+
+
+class EventFormat(Enum):
+    """What an event file holds."""
+
+    JSON = "json"
+    JSON_LINES = "json-lines"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepList:
+    """Where the outcome file lists the steps; pointers other than `at` begin at one step."""
+
+    __pydantic_config__ = FORBID
+
+    at: Pointer
+    """JSON pointer to the list."""
+    name: Pointer = "/name"
+    """JSON pointer in a step to its name."""
+    status: Pointer | None = None
+    """The same for how it ended."""
+    duration_s: Pointer | None = None
+    """The same for its duration in seconds."""
+    detail: Pointer | None = None
+    """The same for a sentence about it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeFile:
+    """A JSON file in which the provisioner says what it did."""
+
+    __pydantic_config__ = FORBID
+
+    path: GuestPath
+    """Its path in the machine."""
+    exit_code: Pointer | None = None
+    """JSON pointer to the exit code, which has to be that of the command."""
+    exit_name: Pointer | None = None
+    """JSON pointer to the name of the exit code."""
+    error: Pointer | None = None
+    """JSON pointer to why it failed."""
+    decision: Pointer | None = None
+    """JSON pointer to what was decided."""
+    reason: Pointer | None = None
+    """JSON pointer to why that was decided."""
+    steps: StepList | None = None
+    """The steps that were taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventFiles:
+    """Files in which the provisioner records events."""
+
+    __pydantic_config__ = FORBID
+
+    path: GuestPath
+    """Their path in the machine; `*` and `?` match within a name."""
+    name: Pointer
+    """JSON pointer in an event to its name."""
+    format: EventFormat = EventFormat.JSON
+    """`json`: one event for each file. `json-lines`: one for each line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogPatterns:
+    """Lines of the provisioner's log, by regular expressions that are searched in each line."""
+
+    __pydantic_config__ = FORBID
+
+    path: GuestPath | None = None
+    """Its path in the machine; by default what the command printed, in cloud-init's output."""
+    decision: Annotated[str, AfterValidator(_decision)] | None = None
+    """A line that says what was decided: its only group, or the groups `decision` and `reason`."""
+    step: Annotated[str, AfterValidator(_step)] | None = None
+    """A line about a step: its only group, or the groups `name`, `status`, `duration_s`, `detail`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeDeclaration:
+    """How to read the result of a provisioner; the exit code of its command is always read."""
+
+    __pydantic_config__ = FORBID
+
+    exit_codes: Mapping[ExitCodeNumber, ExitName] = field(default_factory=dict)
+    """Names of exit codes, for messages."""
+    file: OutcomeFile | None = None
+    events: EventFiles | None = None
+    log: LogPatterns | None = None
+    failed_status: str = "failed"
+    """The status of a step that failed."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Return the paths of all that is read, which may be patterns."""
+        declared = (self.file, self.events, self.log)
+        return tuple(each.path for each in declared if each is not None and each.path is not None)

@@ -1,0 +1,152 @@
+"""Merges a provisioner's user-data with that of the harness, by cloud-init's merging rules."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from harness.datafile import read_data_file
+from harness.errors import BadInputError, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from harness.provisioner import Provisioner
+
+Document: TypeAlias = "Mapping[str, object]"
+
+_HEADER = "#cloud-config"
+_MERGER = re.compile(r"(?P<name>[a-z_][a-z0-9_]*)\((?P<options>[^()]*)\)")
+#: The rule by which nothing is lost.
+_JOINING = "dict(recurse_list)+list(append)"
+
+
+def read_user_data(file: Path, name: str) -> dict[str, object]:
+    """Read the user-data `name`, relative to the provisioner's file that names it.
+
+    Raises BadInputError where it cannot be read, or is not a `#cloud-config`.
+    """
+    path = file.parent / name
+    try:
+        first = path.read_text(encoding="utf-8").partition("\n")[0].rstrip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(
+            f"The user-data '{path}' cannot be read ({error}).", source=str(file), key="user_data"
+        ) from error
+    if first != _HEADER:
+        raise BadInputError(
+            f"The user-data '{path}' has to begin with '{_HEADER}', but begins with {first[:60]!r}; "
+            "put a script into 'files' and call it by 'run'.",
+            source=str(file),
+            key="user_data",
+        )
+    return read_data_file(path, dict[str, object])
+
+
+def merge_user_data(ours: Document, provisioner: Provisioner) -> dict[str, object]:
+    """Return the cloud-config `ours` with that of the provisioner, as cloud-init would merge them.
+
+    By default cloud-init lets the later document replace what the earlier one has. Here that would
+    break the machine or drop what the provisioner wants, so it is refused: a key may be in both
+    only with equal values, or where the later one's `merge_how` joins mappings and lists without
+    a loss. Raises BadInputError that names the key.
+    """
+    theirs = dict(provisioner.user_data)
+    rules = _Rules.of(theirs, provisioner)
+    merged = rules.merge(ours, theirs, ())
+    rules.refuse_repeated_paths(merged)
+    return merged
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rules:
+    """What `merge_how` of a document says, as far as nothing is lost by it."""
+
+    source: str
+    joins_mappings: bool = False
+    lists: str | None = None
+    """`append` or `prepend`, or None where lists are not joined."""
+
+    @classmethod
+    def of(cls, document: dict[str, object], provisioner: Provisioner) -> _Rules:
+        """Take the rules out of a document."""
+        source = provisioner.source
+        given = document.pop("merge_how", None) or document.pop("merge_type", None)
+        if given is None:
+            return cls(source=source)
+        options = dict(_mergers(given, source))
+        of_mappings = options.get("dict", frozenset())
+        of_lists = options.get("list", frozenset())
+        joins = "dict" in options and "replace" not in of_mappings
+        method = next((each for each in ("append", "prepend") if each in of_lists), None)
+        joins_lists = joins and bool(of_mappings & {"recurse_list", "recurse_array"})
+        return cls(source=source, joins_mappings=joins, lists=method if joins_lists else None)
+
+    def merge(self, ours: Document, theirs: Document, at: tuple[str, ...]) -> dict[str, object]:
+        merged = dict(ours)
+        for key, value in theirs.items():
+            merged[key] = self._merge_value(ours[key], value, (*at, key)) if key in ours else value
+        return merged
+
+    def _merge_value(self, ours: object, theirs: object, at: tuple[str, ...]) -> object:
+        if ours == theirs:
+            return ours
+        if self.joins_mappings and isinstance(ours, dict) and isinstance(theirs, dict):
+            return self.merge(ours, theirs, at)
+        if self.lists is not None and isinstance(ours, list) and isinstance(theirs, list):
+            return [*ours, *theirs] if self.lists == "append" else [*theirs, *ours]
+        is_list = isinstance(ours, list) and isinstance(theirs, list)
+        raise BadInputError(
+            "The user-data and the harness both set this key, and cloud-init would keep only one of "
+            + (
+                f"the lists; join them by 'merge_how: {_JOINING}'."
+                if is_list
+                else "the values; remove it from the user-data."
+            ),
+            source=self.source,
+            key=f"user_data: {'.'.join(at)}",
+        )
+
+    def refuse_repeated_paths(self, merged: Document) -> None:
+        """Refuse two files at one path: cloud-init would write the later over the earlier."""
+        files = merged.get("write_files", [])
+        paths = [
+            str(each.get("path"))
+            for each in (files if isinstance(files, list) else [])
+            if isinstance(each, dict)
+        ]
+        twice = sorted({path for path in paths if paths.count(path) > 1})
+        if twice:
+            raise BadInputError(
+                f"The user-data and the harness both write {listed(twice)}, and only one of them "
+                "would be there; remove it from one.",
+                source=self.source,
+                key="user_data: write_files",
+            )
+
+
+def _mergers(given: object, source: str) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield names and options of `merge_how`, in each of its three forms."""
+    try:
+        if isinstance(given, str):
+            for word in given.lower().split("+"):
+                found = _MERGER.fullmatch(word.strip())
+                if found is None:
+                    raise ValueError(word)  # noqa: TRY301 - one sentence for all forms
+                yield found["name"], frozenset(re.findall(r"\w+", found["options"]))
+            return
+        if not isinstance(given, list):
+            raise TypeError(given)  # noqa: TRY301 - the same
+        for each in given:
+            if isinstance(each, dict):
+                yield str(each["name"]), frozenset(each["settings"])
+            else:
+                yield str(each[0]), frozenset(each[1:])
+    except (ValueError, TypeError, LookupError) as error:
+        raise BadInputError(
+            f"cloud-init does not know this rule, {given!r}; write it like '{_JOINING}'.",
+            source=source,
+            key="user_data: merge_how",
+        ) from error

@@ -1,0 +1,226 @@
+"""Reads a provisioner from its YAML file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from harness.cloudinit import GuestFile
+from harness.datafile import line_of, read_data_file
+from harness.errors import BadInputError
+from harness.provisioner import (
+    BAKE,
+    BOOT,
+    TEARDOWN,
+    ConfigurationFile,
+    ConfigurationFormat,
+    EvidenceDeclaration,
+    NodeFact,
+    Provisioner,
+)
+from harness.provisioner.outcome import FORBID, GuestPath, OutcomeDeclaration
+from harness.provisioner.user_data import read_user_data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: All files of a provisioner go through user-data, which cloud-init keeps in memory.
+_FILES_LIMIT_MIB = 64
+_MODE = re.compile(r"0?[0-7]{3,4}")
+
+
+def _words(value: object) -> object:
+    if isinstance(value, str):
+        # pydantic reports a ValueError, and lets a TypeError through.
+        message = "A command is a list of its words, such as [/opt/my/provision.sh, boot]"
+        raise ValueError(message)  # noqa: TRY004
+    return value
+
+
+def _mode(value: object) -> object:
+    if not isinstance(value, str) or not _MODE.fullmatch(value):
+        raise ValueError('An octal mode in quotes, such as "0755", is expected here')
+    return value
+
+
+Text = Annotated[str, Field(min_length=1)]
+Argv = Annotated[tuple[Text, ...], BeforeValidator(_words), Field(min_length=1)]
+Mode = Annotated[str, BeforeValidator(_mode)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([-.][a-z0-9]+)*$")]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+#: Output of a command lies in a file of this name, beside NAME.exit-code.
+OutputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource:
+    """A file or a folder of the project that is put into the machine."""
+
+    __pydantic_config__ = FORBID
+
+    source: Text
+    """Path of a file, or of a folder with all that is in it, relative to the provisioner's file."""
+    mode: Mode | None = None
+    """Octal mode of the file, in quotes; by default 0755 if the source is executable, else 0644."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigurationKeys:
+    """A file that tells the provisioner what kind of node is wanted."""
+
+    __pydantic_config__ = FORBID
+
+    path: GuestPath
+    """Its path in the machine."""
+    format: ConfigurationFormat = ConfigurationFormat.JSON
+    """`json`, `yaml`, or `env`: lines KEY=VALUE for a shell."""
+    values: Mapping[str, object] = field(default_factory=dict)
+    """Its values; `config` of a test's request is added to them."""
+    node_values: Mapping[str, NodeFact] = field(default_factory=dict)
+    """Values that depend on the node: `has_gpus`, `gpu_count`, `driver_version`, `driver_sha`."""
+    bake_values: Mapping[str, object] = field(default_factory=dict)
+    """Values that a bake adds."""
+    mode: Mode = "0600"
+    """Its octal mode, in quotes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceKeys:
+    """What is collected of a node in addition."""
+
+    __pydantic_config__ = FORBID
+
+    files: tuple[GuestPath, ...] = ()
+    """Paths of files in the machine; `*` and `?` match within a name."""
+    commands: Mapping[OutputName, Argv] = field(default_factory=dict)
+    """Commands that only read, by the name of their output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvisionerFile:
+    """The file of a provisioner."""
+
+    __pydantic_config__ = FORBID
+
+    schema: Literal[1]
+    """Always 1."""
+    name: Name
+    """Its name, for messages."""
+    run: Argv
+    """The command at the first boot, as a list of words. Commands run as root."""
+    files: Mapping[GuestPath, FileSource] = field(default_factory=dict)
+    """Files and folders to put into the machine, by their paths there."""
+    user_data: Text | None = None
+    """Path of a `#cloud-config` that is merged with that of the harness."""
+    bake: Argv | None = None
+    """The command that bakes an image."""
+    teardown: Argv | None = None
+    """The command that removes what was provisioned or baked."""
+    commands: Mapping[Name, Argv] = field(default_factory=dict)
+    """Further commands by name, for `node.provision(NAME)`."""
+    environment: Mapping[Variable, str] = field(default_factory=dict)
+    """Variables of each command."""
+    config: ConfigurationKeys | None = None
+    outcome: OutcomeDeclaration = field(default_factory=OutcomeDeclaration)
+    evidence: EvidenceKeys = field(default_factory=EvidenceKeys)
+    metadata: GuestPath | None = None
+    """Path in the machine of the JSON file with the tags and the size of a virtual machine."""
+    timeout_s: Annotated[float, Field(gt=0, le=7200)] = 60.0
+    """Seconds that a first boot may take under KVM; under TCG it may take ten times as long."""
+
+
+def read_provisioner(path: Path) -> Provisioner:
+    """Read the provisioner's file `path`, and the files that it names.
+
+    Raises BadInputError that names the file and the key.
+    """
+    given = read_data_file(path, ProvisionerFile)
+    files = [file for target in given.files for file in _files_of(target, given, path)]
+    if sum(len(file.content) for file in files) > _FILES_LIMIT_MIB << 20:
+        raise BadInputError(
+            f"These files have more than {_FILES_LIMIT_MIB} MiB, which is too much for cloud-init's "
+            "user-data; put large files into the image.",
+            source=str(path),
+            key="files",
+        )
+    for name in given.commands:
+        if name in {BOOT, BAKE, TEARDOWN}:
+            raise BadInputError(
+                f"'{name}' has a key of its own; move the command there.",
+                source=str(path),
+                line=line_of(path, ("commands", name)),
+                key=f"commands.{name}",
+            )
+    return Provisioner(
+        name=given.name,
+        source=str(path),
+        run=given.run,
+        files=files,
+        folders=[
+            target for target, each in given.files.items() if (path.parent / each.source).is_dir()
+        ],
+        user_data={} if given.user_data is None else read_user_data(path, given.user_data),
+        bake=given.bake,
+        teardown=given.teardown,
+        commands=given.commands,
+        environment=given.environment,
+        configuration=None if given.config is None else _configuration(given.config),
+        outcome=given.outcome,
+        evidence=EvidenceDeclaration(files=given.evidence.files, commands=given.evidence.commands),
+        metadata_path=given.metadata,
+        timeout_s=given.timeout_s,
+    )
+
+
+def _configuration(keys: ConfigurationKeys) -> ConfigurationFile:
+    return ConfigurationFile(
+        path=keys.path,
+        format=keys.format,
+        values=keys.values,
+        node_values=keys.node_values,
+        bake_values=keys.bake_values,
+        mode=int(keys.mode, 8),
+    )
+
+
+def _files_of(target: str, given: ProvisionerFile, file: Path) -> Iterator[GuestFile]:
+    """Yield the files of one key of `files`; a folder has all files below it."""
+    wanted = given.files[target]
+    source = file.parent / wanted.source
+    mode = None if wanted.mode is None else int(wanted.mode, 8)
+    location = ("files", target, "source")
+    try:
+        if not source.is_dir():
+            yield _guest_file(target, source, mode)
+            return
+        found = sorted(each for each in source.rglob("*") if not each.is_dir())
+        if mode is not None or not found:
+            raise BadInputError(
+                f"The folder '{source}' has no file in it."
+                if not found
+                else f"'{source}' is a folder, whose files keep their own modes; remove 'mode'.",
+                source=str(file),
+                line=line_of(file, location),
+                key=f"files.{target}",
+            )
+        for each in found:
+            yield _guest_file(f"{target}/{each.relative_to(source).as_posix()}", each, None)
+    except OSError as error:
+        raise BadInputError(
+            f"The file '{error.filename}' cannot be read ({error.strerror}).",
+            source=str(file),
+            line=line_of(file, location),
+            key=".".join(location),
+        ) from error
+
+
+def _guest_file(target: str, source: Path, mode: int | None) -> GuestFile:
+    content = source.read_bytes()
+    if mode is None:
+        mode = 0o755 if source.stat().st_mode & 0o100 else 0o644
+    return GuestFile(path=target, content=content, mode=mode)
