@@ -82,6 +82,8 @@ class NodeRequest:
     """Files that cloud-init writes into the guest."""
     before: Sequence[Sequence[str]] = ()
     """Commands that cloud-init runs before provisioning."""
+    early: Sequence[Sequence[str]] = ()
+    """Commands that cloud-init runs before all else, in its `bootcmd`."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the virtual machine in the cached instance metadata."""
     vm_size: str = "Standard_ND96isr_H100_v5"

@@ -38,6 +38,7 @@ _PROTOCOL_HOOKS = (
 )  # fmt: skip
 _KNOWN_PLUGINS = {"_pytest", "xdist", "harness", "_hypothesis_pytestplugin"}
 """Packages whose implementations have nothing to do for an example that simply passes."""
+_NOTES: pytest.StashKey[set[str]] = pytest.StashKey()
 _HITS: pytest.StashKey[dict[Tier, Hits]] = pytest.StashKey()
 _RUNS: pytest.StashKey[SpecRuns] = pytest.StashKey()
 
@@ -209,6 +210,11 @@ def _is_wrapper(implementation: HookImpl) -> bool:
 def hits_of(config: pytest.Config, tier: Tier) -> Hits:
     """Return the shell code that ran in this process, and in workers that have ended; to add to."""
     return config.stash.setdefault(_HITS, {}).setdefault(tier, {})
+
+
+def notes_of(config: pytest.Config) -> set[str]:
+    """Return what the end of this run says beside verdicts; to add to."""
+    return config.stash.setdefault(_NOTES, set())
 
 
 def runs_of(config: pytest.Config) -> SpecRuns:
