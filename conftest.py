@@ -1,12 +1,5 @@
-"""Loads the fixture modules."""
+"""Loads what only this repository's own suites need beside the fixtures of the plugin."""
 
 from __future__ import annotations
 
-pytest_plugins = [
-    "fixtures.existing_node",
-    "fixtures.saved_states",
-    "fixtures.machines",
-    "fixtures.properties",
-    "fixtures.shell",
-    "fixtures.workers",
-]
+pytest_plugins = ["suites.hypothesis_profiles", "suites.workers"]

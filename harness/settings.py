@@ -23,6 +23,8 @@ STORAGE_VARIABLE = "HARNESS_MACHINE_STORAGE"
 TESTED_IMAGES = "debian-12,debian-13"
 #: The provisioner that comes with the harness.
 PROVISIONER = "gpu-node"
+SHIPPED_IMAGES = Path(__file__).with_name("images")
+"""The recipes that come with the harness, and the files that these add: package data."""
 ACCEPT_OPTION = "--accept-licence"
 #: The environment variable that does the same; several licences are separated by commas.
 ACCEPT_VARIABLE = "HARNESS_ACCEPT_LICENCE"
@@ -118,7 +120,7 @@ class Settings:
     accelerator: AcceleratorOption = AcceleratorOption.AUTO
     qemu: str = "qemu-system-x86_64"
     image: str = "debian-12"
-    images_folder: Path = Path("images")
+    images_folder: Path = SHIPPED_IMAGES
     provisioner: str = PROVISIONER
     gpu_models: tuple[Path, ...] = ()
     cache: Path = field(default_factory=_cache)

@@ -105,7 +105,7 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=defaults.images_folder,
         metavar="DIR",
-        help="the folder with the recipes of images (default: %(default)s)",
+        help="the folder with the recipes of images (default: those that come with the harness)",
     )
     parser.add_argument(
         ACCEPT_OPTION,

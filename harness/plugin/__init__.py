@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HarnessError
-from harness.plugin import machine_drivers, report, select
+from harness.plugin import fixture_modules, machine_drivers, report, select
 from harness.settings import (
     ACCEPT_OPTION,
     PROVISIONER,
@@ -52,8 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--image",
         default=TESTED_IMAGES,
         metavar="NAME[,NAME...]",
-        help="node images to test, names of files images/*.yaml; each test of a node runs with each "
-        "image (default: %(default)s)",
+        help="node images to test, as `harness image ls` lists them; each test of a node runs with "
+        "each image (default: %(default)s)",
     )
     group.addoption(
         "--provisioner",
@@ -133,6 +133,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     select.add_markers(config)
+    fixture_modules.register(config, "existing_node", "machines", "saved_states")
     root = config.rootpath
     gpu_models = [root / folder for folder in config.getoption("--gpu-models")]
     try:
@@ -140,7 +141,6 @@ def pytest_configure(config: pytest.Config) -> None:
             accelerator=AcceleratorOption(config.getoption("--accelerator")),
             qemu=config.getoption("--qemu"),
             image=config.getoption("--image"),
-            images_folder=root / "images",
             provisioner=_provisioner(config.getoption("--provisioner"), root),
             gpu_models=(*config.getini("gpu_models"), *gpu_models),
             machine_driver=machine_driver(

@@ -33,8 +33,6 @@ def pytest_argv(lab: Lab, test: Path, *, workers: int = 0) -> list[str]:
         str(test),
         f"--rootdir={REPOSITORY}",
         f"--config-file={REPOSITORY / 'pyproject.toml'}",
-        *("-p", "fixtures.machines"),
-        *("-p", "fixtures.saved_states"),
         *("-p", "no:cacheprovider"),
         "-s",
         *("-n", str(workers)),

@@ -12,7 +12,7 @@ from harness.evidence import RECORD_PATH
 from harness.lab.node import NodeRequest
 
 if TYPE_CHECKING:
-    from fixtures.machines import BootNode
+    from harness.fixtures.machines import BootNode
     from harness.gpu import GpuModel
     from harness.image import Image
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.dialogues import (
+from harness.errors import RequirementError
+from harness.fixtures.dialogues import (
     Action,
     Dialogue,
     DialogueRecording,
@@ -20,20 +21,19 @@ from fixtures.dialogues import (
     recording_path,
     render,
 )
-from fixtures.dialogues.containerd import CONTAINERD
-from fixtures.dialogues.dkms import DKMS
-from fixtures.dialogues.kernel_modules import KERNEL_MODULES
-from fixtures.dialogues.metadata import METADATA
-from fixtures.dialogues.packages import PACKAGES
-from fixtures.dialogues.systemd import SYSTEMD
-from harness.errors import RequirementError
+from harness.fixtures.dialogues.containerd import CONTAINERD
+from harness.fixtures.dialogues.dkms import DKMS
+from harness.fixtures.dialogues.kernel_modules import KERNEL_MODULES
+from harness.fixtures.dialogues.metadata import METADATA
+from harness.fixtures.dialogues.packages import PACKAGES
+from harness.fixtures.dialogues.systemd import SYSTEMD
 from harness.plugin.select import requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from fixtures.saved_states import CloneState
+    from harness.fixtures.saved_states import CloneState
     from harness.lab.saved_states import SavedState
     from harness.machine.channels.guest import Guest
     from harness.settings import Settings

@@ -12,7 +12,7 @@ from harness.plugin.evidence_sources import MachineEvidenceSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fixtures.saved_states import CloneState
+    from harness.fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
     from harness.lab.saved_states import SavedState
 

@@ -14,7 +14,7 @@ from harness.provisioner.yaml_file import read_provisioner
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fixtures.machines import BootNode
+    from harness.fixtures.machines import BootNode
     from harness.image import Image
     from harness.provisioner import Provisioner
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.recordings import expect_same_form, load_recording
 from harness.errors import RequirementError, listed
+from harness.fixtures.recordings import expect_same_form, load_recording
 from harness.plugin.select import requirements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fixtures.saved_states import CloneState
+    from harness.fixtures.saved_states import CloneState
     from harness.image import Image
     from harness.lab.machine import LabMachine
     from harness.lab.saved_states import SavedState

@@ -14,7 +14,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures.recordings import load_recording
 from harness.cloudinit import (
     FINISHED,
     CloudInitReport,
@@ -31,6 +30,7 @@ from harness.cloudinit import (
     write_seed,
 )
 from harness.errors import HarnessError
+from harness.fixtures.recordings import load_recording
 
 if TYPE_CHECKING:
     from pathlib import Path

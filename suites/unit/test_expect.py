@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.recordings import load_recording
 from harness import expect
 from harness.errors import ExpectationError, HarnessError
 from harness.evidence import (
@@ -20,6 +19,7 @@ from harness.evidence import (
     Evidence,
 )
 from harness.expect.every_node import NODE_EXPECTATIONS
+from harness.fixtures.recordings import load_recording
 from harness.gpu.trace import AccessKind, IncidentKind
 from harness.provisioner import EXIT_CODE_PATH
 from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH

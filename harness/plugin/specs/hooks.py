@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from harness.errors import HarnessError, RequirementError
+from harness.plugin import fixture_modules
 from harness.plugin.specs import reports
 from harness.plugin.specs.items import JOBS_SECTION, SpecFileCollector, SpecItem, raise_for
 from harness.plugin.specs.options import pytest_addoption
@@ -40,6 +41,7 @@ _REFUSAL: pytest.StashKey[str] = pytest.StashKey()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(reports, "harness-spec-reports")
+    fixture_modules.register(config, "shell")
     config.addinivalue_line(
         "markers", "shell_time(kind): 'real' or 'virtual' time for the shell code of this test"
     )

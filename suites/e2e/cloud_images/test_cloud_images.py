@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from fixtures.machines import BootCloudImage, BootNode
-    from fixtures.saved_states import CloneState
+    from harness.fixtures.machines import BootCloudImage, BootNode
+    from harness.fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
     from harness.image import CloudImage, CloudImageKernel, Image
     from harness.image.cloud.source import CloudImageRecipe

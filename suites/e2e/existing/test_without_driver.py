@@ -11,7 +11,7 @@ from suites.e2e.existing.address import address_of, by_name, let_in
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fixtures.saved_states import CloneState
+    from harness.fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
     from harness.lab import Lab
     from harness.lab.saved_states import SavedState

@@ -20,7 +20,7 @@ from harness.provisioning.wait import SYSTEM_CLOCK
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fixtures.saved_states import CloneState
+    from harness.fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
     from harness.lab.machine import LabMachine
     from harness.lab.saved_states import SavedState

@@ -10,7 +10,7 @@ import pytest
 from harness.lab import saved_states
 
 if TYPE_CHECKING:
-    from fixtures.saved_states import CloneState
+    from harness.fixtures.saved_states import CloneState
     from harness.gpu.catalogue import Catalogue
     from harness.image import Image
 

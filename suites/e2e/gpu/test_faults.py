@@ -18,8 +18,8 @@ from harness.gpu.trace import IncidentKind
 from harness.lab.node import STAND_INS, NodeRequest
 
 if TYPE_CHECKING:
-    from fixtures.machines import BootNode
-    from fixtures.saved_states import CloneState
+    from harness.fixtures.machines import BootNode
+    from harness.fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
     from harness.image import Image
     from harness.lab.machine import LabMachine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fixtures.saved_states import CloneState
+    from harness.fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
     from harness.lab.saved_states import SavedState
 

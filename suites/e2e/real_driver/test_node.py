@@ -11,8 +11,8 @@ from harness.lab.node import NodeRequest
 from harness.provisioner.gpu_node import METADATA_CACHE
 
 if TYPE_CHECKING:
-    from fixtures.machines import BootNode
     from harness.evidence import Evidence
+    from harness.fixtures.machines import BootNode
     from harness.gpu import GpuModel
     from harness.gpu.catalogue import Catalogue
     from harness.image import Image

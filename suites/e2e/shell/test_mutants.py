@@ -12,7 +12,7 @@ from harness.provisioning.wait import Deadline
 from suites.e2e.shell.offline_bundle import pack_pytest
 
 if TYPE_CHECKING:
-    from fixtures.saved_states import CloneState
+    from harness.fixtures.saved_states import CloneState
     from harness.lab.machine import LabMachine
     from harness.lab.saved_states import SavedState
     from harness.provisioning.command import CommandResult

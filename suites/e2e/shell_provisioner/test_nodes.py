@@ -10,7 +10,7 @@ from harness import expect
 from harness.lab.node import NodeRequest
 
 if TYPE_CHECKING:
-    from fixtures.machines import BootNode
+    from harness.fixtures.machines import BootNode
     from harness.gpu import GpuModel
     from harness.image import Image
 

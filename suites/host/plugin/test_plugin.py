@@ -201,7 +201,6 @@ OF_MACHINES = """
     import pytest
     from harness.evidence import Evidence
     from harness.lab.node import NodeRequest
-    pytest_plugins = ["fixtures.machines", "fixtures.saved_states"]
 
     @pytest.fixture(scope="session")
     def lab(tmp_path_factory):
@@ -385,7 +384,6 @@ def test_options_become_settings(inner: Inner) -> None:
         def test_settings(settings, pytestconfig):
             assert (settings.accelerator.value, settings.qemu) == ("tcg", "my-qemu")
             assert (settings.image, settings.evidence.value) == ("noble", "always")
-            assert settings.images_folder == pytestconfig.rootpath / "images"
             assert settings.evidence_folder == pytestconfig.rootpath / "kept"
             assert settings.checkpoint_limit_mib == 512
         """
@@ -399,7 +397,6 @@ def test_options_become_settings(inner: Inner) -> None:
 
 OF_NODES = """
     import pytest
-    pytest_plugins = ["fixtures.machines"]
 
     def test_node(image_name):
         print(f"boots {image_name}")

@@ -32,37 +32,29 @@ def test_script(shell):
 """
 
 
-@pytest.fixture
-def python_project(project: SpecProject) -> SpecProject:
-    project.write("conftest.py", "from fixtures.shell import shell, warm_shells\n")
-    return project
-
-
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
-def test_coverage_of_python_tests_is_recorded(
-    python_project: SpecProject, workers: list[str]
-) -> None:
-    library = python_project.write("lib/choose.sh", _LIBRARY)
-    script = python_project.write("lib/script.sh", "true\nif false; then\n  echo\nfi\n")
-    python_project.write("test_choose.py", _TEST.format(script=str(script)))
+def test_coverage_of_python_tests_is_recorded(project: SpecProject, workers: list[str]) -> None:
+    library = project.write("lib/choose.sh", _LIBRARY)
+    script = project.write("lib/script.sh", "true\nif false; then\n  echo\nfi\n")
+    project.write("test_choose.py", _TEST.format(script=str(script)))
 
-    result = python_project.run(f"--shell-cov={library.parent}", *workers)
+    result = project.run(f"--shell-cov={library.parent}", *workers)
 
     assert "2 passed" in result.stdout, result.stdout
-    data = coverage.CoverageData(basename=str(python_project.root / ".coverage.shell"))
+    data = coverage.CoverageData(basename=str(project.root / ".coverage.shell"))
     data.read()
     assert set(data.lines(str(library.resolve())) or []) == {2, 3}
     assert set(data.lines(str(script.resolve())) or []) == {1, 2}
 
 
-def test_failed_test_is_not_failed_again_for_unused_rules(python_project: SpecProject) -> None:
-    python_project.write(
+def test_failed_test_is_not_failed_again_for_unused_rules(project: SpecProject) -> None:
+    project.write(
         "test_both.py",
         "def test_fails(shell):\n    shell.mock('curl').answers('x')\n    assert False\n\n\n"
         "def test_passes(shell):\n    shell.mock('curl').answers('x')\n",
     )
 
-    result = python_project.run()
+    result = project.run()
 
     assert "1 failed, 1 passed, 1 error" in result.stdout
 

@@ -67,7 +67,6 @@ def _migrate(text: str) -> str:
 
 def test_migrated_examples_reach_the_same_verdicts(project: SpecProject) -> None:
     project.write("library.sh", _LIBRARY)
-    project.write("conftest.py", "from fixtures.shell import shell, warm_shells\n")
     project.write("test_migrated.py", _migrate(_SPEC))
 
     result = project.run()
@@ -167,7 +166,6 @@ End
 def test_files_and_variables_are_looked_at_where_the_evaluation_left_them(
     project: SpecProject,
 ) -> None:
-    project.write("conftest.py", "from fixtures.shell import shell, warm_shells\n")
     module = _migrate(_FILES)
     project.write("test_files.py", module)
 

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from suites.host.shell.running import SpecProject
 
 _TESTS = Path(__file__).parent / "shell_provisioner" / "test_provision.py"
-_CONFTEST = """\
-from fixtures.shell import shell, warm_shells
-from suites.host.shell.shell_provisioner.conftest import node
-"""
+_CONFTEST = "from suites.host.shell.shell_provisioner.conftest import node\n"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.recordings import load_recording
 from harness.errors import BadInputError
 from harness.evidence import RECORD_PATH, UNREADABLE_NAME
 from harness.expect.every_node import (
@@ -16,6 +15,7 @@ from harness.expect.every_node import (
     judge_node,
     node_expectations,
 )
+from harness.fixtures.recordings import load_recording
 from suites.unit.evidence.folders import (
     KERNEL,
     OTHER_KERNEL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.recordings import load_recording
+from harness.fixtures.recordings import load_recording
 from harness.provisioning.cdi import (
     CdiSupport,
     Engine,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.recordings import load_recording
+from harness.fixtures.recordings import load_recording
 from harness.provisioning.kernel_modules import (
     DkmsEntry,
     DkmsState,

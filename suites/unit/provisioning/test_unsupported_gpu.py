@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.recordings import load_recording
+from harness.fixtures.recordings import load_recording
 from harness.provisioning.command import CommandResult
 from harness.provisioning.unsupported_gpu import Refusal, parse_refusals
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.dialogues import (
+from harness.fixtures.dialogues import (
     Action,
     Dialogue,
     RecordedStep,
@@ -16,12 +16,12 @@ from fixtures.dialogues import (
     load_dialogue,
     render,
 )
-from fixtures.dialogues.containerd import CONTAINERD, IMAGE, SERVED
-from fixtures.dialogues.dkms import DKMS
-from fixtures.dialogues.kernel_modules import KERNEL_MODULES
-from fixtures.dialogues.metadata import METADATA
-from fixtures.dialogues.packages import PACKAGES
-from fixtures.dialogues.systemd import SYSTEMD
+from harness.fixtures.dialogues.containerd import CONTAINERD, IMAGE, SERVED
+from harness.fixtures.dialogues.dkms import DKMS
+from harness.fixtures.dialogues.kernel_modules import KERNEL_MODULES
+from harness.fixtures.dialogues.metadata import METADATA
+from harness.fixtures.dialogues.packages import PACKAGES
+from harness.fixtures.dialogues.systemd import SYSTEMD
 from harness.shell import fakes
 from harness.shell.mocks.commands import Answer
 from suites.unit.shell.fakes.calls import a_call
