@@ -100,10 +100,10 @@ End
     assert set(outcomes(result).values()) == {"passed"}, result.stdout
 
 
-def test_coverage_of_no_script_is_refused(python_project: SpecProject) -> None:
-    python_project.write("test_nothing.py", "def test_nothing():\n    pass\n")
+def test_coverage_of_no_script_is_refused(project: SpecProject) -> None:
+    project.write("test_nothing.py", "def test_nothing():\n    pass\n")
 
-    result = python_project.run(f"--shell-cov={python_project.root / 'absent'}")
+    result = project.run(f"--shell-cov={project.root / 'absent'}")
 
     assert result.exit_code == 4
     assert "--shell-cov: There is no bash script at" in result.stdout
