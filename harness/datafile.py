@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import pydantic
@@ -14,7 +15,7 @@ from yaml.resolver import Resolver
 from harness.errors import BadInputError, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Collection, Hashable, Mapping
     from pathlib import Path
 
 T = TypeVar("T")
@@ -25,8 +26,60 @@ _UNKNOWN_KEY = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 _MISSING_KEY = frozenset({"missing", "missing_argument", "missing_keyword_only_argument"})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a value is written; `path` is its location in that file."""
+
+    file: Path
+    line: int
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """The keys of a data file, and the place of each value in it.
+
+    The location of a value is the keys and indexes that lead to it, as text.
+    """
+
+    file: Path
+    data: Mapping[str, object]
+    places: Mapping[tuple[str, ...], Place]
+
+    def place(self, location: Location) -> Place:
+        """Return the place of the deepest value on the way to `location` that is written."""
+        path = tuple(map(str, location))
+        while path not in self.places:
+            path = path[:-1]
+        return self.places[path]
+
+    def to_shape(self, shape: type[T]) -> T:
+        """Return the document as a `shape`, any type that pydantic can validate.
+
+        Raises BadInputError.
+        """
+        adapter: pydantic.TypeAdapter[T] = _adapter(cast("Hashable", shape))
+        try:
+            return adapter.validate_python(self.data)
+        except pydantic.ValidationError as error:
+            raise _as_bad_input(error, self, adapter.json_schema()) from error
+
+    def refusal(self, message: str, location: Location) -> BadInputError:
+        """Return the error for the value at `location`."""
+        place = self.place(location)
+        # An item of a merged list has another index in its own file.
+        missing = tuple(map(str, location[len(place.path) :]))
+        key = ".".join(part for part in (*place.path, *missing) if part != "[key]")
+        return BadInputError(message, source=str(place.file), line=place.line, key=key or None)
+
+
 def read_data_file(file: Path, shape: type[T]) -> T:
-    """Read `file` as a `shape`, any type that pydantic can validate.
+    """Read `file` as a `shape`; raises BadInputError."""
+    return read_document(file).to_shape(shape)
+
+
+def read_document(file: Path) -> Document:
+    """Read the keys of `file`.
 
     Duplicate keys are refused, since YAML would silently keep the last one. So are aliases, by
     which a small file can expand without bound.
@@ -38,11 +91,45 @@ def read_data_file(file: Path, shape: type[T]) -> T:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"The file cannot be read: {error}.", source=str(file)) from error
     tree, data = _parse(text, file)
-    adapter: pydantic.TypeAdapter[T] = _adapter(cast("Hashable", shape))
-    try:
-        return adapter.validate_python(data)
-    except pydantic.ValidationError as error:
-        raise _as_bad_input(error, file, tree, adapter.json_schema()) from error
+    places: dict[tuple[str, ...], Place] = {}
+    _find_places(tree, tree.start_mark.line, (), file, places)
+    return Document(file=file, data=cast("Mapping[str, object]", data), places=places)
+
+
+def extended(base: Document, own: Document, *, replaced: Collection[str] = ()) -> Document:
+    """Return `own` with the values of `base` that it does not have.
+
+    Mappings are merged key by key. A list is appended to the list of `base`, unless its key at the
+    top is `replaced`. Any other value replaces that of `base`.
+    """
+    places = dict(base.places)
+    offsets: dict[tuple[str, ...], int] = {}
+
+    def merged(below: object, above: object, path: tuple[str, ...]) -> object:
+        if isinstance(below, dict) and isinstance(above, dict):
+            both = {
+                key: merged(below[key], value, (*path, str(key))) if key in below else value
+                for key, value in above.items()
+            }
+            return {**below, **both}
+        if isinstance(below, list) and isinstance(above, list) and path[0] not in replaced:
+            offsets[path] = len(below)
+            return [*below, *above]
+        for old in [old for old in places if old[: len(path)] == path]:
+            del places[old]
+        return above
+
+    data = merged(base.data, own.data, ())
+    for path, place in own.places.items():
+        moved = list(path)
+        for depth in range(1, len(path)):
+            moved[depth] = (
+                str(int(path[depth]) + offsets[path[:depth]])
+                if path[:depth] in offsets
+                else path[depth]
+            )
+        places[tuple(moved)] = place
+    return Document(file=own.file, data=cast("Mapping[str, object]", data), places=places)
 
 
 @functools.cache
@@ -52,8 +139,7 @@ def _adapter(shape: Any) -> pydantic.TypeAdapter[Any]:
 
 def line_of(file: Path, location: Location) -> int:
     """Return the line of `location` in a file that was read, for the errors of further checks."""
-    tree, _data = _parse(file.read_text(encoding="utf-8"), file)
-    return _line_of(tree, location)
+    return read_document(file).place(location).line
 
 
 if yaml.__with_libyaml__:
@@ -127,7 +213,7 @@ def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
 
 
 def _as_bad_input(
-    error: pydantic.ValidationError, file: Path, tree: yaml.Node, schema: Mapping[str, object]
+    error: pydantic.ValidationError, document: Document, schema: Mapping[str, object]
 ) -> BadInputError:
     """Report the most helpful of the errors; the others often follow from it."""
     problem = min(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
@@ -140,12 +226,7 @@ def _as_bad_input(
     else:
         expected = problem["msg"].removeprefix("Value error, ").rstrip(".")
         message = f"{expected}, but the file has {problem['input']!r}."
-    return BadInputError(
-        message,
-        source=str(file),
-        line=_line_of(tree, location),
-        key=".".join(str(part) for part in location if part != "[key]") or None,
-    )
+    return document.refusal(message, location)
 
 
 def _known_keys(schema: Mapping[str, object], location: Location) -> list[str]:
@@ -177,24 +258,22 @@ def _resolved(node: Mapping[str, object], schema: Mapping[str, object]) -> Mappi
     return node
 
 
-def _line_of(tree: yaml.Node, location: Location) -> int:
-    """Return the line of the deepest node on the way to `location` that the file has."""
-    node = tree
-    line = tree.start_mark.line
-    for part in location:
-        if isinstance(node, yaml.MappingNode):
+def _find_places(
+    node: yaml.Node,
+    line: int,
+    path: tuple[str, ...],
+    file: Path,
+    places: dict[tuple[str, ...], Place],
+) -> None:
+    """Add the place of `node`, and of all values in it, to `places`; a value's is that of its key."""
+    places[path] = Place(file=file, line=line + 1, path=path)
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
             # Keys are compared as parsed: 0x1 in the file is 1 in the shape.
-            found = [pair for pair in node.value if _scalar(pair[0]) == str(part)]
-            if not found:
-                break
-            key, node = found[0]
-            line = key.start_mark.line
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            node = node.value[part]
-            line = node.start_mark.line
-        else:
-            break
-    return line + 1
+            _find_places(value, key.start_mark.line, (*path, _scalar(key)), file, places)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _find_places(item, item.start_mark.line, (*path, str(index)), file, places)
 
 
 def _scalar(node: yaml.Node) -> str:

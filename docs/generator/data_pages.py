@@ -14,6 +14,7 @@ from harness.gpu.transport import Transport, choose_transport, parse_qemu_versio
 from harness.image.catalogue import RecipeFile
 from harness.image.catalogue import load_catalogue as load_images
 from harness.image.cloud.source import CloudImageFile, CloudImageRecipe
+from harness.provisioner.yaml_file import ProvisionerFile
 from harness.provisioning.__main__ import COMMANDS
 from harness.provisioning.__main__ import _parser as build_provisioning_parser
 from harness.provisioning.configuration import Configuration
@@ -51,6 +52,15 @@ def _verification(entry: Recipe | CloudImageRecipe) -> str:
     if signature is None:
         return "https"
     return f"signature by `{signature.fingerprint}`"
+
+
+def provisioner_page() -> str:
+    return page(
+        "Provisioners",
+        "How to declare one: [Test your own provisioner](../provisioners.md).\n",
+        "## Keys of a provisioner's file\n",
+        table(("Key", "Default", "Meaning"), data_file_keys(ProvisionerFile)),
+    )
 
 
 def gpu_page() -> str:

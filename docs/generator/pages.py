@@ -43,6 +43,7 @@ def generated(repository: Path) -> dict[str, str]:
         "reference/gpus.md": data_pages.gpu_page(),
         "reference/images.md": data_pages.image_page(),
         "reference/modules.md": code_pages.module_page(pictures),
+        "reference/provisioners.md": data_pages.provisioner_page(),
         "reference/provisioning.md": data_pages.provisioning_page(),
         "reference/pytest.md": option_pages.pytest_page(),
         **{f"pictures/{package}.svg": svg for package, svg in pictures.items()},

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.bench.accounting import run_accounted
+from harness.bench.call_accounting import call_accounting
 from harness.bench.inner_pytest import pytest_argv
-from harness.bench.realistic import EXAMPLES, EXTERNAL_COMMANDS, FILES, PARTS, write_suite
+from harness.bench.realistic import EXAMPLES, EXTERNAL_COMMANDS, write_suite
 from harness.errors import HarnessError, RequirementError
 from harness.provisioning.command import end, spawn
 
@@ -24,12 +25,8 @@ if TYPE_CHECKING:
     from harness.bench.accounting import Usage
 
 _RUN_TIMEOUT_S = 1800.0
-_COMMAND_TIMEOUT_S = 60.0
-_COMMAND_RUNS = 25
 _JOBS = 2
 _BUSY_LOOPS = 2
-_TEXT = "[Unit]\nDescription=@NAME@\n[Service]\nExecStart=@PROGRAM@\n"
-_JSON = '{"name": "node", "gpus": [{"model": "h100", "slot": 1}, {"model": "h100", "slot": 2}]}\n'
 _ONE_EXAMPLE = """\
 Describe 'one'
   It 'passes'
@@ -76,18 +73,18 @@ def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | Non
     Raises RequirementError where a command that the suite runs is not installed.
     """
     check_commands()
-    external_cpu_s = measure_external()
 
     def figures(run: Callable[[Path, bool], Usage]) -> RealisticBench:
         with _project() as folder:
             write_suite(folder)
             usages = [run(folder, False) for _ in range(rounds)]
+            external = [external_cpu_s(folder) for _ in range(rounds)]
         with _project() as folder:
             (folder / "one_spec.sh").write_text(_ONE_EXAMPLE)
             starts = [run(folder, True) for _ in range(rounds)]
         return RealisticBench(
             cpu_s=statistics.median(usage.cpu_s for usage in usages),
-            external_cpu_s=external_cpu_s,
+            external_cpu_s=statistics.median(external),
             wall_s=statistics.median(usage.wall_s for usage in usages),
             startup_cpu_s=statistics.median(usage.cpu_s for usage in starts),
         )
@@ -134,37 +131,12 @@ def compare_reports(reports: Sequence[str]) -> RepeatedRuns:
 
 def check_commands() -> None:
     """Raise RequirementError where a command that the suite runs is not installed."""
-    for command in EXTERNAL_COMMANDS:
-        name = command.argv[0]
+    for name, package in EXTERNAL_COMMANDS.items():
         if shutil.which(name) is None:
             raise RequirementError(
                 f"The realistic suite runs '{name}', which is not on PATH; install the package "
-                f"'{command.package}' (apt-get install {command.package})."
+                f"'{package}' (apt-get install {package})."
             )
-
-
-def measure_external() -> float:
-    """Return the CPU seconds that the suite's own commands need, whatever runs the suite.
-
-    The number of their calls is known. Each is run by itself several times, and `wait4` accounts
-    for it from its fork to its end; the median of these times the calls is its share. What the
-    same command costs more inside a suite (in a sandbox, forked from a large shell, with caches
-    that other processes use) counts as overhead.
-    """
-    with tempfile.TemporaryDirectory(prefix="harness-bench.") as name:
-        folder = Path(name)
-        (folder / "text").write_text(_TEXT)
-        (folder / "json").write_text(_JSON)
-        (folder / "folder").mkdir()
-        in_a_part = sum(
-            command.calls
-            * statistics.median(
-                run_accounted(command.argv, cwd=folder, timeout_s=_COMMAND_TIMEOUT_S).cpu_s
-                for _ in range(_COMMAND_RUNS)
-            )
-            for command in EXTERNAL_COMMANDS
-        )
-    return in_a_part * FILES * PARTS
 
 
 @contextlib.contextmanager
@@ -173,6 +145,18 @@ def _project() -> Iterator[Path]:
         folder = Path(name)
         (folder / ".shellspec").touch()
         yield folder
+
+
+def external_cpu_s(folder: Path) -> float:
+    """Run the suite in `folder`, and return the CPU seconds that its own commands used.
+
+    `wait4` accounts for each call, in a run of its own that the accounting may slow down. It runs
+    without a sandbox, since what a sandbox writes is lost with it.
+    """
+    with call_accounting(EXTERNAL_COMMANDS) as accounting:
+        argv = pytest_argv("--shell-time=virtual", "--shell-sandbox=off", "-n", str(_JOBS))
+        run_accounted(argv, cwd=folder, timeout_s=_RUN_TIMEOUT_S, env=accounting.environment)
+        return sum(call.cpu_s for call in accounting.calls())
 
 
 def _run_pytest(folder: Path, is_start: bool) -> Usage:

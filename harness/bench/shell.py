@@ -32,7 +32,7 @@ SHELLSPEC_PREFIX = "shellspec_"
 #: What is measured, in the order in which it is shown.
 FIGURES: Mapping[str, str] = {
     "realistic_cpu_s": "CPU time of 900 examples in 30 files with real commands, two workers",
-    "realistic_external_cpu_s": "what the commands that these specs run need of it by themselves",
+    "realistic_external_cpu_s": "what the commands that these specs run use of it, as wait4 accounts for them",
     "realistic_overhead_ms": "the difference, for one example",
     "realistic_wall_s": "wall time of the same",
     "startup_cpu_s": "CPU time of one file with one example, without a bytecode cache",

@@ -70,7 +70,7 @@ class ProvisioningOutcome:
             )
         except (ValueError, LookupError, TypeError) as error:
             raise HarnessError(
-                f"The outcome of provisioning in '{file.path}' has an unknown form ({error!r}): "
+                f"The outcome of provisioning in '{file.path}' has an unknown form ({error}): "
                 f"{text!r}."
             ) from error
 

@@ -17,13 +17,15 @@ from harness.evidence import (
     RECORD_PATH,
     SYSTEMD_PATH,
 )
-from harness.provisioner import EXIT_CODE_PATH
-from harness.provisioner.gpu_node import EVIDENCE, OUTCOME
+from harness.provisioner import EXIT_CODE_PATH, gpu_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from harness.provisioner import Provisioner
+
+
+_DKMS_STATUS = "dkms-status"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +46,6 @@ def node_request(
     Gathering must change nothing, so there is no `nvidia-smi`, which loads the module, and no
     `dkms status`, which writes a temporary file (DKMS 3.0.10).
     """
-    outcome, declared = (
-        (OUTCOME, EVIDENCE) if provisioner is None else (provisioner.outcome, provisioner.evidence)
-    )
     request = EvidenceRequest(
         commands={
             "uname-r": ["uname", "-r"],
@@ -97,18 +96,28 @@ def node_request(
             "/var/lib/dkms/nvidia/*/*/*",
         ],
     )
-    for name in declared.commands:
-        if name in request.commands or name == "dkms-status":
-            raise BadInputError(
-                "The harness collects the output of a command by this name itself; choose another.",
-                source="Provisioner" if provisioner is None else provisioner.source,
-                key=f"evidence.commands.{name}",
-            )
-    more = [*outcome.paths, *declared.files]
+    if provisioner is None:
+        commands: Mapping[str, Sequence[str]] = gpu_node.EVIDENCE.commands
+        files = (*gpu_node.OUTCOME.paths, gpu_node.CONFIG_PATH, *gpu_node.EVIDENCE.files)
+    else:
+        commands = provisioner.evidence.commands
+        files = (
+            *provisioner.outcome.paths,
+            *provisioner.configuration_paths,
+            *provisioner.evidence.files,
+        )
+        for name in commands:
+            if name in request.commands or name == _DKMS_STATUS:
+                raise BadInputError(
+                    "The harness collects the output of a command by this name itself; choose "
+                    "another.",
+                    source=provisioner.where,
+                    key=f"evidence.commands.{name}",
+                )
     return replace(
         request,
-        commands={**request.commands, **declared.commands},
-        files=[*more, *(path for path in request.files if path not in more)],
+        commands={**request.commands, **commands},
+        files=[*files, *(path for path in request.files if path not in files)],
     )
 
 
@@ -117,4 +126,4 @@ def guest_request(
 ) -> EvidenceRequest:
     """Return what is gathered on a machine of the harness, on which more commands may run."""
     request = node_request(kernels, provisioner)
-    return replace(request, commands={**request.commands, "dkms-status": ["dkms", "status"]})
+    return replace(request, commands={**request.commands, _DKMS_STATUS: ["dkms", "status"]})

@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
 
 
-def provisioned(evidence: Evidence, *, exit_code: int = 0) -> None:
-    """Expect provisioning to have ended with `exit_code`, in the shell and in a declared outcome."""
+def provisioned(evidence: Evidence, *, exit_code: int | str = 0) -> None:
+    """Expect provisioning to have ended with `exit_code`, in the shell and in a declared outcome.
+
+    It is a number, or a name that the provisioner declares. Raises BadInputError for another name.
+    """
     declared = evidence.provisioner
+    exit_code = declared.exit_code(exit_code)
     file = declared.outcome.file
-    outcome = None if file is None else _outcome(evidence)
+    has_exit_code = file is not None and file.exit_code is not None
+    outcome = _outcome(evidence) if has_exit_code else evidence.outcome
     if outcome is not None and outcome.exit_code is not None:
         name = "" if outcome.exit_name is None else f" ({outcome.exit_name})"
         require(

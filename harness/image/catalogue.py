@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import pydantic
 from pydantic import AfterValidator
 
-from harness.datafile import line_of, read_data_file
 from harness.errors import BadInputError, RequirementError, listed
 from harness.image import DriverImage  # noqa: TC001 - pydantic evaluates the annotations
 from harness.image.cloud.source import (
@@ -24,10 +23,13 @@ from harness.image.cloud.source import (
     LocalImage,
     NonEmpty,
 )
+from harness.image.inheritance import read_merged
 from harness.settings import ACCEPT_OPTION, ACCEPT_VARIABLE, LicenceId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+
+    from harness.datafile import Document
 
 NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
 """An image's name is part of file names and test ids."""
@@ -100,7 +102,7 @@ class Licence:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeFile:
-    """The content of a recipe; `Recipe` adds the file's name and folder."""
+    """The content of a recipe, merged with that of the recipes which it extends."""
 
     __pydantic_config__ = FORBID
 
@@ -110,6 +112,10 @@ class RecipeFile:
     """Always `build`."""
     description: str
     """One line for `harness image ls`."""
+    extends: NonEmpty | None = None
+    """Another recipe, by name or by a path relative to this file; see *Extending a recipe*."""
+    replace: tuple[NonEmpty, ...] = ()
+    """Keys of lists that replace the lists of that recipe; others are appended."""
     release: NonEmpty
     """The release's name, as mmdebstrap takes it."""
     archives: Annotated[tuple[Archive, ...], pydantic.Field(min_length=1)]
@@ -121,36 +127,49 @@ class RecipeFile:
     disk_gib: Annotated[int, pydantic.Field(ge=4, le=1024)] = 10
     """Size of the disk in GiB; the file takes only what is used."""
     trees: tuple[Input, ...] = ()
-    """Folders below `images/` that are laid over the root file system, later ones over earlier."""
+    """Folders beside the recipe that are laid over the root file system, later ones over earlier."""
     scripts: tuple[Input, ...] = ()
-    """Scripts below `images/` that run inside at the end, with the files beside them."""
+    """Scripts below the recipe's folder that run inside at the end, with the files beside them."""
     driver: DriverImage | None = None
     licence: Licence | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecipeInput:
+    """A tree or script: its path relative to the folder of the recipe that names it."""
+
+    folder: Path
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.name
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How an image is built: its name, the file's content, and the folder of the paths in it."""
+    """How an image is built: its name, the file's folder and content, and its trees and scripts."""
 
     name: str
     folder: Path
     file: RecipeFile
+    trees: tuple[RecipeInput, ...]
+    scripts: tuple[RecipeInput, ...]
 
     def tree_files(self) -> dict[str, Path]:
         """Return the files of the trees by their path in the root file system; later trees win."""
         return {
-            str(path.relative_to(self.folder / tree)): path
-            for tree in self.file.trees
-            for path in _files_below(self.folder / tree)
+            str(path.relative_to(tree.path)): path
+            for tree in self.trees
+            for path in _files_below(tree.path)
         }
 
     def script_files(self) -> dict[str, Path]:
-        """Return the files in the scripts' folders, by path below the catalogue."""
-        folders = dict.fromkeys(Path(script).parent for script in self.file.scripts)
+        """Return the files in the scripts' folders, by path below the recipe's folder."""
         return {
-            str(path.relative_to(self.folder)): path
-            for folder in folders
-            for path in _files_below(self.folder / folder)
+            str(path.relative_to(script.folder)): path
+            for script in self.scripts
+            for path in _files_below(script.path.parent)
         }
 
     def key(self, *, builder: str) -> str:
@@ -163,8 +182,9 @@ class Recipe:
             kind: {name: _fingerprint(path) for name, path in sorted(files.items())}
             for kind, files in (("tree", self.tree_files()), ("script", self.script_files()))
         }
-        # The licence does not change what the image contains.
-        recipe = {key: value for key, value in asdict(self.file).items() if key != "licence"}
+        # These keys do not change what the image contains.
+        without = {"licence", "extends", "replace"}
+        recipe = {key: value for key, value in asdict(self.file).items() if key not in without}
         canonical = json.dumps(
             {"builder": builder, "name": self.name, "recipe": recipe, "inputs": inputs},
             sort_keys=True,
@@ -189,10 +209,30 @@ Source: TypeAlias = Recipe | CloudImageRecipe | LocalImage
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """The recipes of images, by name."""
+    """The recipes of images by name; each is read when it is asked for."""
 
-    folder: Path
-    entries: Mapping[str, Recipe | CloudImageRecipe]
+    folders: tuple[Path, ...]
+    files: Mapping[str, Path]
+    duplicates: Mapping[str, Path]
+
+    @property
+    def entries(self) -> Mapping[str, Recipe | CloudImageRecipe]:
+        """Return all recipes by name; raises BadInputError where one is invalid."""
+        return {name: self.read(name) for name in self.files}
+
+    def read(self, name: str) -> Recipe | CloudImageRecipe:
+        """Return the recipe `name`; raises BadInputError where it is invalid or unknown."""
+        if name not in self.files:
+            raise BadInputError(
+                f"There is no image '{name}' in the catalogue; known are {listed(self.files)}.",
+                source=", ".join(map(str, self.folders)),
+            )
+        if name in self.duplicates:
+            raise BadInputError(
+                f"There is another '{name}' in '{self.files[name].parent}'; rename this file.",
+                source=str(self.duplicates[name]),
+            )
+        return read_recipe(self.files[name], self.files)
 
     def get(self, name: str) -> Source:
         """Return the source of the image `name`, which may be the path of a file.
@@ -202,79 +242,98 @@ class Catalogue:
         """
         if "/" in name or name.endswith((".qcow2", ".img")):
             return LocalImage(path=Path(name))
-        try:
-            return self.entries[name]
-        except KeyError:
-            raise BadInputError(
-                f"There is no image '{name}' in the catalogue; known are {listed(self.entries)}.",
-                source=str(self.folder),
-            ) from None
+        return self.read(name)
 
 
-def load_catalogue(folder: Path) -> Catalogue:
-    """Read every `*.yaml` of `folder`.
+def load_catalogue(*folders: Path) -> Catalogue:
+    """Find every `*.yaml` of `folders`.
 
-    Raises BadInputError where a recipe is invalid, or where there is none: with an empty
-    catalogue, tests would be deselected without an error.
+    Raises BadInputError where there is none in one of them: with an empty catalogue, tests would
+    be deselected without an error. A recipe that is invalid is reported when it is read.
     """
-    files = sorted(folder.glob("*.yaml"))
-    if not files:
-        raise BadInputError(
-            "There is no image recipe (*.yaml) in this folder; give the folder 'images' of a checkout.",
-            source=str(folder),
-        )
-    return Catalogue(folder=folder, entries={file.stem: read_recipe(file) for file in files})
+    files: dict[str, Path] = {}
+    duplicates: dict[str, Path] = {}
+    for folder in dict.fromkeys(each.resolve() for each in folders):
+        found = sorted(folder.glob("*.yaml"))
+        if not found:
+            raise BadInputError(
+                "There is no image recipe (*.yaml) in this folder; give a folder that has one.",
+                source=str(folder),
+            )
+        for file in found:
+            (duplicates if file.stem in files else files)[file.stem] = file
+    return Catalogue(folders=folders, files=files, duplicates=duplicates)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RecipeKindFile:
-    """The key that selects the class of a recipe; that class then validates the whole file."""
+def read_recipe(
+    file: Path, recipes: Mapping[str, Path] | None = None
+) -> Recipe | CloudImageRecipe:
+    """Read a recipe, whose name is the file's.
 
-    __pydantic_config__ = pydantic.ConfigDict(extra="ignore")
-
-    kind: Literal["build", "url"] = "build"
-
-
-def read_recipe(file: Path) -> Recipe | CloudImageRecipe:
-    """Read a recipe, whose name is the file's. Raises BadInputError."""
+    It may extend one of `recipes`, which are by default those of its folder. Raises BadInputError.
+    """
     if not NAME.fullmatch(file.stem):
         raise BadInputError(
             f"'{file.stem}' is not an image name; use lower-case letters, digits, '-' and '.'.",
             source=str(file),
         )
-    if read_data_file(file, _RecipeKindFile).kind == "url":
-        return _read_cloud_image(file)
-    recipe = Recipe(name=file.stem, folder=file.parent, file=read_data_file(file, RecipeFile))
-    for key, kind, names, is_right in (
-        ("trees", "folder", recipe.file.trees, Path.is_dir),
-        ("scripts", "file", recipe.file.scripts, Path.is_file),
-    ):
-        for index, name in enumerate(names):
-            if not is_right(recipe.folder / name):
-                raise _missing_input(file, kind, name, (key, index))
+    if recipes is None:
+        recipes = {one.stem: one for one in sorted(file.parent.glob("*.yaml"))}
+    document = read_merged(file, recipes)
+    if document.data.get("kind") == "url":
+        return _read_cloud_image(file, document)
+    content = document.to_shape(RecipeFile)
+    recipe = Recipe(
+        name=file.stem,
+        folder=file.parent,
+        file=content,
+        trees=_inputs(document, "trees", content.trees, "folder"),
+        scripts=_inputs(document, "scripts", content.scripts, "file"),
+    )
+    _refuse_clashes(document, recipe)
     return recipe
 
 
-def _read_cloud_image(file: Path) -> CloudImageRecipe:
-    recipe = CloudImageRecipe(
-        name=file.stem, folder=file.parent, file=read_data_file(file, CloudImageFile)
-    )
-    signature = recipe.file.signature
-    if signature is not None and not (recipe.folder / signature.key).is_file():
-        raise _missing_input(file, "file", signature.key, ("signature", "key"))
+def _inputs(
+    document: Document, key: str, names: tuple[str, ...], kind: Literal["file", "folder"]
+) -> tuple[RecipeInput, ...]:
+    """Return the inputs that a list names, each relative to the recipe that names it."""
+    found = []
+    for index, name in enumerate(names):
+        one = RecipeInput(folder=document.place((key, index)).file.parent, name=name)
+        if not (one.path.is_dir() if kind == "folder" else one.path.is_file()):
+            raise document.refusal(f"There is no {kind} '{name}' in '{one.folder}'.", (key, index))
+        found.append(one)
+    return tuple(found)
+
+
+def _refuse_clashes(document: Document, recipe: Recipe) -> None:
+    """Refuse files that would have one path in the image while it is built."""
+    files = recipe.script_files()
+    for index, script in enumerate(recipe.scripts):
+        for path in _files_below(script.path.parent):
+            other = files[str(path.relative_to(script.folder))]
+            if other != path:
+                raise document.refusal(
+                    f"'{path}' and '{other}' have the same path below the folders of their "
+                    "recipes; rename one of them.",
+                    ("scripts", index),
+                )
+
+
+def _read_cloud_image(file: Path, document: Document) -> CloudImageRecipe:
+    content = document.to_shape(CloudImageFile)
+    key_file = None
+    if content.signature is not None:
+        folder = document.place(("signature", "key")).file.parent
+        key_file = folder / content.signature.key
+        if not key_file.is_file():
+            raise document.refusal(
+                f"There is no file '{content.signature.key}' in '{folder}'.", ("signature", "key")
+            )
+    recipe = CloudImageRecipe(name=file.stem, folder=file.parent, file=content, key_file=key_file)
     list(recipe.locations())
     return recipe
-
-
-def _missing_input(
-    file: Path, kind: str, name: str, location: tuple[str | int, ...]
-) -> BadInputError:
-    return BadInputError(
-        f"There is no {kind} '{name}' in '{file.parent}'.",
-        source=str(file),
-        line=line_of(file, location),
-        key=".".join(map(str, location)),
-    )
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import override
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a built image is; `kernels` are ordered from the oldest to the newest."""
+    """What a built image is; `kernels` are ordered from the oldest to the newest.
+
+    `command_lines` are those of kernels that came with a cloud image.
+    """
 
     schema: Literal[1] = 1
     name: str
@@ -27,6 +30,7 @@ class Manifest:
     builder: str
     built: str
     kernels: tuple[str, ...]
+    command_lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     packages: Mapping[str, str]
     driver: DriverImage | None
     parent: ParentPin | None = None

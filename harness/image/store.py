@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.artifact_cache import (
@@ -19,16 +21,18 @@ from harness.artifact_cache import (
 from harness.artifact_cache.cache import ArtifactCache
 from harness.artifact_cache.manifest import facts_of
 from harness.errors import HarnessError
-from harness.image import Image, Kernel
+from harness.image import CloudImageKernel, Image, Kernel
 from harness.image.build.builder import MmdebstrapBuilder
+from harness.image.formats.qcow2 import is_qcow2
 from harness.image.manifest import IMAGE_FORMAT, Manifest
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from harness.artifact_cache import ProgressListener, StagingFolder
+    from harness.image import DriverImage
     from harness.image.build.builder import ImageBuilder
     from harness.image.catalogue import Recipe
     from harness.provisioning.command import Runner
@@ -37,6 +41,14 @@ if TYPE_CHECKING:
 
 QEMU_IMG_S = 60.0
 """An overlay is 200 kB; only a disk that hangs takes this long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a node image has that was made of a cloud image, beside its disk."""
+
+    kernels: Sequence[CloudImageKernel]
+    driver: DriverImage | None
 
 
 class ImageStore:
@@ -144,6 +156,45 @@ class ImageStore:
 
         return self._ensure(parent.name, key, fill, listener=listener, deadline=deadline)
 
+    def ensure_prepared(
+        self,
+        name: str,
+        key_parts: Mapping[str, str],
+        make: Callable[[Path], Prepared],
+        *,
+        deadline: Deadline,
+        listener: ProgressListener = ignore_progress,
+    ) -> Image:
+        """Return the node image that `make` makes of a cloud image, where the cache lacks it.
+
+        `make` writes a disk without a backing file to the path that it gets. `key_parts` name
+        everything that the result depends on, such as the cloud image's digest.
+        """
+        key = hashlib.sha256(json.dumps(dict(key_parts), sort_keys=True).encode()).hexdigest()
+
+        def fill(staging: StagingFolder, _log: Path) -> Manifest:
+            prepared = make(staging.content / DISK)
+            files = [DISK]
+            for kernel in prepared.kernels:
+                folder = staging.content / "kernels" / kernel.version
+                folder.mkdir(parents=True)
+                for source, file in ((kernel.vmlinuz, "vmlinuz"), (kernel.initrd, "initrd.img")):
+                    shutil.copyfile(source, folder / file)
+                    files.append(f"kernels/{kernel.version}/{file}")
+            return Manifest(
+                name=name,
+                key=key,
+                builder="prepared",
+                built=now(),
+                kernels=tuple(kernel.version for kernel in prepared.kernels),
+                command_lines={each.version: each.command_line for each in prepared.kernels},
+                packages={},
+                driver=prepared.driver,
+                files=facts_of(staging.content, files),
+            )
+
+        return self._ensure(name, key, fill, listener=listener, deadline=deadline)
+
     def find(self, recipe: Recipe) -> Image | None:
         """Return the recipe's image where the cache has a sound one."""
         key = recipe.key(builder=self._builder.version)
@@ -177,7 +228,7 @@ class ImageStore:
                 "create",
                 "-q",
                 *("-f", "qcow2"),
-                *("-F", "qcow2"),
+                *("-F", "qcow2" if is_qcow2(backing) else "raw"),
                 *("-b", str(backing.resolve())),
                 str(at),
                 *(() if size_gib is None else (f"{size_gib}G",)),
@@ -231,14 +282,7 @@ class ImageStore:
         kernels = (
             parent.kernels
             if parent is not None
-            else tuple(
-                Kernel(
-                    version=version,
-                    vmlinuz=folder / "kernels" / version / "vmlinuz",
-                    initrd=folder / "kernels" / version / "initrd.img",
-                )
-                for version in manifest.kernels
-            )
+            else tuple(_kernel(folder, manifest, version) for version in manifest.kernels)
         )
         return Image(
             name=manifest.name,
@@ -255,3 +299,16 @@ class ImageStore:
         parent = self._open(there, pin.key)
         IMAGE_FORMAT.check_pin(folder, there, pin)
         return parent
+
+
+def _kernel(folder: Path, manifest: Manifest, version: str) -> Kernel:
+    files = folder / "kernels" / version
+    vmlinuz, initrd = files / "vmlinuz", files / "initrd.img"
+    if version not in manifest.command_lines:
+        return Kernel(version=version, vmlinuz=vmlinuz, initrd=initrd)
+    return CloudImageKernel(
+        version=version,
+        vmlinuz=vmlinuz,
+        initrd=initrd,
+        command_line=manifest.command_lines[version],
+    )

@@ -31,6 +31,7 @@ from harness.lab.cloud_images import (
 from harness.lab.machine import MachineServices
 from harness.lab.machine_request import MachineRequest, Platform
 from harness.lab.node import Node, NodeRequest, render_node_seed
+from harness.lab.prepared_images import prepare_node_image
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import booted, booting_node
 from harness.lab.vm_drivers import open_driver
@@ -163,19 +164,16 @@ class Lab:
         self.derived.close()
 
     def node_image(self, name: str | None = None) -> Image:
-        """Return an image of the catalogue, built where the cache has none.
+        """Return a node image: an image of the catalogue, or one by its path or URL.
 
-        Without a name it is the first one that the settings name.
+        One that has a recipe is built where the cache has none. Of a cloud image, a node image is
+        made with the guest agent and the stand-ins. Without a name it is the first one that the
+        settings name.
         """
         name = name or self.settings.images[0]
         source = load_catalogue(self.settings.images_folder).get(name)
         if not isinstance(source, Recipe):
-            # No host has such an image, so this is no reason to skip.
-            raise BadInputError(
-                f"'{name}' is a cloud image, but `node_image` returns images that are built from a "
-                "recipe; name one of kind 'build', or use `lab.cloud_image`.",
-                source="--image",
-            )
+            return prepare_node_image(self, self.cloud_image(name))
         return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
 
     def cloud_image(self, name: str) -> CloudImage:
@@ -272,11 +270,16 @@ class Lab:
 
     @contextlib.contextmanager
     def boot_cloud_image(
-        self, image: CloudImage, boot: CloudImageBoot | None = None, *, name: str = "cloud-image"
+        self,
+        image: CloudImage,
+        boot: CloudImageBoot | None = None,
+        *,
+        name: str = "cloud-image",
+        disk: Path | None = None,
     ) -> Iterator[LabMachine]:
         """Boot a distribution's image by firmware and its own boot loader, and end it afterwards.
 
-        Its disk is an overlay, larger than the image, which cloud-init grows into. The guest agent
+        Its disk is `disk`, or an overlay, larger than the image, which cloud-init grows into. The guest agent
         comes with cloud-init, and so does a console on the serial port. `boot` names the firmware,
         or one kernel of `cloud_image_kernels` to boot without it; raises RequirementError where the
         host has no such firmware.
@@ -290,7 +293,7 @@ class Lab:
                 access=self.identity.access,
             )
 
-        request = replace(self._cloud_image_machine(name, image, boot), seed=seed)
+        request = replace(self._cloud_image_machine(name, image, boot), seed=seed, disk=disk)
         with (
             self.machines.created(request) as machine,
             self.machines.running(machine, machine),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from harness.artifact_cache import ProgressEvent, Stage
 from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
 from harness.image.formats.qcow2 import flatten
-from harness.lab.cloud_images import AGENT_FILES, CloudImageBoot
+from harness.lab.cloud_images import AGENT_FILES, CloudImageBoot, render_clean
 from harness.lab.node import NodeRequest
 from harness.provisioner import BAKE
 from harness.provisioning.command import LocalRunner
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from harness.image import CloudImage, DriverImage, Image
+    from harness.image import CloudImage, DriverImage, Image, Kernel
     from harness.lab import Lab
     from harness.lab.node import Node
     from harness.provisioner import Provisioner
@@ -34,19 +33,6 @@ _BAKE_CLOUD_IMAGE_KVM_S = 180.0
 _CLEAN_KVM_S = 30.0
 _FLATTEN_S = 900.0
 _EVIDENCE = "evidence"
-#: Leaves what a first boot makes, and what came by the seed, to the first boot of whoever has the
-#: image next. `cloud-init clean --configs` came with 23.4.
-_CLEAN = """\
-set -e
-cloud-init clean --logs
-rm -rf /etc/netplan/50-cloud-init.yaml /etc/network/interfaces.d/50-cloud-init
-rm -rf /etc/systemd/network/10-cloud-init-*.network /etc/systemd/network/50-cloud-init-*.link
-rm -f /etc/ssh/ssh_host_* {files}
-rm -rf {folders} /root/.ssh/authorized_keys
-: >/etc/machine-id
-rm -f /var/lib/dbus/machine-id /var/lib/systemd/random-seed
-sync
-"""
 
 
 def bake_node(
@@ -132,26 +118,20 @@ def _deadline(lab: Lab, provisioner: Provisioner, extra_kvm_s: float) -> Deadlin
 
 def clean_script(provisioner: Provisioner) -> str:
     """Return the script that removes from a baked cloud image what its first boot made."""
-    configuration, outcome = provisioner.configuration, provisioner.outcome_path
-    folders = tuple(provisioner.folders)
-    files = [
-        *([] if configuration is None else [configuration.path]),
-        *([] if outcome is None else [outcome]),
-        *(
-            file.path
-            for file in provisioner.files
-            if not file.path.startswith(tuple(f"{folder}/" for folder in folders))
-        ),
-        *AGENT_FILES,
-    ]
-    return _CLEAN.format(files=shlex.join(files), folders=shlex.join(folders))
+    folders = tuple(f"{folder}/" for folder in provisioner.folders)
+    files = (file.path for file in provisioner.files if not file.path.startswith(folders))
+    return render_clean(
+        [*provisioner.configuration_paths, *provisioner.outcome_paths, *files],
+        provisioner.folders,
+        agent_files=AGENT_FILES,
+    )
 
 
 def _make_node(lab: Lab, provisioner: Provisioner, parent: Image, disk: Path) -> None:
     request = NodeRequest(
         name="bake",
         image=parent,
-        kernel=parent.other_kernel,
+        kernel=_builder_kernel(parent),
         provisioner=provisioner,
         command=BAKE,
         config=provisioner.bake_values,
@@ -159,6 +139,11 @@ def _make_node(lab: Lab, provisioner: Provisioner, parent: Image, disk: Path) ->
     with lab.boot(request, disk=disk, start=MachineStart.COLD) as node:
         _wait_until_baked(lab, node, disk.parent, _bake_reporter(lab, parent.name))
         node.power_off()
+
+
+def _builder_kernel(parent: Image) -> Kernel:
+    """Return the second newest kernel, or the only one of a cloud image."""
+    return parent.newest_kernel if len(parent.kernels) == 1 else parent.other_kernel
 
 
 def _make_cloud_image(lab: Lab, provisioner: Provisioner, image: CloudImage, disk: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from harness.machine.description.spec import DirectKernel, Firmware, Flash
 from harness.machine.uefi_firmware import find_uefi_firmware
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from harness.cloudinit import SeedFiles, SshAccess
     from harness.image import CloudImage, CloudImageKernel
@@ -50,6 +51,35 @@ _CONSOLE = (
     "systemctl restart systemd-journald.service && "
     "systemctl start --no-block serial-getty@ttyS0.service"
 )
+
+
+#: `cloud-init clean --configs` came with 23.4.
+_CLEAN = """\
+set -e
+cloud-init clean --logs
+rm -rf /etc/netplan/50-cloud-init.yaml /etc/network/interfaces.d/50-cloud-init
+rm -rf /etc/systemd/network/10-cloud-init-*.network /etc/systemd/network/50-cloud-init-*.link
+rm -f /etc/ssh/ssh_host_* {files} {agent_files}
+rm -rf {folders} /root/.ssh/authorized_keys
+: >/etc/machine-id
+rm -f /var/lib/dbus/machine-id /var/lib/systemd/random-seed
+sync
+"""
+
+
+def render_clean(
+    files: Sequence[str], folders: Sequence[str], *, agent_files: Sequence[str] = ()
+) -> str:
+    """Return a script that leaves an image as it was before its first boot.
+
+    What that boot makes, and what came by the seed (`files`, `folders` and those of the agent), is
+    left to the first boot of whoever has the image next.
+    """
+    return _CLEAN.format(
+        files=shlex.join(files),
+        folders=shlex.join(folders),
+        agent_files=shlex.join(agent_files),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

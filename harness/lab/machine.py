@@ -57,8 +57,8 @@ _READY_KVM_S = 30.0
 _READY_BY_FIRMWARE_KVM_S = 90.0
 _HOT_PLUG_KVM_S = 10.0
 _CLOUD_INIT_KVM_S = 30.0
-#: Progress on the console: cloud-init's stages, and the ends of provisioning's steps.
-_MILESTONE = r"running '[a-z:-]+'|step [a-z-]+ (?:done|failed) after [0-9.]+ s"
+#: Progress on the console: the stages of cloud-init.
+_STAGE = r"running '[a-z:-]+'"
 #: Seconds after which a guest that is blocked on its GPU counts as stuck.
 _STALL_S = 60.0
 #: Seconds after which a delay of the guest is attributed to its GPU.
@@ -235,20 +235,26 @@ class LabMachine:
         self.guest.output_of("sh", "-c", START_CLOUD_INIT)
 
     def wait_until_cloud_init_finished(
-        self, deadline: Deadline, progress: Callable[[str], None] = ignore_progress
+        self,
+        deadline: Deadline,
+        progress: Callable[[str], None] = ignore_progress,
+        *,
+        step: str | None = None,
     ) -> CloudInitResult:
         """Wait until cloud-init has finished, with or without errors, and return its result.
 
-        `progress` is called with boot stages and provisioning steps as the console shows them.
+        `progress` is called with boot stages as the console shows them, and with what matches the
+        regular expression `step`.
         Raises HarnessError at the deadline, or at once when the guest can't finish any more.
         """
         if not self._is_built:
             # Its console may show anything, so the agent waits, until the deadline.
             return self.guest.wait_for_cloud_init_result(deadline)
+        expected = "|".join([FINISHED, _STAGE, *([] if step is None else [step])])
         seen = ""
         while seen != FINISHED:
             seen = self.vm.console.wait_for(
-                f"{FINISHED}|{_MILESTONE}",
+                expected,
                 deadline,
                 what="that cloud-init has finished",
                 failure=self.failure,

@@ -143,7 +143,7 @@ class NodeRequest:
                 f"Provisioner '{provisioner.name}' does not declare where it reads a virtual "
                 "machine's tags, but a test asks for some; declare it, or leave 'tags' of the "
                 "request empty.",
-                source=provisioner.source,
+                source=provisioner.where,
                 key="metadata",
             )
         return files
@@ -253,10 +253,14 @@ class Node:
     def wait_until_provisioned(self, progress: Callable[[str], None] = ignore_progress) -> None:
         """Wait until cloud-init has finished, with or without errors.
 
-        `progress` is called with boot stages and provisioning steps as the console shows them.
+        `progress` is called with boot stages, and with steps of the provisioner by the pattern that
+        it declares, as the console shows them.
         Raises HarnessError at the deadline, or at once when the guest can't finish any more.
         """
-        self.machine.wait_until_cloud_init_finished(self._deadline(), progress)
+        log = self.provisioner.outcome.log
+        self.machine.wait_until_cloud_init_finished(
+            self._deadline(), progress, step=None if log is None else log.step
+        )
 
     def provision(self, command: str) -> CommandResult:
         """Run one of the provisioner's commands in the guest, as cloud-init would.
@@ -264,10 +268,8 @@ class Node:
         A failure of the command is a result. Its outcome and exit code are stored for the evidence.
         Raises BadInputError where the provisioner declares no such command.
         """
-        return self.guest.run(
-            *self.provisioner.guest_command(command),
-            timeout_s=self._deadline().remaining_s(),
-        )
+        argv = self.provisioner.guest_command(command)
+        return self.guest.run(*argv, timeout_s=self._deadline().remaining_s())
 
     def _deadline(self) -> Deadline:
         """Return the deadline of provisioning, which includes a cloud image's first boot."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from harness.artifact_cache import DISK
 from harness.cloudinit import UserData, render_seed
 from harness.errors import HarnessError
+from harness.image import CloudImageKernel
 from harness.image.manifest import IMAGE_FORMAT
 from harness.lab.machine import START_CLOUD_INIT
 from harness.lab.machine_request import BootSource, MachineRequest
@@ -92,7 +93,10 @@ class BuiltImageSource:
     def kernel(self, folder: Path) -> DirectKernel:
         del folder
         kernel = self.kernel_image
-        return DirectKernel(version=kernel.version, vmlinuz=kernel.vmlinuz, initrd=kernel.initrd)
+        direct = DirectKernel(version=kernel.version, vmlinuz=kernel.vmlinuz, initrd=kernel.initrd)
+        if isinstance(kernel, CloudImageKernel):
+            return replace(direct, append=kernel.command_line, is_verbatim=True)
+        return direct
 
     def prepare(self, folder: Path) -> None:
         """Create nothing: built images boot by their kernel."""
@@ -106,7 +110,9 @@ class BuiltImageSource:
 
     def wait_until_booted(self, machine: LabMachine) -> None:
         for unit in UNITS_BEFORE_CLOUD_INIT:
-            machine.agent.wait_for_unit(unit, machine.deadline(_BOOT_KVM_S))
+            # A node image that was made of a cloud image may have no containerd.
+            if machine.guest.run("systemctl", "cat", unit).ok:
+                machine.agent.wait_for_unit(unit, machine.deadline(_BOOT_KVM_S))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import allure
 import pytest
 from allure_commons.types import AttachmentType
 
-from harness.errors import evidenced_in
+from harness.errors import HarnessError, evidenced_in
 from harness.settings import EvidenceMode
 
 if TYPE_CHECKING:
@@ -56,10 +56,12 @@ _ATTACHED = (
     "files/var/log/cloud-init.log",
     "files/var/log/cloud-init-output.log",
     "files/var/lib/gpu-node/outcome.json",
+    "files/var/log/azure/cluster-provision.log",
     "files/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events/*",
     "files/var/lib/dkms/nvidia/**/make.log",
     "files/var/log/nvidia-installer-*.log",
     "files/opt/azure/aks-gpu/dkms-marker",
+    "provisioner.json",
     "manifest.json",
     "not-collected.txt",
 )
@@ -216,12 +218,28 @@ def folder_name(node_id: str) -> str:
 
 def attach(folder: Path, prefix: str) -> None:
     """Attach the files of an evidence folder to Allure's result of the running test."""
-    for pattern in _ATTACHED:
-        for path in sorted(folder.glob(pattern)):
-            # An empty stderr of QEMU is information; other empty files are not.
-            if path.is_file() and (path.stat().st_size or path.name == "stderr.log"):
-                kind = AttachmentType.JSON if path.suffix == ".json" else AttachmentType.TEXT
-                name = f"{prefix}: {path.relative_to(folder)}"
-                allure.attach.file(  # type: ignore[no-untyped-call]
-                    str(path), name=name, attachment_type=kind
-                )
+    patterns = (*_ATTACHED, *_declared(folder))
+    # What the provisioner declares may be attached anyway.
+    for path in dict.fromkeys(path for each in patterns for path in sorted(folder.glob(each))):
+        # An empty stderr of QEMU is information; other empty files are not.
+        if path.is_file() and (path.stat().st_size or path.name == "stderr.log"):
+            kind = AttachmentType.JSON if path.suffix == ".json" else AttachmentType.TEXT
+            name = f"{prefix}: {path.relative_to(folder)}"
+            allure.attach.file(  # type: ignore[no-untyped-call]
+                str(path), name=name, attachment_type=kind
+            )
+
+
+def _declared(folder: Path) -> Iterator[str]:
+    """Yield patterns of what the provisioner of the evidence declares."""
+    # A run of specs has no evidence, and should not load pydantic.
+    from harness.provisioner.declaration import read_declaration  # noqa: PLC0415
+
+    try:
+        declared = read_declaration(folder)
+    except HarnessError:
+        return
+    for path in (*declared.outcome.paths, *declared.files):
+        yield "files" + path.replace("[", "[[]")
+    for name in declared.commands:
+        yield f"commands/{name}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from dataclasses import dataclass, field
 from enum import Enum
@@ -26,6 +27,8 @@ EXIT_CODE_PATH = "/run/gpu-node-exit-code"
 
 #: The commands that a provisioner's own keys name.
 BOOT, BAKE, TEARDOWN = "boot", "bake", "teardown"
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class ConfigurationFormat(Enum):
@@ -62,9 +65,9 @@ class ConfigurationFile:
     mode: int = 0o600
 
     def guest_file(
-        self, facts: Mapping[NodeFact, object], requested: Mapping[str, object]
+        self, facts: Mapping[NodeFact, object], requested: Mapping[str, object], *, source: str
     ) -> GuestFile:
-        """Return the file of one node.
+        """Return the file of one node; `source` is where it is declared.
 
         Raises BadInputError where a value can't be written in its format.
         """
@@ -73,30 +76,31 @@ class ConfigurationFile:
             for key, fact in self.node_values.items()
             if facts.get(fact) is not None
         }
-        text = self._render({**self.values, **of_node, **requested})
+        text = self._render({**self.values, **of_node, **requested}, source)
         return GuestFile(path=self.path, content=text.encode(), mode=self.mode)
 
-    def _render(self, values: Mapping[str, object]) -> str:
+    def _render(self, values: Mapping[str, object], source: str) -> str:
         match self.format:
             case ConfigurationFormat.JSON:
-                return json.dumps(values, indent=2, sort_keys=True) + "\n"
+                # YAML has dates, JSON has none.
+                return json.dumps(values, indent=2, sort_keys=True, default=str) + "\n"
             case ConfigurationFormat.YAML:
                 return yaml.safe_dump(dict(values), allow_unicode=True)
             case ConfigurationFormat.ENV:
-                return "".join(
-                    f"{key}={self._word(key, value)}\n" for key, value in values.items()
-                )
+                return "".join(_variable(key, value, source) for key, value in values.items())
 
-    def _word(self, key: str, value: object) -> str:
-        if isinstance(value, bool):
-            return str(value).lower()
-        if not isinstance(value, (str, int, float)):
-            raise BadInputError(
-                f"A file of the format 'env' holds text, numbers and booleans, but this is {value!r}.",
-                source=self.path,
-                key=key,
-            )
-        return shlex.quote(str(value))
+
+def _variable(key: str, value: object, source: str) -> str:
+    """Return a line KEY=VALUE that a shell can source."""
+    if not _VARIABLE.fullmatch(key) or not isinstance(value, (str, int, float)):
+        raise BadInputError(
+            "A file of the format 'env' holds texts, numbers and booleans by names of shell "
+            f"variables, but this is {value!r}; use the format 'json'.",
+            source=source,
+            key=f"config.values.{key}",
+        )
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{key}={shlex.quote(text)}\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +123,16 @@ class Provisioner:
     """Names it in messages, and for `--provisioner`."""
     run: Sequence[str]
     """The command at boot."""
-    source: str = "Provisioner"
-    """Where it is declared, for messages."""
+    source: str = ""
+    """The file that declares it, for messages."""
     files: Sequence[GuestFile] = ()
     """Files that cloud-init writes into the machine."""
     folders: Sequence[str] = ()
     """Folders of `files` in which nothing else lies."""
     user_data: Mapping[str, object] = field(default_factory=dict)
-    """A cloud-config of its own."""
+    """A cloud-config of its own, merged with that of the harness."""
+    user_data_source: str = ""
+    """The file that it comes from, for messages."""
     bake: Sequence[str] | None = None
     """The command that bakes an image."""
     teardown: Sequence[str] | None = None
@@ -155,13 +161,23 @@ class Provisioner:
                 raise BadInputError(
                     "A command is a list of its words, such as ['/opt/my/provision.sh', 'boot'], "
                     f"but this is {argv!r}.",
-                    source=self._where,
+                    source=self.where,
                     key="run" if name == BOOT else name,
                 )
+        paths = [file.path for file in self.files]
+        if self.configuration is not None:
+            paths.append(self.configuration.path)
+        if twice := sorted({path for path in paths if paths.count(path) > 1}):
+            raise BadInputError(
+                f"Two files would be {listed(twice)} in the machine; keep one of them.",
+                source=self.where,
+                key="files",
+            )
 
     @property
-    def _where(self) -> str:
-        return f"{self.source} '{self.name}'" if self.source == "Provisioner" else self.source
+    def where(self) -> str:
+        """Return where it is declared, for messages."""
+        return self.source or f"Provisioner '{self.name}'"
 
     def _commands(self) -> dict[str, Sequence[str]]:
         own = {BOOT: self.run, BAKE: self.bake, TEARDOWN: self.teardown}
@@ -175,7 +191,7 @@ class Provisioner:
             raise BadInputError(
                 f"Provisioner '{self.name}' declares no command '{name}', only "
                 f"{listed(commands)}; declare it.",
-                source=self._where,
+                source=self.where,
                 key=name,
             )
         return commands[name]
@@ -202,11 +218,11 @@ class Provisioner:
                 raise BadInputError(
                     f"Provisioner '{self.name}' declares no configuration file, but a test asks for "
                     f"{listed(requested)}; declare one, or leave 'config' of the request empty.",
-                    source=self._where,
+                    source=self.where,
                     key="config",
                 )
             return tuple(self.files)
-        return (*self.files, self.configuration.guest_file(facts, requested))
+        return (*self.files, self.configuration.guest_file(facts, requested, source=self.where))
 
     @property
     def bake_values(self) -> Mapping[str, object]:
@@ -237,10 +253,15 @@ class Provisioner:
                 {key: fact.value for key, fact in configuration.node_values.items()},
             ),
         }
-        canonical = json.dumps(parts, sort_keys=True, default=str)
+        canonical = json.dumps(parts, default=str)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     @property
-    def outcome_path(self) -> str | None:
+    def configuration_paths(self) -> tuple[str, ...]:
+        """Return the path of the configuration file, if one is declared."""
+        return () if self.configuration is None else (self.configuration.path,)
+
+    @property
+    def outcome_paths(self) -> tuple[str, ...]:
         """Return the path of the outcome file, if one is declared."""
-        return None if self.outcome.file is None else self.outcome.file.path
+        return () if self.outcome.file is None else (self.outcome.file.path,)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pydantic
 
-from harness.errors import BadInputError, HarnessError
+from harness.errors import BadInputError, HarnessError, listed
 from harness.provisioner import gpu_node
 from harness.provisioner.outcome import FORBID, OutcomeDeclaration
 
@@ -30,6 +30,10 @@ class Declaration:
     name: str
     source: str
     outcome: OutcomeDeclaration
+    files: tuple[str, ...] = ()
+    """Paths of what was collected in addition, which may be patterns."""
+    commands: tuple[str, ...] = ()
+    """Names of the commands that ran in addition."""
 
     def named(self, exit_code: int | None) -> str:
         """Return an exit code with its name, for messages."""
@@ -40,6 +44,23 @@ class Declaration:
         if not self.outcome.exit_codes:
             return str(exit_code)
         return f"{exit_code} (without a name in 'outcome.exit_codes' of '{self.source}')"
+
+    def exit_code(self, expected: int | str) -> int:
+        """Return the exit code of this name, or the number itself.
+
+        Raises BadInputError where no exit code has the name.
+        """
+        if isinstance(expected, int):
+            return expected
+        for number, name in self.outcome.exit_codes.items():
+            if name == expected:
+                return number
+        raise BadInputError(
+            f"No exit code has the name '{expected}', only {listed(self.outcome.exit_codes.values())} "
+            "have one; declare it.",
+            source=self.source,
+            key="outcome.exit_codes",
+        )
 
     def require(self, pattern: Literal["log.decision", "log.step"]) -> str:
         """Return a pattern of the log; raises BadInputError where it is not declared."""
@@ -78,7 +99,11 @@ _ADAPTER = pydantic.TypeAdapter(Declaration)
 def write_declaration(provisioner: Provisioner, folder: Path) -> None:
     """Write the file of a provisioner into an evidence folder."""
     declaration = Declaration(
-        name=provisioner.name, source=provisioner.source, outcome=provisioner.outcome
+        name=provisioner.name,
+        source=provisioner.where,
+        outcome=provisioner.outcome,
+        files=tuple(provisioner.evidence.files),
+        commands=tuple(provisioner.evidence.commands),
     )
     (folder / DECLARATION_NAME).write_bytes(_ADAPTER.dump_json(declaration, indent=2) + b"\n")
 

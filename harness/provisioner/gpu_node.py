@@ -57,9 +57,10 @@ OUTCOME = OutcomeDeclaration(
         # By key: the order of the fields has changed before.
         decision=r"AKS_GPU_PREBAKE (?=.*\bevent=decision\b)(?=.*\baction=(?P<decision>[^\s'\"]+))"
         r"(?=.*\breason=(?P<reason>[^\s'\"]+))",
+        step=r"step (?P<name>[a-z-]+) (?P<status>done|failed) after (?P<duration_s>[0-9.]+) s",
     ),
 )
-EVIDENCE = EvidenceDeclaration(files=[CONFIG_PATH, _LOG_PATH])
+EVIDENCE = EvidenceDeclaration(files=[_LOG_PATH])
 
 
 def gpu_node_provisioner(payload: Payload) -> Provisioner:

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Annotated
 
 import pydantic
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
 
@@ -34,7 +34,8 @@ def _path(value: str) -> str:
 
 def _expression(value: str, known: frozenset[str], main: str) -> str:
     try:
-        compiled = re.compile(value)
+        # It becomes part of a longer expression, in which it can't set flags for the whole.
+        compiled = re.compile(f"(?:{value})")
     except re.error as error:
         raise ValueError(f"This is not a regular expression ({error})") from error
     names = frozenset(compiled.groupindex)
@@ -44,6 +45,12 @@ def _expression(value: str, known: frozenset[str], main: str) -> str:
             f"A regular expression with one group, or with a group '(?P<{main}>…)' and others "
             f"named {others}, is expected here"
         )
+    return value
+
+
+def _exit_name(value: object) -> object:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("A name of this exit code, such as no-driver, is expected here")
     return value
 
 
@@ -57,7 +64,7 @@ def _step(value: str) -> str:
 
 Pointer = Annotated[str, AfterValidator(_pointer)]
 GuestPath = Annotated[str, AfterValidator(_path)]
-ExitName = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]
+ExitName = Annotated[str, BeforeValidator(_exit_name)]
 ExitCodeNumber = Annotated[int, Field(ge=0, le=255)]
 
 

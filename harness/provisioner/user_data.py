@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from harness.datafile import read_data_file
+from harness.datafile import line_of, read_data_file
 from harness.errors import BadInputError, listed
 
 if TYPE_CHECKING:
@@ -33,13 +33,17 @@ def read_user_data(file: Path, name: str) -> dict[str, object]:
         first = path.read_text(encoding="utf-8").partition("\n")[0].rstrip()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(
-            f"The user-data '{path}' cannot be read ({error}).", source=str(file), key="user_data"
+            f"The user-data '{path}' cannot be read ({error}).",
+            source=str(file),
+            line=line_of(file, ("user_data",)),
+            key="user_data",
         ) from error
     if first != _HEADER:
         raise BadInputError(
             f"The user-data '{path}' has to begin with '{_HEADER}', but begins with {first[:60]!r}; "
             "put a script into 'files' and call it by 'run'.",
             source=str(file),
+            line=line_of(file, ("user_data",)),
             key="user_data",
         )
     return read_data_file(path, dict[str, object])
@@ -72,7 +76,7 @@ class _Rules:
     @classmethod
     def of(cls, document: dict[str, object], provisioner: Provisioner) -> _Rules:
         """Take the rules out of a document."""
-        source = provisioner.source
+        source = provisioner.user_data_source or provisioner.where
         given = document.pop("merge_how", None) or document.pop("merge_type", None)
         if given is None:
             return cls(source=source)
@@ -99,14 +103,14 @@ class _Rules:
             return [*ours, *theirs] if self.lists == "append" else [*theirs, *ours]
         is_list = isinstance(ours, list) and isinstance(theirs, list)
         raise BadInputError(
-            "The user-data and the harness both set this key, and cloud-init would keep only one of "
+            "The harness sets this key too, and cloud-init would keep only one of the "
             + (
-                f"the lists; join them by 'merge_how: {_JOINING}'."
+                f"lists; join them by 'merge_how: {_JOINING}'."
                 if is_list
-                else "the values; remove it from the user-data."
+                else f"values, {theirs!r} and {ours!r}; remove the key here."
             ),
             source=self.source,
-            key=f"user_data: {'.'.join(at)}",
+            key=".".join(at),
         )
 
     def refuse_repeated_paths(self, merged: Document) -> None:
@@ -120,10 +124,10 @@ class _Rules:
         twice = sorted({path for path in paths if paths.count(path) > 1})
         if twice:
             raise BadInputError(
-                f"The user-data and the harness both write {listed(twice)}, and only one of them "
-                "would be there; remove it from one.",
+                f"The provisioner or the harness writes {listed(twice)} too, and only one of the "
+                "files would be there; remove it here.",
                 source=self.source,
-                key="user_data: write_files",
+                key="write_files",
             )
 
 
@@ -148,5 +152,5 @@ def _mergers(given: object, source: str) -> Iterator[tuple[str, frozenset[str]]]
         raise BadInputError(
             f"cloud-init does not know this rule, {given!r}; write it like '{_JOINING}'.",
             source=source,
-            key="user_data: merge_how",
+            key="merge_how",
         ) from error

@@ -165,11 +165,12 @@ def read_provisioner(path: Path) -> Provisioner:
             target for target, each in given.files.items() if (path.parent / each.source).is_dir()
         ],
         user_data={} if given.user_data is None else read_user_data(path, given.user_data),
+        user_data_source=str(path.parent / (given.user_data or "")),
         bake=given.bake,
         teardown=given.teardown,
         commands=given.commands,
         environment=given.environment,
-        configuration=None if given.config is None else _configuration(given.config),
+        configuration=None if given.config is None else _configuration(given.config, path),
         outcome=given.outcome,
         evidence=EvidenceDeclaration(files=given.evidence.files, commands=given.evidence.commands),
         metadata_path=given.metadata,
@@ -177,8 +178,8 @@ def read_provisioner(path: Path) -> Provisioner:
     )
 
 
-def _configuration(keys: ConfigurationKeys) -> ConfigurationFile:
-    return ConfigurationFile(
+def _configuration(keys: ConfigurationKeys, file: Path) -> ConfigurationFile:
+    configuration = ConfigurationFile(
         path=keys.path,
         format=keys.format,
         values=keys.values,
@@ -186,6 +187,9 @@ def _configuration(keys: ConfigurationKeys) -> ConfigurationFile:
         bake_values=keys.bake_values,
         mode=int(keys.mode, 8),
     )
+    # A value that cannot be written is refused before a machine boots.
+    configuration.guest_file({}, keys.bake_values, source=str(file))
+    return configuration
 
 
 def _files_of(target: str, given: ProvisionerFile, file: Path) -> Iterator[GuestFile]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from harness.shell.shells import SpecShell
 
 _PROCESS_LOOK_S = 0.25
+_CLOSING_S = 0.25
 _LEAVING_S = 10.0
 _FIRST_FD = 190
 _FIRST_PASSED_FD = 300
@@ -233,12 +234,19 @@ class ShellProcess:
         return code
 
     def close(self) -> None:
-        end(self._process)
+        """End the shell; an idle one ends itself, so that its CPU time is counted to its parent.
+
+        The kernel forgets the CPU time of processes that end with their process name space.
+        """
+        os.close(self._control)
+        self._control = -1
+        end(self._process, grace_s=_CLOSING_S)
         self._close_pipes()
 
     def _close_pipes(self) -> None:
         self.reader.close()
-        os.close(self._control)
+        if self._control != -1:
+            os.close(self._control)
         os.close(self._idle)
 
 

@@ -19,12 +19,13 @@ from harness.evidence.outcome import ProvisioningOutcome
 from harness.gpu.catalogue import read_model
 from harness.image.catalogue import read_recipe
 from harness.provisioner import gpu_node
+from harness.provisioner.yaml_file import read_provisioner
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.configuration import ConfigurationError, parse_configuration
 from suites.docs import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from suites.docs.pages import Block, Place
 
@@ -213,8 +214,10 @@ def _check_call(place: Place, node: ast.Call, imported: Mapping[str, object]) ->
 
 
 def check_yaml(block: Block, file: Path) -> None:
-    """Refuse a data file that its reader refuses; its folder decides which reader."""
-    read = read_recipe if file.parent.name == "images" else read_model
+    """Refuse a data file that its reader refuses; its folder or name decides which reader."""
+    read: Callable[[Path], object] = read_recipe if file.parent.name == "images" else read_model
+    if file.name == "provisioner.yaml":
+        read = read_provisioner
     try:
         read(file)
     except HarnessError as error:

@@ -118,6 +118,7 @@ def test_example_never_replaces_a_file_of_the_repository(sandbox: Sandbox) -> No
     ("file", "text", "message"),
     [
         ("images/mine.yaml", "schema: 1\nkinds: build\n", "key 'kinds': This key is not known"),
+        ("mine/provisioner.yaml", "schema: 1\nrnu: []\n", "key 'rnu': This key is not known"),
         ("gpus/mine.yaml", "titel: Mine\n", "key 'titel': This key is not known"),
     ],
 )

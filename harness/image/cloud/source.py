@@ -104,14 +104,14 @@ class Signature:
     file: FileName
     """The list's detached signature beside it."""
     key: Input
-    """The public key, a file below `images/`, armored or not."""
+    """The public key, a file below the recipe's folder, armored or not."""
     fingerprint: Annotated[str, pydantic.Field(pattern=r"^[0-9A-F]{40}$")]
     """The primary key's fingerprint: 40 capital hexadecimal digits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageFile:
-    """The content of a cloud image's recipe; `CloudImageRecipe` adds the file's name and folder.
+    """The content of a cloud image's recipe, merged with that of the recipes which it extends.
 
     Without `digest` the image is the latest of its series, and the lock file records which.
     """
@@ -124,6 +124,10 @@ class CloudImageFile:
     """Always `url`."""
     description: str
     """One line for `harness image ls`."""
+    extends: NonEmpty | None = None
+    """Another recipe, by name or by a path relative to this file; see *Extending a recipe*."""
+    replace: tuple[NonEmpty, ...] = ()
+    """Keys of lists that replace the lists of that recipe; others are appended."""
     folder: Folder
     """Address of the folder that holds the image and its list, by https, http or file."""
     file: FileName
@@ -141,17 +145,12 @@ class CloudImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageRecipe:
-    """A cloud image of the catalogue: its name, the catalogue's folder, the file's content."""
+    """A cloud image of the catalogue: its name, the recipe's folder, its content, the signing key."""
 
     name: str
     folder: Path
     file: CloudImageFile
-
-    @property
-    def key_file(self) -> Path | None:
-        """Return the file of the signing key."""
-        signature = self.file.signature
-        return None if signature is None else self.folder / signature.key
+    key_file: Path | None = None
 
     @property
     def pinned(self) -> Digest | None:

@@ -1,43 +1,70 @@
-"""The realistic suite passes, and runs the commands that the benchmark counts."""
+"""The realistic suite passes, and the calls of its own commands are accounted for."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING
 
-from harness.bench.realistic import EXTERNAL_COMMANDS, PARTS, write_suite
+import pytest
+
+from harness.bench.call_accounting import call_accounting
+from harness.bench.realistic import EXTERNAL_COMMANDS, write_suite
+from harness.errors import HarnessError
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_NAMES = [command.argv[0] for command in EXTERNAL_COMMANDS]
+_TIMEOUT_S = 120.0
 
 
-def test_examples_pass_and_run_the_counted_commands(tmp_path: Path) -> None:
+def test_examples_pass_and_run_the_accounted_commands(tmp_path: Path) -> None:
     write_suite(tmp_path)
-    log = tmp_path / "calls"
-    counting = tmp_path / "counting"
-    counting.mkdir()
-    for name in _NAMES:
-        command = counting / name
-        command.write_text(f'#!/bin/sh\necho {name} >>{log}\nexec {shutil.which(name)} "$@"\n')
-        command.chmod(0o755)
 
-    result = LocalRunner().run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"),
-            *("--shell-time=virtual", "--shell-sandbox=off", f"--rootdir={tmp_path}"),
-            str(tmp_path / "spec" / "node01_spec.sh"),
-        ],
-        timeout_s=120.0,
-        env={"PATH": f"{counting}:{os.environ['PATH']}"},
-    )
+    with call_accounting(EXTERNAL_COMMANDS) as accounting:
+        result = LocalRunner().run(
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"),
+                *("--shell-time=virtual", "--shell-sandbox=off", f"--rootdir={tmp_path}"),
+                str(tmp_path / "spec" / "node01_spec.sh"),
+            ],
+            timeout_s=_TIMEOUT_S,
+            env=accounting.environment,
+        )
+        calls = accounting.calls()
 
     assert result.ok, result.render()
-    assert Counter(log.read_text().split()) == {
-        command.argv[0]: command.calls * PARTS for command in EXTERNAL_COMMANDS
-    }
+    assert {call.name for call in calls} == set(EXTERNAL_COMMANDS)
+    assert all(call.cpu_s > 0 for call in calls)
+
+
+def test_call_has_the_cpu_time_of_its_command_and_its_exit_code() -> None:
+    script = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exit 7"
+
+    with call_accounting(["dash", "true"]) as accounting:
+        busy = LocalRunner().run(
+            ["dash", "-c", script], timeout_s=_TIMEOUT_S, env=accounting.environment
+        )
+        LocalRunner().run(["true"], timeout_s=_TIMEOUT_S, env=accounting.environment)
+        slow, quick = accounting.calls()
+
+    assert busy.exit_code == 7
+    assert (slow.name, quick.name) == ("dash", "true")
+    assert slow.cpu_s > 3 * quick.cpu_s
+
+
+def test_command_that_a_signal_ends_is_seen_to_end_by_it() -> None:
+    with call_accounting(["dash"]) as accounting:
+        result = LocalRunner().run(
+            ["dash", "-c", "kill -TERM $$"], timeout_s=_TIMEOUT_S, env=accounting.environment
+        )
+
+    assert result.exit_code == -15, result.render()
+
+
+def test_run_without_any_call_is_an_error() -> None:
+    with (
+        call_accounting(["true"]) as accounting,
+        pytest.raises(HarnessError, match="None of the accounted commands was called"),
+    ):
+        accounting.calls()

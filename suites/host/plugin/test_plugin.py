@@ -395,6 +395,36 @@ def test_options_become_settings(inner: Inner) -> None:
     ).assert_outcomes(passed=1)
 
 
+def test_provisioner_is_a_path_relative_to_the_root(inner: Inner) -> None:
+    (inner.folder / "mine").mkdir()
+    (inner.folder / "mine/provisioner.yaml").write_text("schema: 1\nname: x\nrun: [/bin/true]\n")
+    source = """
+        pytest_plugins = ["fixtures.machines"]
+        def test_settings(settings, pytestconfig):
+            path = pytestconfig.rootpath / "mine/provisioner.yaml"
+            assert settings.provisioner == str(path)
+        """
+
+    inner.run(source, "--provisioner=mine/provisioner.yaml").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("mine.yaml", "ERROR: */mine.yaml:3: key 'rnu': This key is not known here; known are*"),
+        ("yours.yaml", "ERROR: */yours.yaml: The file cannot be read: *"),
+        ("mine", "ERROR: --provisioner: There is no provisioner 'mine', only 'gpu-node'*"),
+    ],
+)
+def test_wrong_provisioner_is_refused_once(inner: Inner, word: str, line: str) -> None:
+    (inner.folder / "mine.yaml").write_text("schema: 1\nname: x\nrnu: [/bin/true]\n")
+
+    result = inner.run(PASSES, f"--provisioner={word}")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([line])
+
+
 OF_NODES = """
     import pytest
 

@@ -42,9 +42,10 @@ def _answer(arguments: list[str], cwd: str) -> dict[str, object]:
 
 
 def _reset_signals() -> None:
-    """Take Python's own signals: a job in the background of a shell starts with SIGINT ignored."""
+    """Take Python's own signals: a shell's background job ignores SIGINT, one of nohup SIGHUP."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _forget_ci() -> None:

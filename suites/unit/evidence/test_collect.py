@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence, collect, collection_script
 from harness.evidence.collect import collect_guest, keep_host_files
 from harness.evidence.collection_script import TOOLS, render_script
 from harness.evidence.request import EvidenceRequest, node_request
+from harness.provisioner import ConfigurationFile, EvidenceDeclaration, Provisioner
+from harness.provisioner.outcome import OutcomeDeclaration, OutcomeFile
 from harness.provisioning.command import LocalRunner
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
@@ -352,3 +354,40 @@ def test_gathering_runs_only_the_listed_commands(tmp_path: Path) -> None:
     assert [line for line in ran if line.split()[0] not in TOOLS] == listed
     others = [line for line in ran if line.split()[0] in TOOLS]
     assert [line for line in others if not HARMLESS.fullmatch(line)] == []
+
+
+def test_declared_evidence_is_added() -> None:
+    mine = Provisioner(
+        name="mine",
+        run=["/opt/mine"],
+        outcome=OutcomeDeclaration(file=OutcomeFile(path="/var/lib/mine.json")),
+        configuration=ConfigurationFile(path="/etc/mine.json"),
+        evidence=EvidenceDeclaration(files=["/var/log/mine/*"], commands={"mounts": ["findmnt"]}),
+    )
+
+    request = node_request([], mine)
+
+    own = {*node_request([]).files}
+    assert {*request.files} - own == {"/var/lib/mine.json", "/etc/mine.json", "/var/log/mine/*"}
+    assert own - {*request.files} == {
+        "/var/lib/gpu-node/outcome.json",
+        "/etc/gpu-node/config.json",
+        "/var/log/azure/cluster-provision.log",
+        "/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events/*",
+    }
+    assert list(request.commands["mounts"]) == ["findmnt"]
+
+
+@pytest.mark.parametrize("name", ["dmesg", "dkms-status"])
+def test_declared_command_does_not_replace_one_of_the_harness(name: str) -> None:
+    mine = Provisioner(
+        name="mine",
+        source="/p/mine.yaml",
+        run=["/opt/mine"],
+        evidence=EvidenceDeclaration(commands={name: ["true"]}),
+    )
+
+    with pytest.raises(
+        BadInputError, match=rf"^/p/mine\.yaml: key 'evidence\.commands\.{name}': "
+    ):
+        node_request([], mine)

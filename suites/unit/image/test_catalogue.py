@@ -76,7 +76,7 @@ SLIPS = [
         instead="packges:",
         line=11,
         key="packges",
-        message="known are 'schema', 'kind', 'description', 'release', 'archives', 'kernels', ",
+        message="known are 'schema', 'kind', 'description', 'extends', 'replace', 'release', ",
     ),
     Slip(
         said="  newest: 2",
@@ -262,7 +262,7 @@ CLOUD_IMAGE_SLIPS = [
         instead="kind: url\nrelease: noble",
         line=3,
         key="release",
-        message="known are 'schema', 'kind', 'description', 'folder', 'file', 'sums', 'signature'",
+        message="known are 'schema', 'kind', 'description', 'extends', 'replace', 'folder', ",
     ),
 ]
 

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
+from harness.gpu.catalogue import load_catalogue
 from harness.lab.node import Node, stand_in_files
+from harness.provisioner import (
+    ConfigurationFile,
+    ConfigurationFormat,
+    NodeFact,
+    Provisioner,
+)
 from harness.provisioner.gpu_node import CONFIG_PATH
 from suites.unit.lab.builders import a_lab_machine, a_provisioner, a_request, an_image
 
@@ -120,3 +127,35 @@ def test_machine_whose_kernel_qemu_loads_is_not_rebooted(tmp_path: Path) -> None
 
     with pytest.raises(HarnessError, match="ends when its guest reboots; boot it by firmware"):
         machine.reboot(machine.deadline(1))
+
+
+def test_tags_need_a_provisioner_that_reads_them() -> None:
+    mine = Provisioner(name="mine", source="/p/mine.yaml", run=["/opt/mine"])
+
+    assert a_request().provisioner_files(mine) == ()
+    with pytest.raises(BadInputError, match=r"^/p/mine\.yaml: key 'metadata': .* 'tags'"):
+        a_request(tags={"SkipGpuDriverInstall": "true"}).provisioner_files(mine)
+
+
+def test_nodes_command_has_to_be_declared(tmp_path: Path) -> None:
+    node = Node(
+        a_request(),
+        a_lab_machine(tmp_path),
+        provisioner=Provisioner(name="mine", run=["/opt/mine"]),
+    )
+
+    with pytest.raises(BadInputError, match=r"declares no command 'teardown', only 'boot'"):
+        node.provision("teardown")
+
+
+def test_facts_of_the_node_reach_the_configuration() -> None:
+    gpu = load_catalogue().get("h100-sxm5-80gb")
+    facts = {"GPUS": NodeFact.GPU_COUNT, "VERSION": NodeFact.DRIVER_VERSION}
+    configuration = ConfigurationFile(
+        path="/etc/mine", format=ConfigurationFormat.ENV, node_values=facts
+    )
+    mine = Provisioner(name="mine", run=["/opt/mine"], configuration=configuration)
+
+    (file,) = a_request(gpus=[gpu, gpu]).provisioner_files(mine)
+
+    assert file.content == b"GPUS=2\nVERSION=580.1\n"

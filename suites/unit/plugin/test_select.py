@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.gpu.script import GpuScript
-from harness.plugin.select import gpu_scripts
+from harness.plugin.select import gpu_scripts, pinned_provisioner
 
 pytestmark = pytest.mark.gpu_script("gpu0", is_dead=True)
 
@@ -40,3 +40,41 @@ def test_behaviour_that_is_not_known_names_the_known_ones(request: pytest.Fixtur
 def test_marker_without_a_gpu_is_refused(request: pytest.FixtureRequest) -> None:
     with pytest.raises(BadInputError, match="takes a device id"):
         gpu_scripts(request.node)
+
+
+def test_test_without_a_marker_pins_no_provisioner(request: pytest.FixtureRequest) -> None:
+    assert pinned_provisioner(request.node) is None
+
+
+@pytest.mark.provisioner("gpu-node")
+def test_provisioner_is_pinned_by_its_name(request: pytest.FixtureRequest) -> None:
+    provisioner = pinned_provisioner(request.node)
+
+    assert provisioner is not None
+    assert provisioner.name == "gpu-node"
+
+
+@pytest.mark.provisioner("../../e2e/own_provisioner/provisioner.yaml")
+def test_provisioner_is_pinned_by_a_path_relative_to_the_test(
+    request: pytest.FixtureRequest,
+) -> None:
+    provisioner = pinned_provisioner(request.node)
+
+    assert provisioner is not None
+    assert provisioner.name == "nothing"
+
+
+@pytest.mark.provisioner("mine/provisioner.yaml")
+def test_pinned_file_that_is_missing_is_named(request: pytest.FixtureRequest) -> None:
+    missing = request.node.path.parent / "mine/provisioner.yaml"
+
+    with pytest.raises(BadInputError, match=f"^{missing}: The file cannot be read"):
+        pinned_provisioner(request.node)
+
+
+@pytest.mark.provisioner
+def test_pin_without_a_provisioner_is_refused(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(BadInputError, match=r"key 'provisioner': .* exactly one argument") as slip:
+        pinned_provisioner(request.node)
+
+    assert slip.value.source == request.node.nodeid

@@ -1,0 +1,88 @@
+"""Recipes that extend others: the key `extends`, and the rules by which two recipes are merged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pydantic
+
+from harness.datafile import extended, read_document
+from harness.errors import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from harness.datafile import Document
+
+_SUFFIX = ".yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Head:
+    """The keys that decide how a recipe is read; its kind validates the others."""
+
+    __pydantic_config__ = pydantic.ConfigDict(extra="ignore")
+
+    schema: Literal[1] | None = None
+    kind: Literal["build", "url"] | None = None
+    extends: str | None = None
+    replace: tuple[str, ...] = ()
+
+
+def read_merged(
+    file: Path, recipes: Mapping[str, Path], *, extended_by: Sequence[Path] = ()
+) -> Document:
+    """Read a recipe, and merge it with those that it extends; `recipes` are the known ones by name.
+
+    Raises BadInputError that names the file and key of a base that is unknown, of another kind, or
+    a recipe that extends itself.
+    """
+    own = read_document(file)
+    head = own.to_shape(_Head)
+    if head.extends is None:
+        if head.replace:
+            raise own.refusal(
+                "Only a recipe with 'extends' replaces lists; remove this key.", ("replace",)
+            )
+        return own
+    if head.schema is None:
+        raise own.refusal("This key is missing; write 'schema: 1'.", ("schema",))
+    for index, name in enumerate(head.replace):
+        if not isinstance(own.data.get(name), list):
+            raise own.refusal(
+                f"This recipe has no list '{name}' that could replace that of "
+                f"'{head.extends}'; add the list, or remove the name here.",
+                ("replace", index),
+            )
+    base_file = _base_of(own, head.extends, recipes)
+    chain = (*extended_by, file)
+    if any(base_file.samefile(each) for each in chain):
+        circle = " -> ".join(f"'{each.stem}'" for each in (*chain, base_file))
+        raise own.refusal(f"The recipe extends itself: {circle}.", ("extends",))
+    base = read_merged(base_file, recipes, extended_by=chain)
+    if head.kind is not None and head.kind != base.data.get("kind"):
+        raise own.refusal(
+            f"The recipe '{head.extends}' is of kind '{base.data.get('kind')}', and a recipe that "
+            "extends it has the same kind; remove this key.",
+            ("kind",),
+        )
+    return extended(base, own, replaced=head.replace)
+
+
+def _base_of(own: Document, name: str, recipes: Mapping[str, Path]) -> Path:
+    if "/" in name or name.endswith(_SUFFIX):
+        path = own.file.parent / name
+        if not path.is_file():
+            raise own.refusal(
+                f"There is no file '{path}'; give a path relative to this file.", ("extends",)
+            )
+        return path
+    if name not in recipes:
+        raise own.refusal(
+            f"There is no recipe '{name}'; known are {listed(recipes)}, and a path relative to "
+            "this file has a '/' in it.",
+            ("extends",),
+        )
+    return recipes[name]

@@ -1,0 +1,201 @@
+"""Makes node images of cloud images: boots one once, and adds the guest agent and the stand-ins.
+
+The result is an image like a built one. Its kernels, their command lines, systemd, cloud-init and
+network are those of the cloud image, and its next boot is a first boot.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.artifact_cache import ProgressEvent, Stage
+from harness.errors import BadInputError, HarnessError
+from harness.image.catalogue import Recipe, read_recipe
+from harness.image.formats import oci
+from harness.image.formats.qcow2 import flatten
+from harness.image.store import Prepared
+from harness.lab.cloud_images import CloudImageBoot, agent_commands, render_clean
+from harness.provisioner.gpu_node import CONFIG_PATH, OUTCOME_PATH, PAYLOAD_FOLDER
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.image import CloudImage, CloudImageKernel, DriverImage, Image
+    from harness.lab import Lab
+    from harness.lab.machine import LabMachine
+
+VERSION = 1
+"""Increase this whenever the same cloud image would give another node image."""
+
+_PREPARE_KVM_S = 300.0
+_FIRST_BOOT_KVM_S = 150.0
+_STAND_INS_KVM_S = 120.0
+_CLEAN_KVM_S = 30.0
+_POWER_OFF_KVM_S = 30.0
+_FLATTEN_S = 900.0
+
+#: The services' files, below the shipped images.
+_SERVICES = "stand-ins/services/root"
+#: The folders of the scripts that make the stand-in driver's container image.
+_DRIVER_FOLDERS = ("stand-ins/driver", "driver-image")
+#: The recipe that names the stand-in driver.
+_DRIVER_RECIPE = "debian-12.yaml"
+
+_ARCHIVE = "/run/harness-stand-ins.tar"
+_WORKSHOP = "run/harness-stand-ins"
+#: The image's own files are kept: a kubelet that it has needs no stand-in.
+_UNPACK = f"""\
+set -e
+tar --extract --skip-old-files --file={_ARCHIVE} --directory=/
+rm {_ARCHIVE}
+"""
+_MISSING = "missing: "
+#: Makes the driver's container image where the image has none, and has the tools for it.
+_MAKE_DRIVER = f"""\
+set -e
+if [ -e /usr/lib/gpu-node/driver-image.tar ]; then
+    echo "the image has a driver image"
+    exit 0
+fi
+for tool in containerd ctr docker-registry dkms gcc make busybox python3; do
+    command -v "$tool" >/dev/null || missing="${{missing-}}${{missing+, }}$tool"
+done
+if [ -n "${{missing-}}" ]; then
+    echo "{_MISSING}$missing"
+    exit 0
+fi
+# Its storage has one owner at a time.
+systemctl stop containerd.service
+sh /{_WORKSHOP}/stand-ins/driver/payload.sh
+sh /{_WORKSHOP}/driver-image/build.sh
+"""
+_SERIAL = "console=ttyS0"
+#: No provisioner has run; what it would leave is part of every such image's key.
+_CLEAN = render_clean([CONFIG_PATH, OUTCOME_PATH], [PAYLOAD_FOLDER])
+
+
+def prepare_node_image(lab: Lab, image: CloudImage) -> Image:
+    """Return the node image of a cloud image, made where the cache has none.
+
+    The kernel is the newest of the image's boot menu, and boots without firmware. Raises
+    HarnessError where no kernel can be read from the disk, or where its first boot fails.
+    """
+    images = lab.settings.images_folder
+    kernels = lab.cloud_image_kernels(image)
+    parts = {
+        "version": str(VERSION),
+        "cloud_image": image.digest,
+        "driver": "" if image.driver is None else image.driver.reference,
+        "stand_ins": hashlib.sha256(_archive(images)).hexdigest(),
+        "scripts": repr((_UNPACK, _MAKE_DRIVER, _CLEAN)),
+        "agent": hashlib.sha256(repr(agent_commands(images)).encode()).hexdigest(),
+    }
+    return lab.store.ensure_prepared(
+        image.name,
+        parts,
+        functools.partial(_make, lab, image, kernels),
+        deadline=Deadline.after(_PREPARE_KVM_S * lab.accelerator.accelerator.patience),
+        listener=lab.listener,
+    )
+
+
+def _make(
+    lab: Lab, image: CloudImage, kernels: tuple[CloudImageKernel, ...], disk: Path
+) -> Prepared:
+    boot = CloudImageBoot(kernel=kernels[-1])
+    overlay = disk.with_name("overlay.qcow2")
+    lab.store.create_overlay(image.disk, overlay, size_gib=boot.size_gib(image))
+    _report(lab, image, "booting it once, to add the guest agent and the stand-ins")
+    with lab.boot_cloud_image(image, boot, name="prepare", disk=overlay) as machine:
+        guest = machine.guest
+        result = guest.wait_for_cloud_init_result(machine.deadline(_FIRST_BOOT_KVM_S))
+        if result.errors:
+            raise HarnessError(
+                f"cloud-init of the image '{image.name}' failed at its first boot: "
+                f"{'; '.join(result.errors)}."
+            )
+        driver = _add_stand_ins(lab, image, machine)
+        _report(lab, image, "leaving it as new")
+        limit_s = machine.deadline(_CLEAN_KVM_S).remaining_s()
+        guest.output_of("sh", "-c", _CLEAN, timeout_s=limit_s)
+        guest.power_off()
+        machine.vm.wait_for_power_off(machine.deadline(_POWER_OFF_KVM_S))
+    _report(lab, image, "writing its disk")
+    flatten(overlay, disk, runner=LocalRunner(), timeout_s=_FLATTEN_S)
+    overlay.unlink()
+    return Prepared(kernels=[_with_console(kernel) for kernel in kernels], driver=driver)
+
+
+def _add_stand_ins(lab: Lab, image: CloudImage, machine: LabMachine) -> DriverImage | None:
+    """Add what stands in for a driver and services that the image lacks; return its driver."""
+    images = lab.settings.images_folder
+    deadline = machine.deadline(_STAND_INS_KVM_S)
+    machine.agent.write_bytes(_ARCHIVE, _archive(images), deadline)
+    machine.guest.output_of("sh", "-c", _UNPACK, timeout_s=deadline.remaining_s())
+    if image.driver is not None:
+        return image.driver
+    driver = _stand_in_driver(images)
+    variables = {
+        "GPU_DRIVER_REPOSITORY": driver.repository,
+        "GPU_DRIVER_VERSION": driver.version,
+        "GPU_IMAGE_SHA": driver.sha,
+    }
+    result = machine.guest.run(
+        "sh", "-c", _MAKE_DRIVER, timeout_s=deadline.remaining_s(), env=variables
+    )
+    if not result.ok:
+        raise HarnessError(
+            f"The stand-in driver could not be added to the image '{image.name}'.\n"
+            f"{result.render()}"
+        )
+    last = result.stdout.strip().splitlines()[-1]
+    if last.startswith(_MISSING):
+        _report(lab, image, f"without a stand-in driver, which needs {last[len(_MISSING) :]}")
+        return None
+    return driver
+
+
+def _archive(images: Path) -> bytes:
+    """Return a tar archive of the stand-ins, and of what makes the driver's container image."""
+    entries = [
+        *_entries(images / _SERVICES, ""),
+        *(
+            entry
+            for folder in _DRIVER_FOLDERS
+            for entry in _entries(images / folder, f"{_WORKSHOP}/{folder}/")
+        ),
+        oci.entry_of(Path(oci.__file__), f"{_WORKSHOP}/oci.py"),
+    ]
+    if len(entries) == 1:
+        raise BadInputError("There are no stand-ins in this folder.", source=str(images))
+    return oci.tar_of(entries)
+
+
+def _entries(folder: Path, prefix: str) -> Iterator[oci.Entry]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or path.is_file():
+            yield oci.entry_of(path, f"{prefix}{path.relative_to(folder)}")
+
+
+def _stand_in_driver(images: Path) -> DriverImage:
+    recipe = read_recipe(images / _DRIVER_RECIPE)
+    if not isinstance(recipe, Recipe) or recipe.file.driver is None:
+        raise HarnessError(f"The recipe '{images / _DRIVER_RECIPE}' names no driver.")
+    return recipe.file.driver
+
+
+def _with_console(kernel: CloudImageKernel) -> CloudImageKernel:
+    """Return the kernel with the serial console, by which the harness follows a boot."""
+    if any(word.startswith(_SERIAL) for word in kernel.command_line):
+        return kernel
+    return replace(kernel, command_line=(*kernel.command_line, _SERIAL))
+
+
+def _report(lab: Lab, image: CloudImage, message: str) -> None:
+    lab.listener(ProgressEvent(subject=image.name, stage=Stage.BUILD, message=message))

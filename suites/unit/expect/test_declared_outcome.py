@@ -1,0 +1,359 @@
+"""Expectations read whatever a provisioner declares, and say which declaration is missing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.errors import BadInputError, ExpectationError, HarnessError
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH
+from harness.evidence.outcome import ReportedStep
+from harness.payload import Payload
+from harness.provisioner import EXIT_CODE_PATH, EvidenceDeclaration, Provisioner
+from harness.provisioner.declaration import (
+    DECLARATION_NAME,
+    GPU_NODE,
+    read_declaration,
+    write_declaration,
+)
+from harness.provisioner.gpu_node import gpu_node_provisioner
+from harness.provisioner.outcome import (
+    EventFiles,
+    EventFormat,
+    LogPatterns,
+    OutcomeDeclaration,
+    OutcomeFile,
+    StepList,
+)
+from suites.unit.evidence.folders import EvidenceFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.evidence import Evidence
+
+LOG = "/var/log/my.log"
+OUTCOME = "/var/lib/my/outcome.json"
+
+EXIT_CODES = OutcomeDeclaration(exit_codes={0: "ok", 84: "no-driver"})
+FILE = OutcomeDeclaration(
+    file=OutcomeFile(
+        path=OUTCOME,
+        exit_code="/result/code",
+        error="/result/why",
+        decision="/decision",
+        steps=StepList(at="/steps", name="/id", status="/end", duration_s="/s"),
+    ),
+    failed_status="FAIL",
+)
+EVENTS = OutcomeDeclaration(
+    events=EventFiles(
+        path="/var/log/my/*.jsonl", name="/event/name", format=EventFormat.JSON_LINES
+    )
+)
+PATTERNS = OutcomeDeclaration(
+    log=LogPatterns(
+        path=LOG,
+        decision=r"decision: (\S+)",
+        step=r"step (?P<name>\S+) (?P<status>ok|failed)( in (?P<duration_s>\S+) s)?",
+    )
+)
+REASONED = OutcomeDeclaration(log=LogPatterns(decision=r"(?P<decision>\w+) for (?P<reason>\w+)"))
+
+DOCUMENT = {
+    "result": {"code": 0, "why": None},
+    "decision": "skip-build",
+    "steps": [{"id": "driver", "end": "OK", "s": "1.5"}, {"id": "dcgm", "end": "FAIL"}],
+}
+LINES = (
+    "decision: build\nstep driver failed in 0.5 s\ndecision: skip-build\n"
+    "step driver ok in 2 s\nstep dcgm failed\n"
+)
+
+
+def evidence_of(
+    folder: Path, outcome: OutcomeDeclaration, *, exit_code: str = "0\n", **texts: str
+) -> Evidence:
+    """Return the evidence of a provisioner that left these texts, and this exit code."""
+    folder.mkdir(exist_ok=True)
+    mine = Provisioner(name="mine", source="/p/mine.yaml", run=["/opt/mine"], outcome=outcome)
+    write_declaration(mine, folder)
+    made = EvidenceFolder(folder).file(EXIT_CODE_PATH, exit_code)
+    for path, text in {
+        OUTCOME: texts.get("document", json.dumps(DOCUMENT)),
+        LOG: texts.get("log", LINES),
+        CLOUD_INIT_OUTPUT_PATH: texts.get("output", "build for kernel\n"),
+        "/var/log/my/a.jsonl": texts.get("events", '{"event": {"name": "started"}}\n\n'),
+        "/var/log/my/b.jsonl": '{"event": {"name": "built"}}\n{"event": {"name": "up"}}\n',
+        "/var/log/my/no-events": "",
+    }.items():
+        made.file(path, text)
+    return made.evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An expectation of evidence, and the message with which it is refused."""
+
+    expectation: Callable[[Evidence], object]
+    outcome: OutcomeDeclaration
+    exit_code: str = "0\n"
+    texts: tuple[tuple[str, str], ...] = ()
+    message: str = ""
+
+    def judge(self, folder: Path) -> None:
+        evidence = evidence_of(folder, self.outcome, exit_code=self.exit_code, **dict(self.texts))
+        self.expectation(evidence)
+
+
+ACCEPTED = {
+    "exit code alone": Case(expectation=expect.provisioned, outcome=OutcomeDeclaration()),
+    "exit code by name": Case(
+        expectation=lambda e: expect.provisioned(e, exit_code="no-driver"),
+        outcome=EXIT_CODES,
+        exit_code="84\n",
+    ),
+    "exit code of file and shell": Case(expectation=expect.provisioned, outcome=FILE),
+    "exit code beside a file without one": Case(
+        expectation=expect.provisioned,
+        outcome=OutcomeDeclaration(file=OutcomeFile(path="/elsewhere", decision="/decision")),
+    ),
+    "decision of the file": Case(
+        expectation=lambda e: expect.decided(e, "skip-build"), outcome=FILE
+    ),
+    "last decision of the log": Case(
+        expectation=lambda e: expect.decided(e, "skip-build"), outcome=PATTERNS
+    ),
+    "reason of the log": Case(
+        expectation=lambda e: expect.decided(e, "build", reason="kernel"), outcome=REASONED
+    ),
+    "decision with any reason": Case(
+        expectation=lambda e: expect.decided(e, "build"), outcome=REASONED
+    ),
+    "failed step of the file": Case(
+        expectation=lambda e: expect.step_failed(e, "dcgm"), outcome=FILE
+    ),
+    "failed step of the log": Case(
+        expectation=lambda e: expect.step_failed(e, "dcgm"), outcome=PATTERNS
+    ),
+    "events of all files": Case(
+        expectation=lambda e: expect.events_recorded(e, "started", "built", "up"), outcome=EVENTS
+    ),
+    "line of the declared log": Case(
+        expectation=lambda e: expect.log_line(e, "dcgm failed"), outcome=PATTERNS
+    ),
+    "line of what was printed": Case(
+        expectation=lambda e: expect.log_line(e, "for kernel"), outcome=EXIT_CODES
+    ),
+}
+
+REFUSED = {
+    "exit code": Case(
+        expectation=expect.provisioned,
+        outcome=EXIT_CODES,
+        exit_code="84\n",
+        message="Provisioner 'mine' was expected to end with 0 (ok), but it ended with 84 (no-driver).",
+    ),
+    "exit code without a name": Case(
+        expectation=expect.provisioned,
+        outcome=EXIT_CODES,
+        exit_code="7\n",
+        message="but it ended with 7 (without a name in 'outcome.exit_codes' of '/p/mine.yaml').",
+    ),
+    "no file with the exit code": Case(
+        expectation=expect.provisioned,
+        outcome=OutcomeDeclaration(file=OutcomeFile(path="/elsewhere", exit_code="/code")),
+        message="An outcome of provisioning was expected, but there is none",
+    ),
+    "no exit code": Case(
+        expectation=expect.provisioned,
+        outcome=OutcomeDeclaration(),
+        exit_code="\n",
+        message="was expected to end with 0, but it ended with no exit code.",
+    ),
+    "exit code of the shell alone": Case(
+        expectation=expect.provisioned,
+        outcome=FILE,
+        exit_code="1\n",
+        message="The shell was expected to get exit code 0, but got 1.",
+    ),
+    "exit code of the file alone": Case(
+        expectation=expect.provisioned,
+        outcome=FILE,
+        texts=(
+            ("document", json.dumps({"result": {"code": 9, "why": "no headers"}, "steps": []})),
+        ),
+        message="was expected to end with 0, but it ended with 9: no headers.",
+    ),
+    "decision of the file": Case(
+        expectation=lambda e: expect.decided(e, "build"),
+        outcome=FILE,
+        message="The decision was expected to be 'build', but it was 'skip-build'.",
+    ),
+    "earlier decision of the log": Case(
+        expectation=lambda e: expect.decided(e, "build"),
+        outcome=PATTERNS,
+        message=f"by the log '{LOG}' was expected to be 'build', but it was 'skip-build'.",
+    ),
+    "no decision in the log": Case(
+        expectation=lambda e: expect.decided(e, "build"),
+        outcome=PATTERNS,
+        texts=(("log", ""),),
+        message="was expected to be 'build', but it was none.",
+    ),
+    "another reason": Case(
+        expectation=lambda e: expect.decided(e, "build", reason="module"),
+        outcome=REASONED,
+        message="to be 'build' with reason 'module', but it was 'build' with reason 'kernel'.",
+    ),
+    "step that went well at last": Case(
+        expectation=lambda e: expect.step_failed(e, "driver"),
+        outcome=PATTERNS,
+        message="but its status is 'ok'.",
+    ),
+    "step that did not run": Case(
+        expectation=lambda e: expect.step_of(e, "mig"),
+        outcome=FILE,
+        message="The step 'mig' was expected, but the steps were ['driver', 'dcgm'].",
+    ),
+    "event": Case(
+        expectation=lambda e: expect.events_recorded(e, "up", "down"),
+        outcome=EVENTS,
+        message="Events named ['down'] were expected, but there are only those named ['started', "
+        "'built', 'up'].",
+    ),
+    "line of the declared log": Case(
+        expectation=lambda e: expect.log_line(e, "for kernel"),
+        outcome=PATTERNS,
+        message=f"A line with 'for kernel' was expected in '{LOG}', but there was none.",
+    ),
+}
+
+#: Where nothing is declared nobody can tell.
+UNDECLARED = {
+    "decision": (
+        lambda e: expect.decided(e, "build"),
+        "key 'outcome.file.decision': Provisioner 'mine' does not declare this, so it cannot be told",
+    ),
+    "step": (lambda e: expect.step_of(e, "x"), "key 'outcome.log.step': "),
+    "failed step": (lambda e: expect.step_failed(e, "x"), "key 'outcome.log.step': "),
+    "events": (lambda e: expect.events_recorded(e, "x"), "key 'outcome.events': "),
+    "no events": (expect.events_recorded, "key 'outcome.events': "),
+    "name of an exit code": (
+        lambda e: expect.provisioned(e, exit_code="no-drver"),
+        "key 'outcome.exit_codes': No exit code has the name 'no-drver', only 'ok', 'no-driver' have",
+    ),
+}
+
+UNDECIDED = {
+    "outcome without the exit code": Case(
+        expectation=expect.provisioned,
+        outcome=FILE,
+        texts=(("document", '{"steps": []}'),),
+        message="has an unknown form (it has no '/result/code')",
+    ),
+    "steps that are no list": Case(
+        expectation=lambda e: expect.step_of(e, "x"),
+        outcome=FILE,
+        texts=(("document", '{"result": {"code": 0}, "steps": {}}'),),
+        message="'/steps' is no list",
+    ),
+    "status that is not declared": Case(
+        expectation=lambda e: expect.step_failed(e, "driver"),
+        outcome=OutcomeDeclaration(log=LogPatterns(path=LOG, step=r"step (\S+)")),
+        message="Provisioner 'mine' does not report how the step 'driver' ended; declare 'status'",
+    ),
+    "duration that is no number": Case(
+        expectation=lambda e: expect.step_of(e, "driver"),
+        outcome=PATTERNS,
+        texts=(("log", "step driver ok in two s"),),
+        message="took 'two', which is no number of seconds",
+    ),
+    "damaged event": Case(
+        expectation=lambda e: expect.events_recorded(e, "up"),
+        outcome=EVENTS,
+        texts=(("events", "{"),),
+        message="The event file '/var/log/my/a.jsonl' has an unknown form",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ACCEPTED.values(), ids=ACCEPTED)
+def test_what_is_as_expected_is_accepted(tmp_path: Path, case: Case) -> None:
+    case.judge(tmp_path)
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_is_not_as_expected_is_refused(tmp_path: Path, case: Case) -> None:
+    with pytest.raises(ExpectationError) as refused:
+        case.judge(tmp_path)
+
+    assert case.message in str(refused.value)
+
+
+@pytest.mark.parametrize(("expectation", "message"), UNDECLARED.values(), ids=UNDECLARED)
+def test_missing_declaration_is_named(
+    tmp_path: Path, expectation: Callable[[Evidence], object], message: str
+) -> None:
+    with pytest.raises(BadInputError) as refused:
+        expectation(evidence_of(tmp_path, EXIT_CODES))
+
+    assert str(refused.value).startswith(f"/p/mine.yaml: {message}")
+
+
+@pytest.mark.parametrize("case", UNDECIDED.values(), ids=UNDECIDED)
+def test_what_cannot_be_told_is_no_verdict(tmp_path: Path, case: Case) -> None:
+    with pytest.raises(HarnessError) as undecided:
+        case.judge(tmp_path)
+
+    assert case.message in str(undecided.value)
+
+
+def test_steps_are_read_with_what_is_declared(tmp_path: Path) -> None:
+    by_file = evidence_of(tmp_path / "file", FILE)
+    by_log = evidence_of(tmp_path / "log", PATTERNS)
+
+    assert expect.step_of(by_file, "driver") == ReportedStep(
+        name="driver", status="OK", duration_s=1.5
+    )
+    assert expect.step_of(by_log, "driver") == ReportedStep(
+        name="driver", status="ok", duration_s=2.0
+    )
+    assert expect.step_of(by_log, "dcgm").duration_s is None
+
+
+def test_declaration_travels_in_the_evidence(tmp_path: Path) -> None:
+    mine = Provisioner(
+        name="mine",
+        source="/p/mine.yaml",
+        run=["/opt/mine"],
+        outcome=replace(FILE, events=EVENTS.events, log=PATTERNS.log, exit_codes={84: "x"}),
+        evidence=EvidenceDeclaration(files=["/var/log/my/*"], commands={"mounts": ["findmnt"]}),
+    )
+
+    write_declaration(mine, tmp_path)
+
+    found = read_declaration(tmp_path)
+    assert (found.name, found.source, found.outcome) == ("mine", "/p/mine.yaml", mine.outcome)
+    assert (found.files, found.commands) == (("/var/log/my/*",), ("mounts",))
+
+
+def test_evidence_without_a_declaration_is_that_of_the_harness(tmp_path: Path) -> None:
+    assert read_declaration(tmp_path) == GPU_NODE
+
+    write_declaration(gpu_node_provisioner(Payload(content=b"", digest="0" * 64)), tmp_path)
+
+    assert read_declaration(tmp_path).outcome == GPU_NODE.outcome
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", '{"schema": 2, "name": "x"}'])
+def test_damaged_declaration_is_no_verdict(tmp_path: Path, text: str) -> None:
+    (tmp_path / DECLARATION_NAME).write_text(text)
+
+    with pytest.raises(HarnessError, match=r"does not say how the provisioner's result is read"):
+        expect.provisioned(EvidenceFolder(tmp_path).evidence)

@@ -1,0 +1,271 @@
+"""Recipes that extend others: what is merged, what is refused, and where an error is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.image.build.commands import input_entries
+from harness.image.catalogue import Recipe, load_catalogue, read_recipe
+from harness.image.cloud.source import CloudImageRecipe
+from suites.unit.image.cataloguefolder import a_recipe, write_catalogue
+from suites.unit.image.cloud_image_folder import write_cloud_image_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    """Return a folder with the recipe 'node', its tree and its script."""
+    write_catalogue(tmp_path / "shipped")
+    return tmp_path / "shipped"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    return folder
+
+
+def _read(shipped: Path, own: Path, text: str, name: str = "ours") -> Recipe:
+    (own / f"{name}.yaml").write_text(text)
+    recipe = load_catalogue(shipped, own).read(name)
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
+def test_recipe_has_what_it_does_not_say_from_the_one_that_it_extends(
+    shipped: Path, own: Path
+) -> None:
+    recipe = _read(shipped, own, "schema: 1\nextends: node\ndescription: Ours\n")
+
+    base = read_recipe(shipped / "node.yaml")
+    assert isinstance(base, Recipe)
+    assert recipe.file.description == "Ours"
+    assert (recipe.file.archives, recipe.file.driver) == (base.file.archives, base.file.driver)
+    assert recipe.tree_files() == base.tree_files()
+
+
+def test_lists_are_appended_mappings_merged_and_other_values_replaced(
+    shipped: Path, own: Path
+) -> None:
+    recipe = _read(
+        shipped,
+        own,
+        "schema: 1\nextends: node\npackages: [jq]\nkernels: {newest: 3}\nrelease: trixie\n",
+    )
+
+    assert recipe.file.packages == ("systemd", "containerd", "jq")
+    assert recipe.file.kernels.newest == 3
+    assert recipe.file.kernels.pattern.startswith("linux-image-6")
+    assert recipe.file.release == "trixie"
+
+
+def test_named_lists_replace_those_of_the_base_and_null_takes_a_value_away(
+    shipped: Path, own: Path
+) -> None:
+    recipe = _read(
+        shipped,
+        own,
+        "schema: 1\nextends: node\nreplace: [archives, scripts]\nscripts: []\ndriver: null\n"
+        "archives: [{url: 'https://example.org/debian', suites: [sid]}]\npackages: [jq]\n",
+    )
+
+    assert [archive.suites for archive in recipe.file.archives] == [("sid",)]
+    assert recipe.file.scripts == ()
+    assert recipe.file.driver is None
+    assert recipe.file.packages == ("systemd", "containerd", "jq")
+
+
+def test_trees_and_scripts_are_those_beside_the_recipe_that_names_them(
+    shipped: Path, own: Path
+) -> None:
+    """The same path in both recipes means two folders; the later tree wins."""
+    (own / "node/root/etc").mkdir(parents=True)
+    (own / "node/root/etc/fstab").write_text("ours\n")
+    (own / "tools").mkdir()
+    (own / "tools/last.sh").write_text("true\n")
+    recipe = _read(
+        shipped, own, "schema: 1\nextends: node\ntrees: [node/root]\nscripts: [tools/last.sh]\n"
+    )
+
+    assert recipe.tree_files()["etc/fstab"] == own / "node/root/etc/fstab"
+    assert recipe.tree_files()["usr/bin/tool"] == shipped / "node/root/usr/bin/tool"
+    assert recipe.script_files()["node/scripts/setup.sh"] == shipped / "node/scripts/setup.sh"
+    assert recipe.script_files()["tools/last.sh"] == own / "tools/last.sh"
+    assert {"etc/fstab", "usr/src/image-build/tools/last.sh"} <= {
+        entry.path for entry in input_entries(recipe)
+    }
+
+
+def test_files_of_two_scripts_that_would_lie_at_one_path_are_refused(
+    shipped: Path, own: Path
+) -> None:
+    (own / "node/scripts").mkdir(parents=True)
+    (own / "node/scripts/setup.sh").write_text("true\n")
+
+    with pytest.raises(BadInputError, match="have the same path below the folders") as refusal:
+        _read(shipped, own, "schema: 1\nextends: node\nscripts: [node/scripts/setup.sh]\n")
+
+    assert (refusal.value.source, refusal.value.key) == (str(shipped / "node.yaml"), "scripts.0")
+
+
+def test_base_is_named_by_a_path_too_and_bases_may_extend_others(shipped: Path, own: Path) -> None:
+    (own / "middle.yaml").write_text(
+        "schema: 1\nextends: ../shipped/node.yaml\npackages: [jq]\ndisk_gib: 20\n"
+    )
+
+    recipe = _read(shipped, own, "schema: 1\nextends: middle\npackages: [htop]\n")
+
+    assert recipe.file.packages == ("systemd", "containerd", "jq", "htop")
+    assert recipe.file.disk_gib == 20
+
+
+def test_key_of_an_extending_recipe_is_that_of_what_it_says(tmp_path: Path) -> None:
+    """A recipe that says all itself makes the same image, and so has the same key."""
+    write_catalogue(tmp_path / "shipped")
+    (tmp_path / "own").mkdir()
+    extending = _read(
+        tmp_path / "shipped",
+        tmp_path / "own",
+        "schema: 1\nextends: ../shipped/node.yaml\n",
+        "same",
+    )
+    other = a_recipe(tmp_path / "other")
+    shutil.move(tmp_path / "other/node.yaml", tmp_path / "other/same.yaml")
+    complete = read_recipe(tmp_path / "other/same.yaml")
+
+    assert isinstance(complete, Recipe)
+    assert extending.key(builder="one") == complete.key(builder="one") != other.key(builder="one")
+
+
+def test_key_changes_with_the_base(shipped: Path, own: Path) -> None:
+    before = _read(shipped, own, "schema: 1\nextends: node\n").key(builder="one")
+
+    (shipped / "node/scripts/beside.txt").write_text("changed\n")
+    after = _read(shipped, own, "schema: 1\nextends: node\n").key(builder="one")
+
+    assert before != after
+
+
+def test_cloud_image_may_pin_another_and_keeps_its_signing_key_and_has_a_lock_of_its_own(
+    tmp_path: Path, own: Path
+) -> None:
+    digest = f"sha256:{'0' * 64}"
+    write_cloud_image_recipe(tmp_path / "shipped", folder="https://example.org/")
+    (own / "pinned.yaml").write_text(f"schema: 1\nextends: tiny\ndigest: {digest}\n")
+
+    recipe = load_catalogue(tmp_path / "shipped", own).read("pinned")
+
+    assert isinstance(recipe, CloudImageRecipe)
+    assert str(recipe.pinned) == digest
+    assert recipe.key_file == tmp_path / "shipped/keys/publisher.asc"
+    assert recipe.folder == own
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "words"),
+    [
+        (
+            "schema: 1\nextends: nod\n",
+            "2: key 'extends':",
+            "no recipe 'nod'; known are 'node', 'ours'",
+        ),
+        (
+            "schema: 1\nextends: ./node.yaml\n",
+            "2: key 'extends':",
+            "There is no file '.*own/node.yaml'",
+        ),
+        ("schema: 1\nextends: ours\n", "2: key 'extends':", "extends itself: 'ours' -> 'ours'"),
+        ("extends: node\n", "1: key 'schema':", "missing; write 'schema: 1'"),
+        ("schema: 2\nextends: node\n", "1: key 'schema':", "1, but the file has 2"),
+        ("schema: 1\nextends: node\nkind: url\n", "3: key 'kind':", "'node' is of kind 'build'"),
+        ("schema: 1\nextends: 12\n", "2: key 'extends':", "string, but the file has 12"),
+        ("schema: 1\nextends: node\nreplace: [trees]\n", "3: key 'replace.0':", "no list 'trees'"),
+        (
+            "schema: 1\nextends: node\nreplace: [release]\nrelease: sid\n",
+            "3: key 'replace.0':",
+            "no list 'release'",
+        ),
+        ("schema: 1\nreplace: [trees]\n", "2: key 'replace':", "Only a recipe with 'extends'"),
+        ("schema: 1\nextends: node\npackges: [jq]\n", "3: key 'packges':", "known are 'schema'"),
+        ("schema: 1\nextends: node\npackages:\n- jq\n- 7\n", "5: key 'packages.1':", "has 7"),
+        ("schema: 1\nextends: node\npackages: jq\n", "3: key 'packages':", "has 'jq'"),
+        (
+            "schema: 1\nextends: node\ntrees: [tree]\n",
+            "3: key 'trees.0':",
+            "no folder 'tree' in '.*/own'",
+        ),
+    ],
+)
+def test_slip_in_an_extending_recipe_is_shown_where_it_is(
+    shipped: Path, own: Path, text: str, where: str, words: str
+) -> None:
+    with pytest.raises(BadInputError, match=words) as refusal:
+        _read(shipped, own, text)
+
+    assert str(refusal.value).startswith(f"{own / 'ours.yaml'}:{where} ")
+
+
+def test_slip_in_the_base_is_shown_there(shipped: Path, own: Path) -> None:
+    file = shipped / "node.yaml"
+    file.write_text(file.read_text().replace("[systemd, containerd]", "[systemd, 7]"))
+
+    with pytest.raises(BadInputError, match="has 7") as refusal:
+        _read(shipped, own, "schema: 1\nextends: node\npackages: [jq]\n")
+
+    assert (refusal.value.source, refusal.value.line) == (str(file), 11)
+    assert refusal.value.key == "packages.1"
+
+
+def test_circle_of_recipes_is_named(shipped: Path, own: Path) -> None:
+    (own / "one.yaml").write_text("schema: 1\nextends: two\n")
+    (own / "two.yaml").write_text("schema: 1\nextends: ./one.yaml\n")
+
+    with pytest.raises(BadInputError) as refusal:
+        load_catalogue(shipped, own).read("one")
+
+    assert str(refusal.value) == (
+        f"{own / 'two.yaml'}:2: key 'extends': The recipe extends itself: 'one' -> 'two' -> 'one'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "sound", "broken"),
+    [
+        ({"bad.yaml": "schema: [\n"}, "node", "bad"),
+        (
+            {
+                "node.yaml": "schema: 1\nextends: node\n",
+                "mine.yaml": "schema: 1\nextends: ./../shipped/node.yaml\n",
+            },
+            "mine",
+            "node",
+        ),
+    ],
+    ids=["not-yaml", "same-name"],
+)
+def test_broken_recipe_does_not_keep_others_from_being_read(
+    shipped: Path, own: Path, files: Mapping[str, str], sound: str, broken: str
+) -> None:
+    for name, text in files.items():
+        (own / name).write_text(text)
+    catalogue = load_catalogue(shipped, own)
+
+    assert catalogue.read(sound).name == sound
+    with pytest.raises(BadInputError, match=str(own / broken)):
+        catalogue.read(broken)
+
+
+def test_folder_that_is_given_twice_counts_once(shipped: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(shipped)
+
+    assert list(load_catalogue(shipped, tmp_path / "link").entries) == ["node"]

@@ -1,0 +1,54 @@
+"""`--provisioner` is a name or a path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.provisioner.choice import absolute, choose_provisioner
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from suites.unit.provisioner.builders import Project
+
+
+def test_default_is_the_provisioner_of_the_harness() -> None:
+    provisioner = choose_provisioner(Settings().provisioner)
+
+    assert (provisioner.name, provisioner.where) == ("gpu-node", "harness.provisioning")
+
+
+def test_path_names_a_file(project: Project) -> None:
+    path = project.write("mine.yaml", "schema: 1\nname: mine\nrun: [/bin/true]\n")
+
+    assert choose_provisioner(str(path)).name == "mine"
+
+
+def test_unknown_name_is_refused() -> None:
+    with pytest.raises(
+        BadInputError, match=r"^--provisioner: There is no provisioner 'mine', only 'gpu-node'"
+    ):
+        choose_provisioner("mine")
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadInputError, match=r"mine\.yaml: The file cannot be read: .*No such file"
+    ):
+        choose_provisioner(str(tmp_path / "mine.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("gpu-node", "gpu-node"),
+        ("mine.yaml", "/project/mine.yaml"),
+        ("./mine", "/project/mine"),
+        ("/elsewhere/mine.yaml", "/elsewhere/mine.yaml"),
+    ],
+)
+def test_path_is_relative_to_a_folder(word: str, found: str) -> None:
+    assert absolute(word, Path("/project")) == found

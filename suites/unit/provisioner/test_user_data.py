@@ -1,0 +1,138 @@
+"""A provisioner's user-data joins that of the harness, or is refused where a value would be lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from harness.cloudinit import GuestFile, UserData, cloud_config
+from harness.errors import BadInputError
+from harness.provisioner import Provisioner
+from harness.provisioner.user_data import merge_user_data
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from suites.unit.provisioner.builders import Project
+
+OURS = cloud_config(
+    UserData(
+        hostname="node",
+        files=[GuestFile(path="/opt/mine", content=b"")],
+        commands=[["/opt/mine"]],
+    )
+)
+JOINED = "merge_how: dict(recurse_list)+list(append)+str()\n"
+
+
+def merged(text: str) -> Mapping[str, object]:
+    theirs = yaml.safe_load(text)
+    provisioner = Provisioner(
+        name="mine", run=["/opt/mine"], user_data=theirs, user_data_source="/p/user-data.yaml"
+    )
+    return merge_user_data(OURS, provisioner)
+
+
+def test_other_keys_are_added() -> None:
+    found = merged("packages: [jq]\ntimezone: UTC\n")
+
+    assert found == {**OURS, "packages": ["jq"], "timezone": "UTC"}
+
+
+def test_equal_values_are_no_conflict() -> None:
+    assert merged("disable_root: false\n") == OURS
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "merge_how: dict(recurse_list)+list(append)+str()\n",
+        "merge_how: 'list(append) + dict(no_replace, recurse_array)'\n",
+        "merge_type: [[list, append], [dict, recurse_list]]\n",
+        "merge_how: [{name: list, settings: [append]}, {name: dict, settings: [recurse_list]}]\n",
+    ],
+)
+def test_lists_are_appended_by_the_documents_rule(rule: str) -> None:
+    found = merged(f"{rule}runcmd: [[touch, /run/x]]\n")
+
+    assert found == {**OURS, "runcmd": [["/opt/mine"], ["touch", "/run/x"]]}
+
+
+def test_lists_are_prepended_by_the_documents_rule() -> None:
+    found = merged("merge_how: list(prepend)+dict(recurse_list)\nruncmd: [[touch, /run/x]]\n")
+
+    assert found["runcmd"] == [["touch", "/run/x"], ["/opt/mine"]]
+
+
+def test_mappings_are_joined_by_the_documents_rule() -> None:
+    found = merged("merge_how: dict()\nssh: {more: 1}\n")
+
+    assert found["ssh"] == {"emit_keys_to_console": False, "more": 1}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A user-data, and the message after its file's name."""
+
+    text: str
+    message: str
+
+
+REFUSED = {
+    "list": Refused(
+        "runcmd: [[x]]\n",
+        "key 'runcmd': The harness sets this key too, and cloud-init would keep only one of the "
+        "lists; join them by 'merge_how: dict(recurse_list)+list(append)'.",
+    ),
+    "value": Refused(
+        "hostname: other\n",
+        "key 'hostname': The harness sets this key too, and cloud-init would keep only one of the "
+        "values, 'other' and 'node'; remove the key here.",
+    ),
+    "value in a mapping": Refused(
+        "merge_how: dict()\nssh: {emit_keys_to_console: true}\n",
+        "key 'ssh.emit_keys_to_console': ",
+    ),
+    "mapping without a rule": Refused("ssh: {more: 1}\n", "key 'ssh': "),
+    "mapping that replaces": Refused("merge_how: dict(replace)\nssh: {more: 1}\n", "key 'ssh': "),
+    "list that the rule replaces": Refused(
+        "merge_how: list(replace)+dict(recurse_list)\nruncmd: []\n", "key 'runcmd': "
+    ),
+    # cloud-init joins no lists in mappings that do not recurse into them.
+    "list in a mapping without recursion": Refused(
+        "merge_how: list(append)+dict(no_replace)\nruncmd: []\n", "key 'runcmd': "
+    ),
+    "list in a mapping that replaces": Refused(
+        "merge_how: list(append)+dict(replace,recurse_list)\nruncmd: []\n", "key 'runcmd': "
+    ),
+    "end of the boot": Refused("final_message: done\n", "key 'final_message': "),
+    "file of the harness": Refused(
+        f"{JOINED}write_files: [{{path: /opt/mine, content: x}}]\n",
+        "key 'write_files': The provisioner or the harness writes '/opt/mine' too, and only one of "
+        "the files would be there; remove it here.",
+    ),
+    "rule of no known form": Refused(
+        "merge_how: append everything\nruncmd: []\n",
+        "key 'merge_how': cloud-init does not know this rule, 'append everything'; write it like "
+        "'dict(recurse_list)+list(append)'.",
+    ),
+    "rule that is a number": Refused("merge_how: 7\nruncmd: []\n", "key 'merge_how': "),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_conflict_is_refused_by_file_and_key(case: Refused) -> None:
+    with pytest.raises(BadInputError) as refused:
+        merged(case.text)
+
+    assert str(refused.value).startswith(f"/p/user-data.yaml: {case.message}")
+
+
+def test_repeated_key_of_user_data_is_refused(project: Project) -> None:
+    project.write("user-data.yaml", "#cloud-config\ntimezone: UTC\ntimezone: CET\n")
+
+    with pytest.raises(BadInputError, match=r"user-data\.yaml:3: key 'timezone': .* duplicate"):
+        project.read("schema: 1\nname: x\nrun: [x]\nuser_data: user-data.yaml\n")

@@ -1,0 +1,218 @@
+"""A provisioner's file is read completely, or refused by one sentence with file and key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cloudinit import GuestFile
+from harness.errors import BadInputError
+from harness.provisioner.outcome import EventFormat
+from suites.unit.provisioner.builders import WHOLE, Project
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+THIN = "schema: 1\nname: thin\nrun: [/bin/true]\n"
+
+
+def test_whole_file_is_read(project: Project) -> None:
+    provisioner = project.read(WHOLE)
+
+    assert provisioner.name == "my-node"
+    assert list(provisioner.files) == [
+        GuestFile(path="/opt/my/provision.sh", content=b"#!/bin/sh\n", mode=0o755),
+        GuestFile(path="/opt/my/lib/bin/tool", content=b"#!/bin/sh\n", mode=0o755),
+        GuestFile(path="/opt/my/lib/words.sh", content=b"say() { :; }\n", mode=0o644),
+    ]
+    assert list(provisioner.folders) == ["/opt/my/lib"]
+    assert list(provisioner.command("boot")) == ["/opt/my/provision.sh", "boot"]
+    assert list(provisioner.command("bake")) == ["/opt/my/provision.sh", "bake"]
+    assert list(provisioner.command("teardown")) == ["/opt/my/provision.sh", "teardown"]
+    assert list(provisioner.command("report")) == ["/opt/my/provision.sh", "report"]
+    assert provisioner.environment == {"MY_REGION": "eu"}
+    assert provisioner.user_data == {"timezone": "Europe/Paris"}
+    assert provisioner.outcome.exit_codes == {0: "ok", 84: "no-driver"}
+    assert provisioner.outcome.events is not None
+    assert provisioner.outcome.events.format is EventFormat.JSON_LINES
+    assert provisioner.outcome.paths == (
+        "/var/lib/my/outcome.json",
+        "/var/log/my/events.jsonl",
+        "/var/log/my.log",
+    )
+    assert list(provisioner.evidence.files) == ["/var/log/my/*.log"]
+    assert {name: list(argv) for name, argv in provisioner.evidence.commands.items()} == {
+        "mounts": ["findmnt", "--json"]
+    }
+    assert provisioner.where == str(project.folder / "provisioner.yaml")
+
+
+def test_configuration_for_a_shell_is_quoted(project: Project) -> None:
+    *_, configuration = project.read(WHOLE).guest_files({}, {"MY_COUNT": 8})
+
+    assert configuration == GuestFile(
+        path="/etc/my/config.env",
+        content=b"MY_MODE='it'\"'\"'s on'\nMY_GPU=false\nMY_COUNT=8\n",
+        mode=0o600,
+    )
+
+
+def test_thin_file_is_enough(project: Project) -> None:
+    provisioner = project.read(THIN)
+
+    assert list(provisioner.command("boot")) == ["/bin/true"]
+    assert provisioner.guest_files({}, {}) == ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """A change of the project or of its file, and the message after the file's name."""
+
+    text: str = WHOLE
+    change: Callable[[Project], object] = lambda _project: None
+    message: str
+
+
+def whole(old: str, new: str) -> str:
+    assert old in WHOLE
+    return WHOLE.replace(old, new)
+
+
+REFUSED = {
+    "misspelt key": Refused(
+        text=whole("teardown:", "tear_down:"),
+        message=":9: key 'tear_down': This key is not known here; known are 'schema', 'name', ",
+    ),
+    "misspelt key of the outcome": Refused(
+        text=whole("decision:", "decison:"),
+        message=":15: key 'outcome.file.decison': This key is not known here; known are 'path', ",
+    ),
+    "no command": Refused(
+        text="schema: 1\nname: x\n", message="key 'run': This key is missing; known here are "
+    ),
+    "command as a string": Refused(
+        text=THIN.replace("[/bin/true]", "/bin/true --fast"),
+        message=":3: key 'run': A command is a list of its words, such as [/opt/my/provision.sh, "
+        "boot], but the file has '/bin/true --fast'.",
+    ),
+    "command without a word": Refused(
+        text=THIN.replace("[/bin/true]", "[]"), message="key 'run': "
+    ),
+    "command of evidence as a string": Refused(
+        text=whole("[findmnt, --json]", "findmnt --json"),
+        message=":20: key 'evidence.commands.mounts': A command is a list of its words, ",
+    ),
+    "missing file": Refused(
+        change=lambda p: (p.folder / "provision.sh").unlink(),
+        message=":4: key 'files./opt/my/provision.sh.source': The file '{folder}/provision.sh' cannot "
+        "be read (No such file or directory).",
+    ),
+    "empty folder": Refused(
+        text=whole("source: lib/", "source: nothing"),
+        change=lambda p: (p.folder / "nothing").mkdir(),
+        message=":5: key 'files./opt/my/lib': The folder '{folder}/nothing' has no file in it.",
+    ),
+    "mode of a folder": Refused(
+        text=whole("{source: lib/}", '{source: lib, mode: "0755"}'),
+        message=":5: key 'files./opt/my/lib': '{folder}/lib' is a folder, whose files keep their own "
+        "modes; remove 'mode'.",
+    ),
+    "mode that is no string": Refused(
+        text=whole('"0755"', "755"),
+        message=":4: key 'files./opt/my/provision.sh.mode': An octal mode in quotes, such as \"0755\", "
+        "is expected here, but the file has 755.",
+    ),
+    "relative path in the machine": Refused(
+        text=whole("/opt/my/lib:", "opt/my/lib:"),
+        message=":5: key 'files.opt/my/lib': The absolute path of a file in the machine is expected "
+        "here, but the file has 'opt/my/lib'.",
+    ),
+    "path that climbs": Refused(
+        text=whole("/opt/my/lib:", "/opt/../lib:"), message="The absolute path of a file in"
+    ),
+    "two files at one path": Refused(
+        text=whole("/opt/my/provision.sh:", "/opt/my/lib/words.sh:"),
+        message=": key 'files': Two files would be '/opt/my/lib/words.sh' in the machine; keep one",
+    ),
+    "configuration over a file": Refused(
+        text=whole("/etc/my/config.env", "/opt/my/provision.sh"),
+        message=": key 'files': Two files would be '/opt/my/provision.sh' in the machine",
+    ),
+    "exit code without a name": Refused(
+        text=whole("84: no-driver", "84: "),
+        message=":14: key 'outcome.exit_codes.84': A name of this exit code, such as no-driver, is "
+        "expected here, but the file has None.",
+    ),
+    "exit code beyond all": Refused(
+        text=whole("84: no-driver", "256: x"), message="key 'outcome.exit_codes.256': "
+    ),
+    "pointer without a slash": Refused(
+        text=whole("decision: /decision", "decision: decision"),
+        message=":15: key 'outcome.file.decision': A JSON pointer (RFC 6901), such as "
+        "'/decision/action', is expected here, but the file has 'decision'.",
+    ),
+    "pattern without a group": Refused(
+        text=whole(r"step (\S+)", "step"),
+        message=":17: key 'outcome.log.step': A regular expression with one group, or with a group "
+        "'(?P<name>…)' and others named 'detail', 'duration_s', 'status', is expected here",
+    ),
+    "pattern with two groups without names": Refused(
+        text=whole(r"step (\S+)", r"(a) (b)"), message="A regular expression with one group"
+    ),
+    "pattern with a misspelt group": Refused(
+        text=whole(r"step (\S+)", r"(?P<nam>\S+)"), message="A regular expression with one group"
+    ),
+    "pattern that is none": Refused(
+        text=whole(r"step (\S+)", "("), message="This is not a regular expression (missing )"
+    ),
+    "value that no shell takes": Refused(
+        text=whole("MY_GPU: false", "MY_GPU: [a]"),
+        message=": key 'config.values.MY_GPU': A file of the format 'env' holds texts, numbers and "
+        "booleans by names of shell variables, but this is ['a']; use the format 'json'.",
+    ),
+    "name that no shell takes": Refused(
+        text=whole("MY_GPU: false", "my-gpu: 1"), message="key 'config.values.my-gpu': "
+    ),
+    "unknown fact of the node": Refused(
+        text=whole("format: env", "format: env, node_values: {MY_GPUS: gpus}"),
+        message="key 'config.node_values.MY_GPUS': Input should be 'has_gpus', 'gpu_count', ",
+    ),
+    "command with a key of its own": Refused(
+        text=whole("{report:", "{bake:"),
+        message=":10: key 'commands.bake': 'bake' has a key of its own; move the command there.",
+    ),
+    "no user-data": Refused(
+        change=lambda p: (p.folder / "user-data.yaml").unlink(),
+        message=":6: key 'user_data': The user-data '{folder}/user-data.yaml' cannot be read",
+    ),
+    "user-data that is a script": Refused(
+        change=lambda p: p.write("user-data.yaml", "#!/bin/sh\n"),
+        message=":6: key 'user_data': The user-data '{folder}/user-data.yaml' has to begin with "
+        "'#cloud-config', but begins with '#!/bin/sh'; put a script into 'files' and call it by 'run'.",
+    ),
+    "another schema": Refused(
+        text=whole("schema: 1", "schema: 2"), message=":1: key 'schema': Input should be 1, but"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_file_is_refused_by_file_and_key(project: Project, case: Refused) -> None:
+    case.change(project)
+
+    with pytest.raises(BadInputError) as refused:
+        project.read(case.text)
+
+    message = str(refused.value)
+    assert message.startswith(f"{project.folder / 'provisioner.yaml'}:")
+    assert case.message.replace("{folder}", str(project.folder)) in message
+    assert "\n" not in message
+
+
+def test_too_large_files_are_refused(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.provisioner.yaml_file._FILES_LIMIT_MIB", 0)
+
+    with pytest.raises(BadInputError, match=r"key 'files': These files have more than 0 MiB"):
+        project.read(WHOLE)
