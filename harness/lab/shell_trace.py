@@ -72,15 +72,16 @@ def read_hits(guest: Guest, scripts: Iterable[Path]) -> tuple[Hits, list[str]]:
         by_digest.setdefault(digest, []).append(script)
     names = sorted({script.name for found in by_digest.values() for script in found})
     result = guest.run(
-        *("python3", "-I", "-S", "-c", _READER.read_text(), FOLDER),
+        *("python3", "-I", "-S", "-c", _READER.read_text(), f"{FOLDER}/traces"),
         timeout_s=_READ_S,
         stdin=json.dumps({"names": names, "digests": sorted(by_digest)}),
     )
     try:
         read = _TRACED.validate_json(result.stdout)
     except pydantic.ValidationError as error:
+        reason = (result.stderr.strip() or "no reason given").splitlines()[-1]
         raise HarnessError(
-            f"The traces of machine '{guest.name}' could not be read.\n{result.render()}"
+            f"The traces of machine '{guest.name}' could not be read ({reason}).\n{result.render()}"
         ) from error
     hits: Hits = {}
     refused: list[str] = []

@@ -45,7 +45,7 @@ class TracedMachine:
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         del timeout_s, env
-        assert argv[-1] == FOLDER
+        assert argv[-1] == f"{FOLDER}/traces"
         wanted = json.loads(stdin or "")
         read = read_traces(str(self.traces), wanted["names"], wanted["digests"])
         stdout = self.broken or json.dumps(read)
