@@ -36,7 +36,10 @@ _PROTOCOL_HOOKS = (
     "pytest_runtest_call", "pytest_runtest_teardown", "pytest_runtest_makereport",
     "pytest_runtest_logreport", "pytest_runtest_logfinish",
 )  # fmt: skip
-_KNOWN_PLUGINS = {"_pytest", "xdist", "harness", "_hypothesis_pytestplugin"}
+_KNOWN_PLUGINS = {
+    "_pytest", "xdist", "harness", "_hypothesis_pytestplugin",
+    "__channelexec__",  # what execnet calls xdist.remote in a worker
+}  # fmt: skip
 """Packages whose implementations have nothing to do for an example that simply passes."""
 _NOTES: pytest.StashKey[set[str]] = pytest.StashKey()
 _HITS: pytest.StashKey[dict[Tier, Hits]] = pytest.StashKey()

@@ -48,6 +48,32 @@ _HOOKS = {
 _EXAMPLES = ["greets", "fails", "greets ann", "greets bob", "is skipped", "is to be written"]
 
 
+_CONTROLLER = """\
+from pathlib import Path
+
+class Recorder:
+    def pytest_runtest_logreport(self, report):
+        with Path(__file__).with_name("seen").open("a") as file:
+            file.write(f"{report.when} {report.nodeid.split('::')[-1]}\\n")
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder())
+"""
+
+
+def test_worker_without_other_plugins_reports_one_phase_of_an_example_that_passes(
+    project: SpecProject,
+) -> None:
+    project.write("conftest.py", _CONTROLLER)
+    project.write("greeting_spec.sh", GREETING)
+
+    project.run("-n", "2")
+
+    seen = (project.root / "seen").read_text().splitlines()
+    assert [line for line in seen if line.endswith(" greets ann")] == ["call greets ann"]
+
+
 @pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.mark.parametrize("hook", _HOOKS)
 def test_hooks_of_another_plugin_run_for_each_example(
