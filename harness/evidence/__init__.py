@@ -215,26 +215,43 @@ class Evidence:
         return CLOUD_INIT_OUTPUT_PATH if log is None or log.path is None else log.path
 
     @property
+    def log(self) -> str:
+        """Return the provisioner's log, which may be cut."""
+        return self.file(self.log_path) or ""
+
+    @property
+    def whole_log(self) -> str:
+        """Return the provisioner's log; raises HarnessError where it is cut."""
+        kept = self.folder / "files" / self.log_path.lstrip("/")
+        if kept.is_file() and kept.stat().st_size >= node_state.FILE_LIMIT_KIB << 10:
+            raise HarnessError(
+                f"Only the first {node_state.FILE_LIMIT_KIB} KiB of '{self.log_path}' were collected, so "
+                "it cannot be told what follows; let the provisioner write a smaller log, and "
+                "declare it by 'outcome.log.path'.",
+                evidence=self.folder,
+            )
+        return self.log
+
+    @property
     def log_decision(self) -> ReportedDecision | None:
         """Return the last decision in the provisioner's log, by the declared pattern.
 
-        Raises BadInputError where no pattern is declared.
+        Raises BadInputError where no pattern is declared, HarnessError where the log is cut.
         """
-        pattern = self.provisioner.require("log.decision")
-        return parse_log_decision(self.file(self.log_path) or "", pattern)
+        return parse_log_decision(self.whole_log, self.provisioner.require("log.decision"))
 
     @property
     def steps(self) -> Sequence[ReportedStep] | None:
         """Return the steps by the outcome file or else by the log; None without the declared file.
 
-        Raises BadInputError where neither is declared.
+        Raises BadInputError where neither is declared, HarnessError where the log is cut.
         """
         declared = self.provisioner.outcome
         if declared.file is not None and declared.file.steps is not None:
             found = self.outcome
             return None if found is None else found.steps
         pattern = self.provisioner.require("log.step")
-        return parse_log_steps(self.file(self.log_path) or "", pattern)
+        return parse_log_steps(self.whole_log, pattern)
 
     @property
     def exit_code(self) -> int | None:

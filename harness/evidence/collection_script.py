@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from harness.evidence.node_state import STAT_FORMAT
+from harness.evidence.node_state import FILE_LIMIT_KIB, STAT_FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 TOOLS = ("timeout", "head", "find", "gzip", "base64")
 #: Folders of an administrator's programs, which PATH lacks in some logins by SSH.
 _PATH = "/usr/local/sbin:/usr/sbin:/sbin"
-_FILE_LIMIT_KIB = 4096
 _COMMAND_S = 60
 
 
@@ -70,7 +69,7 @@ def render_script(request: EvidenceRequest, nonce: str) -> str:
     # Read by head, because files below /proc have no size.
     lines += [
         f'for f in {_pattern(pattern)}; do [ -f "$f" ] || continue; frame file "$f"; '
-        f'head -c {_FILE_LIMIT_KIB}K "$f" 2>/dev/null || frame unreadable "$f"; done'
+        f'head -c {FILE_LIMIT_KIB}K "$f" 2>/dev/null || frame unreadable "$f"; done'
         for pattern in request.files
     ]
     lines += [

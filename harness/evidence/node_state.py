@@ -14,6 +14,8 @@ from harness.errors import HarnessError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: Of a larger file only the beginning is collected.
+FILE_LIMIT_KIB = 4096
 #: The format of `find -printf` for `parse_stat`; the path is last, because it may have blanks.
 STAT_FORMAT = "%y %m %s %T@ %p\\n"
 

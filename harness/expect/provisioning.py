@@ -169,9 +169,10 @@ def log_line(evidence: Evidence, text: str) -> None:
 
     That is the declared log, or else what the provisioner printed.
     """
-    log = evidence.file(evidence.log_path) or ""
+    if text in evidence.log:
+        return
     require(
-        any(text in line for line in log.splitlines()),
+        text in evidence.whole_log,
         f"A line with '{text}' was expected in '{evidence.log_path}', but there was none.",
         evidence,
     )

@@ -8,6 +8,7 @@ from harness.errors import HarnessError
 from harness.evidence.collect import collect_guest, keep_host_files
 from harness.evidence.request import node_request
 from harness.machine.existing_node import NodeRunner
+from harness.provisioner.declaration import write_declaration
 from harness.provisioning.command import CommandError
 
 if TYPE_CHECKING:
@@ -15,17 +16,25 @@ if TYPE_CHECKING:
 
     from harness.evidence import Evidence
     from harness.machine.existing_node import NodeAddress
+    from harness.provisioner import Provisioner
     from harness.provisioning.command import Runner
 
 _ANSWER_S = 30.0
 
 
 class ExistingNode:
-    """An existing node, which is only read."""
+    """An existing node, which is only read; its provisioner is that of the harness by default."""
 
-    def __init__(self, address: NodeAddress, runner: Runner | None = None) -> None:
+    def __init__(
+        self,
+        address: NodeAddress,
+        runner: Runner | None = None,
+        *,
+        provisioner: Provisioner | None = None,
+    ) -> None:
         self.name = address.name
         self._runner = NodeRunner(address, runner)
+        self._provisioner = provisioner
 
     def collect(self, folder: Path) -> Evidence:
         """Gather evidence of the node into the new `folder`.
@@ -38,6 +47,9 @@ class ExistingNode:
             )
         except CommandError as error:
             raise HarnessError(str(error)) from error
-        evidence = collect_guest(self._runner, node_request([kernel.stdout.strip()]), folder)
+        request = node_request([kernel.stdout.strip()], self._provisioner)
+        evidence = collect_guest(self._runner, request, folder)
+        if self._provisioner is not None:
+            write_declaration(self._provisioner, folder)
         keep_host_files(folder, files={}, texts={})
         return evidence

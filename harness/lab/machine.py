@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,22 @@ class MachineServices:
     broker: Broker
     transport: Callable[[], Transport]
     report: Callable[[str], None]
+
+
+def console_pattern(step: str | None) -> str:
+    """Return the regular expression for what is waited for on a console while cloud-init runs.
+
+    `step` is the pattern of a provisioner's steps. It is looked for in complete lines only, and
+    only before the end of cloud-init, which it could consume otherwise.
+    """
+    if step is None:
+        return f"{FINISHED}|{_STAGE}"
+    return rf"{FINISHED}|{_STAGE}|(?={step})(?!(?s:.)*{FINISHED})(?:{_without_names(step)})(?=[^\n]*\n)"
+
+
+def _without_names(pattern: str) -> str:
+    """Return a pattern with groups that have no names, since a name may be there only once."""
+    return re.sub(r"\(\?P<\w+>", "(", pattern)
 
 
 def ignore_progress(_line: str) -> None:
@@ -250,7 +267,7 @@ class LabMachine:
         if not self._is_built:
             # Its console may show anything, so the agent waits, until the deadline.
             return self.guest.wait_for_cloud_init_result(deadline)
-        expected = "|".join([FINISHED, _STAGE, *([] if step is None else [step])])
+        expected = console_pattern(step)
         seen = ""
         while seen != FINISHED:
             seen = self.vm.console.wait_for(
@@ -259,6 +276,11 @@ class LabMachine:
                 what="that cloud-init has finished",
                 failure=self.failure,
             )
+            if not seen:
+                raise HarnessError(
+                    f"The pattern {step!r} of the provisioner's steps matches an empty text, and would "
+                    "forever; let it match the name of a step."
+                )
             self.mark(seen)
             progress(seen)
         return self.guest.wait_for_cloud_init_result(deadline)

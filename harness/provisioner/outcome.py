@@ -38,6 +38,8 @@ def _expression(value: str, known: frozenset[str], main: str) -> str:
         compiled = re.compile(f"(?:{value})")
     except re.error as error:
         raise ValueError(f"This is not a regular expression ({error})") from error
+    if compiled.search(""):
+        raise ValueError("A regular expression that matches no empty line is expected here")
     names = frozenset(compiled.groupindex)
     if not names <= known or (main not in names and compiled.groups != 1):
         others = ", ".join(f"'{name}'" for name in sorted(known - {main}))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml  # noqa: F401 - an inner run would import it anew, and its parser in C can't be
 
 from suites.host.plugin.inner_pytest import MIXED
 
@@ -208,6 +209,7 @@ OF_MACHINES = """
         (evidence.folder / "serial.log").touch()
 
         class Lab:
+            provisioner = None
             @contextlib.contextmanager
             def boot(self, request, **_):
                 yield SimpleNamespace(

@@ -282,7 +282,7 @@ def test_files_without_a_size_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.starts_process
 def test_endless_file_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection_script, "_FILE_LIMIT_KIB", 4)
+    monkeypatch.setattr(collection_script, "FILE_LIMIT_KIB", 4)
     large = tmp_path / "large.log"
     large.write_bytes(bytes(8192))
 

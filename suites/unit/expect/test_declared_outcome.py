@@ -147,6 +147,11 @@ ACCEPTED = {
     "line of the declared log": Case(
         expectation=lambda e: expect.log_line(e, "dcgm failed"), outcome=PATTERNS
     ),
+    "line of a log that is cut": Case(
+        expectation=lambda e: expect.log_line(e, "dcgm failed"),
+        outcome=PATTERNS,
+        texts=(("log", LINES.ljust(4096 << 10)),),
+    ),
     "line of what was printed": Case(
         expectation=lambda e: expect.log_line(e, "for kernel"), outcome=EXIT_CODES
     ),
@@ -273,6 +278,18 @@ UNDECIDED = {
         outcome=PATTERNS,
         texts=(("log", "step driver ok in two s"),),
         message="took 'two', which is no number of seconds",
+    ),
+    "decision of a log that is cut": Case(
+        expectation=lambda e: expect.decided(e, "build"),
+        outcome=PATTERNS,
+        texts=(("log", LINES.ljust(4096 << 10)),),
+        message=f"Only the first 4096 KiB of '{LOG}' were collected",
+    ),
+    "line that a cut log does not have": Case(
+        expectation=lambda e: expect.log_line(e, "step mig"),
+        outcome=PATTERNS,
+        texts=(("log", LINES.ljust(4096 << 10)),),
+        message=f"Only the first 4096 KiB of '{LOG}' were collected",
     ),
     "damaged event": Case(
         expectation=lambda e: expect.events_recorded(e, "up"),

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.cloudinit import GuestFile
 from harness.errors import BadInputError, HarnessError
 from harness.image import DriverImage
 from harness.image.cloud.derived_images import DerivedStore
 from harness.image.store import ImageStore
 from harness.lab import Lab
-from harness.lab.bakes import bake_cloud_image, bake_node, write_standalone
-from harness.provisioner import EXIT_CODE_PATH, ConfigurationFile
+from harness.lab.bakes import bake_cloud_image, bake_node, clean_script, write_standalone
+from harness.provisioner import EXIT_CODE_PATH, ConfigurationFile, Provisioner
 from harness.provisioner.gpu_node import CONFIG_PATH
+from harness.provisioner.outcome import OutcomeDeclaration, OutcomeFile
 from harness.provisioning.command import CommandResult, LocalRunner
 from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.lab.builders import a_cloud_image, a_provisioner, an_image
@@ -199,3 +201,39 @@ def test_disk_that_cannot_be_converted_leaves_nothing(
         write_standalone(a_cloud_image(), tmp_path / "mine.qcow2")
 
     assert list(tmp_path.iterdir()) == []
+
+
+MINE = Provisioner(
+    name="mine",
+    source="/p/mine.yaml",
+    run=["/opt/mine/run"],
+    files=[
+        GuestFile(path="/opt/mine/lib/words.sh", content=b""),
+        GuestFile(path="/opt/it's mine", content=b""),
+    ],
+    folders=["/opt/mine/lib"],
+    configuration=ConfigurationFile(path="/etc/mine"),
+    outcome=OutcomeDeclaration(file=OutcomeFile(path="/var/lib/mine.json")),
+)
+
+
+def test_baked_cloud_image_keeps_nothing_of_what_was_put_there() -> None:
+    lines = clean_script(MINE).splitlines()
+
+    assert any(
+        line.startswith("rm -f ")
+        and "/etc/mine /var/lib/mine.json '/opt/it'\"'\"'s mine' " in line
+        for line in lines
+    )
+    assert "rm -rf /opt/mine/lib /root/.ssh/authorized_keys" in lines
+
+
+def test_provisioner_without_a_bake_bakes_nothing(lab: Lab) -> None:
+    for bake in (
+        lambda: bake_node(lab, provisioner=MINE),
+        lambda: bake_cloud_image(lab, a_cloud_image(), provisioner=MINE),
+    ):
+        with pytest.raises(
+            BadInputError, match=r"^/p/mine\.yaml: key 'bake': .* declares no command 'bake'"
+        ):
+            bake()

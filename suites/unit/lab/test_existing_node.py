@@ -12,6 +12,7 @@ from harness.errors import HarnessError
 from harness.evidence import Evidence
 from harness.lab.existing_node import ExistingNode
 from harness.machine.existing_node import NodeAddress
+from harness.provisioner import EvidenceDeclaration, Provisioner
 from harness.provisioning.command import LocalRunner
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
@@ -61,6 +62,19 @@ def test_node_that_does_not_name_its_kernel_is_not_judged(tmp_path: Path) -> Non
         ExistingNode(NodeAddress(), runner).collect(tmp_path / "e")
 
     assert not Evidence(tmp_path / "e").folder.exists()
+
+
+@pytest.mark.starts_process
+def test_declared_evidence_of_another_provisioner_is_gathered(tmp_path: Path) -> None:
+    mine = Provisioner(
+        name="mine",
+        run=["/opt/mine"],
+        evidence=EvidenceDeclaration(commands={"mine": ["echo", "served"]}),
+    )
+
+    evidence = ExistingNode(NodeAddress(), provisioner=mine).collect(tmp_path / "e")
+
+    assert (evidence.answer_of("mine"), evidence.provisioner.name) == ("served\n", "mine")
 
 
 #: Takes ssh's place: a login shell gets the line, as sshd would give it.

@@ -1,14 +1,21 @@
-"""Names of evidence folders."""
+"""Names of evidence folders, and what of them is attached."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.plugin.report import folder_name
+from harness.plugin.report import _declared, folder_name
+from harness.provisioner import EvidenceDeclaration, Provisioner
+from harness.provisioner.declaration import DECLARATION_NAME, write_declaration
+from harness.provisioner.outcome import LogPatterns, OutcomeDeclaration
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -47,3 +54,30 @@ def test_any_id_becomes_one_harmless_folder_name(node_id: str) -> None:
 
     assert re.fullmatch(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*", name)
     assert len(name) <= 160
+
+
+def test_what_a_provisioner_declares_is_attached(tmp_path: Path) -> None:
+    mine = Provisioner(
+        name="mine",
+        run=["/opt/mine"],
+        outcome=OutcomeDeclaration(log=LogPatterns(path="/var/log/mine[1].log")),
+        evidence=EvidenceDeclaration(files=["/var/log/mine/*"], commands={"mounts": ["findmnt"]}),
+    )
+    write_declaration(mine, tmp_path)
+    for name in ("files/var/log/mine[1].log", "files/var/log/mine/a", "commands/mounts"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    found = [path for pattern in _declared(tmp_path) for path in tmp_path.glob(pattern)]
+
+    assert {path.relative_to(tmp_path).as_posix() for path in found} == {
+        "files/var/log/mine[1].log",
+        "files/var/log/mine/a",
+        "commands/mounts",
+    }
+
+
+def test_damaged_declaration_attaches_nothing_more(tmp_path: Path) -> None:
+    (tmp_path / DECLARATION_NAME).write_text("{")
+
+    assert list(_declared(tmp_path)) == []

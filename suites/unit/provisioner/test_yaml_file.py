@@ -164,6 +164,10 @@ REFUSED = {
     "pattern with a misspelt group": Refused(
         text=whole(r"step (\S+)", r"(?P<nam>\S+)"), message="A regular expression with one group"
     ),
+    "pattern that matches anything": Refused(
+        text=whole(r"step (\S+)", "(.*)"),
+        message="A regular expression that matches no empty line is expected here, but the file has",
+    ),
     "pattern that is none": Refused(
         text=whole(r"step (\S+)", "("), message="This is not a regular expression (missing )"
     ),

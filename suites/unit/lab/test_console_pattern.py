@@ -1,0 +1,53 @@
+"""What is waited for on a console: no pattern of a provisioner hides the end of cloud-init."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from harness.cloudinit import FINISHED
+from harness.lab.machine import console_pattern
+from harness.provisioner import gpu_node
+
+END = f"[   30.1] cloud-init[305]: {FINISHED}\r\n"
+STEP = r"step (?P<name>\S+) (?P<status>done|failed)"
+
+
+def first(step: str | None, console: str) -> str | None:
+    """Return what is seen first of what the console has printed so far."""
+    found = re.search(console_pattern(step), console)
+    return None if found is None else found[0]
+
+
+def test_stages_and_the_end_are_seen_without_a_pattern() -> None:
+    assert first(None, "Cloud-init running 'init-local' at") == "running 'init-local'"
+    assert first(None, f"step x done\r\n{END}") == FINISHED
+
+
+def test_steps_are_seen_in_complete_lines() -> None:
+    assert first(STEP, "[ 1.0] step driver do") is None
+    assert first(STEP, "[ 1.0] step driver done") is None
+    assert first(STEP, "[ 1.0] step driver done\r\n") == "step driver done"
+
+
+def test_steps_of_the_harness_are_seen() -> None:
+    assert gpu_node.OUTCOME.log is not None
+    line = "2026-08-21T12:00:01.500+00:00 step install-driver failed after 2.2 s: no headers\r\n"
+
+    assert first(gpu_node.OUTCOME.log.step, line) == "step install-driver failed after 2.2 s"
+
+
+@pytest.mark.parametrize(
+    "greedy",
+    [r"(\S+): .*", r"cloud-init\[\d+\]: (\S+)", r"(cloud)-init", r"([\s\S]+) has", r"(\w)\1"],
+)
+def test_greedy_pattern_does_not_consume_the_end(greedy: str) -> None:
+    console = ""
+    for character in f"[ 1.0] step driver done\r\n{END}":
+        console += character
+        while found := re.search(console_pattern(greedy), console):
+            if found[0] == FINISHED:
+                return
+            console = console[found.end() :]
+    pytest.fail(f"The end was expected to be seen, but {console!r} is left.")
