@@ -1,9 +1,8 @@
-"""The CPU time of each call of some commands, wherever in a run it is made."""
+"""The CPU time of each call of some commands, wherever in a run a shell makes it."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ from harness.provisioning.command import LocalRunner
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-_SOURCE = Path(__file__).with_name("wait4_shim.c")
+_SOURCE = Path(__file__).with_name("wait4_accounting.c")
 _COMPILE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a command; `cpu_s` is its user and system time."""
+    """One call of a command; `cpu_s` is the user and system time of its process since its fork."""
 
     name: str
     cpu_s: float
@@ -33,57 +32,68 @@ class CallAccounting:
     """What a run needs so that its calls are accounted for, and what it left."""
 
     folder: Path
+    names: Sequence[str]
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Return the variables to run with."""
+        """Return the variables to run with; dynamically linked shells heed them."""
         return {
-            "PATH": f"{self.folder}:{os.environ['PATH']}",
-            "HARNESS_BENCH_SHIMS": str(self.folder),
-            "HARNESS_BENCH_CPU_US": str(self._output),
+            "LD_PRELOAD": str(self.library),
+            "HARNESS_BENCH_NAMES": f":{':'.join(self.names)}:",
+            "HARNESS_BENCH_CALLS": str(self._records),
         }
 
+    @property
+    def library(self) -> Path:
+        return self.folder / "wait4_accounting.so"
+
     def calls(self) -> Sequence[Call]:
-        """Return the calls so far; raises HarnessError where there was none."""
-        if not self._output.exists():
+        """Return the calls that a shell has waited for, in the order in which they ended.
+
+        Raises HarnessError where there was none.
+        """
+        text = self._records.read_text() if self._records.exists() else ""
+        running: dict[str, str] = {}
+        found = []
+        for line in text.splitlines():
+            event, pid, value = line.split()
+            if event == "exec":
+                running[pid] = value
+            elif pid in running:
+                found.append(Call(name=running.pop(pid), cpu_s=int(value) / 1e6))
+        if not found:
             raise HarnessError(
-                "None of the accounted commands was called; does the run reset PATH?"
+                "No shell of the run called an accounted command; is the shell linked statically?"
             )
-        lines = (line.split() for line in self._output.read_text().splitlines())
-        return [Call(name=name, cpu_s=int(us) / 1e6) for name, us in lines]
+        return found
 
     @property
-    def _output(self) -> Path:
-        return self.folder / "cpu_us"
+    def _records(self) -> Path:
+        return self.folder / "calls"
 
 
 @contextlib.contextmanager
 def call_accounting(names: Iterable[str]) -> Iterator[CallAccounting]:
-    """Prepare a folder of programs that run the commands `names` and account for each call.
+    """Prepare a library that accounts for each call of the commands `names` by a shell.
 
-    Raises RequirementError where there is no C compiler or no such command.
+    Raises RequirementError where there is no C compiler.
     """
     with tempfile.TemporaryDirectory(prefix="harness-calls.") as name:
-        folder = Path(name)
-        (folder / "real").mkdir()
-        shim = folder / "real" / ".shim"
-        _compile(shim)
-        for command in names:
-            program = shutil.which(command)
-            if program is None:
-                raise RequirementError(f"'{command}' is to be accounted for, but is not on PATH.")
-            (folder / "real" / command).symlink_to(program)
-            (folder / command).symlink_to(shim)
-        yield CallAccounting(folder=folder)
+        accounting = CallAccounting(folder=Path(name), names=tuple(names))
+        _compile(accounting.library)
+        yield accounting
 
 
-def _compile(shim: Path) -> None:
+def _compile(library: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         raise RequirementError(
-            "Calls are accounted for by a small program, and there is no C compiler 'cc' on PATH to "
+            "Calls are accounted for by a small library, and there is no C compiler 'cc' on PATH to "
             "build it; install one (apt-get install gcc libc6-dev)."
         )
-    ran = LocalRunner().run([compiler, "-O2", "-o", str(shim), str(_SOURCE)], timeout_s=_COMPILE_S)
+    ran = LocalRunner().run(
+        [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_SOURCE)],
+        timeout_s=_COMPILE_S,
+    )
     if not ran.ok:
         raise HarnessError(f"The C compiler failed.\n{ran.render()}")

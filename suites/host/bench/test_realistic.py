@@ -38,33 +38,40 @@ def test_examples_pass_and_run_the_accounted_commands(tmp_path: Path) -> None:
     assert all(call.cpu_s > 0 for call in calls)
 
 
-def test_call_has_the_cpu_time_of_its_command_and_its_exit_code() -> None:
-    script = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exit 7"
+def test_call_has_the_cpu_time_of_its_process_and_its_exit_code() -> None:
+    script = """
+      true
+      dash -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exit 7'
+      echo $?
+      echo "$(/bin/true; dash -c 'exit 3'; echo $?)"
+    """
 
-    with call_accounting(["dash", "true"]) as accounting:
-        busy = LocalRunner().run(
-            ["dash", "-c", script], timeout_s=_TIMEOUT_S, env=accounting.environment
-        )
-        LocalRunner().run(["true"], timeout_s=_TIMEOUT_S, env=accounting.environment)
-        slow, quick = accounting.calls()
-
-    assert busy.exit_code == 7
-    assert (slow.name, quick.name) == ("dash", "true")
-    assert slow.cpu_s > 3 * quick.cpu_s
-
-
-def test_command_that_a_signal_ends_is_seen_to_end_by_it() -> None:
     with call_accounting(["dash"]) as accounting:
-        result = LocalRunner().run(
-            ["dash", "-c", "kill -TERM $$"], timeout_s=_TIMEOUT_S, env=accounting.environment
+        ran = LocalRunner().run(
+            ["bash", "-c", script],
+            timeout_s=_TIMEOUT_S,
+            env=accounting.environment,
+        )
+        slow, *quick = accounting.calls()
+
+    assert ran.stdout.split() == ["7", "3"], ran.render()
+    assert [call.name for call in quick] == ["dash"]
+    assert all(slow.cpu_s > 3 * call.cpu_s > 0 for call in quick)
+
+
+def test_accounted_command_runs_without_the_library() -> None:
+    with call_accounting(["env"]) as accounting:
+        ran = LocalRunner().run(
+            ["bash", "-c", "env; :"], timeout_s=_TIMEOUT_S, env=accounting.environment
         )
 
-    assert result.exit_code == -15, result.render()
+    assert "HARNESS_BENCH_CALLS" in ran.stdout
+    assert "LD_PRELOAD" not in ran.stdout
 
 
 def test_run_without_any_call_is_an_error() -> None:
     with (
         call_accounting(["true"]) as accounting,
-        pytest.raises(HarnessError, match="None of the accounted commands was called"),
+        pytest.raises(HarnessError, match="No shell of the run called an accounted command"),
     ):
         accounting.calls()
