@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from harness.datafile import line_of, read_data_file
@@ -11,7 +12,6 @@ from harness.errors import BadInputError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from harness.provisioner import Provisioner
 
@@ -32,8 +32,9 @@ def read_user_data(file: Path, name: str) -> dict[str, object]:
     try:
         first = path.read_text(encoding="utf-8").partition("\n")[0].rstrip()
     except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise BadInputError(
-            f"The user-data '{path}' cannot be read ({error}).",
+            f"The user-data '{path}' cannot be read ({why}).",
             source=str(file),
             line=line_of(file, ("user_data",)),
             key="user_data",
@@ -110,6 +111,7 @@ class _Rules:
                 else f"values, {theirs!r} and {ours!r}; remove the key here."
             ),
             source=self.source,
+            line=_line_of(self.source, at),
             key=".".join(at),
         )
 
@@ -127,8 +129,15 @@ class _Rules:
                 f"The provisioner or the harness writes {listed(twice)} too, and only one of the "
                 "files would be there; remove it here.",
                 source=self.source,
+                line=_line_of(self.source, ("write_files",)),
                 key="write_files",
             )
+
+
+def _line_of(source: str, at: tuple[str, ...]) -> int | None:
+    """Return the line of a key; None where the user-data does not come from a file."""
+    file = Path(source)
+    return line_of(file, at) if file.is_file() else None
 
 
 def _mergers(given: object, source: str) -> Iterator[tuple[str, frozenset[str]]]:

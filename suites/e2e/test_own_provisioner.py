@@ -228,7 +228,7 @@ def test_conflicting_user_data_is_refused_before_a_machine_starts(
     path = write_project(tmp_path / "tiny", _WHOLE)
     path.with_name("user-data.yaml").write_text("#cloud-config\nruncmd: [[touch, /run/x]]\n")
 
-    with pytest.raises(BadInputError, match=r"/user-data\.yaml: key 'runcmd': The harness sets"):
+    with pytest.raises(BadInputError, match=r"/user-data\.yaml:2: key 'runcmd': The harness sets"):
         boot_node(
             NodeRequest(name="conflict", image=node_image, provisioner=read_provisioner(path))
         )

@@ -136,3 +136,11 @@ def test_repeated_key_of_user_data_is_refused(project: Project) -> None:
 
     with pytest.raises(BadInputError, match=r"user-data\.yaml:3: key 'timezone': .* duplicate"):
         project.read("schema: 1\nname: x\nrun: [x]\nuser_data: user-data.yaml\n")
+
+
+def test_conflict_in_a_file_is_refused_by_its_line(project: Project) -> None:
+    path = project.write("user-data.yaml", "#cloud-config\ntimezone: UTC\nhostname: other\n")
+    provisioner = project.read("schema: 1\nname: x\nrun: [x]\nuser_data: user-data.yaml\n")
+
+    with pytest.raises(BadInputError, match=rf"^{path}:3: key 'hostname': The harness sets"):
+        merge_user_data(OURS, provisioner)
