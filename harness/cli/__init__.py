@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from harness.cli import (
     bench,
     checkpoints,
+    coverage,
     demo,
     doctor,
     existing_nodes,
@@ -36,6 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     for module in (
         bench,
         checkpoints,
+        coverage,
         demo,
         doctor,
         gpus,

@@ -267,7 +267,7 @@ class Lab:
                 instance_id=instance_id,
                 provisioner=provisioner,
                 access=self.identity.access,
-                early=early,
+                early=(*early, *request.early),
             )
 
         return replace(

@@ -86,6 +86,8 @@ class NodeRequest:
     """Files that cloud-init writes into the guest."""
     before: Sequence[Argv] = ()
     """Commands that cloud-init runs before provisioning, each a list of words."""
+    early: Sequence[Argv] = ()
+    """Commands that cloud-init runs before all else, in its `bootcmd`."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the virtual machine in the cached instance metadata."""
     vm_size: str = "Standard_ND96isr_H100_v5"

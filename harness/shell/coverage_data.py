@@ -1,7 +1,15 @@
-"""Coverage of shell code as data of coverage.py, and the plugin that lets it report them."""
+"""Coverage of shell code as data of coverage.py: written by a run, combined and reported.
+
+The context of a line says in which tier it ran, and of which version of the file: the first 16
+digits of its SHA-256. So data of several runs can be combined later, and data of another version is
+refused then.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,26 +17,144 @@ import coverage
 from coverage.plugin import CoveragePlugin, FileReporter
 from typing_extensions import override
 
-from harness.shell.coverage import code_lines
+from harness.errors import BadInputError, listed
+from harness.shell.commands_of import code_lines, executed_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from harness.shell.coverage import Hits
+    from harness.shell.coverage import Hits, Tier
 
-_PLUGIN = "harness.shell.coverage_data.ShellCoverage"
+_MODULE = "harness.shell.coverage_data"
+_PLUGIN = f"{_MODULE}.ShellCoverage"
+_DIGEST_DIGITS = 16
+_CONTEXT = re.compile(r"(.+) \(sha256 ([0-9a-f]{16})\)\Z")
+_SHEBANG = re.compile(rb"#!\s*(?:/usr)?/bin/(?:env\s+)?bash\b")
 
 
-def write_data(hits: Hits, path: Path) -> None:
-    """Write a data file of coverage.py, to be combined with those of Python code.
+def scripts_in(sources: Iterable[Path]) -> Iterator[Path]:
+    """Yield the bash scripts at and below `sources`: `*.sh`, `*.bash` and what names bash itself."""
+    for source in sources:
+        inside = source.rglob("*") if source.is_dir() else [source]
+        for path in sorted(inside):
+            if path.is_file() and (path.suffix in {".sh", ".bash"} or _names_bash(path)):
+                yield path.resolve()
 
-    `[run] plugins = harness.shell.coverage_data` in the configuration lets coverage.py report it.
+
+def _names_bash(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _SHEBANG.match(file.read(64)) is not None
+
+
+def digest_of(content: bytes) -> str:
+    """Return the digits by which a version of a script is told apart."""
+    return hashlib.sha256(content).hexdigest()[:_DIGEST_DIGITS]
+
+
+def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -> None:
+    """Write what ran of the scripts at `sources` as a data file of coverage.py.
+
+    Scripts of which nothing ran are in it too. `[run] plugins = harness.shell.coverage_data` in the
+    configuration lets coverage.py itself report the file. Raises BadInputError where there is no
+    script.
     """
     path.unlink(missing_ok=True)
+    scripts = list(scripts_in(sources))
+    if not scripts:
+        raise BadInputError(
+            f"There is no bash script at {listed(map(str, sources))}.", source="--shell-cov"
+        )
     data = coverage.CoverageData(basename=str(path))
-    data.add_lines(hits)
-    data.add_file_tracers(dict.fromkeys(hits, _PLUGIN))
+    for script in scripts:
+        _add_lines(data, None, str(script), ())
+    for tier, places_of in hits.items():
+        for script_name, places in places_of.items():
+            content = Path(script_name).read_bytes()
+            context = f"{tier.value} (sha256 {digest_of(content)})"
+            _add_lines(data, context, script_name, executed_lines(_text(content), places))
     data.write()
+
+
+def combine(paths: Iterable[Path]) -> coverage.CoverageData:
+    """Return the data of several files as one, with the tier alone as the context of a line.
+
+    Raises BadInputError for a file that is no such data, and for data of another version of a
+    script than the one that is there now.
+    """
+    combined = coverage.CoverageData(no_disk=True)
+    for path in paths:
+        if not path.is_file():
+            raise BadInputError(
+                "There is no such file; 'pytest --shell-cov=PATH' writes '.coverage.shell'.",
+                source=str(path),
+            )
+        data = coverage.CoverageData(basename=str(path))
+        try:
+            data.read()
+        except coverage.CoverageException as error:
+            raise BadInputError(
+                f"The file is no data of coverage.py ({error}).", source=str(path)
+            ) from error
+        _add(combined, data, path)
+    return combined
+
+
+def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Path) -> None:
+    contexts = sorted(data.measured_contexts())
+    for script in sorted(data.measured_files()):
+        if data.file_tracer(script) != _PLUGIN:
+            raise BadInputError(
+                f"The file has coverage of '{script}', which is no shell code; report it with "
+                "'coverage report'.",
+                source=str(path),
+            )
+        try:
+            digest = digest_of(Path(script).read_bytes())
+        except OSError as error:
+            raise BadInputError(
+                f"The script '{script}' of which the file tells can't be read ({error.strerror}).",
+                source=str(path),
+            ) from error
+        _add_lines(combined, None, script, ())
+        for context in contexts:
+            data.set_query_contexts([f"^{re.escape(context)}$"])
+            lines = data.lines(script)
+            if not lines:
+                continue
+            known = _CONTEXT.match(context)
+            if known is None or known[2] != digest:
+                raise BadInputError(
+                    f"The file was recorded with another version of '{script}'; run these tests "
+                    "again.",
+                    source=str(path),
+                )
+            _add_lines(combined, known[1], script, lines)
+
+
+def _add_lines(
+    data: coverage.CoverageData, context: str | None, script: str, lines: Iterable[int]
+) -> None:
+    data.set_context(context)
+    data.add_lines({script: set(lines)})
+    data.touch_file(script, _PLUGIN)
+
+
+def report(data: coverage.CoverageData, *, html: Path | None, lcov: Path | None) -> str:
+    """Return a table of the scripts; write the lines as HTML and as an lcov tracefile if asked."""
+    reporter = coverage.Coverage(data_file=None, config_file=False)
+    reporter.set_option("run:plugins", [_MODULE])
+    reporter.get_data().update(data)
+    table = io.StringIO()
+    reporter.report(file=table, show_missing=True)
+    if html is not None:
+        reporter.html_report(directory=str(html), show_contexts=True, title="Shell coverage")
+    if lcov is not None:
+        reporter.lcov_report(outfile=str(lcov))
+    return table.getvalue()
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")
 
 
 class ShellCoverage(CoveragePlugin):
@@ -42,7 +168,11 @@ class ShellCoverage(CoveragePlugin):
 class _ShellReporter(FileReporter):
     @override
     def lines(self) -> set[int]:
-        return code_lines(Path(self.filename).read_text(errors="replace"))
+        return code_lines(self.source())
+
+    @override
+    def source(self) -> str:
+        return _text(Path(self.filename).read_bytes())
 
 
 def coverage_init(registry: coverage.plugin_support.Plugins, options: Mapping[str, str]) -> None:

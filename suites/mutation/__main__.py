@@ -3,6 +3,7 @@
 python -m suites.mutation             the tool, over all of provisioning
 python -m suites.mutation --targets   the behaviours of the contract's list
 python -m suites.mutation --corpus    the defects of the regression corpus
+python -m suites.mutation --example   defects of the example provisioner, on nodes
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from suites.e2e.shell_provisioner.planting import plant_all
 
 from .mutant_runner import MutantRunner, PlantError
 from .plants import CORPUS, TARGETS
@@ -35,6 +38,9 @@ def build_parser() -> argparse.ArgumentParser:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--targets", action="store_true", help="the contract's 32 behaviours")
     which.add_argument("--corpus", action="store_true", help="the defects of the corpus")
+    which.add_argument(
+        "--example", action="store_true", help="six defects of the example provisioner, on nodes"
+    )
     parser.add_argument(
         "--children",
         type=int,
@@ -47,6 +53,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Return 0 if the unit suite killed the required mutants."""
     arguments = build_parser().parse_args(argv)
+    if arguments.example:
+        return plant_all()
     if not (arguments.targets or arguments.corpus):
         return run_tool(REPOSITORY, arguments.children)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:

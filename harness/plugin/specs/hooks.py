@@ -17,8 +17,8 @@ from harness.plugin.specs import reports
 from harness.plugin.specs.items import JOBS_SECTION, SpecFileCollector, SpecItem, raise_for
 from harness.plugin.specs.options import pytest_addoption
 from harness.plugin.specs.reports import passed_report
-from harness.plugin.specs.runs import SHELL_HITS, existing_runs_of, runs_of
-from harness.shell.coverage import merge, render_lcov
+from harness.plugin.specs.runs import existing_runs_of, hits_of, notes_of, runs_of
+from harness.shell.coverage import Tier, merge
 from harness.shell.protocol import printable
 from harness.shell.spec.options import is_spec
 from harness.shell.spec.verdict import Outcome, Verdict
@@ -34,10 +34,9 @@ if TYPE_CHECKING:
     from harness.shell.spec.spec_file import Case
 
 _CARRIED_HITS = "shell_coverage"
-_CARRIED_UNPROTECTED = "shell_sandbox"
+_CARRIED_NOTES = "shell_notes"
 _CARRIED_REFUSAL = "shell_refusal"
 _REFUSAL: pytest.StashKey[str] = pytest.StashKey()
-_UNPROTECTED: pytest.StashKey[set[str]] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,7 +68,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Report what no verdict shows: a sandbox that protects less, jobs that did not end."""
+    """Report what no verdict shows: a sandbox that protects less, jobs that did not end, coverage."""
     if _REFUSAL in terminalreporter.config.stash:
         terminalreporter.write_line(terminalreporter.config.stash[_REFUSAL], red=True)
     for report in itertools.chain(*terminalreporter.stats.values()):
@@ -77,8 +76,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             for title, text in report.sections:
                 if title == JOBS_SECTION:
                     terminalreporter.write_line(f"{report.nodeid}: {text}", yellow=True)
-    for why in sorted(terminalreporter.config.stash.get(_UNPROTECTED, ())):
-        terminalreporter.write_line(why, yellow=True)
+    for note in sorted(notes_of(terminalreporter.config)):
+        terminalreporter.write_line(note, yellow=True)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFileCollector | None:
@@ -91,25 +90,39 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFileCo
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     runs = existing_runs_of(config)
-    unprotected = config.stash.setdefault(_UNPROTECTED, set())
     if runs is not None:
         runs.close()
-        merge(config.stash.setdefault(SHELL_HITS, {}), runs.hits)
-        unprotected.update({runs.sandbox.why} - {""})
-    hits = config.stash.get(SHELL_HITS, {})
+        merge(hits_of(config, Tier.MOCKED), runs.hits)
+        notes_of(config).update({runs.sandbox.why} - {""})
     if _REFUSAL in config.stash:
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
     if hasattr(config, "workeroutput"):
-        config.workeroutput[_CARRIED_HITS] = {p: sorted(lines) for p, lines in hits.items()}
-        config.workeroutput[_CARRIED_UNPROTECTED] = sorted(unprotected)
+        config.workeroutput[_CARRIED_HITS] = {
+            tier.name: {
+                path: [tuple(place) for place in places]
+                for path, places in hits_of(config, tier).items()
+            }
+            for tier in Tier
+        }
+        config.workeroutput[_CARRIED_NOTES] = sorted(notes_of(config))
         config.workeroutput[_CARRIED_REFUSAL] = config.stash.get(_REFUSAL, "")
     elif config.getoption("--shell-cov"):
-        # coverage.py is slow to import, and most runs do without it
-        data = importlib.import_module("harness.shell.coverage_data")
-        data.write_data(hits, config.rootpath / ".coverage.shell")
-        lcov = config.getoption("--shell-cov-lcov")
-        if lcov is not None:
-            lcov.write_text(render_lcov(hits))
+        try:
+            _write_coverage(config)
+        except HarnessError as error:
+            config.stash[_REFUSAL] = str(error)
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+
+def _write_coverage(config: pytest.Config) -> None:
+    # coverage.py is slow to import, and most runs do without it
+    data = importlib.import_module("harness.shell.coverage_data")
+    path = config.rootpath / config.getoption("--shell-cov-data")
+    hits = {tier: hits_of(config, tier) for tier in Tier}
+    data.write_data(hits, config.getoption("--shell-cov"), path)
+    lcov = config.getoption("--shell-cov-lcov")
+    if lcov is not None:
+        data.report(data.combine([path]), html=None, lcov=lcov)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -117,8 +130,9 @@ def pytest_testnodedown(node: WorkerController) -> None:
     """Take what a worker's examples covered, and what held them less than they should be."""
     output = getattr(node, "workeroutput", {})
     stash = node.config.stash
-    stash.setdefault(_UNPROTECTED, set()).update(output.get(_CARRIED_UNPROTECTED, ()))
-    merge(stash.setdefault(SHELL_HITS, {}), output.get(_CARRIED_HITS, {}))
+    notes_of(node.config).update(output.get(_CARRIED_NOTES, ()))
+    for name, carried in output.get(_CARRIED_HITS, {}).items():
+        merge(hits_of(node.config, Tier[name]), carried)
     if output.get(_CARRIED_REFUSAL):
         stash[_REFUSAL] = output[_CARRIED_REFUSAL]
 

@@ -40,14 +40,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         default=[],
         metavar="PATH",
-        help="record which lines of the shell code at PATH the examples of *_spec.sh files and "
-        "the tests with the shell fixture run",
+        help="record which lines of the bash scripts at PATH run: in examples of *_spec.sh files, "
+        "in tests with the shell fixture, and in machines",
+    )
+    group.addoption(
+        "--shell-cov-data",
+        type=Path,
+        default=Path(".coverage.shell"),
+        metavar="FILE",
+        help="write that to FILE, as data of coverage.py, which 'harness coverage' combines with "
+        "those of other runs and reports (default: %(default)s)",
     )
     group.addoption(
         "--shell-cov-lcov",
         type=Path,
         metavar="FILE",
-        help="write that as an lcov tracefile, beside coverage.py's data in .coverage.shell",
+        help="write that as an lcov tracefile too",
     )
     parser.addini(
         "shell_allow",

@@ -13,7 +13,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.plugin.specs.reports import ReportBatch
 from harness.shell.clock import clock_environment, write_clock_commands
-from harness.shell.coverage import Hits, merge, parse_trace
+from harness.shell.coverage import Hits, Tier, merge, parse_trace
 from harness.shell.sandbox import choose_sandbox
 from harness.shell.spec.mock_blocks import write_mocks
 from harness.shell.spec.project import ScratchFolder, environment
@@ -41,8 +41,8 @@ _KNOWN_PLUGINS = {
     "__channelexec__",  # what execnet calls xdist.remote in a worker
 }  # fmt: skip
 """Packages whose implementations have nothing to do for an example that simply passes."""
-SHELL_HITS: pytest.StashKey[Hits] = pytest.StashKey()
-"""The lines of shell code that ran in this process, and in workers that have ended."""
+_NOTES: pytest.StashKey[set[str]] = pytest.StashKey()
+_HITS: pytest.StashKey[dict[Tier, Hits]] = pytest.StashKey()
 _RUNS: pytest.StashKey[SpecRuns] = pytest.StashKey()
 
 
@@ -208,6 +208,16 @@ def _others_follow_the_protocol(config: pytest.Config) -> bool:
 
 def _is_wrapper(implementation: HookImpl) -> bool:
     return implementation.wrapper or implementation.hookwrapper
+
+
+def hits_of(config: pytest.Config, tier: Tier) -> Hits:
+    """Return the shell code that ran in this process, and in workers that have ended; to add to."""
+    return config.stash.setdefault(_HITS, {}).setdefault(tier, {})
+
+
+def notes_of(config: pytest.Config) -> set[str]:
+    """Return what the end of this run says beside verdicts; to add to."""
+    return config.stash.setdefault(_NOTES, set())
 
 
 def runs_of(config: pytest.Config) -> SpecRuns:

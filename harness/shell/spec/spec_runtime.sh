@@ -319,9 +319,7 @@ unset -f minimum_version info warn error abort setenv unsetenv __hx_precheck
 __hx_report ready
 # traces the lines that run, for coverage; the trace has a descriptor of its own
 if [[ -n ${HX_TRACE_FD-} ]]; then
-  BASH_XTRACEFD=$HX_TRACE_FD
-  PS4='+hx:${BASH_SOURCE[0]-}:$LINENO:'
+  . "${BASH_SOURCE[0]%/*}/../warm_shell/trace.sh"
   unset HX_TRACE_FD
-  builtin set -x
 fi
 builtin set -e

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.shell.coverage import Hits, merge, parse_trace
@@ -20,11 +21,12 @@ from harness.shell.warm_shell.warm_shell import ShellStart, WarmShell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from harness.shell.sandbox import Sandbox
 
 _MOST_IDLE = 8
+TRACE = Path(__file__).with_name("trace.sh")
+"""What a bash sources to trace itself: the BASH_ENV of a machine's services, too."""
 
 
 class WarmShellPool:

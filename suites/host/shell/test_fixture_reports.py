@@ -98,3 +98,12 @@ End
     result = project.run("--shell-time=virtual")
 
     assert set(outcomes(result).values()) == {"passed"}, result.stdout
+
+
+def test_coverage_of_no_script_is_refused(project: SpecProject) -> None:
+    project.write("test_nothing.py", "def test_nothing():\n    pass\n")
+
+    result = project.run(f"--shell-cov={project.root / 'absent'}")
+
+    assert result.exit_code == 4
+    assert "--shell-cov: There is no bash script at" in result.stdout

@@ -1,30 +1,48 @@
-"""Lines of shell code that ran are recorded, also over workers."""
+"""A trace of bash tells where shell code ran."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.shell.coverage import code_lines, parse_trace, render_lcov
-from suites.unit.shell.samples import SCRIPT
+from harness.shell.coverage import Place, merge, parse_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_only_lines_that_bash_traces_are_code() -> None:
-    assert code_lines(SCRIPT) == {4, 5, 7, 9}
+def entry(source: str, line: int, *, depth: int = 1, level: int = 1) -> str:
+    return f"{'+' * level}\x1e{depth}\x1f{source}\x1f{line}\x1f/tmp\x1eecho x\n"
 
 
 def test_trace_of_other_files_is_left_out(tmp_path: Path) -> None:
-    trace = "+hx:lib/a.sh:3:echo x\n++hx:/usr/lib/b.sh:4:echo y\nnoise\n"
+    script = tmp_path / "lib" / "a.sh"
+    script.parent.mkdir()
+    script.touch()
+    trace = entry("lib/a.sh", 3, depth=2, level=2) + entry("/usr/lib/b.sh", 4) + "noise\n"
 
-    assert parse_trace(trace, tmp_path, [tmp_path / "lib"]) == {
-        str((tmp_path / "lib/a.sh").resolve()): {3}
+    assert parse_trace(trace, tmp_path, [tmp_path / "lib"]) == {str(script): {Place(3, 2, 2)}}
+
+
+def test_names_may_hold_spaces_and_colons(tmp_path: Path) -> None:
+    script = tmp_path / "a b:1:.sh"
+    script.touch()
+
+    assert parse_trace(entry(str(script), 7), tmp_path, [tmp_path]) == {
+        str(script): {Place(7, 1, 1)}
     }
 
 
-def test_lcov_names_lines_that_did_not_run(tmp_path: Path) -> None:
-    path = tmp_path / "a.sh"
-    path.write_text("echo a\necho b\n")
+def test_command_that_prints_what_looks_like_an_entry_adds_none(tmp_path: Path) -> None:
+    script = tmp_path / "a.sh"
+    script.touch()
+    trace = f"+\x1e1\x1f{script}\x1f3\x1f/\x1eecho '\n+hx:{script}:9:\n+ echo 4'\n"
 
-    assert render_lcov({str(path): {2}}).splitlines()[1:5] == ["DA:1,0", "DA:2,1", "LF:2", "LH:1"]
+    assert parse_trace(trace, tmp_path, [tmp_path]) == {str(script): {Place(3, 1, 1)}}
+
+
+def test_merging_takes_what_a_worker_carried() -> None:
+    hits = {"a.sh": {Place(1, 1, 1)}}
+
+    merge(hits, {"a.sh": [(2, 1, 1)], "b.sh": [[1, 2, 3]]})
+
+    assert hits == {"a.sh": {Place(1, 1, 1), Place(2, 1, 1)}, "b.sh": {Place(1, 2, 3)}}

@@ -1,4 +1,4 @@
-"""The tests of the provisioning sample catch regressions that are planted in its script."""
+"""The unit tests of the example provisioner catch regressions that are planted in its script."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.host.shell.provisioning_sample.node import SCRIPT
 from suites.host.shell.running import REPOSITORY, outcomes
+from suites.host.shell.shell_provisioner.node import SCRIPT
 
 if TYPE_CHECKING:
     from suites.host.shell.running import SpecProject
 
-_TESTS = Path(__file__).parent / "provisioning_sample" / "test_provision.py"
-_CONFTEST = "from suites.host.shell.provisioning_sample.conftest import node\n"
+_TESTS = Path(__file__).parent / "shell_provisioner" / "test_provision.py"
+_CONFTEST = "from suites.host.shell.shell_provisioner.conftest import node\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ REGRESSIONS = (
     ),
     Regression(
         name="a baked driver that does not start is kept",
-        before='log "the baked driver did not start; installing it again"',
+        before='log "the baked driver did not start; building it again"',
         after="return 0",
         caught_by="test_baked_driver_that_does_not_start_is_installed_again",
     ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.host.shell.provisioning_sample.node import Node
+from suites.host.shell.shell_provisioner.node import Node
 
 if TYPE_CHECKING:
     from harness.shell.testing import Shell

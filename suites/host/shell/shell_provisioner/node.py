@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from harness.shell.testing import Evaluation, Shell
 
 #: Below pytest's root directory, so that a copy of it can be tested.
-SCRIPT = "suites/host/shell/provisioning_sample/provision.sh"
+SCRIPT = "suites/e2e/shell_provisioner/provision.sh"
 KERNEL = "6.1.0-56-cloud-amd64"
 VERSION = "580.126.09"
 IMAGE = f"mcr.microsoft.com/aks/aks-gpu-cuda-lts:{VERSION}-20260801000000"
-RECORD = "/opt/gpu-node/prebake-record"
+RECORD = "/opt/azure/aks-gpu/dkms-marker"
+EVENTS = "/var/log/gpu-node/events"
 
 _STACK = {
     "nvidia": fakes.Module(),
@@ -54,24 +55,29 @@ class Node:
         self.metadata.install(shell)
         self.modules = fakes.KernelModules(kernel=KERNEL).install(shell)
         self.dkms = self._dkms([fakes.Source(name="nvidia", version=VERSION)])
+        shell.mock("lspci", optional=True).answers("01:00.0 0302: 10de:2330 (rev a1)\n")
+        for command in ("ldconfig", "nvidia-modprobe"):
+            shell.mock(command, optional=True)
+        self.smi = shell.mock("nvidia-smi", optional=True)
         uname = shell.mock("uname", optional=True)
         uname.when("-r").answers(f"{KERNEL}\n")
         uname.when("-m").answers("x86_64\n")
         self.installer_failures = 0.0
-        self.is_baked_driver_usable = True
 
     def _dkms(self, sources: list[fakes.Source]) -> fakes.Dkms:
         return fakes.Dkms(sources, kernels=[KERNEL], modules=self.modules).install(self.shell)
 
     def run_installer(self, run: fakes.ContainerRun) -> Answer:
         """Do what the driver's container image does on a node."""
-        action = run.arguments[-1]
-        if action == "install-skip-build":
-            return Answer(exit_code=0 if self.is_baked_driver_usable else 1)
+        assert run.arguments[-1] == "copy"
         if self.installer_failures > 0:
             self.installer_failures -= 1
             return Answer(exit_code=1)
-        return self.dkms.install_module("nvidia", VERSION)
+        self.shell.write("/opt/gpu/module/dkms.conf", 'BUILT_MODULE_NAME[0]="nvidia"\n')
+        for program in ("nvidia-modprobe", "nvidia-smi"):
+            self.shell.write(f"/opt/gpu/bin/{program}", "#!/bin/sh\n", mode=0o755)
+        self.shell.write("/opt/gpu/lib/libcuda.so.1", "")
+        return Answer()
 
     def bake(self, *, kind: str = "cuda", version: str = VERSION, kernel: str = KERNEL) -> None:
         """Bake a driver into the node's image, for a kernel, and load its modules."""

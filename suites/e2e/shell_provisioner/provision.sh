@@ -1,29 +1,41 @@
 #!/usr/bin/env bash
-# Provisions a GPU node: a sample to be tested with stateful fakes.
+# Provisions a GPU node: an example that is tested by its functions and in machines.
 #
-# It decides whether the driver that was built into the image can be used, installs one otherwise,
-# starts the services of a managed node, and removes the driver from a node that opted out.
+#   provision.sh boot      decide whether the driver that was baked into the image can be used, build
+#                          one otherwise, start the services of a managed node; remove the driver
+#                          from a node that has no GPU or opted out
+#   provision.sh bake      build the driver for the newest kernel, on a machine without a GPU
+#   provision.sh teardown  remove the baked driver
+
+CONFIG=${CONFIG:-/etc/gpu-node/provision.conf}
+# shellcheck source=/dev/null
+[ ! -r "$CONFIG" ] || . "$CONFIG"
 
 DRIVER_KIND=${DRIVER_KIND:-cuda-lts}
 DRIVER_VERSION=${DRIVER_VERSION:-580.126.09}
 DRIVER_SHA=${DRIVER_SHA:-20260801000000}
 REGISTRY=${REGISTRY:-mcr.microsoft.com}
-RECORD=${RECORD:-/opt/gpu-node/prebake-record}
+RECORD=${RECORD:-/opt/azure/aks-gpu/dkms-marker}
 OUTCOME=${OUTCOME:-/var/log/gpu-node-provision.log}
 TAGS_CACHE=${TAGS_CACHE:-/var/cache/gpu-node/tags.json}
+EVENTS=${EVENTS:-/var/log/gpu-node/events}
 MIG_STRATEGY=${MIG_STRATEGY:-None}
+PLUGIN_ATTEMPTS=${PLUGIN_ATTEMPTS:-20}
 
+ERR_USAGE=2
 ERR_APT=9
 ERR_DRIVER=84
 ERR_CONTAINERD=85
 ERR_DEVICE_PLUGIN=86
 ERR_TAGS=224
 
-METADATA_URL='http://169.254.169.254/metadata/instance/compute/tagsList?api-version=2021-02-01'
+METADATA_URL=${METADATA_URL:-http://169.254.169.254/metadata/instance/compute/tagsList?api-version=2021-02-01}
 DKMS_TREE=/var/lib/dkms
 UNITS=/etc/systemd/system
+LIBRARIES=/usr/bin/lib64
 MODULES=(nvidia_uvm nvidia_drm nvidia_modeset nvidia_peermem nvidia)
 BUILD_PACKAGES=(gcc make libc6-dev)
+PAYLOAD=/opt/gpu
 
 log() {
   echo "gpu-node: $*" | tee -a "$OUTCOME"
@@ -41,9 +53,30 @@ retry() {
   return 1
 }
 
+# event TASK COMMAND...: run it, and leave an event file that is named by the millisecond.
+event() {
+  local task=$1 started milliseconds attempt status=0
+  shift
+  started=$(date -u '+%F %T.%3N')
+  milliseconds=$(date '+%s%3N')
+  "$@" || status=$?
+  for ((attempt = 0; attempt < 100; attempt++, milliseconds++)); do
+    if (set -C && : >"$EVENTS/$milliseconds.json") 2>/dev/null; then
+      printf '{"TaskName": "%s", "Timestamp": "%s", "Message": "exit code %d"}\n' \
+        "GPU.$task" "$started" "$status" >"$EVENTS/$milliseconds.json"
+      break
+    fi
+  done
+  return "$status"
+}
+
 #
-# Tags of the virtual machine
+# The virtual machine
 #
+
+has_gpu() {
+  [ -n "$(lspci -n -d 10de:)" ]
+}
 
 fetch_tags() {
   mkdir -p "$(dirname "$TAGS_CACHE")"
@@ -54,7 +87,7 @@ fetch_tags() {
 # Whether a tag is set to "true"; whole name and value, in any case.
 has_tag() {
   local wanted="{\"name\":\"$1\",\"value\":\"true\"}"
-  tr '{' '\n' <"$TAGS_CACHE" | sed 's/^"/{"/; s/},*\]*$/}/' | grep -Fixq "$wanted"
+  tr -d ' \n' <"$TAGS_CACHE" | tr '{' '\n' | sed 's/^"/{"/; s/}.*/}/' | grep -Fixq "$wanted"
 }
 
 #
@@ -130,9 +163,9 @@ pull_image() {
 }
 
 run_image() {
-  mkdir -p /opt/gpu /opt/actions
+  mkdir -p "$PAYLOAD" /opt/actions
   ctr -n k8s.io run --rm --privileged --net-host --with-ns pid:/proc/1/ns/pid \
-    --mount type=bind,src=/opt/gpu,dst=/mnt/gpu,options=rbind \
+    --mount "type=bind,src=$PAYLOAD,dst=/mnt/gpu,options=rbind" \
     --mount type=bind,src=/opt/actions,dst=/mnt/actions,options=rbind \
     "$(driver_image)" gpuinstall /entrypoint.sh "$1"
 }
@@ -145,14 +178,17 @@ remove_image() {
     ctr -n k8s.io images rm --sync "${REGISTRY%/}/${image#*/}" >/dev/null
 }
 
+# write_record KERNEL: beside and renamed, so that no reader sees half of it.
 write_record() {
   mkdir -p "$(dirname "$RECORD")"
-  cat >"$RECORD" <<RECORD_END
-kernel=$(uname -r)
+  cat >"$RECORD.new" <<RECORD_END
+kernel=$1
 driver_version=$DRIVER_VERSION
 driver_kind=$DRIVER_KIND
 arch=$(uname -m)
 RECORD_END
+  chmod 0644 "$RECORD.new"
+  mv "$RECORD.new" "$RECORD"
 }
 
 #
@@ -176,22 +212,67 @@ restart_containerd() {
   retry 5 2 systemctl restart containerd || return "$ERR_CONTAINERD"
 }
 
-# A baked driver gets one attempt; what fails falls through to a full installation.
+newest_kernel() {
+  local headers
+  for headers in /lib/modules/*/build; do
+    [ ! -d "$headers" ] || basename "$(dirname "$headers")"
+  done | sort --version-sort | tail -n 1
+}
+
+install_programs() {
+  local program
+  for program in "$PAYLOAD"/bin/*; do
+    install -m 0755 "$program" /usr/bin/ || return
+  done
+  chmod 4755 /usr/bin/nvidia-modprobe || return
+  rm -rf "$LIBRARIES"
+  mkdir -p "$LIBRARIES"
+  cp -P "$PAYLOAD"/lib/* "$LIBRARIES/" || return
+  echo "$LIBRARIES" >/etc/ld.so.conf.d/nvidia.conf
+  ldconfig
+}
+
+# build_driver KERNEL: by DKMS, from the source in the driver's image. The record of an earlier
+# driver goes first: from then on it may be wrong.
+build_driver() {
+  local kernel=$1 module=nvidia/$DRIVER_VERSION
+  rm -f "$RECORD"
+  run_image copy || return
+  rm -rf "/usr/src/nvidia-$DRIVER_VERSION"
+  cp -R "$PAYLOAD/module" "/usr/src/nvidia-$DRIVER_VERSION" || return
+  [ -e "$DKMS_TREE/$module/source" ] || dkms add "$module" || return
+  dkms install "$module" -k "$kernel" || return
+  install_programs || return
+  write_record "$kernel"
+}
+
+build_with_retries() {
+  install_packages || return
+  retry 5 10 build_driver "$1" || return "$ERR_DRIVER"
+}
+
+# A baked driver gets one attempt; what fails falls through to a full build.
 install_driver() {
   local action=$1
   if [ "$action" = install-skip-build ]; then
-    if run_image install-skip-build; then
+    if event startBakedDriver start_device; then
       return 0
     fi
-    log "the baked driver did not start; installing it again"
+    log "the baked driver did not start; building it again"
   fi
-  install_packages || return
-  retry 5 10 run_image install || return "$ERR_DRIVER"
-  write_record
+  event pullImage pull_image || return
+  event buildDriver build_with_retries "$(uname -r)" || return
+  remove_image
+  retry 3 5 start_device || return "$ERR_DRIVER"
+}
+
+start_device() {
+  modprobe nvidia || return
+  nvidia-modprobe -u -c0 || return
+  nvidia-smi >/dev/null
 }
 
 validate_driver() {
-  retry 3 5 modprobe nvidia || return "$ERR_DRIVER"
   lsmod | awk '{ print $1 }' | grep -qx nvidia || return "$ERR_DRIVER"
   [ "$(modinfo -F version nvidia)" = "$DRIVER_VERSION" ] || return "$ERR_DRIVER"
 }
@@ -231,7 +312,11 @@ teardown() {
   unload_modules
   rm -rf "$DKMS_TREE/nvidia"
   rm -f /lib/modules/*/updates/dkms/nvidia*.ko*
-  rm -f /etc/ld.so.conf.d/nvidia.conf /usr/bin/nvidia-smi /usr/bin/nvidia-modprobe
+  rm -rf "$LIBRARIES" /usr/src/nvidia-*
+  rm -f /etc/ld.so.conf.d/nvidia.conf /usr/bin/nvidia-{smi,debugdump,persistenced,modprobe} \
+    /usr/bin/nvidia-cuda-mps-{control,server} /usr/bin/nvidia-{powerd,ngx-updater} \
+    /usr/bin/nvidia-{bug-report.sh,sleep.sh}
+  ldconfig
   depmod -a
   if has_residue; then
     log "event=teardown status=incomplete"
@@ -264,7 +349,7 @@ start_managed_services() {
   systemctl enable nvidia-device-plugin nvidia-dcgm
   write_device_plugin_drop_in
   systemctl daemon-reload
-  retry 20 5 systemctl restart nvidia-device-plugin || return "$ERR_DEVICE_PLUGIN"
+  retry "$PLUGIN_ATTEMPTS" 5 systemctl restart nvidia-device-plugin || return "$ERR_DEVICE_PLUGIN"
   # Monitoring may come later.
   for unit in nvidia-dcgm nvidia-dcgm-exporter; do
     systemctl restart --no-block "$unit" || log "warning: $unit could not be enqueued"
@@ -289,30 +374,54 @@ provision_gpu() {
   read -r action reason < <(decide)
   log "event=decision action=$action reason=$reason"
   if [[ $action = teardown,* ]]; then
-    teardown || log "the old driver is not gone; installing over it"
+    event teardown teardown || log "the old driver is not gone; installing over it"
     action=install
   fi
-  pull_image || return
-  install_driver "$action" || return
-  remove_image
-  restart_containerd || return
-  validate_driver
+  event installDriver install_driver "$action" || return
+  event restartContainerd restart_containerd || return
+  event validateDriver validate_driver
 }
 
-main() {
-  mkdir -p "$(dirname "$OUTCOME")"
-  fetch_tags || return
+# A node that must have no driver is ready even if one is not quite gone.
+remove_driver() {
+  log "event=decision action=teardown reason=$1"
+  stop_managed_services
+  event teardown teardown
+  return 0
+}
+
+boot() {
+  if ! has_gpu; then
+    remove_driver no_gpu
+    return
+  fi
+  event fetchTags fetch_tags || return
   if has_tag SkipGpuDriverInstall; then
-    log "event=decision action=teardown reason=opted_out"
-    stop_managed_services
-    teardown
-    return 0
+    remove_driver opted_out
+    return
   fi
   provision_gpu || return
   if has_tag EnableManagedGPUExperience; then
-    start_managed_services || return
+    event startManagedServices start_managed_services || return
   fi
   log "the node is ready"
+}
+
+bake() {
+  event pullImage pull_image || return
+  event buildDriver build_with_retries "$(newest_kernel)"
+}
+
+main() {
+  mkdir -p "$(dirname "$OUTCOME")" "$EVENTS"
+  case ${1:-boot} in
+    boot | bake) "${1:-boot}" ;;
+    teardown) event teardown teardown ;;
+    *)
+      log "unknown command '$1': it is boot, bake or teardown"
+      return "$ERR_USAGE"
+      ;;
+  esac
 }
 
 [ "${BASH_SOURCE[0]}" != "$0" ] || main "$@"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import stat
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.shell import fakes
-from suites.host.shell.provisioning_sample.node import IMAGE, KERNEL, RECORD, VERSION
+from harness.shell.testing import Answer
+from suites.host.shell.shell_provisioner.node import EVENTS, IMAGE, KERNEL, RECORD, VERSION
 
 if TYPE_CHECKING:
-    from suites.host.shell.provisioning_sample.node import Node
+    from suites.host.shell.shell_provisioner.node import Node
 
 STACK = ("nvidia", "nvidia_modeset", "nvidia_uvm", "nvidia_drm")
 
@@ -173,24 +176,24 @@ def test_packages_that_can_not_be_installed_end_with_their_own_code(node: Node) 
 def test_installer_is_privileged_and_sees_the_node(node: Node) -> None:
     node.call("pull_image").check()
 
-    node.call("run_image", "install").check()
+    node.call("run_image", "copy").check()
 
     (run,) = node.containerd.runs
     assert run.is_privileged
     assert run.has_host_network
     assert run.namespaces == ("pid:/proc/1/ns/pid",)
     assert [mount.split(",")[2] for mount in run.mounts] == ["dst=/mnt/gpu", "dst=/mnt/actions"]
-    assert run.arguments == ("/entrypoint.sh", "install")
+    assert run.arguments == ("/entrypoint.sh", "copy")
 
 
 def test_baked_driver_that_does_not_start_is_installed_again(node: Node) -> None:
     node.bake()
-    node.is_baked_driver_usable = False
+    node.smi.answers_in_turn(Answer(exit_code=9), Answer())
 
-    node.call("main").check()
+    result = node.call("main").check()
 
-    actions = [run.arguments[-1] for run in node.containerd.runs]
-    assert actions == ["install-skip-build", "install"]
+    assert "the baked driver did not start; building it again" in result.stdout
+    assert [run.arguments[-1] for run in node.containerd.runs] == ["copy"]
 
 
 def test_installation_is_tried_five_times(node: Node) -> None:
@@ -303,7 +306,7 @@ def test_baked_node_compiles_nothing_and_installs_no_package(node: Node) -> None
     result = node.call("main").check()
 
     assert "action=install-skip-build reason=ok" in result.stdout
-    assert [run.arguments[-1] for run in node.containerd.runs] == ["install-skip-build"]
+    assert node.containerd.runs == []
     assert not node.packages.is_installed("gcc")
 
 
@@ -331,3 +334,99 @@ def test_node_that_opted_out_loses_driver_and_services(node: Node) -> None:
     assert node.systemd.unit("nvidia-dcgm").file_state == "disabled"
     assert not node.systemd.unit("nvidia-dcgm").is_active
     assert node.containerd.runs == []
+
+
+def test_node_without_a_gpu_loses_the_driver_and_asks_for_no_tags(node: Node) -> None:
+    node.bake()
+    node.shell.mock("lspci").answers("")
+    node.metadata.is_up = False
+
+    result = node.call("main").check()
+
+    assert "event=decision action=teardown reason=no_gpu" in result.stdout
+    assert not node.has(RECORD)
+
+
+def test_bake_builds_for_the_newest_kernel_that_has_headers(node: Node) -> None:
+    """Versions are compared as such: by letters, 9 is above 56."""
+    newest = "6.1.0-156-cloud-amd64"
+    for kernel in ("6.1.0-9-cloud-amd64", newest):
+        node.shell.write(f"/lib/modules/{kernel}/build/Makefile", "")
+    node.shell.write("/lib/modules/6.1.0-200-cloud-amd64/modules.dep", "")
+    node.dkms = fakes.Dkms(
+        [fakes.Source(name="nvidia", version=VERSION)], kernels=[KERNEL, newest]
+    ).install(node.shell)
+
+    node.call("main", "bake").check()
+
+    assert node.dkms.state("nvidia", VERSION, newest) == "installed"
+    assert node.dkms.state("nvidia", VERSION, KERNEL) != "installed"
+    assert f"kernel={newest}\n" in node.shell.path(RECORD).read_text()
+    assert node.modules.loaded == ()
+
+
+def test_build_that_fails_leaves_no_record_of_an_earlier_one(node: Node) -> None:
+    node.bake(kernel="6.1.0-55-cloud-amd64")
+    node.dkms.fail_builds("nvidia", VERSION, fakes.ALWAYS)
+
+    assert node.call("main").status == 84
+
+    assert not node.has(RECORD)
+
+
+def test_unknown_command_is_refused(node: Node) -> None:
+    result = node.call("main", "bok")
+
+    assert result.status == 2
+    assert "unknown command 'bok'" in result.stdout
+
+
+# Files
+
+
+def test_modprobe_is_setuid_and_all_other_programs_are_not(node: Node) -> None:
+    node.call("main").check()
+
+    assert stat.S_IMODE(node.shell.path("/usr/bin/nvidia-modprobe").stat().st_mode) == 0o4755
+    assert stat.S_IMODE(node.shell.path("/usr/bin/nvidia-smi").stat().st_mode) == 0o755
+
+
+def test_record_can_be_read_by_all(node: Node) -> None:
+    node.call("write_record", KERNEL).check()
+
+    assert stat.S_IMODE(node.shell.path(RECORD).stat().st_mode) == 0o644
+
+
+# Events
+
+
+def events(node: Node) -> dict[str, str]:
+    files = sorted(node.shell.path(EVENTS).glob("*.json"))
+    loaded = [json.loads(file.read_text()) for file in files]
+    return {event["TaskName"]: event["Message"] for event in loaded}
+
+
+def test_each_piece_of_work_leaves_an_event(node: Node) -> None:
+    node.call("main").check()
+
+    assert events(node) == dict.fromkeys(
+        [
+            "GPU.fetchTags", "GPU.pullImage", "GPU.buildDriver", "GPU.installDriver",
+            "GPU.restartContainerd", "GPU.validateDriver", "GPU.startManagedServices",
+        ],
+        "exit code 0",
+    )  # fmt: skip
+
+
+def test_event_has_the_exit_code_of_its_work(node: Node) -> None:
+    node.installer_failures = fakes.ALWAYS
+
+    node.call("main")
+
+    assert events(node)["GPU.buildDriver"] == "exit code 84"
+
+
+def test_events_of_one_millisecond_all_survive(node: Node) -> None:
+    node.shell.evaluate(f"mkdir -p {EVENTS}; event one true; event two true").check()
+
+    assert set(events(node)) == {"GPU.one", "GPU.two"}

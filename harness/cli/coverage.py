@@ -1,0 +1,38 @@
+"""`harness coverage`: reports which lines of shell code ran, in unit tests and in machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+    from harness.cli.options import Commands
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `coverage` to the commands of `harness`."""
+    parser = commands.add_parser(
+        "coverage", help="combine and report the coverage of shell code of several runs"
+    )
+    parser.add_argument(
+        "data",
+        nargs="*",
+        type=Path,
+        default=[Path(".coverage.shell")],
+        metavar="FILE",
+        help="what 'pytest --shell-cov' wrote (default: .coverage.shell)",
+    )
+    parser.add_argument("--html", type=Path, metavar="DIR", help="write the lines as HTML")
+    parser.add_argument("--lcov", type=Path, metavar="FILE", help="write an lcov tracefile")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a table of the scripts, and write what was asked for."""
+    # coverage.py is slow to import, and most commands do without it
+    from harness.shell.coverage_data import combine, report  # noqa: PLC0415
+
+    print(report(combine(arguments.data), html=arguments.html, lcov=arguments.lcov), end="")
+    return 0

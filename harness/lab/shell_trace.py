@@ -1,0 +1,100 @@
+"""Traces of the bash scripts that run in a machine: all that systemd starts after cloud-init began.
+
+cloud-init's first command sets BASH_ENV for what systemd starts from then on: the later stages of
+cloud-init with the provisioner, and services. Each bash process writes a file of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import pydantic
+
+from harness.errors import HarnessError
+from harness.shell.coverage import Hits, Place
+from harness.shell.warm_shell.pool import TRACE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from harness.argv import Argv
+    from harness.lab.node import NodeRequest
+    from harness.machine.channels.guest import Guest
+    from harness.provisioner import Provisioner
+
+FOLDER = "/var/lib/harness-shell-trace"
+_READER = Path(__file__).with_name("trace_reader.py")
+_READ_S = 120.0
+#: Services may run as any user.
+_SET_UP = """\
+mkdir -p "$1/traces" && chmod 1777 "$1/traces" && printf %s "$2" >"$1/$3" &&
+systemctl set-environment "BASH_ENV=$1/$3"
+"""
+
+
+@dataclass(frozen=True)
+class _TracedScript:
+    sha256: str | None
+    places: list[tuple[Annotated[int, pydantic.Field(gt=0)], int, int]]
+
+
+_TRACED = pydantic.TypeAdapter(dict[str, _TracedScript])
+
+
+def early_commands() -> Sequence[Argv]:
+    """Return what cloud-init has to run first for bash to trace itself."""
+    return [["sh", "-c", _SET_UP, "trace", FOLDER, TRACE.read_text(), TRACE.name]]
+
+
+def traced(request: NodeRequest, provisioner: Provisioner) -> NodeRequest:
+    """Return the request of a node whose scripts are traced, also where a test runs them."""
+    environment = {**provisioner.environment, "BASH_ENV": f"{FOLDER}/{TRACE.name}"}
+    return replace(
+        request,
+        early=(*early_commands(), *request.early),
+        provisioner=replace(provisioner, environment=environment),
+    )
+
+
+def read_hits(guest: Guest, scripts: Iterable[Path]) -> tuple[Hits, list[str]]:
+    """Return what ran of `scripts` in a machine, and sentences about what does not count.
+
+    A script of the machine is known by its content, wherever it lies there. Raises HarnessError
+    where the machine does not answer.
+    """
+    by_digest: dict[str, list[Path]] = {}
+    for script in scripts:
+        digest = hashlib.sha256(script.read_bytes()).hexdigest()
+        by_digest.setdefault(digest, []).append(script)
+    names = sorted({script.name for found in by_digest.values() for script in found})
+    result = guest.run(
+        *("python3", "-I", "-S", "-c", _READER.read_text(), f"{FOLDER}/traces"),
+        timeout_s=_READ_S,
+        stdin=json.dumps({"names": names, "digests": sorted(by_digest)}),
+    )
+    try:
+        read = _TRACED.validate_json(result.stdout)
+    except pydantic.ValidationError as error:
+        reason = (result.stderr.strip() or "no reason given").splitlines()[-1]
+        raise HarnessError(
+            f"The traces of machine '{guest.name}' could not be read ({reason}).\n{result.render()}"
+        ) from error
+    hits: Hits = {}
+    refused: list[str] = []
+    for path, traced_script in sorted(read.items()):
+        places = {Place(*place) for place in traced_script.places}
+        known = by_digest.get(traced_script.sha256 or "", [])
+        for script in known:
+            hits.setdefault(str(script), set()).update(places)
+        if not known:
+            what = "is gone" if traced_script.sha256 is None else "is another version of it"
+            refused.append(
+                f"Machine '{guest.name}' ran {shlex.quote(path)}, but no script of '--shell-cov' has its "
+                f"content: the file {what}, or another script. Its lines do not count."
+            )
+    return hits, refused

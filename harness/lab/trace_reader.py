@@ -1,0 +1,59 @@
+"""Reads the traces of bash that `harness.lab.shell_trace` left in a machine; runs there.
+
+Standard library only: the machine gets this file's text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+
+_ENTRY = re.compile(rb"^(\++)\x1e(\d+)\x1f([^\x1e\x1f]*)\x1f(\d+)\x1f([^\x1e]*)\x1e", re.MULTILINE)
+
+
+def read_traces(folder: str, names: list[str], digests: list[str]) -> dict[str, object]:
+    """Return what ran of the scripts with these names or SHA-256 digests, by path.
+
+    A script that is gone has no digest. A name is relative to the directory in which it occurred
+    first, or to that in which its process began.
+    """
+    found: dict[str, tuple[str | None, set[tuple[int, int, int]]]] = {}
+    traces = sorted(os.listdir(folder)) if os.path.isdir(folder) else []  # noqa: PTH112, PTH208, TID251
+    for trace in traces:
+        with open(os.path.join(folder, trace), "rb") as file:  # noqa: PTH118, PTH123, TID251
+            entries = _ENTRY.findall(file.read())
+        places: dict[bytes, str] = {}
+        for level, depth, name, line, directory in entries:
+            if name not in places:
+                places[name] = _place(name, [directory, entries[0][4]])
+            path = places[name]
+            if path not in found:
+                found[path] = (_digest(path), set())
+            found[path][1].add((int(line), int(depth), len(level)))
+    return {
+        path: {"sha256": digest, "places": sorted(seen)}
+        for path, (digest, seen) in found.items()
+        if path.rpartition("/")[2] in names or digest in digests
+    }
+
+
+def _place(name: bytes, directories: list[bytes]) -> str:
+    candidates = [os.path.join(directory, name) for directory in directories]  # noqa: PTH118, TID251
+    there = [path for path in candidates if os.path.isfile(path)]  # noqa: PTH113, TID251
+    return os.fsdecode(os.path.realpath((there or candidates)[0]))  # noqa: TID251
+
+
+def _digest(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    wanted = json.load(sys.stdin)
+    json.dump(read_traces(sys.argv[1], wanted["names"], wanted["digests"]), sys.stdout)

@@ -1,0 +1,48 @@
+"""Records which lines of shell code run in the machines of a test, under `--shell-cov`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.lab.shell_trace import read_hits, traced
+from harness.plugin.specs.runs import hits_of, notes_of
+from harness.shell.coverage import Tier, merge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
+
+    from harness.lab.node import Node, NodeRequest
+    from harness.provisioner import Provisioner
+
+
+def traced_if_asked(
+    config: pytest.Config, request: NodeRequest, provisioner: Provisioner
+) -> NodeRequest:
+    """Return the request, of a node that traces its shell code if this run records coverage."""
+    return traced(request, provisioner) if config.getoption("--shell-cov") else request
+
+
+@contextlib.contextmanager
+def recorded(config: pytest.Config, node: Node) -> Iterator[None]:
+    """Take at the end what the node traced; what can't be read is said at the end of the run."""
+    yield
+    sources = config.getoption("--shell-cov")
+    if not sources:
+        return
+    # coverage.py is slow to import, and most runs do without it
+    from harness.shell.coverage_data import scripts_in  # noqa: PLC0415
+
+    try:
+        hits, refused = read_hits(node.guest, scripts_in(sources))
+    except HarnessError as error:
+        notes_of(config).add(
+            f"The coverage lacks what ran in machine '{node.request.name}', which gave no traces at "
+            f"its end: {str(error).splitlines()[0]}"
+        )
+        return
+    merge(hits_of(config, Tier.MACHINE), hits)
+    notes_of(config).update(refused)

@@ -1,0 +1,140 @@
+"""Which lines of a bash script are commands, by a parse of the script, and which of them ran.
+
+A trace alone does not say: bash gives a command that spans lines the number of any of them, and
+numbers what is in `$(...)`, `eval` and traps from wherever the outer command ended. So a command
+counts at its first line, with any place in its extent; and what a command substitution or `eval`
+runs counts as a part of the command that contains it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import tree_sitter_bash
+from tree_sitter import Language, Parser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tree_sitter import Node
+
+    from harness.shell.coverage import Place
+
+_COMMANDS = {
+    "command",
+    "declaration_command",
+    "test_command",
+    "unset_command",
+    "variable_assignment",
+    "variable_assignments",
+}
+_HEADED = {"c_style_for_statement": "do_group", "for_statement": "do_group"}
+_NO_COMMANDS = {"file_redirect", "heredoc_body", "herestring_redirect", "process_substitution"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that bash traces: its first and last line, and the function that it is in.
+
+    `scope` numbers the functions of a script in their order; 0 is outside of all.
+    """
+
+    first: int
+    last: int
+    scope: int
+
+
+@functools.cache
+def _parser() -> Parser:
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+def commands_of(text: str) -> list[Command]:
+    """Return the commands of a bash script, in their order; those of `$(...)` are not among them.
+
+    Of `for` and `case` the first line counts as a command too, since bash traces it.
+    """
+    found: list[Command] = []
+    scopes = 0
+    waiting: list[tuple[Node, int]] = [(_parser().parse(text.encode()).root_node, 0)]
+    while waiting:
+        node, scope = waiting.pop()
+        if node.type == "function_definition":
+            scopes += 1
+            scope = scopes
+        if node.type in _COMMANDS or _is_arithmetic(node):
+            found.append(Command(node.start_point[0] + 1, _last_line(node), scope))
+            continue
+        inside = [child for child in node.children if child.type not in _NO_COMMANDS]
+        if node.type in _HEADED or node.type == "case_statement":
+            inside = list(_bodies(node))
+            head_end = inside[0].start_point[0] + 1 if inside else _last_line(node)
+            if node.type == "case_statement":
+                head_end = next(
+                    child.start_point[0] + 1 for child in node.children if child.type == "in"
+                )
+            found.append(Command(node.start_point[0] + 1, head_end, scope))
+        elif node.type == "case_item":
+            closing = next(i for i, child in enumerate(node.children) if child.type == ")")
+            inside = node.children[closing + 1 :]
+        waiting.extend((child, scope) for child in reversed(inside))
+    return found
+
+
+def _is_arithmetic(node: Node) -> bool:
+    return node.type == "compound_statement" and node.children[0].type == "(("
+
+
+def _bodies(node: Node) -> Iterator[Node]:
+    for child in node.children:
+        if child.type in {"case_item", "do_group", "compound_statement"}:
+            yield child
+
+
+def _last_line(node: Node) -> int:
+    row, column = node.end_point
+    return row + (0 if column == 0 else 1)
+
+
+def code_lines(text: str) -> set[int]:
+    """Return the first lines of the commands of a bash script."""
+    return {command.first for command in commands_of(text)}
+
+
+def executed_lines(text: str, places: Iterable[Place]) -> set[int]:
+    """Return the first lines of the commands that the places of a trace show to have run."""
+    commands = commands_of(text)
+    by_line: dict[int, list[Command]] = defaultdict(list)
+    for command in commands:
+        for line in range(command.first, command.last + 1):
+            by_line[line].append(command)
+    found: dict[int, dict[Command, set[tuple[int, int]]]] = defaultdict(dict)
+    for place in places:
+        for command in by_line[place.line]:
+            calls = found[command.scope].setdefault(command, set())
+            calls.add((place.depth, place.level))
+    executed: set[int] = set()
+    for scope, seen in found.items():
+        first = next(command for command in commands if command.scope == scope)
+        direct = _direct_calls(first, seen)
+        executed |= {command.first for command, calls in seen.items() if calls & direct}
+    return executed
+
+
+def _direct_calls(
+    first: Command, seen: dict[Command, set[tuple[int, int]]]
+) -> set[tuple[int, int]]:
+    """Return the depths and levels at which a function's own commands ran.
+
+    Each call runs its first command. A level above that is one of `$(...)` or `eval`, whose lines
+    are not to be trusted; so is one in a first command of several lines.
+    """
+    if first in seen and first.first == first.last:
+        return seen[first]
+    lowest: dict[int, int] = {}
+    for depth, level in set().union(*seen.values()):
+        lowest[depth] = min(level, lowest.get(depth, level))
+    return set(lowest.items())

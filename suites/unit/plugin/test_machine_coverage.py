@@ -1,0 +1,128 @@
+"""What ran in machines joins the coverage of the run; what could not be read is said."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.lab.node import Node, NodeRequest
+from harness.machine.channels.guest import Guest
+from harness.plugin.machine_coverage import recorded, traced_if_asked
+from harness.plugin.specs.runs import hits_of, notes_of
+from harness.provisioner import Provisioner
+from harness.provisioning.command import CommandResult
+from harness.shell.coverage import Place, Tier
+from suites.unit.lab.builders import an_image
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+class FakeConfig:
+    """A run with or without `--shell-cov`."""
+
+    def __init__(self, *sources: Path) -> None:
+        self.stash = pytest.Stash()
+        self.sources = list(sources)
+
+    def getoption(self, name: str) -> list[Path]:
+        assert name == "--shell-cov"
+        return self.sources
+
+
+@dataclass
+class FakeNode:
+    """A node whose guest gives `answer`, or does not answer."""
+
+    request: NodeRequest
+    answer: str | None
+
+    @property
+    def guest(self) -> Guest:
+        return Guest("n", self)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        del timeout_s, stdin, env
+        if self.answer is None:
+            raise HarnessError("The guest does not answer.\nIts console is empty.")
+        return CommandResult(argv=tuple(argv), exit_code=0, stdout=self.answer, stderr="")
+
+
+@pytest.fixture
+def request_of_node() -> NodeRequest:
+    return NodeRequest(name="n", image=an_image())
+
+
+def end_test(config: FakeConfig, node: FakeNode) -> pytest.Config:
+    as_config = cast("pytest.Config", config)
+    with recorded(as_config, cast("Node", node)):
+        pass
+    return as_config
+
+
+def test_lines_of_a_machine_join_those_of_the_run(
+    tmp_path: Path, request_of_node: NodeRequest
+) -> None:
+    script = tmp_path / "p.sh"
+    script.write_text("echo\n")
+    known = {"sha256": _sha256(script), "places": [[1, 1, 1]]}
+    other = {"sha256": "0" * 64, "places": [[1, 1, 1]]}
+    answer = json.dumps({"/opt/x": known, "/opt/p.sh": other})
+
+    config = end_test(FakeConfig(script), FakeNode(request_of_node, answer))
+
+    assert hits_of(config, Tier.MACHINE) == {str(script): {Place(1, 1, 1)}}
+    assert hits_of(config, Tier.MOCKED) == {}
+    (note,) = notes_of(config)
+    assert "ran /opt/p.sh, but no script of '--shell-cov' has its content" in note
+
+
+def test_machine_that_does_not_answer_is_named(
+    tmp_path: Path, request_of_node: NodeRequest
+) -> None:
+    config = end_test(FakeConfig(tmp_path), FakeNode(request_of_node, None))
+
+    (note,) = notes_of(config)
+    assert "what ran in machine 'n', which gave no traces at its end: The guest does" in note
+    assert "console" not in note, "One line of the error is enough."
+
+
+def test_run_without_coverage_asks_no_machine(request_of_node: NodeRequest) -> None:
+    config = FakeConfig()
+    provisioner = Provisioner(name="p", run=["true"])
+
+    assert notes_of(end_test(config, FakeNode(request_of_node, None))) == set()
+    as_config = cast("pytest.Config", config)
+    assert traced_if_asked(as_config, request_of_node, provisioner) is request_of_node
+
+
+def test_node_that_is_traced_keeps_what_was_asked_for(
+    tmp_path: Path, request_of_node: NodeRequest
+) -> None:
+    config = cast("pytest.Config", FakeConfig(tmp_path))
+    provisioner = Provisioner(name="p", run=["true"], environment={"REGION": "eu"})
+
+    traced = traced_if_asked(config, request_of_node, provisioner)
+
+    assert traced.name == request_of_node.name
+    assert len(traced.early) == 1
+    assert traced.provisioner is not None
+    assert traced.provisioner.environment["REGION"] == "eu"
+    assert traced.provisioner.environment["BASH_ENV"].endswith("/trace.sh")
+
+
+def _sha256(script: Path) -> str:
+    return hashlib.sha256(script.read_bytes()).hexdigest()

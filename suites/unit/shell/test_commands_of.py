@@ -1,0 +1,81 @@
+"""Which lines of a script are commands, and which of them a trace shows to have run.
+
+That real bash agrees is in suites/host/shell/test_coverage_lines.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.shell.commands_of import code_lines, executed_lines
+from harness.shell.coverage import Place
+from suites.unit.shell.samples import SCRIPT
+
+
+def test_only_commands_are_code() -> None:
+    assert code_lines(SCRIPT) == {4, 5, 7, 9}
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("# echo\n\necho\n", {3}),
+        ("cat <<'END'\nif true; then\nEND\necho\n", {1, 4}),
+        ("cat <<-END\n\techo $(\n\tdate)\n\tEND\n", {1}),
+        ("cat <<<x\necho\n", {1, 2}),
+        ("f() {\n  a\n}\nfunction g {\n  b\n}\n", {2, 5}),
+        ("f() (\n  cd /\n)\n", {2}),
+        ("case $1 in\n  a | b)\n    x\n    ;;\n  *) y ;;\nesac\n", {1, 3, 5}),
+        ("case $1 in\n  *)\nesac\n", {1}),
+        ("echo a \\\n  b \\\n  c\n", {1}),
+        ("a &&\n  b ||\n  c\n", {1, 2, 3}),
+        ("a |\n  b\n", {1, 2}),
+        ("if a; then\n  b\nelif c; then\n  d\nelse\n  e\nfi\n", {1, 2, 3, 4, 6}),
+        ("if\n  a\nthen\n  b\nfi\n", {2, 4}),
+        ("for x in a \\\n  b; do\n  c\ndone\n", {1, 3}),
+        ("for ((i = 0; i < 2; i++)); do\n  c\ndone\n", {1, 2}),
+        ("while a; do\n  b\ndone < <(\n  c\n)\n", {1, 2}),
+        ("x=$(\n  a\n  b\n)\nc\n", {1, 5}),
+        ("x=(\n  a\n  b\n)\n", {1}),
+        ("local a=1 \\\n  b\n", {1}),
+        ("((i++))\n(\n  (a)\n)\n", {1, 3}),
+        ("echo 'a\nb\n' \"c\nd\"\n", {1}),
+        ("[[ a == b &&\n  c == d ]] && e\n", {1, 2}),
+        ('"$dir/my tool" x\n', {1}),
+        ("{\n  a\n} >file\n", {2}),
+        (">file\n", set()),
+        ("", set()),
+    ],
+)
+def test_lines_of_commands(text: str, lines: set[int]) -> None:
+    assert code_lines(text) == lines
+
+
+def test_place_inside_a_command_counts_at_its_first_line() -> None:
+    assert executed_lines("echo 'a\nb'\ntrue\n", {Place(2, 1, 1)}) == {1}
+
+
+def test_places_outside_of_commands_do_not_count() -> None:
+    assert executed_lines("# trap\n\necho\n", {Place(1, 1, 1), Place(9, 1, 1)}) == set()
+
+
+def test_what_a_substitution_runs_counts_for_no_line_below_it() -> None:
+    """Bash numbers it from where the outer command ended, so it reaches the next lines."""
+    text = "true\nx=$(\n  a\n  b\n)\nif false; then\n  c\nfi\n"
+    traced = {Place(1, 1, 1), Place(5, 1, 2), Place(6, 1, 2), Place(5, 1, 1)}
+
+    assert executed_lines(text, traced) == {1, 2}
+
+
+def test_function_that_only_a_substitution_calls_ran() -> None:
+    text = "f() {\n  a\n  b\n}\nx=$(f)\n"
+    traced = {Place(5, 1, 2), Place(2, 2, 2), Place(3, 2, 2), Place(5, 1, 1)}
+
+    assert executed_lines(text, traced) == {2, 3, 5}
+
+
+def test_function_that_is_called_at_two_levels_ran_at_both() -> None:
+    text = "f() {\n  a\n  if b; then\n    c\n  fi\n}\n"
+    traced = {Place(2, 2, 1), Place(3, 2, 1), Place(2, 2, 2), Place(3, 2, 2), Place(4, 2, 2)}
+
+    assert executed_lines(text, traced) == {2, 3, 4}

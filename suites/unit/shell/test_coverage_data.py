@@ -1,0 +1,125 @@
+"""Coverage of shell code is combined over runs, and refused where it is of another version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import coverage
+import pytest
+
+from harness.cli import main
+from harness.errors import BadInputError
+from harness.shell.coverage import Hits, Place, Tier
+from harness.shell.coverage_data import combine, report, scripts_in, write_data
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT = "f() {\n  a\n  b\n}\nif x; then\n  f\nfi\n"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "lib" / "my script.sh"
+    path.parent.mkdir()
+    path.write_text(TEXT)
+    return path
+
+
+def hits(script: Path, *lines: int) -> Hits:
+    return {str(script): {Place(line, 1, 1) for line in lines}}
+
+
+def written(tmp_path: Path, script: Path, name: str, tier: Tier, *lines: int) -> Path:
+    path = tmp_path / name
+    write_data({tier: hits(script, *lines)}, [script.parent], path)
+    return path
+
+
+def test_lines_of_both_tiers_are_in_one_report(tmp_path: Path, script: Path) -> None:
+    unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)
+    machine = written(tmp_path, script, "machine.data", Tier.MACHINE, 2, 5)
+
+    data = combine([unit, machine])
+    table = report(data, html=tmp_path / "html", lcov=tmp_path / "lcov.info")
+
+    contexts = data.contexts_by_lineno(str(script))
+    assert {line: set(tiers) for line, tiers in contexts.items()} == {
+        2: {"machine", "unit test"},
+        5: {"machine"},
+    }
+    assert "50%" in table
+    lcov = (tmp_path / "lcov.info").read_text()
+    assert [line for line in lcov.splitlines() if line.startswith("DA:")] == [
+        "DA:2,1", "DA:3,0", "DA:5,1", "DA:6,0",
+    ]  # fmt: skip
+    (page,) = (tmp_path / "html").glob("*script_sh.html")
+    assert "unit test" in page.read_text()
+
+
+def test_script_of_which_nothing_ran_is_reported(tmp_path: Path, script: Path) -> None:
+    path = tmp_path / "data"
+    write_data({}, [script], path)
+
+    assert "0%" in report(combine([path]), html=None, lcov=None)
+
+
+def test_data_of_another_version_is_refused(tmp_path: Path, script: Path) -> None:
+    unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)
+    script.write_text(f"# changed\n{TEXT}")
+    machine = written(tmp_path, script, "machine.data", Tier.MACHINE, 2)
+
+    combine([machine])
+    with pytest.raises(BadInputError, match=r"unit.data: .* another version of .*my script.sh"):
+        combine([machine, unit])
+
+
+def test_data_of_a_script_that_is_gone_is_refused(tmp_path: Path, script: Path) -> None:
+    unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)
+    script.unlink()
+
+    with pytest.raises(BadInputError, match=r"can't be read \(No such file"):
+        combine([unit])
+
+
+def test_coverage_of_python_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "python.data"
+    data = coverage.CoverageData(basename=str(path))
+    data.add_lines({__file__: [1]})
+    data.write()
+
+    with pytest.raises(BadInputError, match="which is no shell code"):
+        combine([path])
+
+
+def test_other_files_are_refused(tmp_path: Path, script: Path) -> None:
+    with pytest.raises(BadInputError, match="no such file"):
+        combine([tmp_path / "absent"])
+    with pytest.raises(BadInputError, match=r"no data of coverage\.py"):
+        combine([script])
+
+
+def test_sources_without_a_script_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="--shell-cov: There is no bash script at"):
+        write_data({}, [tmp_path], tmp_path / "data")
+
+
+def test_scripts_are_known_by_suffix_or_by_what_they_name(tmp_path: Path) -> None:
+    for name, first in {
+        "a.sh": "", "b.bash": "", "c": "#!/usr/bin/env bash\n", "d": "#!/bin/bash -e\n",
+        "e": "#!/usr/bin/python3\n", "f": "#!/bin/sh\n", "g": "#!/bin/bashful\n",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(first)
+
+    assert [path.name for path in scripts_in([tmp_path])] == ["a.sh", "b.bash", "c", "d"]
+
+
+def test_command_prints_the_report(
+    tmp_path: Path, script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)
+
+    assert main(["coverage", str(unit), "--html", str(tmp_path / "html")]) == 0
+
+    assert "25%   3-6" in capsys.readouterr().out
+    assert (tmp_path / "html" / "index.html").exists()
