@@ -99,6 +99,7 @@ class NodeRequest:
 
     def __post_init__(self) -> None:
         check_commands(self.before, source="NodeRequest", key="before")
+        check_commands(self.early, source="NodeRequest", key="early")
         if self.kernel is not None and isinstance(self.image, CloudImage):
             raise BadInputError(
                 f"The cloud image '{self.image.name}' boots the kernel that its boot loader chooses; "

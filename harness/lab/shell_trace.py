@@ -22,10 +22,10 @@ from harness.shell.warm_shell.pool import TRACE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from harness.argv import Argv
     from harness.lab.node import NodeRequest
     from harness.machine.channels.guest import Guest
     from harness.provisioner import Provisioner
+    from harness.provisioning.command import Argv
 
 FOLDER = "/var/lib/harness-shell-trace"
 _READER = Path(__file__).with_name("trace_reader.py")
