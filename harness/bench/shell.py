@@ -31,7 +31,7 @@ SHELLSPEC_PREFIX = "shellspec_"
 
 #: What is measured, in the order in which it is shown.
 FIGURES: Mapping[str, str] = {
-    "realistic_cpu_s": "CPU time of 900 examples in 30 files with real commands, two workers",
+    "realistic_cpu_s": "CPU time of 900 examples in 30 files with real commands, two workers, bytecode cached",
     "realistic_external_cpu_s": "what the commands that these specs run use of it, as wait4 accounts for them",
     "realistic_overhead_ms": "the difference, for one example",
     "realistic_wall_s": "wall time of the same",

@@ -113,7 +113,7 @@ def recording(
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.pin_image(reason="the fakes answer as the tools of one image do")
 @pytest.mark.parametrize("dialogue", DIALOGUES, ids=lambda dialogue: dialogue.tool)
 def test_tool_behaves_as_recorded(

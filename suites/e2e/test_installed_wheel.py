@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _FIRST_RUN_S = 1500.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.vm_driver("qemu", reason="the wheel is installed without the extra for libvirt")
 def test_new_project_passes_all_of_its_tests(
     installed_wheel: InstalledWheel, lab: Lab, tmp_path: Path

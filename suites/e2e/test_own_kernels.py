@@ -70,6 +70,7 @@ def booted_with(
     assert node.request.booted_kernel.version == version
 
 
+@pytest.mark.nightly
 def test_node_boots_a_kernel_given_as_files(
     boot_node: BootNode, node_image: Image, source: Node, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_node_boots_a_kernel_given_as_files(
     booted_with(boot_node, node_image, kernel, other.version)
 
 
+@pytest.mark.nightly
 def test_node_boots_a_kernel_given_as_a_package(
     boot_node: BootNode, node_image: Image, source: Node, tmp_path: Path
 ) -> None:

@@ -48,7 +48,7 @@ def as_node(lab: Lab, path: Path, settings: Settings) -> Image:
         return lab.node_image(str(path))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tests_of_nodes_pass_with_the_path_of_a_cloud_image(
     lab: Lab, path: Path, as_node: Image
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import io
+import os
 import re
 import tarfile
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import harness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 #: What the collector of specs imports; the rest of the project's requirements stays at home.
 _NEEDED = (
@@ -30,9 +31,19 @@ def pack_pytest() -> bytes:
                 if file.suffix == ".py" or file.name == "METADATA":
                     archive.add(str(file.locate()), arcname=str(file))
         package = Path(str(harness.__file__)).parent
-        for source in sorted([*package.rglob("*.py"), *package.rglob("*.sh")]):
+        for source in _sources(package):
             archive.add(source, arcname=str(source.relative_to(package.parent)))
     return packed.getvalue()
+
+
+def _sources(package: Path) -> Sequence[Path]:
+    """Return the package's modules and shell code, also those in linked folders."""
+    return sorted(
+        Path(folder) / name
+        for folder, _, names in os.walk(package, followlinks=True)
+        for name in names
+        if name.endswith((".py", ".sh"))
+    )
 
 
 def _closure() -> set[str]:

@@ -66,6 +66,7 @@ def test_baked_node_compiles_nothing_and_waits_for_its_device_plugin(
     )  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_other_kernel_gets_a_driver_of_its_own(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
