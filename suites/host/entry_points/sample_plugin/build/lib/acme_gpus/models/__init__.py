@@ -1,1 +1,0 @@
-"""Acme's GPU models."""
