@@ -31,6 +31,7 @@ from harness.evidence.outcome import (
     parse_log_steps,
 )
 from harness.evidence.requested import was_file_requested
+from harness.evidence.runs import Runs
 from harness.gpu.trace_file import parse_trace
 from harness.lease import make_private_folder
 from harness.provisioner import EXIT_CODE_PATH
@@ -69,8 +70,24 @@ _NOT_STARTED = {126, _NOT_FOUND}
 class Evidence:
     """A typed view of one evidence folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, run: int | None = None) -> None:
         self.folder = folder
+        self._runs = Runs(folder / "files")
+        self._run = self._runs.chosen(run)
+
+    def of_run(self, number: int | None) -> Evidence:
+        """Return the evidence with the results of one run of the provisioner; None changes nothing.
+
+        At first they are those of the latest run. They are its exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and events;
+        all else is as it was when the evidence was gathered. Raises HarnessError where there is no
+        such run.
+        """
+        return self if number is None else Evidence(self.folder, run=number)
+
+    @property
+    def runs(self) -> Sequence[int]:
+        """Return the numbers of the provisioner's runs, oldest first; the first one is 1."""
+        return self._runs.numbers
 
     def copy_to(self, folder: Path) -> Path:
         """Copy everything to `folder`, replacing its contents, and return it.
@@ -220,6 +237,8 @@ class Evidence:
         """Return the outcome file, or None if there is none or none is declared."""
         declared = self.provisioner.outcome.file
         text = None if declared is None else self.file(declared.path)
+        if self._run is not None:
+            text = self._runs.outcome(self._run, text)
         if declared is None or text is None:
             return None
         return ProvisioningOutcome.from_json(text, declared)
@@ -233,7 +252,21 @@ class Evidence:
     @property
     def log(self) -> str:
         """Return the provisioner's log, which may be cut."""
-        return self.file(self.log_path) or ""
+        path = self.log_path
+        text = self.file(path) or ""
+        if self._run is None:
+            return text
+        if path == CLOUD_INIT_OUTPUT_PATH:
+            return self._runs.output(self._run, text)
+        kept = self.folder / "files" / path.lstrip("/")
+        content = kept.read_bytes() if kept.is_file() else b""
+        return self._runs.log(self._run, content).decode(errors="replace")
+
+    @property
+    def _output(self) -> str:
+        """Return what the provisioner printed."""
+        text = self.file(CLOUD_INIT_OUTPUT_PATH) or ""
+        return text if self._run is None else self._runs.output(self._run, text)
 
     @property
     def whole_log(self) -> str:
@@ -272,7 +305,11 @@ class Evidence:
     @property
     def exit_code(self) -> int | None:
         """Return the exit code of provisioning that the shell got; None if it never ended."""
-        text = self.file(EXIT_CODE_PATH)
+        if self._run is None or self._runs.is_latest(self._run):
+            # That file is of this boot only.
+            text = self.file(EXIT_CODE_PATH)
+        else:
+            text = self._runs.stored(self._run, "exit-code")
         if text is None or not text.strip():
             return None
         return _number(text, f"exit code in '{EXIT_CODE_PATH}'")
@@ -303,7 +340,7 @@ class Evidence:
     @property
     def prebake_lines(self) -> list[Mapping[str, str]]:
         """Return the `AKS_GPU_PREBAKE` lines of this run as fields, oldest first."""
-        return node_state.parse_prebake_lines(self.file(CLOUD_INIT_OUTPUT_PATH) or "")
+        return node_state.parse_prebake_lines(self._output)
 
     @property
     def event_files(self) -> Mapping[str, str]:
@@ -311,7 +348,8 @@ class Evidence:
 
         Raises BadInputError where no event files are declared.
         """
-        return self.matching(self.provisioner.events.path)
+        files = self.matching(self.provisioner.events.path)
+        return files if self._run is None else self._runs.events(self._run, files)
 
     @property
     def event_names(self) -> list[str]:

@@ -21,7 +21,7 @@ from harness.evidence import (
     RECORD_PATH,
     SYSTEMD_PATH,
 )
-from harness.provisioner import EXIT_CODE_PATH, gpu_node
+from harness.provisioner import EXIT_CODE_PATH, RUNS_FOLDER, gpu_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,6 +143,7 @@ def node_request(
         },
         files=[
             EXIT_CODE_PATH,
+            f"{RUNS_FOLDER}/*/*",
             RECORD_PATH,
             CLOUD_INIT_RESULT_PATH,
             CLOUD_INIT_OUTPUT_PATH,

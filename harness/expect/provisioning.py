@@ -1,4 +1,8 @@
-"""Expectations on what provisioning and cloud-init report."""
+"""Expectations on what provisioning and cloud-init report.
+
+Where a provisioner ran more than once, they look at its latest run, or at the one that `run` names:
+the first one is 1. They raise HarnessError where there is no such run.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ if TYPE_CHECKING:
     from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
 
 
-def provisioned(evidence: Evidence, *, exit_code: int | str = 0) -> None:
+def provisioned(evidence: Evidence, *, exit_code: int | str = 0, run: int | None = None) -> None:
     """Expect provisioning to have ended with `exit_code`, in the shell and in a declared outcome.
 
     It is a number, or a name that the provisioner declares. Raises BadInputError for another name.
     """
+    evidence = evidence.of_run(run)
     declared = evidence.provisioner
     exit_code = declared.exit_code(exit_code)
     file = declared.outcome.file
@@ -77,11 +82,14 @@ def cloud_init_reports_failure(evidence: Evidence) -> None:
     )
 
 
-def decided(evidence: Evidence, action: str, *, reason: str | None = None) -> None:
+def decided(
+    evidence: Evidence, action: str, *, reason: str | None = None, run: int | None = None
+) -> None:
     """Expect this decision of the boot, wherever the provisioner declares it: outcome file, log.
 
     Without a `reason` any reason will do. Raises BadInputError where no decision is declared.
     """
+    evidence = evidence.of_run(run)
     declared = evidence.provisioner.outcome
     in_file = declared.file is not None and declared.file.decision is not None
     in_log = declared.log is not None and declared.log.decision is not None
@@ -121,7 +129,10 @@ def _decision(action: str | None, reason: str | None) -> str:
 
 
 def prebake_line(evidence: Evidence, **fields: str) -> None:
-    """Expect an `AKS_GPU_PREBAKE` line with these fields."""
+    """Expect an `AKS_GPU_PREBAKE` line with these fields, in the output of the latest run.
+
+    For an earlier one, give `evidence.of_run(number)`.
+    """
     lines = evidence.prebake_lines
     require(
         any(fields.items() <= line.items() for line in lines),
@@ -130,11 +141,12 @@ def prebake_line(evidence: Evidence, **fields: str) -> None:
     )
 
 
-def step_of(evidence: Evidence, name: str) -> ReportedStep:
+def step_of(evidence: Evidence, name: str, *, run: int | None = None) -> ReportedStep:
     """Expect the step `name` in the outcome file, or else in the log, and return it.
 
     Raises BadInputError where the provisioner declares no steps.
     """
+    evidence = evidence.of_run(run)
     steps = _steps(evidence)
     for step in steps:
         if step.name == name:
@@ -145,12 +157,12 @@ def step_of(evidence: Evidence, name: str) -> ReportedStep:
     )
 
 
-def step_failed(evidence: Evidence, name: str) -> None:
+def step_failed(evidence: Evidence, name: str, *, run: int | None = None) -> None:
     """Expect the step `name` to have failed.
 
     Raises HarnessError where the provisioner does not report how the step ended.
     """
-    step = step_of(evidence, name)
+    step = step_of(evidence, name, run=run)
     if step.status is None:
         raise HarnessError(
             f"Provisioner '{evidence.provisioner.name}' does not report how the step '{name}' "
@@ -164,11 +176,12 @@ def step_failed(evidence: Evidence, name: str) -> None:
     )
 
 
-def log_line(evidence: Evidence, text: str) -> None:
+def log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
     """Expect a line of the provisioner's log that contains `text`.
 
     That is the declared log, or else what the provisioner printed.
     """
+    evidence = evidence.of_run(run)
     if text in evidence.log:
         return
     require(
@@ -178,11 +191,12 @@ def log_line(evidence: Evidence, text: str) -> None:
     )
 
 
-def events_recorded(evidence: Evidence, *names: str) -> None:
+def events_recorded(evidence: Evidence, *names: str, run: int | None = None) -> None:
     """Expect an event for each name.
 
     Raises BadInputError where the provisioner declares no events.
     """
+    evidence = evidence.of_run(run)
     recorded = evidence.event_names
     missing = [name for name in names if name not in recorded]
     require(

@@ -35,7 +35,7 @@ from harness.lab.node import Node, NodeRequest, render_node_seed
 from harness.lab.own_kernels import install_kernel
 from harness.lab.prepared_images import prepare_node_image
 from harness.lab.running_machines import Machines
-from harness.lab.saved_states import booted, booting_node
+from harness.lab.saved_states import booted, booting_node, cloud_init_done, naming_seed
 from harness.lab.vm_drivers import open_driver
 from harness.lease import leased_folder, make_private_folder, sweep
 from harness.machine.capacity.broker import Broker, host_folder
@@ -242,6 +242,13 @@ class Lab:
         start: MachineStart | None,
     ) -> MachineRequest:
         """Return the machine of a requested node."""
+        if request.skip_cloud_init and provisioner.user_data:
+            raise BadInputError(
+                f"Cloud-init applies the user-data of provisioner '{provisioner.name}', so a node "
+                "that skips cloud-init would lack it; leave 'skip_cloud_init' out of the request.",
+                source=provisioner.where,
+                key="user_data",
+            )
         early: Sequence[Argv] = ()
         if isinstance(request.image, CloudImage):
             early = agent_commands()
@@ -255,6 +262,8 @@ class Lab:
                 memory_mib=request.memory_mib,
                 slots=request.slots,
             )
+            if request.skip_cloud_init:
+                state = cloud_init_done(state)
             machine = state.machine(request.name, self.ensure_checkpoint(state))
         else:
             machine = booting_node(
@@ -262,6 +271,8 @@ class Lab:
             )
 
         def seed(instance_id: str) -> SeedFiles:
+            if request.skip_cloud_init:
+                return naming_seed(request.name)
             return render_node_seed(
                 request,
                 instance_id=instance_id,
@@ -270,13 +281,15 @@ class Lab:
                 early=(*early, *request.early),
             )
 
+        is_after_cloud_init = request.skip_cloud_init and machine.checkpoint is not None
         return replace(
             machine,
             memory_mib=request.memory_mib,
             disk=disk,
-            seed=seed,
+            seed=None if is_after_cloud_init else seed,
             gpus=request.gpus,
             gpu_scripts=request.gpu_scripts,
+            hostname=request.name if is_after_cloud_init else None,
         )
 
     @contextlib.contextmanager

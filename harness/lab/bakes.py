@@ -13,7 +13,7 @@ from harness.evidence import Evidence
 from harness.image.formats.qcow2 import flatten
 from harness.lab.cloud_images import AGENT_FILES, CloudImageBoot, render_clean
 from harness.lab.node import NodeRequest
-from harness.provisioner import BAKE
+from harness.provisioner import BAKE, RUNNER_PATH
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 from harness.settings import MachineStart
@@ -121,7 +121,7 @@ def clean_script(provisioner: Provisioner) -> str:
     folders = tuple(f"{folder}/" for folder in provisioner.folders)
     files = (file.path for file in provisioner.files if not file.path.startswith(folders))
     return render_clean(
-        [*provisioner.configuration_paths, *provisioner.outcome_paths, *files],
+        [RUNNER_PATH, *provisioner.configuration_paths, *provisioner.outcome_paths, *files],
         provisioner.folders,
         agent_files=AGENT_FILES,
     )

@@ -17,13 +17,14 @@ from harness.cloudinit import (
     render_seed,
 )
 from harness.errors import BadInputError, HarnessError
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH
 from harness.evidence.request import NOTHING_MORE, AdditionalEvidence
 from harness.image import CloudImage, CloudImageKernel
 from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.lab import evidence_collection
 from harness.lab.machine import ignore_progress
 from harness.lab.machine_request import SEED
-from harness.provisioner import BOOT, NodeFact, Provisioner
+from harness.provisioner import BOOT, NodeFact, Provisioner, runner_file
 from harness.provisioner.user_data import merge_user_data
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 #: The boot loader's delay, and all that a distribution does at its first boot.
 _CLOUD_IMAGE_KVM_S = 90.0
 _POWER_OFF_KVM_S = 15.0
+#: The files of a node, and the commands that prepare it.
+_PREPARE_KVM_S = 30.0
 
 STAND_INS = "/etc/gpu-node/stand-ins"
 
@@ -96,8 +99,18 @@ class NodeRequest:
     """The guest's memory in MiB."""
     cloud_image_boot: CloudImageBoot | None = None
     """How a cloud image boots: its firmware, or one kernel without a boot loader."""
+    skip_cloud_init: bool = False
+    """Continue from a state after cloud-init: the guest agent writes the files and runs the commands.
+    That is many seconds quicker than a boot, for tests that are not about it."""
 
     def __post_init__(self) -> None:
+        if self.skip_cloud_init and isinstance(self.image, CloudImage):
+            raise BadInputError(
+                f"The cloud image '{self.image.name}' is provisioned at its first boot, by cloud-init; "
+                "use its node image, or leave this out.",
+                source="NodeRequest",
+                key="skip_cloud_init",
+            )
         check_commands(self.before, source="NodeRequest", key="before")
         check_commands(self.early, source="NodeRequest", key="early")
         if self.kernel is not None and isinstance(self.image, CloudImage):
@@ -160,6 +173,16 @@ class NodeRequest:
         return files
 
 
+def all_files(request: NodeRequest, provisioner: Provisioner) -> tuple[GuestFile, ...]:
+    """Return the files of a requested node: those of its provisioner and stand-ins, and its own."""
+    return (
+        runner_file(),
+        *request.provisioner_files(provisioner),
+        *stand_in_files(request.stand_ins),
+        *request.files,
+    )
+
+
 def stand_in_files(stand_ins: Mapping[str, Mapping[str, str]]) -> tuple[GuestFile, ...]:
     """Return the environment files that make stand-in units slow, or fail."""
     return tuple(
@@ -189,11 +212,7 @@ def render_node_seed(
     user_data = UserData(
         hostname=request.name,
         access=access,
-        files=(
-            *request.provisioner_files(provisioner),
-            *stand_in_files(request.stand_ins),
-            *request.files,
-        ),
+        files=all_files(request, provisioner),
         commands=commands,
         early=early,
     )
@@ -225,7 +244,9 @@ class Node:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as started:
             started.enter_context(self.machine)
-            if self.machine.checkpoint is not None:
+            if self.request.skip_cloud_init:
+                self._prepare_after_cloud_init()
+            elif self.machine.checkpoint is not None:
                 self._start_cloud_init()
             self._resources = started.pop_all()
         return self
@@ -238,11 +259,27 @@ class Node:
     ) -> None:
         self._resources.close()
 
+    def _wait_for_gpus(self) -> None:
+        """Wait until the guest lists every GPU that is plugged from the start."""
+        for model in self.request.gpus:
+            self.machine.wait_for_gpu(model, count=self.request.gpus.count(model))
+
+    def _prepare_after_cloud_init(self) -> None:
+        """Write the node's files and run the commands before provisioning, by the guest agent."""
+        machine = self.machine
+        if machine.checkpoint is None:
+            machine.wait_until_cloud_init_finished(self._deadline())
+        self._wait_for_gpus()
+        deadline = machine.deadline(_PREPARE_KVM_S)
+        for file in all_files(self.request, self.provisioner):
+            machine.agent.write_bytes(file.path, file.content, deadline, file.mode)
+        for argv in (*self.request.early, *self.request.before):
+            self.guest.output_of(*argv, timeout_s=max(1.0, deadline.remaining_s()))
+
     def _start_cloud_init(self) -> None:
         """Plug the seed into a machine that stopped before cloud-init, and continue its boot."""
         machine = self.machine
-        for model in self.request.gpus:
-            machine.wait_for_gpu(model)
+        self._wait_for_gpus()
         machine.plug_seed(self.folder / SEED)
         machine.start_cloud_init()
 
@@ -266,9 +303,14 @@ class Node:
         """Wait until cloud-init has finished, with or without errors.
 
         `progress` is called with boot stages, and with steps of the provisioner by the pattern that
-        it declares, as the console shows them.
+        it declares, as the console shows them. On a node that skips cloud-init, this runs the
+        provisioner's command.
         Raises HarnessError at the deadline, or at once when the guest can't finish any more.
         """
+        if self.request.skip_cloud_init:
+            if self.request.command is not None:
+                self.provision(self.request.command)
+            return
         log = self.provisioner.outcome.log
         self.machine.wait_until_cloud_init_finished(
             self._deadline(), progress, step=None if log is None else log.step
@@ -277,10 +319,11 @@ class Node:
     def provision(self, command: str) -> CommandResult:
         """Run one of the provisioner's commands in the guest, as cloud-init would.
 
-        A failure of the command is a result. Its outcome and exit code are stored for the evidence.
-        Raises BadInputError where the provisioner declares no such command.
+        A failure of the command is a result, whose stdout has all that was printed. Each call is a
+        run of its own in the evidence: `Evidence.of_run`. Raises BadInputError where the
+        provisioner declares no such command.
         """
-        argv = self.provisioner.guest_command(command)
+        argv = self.provisioner.guest_command(command, output=CLOUD_INIT_OUTPUT_PATH)
         return self.guest.run(*argv, timeout_s=self._deadline().remaining_s())
 
     def _deadline(self) -> Deadline:

@@ -225,9 +225,14 @@ def booting_node(
     )
 
 
+def naming_seed(name: str) -> SeedFiles:
+    """Return a seed that only names a machine."""
+    return render_seed(UserData(hostname=name), instance_id=name)
+
+
 def cloud_init_done(saved_state: SavedState) -> SavedState:
     """Return the saved state in which cloud-init has run, with a seed that only names the machine."""
-    seed = render_seed(UserData(hostname="clone"), instance_id="clone")
+    seed = naming_seed("clone")
 
     def make(machine: LabMachine) -> None:
         machine.run_cloud_init(seed)

@@ -11,6 +11,7 @@ import re
 import shlex
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
@@ -25,8 +26,13 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import Argv
 
-#: Where a machine has the exit code of the provisioner's last command.
+#: Where a machine has the exit code of the provisioner's last command, if it ended since the boot.
 EXIT_CODE_PATH = "/run/gpu-node-exit-code"
+#: Where it has a folder for each run, by its number: `run-provisioner.sh` writes them.
+RUNS_FOLDER = "/var/lib/cloud/instance/provisioner-runs"
+#: The program that runs each command.
+RUNNER_PATH = "/usr/local/lib/gpu-node-harness/run-provisioner.sh"
+_RUNNER = Path(__file__).with_name("run-provisioner.sh")
 
 #: The commands that a provisioner's own keys name.
 BOOT, BAKE, TEARDOWN = "boot", "bake", "teardown"
@@ -192,15 +198,27 @@ class Provisioner:
             )
         return commands[name]
 
-    def guest_command(self, name: str) -> tuple[str, ...]:
-        """Return the argv by which a guest runs the command `name`.
+    def guest_command(self, name: str, *, output: str = "") -> tuple[str, ...]:
+        """Return the argv by which a guest runs the command `name`, as a run of its own.
 
-        The exit code is also written to a file, since cloud-init only reports *that* a command
-        failed. Raises BadInputError where no such command is declared.
+        What it prints is appended to the file `output` too, if one is named. The exit code is
+        written to a file, since cloud-init only reports *that* a command failed. Raises
+        BadInputError where no such command is declared.
         """
+        declared = self.outcome
+        paths = (
+            None if declared.file is None else declared.file.path,
+            None if declared.events is None else declared.events.path,
+            None if declared.log is None else declared.log.path,
+        )
         variables = [f"{key}={value}" for key, value in self.environment.items()]
-        program = shlex.join([*(["env", *variables] if variables else []), *self.command(name)])
-        return ("sh", "-c", f"{program}; code=$?; echo $code > {EXIT_CODE_PATH}; exit $code")
+        return (
+            *("sh", RUNNER_PATH, name),
+            *(path or "" for path in paths),
+            output,
+            *(["env", *variables] if variables else []),
+            *self.command(name),
+        )
 
     def guest_files(
         self, facts: Mapping[NodeFact, object], requested: Mapping[str, object]
@@ -261,3 +279,8 @@ class Provisioner:
     def outcome_paths(self) -> tuple[str, ...]:
         """Return the path of the outcome file, if one is declared."""
         return () if self.outcome.file is None else (self.outcome.file.path,)
+
+
+def runner_file() -> GuestFile:
+    """Return the program by which a guest runs a provisioner's commands."""
+    return GuestFile(path=RUNNER_PATH, content=_RUNNER.read_bytes(), mode=0o755)

@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import pytest
 
+from harness.lab.node import NodeRequest
 from harness.settings import APPLICATION
 from suites.e2e.inner import OwnCache
 from suites.installed_wheel import installed_wheel  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
-    from harness.image import Image
+    from collections.abc import Mapping, Sequence
+
+    from typing_extensions import Unpack
+
+    from harness.api import Argv, BootNode, GpuModel, GuestFile
+    from harness.gpu.script import GpuScript
+    from harness.image import Image, Kernel
     from harness.lab import Lab
+    from harness.lab.node import Node
 
 #: The tests that take longest: one image is made, fetched, booted and baked for all of them.
 _LONGEST = Path(__file__).parent / "cloud_images"
+
+
+class NodeFields(TypedDict, total=False):
+    """Fields of a `NodeRequest` that a test chooses."""
+
+    image: Image
+    kernel: Kernel
+    command: str | None
+    config: Mapping[str, object]
+    gpus: Sequence[GpuModel]
+    gpu_scripts: Mapping[str, GpuScript]
+    stand_ins: Mapping[str, Mapping[str, str]]
+    files: Sequence[GuestFile]
+    before: Sequence[Argv]
+    tags: Mapping[str, str]
+    vm_size: str
+
+
+class StartNode(Protocol):
+    """Starts a node for the running test; it ends with the test."""
+
+    def __call__(self, name: str, /, **fields: Unpack[NodeFields]) -> Node: ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,3 +73,17 @@ def own_cache(lab: Lab, node_image: Image, tmp_path: Path) -> OwnCache:
     folder.mkdir(parents=True)
     (folder / "images").symlink_to(lab.settings.image_store)
     return OwnCache(tmp_path / "cache")
+
+
+@pytest.fixture
+def start_node(boot_node: BootNode, baked_image: Image, h100: GpuModel) -> StartNode:
+    """Return a function that starts a prebaked node with a GPU after cloud-init and provisions it.
+
+    Cloud-init is not the subject of most tests, and takes longer than the rest of a boot.
+    """
+    usual = NodeRequest(name="node", image=baked_image, gpus=[h100], skip_cloud_init=True)
+
+    def start(name: str, /, **fields: Unpack[NodeFields]) -> Node:
+        return boot_node(replace(usual, name=name, **fields))
+
+    return start

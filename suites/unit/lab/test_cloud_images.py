@@ -230,5 +230,5 @@ def test_cloud_image_nodes_seed_brings_agent_files_and_provisioning(tmp_path: Pa
 
     user_data = yaml.safe_load(seed.user_data)
     assert user_data["bootcmd"] == [list(argv) for argv in agent_commands()]
-    assert "boot" in user_data["runcmd"][-1][-1]
+    assert "boot" in user_data["runcmd"][-1]
     assert "/etc/gpu-node/config.json" in [file["path"] for file in user_data["write_files"]]

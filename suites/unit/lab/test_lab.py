@@ -14,6 +14,7 @@ from harness.lab import Lab
 from harness.lab.cloud_images import CloudImageBoot
 from harness.lab.machine import LabMachine
 from harness.lab.saved_states import BuiltImageSource, booted
+from harness.provisioner import Provisioner
 from harness.provisioning.wait import WaitTimeoutError
 from harness.settings import Settings
 from suites.unit.evidence.folders import EvidenceFolder
@@ -296,5 +297,18 @@ def test_missing_uefi_firmware_is_reported_with_the_package(
     with (
         pytest.raises(RequirementError, match="apt-get install --no-install-recommends ovmf"),
         lab.boot_cloud_image(image, CloudImageBoot(firmware=FirmwareType.UEFI)),
+    ):
+        pass
+
+
+def test_provisioner_with_user_data_needs_cloud_init(lab: Lab) -> None:
+    mine = Provisioner(
+        name="mine", source="/p/mine.yaml", run=["/opt/mine"], user_data={"packages": ["jq"]}
+    )
+    request = a_request(provisioner=mine, skip_cloud_init=True)
+
+    with (
+        pytest.raises(BadInputError, match=r"/p/mine\.yaml: key 'user_data': .*'skip_cloud_init'"),
+        lab.boot(request),
     ):
         pass

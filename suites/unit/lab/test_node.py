@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.cloudinit import GuestFile
 from harness.errors import BadInputError, HarnessError
-from harness.evidence import Evidence
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
 from harness.evidence.request import AdditionalEvidence
 from harness.gpu.catalogue import load_catalogue
 from harness.lab import evidence_collection
+from harness.lab.machine import LabMachine
 from harness.lab.node import Node, stand_in_files
 from harness.provisioner import (
+    RUNNER_PATH,
     ConfigurationFile,
     ConfigurationFormat,
     NodeFact,
     Provisioner,
 )
 from harness.provisioner.gpu_node import CONFIG_PATH
-from suites.unit.lab.builders import a_lab_machine, a_provisioner, a_request, an_image
+from harness.provisioning.command import CommandResult
+from suites.unit.lab.builders import (
+    a_cloud_image,
+    a_lab_machine,
+    a_provisioner,
+    a_request,
+    an_image,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from harness.lab.node import NodeRequest
@@ -187,3 +198,48 @@ def test_facts_of_the_node_reach_the_configuration() -> None:
     (file,) = a_request(gpus=[gpu, gpu]).provisioner_files(mine)
 
     assert file.content == b"GPUS=2\nVERSION=580.1\n"
+
+
+def test_cloud_image_does_not_skip_cloud_init() -> None:
+    with pytest.raises(BadInputError, match=r"'skip_cloud_init': .*'noble' is provisioned at its"):
+        a_request(image=a_cloud_image(), skip_cloud_init=True)
+
+
+def test_node_that_skips_cloud_init_gets_its_files_and_commands_from_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = a_request(
+        skip_cloud_init=True,
+        files=[GuestFile(path="/etc/mine", content=b"mine", mode=0o600)],
+        early=[["early"]],
+        before=[["before", "it"]],
+    )
+    node = Node(request, a_lab_machine(tmp_path), provisioner=a_provisioner())
+    done: list[object] = []
+
+    def run(argv: Sequence[str], **_: object) -> CommandResult:
+        done.append(tuple(argv))
+        return CommandResult(argv=tuple(argv), exit_code=0, stdout="", stderr="")
+
+    def write(path: str, content: bytes, _deadline: object, mode: int) -> None:
+        del content
+        done.append((path, mode))
+
+    agent = SimpleNamespace(run=run, write_bytes=write)
+    monkeypatch.setattr(LabMachine, "_start", lambda _: None)
+    monkeypatch.setattr(LabMachine, "checkpoint", "a checkpoint")
+    monkeypatch.setattr(LabMachine, "agent", agent)
+
+    with node:
+        assert done[0] == (RUNNER_PATH, 0o755)
+        assert done[-3:] == [("/etc/mine", 0o600), ("early",), ("before", "it")]
+        node.wait_until_provisioned()
+
+    assert done[-1] == a_provisioner().guest_command("boot", output=CLOUD_INIT_OUTPUT_PATH)
+
+
+def test_node_without_a_command_runs_none_after_cloud_init(tmp_path: Path) -> None:
+    request = a_request(skip_cloud_init=True, command=None)
+
+    # Its machine was not started, so anything that it did would fail.
+    Node(request, a_lab_machine(tmp_path), provisioner=a_provisioner()).wait_until_provisioned()

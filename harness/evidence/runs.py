@@ -1,0 +1,102 @@
+"""The numbered runs of a node's provisioner, as its `run-provisioner.sh` stores them; pure.
+
+The folder of a run has `command`, `boot-id`, `exit-code` once it ended, and what was there before it:
+`outcome-before`, `events-before` (paths) and `log-bytes-before`. So what a run left is what was there
+before the next one, or, of the latest run, what is there now.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.provisioner import RUNS_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_BEGINNING = re.compile(r"^-- run (\d+) of the provisioner: .*\n?", re.MULTILINE)
+
+
+class Runs:
+    """The runs in the folder `files` of one evidence folder; numbers begin with 1."""
+
+    def __init__(self, files: Path) -> None:
+        self._folder = files / RUNS_FOLDER.lstrip("/")
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Return the numbers of the runs, oldest first."""
+        found = self._folder.iterdir() if self._folder.is_dir() else ()
+        return sorted(int(folder.name) for folder in found if folder.name.isdigit())
+
+    def chosen(self, number: int | None) -> int | None:
+        """Return the run `number`, or the latest for None; None where there is no run.
+
+        Raises HarnessError where there is no such run.
+        """
+        numbers = self.numbers
+        if number is None:
+            return numbers[-1] if numbers else None
+        if number not in numbers:
+            runs = ", ".join(map(str, numbers)) or "none"
+            raise HarnessError(
+                f"The evidence has no run {number} of the provisioner; its runs are: {runs}.",
+                evidence=self._folder,
+            )
+        return number
+
+    def is_latest(self, number: int) -> bool:
+        return number == self.numbers[-1]
+
+    def stored(self, number: int, name: str) -> str | None:
+        """Return what the folder of a run has by this name, or None."""
+        kept = self._folder / str(number) / name
+        return kept.read_text(errors="replace") if kept.is_file() else None
+
+    def output(self, number: int, text: str) -> str:
+        """Return what a run printed, from the output of all of them."""
+        parts = _BEGINNING.split(text)
+        return "".join(
+            printed
+            for run, printed in zip(parts[1::2], parts[2::2], strict=True)
+            if int(run) == number
+        )
+
+    def outcome(self, number: int, present: str | None) -> str | None:
+        """Return the outcome file that a run wrote, or None; `present` is what is there now."""
+        left = present if self.is_latest(number) else self.stored(number + 1, "outcome-before")
+        return None if left == self.stored(number, "outcome-before") else left
+
+    def log(self, number: int, content: bytes) -> bytes:
+        """Return the part of the declared log that a run wrote.
+
+        Raises HarnessError where the log is shorter than before a later run.
+        """
+        begin = self._log_bytes_before(number)
+        if self.is_latest(number):
+            # One that is shorter was replaced, so all of it is new.
+            return content[begin:] if begin <= len(content) else content
+        end = self._log_bytes_before(number + 1)
+        if not begin <= end <= len(content):
+            raise HarnessError(
+                f"The provisioner's log was replaced since run {number}, or only its beginning was "
+                "collected, so it does not show what that run wrote.",
+                evidence=self._folder,
+            )
+        return content[begin:end]
+
+    def _log_bytes_before(self, number: int) -> int:
+        text = (self.stored(number, "log-bytes-before") or "").strip()
+        return int(text) if text.isdigit() else 0
+
+    def events(self, number: int, files: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the event files that a run wrote, of all that are there."""
+        before = self._events_before(number)
+        after = set(files) if self.is_latest(number) else self._events_before(number + 1)
+        return {path: text for path, text in files.items() if path in after - before}
+
+    def _events_before(self, number: int) -> set[str]:
+        return set((self.stored(number, "events-before") or "").splitlines())

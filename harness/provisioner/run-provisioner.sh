@@ -1,0 +1,48 @@
+#!/bin/sh
+# Runs a provisioner's command as the next numbered run of this instance, so that the evidence of
+# each run can be told from that of the others:
+#
+#   run-provisioner.sh NAME OUTCOME EVENTS LOG OUTPUT PROGRAM [ARGUMENT...]
+#
+# NAME is the name of the command. OUTCOME, EVENTS and LOG are the outcome file, the pattern of the
+# event files and the log that the provisioner declares, or empty. The output is also appended to
+# OUTPUT, unless it is empty: cloud-init stores it itself.
+#
+# The folder of a run says what was there before it: harness.evidence.runs reads it.
+name=$1 outcome=$2 events=$3 log=$4 output=$5
+shift 5
+latest=/run/gpu-node-exit-code
+runs=/var/lib/cloud/instance/provisioner-runs
+
+# On a full or read-only disk the program still runs.
+number=1
+while [ -e "$runs/$number" ]; do number=$((number + 1)); done
+run=$runs/$number
+{
+    mkdir -p "$run"
+    rm -f "$latest"
+    printf '%s\n' "$name" >"$run/command"
+    cat /proc/sys/kernel/random/boot_id >"$run/boot-id"
+    [ -z "$outcome" ] || [ ! -f "$outcome" ] || cp "$outcome" "$run/outcome-before"
+    if [ -n "$log" ]; then
+        { [ -f "$log" ] && wc -c <"$log" || echo 0; } >"$run/log-bytes-before"
+    fi
+    # Without word splitting, but with patterns.
+    (IFS='' && [ -n "$events" ] && ls -d -- $events) >"$run/events-before"
+} 2>/dev/null
+
+numbered() {
+    printf '\n-- run %s of the provisioner: %s\n' "$number" "$name"
+    "$@"
+    code=$?
+    printf '%s\n' "$code" >"$latest"
+    printf '%s\n' "$code" 2>/dev/null >"$run/exit-code"
+    return "$code"
+}
+
+if [ -z "$output" ]; then
+    numbered "$@"
+    exit
+fi
+numbered "$@" 2>&1 | tee -a "$output"
+exit "$(cat "$latest")"

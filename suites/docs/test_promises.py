@@ -1,0 +1,38 @@
+"""The page of promises has exactly the tests that hold them."""
+
+from __future__ import annotations
+
+import pytest
+
+from suites.e2e.promises import PAGE, REPOSITORY, Row, collected_rows, render_page
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return collected_rows()
+
+
+def test_page_has_a_row_for_each_machine_test_and_no_other(rows: list[Row]) -> None:
+    written = PAGE.read_text().splitlines()
+    wanted = render_page(rows).splitlines()
+
+    without_test = sorted(set(written) - set(wanted))
+    without_row = sorted(set(wanted) - set(written))
+    assert (without_test, without_row) == ([], []), (
+        f"'{PAGE.name}' has lines without a test, and tests have no line there; run "
+        "`python -m suites.e2e.promises`."
+    )
+    assert written == wanted
+
+
+def test_titles_are_unique(rows: list[Row]) -> None:
+    titles = [row.title for row in rows]
+
+    assert sorted(titles) == sorted(set(titles))
+
+
+def test_unit_tests_exist(rows: list[Row]) -> None:
+    for unit in sorted({row.unit for row in rows}):
+        path, _, name = unit.partition("::")
+        text = (REPOSITORY / path).read_text()
+        assert not name or f"def {name}(" in text, f"There is no unit test '{unit}'."

@@ -1,0 +1,145 @@
+"""The tests that hold provisioning to its contract, as the table in `docs/promises.md`.
+
+`python -m suites.e2e.promises` writes the table from the tests that pytest collects, and
+`suites/docs/test_promises.py` compares it with them. The file has a row for each machine test, so a
+test without a row and a row without a test both make a difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs/promises.md"
+#: Each folder of `suites/e2e` with tests of the contract, in the order of the page.
+FAMILIES = (
+    "record",
+    "kernel",
+    "teardown",
+    "services",
+    "registry",
+    "runtime",
+    "precompiled",
+    "observability",
+    "interruption",
+)
+
+_HEAD = """\
+# Promises
+
+What provisioning promises, by section of its contract, and the tests that hold it to that: unit tests with mocked
+commands, and tests on machines with each distribution. `python -m suites.e2e.promises` writes this page from the tests.
+"""
+_COLLECT_S = 120.0
+_IMAGE = "debian-12"
+_ROW = re.compile(r"^promise\t(?P<fields>.*)$", re.MULTILINE)
+
+
+def promise(*, section: str, unit: str) -> pytest.MarkDecorator:
+    """Mark a machine test as a row of the table, or as several where it has parameters.
+
+    `section` is that of the contract; `unit` is the unit test of the same behaviour, or its file.
+    """
+    return pytest.mark.promise(section=section, unit=unit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row: a machine test, with a parameter's id where it has one."""
+
+    family: str
+    title: str
+    section: str
+    unit: str
+    test: str
+
+    def render(self) -> str:
+        return f"| {self.title} | {self.section} | `{self.unit}` | `{self.test}` |"
+
+
+def row_of(item: pytest.Function) -> Row | None:
+    """Return the row of a collected test; None where it is not marked.
+
+    Raises ValueError that names a test of a family without the mark or without a docstring.
+    """
+    path = item.path.relative_to(REPOSITORY)
+    family = path.parts[2]
+    marker = item.get_closest_marker("promise")
+    if marker is None:
+        if family in FAMILIES:
+            raise ValueError(f"'{item.nodeid}' is in a family, but has no marker 'promise'.")
+        return None
+    words = item.function.__name__.removeprefix("test_").replace("_", " ")
+    case = re.sub(rf"(^|-){_IMAGE}(-|$)", "", item.nodeid.partition("[")[2].rstrip("]"))
+    if not (item.function.__doc__ or "").strip():
+        raise ValueError(f"'{item.nodeid}' is in a family, but has no docstring.")
+    return Row(
+        family=family,
+        title=f"{words}: {case}" if case else words,
+        section=marker.kwargs["section"],
+        unit=marker.kwargs["unit"],
+        test=f"{path.as_posix()}::{item.function.__name__}",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Print the rows of the collected tests, each on a line, where this module is a plugin."""
+    for item in items:
+        row = row_of(item) if isinstance(item, pytest.Function) else None
+        if row is not None:
+            fields = ("promise", row.family, row.title, row.section, row.unit, row.test)
+            sys.stdout.write("\t".join(fields) + "\n")
+
+
+def collected_rows() -> list[Row]:
+    """Return the rows of all e2e tests, by a pytest of its own; raises HarnessError."""
+    argv = [
+        *("env", "--chdir", str(REPOSITORY), sys.executable, "-m", "pytest"),
+        *("-p", "suites.e2e.promises", "-p", "no:cacheprovider", "suites/e2e"),
+        *("--collect-only", "-q", "-n0", f"--image={_IMAGE}"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    result = LocalRunner().run(argv, timeout_s=_COLLECT_S, env=environment)
+    result.check("Collecting the tests of the promises")
+    rows = [found["fields"].split("\t") for found in _ROW.finditer(result.stdout)]
+    return [
+        Row(family=family, title=title, section=section, unit=unit, test=test)
+        for family, title, section, unit, test in rows
+    ]
+
+
+def render_page(rows: Iterable[Row]) -> str:
+    """Render the page of these rows."""
+    ordered = sorted(rows, key=lambda row: (FAMILIES.index(row.family), row.test))
+    return "\n".join([_HEAD, *_tables(ordered)])
+
+
+def _tables(rows: Iterable[Row]) -> Iterator[str]:
+    for family, members in groupby(rows, key=lambda row: row.family):
+        yield f"## {family.capitalize()}\n"
+        yield "| Promise | Section | Unit test | Machine test |"
+        yield "|---|---|---|---|"
+        yield from (row.render() for row in members)
+        yield ""
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(render_page(collected_rows()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Each row of the decision table, on a node that was made to match it.
+
+`plan` decides as `boot` does and changes nothing, so these nodes need no build.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.evidence import RECORD_PATH
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.api import Argv, GpuModel
+    from suites.e2e.conftest import StartNode
+
+RECORD = f"'{RECORD_PATH}'"
+#: The installed module of the running kernel.
+MODULE = "/lib/modules/$(uname -r)/updates/dkms/nvidia.ko"
+UNIT = "suites/unit/provisioning/test_prebake.py"
+
+
+def shell(script: str) -> Argv:
+    return ["sh", "-euc", script]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """How a prebaked GPU node is changed, and what it decides then."""
+
+    change: str = ""
+    """A shell script that runs before provisioning."""
+    config: Mapping[str, object] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    has_gpu: bool = True
+    action: str
+    reason: str | None
+
+
+def replaced(key: str, value: str) -> str:
+    return f"sed -i 's|^{key}=.*|{key}={value}|' {RECORD}; grep -qx '{key}={value}' {RECORD}"
+
+
+def corrupt(change: str) -> Row:
+    return Row(change=change, action="teardown-install", reason="corrupt")
+
+
+def skips(change: str = "", **config: object) -> Row:
+    return Row(change=change, config=config, action="install-skip-build", reason="ok")
+
+
+def installs(reason: str, change: str) -> Row:
+    return Row(change=change, action="install", reason=reason)
+
+
+ROWS: Mapping[str, Row] = {
+    "untouched": skips(),
+    "no record": installs("no_record", f"rm {RECORD}"),
+    "record of another kind": Row(
+        change=replaced("driver_kind", "grid"), action="teardown-install", reason="kind"
+    ),
+    "another kind is wanted": Row(
+        config={"gpu_driver_type": "grid"}, action="teardown-install", reason="kind"
+    ),
+    "kind is the family of the wanted type": skips(gpu_driver_type="cuda"),
+    "another version is wanted": Row(
+        config={"gpu_driver_version": "580.126.0"}, action="teardown-install", reason="version"
+    ),
+    "version is a prefix of the wanted one": Row(
+        config={"gpu_driver_version": "580.126.091"}, action="teardown-install", reason="version"
+    ),
+    "record of another kernel": installs("kernel", replaced("kernel", "6.1.0-5-cloud-amd64")),
+    "kernel is a prefix of the running one": installs(
+        "kernel", f"sed -i '/^kernel=/s/.$//' {RECORD}"
+    ),
+    "record without a kernel": installs("kernel", f"sed -i '/^kernel=/d' {RECORD}"),
+    "record of another architecture": installs("arch", replaced("arch", "aarch64")),
+    "record without an architecture": installs("arch", f"sed -i '/^arch=/d' {RECORD}"),
+    "module file is gone": installs("module", f"rm {MODULE}*; depmod"),
+    "module of another version": installs(
+        "module",
+        f"f=$(ls {MODULE}*); case $f in *.xz) xz -d $f; f=${{f%.xz}};; *.zst) zstd -q --rm -d $f;"
+        " f=${f%.zst};; esac; objcopy --dump-section .modinfo=/run/info $f; "
+        "LC_ALL=C sed -i 's/version=580\\.126\\.09/version=580.126.19/' /run/info; "
+        "objcopy --update-section .modinfo=/run/info $f; depmod",
+    ),
+    "module of another kernel": installs(
+        "vermagic",
+        f"f=$(ls {MODULE}*); case $f in *.xz) xz -d $f; f=${{f%.xz}};; *.zst) zstd -q --rm -d $f;"
+        " f=${f%.zst};; esac; objcopy --dump-section .modinfo=/run/info $f; "
+        "LC_ALL=C sed -i 's/vermagic=./vermagic=1/' /run/info; "
+        "objcopy --update-section .modinfo=/run/info $f; depmod",
+    ),
+    "module is not registered with DKMS": installs("dkms", "rm -r /var/lib/dkms/nvidia"),
+    "module is registered for another kernel": installs(
+        "dkms", 'cd /var/lib/dkms/nvidia/580.126.09; mv "$(uname -r)" 6.1.0-5-cloud-amd64'
+    ),
+    "record is empty": corrupt(f": >{RECORD}"),
+    "record is cut": corrupt(f"head -c 30 {RECORD} >/run/cut; cp /run/cut {RECORD}"),
+    "record is binary": corrupt(f"head -c 4096 /dev/urandom >{RECORD}"),
+    "record is a folder": corrupt(f"rm {RECORD}; mkdir {RECORD}"),
+    "record is a pipe": corrupt(f"rm {RECORD}; mkfifo {RECORD}"),
+    "record has no version": corrupt(f"sed -i '/^driver_version=/d' {RECORD}"),
+    "record has an empty kind": corrupt(replaced("driver_kind", "")),
+    "record has a blank in its version": corrupt(replaced("driver_version", "580.126.09 ")),
+    "record has neither kind nor wanted kind": Row(
+        change=replaced("driver_kind", ""),
+        config={"gpu_driver_type": "cuda-lts"},
+        action="teardown-install",
+        reason="corrupt",
+    ),
+    "record of a newer format": skips(f"sed -i '1i schema=2' {RECORD}; echo gcc=12 >>{RECORD}"),
+    "first of two values counts": skips(f"echo driver_version=1.0 >>{RECORD}"),
+    "record is a link to nothing": installs("no_record", f"rm {RECORD}; ln -s /nowhere {RECORD}"),
+    "no GPU": Row(has_gpu=False, action="teardown", reason="opted_out"),
+    "no GPU and no record": Row(
+        has_gpu=False, change=f"rm {RECORD}", action="nothing", reason=None
+    ),
+    "opted out by its tag": Row(
+        tags={"SkipGpuDriverInstall": "true"}, action="teardown", reason="opted_out"
+    ),
+    "opted out by its tag in mixed case": Row(
+        tags={"sKIPgpuDRIVERiNSTALL": "True"}, action="teardown", reason="opted_out"
+    ),
+    "tag has another value": Row(
+        tags={"SkipGpuDriverInstall": "untrue"}, action="install-skip-build", reason="ok"
+    ),
+    "tag merely contains the name": Row(
+        tags={"xSkipGpuDriverInstallY": "true"}, action="install-skip-build", reason="ok"
+    ),
+}
+
+
+@promise(section="3", unit=UNIT)
+@pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
+def test_decision_follows_the_record_and_the_module(
+    start_node: StartNode, h100: GpuModel, row: Row
+) -> None:
+    """A node decides by the first row of the table that matches, and never aborts."""
+    node = start_node(
+        "decision",
+        gpus=[h100] if row.has_gpu else [],
+        config=row.config,
+        tags=row.tags,
+        before=[shell(row.change)] if row.change else [],
+        command="plan",
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, row.action)
+    outcome = evidence.outcome
+    assert outcome is not None
+    assert outcome.reason == row.reason

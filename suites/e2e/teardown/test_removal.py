@@ -1,0 +1,239 @@
+"""What a teardown removes, unloads and keeps.
+
+The nodes run the command `teardown`, which does what a boot does after it has decided.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.evidence import RECORD_PATH
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.api import Argv, GpuModel
+    from harness.evidence import Evidence
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_teardown.py"
+OPTED_OUT: Mapping[str, str] = {"SkipGpuDriverInstall": "true"}
+DKMS = "/var/lib/dkms/nvidia"
+PROBE = "/usr/bin/nvidia-modprobe"
+
+#: Loads the whole stack, and makes the device nodes.
+LOAD: Sequence[Argv] = (["nvidia-modprobe", "-u", "-c0"], ["modprobe", "nvidia-uvm"])
+
+
+def shell(script: str) -> Argv:
+    return ["sh", "-euc", script]
+
+
+def expect_line(evidence: Evidence, status: str, **fields: str) -> None:
+    expect.prebake_line(evidence, event="teardown", status=status, **fields)
+
+
+@promise(section="6", unit=UNIT)
+def test_idle_modules_are_unloaded_with_their_dependents(
+    start_node: StartNode, h100: GpuModel
+) -> None:
+    """Dependents hold `nvidia`, and an idle module has device nodes: neither makes it busy."""
+    node = start_node("idle", gpus=[h100], tags=OPTED_OUT, before=LOAD, command="teardown")
+
+    evidence = node.evidence(files=["/dev/nvidia*"])
+
+    expect.provisioned(evidence)
+    expect_line(
+        evidence,
+        "cleaned",
+        gpu_node="true",
+        dkms_before="true",
+        module_before="true",
+        module_after="false",
+        marker_after="false",
+        dkms_after="false",
+        modprobe_after="false",
+    )
+    loaded = [name for name in evidence.loaded_modules if name.startswith("nvidia")]
+    assert loaded == [], f"No module of the driver was expected to stay loaded, but {loaded} did."
+    expect.no_record(evidence)
+
+
+@promise(section="6", unit=UNIT)
+def test_device_in_use_keeps_everything_until_it_is_free(
+    start_node: StartNode, h100: GpuModel
+) -> None:
+    """Nothing is unloaded and nobody is killed; the next run completes the removal."""
+    hold = shell(
+        "systemd-run --quiet --unit holder sh -c 'exec sleep infinity </dev/nvidia0'; "
+        "until [ \"$(cut -d' ' -f3 /proc/modules | head -1)\" ] && "
+        "grep -q '^nvidia [0-9]* [1-9]' /proc/modules; do sleep 0.1; done"
+    )
+    node = start_node(
+        "held", gpus=[h100], tags=OPTED_OUT, before=[*LOAD, hold], command="teardown"
+    )
+    node.guest.output_of("systemctl", "is-active", "holder")
+    node.guest.output_of("systemctl", "stop", "holder")
+    node.provision("teardown")
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, run=1)
+    expect_line(
+        evidence.of_run(1),
+        "incomplete",
+        module_before="true",
+        module_after="true",
+        marker_after="true",
+    )
+    expect.provisioned(evidence)
+    expect_line(evidence, "cleaned", module_before="true", module_after="false")
+    expect.no_driver_artefact(evidence)
+    expect.no_record(evidence)
+
+
+@promise(section="6", unit=UNIT)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(PROBE, id="setuid program"),
+        pytest.param("/etc/ld.so.conf.d/nvidia.conf", id="linker configuration"),
+        pytest.param(f"{DKMS}/580.126.09/source", id="DKMS tree"),
+    ],
+)
+def test_what_cannot_be_removed_keeps_the_record_for_the_next_run(
+    start_node: StartNode, path: str
+) -> None:
+    """An incomplete removal is not forgotten, and the run after the repair completes it."""
+    lock = shell(f"cd $(dirname {path}); chattr +i .")
+    node = start_node("locked", gpus=[], before=[lock], command="teardown")
+    node.guest.output_of("sh", "-c", f"cd $(dirname {path}) && chattr -i .")
+    before = node.evidence()
+    node.provision("teardown")
+
+    evidence = node.evidence()
+
+    expect.provisioned(before)
+    expect_line(before, "incomplete", marker_after="true", gpu_node="false")
+    assert before.record is not None, "The record was expected to stay, but it is gone."
+    expect.provisioned(evidence)
+    expect_line(evidence, "cleaned", marker_after="false")
+    expect.no_driver_artefact(evidence)
+
+
+@promise(section="6", unit=UNIT)
+def test_node_without_a_record_keeps_what_it_has(start_node: StartNode) -> None:
+    """Without a record nothing shows that the driver is ours."""
+    node = start_node("no-record", gpus=[], before=[["rm", RECORD_PATH]], command="teardown")
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    assert evidence.prebake_lines == []
+    expect.driver_installed(evidence)
+
+
+@promise(section="6", unit=UNIT)
+@pytest.mark.parametrize(
+    "customer",
+    [
+        pytest.param(f"cp -a {DKMS}/580.126.09 {DKMS}/570.86.15", id="version in DKMS"),
+        pytest.param(
+            "f=$(ls /lib/modules/$(uname -r)/updates/dkms/nvidia.ko*); "
+            "case $f in *.xz) xz -d $f; f=${f%.xz};; *.zst) zstd -q --rm -d $f; f=${f%.zst};; esac; "
+            "objcopy --dump-section .modinfo=/run/info $f; "
+            "LC_ALL=C sed -i 's/version=580\\.126\\.09/version=580.126.19/' /run/info; "
+            "objcopy --update-section .modinfo=/run/info $f; depmod",
+            id="version of the module file",
+        ),
+    ],
+)
+def test_driver_of_the_customer_is_preserved(start_node: StartNode, customer: str) -> None:
+    """Another version than the record's is not ours: only what the bake left is removed."""
+    node = start_node("customer", gpus=[], before=[shell(customer)], command="teardown")
+
+    evidence = node.evidence(files=[f"{DKMS}/*/source/dkms.conf"])
+
+    expect.provisioned(evidence)
+    expect.prebake_line(
+        evidence,
+        event="teardown",
+        status="preserved_customer_driver",
+        marker_version="580.126.09",
+    )
+    paths = evidence.paths
+    assert PROBE in paths, "The customer's nvidia-modprobe was expected to stay, but it is gone."
+    assert "/usr/bin/lib64" not in paths
+    assert f"{DKMS}/580.126.09/source/dkms.conf" not in paths
+    expect.no_record(evidence)
+
+
+@promise(section="6", unit=UNIT)
+def test_record_without_a_version_is_no_reason_to_preserve(start_node: StartNode) -> None:
+    """Nothing can be told apart by such a record, so the whole driver goes."""
+    cut = shell(f"sed -i /^driver_version=/d {RECORD_PATH}; mkdir {DKMS}/570.86.15")
+    node = start_node("no-version", gpus=[], before=[cut], command="teardown")
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect_line(evidence, "cleaned")
+    expect.no_driver_artefact(evidence)
+
+
+@promise(section="6", unit=UNIT)
+def test_what_only_has_a_similar_name_stays(start_node: StartNode) -> None:
+    """Names are exact: a neighbour of an artefact is somebody else's."""
+    kept = (
+        "/usr/bin/nvidia-smi.orig",
+        "/usr/bin/nvidia-container-cli",
+        "/etc/ld.so.conf.d/nvidia-container.conf",
+        "/var/lib/dkms/nvidia-fs/2.1/source",
+        "/opt/gpu-tools/x",
+        "/opt/azure/aks-gpu/dkms-marker.bak",
+    )
+    make = shell("; ".join(f"mkdir -p $(dirname {path}); echo x >{path}" for path in kept))
+    node = start_node("neighbours", gpus=[], before=[make], command="teardown")
+
+    evidence = node.evidence(files=kept)
+
+    expect.provisioned(evidence)
+    expect_line(evidence, "cleaned")
+    gone = [path for path in kept if path not in evidence.paths]
+    assert gone == [], f"These files were expected to stay, but they are gone: {gone}."
+
+
+@promise(section="6", unit=UNIT)
+def test_payload_and_caches_go_only_from_a_node_that_opted_out(
+    start_node: StartNode, h100: GpuModel
+) -> None:
+    """A node that still gets a driver keeps what it needs for that."""
+    folders = ("/opt/gpu", "/usr/local/nvidia", "/opt/dcgm-exporter", "/opt/nvidia-device-plugin")
+    make = shell("; ".join(f"mkdir -p {path}; echo x >{path}/x" for path in folders))
+    node = start_node(
+        "managed",
+        gpus=[h100],
+        before=[make],
+        config={"gpu_driver_version": "580.126.10"},
+        command="teardown",
+    )
+    managed = node.evidence(files=[f"{path}/x" for path in folders])
+    node.guest.output_of("sh", "-c", f"printf 'driver_version=1\\n' >{RECORD_PATH}")
+    config = node.guest.output_of("sed", 's/"gpu_node": true/"gpu_node": false/', _CONFIG)
+    node.guest.write_text(_CONFIG, config)
+    node.provision("teardown")
+
+    opted_out = node.evidence(files=[f"{path}/x" for path in folders])
+
+    expect_line(managed, "cleaned", gpu_node="true")
+    kept = [path for path in folders if f"{path}/x" in managed.paths]
+    assert kept == list(folders), f"All of {folders} were expected to stay, but only {kept} did."
+    left = [path for path in folders if f"{path}/x" in opted_out.paths]
+    assert left == [], f"None of {folders} was expected to stay, but {left} did."
+
+
+_CONFIG = "/etc/gpu-node/config.json"

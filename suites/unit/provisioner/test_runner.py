@@ -1,0 +1,205 @@
+"""The program that runs a provisioner's commands in the guest, and the evidence of each run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.errors import ExpectationError, HarnessError
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
+from harness.provisioner import EXIT_CODE_PATH, RUNS_FOLDER, Provisioner, runner_file
+from harness.provisioner.declaration import write_declaration
+from harness.provisioner.outcome import EventFiles, LogPatterns, OutcomeDeclaration, OutcomeFile
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.provisioning.command import CommandResult
+
+pytestmark = pytest.mark.starts_process
+
+_OUTCOME, _LOG = "/var/lib/mine/outcome.json", "/var/log/mine.log"
+_EVENTS = "/var/log/my events/*.json"
+
+
+@dataclass
+class GuestRoot:
+    """A folder in place of a guest's root, in which the program runs a provisioner of two lines."""
+
+    root: Path
+    log: str | None = _LOG
+    _started: int = field(default=0)
+
+    @property
+    def provisioner(self) -> Provisioner:
+        return Provisioner(
+            name="mine",
+            run=["true"],
+            outcome=OutcomeDeclaration(
+                file=OutcomeFile(path=_OUTCOME, exit_code="/code", decision="/decision"),
+                events=EventFiles(path=_EVENTS, name="/name"),
+                log=LogPatterns(path=self.log, decision=r"decided (?P<decision>\w+)"),
+            ),
+        )
+
+    def run(self, program: str) -> CommandResult:
+        """Run a shell program as the provisioner's command; it has the root in `$ROOT`."""
+        script = runner_file().content.decode()
+        for path in (EXIT_CODE_PATH, RUNS_FOLDER):
+            assert path in script
+            script = script.replace(path, str(self.root / path[1:]))
+        for folder in ("run", "var/log/my events", "var/lib/mine"):
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        paths = [_OUTCOME, _EVENTS, self.log or "", CLOUD_INIT_OUTPUT_PATH]
+        return LocalRunner().run(
+            [
+                *("sh", "-c", script, "run-provisioner.sh", "boot"),
+                *(str(self.root / path[1:]) if path else "" for path in paths),
+                *("sh", "-c", program),
+            ],
+            timeout_s=20,
+            env={"ROOT": str(self.root)},
+        )
+
+    def evidence(self, folder: Path) -> Evidence:
+        """Return the evidence as it would be gathered now."""
+        shutil.copytree(self.root, folder / "files")
+        for listed in (folder / "files").rglob("events-before"):
+            listed.write_text(listed.read_text().replace(str(self.root), ""))
+        write_declaration(self.provisioner, folder)
+        return Evidence(folder)
+
+
+def provisioning(decision: str, event: str | None = None, code: int = 0) -> str:
+    """Return a shell program that decides, and leaves an outcome, a log line and an event."""
+    outcome = json.dumps({"code": code, "decision": decision})
+    recorded = json.dumps({"name": event})
+    return "\n".join(
+        [
+            f"echo 'decided {decision}' | tee -a \"$ROOT{_LOG}\"",
+            f"echo 'AKS_GPU_PREBAKE event=decision action={decision}' >&2",
+            f"echo '{outcome}' >\"$ROOT{_OUTCOME}\"",
+            f"[ -z '{event or ''}' ] || echo '{recorded}' >\"$ROOT/var/log/my events/{event}.json\"",
+            f"exit {code}",
+        ]
+    )
+
+
+@pytest.mark.parametrize("log", [_LOG, None], ids=["own log", "output"])
+def test_each_run_has_its_own_evidence(tmp_path: Path, log: str | None) -> None:
+    guest = GuestRoot(tmp_path / "root", log=log)
+    first = guest.run(provisioning("build", "built", code=86))
+    second = guest.run(provisioning("skip", "skipped"))
+
+    evidence = guest.evidence(tmp_path / "evidence")
+
+    assert (first.exit_code, second.exit_code) == (86, 0)
+    assert evidence.runs == [1, 2]
+    expect.provisioned(evidence)
+    expect.decided(evidence, "skip")
+    expect.prebake_line(evidence, action="skip")
+    expect.events_recorded(evidence, "skipped")
+    expect.log_line(evidence, "decided skip")
+    expect.provisioned(evidence, exit_code=86, run=1)
+    expect.decided(evidence, "build", run=1)
+    expect.prebake_line(evidence.of_run(1), action="build")
+    expect.events_recorded(evidence, "built", run=1)
+    expect.log_line(evidence, "decided build", run=1)
+
+
+@pytest.mark.parametrize("run", [1, None])
+def test_what_another_run_left_is_not_taken_for_its_own(tmp_path: Path, run: int | None) -> None:
+    guest = GuestRoot(tmp_path / "root")
+    other = {1: "skip", None: "build"}[run]
+    guest.run(provisioning("build", "build", code=86))
+    guest.run(provisioning("skip", "skip"))
+    evidence = guest.evidence(tmp_path / "evidence")
+    code = 0 if run == 1 else 86
+
+    with pytest.raises(ExpectationError):
+        expect.provisioned(evidence, exit_code=code, run=run)
+    with pytest.raises(ExpectationError):
+        expect.decided(evidence, other, run=run)
+    with pytest.raises(ExpectationError):
+        expect.prebake_line(evidence.of_run(run), action=other)
+    with pytest.raises(ExpectationError):
+        expect.events_recorded(evidence, other, run=run)
+    with pytest.raises(ExpectationError):
+        expect.log_line(evidence, f"decided {other}", run=run)
+
+
+def test_run_that_writes_nothing_does_not_have_the_outcome_of_the_run_before(
+    tmp_path: Path,
+) -> None:
+    """Provisioning that was killed leaves the outcome file as it found it."""
+    guest = GuestRoot(tmp_path / "root")
+    guest.run(provisioning("build"))
+    guest.run("kill -9 $PPID")
+
+    evidence = guest.evidence(tmp_path / "evidence")
+
+    assert evidence.outcome is None
+    assert evidence.exit_code is None
+    with pytest.raises(ExpectationError, match="it did not run, or it was killed"):
+        expect.provisioned(evidence)
+    expect.provisioned(evidence, run=1)
+
+
+def test_outcome_of_a_bake_is_not_that_of_the_first_run(tmp_path: Path) -> None:
+    guest = GuestRoot(tmp_path / "root")
+    baked = guest.root / _OUTCOME[1:]
+    baked.parent.mkdir(parents=True)
+    baked.write_text('{"code": 0, "decision": "baked"}\n')
+    guest.run("true")
+
+    assert guest.evidence(tmp_path / "evidence").outcome is None
+
+
+def test_output_and_exit_code_reach_the_caller_and_the_log(tmp_path: Path) -> None:
+    guest = GuestRoot(tmp_path / "root")
+    result = guest.run("echo out; echo err >&2; exit 7")
+
+    assert (result.exit_code, result.stderr) == (7, "")
+    assert result.stdout == "\n-- run 1 of the provisioner: boot\nout\nerr\n"
+    assert (guest.root / CLOUD_INIT_OUTPUT_PATH[1:]).read_text() == result.stdout
+
+
+def test_provisioner_runs_where_nothing_can_be_stored(tmp_path: Path) -> None:
+    """On a full disk, the run has no folder."""
+    guest = GuestRoot(tmp_path / "root")
+    taken = guest.root / "var/lib/cloud"
+    taken.parent.mkdir(parents=True)
+    taken.write_text("This is no folder.")
+
+    result = guest.run("exit 9")
+
+    assert result.exit_code == 9
+    assert (guest.root / EXIT_CODE_PATH[1:]).read_text() == "9\n"
+
+
+def test_run_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    guest = GuestRoot(tmp_path / "root")
+    guest.run("true")
+    guest.run("true")
+
+    with pytest.raises(
+        HarnessError, match=r"has no run 3 of the provisioner; its runs are: 1, 2\."
+    ):
+        expect.provisioned(guest.evidence(tmp_path / "evidence"), run=3)
+
+
+def test_log_that_was_replaced_shows_no_earlier_run(tmp_path: Path) -> None:
+    guest = GuestRoot(tmp_path / "root")
+    guest.run(provisioning("build") + "\n")
+    guest.run(f'echo new >"$ROOT{_LOG}"')
+    evidence = guest.evidence(tmp_path / "evidence")
+
+    expect.log_line(evidence, "new")
+    with pytest.raises(HarnessError, match="log was replaced since run 1"):
+        expect.log_line(evidence, "decided build", run=1)
