@@ -4,6 +4,7 @@ python -m suites.mutation             the tool, over all of provisioning
 python -m suites.mutation --targets   the behaviours of the contract's list
 python -m suites.mutation --corpus    the defects of the regression corpus
 python -m suites.mutation --example   defects of the example provisioner, on nodes
+python -m suites.mutation --machines  defects of provisioning, on nodes
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from suites.e2e.shell_provisioner.planting import plant_all
 
+from .machine_plants import run_plants
 from .mutant_runner import MutantRunner, PlantError
 from .plants import CORPUS, TARGETS
 from .tool import run_tool
@@ -41,6 +43,16 @@ def build_parser() -> argparse.ArgumentParser:
     which.add_argument(
         "--example", action="store_true", help="six defects of the example provisioner, on nodes"
     )
+    which.add_argument(
+        "--machines",
+        metavar="PATTERN",
+        nargs="?",
+        const="",
+        help="forty defects of provisioning, on nodes, or those whose family and name match",
+    )
+    parser.add_argument(
+        "--image", default="debian-12", help="the image of the nodes (default: %(default)s)"
+    )
     parser.add_argument(
         "--children",
         type=int,
@@ -55,6 +67,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     if arguments.example:
         return plant_all()
+    if arguments.machines is not None:
+        return run_plants(REPOSITORY, arguments.machines or None, arguments.image)
     if not (arguments.targets or arguments.corpus):
         return run_tool(REPOSITORY, arguments.children)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from typing_extensions import Self
+
     from harness.provisioning.command import CommandResult, Runner
 
     from .plants import Plant
@@ -53,11 +55,11 @@ class MutantRunner:
     """Runs the suite on a copy of the sources, with one planted bug at a time."""
 
     def __init__(self, top: Path, runner: Runner) -> None:
-        self._top = top
+        self.top = top
         self._runner = runner
 
     @classmethod
-    def copy(cls, repository: Path, top: Path, runner: Runner | None = None) -> MutantRunner:
+    def copy(cls, repository: Path, top: Path, runner: Runner | None = None) -> Self:
         """Copy the part of a repository that the unit suite needs."""
         copy_sources(repository, top)
         return cls(top, runner or LocalRunner())
@@ -78,14 +80,14 @@ class MutantRunner:
     def _run_suite(self, selection: Sequence[str]) -> CommandResult:
         return self._runner.run(
             (
-                *("env", "--chdir", str(self._top)),
+                *("env", "--chdir", str(self.top)),
                 *(sys.executable, "-m", "pytest", "-x", "-q", "--tb=no"),
                 *("-p", "no:cacheprovider", "-p", "no:randomly"),
                 *selection,
             ),
             timeout_s=SUITE_LIMIT_S,
             env={
-                "PYTHONPATH": str(self._top),
+                "PYTHONPATH": str(self.top),
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "PATH": os.environ.get("PATH", os.defpath),
             },
@@ -97,7 +99,7 @@ class MutantRunner:
 
         Raises PlantError unless the text to replace occurs exactly once.
         """
-        path = self._top / plant.path
+        path = self.top / plant.path
         text = path.read_text()
         if text.count(plant.old) != 1:
             raise PlantError(

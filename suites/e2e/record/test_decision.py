@@ -101,6 +101,12 @@ ROWS: Mapping[str, Row] = {
     "module is registered for another kernel": installs(
         "dkms", 'cd /var/lib/dkms/nvidia/580.126.09; mv "$(uname -r)" 6.1.0-5-cloud-amd64'
     ),
+    "module is built and not installed": installs(
+        "dkms",
+        'k=$(uname -r); dkms uninstall nvidia/580.126.09 -k "$k"; '
+        "cp /var/lib/dkms/nvidia/580.126.09/$k/x86_64/module/nvidia* /lib/modules/$k/updates/dkms/; "
+        "depmod; dkms status | grep built",
+    ),
     "record is empty": corrupt(f": >{RECORD}"),
     "record is cut": corrupt(f"head -c 30 {RECORD} >/run/cut; cp /run/cut {RECORD}"),
     "record is binary": corrupt(f"head -c 4096 /dev/urandom >{RECORD}"),

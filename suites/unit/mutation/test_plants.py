@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from suites.e2e.promises import FAMILIES
+from suites.mutation.machine_plants import PLANTS as MACHINE_PLANTS
 from suites.mutation.plants import CORPUS, TARGETS, Plant
 
 REPOSITORY = Path(__file__).parents[3]
 BUGS = REPOSITORY / "suites/unit/provisioning/bugs"
-PLANTS = (*TARGETS, *CORPUS.values())
+PLANTS = (*TARGETS, *CORPUS.values(), *(each.plant for each in MACHINE_PLANTS))
 
 
 def test_every_behaviour_of_the_contract_has_its_bug() -> None:
@@ -34,6 +36,13 @@ def test_every_defect_of_the_corpus_has_its_bug_and_its_tests() -> None:
         if not any(name.startswith(f"test_{number:02d}_") for name in names)
     ]
     assert untested == []
+
+
+def test_every_defect_on_machines_has_its_tests() -> None:
+    assert len({each.plant.name for each in MACHINE_PLANTS}) == len(MACHINE_PLANTS)
+    for each in MACHINE_PLANTS:
+        assert each.family in FAMILIES
+        assert (REPOSITORY / "suites/e2e" / each.tests).is_file()
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
