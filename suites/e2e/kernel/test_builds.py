@@ -1,0 +1,173 @@
+"""When a node builds the module, for which kernel, and what it does where it can't."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from harness.api import Argv, Evidence, Image
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_driver.py"
+#: Seconds after which a step is not tried again.
+NO_RETRY = {"retry_budget_s": 1}
+_RESIDENT = "/sys/module/nvidia/version"
+
+
+def shell(script: str) -> Argv:
+    return ["sh", "-euc", script]
+
+
+def expect_loaded(evidence: Evidence, version: str) -> None:
+    loaded = (evidence.file(_RESIDENT) or "none").strip()
+    assert loaded == version, (
+        f"The loaded module was expected to be {version}, but '{_RESIDENT}' says {loaded}."
+    )
+
+
+@promise(section="5", unit=UNIT)
+def test_headers_of_the_running_kernel_are_missing(
+    start_node: StartNode, baked_image: Image
+) -> None:
+    """Without headers there is no module: provisioning says so, with the driver's exit code."""
+    other = baked_image.other_kernel
+    node = start_node(
+        "no-headers",
+        kernel=other,
+        config=NO_RETRY,
+        before=[["rm", "-r", f"/lib/modules/{other.version}/build"]],
+    )
+
+    evidence = node.evidence()
+
+    expect.decided(evidence, "install", reason="kernel")
+    expect.provisioned(evidence, exit_code="GPU_DRIVERS_START_FAIL")
+    expect.step_failed(evidence, "install-driver")
+    expect.log_line(
+        evidence, f"Unable to find the kernel source tree for the kernel '{other.version}'"
+    )
+    expect.no_module_for(evidence, other.version)
+
+
+@promise(section="5", unit=UNIT)
+def test_prebuilt_module_is_loaded_in_the_intended_version(
+    start_node: StartNode, baked_image: Image
+) -> None:
+    """What the record says is what the kernel has loaded, from a file that was not compiled here."""
+    assert baked_image.driver is not None
+    version, kernel = baked_image.driver.version, baked_image.newest_kernel.version
+    node = start_node("prebuilt")
+
+    evidence = node.evidence(files=[_RESIDENT])
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, "install-skip-build", reason="ok")
+    expect_loaded(evidence, version)
+    expect.module_built_before_boot(evidence, kernel)
+    expect.gpu_bound(evidence, device="2330")
+    expect.record_names(evidence, kernel=kernel, driver_version=version)
+
+
+@promise(section="5", unit=UNIT)
+def test_loaded_module_of_another_version_ends_the_run_without_retries(
+    start_node: StartNode,
+) -> None:
+    """An install can't replace a loaded module, so no time is spent on trying again."""
+    load_other = shell(
+        "f=$(ls /lib/modules/$(uname -r)/updates/dkms/nvidia.ko*); cp $f /run; f=/run/${f##*/}; "
+        "case $f in *.xz) xz -d $f; f=${f%.xz};; *.zst) zstd -q --rm -d $f; f=${f%.zst};; esac; "
+        "objcopy --dump-section .modinfo=/run/info $f; "
+        "LC_ALL=C sed -i 's/version=580\\.126\\.09/version=580.126.19/' /run/info; "
+        "objcopy --update-section .modinfo=/run/info $f; "
+        "rmmod nvidia_uvm nvidia 2>/dev/null || true; insmod $f; "
+        f"grep -qx 580.126.19 {_RESIDENT}; "
+        # The driver's own check would find the mismatch too; this is about what provisioning does.
+        "mv /usr/bin/lib64 /usr/bin/lib64.gone"
+    )
+    node = start_node("resident", before=[load_other])
+
+    evidence = node.evidence(files=[_RESIDENT])
+
+    expect.provisioned(evidence, exit_code="GPU_DRIVERS_START_FAIL")
+    expect_loaded(evidence, "580.126.19")
+    outcome = evidence.outcome
+    assert outcome is not None
+    assert outcome.error is not None
+    assert "The driver 580.126.19 is loaded, so 580.126.09 cannot be loaded" in outcome.error
+
+
+@pytest.mark.slow
+@promise(section="5", unit=UNIT)
+def test_full_build_records_its_kernel_and_the_next_run_reuses_it(
+    start_node: StartNode, baked_image: Image
+) -> None:
+    """The record after a build is about the kernel that runs, and is proof for the next run."""
+    other = baked_image.other_kernel
+    node = start_node("full-build", kernel=other)
+    node.provision("plan")
+
+    evidence = node.evidence(files=[_RESIDENT])
+
+    assert baked_image.driver is not None
+    expect.provisioned(evidence, run=1)
+    expect.decided(evidence, "install", reason="kernel", run=1)
+    expect.module_built_for(evidence, other.version, version=baked_image.driver.version)
+    expect.record_names(evidence, kernel=other.version)
+    expect_loaded(evidence, baked_image.driver.version)
+    expect.decided(evidence, "install-skip-build", reason="ok")
+
+
+@pytest.mark.slow
+@promise(section="3", unit=UNIT)
+def test_prebuilt_module_that_does_not_work_is_built_again(
+    start_node: StartNode, baked_image: Image
+) -> None:
+    """The fast path gets one try; what it lacks, the full build makes."""
+    node = start_node("broken-bake", before=[["rm", "-r", "/usr/bin/lib64"]])
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, "install-skip-build", reason="ok")
+    expect.step_failed(evidence, "install-prebuilt-driver")
+    tried = evidence.log.count("no libraries are staged in")
+    assert tried == 1, (
+        f"The fast path was expected to be tried once, but it was tried {tried} times."
+    )
+    assert expect.step_of(evidence, "install-driver").status == "done"
+    expect.module_built_since_boot(evidence, baked_image.newest_kernel.version)
+    expect.driver_installed(evidence)
+
+
+@pytest.mark.slow
+@promise(section="5", unit=UNIT)
+def test_dkms_that_builds_at_the_same_time_leaves_one_module(
+    start_node: StartNode, baked_image: Image
+) -> None:
+    """At a boot, DKMS builds for a kernel that it does not know while provisioning does."""
+    other = baked_image.other_kernel
+    race = [
+        "systemd-run",
+        "--quiet",
+        "--unit",
+        "autoinstall",
+        "dkms",
+        "autoinstall",
+        "-k",
+        other.version,
+    ]
+    node = start_node("race", kernel=other, before=[race])
+    node.guest.run("sh", "-c", "while systemctl is-active --quiet autoinstall; do sleep 0.2; done")
+
+    evidence = node.evidence(files=[_RESIDENT])
+
+    assert baked_image.driver is not None
+    expect.provisioned(evidence)
+    expect.module_built_for(evidence, other.version, version=baked_image.driver.version)
+    expect.gpu_bound(evidence, device="2330")
+    expect_loaded(evidence, baked_image.driver.version)
