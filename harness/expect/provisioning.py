@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH
 from harness.expect.failure import failure, require
 
 if TYPE_CHECKING:
@@ -123,10 +124,11 @@ def _decision(action: str | None, reason: str | None) -> str:
 def prebake_line(evidence: Evidence, **fields: str) -> None:
     """Expect an `AKS_GPU_PREBAKE` line with these fields."""
     lines = evidence.prebake_lines
-    require(
-        any(fields.items() <= line.items() for line in lines),
-        f"An AKS_GPU_PREBAKE line with {fields} was expected, but there were {lines}.",
-        evidence,
+    if any(fields.items() <= line.items() for line in lines):
+        return
+    evidence.refuse_cut(CLOUD_INIT_OUTPUT_PATH)
+    raise failure(
+        f"An AKS_GPU_PREBAKE line with {fields} was expected, but there were {lines}.", evidence
     )
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence import TRACE_SUFFIX, Evidence
-from harness.evidence.collect import NOT_COLLECTED, collect_guest, keep_host_files
+from harness.evidence.collect import collect_guest, keep_host_files
+from harness.evidence.gaps import NOT_COLLECTED
 from harness.evidence.request import NOTHING_MORE, AdditionalEvidence, guest_request
 from harness.gpu.trace_file import render_trace
 from harness.lease import make_private_folder

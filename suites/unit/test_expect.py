@@ -339,7 +339,7 @@ REFUSED = {
     ),
     "module_built_for: no module": Case(
         lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
-        lambda f: f.command(f"modinfo-{KERNEL}", "", 1),
+        lambda f: f.command(f"modinfo-{KERNEL}", "modinfo: ERROR: Module nvidia not found.\n", 1),
         message="but has None",
     ),
     "no_module_for": Case(
@@ -362,10 +362,10 @@ REFUSED = {
     ),
     "module_built_since_boot: older than the boot": Case(
         lambda e: expect.module_built_since_boot(e, KERNEL),
-        message="newer than the boot was expected",
+        message=f"'{MODULE}' was expected to be newer than the boot, but was modified 10000 s before",
     ),
     "module_built_since_boot: no module": Case(
-        lambda e: expect.module_built_since_boot(e, OTHER_KERNEL), message="there were {}"
+        lambda e: expect.module_built_since_boot(e, OTHER_KERNEL), message="but there is none"
     ),
     "gpus_on_bus: another": Case(
         lambda e: expect.gpus_on_bus(e, "20b0"), message="but there were ['10de:2330']"
