@@ -404,7 +404,7 @@ class Evidence:
 
     @property
     def refused_gpus(self) -> list[str]:
-        """Return the device ids of GPUs that the driver reported as not supported since the boot."""
+        """Return the device id of each GPU that the driver reported as not supported since the boot."""
         return node_state.parse_refused_gpus(self.kernel_log)
 
     @property

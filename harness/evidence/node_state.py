@@ -34,7 +34,7 @@ _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]+) (?P<size>\d+) (?P<modified>-?[0-9.]+) (?P<path>/.*)"
 )
 _REFUSED = re.compile(
-    r"NVRM: The NVIDIA GPU \S+ \(PCI ID: [0-9a-f]{4}:(?P<device>[0-9a-f]{4})\)\s+"
+    r"NVRM: The NVIDIA GPU (?P<slot>\S+) \(PCI ID: [0-9a-f]{4}:(?P<device>[0-9a-f]{4})\)\s+"
     r"NVRM: installed in this system is not supported by the"
 )
 _PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")
@@ -212,9 +212,13 @@ def parse_gpu_name(text: str) -> str | None:
 
 
 def parse_refused_gpus(log: str) -> list[str]:
-    """Return the device ids of GPUs that the NVIDIA driver reported as not supported, each once."""
+    """Return the device id of each GPU that the NVIDIA driver reported as not supported.
+
+    The driver repeats its report, so each slot counts once.
+    """
     without_stamps = re.sub(r"^\[[^\]]*\] *", "", log, flags=re.MULTILINE)
-    return sorted({found["device"] for found in _REFUSED.finditer(without_stamps)})
+    reports = _REFUSED.finditer(without_stamps)
+    return sorted({found["slot"]: found["device"] for found in reports}.values())
 
 
 def parse_stat(text: str) -> dict[str, PathStat]:
