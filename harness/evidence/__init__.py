@@ -15,7 +15,6 @@ of some 400 lines because each property is one fact of one view:
 
 from __future__ import annotations
 
-import re
 import secrets
 import shutil
 from pathlib import PurePosixPath
@@ -24,13 +23,14 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import CloudInitResult
 from harness.errors import HarnessError
 from harness.evidence import node_state
+from harness.evidence.gaps import refuse_closed, refuse_gaps
 from harness.evidence.outcome import (
     ProvisioningOutcome,
     parse_events,
     parse_log_decision,
     parse_log_steps,
 )
-from harness.evidence.requested import was_file_requested
+from harness.evidence.paths import GatheredPaths
 from harness.evidence.runs import Runs
 from harness.gpu.trace_file import parse_trace
 from harness.lease import make_private_folder
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from harness.evidence.node_state import DkmsBuild, LoadedModule, PathStat, PciFunction
+    from harness.evidence.node_state import DkmsBuild, LoadedModule, PciFunction
     from harness.evidence.outcome import ReportedDecision, ReportedStep
     from harness.gpu.trace import AccessTrace
     from harness.provisioner.declaration import Declaration
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
 #: Suffix of the file of a GPU's access trace in the folder `host`, after its device id.
 TRACE_SUFFIX = "-trace.json"
-UNREADABLE_NAME = "unreadable.txt"
 #: The kernel's folder of PCI functions, which needs no `lspci`.
 PCI_FOLDER = "/sys/bus/pci/devices"
 #: The folders in which container runtimes look for CDI specs.
@@ -59,8 +58,11 @@ SYSTEMD_PATH = "/run/systemd/system"
 CLOUD_INIT_RESULT_PATH = "/run/cloud-init/result.json"
 CLOUD_INIT_OUTPUT_PATH = "/var/log/cloud-init-output.log"
 
-#: modinfo's exit code for a module that does not exist; any other failure is an error of modinfo.
+#: modinfo's exit code for a module that does not exist, and also for other errors.
 _NO_SUCH_MODULE = 1
+_GPU_FOLDERS = "/proc/driver/nvidia/gpus/*/information"
+#: Where a shell looks for programs: one in a closed folder seems to be absent.
+_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 #: `timeout`'s exit code for a program that does not exist.
 _NOT_FOUND = 127
 #: The same, or for a program that cannot be run, for example in a folder without permission.
@@ -78,9 +80,9 @@ class Evidence:
     def of_run(self, number: int | None) -> Evidence:
         """Return the evidence with the results of one run of the provisioner; None changes nothing.
 
-        At first they are those of the latest run. They are its exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and events;
-        all else is as it was when the evidence was gathered. Raises HarnessError where there is no
-        such run.
+        They are its exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and events, at
+        first those of the latest run; all else is as it was when the evidence was gathered. Raises
+        HarnessError where there is no such run.
         """
         return self if number is None else Evidence(self.folder, run=number)
 
@@ -117,40 +119,31 @@ class Evidence:
         kept = self.folder / "files" / path.lstrip("/")
         if kept.is_file():
             return kept.read_text(errors="replace")
-        self._refuse_closed(path)
-        self._refuse_unrequested(path, path)
+        refuse_gaps(self.folder, "files", path)
         return None
 
-    def _refuse_unrequested(self, path: str, example: str) -> None:
-        """Raise HarnessError if no file like `path` was looked for, so that none proves nothing."""
-        if not was_file_requested(self.folder, path):
+    def refuse_cut(self, path: str) -> None:
+        """Raise HarnessError if only the beginning of a file of the guest was collected."""
+        kept = self.folder / "files" / path.lstrip("/")
+        if kept.is_file() and kept.stat().st_size >= node_state.FILE_LIMIT_KIB << 10:
             raise HarnessError(
-                f"'{path}' was not gathered, so the evidence does not show whether it exists; gather "
-                f"it by `node.evidence(files=[{example!r}])`.",
+                f"Only the first {node_state.FILE_LIMIT_KIB} KiB of '{path}' were collected, so it "
+                "cannot be told what follows. If it is the provisioner's log, let it write a smaller "
+                "one, and declare it by 'outcome.log.path'.",
                 evidence=self.folder,
             )
-
-    def _refuse_closed(self, path: str) -> None:
-        """Raise HarnessError if `path` or a folder above it could not be read."""
-        kept = self.folder / UNREADABLE_NAME
-        closed = kept.read_text(errors="replace").splitlines() if kept.is_file() else []
-        for each in (path, *map(str, PurePosixPath(path).parents)):
-            if each in closed:
-                raise HarnessError(
-                    f"The user on the node had no permission to read '{each}', so the evidence does "
-                    f"not show whether '{path}' exists or what it says. Gather it as root."
-                )
 
     def files(self, folder: str) -> Mapping[str, str]:
         """Return the texts of the gathered files directly in a folder of the guest, by name.
 
-        Raises HarnessError if the user on the node had no permission to read the folder, or if no
-        file in it was looked for.
+        Raises HarnessError if the user on the node had no permission to read the folder or a file
+        in it, or if no file in it was looked for.
         """
-        self._refuse_closed(folder)
+        pattern = f"{folder.rstrip('/')}/*"
+        refuse_closed(self.folder, pattern)
         kept = self.folder / "files" / folder.lstrip("/")
         if not kept.is_dir():
-            self._refuse_unrequested(f"{folder.rstrip('/')}/x", f"{folder.rstrip('/')}/*")
+            refuse_gaps(self.folder, "files", pattern)
             return {}
         return {
             path.name: path.read_text(errors="replace")
@@ -161,15 +154,19 @@ class Evidence:
     def matching(self, pattern: str) -> Mapping[str, str]:
         """Return the texts of the gathered files whose paths match `pattern` (`*`, `?`), by path.
 
-        Raises HarnessError if the user on the node had no permission to read the folder.
+        Raises HarnessError if the user on the node had no permission to read one of them or a folder
+        above it, or if none was looked for.
         """
-        self._refuse_closed(re.split("[*?]", pattern)[0].rpartition("/")[0] or "/")
+        refuse_closed(self.folder, pattern)
         root = self.folder / "files"
-        found = root.glob(pattern.lstrip("/").replace("[", "[[]"))
+        found = sorted(
+            path for path in root.glob(pattern.lstrip("/").replace("[", "[[]")) if path.is_file()
+        )
+        if not found:
+            refuse_gaps(self.folder, "files", pattern)
         return {
             f"/{path.relative_to(root).as_posix()}": path.read_text(errors="replace")
-            for path in sorted(found)
-            if path.is_file()
+            for path in found
         }
 
     def output_of(self, name: str) -> str:
@@ -193,8 +190,15 @@ class Evidence:
         return _number(self.output_of(f"{name}.exit-code"), f"exit code of '{name}'")
 
     def is_command_absent(self, name: str) -> bool:
-        """Return whether the node lacks the program of the gathered command `name`."""
-        return self.exit_code_of(name) == _NOT_FOUND
+        """Return whether the node lacks the program of the gathered command `name`.
+
+        Raises HarnessError if the program may be in a folder that could not be read.
+        """
+        if self.exit_code_of(name) != _NOT_FOUND:
+            return False
+        for folder in _PROGRAM_FOLDERS:
+            refuse_closed(self.folder, folder)
+        return True
 
     def answer_of(self, name: str) -> str:
         """Return the output of the gathered command `name`, which must have succeeded.
@@ -212,8 +216,19 @@ class Evidence:
             )
         return output
 
+    def _full_answer_of(self, name: str) -> str:
+        """Return the output of a command that always prints something when it works."""
+        output = self.answer_of(name)
+        if not output.strip():
+            raise HarnessError(
+                f"The command of '{name}' printed nothing on the node, which proves nothing.",
+                evidence=self.folder,
+            )
+        return output
+
     def _kernel_file(self, path: str) -> str:
-        """Return a file that every running kernel has."""
+        """Return a file that every running kernel has, which must be whole."""
+        self.refuse_cut(path)
         text = self.file(path)
         if text is None:
             raise HarnessError(f"The evidence lacks '{path}'.", evidence=self.folder)
@@ -271,14 +286,7 @@ class Evidence:
     @property
     def whole_log(self) -> str:
         """Return the provisioner's log; raises HarnessError where it is cut."""
-        kept = self.folder / "files" / self.log_path.lstrip("/")
-        if kept.is_file() and kept.stat().st_size >= node_state.FILE_LIMIT_KIB << 10:
-            raise HarnessError(
-                f"Only the first {node_state.FILE_LIMIT_KIB} KiB of '{self.log_path}' were collected, so "
-                "it cannot be told what follows; let the provisioner write a smaller log, and "
-                "declare it by 'outcome.log.path'.",
-                evidence=self.folder,
-            )
+        self.refuse_cut(self.log_path)
         return self.log
 
     @property
@@ -321,7 +329,7 @@ class Evidence:
 
     @property
     def running_kernel(self) -> str:
-        return self.answer_of("uname-r").strip()
+        return self._full_answer_of("uname-r").strip()
 
     @property
     def booted_at_s(self) -> float:
@@ -339,7 +347,10 @@ class Evidence:
 
     @property
     def prebake_lines(self) -> list[Mapping[str, str]]:
-        """Return the `AKS_GPU_PREBAKE` lines of this run as fields, oldest first."""
+        """Return the `AKS_GPU_PREBAKE` lines of this run as fields, oldest first.
+
+        Of a log that is cut these are the first ones: see `refuse_cut`.
+        """
         return node_state.parse_prebake_lines(self._output)
 
     @property
@@ -359,11 +370,11 @@ class Evidence:
         is not an event.
         """
         declared = self.provisioner.events
-        return [
-            name
-            for path, text in self.event_files.items()
-            for name in parse_events(text, declared, path)
-        ]
+        names: list[str] = []
+        for path, text in self.event_files.items():
+            self.refuse_cut(path)
+            names += parse_events(text, declared, path)
+        return names
 
     @property
     def loaded_modules(self) -> Mapping[str, LoadedModule]:
@@ -371,6 +382,8 @@ class Evidence:
 
     @property
     def dkms_builds(self) -> list[DkmsBuild]:
+        # A user without permission for its tree gets an empty answer of DKMS.
+        refuse_closed(self.folder, "/var/lib/dkms/nvidia/*")
         return node_state.parse_dkms_status(self.answer_of("dkms-status"))
 
     @property
@@ -386,19 +399,17 @@ class Evidence:
                 f"The node ran no 'lspci' and has no '{PCI_FOLDER}', so the functions on its PCI bus "
                 "are unknown."
             )
-        kept = self.folder / "files" / PCI_FOLDER.lstrip("/")
         return [
-            node_state.parse_pci_event(file.read_text(errors="replace"), str(file))
-            for file in sorted(kept.glob("*/uevent"))
+            node_state.parse_pci_event(text, path)
+            for path, text in self.matching(f"{PCI_FOLDER}/*/uevent").items()
         ]
 
     @property
     def driver_gpu_names(self) -> Mapping[str, str | None]:
         """Return the driver's name of each GPU to which it is bound, by PCI address."""
-        folder = self.folder / "files/proc/driver/nvidia/gpus"
         return {
-            file.parent.name: node_state.parse_gpu_name(file.read_text(errors="replace"))
-            for file in sorted(folder.glob("*/information"))
+            PurePosixPath(path).parent.name: node_state.parse_gpu_name(text)
+            for path, text in self.matching(_GPU_FOLDERS).items()
         }
 
     @property
@@ -411,19 +422,28 @@ class Evidence:
     def cdi_devices(self) -> Mapping[str, list[str] | None]:
         """Return the full names of the CDI devices of each spec file, by the path of the file.
 
-        The value is None for a file that is not a valid spec.
+        The value is None for a file that is not a valid spec. Raises HarnessError for one that is
+        cut.
         """
-        return {
-            f"{folder}/{name}": node_state.parse_cdi_devices(text)
+        specs = {
+            f"{folder}/{name}": text
             for folder in CDI_FOLDERS
             for name, text in self.files(folder).items()
             if name.endswith((".json", ".yaml"))
         }
+        for path in specs:
+            self.refuse_cut(path)
+        return {path: node_state.parse_cdi_devices(text) for path, text in specs.items()}
+
+    @property
+    def kernel_log(self) -> str:
+        """Return the kernel's messages since the boot, as far as it still has them."""
+        return self._full_answer_of("dmesg")
 
     @property
     def refused_gpus(self) -> list[str]:
-        """Return the device ids of GPUs that the driver reported as not supported since the boot."""
-        return node_state.parse_refused_gpus(self.answer_of("dmesg"))
+        """Return the device id of each GPU that the driver reported as not supported since the boot."""
+        return node_state.parse_refused_gpus(self.kernel_log)
 
     @property
     def container_images(self) -> list[str]:
@@ -431,27 +451,27 @@ class Evidence:
 
     @property
     def failed_units(self) -> list[str]:
-        rows = (line.split() for line in self.answer_of("failed-units").splitlines())
-        return [row[0] for row in rows if row]
+        return [row[0] for row in node_state.parse_units(self.answer_of("failed-units"))]
 
     @property
     def unit_states(self) -> Mapping[str, str]:
         """Return the active state of every unit that systemd has loaded."""
-        rows = (line.split() for line in self.answer_of("units").splitlines())
+        rows = node_state.parse_units(self._full_answer_of("units"))
         return {row[0]: row[2] for row in rows if len(row) > 2}
 
     @property
-    def paths(self) -> Mapping[str, PathStat]:
+    def paths(self) -> GatheredPaths:
         """Return every path that was requested and found.
 
-        Raises HarnessError if no paths were gathered.
+        Raises HarnessError if no paths were gathered; so does a look-up of a path that may exist and
+        could not be seen.
         """
         kept = self.folder / "stat.txt"
         if not kept.is_file():
             raise HarnessError(
                 "The evidence does not say which paths exist.", evidence=self.folder
             )
-        return node_state.parse_stat(kept.read_text(errors="replace"))
+        return GatheredPaths(node_state.parse_stat(kept.read_text(errors="replace")), self.folder)
 
     def vermagic_of(self, kernel: str) -> str | None:
         """Return the vermagic of the `nvidia` module that `kernel` would load, if any.
@@ -468,9 +488,12 @@ class Evidence:
         return self._module_field(kernel, "version")
 
     def _module_field(self, kernel: str, field: str) -> str | None:
-        if self.exit_code_of(f"modinfo-{kernel}") == _NO_SUCH_MODULE:
+        name = f"modinfo-{kernel}"
+        if self.exit_code_of(name) == _NO_SUCH_MODULE and "not found" in self.output_of(name):
+            # modinfo says the same of a module that it has no permission to see.
+            refuse_closed(self.folder, f"/lib/modules/{kernel}/updates/dkms/*")
             return None
-        return node_state.parse_modinfo_field(self.answer_of(f"modinfo-{kernel}"), field)
+        return node_state.parse_modinfo_field(self.answer_of(name), field)
 
 
 def _number(text: str, what: str) -> int:

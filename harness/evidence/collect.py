@@ -12,8 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.evidence import UNREADABLE_NAME, Evidence
+from harness.evidence import Evidence
 from harness.evidence.collection_script import StreamError, parse_stream, render_script
+from harness.evidence.gaps import NOT_COLLECTED, UNREADABLE_NAME
 from harness.evidence.requested import write_request
 from harness.lease import make_private_folder
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _ARCHIVE_LIMIT_BYTES = 256 << 20
 _SCRIPT_S = 180.0
-#: The file with the reason why the guest gave no evidence.
-NOT_COLLECTED = "not-collected.txt"
 #: zlib's value for a stream with gzip's header and trailer.
 _GZIP = 16 + zlib.MAX_WBITS
 

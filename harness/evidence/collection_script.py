@@ -63,7 +63,7 @@ def render_script(request: EvidenceRequest, nonce: str) -> str:
             f'timeout {_COMMAND_S} {shlex.join(argv)} 2>&1 </dev/null; frame exit "$?"',
         ]
     lines += [
-        f"[ ! -d {shlex.quote(folder)} ] || {condition} || frame unreadable {shlex.quote(folder)}"
+        f'for f in {_pattern(folder)}; do [ ! -d "$f" ] || {condition} || frame unreadable "$f"; done'
         for folder, condition in _openings([*request.files, *request.paths])
     ]
     # Read by head, because files below /proc have no size.
@@ -106,20 +106,17 @@ def parse_stream(stream: bytes, nonce: str) -> Iterator[Frame]:
 def _openings(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each folder that must be accessible to find the patterns' files, and a shell test.
 
-    In a folder without permission, an existing file seems to be absent.
+    In a folder without permission, an existing file seems to be absent. The folder is a pattern too,
+    if it is below a wildcard; the test is about `$f`.
     """
-    listed = {_folder_of(pattern) for pattern in patterns if re.search("[*?]", pattern)}
-    tops = {_folder_of(pattern) for pattern in patterns}
-    for folder in sorted({each for top in tops for each in (top, *top.parents)}):
-        quoted = shlex.quote(str(folder))
-        is_open = f"[ -x {quoted} ]"
-        yield str(folder), f"{{ [ -r {quoted} ] && {is_open}; }}" if folder in listed else is_open
-
-
-def _folder_of(pattern: str) -> PurePosixPath:
-    """Return the folder of a path; for a pattern, the folder of its first wildcard."""
-    literal = re.split("[*?]", pattern)[0]
-    return PurePosixPath(literal[: literal.rindex("/")] or "/")
+    is_listed: dict[str, bool] = {}
+    for pattern in patterns:
+        path = PurePosixPath(pattern)
+        for folder, name in zip(path.parents, reversed(path.parts), strict=False):
+            has_wildcard = re.search("[*?]", name) is not None
+            is_listed[str(folder)] = is_listed.get(str(folder), False) or has_wildcard
+    for top, listed in sorted(is_listed.items()):
+        yield top, '{ [ -r "$f" ] && [ -x "$f" ]; }' if listed else '[ -x "$f" ]'
 
 
 def _pattern(pattern: str) -> str:

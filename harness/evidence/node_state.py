@@ -27,12 +27,14 @@ _PCI = re.compile(
     r"(?P<slot>\S+) .*\[(?P<class_code>[0-9a-f]{4})\]: .*"
     r"\[(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})\]"
 )
+_SLOT = re.compile(r"(?:[0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
+_UNIT_MARKS = {"*", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}", "\N{MULTIPLICATION SIGN}"}
 _MODULE = re.compile(r"(\S+) \d+ (\d+|-) (\S+)")
 _STAT = re.compile(
     r"(?P<kind>\S) (?P<mode>[0-7]+) (?P<size>\d+) (?P<modified>-?[0-9.]+) (?P<path>/.*)"
 )
 _REFUSED = re.compile(
-    r"NVRM: The NVIDIA GPU \S+ \(PCI ID: [0-9a-f]{4}:(?P<device>[0-9a-f]{4})\)\s+"
+    r"NVRM: The NVIDIA GPU (?P<slot>\S+) \(PCI ID: [0-9a-f]{4}:(?P<device>[0-9a-f]{4})\)\s+"
     r"NVRM: installed in this system is not supported by the"
 )
 _PREBAKE = re.compile(r"AKS_GPU_PREBAKE (?P<fields>.*)")
@@ -104,9 +106,16 @@ def parse_modules(text: str) -> dict[str, LoadedModule]:
 
 
 def parse_dkms_status(text: str) -> list[DkmsBuild]:
-    """Parse `dkms status` in both of its forms, `name/version, …` and `name, version, …`."""
+    """Parse `dkms status` in both of its forms, `name/version, …` and `name, version, …`.
+
+    Raises HarnessError where DKMS reports an error, after which modules may be missing.
+    """
     builds: list[DkmsBuild] = []
     for line in text.splitlines():
+        if line.startswith("Error!"):
+            raise HarnessError(
+                f"DKMS reports an error, so its list may lack modules: {text.strip()!r}."
+            )
         found = _DKMS.match(line.strip())
         if found is not None:
             builds.append(
@@ -120,8 +129,17 @@ def parse_dkms_status(text: str) -> list[DkmsBuild]:
     return builds
 
 
+def parse_units(text: str) -> list[list[str]]:
+    """Return the columns of `systemctl list-units`, the first of which is the unit's name.
+
+    Some releases of systemd mark a unit that failed by a symbol before its name.
+    """
+    rows = (line.split() for line in text.splitlines())
+    return [row[1:] if row[0] in _UNIT_MARKS and row[1:] else row for row in rows if row]
+
+
 def parse_lspci(text: str) -> list[PciFunction]:
-    """Parse `lspci -nnk`."""
+    """Parse `lspci -nnk`; raises HarnessError for a function of an unknown form."""
     functions: list[PciFunction] = []
     for block in re.split(r"\n(?=\S)", text.strip()):
         found = _PCI.match(block)
@@ -136,6 +154,8 @@ def parse_lspci(text: str) -> list[PciFunction]:
                     driver_in_use=None if driver is None else driver[1],
                 )
             )
+        elif _SLOT.match(block):
+            raise HarnessError(f"'lspci' shows a function in an unknown form: {block!r}.")
     return functions
 
 
@@ -192,9 +212,13 @@ def parse_gpu_name(text: str) -> str | None:
 
 
 def parse_refused_gpus(log: str) -> list[str]:
-    """Return the device ids of GPUs that the NVIDIA driver reported as not supported, each once."""
+    """Return the device id of each GPU that the NVIDIA driver reported as not supported.
+
+    The driver repeats its report, so each slot counts once.
+    """
     without_stamps = re.sub(r"^\[[^\]]*\] *", "", log, flags=re.MULTILINE)
-    return sorted({found["device"] for found in _REFUSED.finditer(without_stamps)})
+    reports = _REFUSED.finditer(without_stamps)
+    return sorted({found["slot"]: found["device"] for found in reports}.values())
 
 
 def parse_stat(text: str) -> dict[str, PathStat]:

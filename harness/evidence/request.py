@@ -206,6 +206,20 @@ def node_request(
     )
 
 
+def result_request(provisioner: Provisioner) -> EvidenceRequest:
+    """Return what shows the result of a provisioner's runs, and nothing else of the node."""
+    return EvidenceRequest(
+        commands={},
+        files=[
+            *provisioner.outcome.paths,
+            EXIT_CODE_PATH,
+            f"{RUNS_FOLDER}/*/*",
+            CLOUD_INIT_OUTPUT_PATH,
+        ],
+        paths=[],
+    )
+
+
 def guest_request(
     kernels: Sequence[str], provisioner: Provisioner | None = None
 ) -> EvidenceRequest:

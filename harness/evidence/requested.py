@@ -15,11 +15,16 @@ from harness.errors import HarnessError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from typing import Literal
 
     from harness.provisioning.command import Argv
 
-_NAME = "requested.json"
+    Kind = Literal["files", "paths"]
+
+REQUESTED_NAME = "requested.json"
 SCHEMA = 1
+#: Stands for what a wildcard may match; no path that is requested by its name has it.
+_ANY = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 
 def write_request(
@@ -32,21 +37,22 @@ def write_request(
         "files": list(files),
         "paths": list(paths),
     }
-    (folder / _NAME).write_text(json.dumps(document, indent=2) + "\n")
+    (folder / REQUESTED_NAME).write_text(json.dumps(document, indent=2) + "\n")
 
 
-def was_file_requested(folder: Path, path: str) -> bool:
-    """Return whether the file `path` of the guest was looked for.
+def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
+    """Return whether all that matches `pattern` (`*`, `?`) in the guest was looked for.
 
-    Evidence that earlier versions gathered does not say, and counts as complete. Raises HarnessError
-    where the file has another form.
+    The kind is that of the text of files, or of paths and their states. Evidence that earlier
+    versions gathered does not say, and counts as complete. Raises HarnessError where the file has
+    another form.
     """
-    file = folder / _NAME
+    file = folder / REQUESTED_NAME
     if not file.is_file():
         return True
     try:
         document = json.loads(file.read_text())
-        patterns = [str(pattern) for pattern in document["files"]]
+        patterns = [str(each) for each in document[kind]]
         schema = document["schema"]
     except (ValueError, KeyError, TypeError) as error:
         raise HarnessError(f"'{file}' has an unknown form ({error!r}).") from error
@@ -55,12 +61,17 @@ def was_file_requested(folder: Path, path: str) -> bool:
             f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "
             "read it with the version that gathered it, or a newer one."
         )
-    return any(_expression(pattern).fullmatch(path) for pattern in patterns)
+    sample = re.sub("[*?]", _ANY, pattern)
+    return any(is_match(sample, each) for each in patterns)
+
+
+def is_match(path: str, pattern: str) -> bool:
+    """Return whether a path matches a pattern of a POSIX shell with `*` and `?`."""
+    return _expression(pattern).fullmatch(path) is not None
 
 
 @functools.cache
 def _expression(pattern: str) -> re.Pattern[str]:
-    """Return a pattern of a POSIX shell with `*` and `?` as a regular expression."""
     parts: list[str] = []
     for part in re.split(r"([*?])", pattern):
         wildcard = {"*": "[^/]*", "?": "[^/]"}.get(part)

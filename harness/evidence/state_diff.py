@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from harness.errors import HarnessError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -97,8 +99,19 @@ class StateDiff:
 
     @property
     def is_empty(self) -> bool:
+        """Return whether nothing changed.
+
+        Raises HarnessError where nothing else changed and the units are unknown.
+        """
         parts = (self.modules, self.pci, self.mounts, self.paths, self.units or ())
-        return self.kernel is None and not self.has_rebooted and not any(parts)
+        if self.kernel is not None or self.has_rebooted or any(parts):
+            return False
+        if self.units is None:
+            raise HarnessError(
+                "The units of the node are unknown in one of the snapshots, so it cannot be told "
+                "whether they changed; 'units_trouble' of that snapshot says why."
+            )
+        return True
 
     def render(self) -> str:
         """Render one line for each change."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 from harness.evidence import RECORD_PATH
@@ -29,6 +28,7 @@ DRIVER_ARTEFACTS = (
     "/usr/bin/nvidia-sleep.sh",
 )
 _TOOLS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
+_DEVICE_NODES = "/dev/nvidia*"
 DRIVER_MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia")
 
 
@@ -44,7 +44,7 @@ def kernel_running(evidence: Evidence, kernel: str) -> None:
 def kernel_log_line(evidence: Evidence, text: str) -> None:
     """Expect the kernel to have logged a line that contains `text`."""
     require(
-        text in evidence.output_of("dmesg"),
+        text in evidence.kernel_log,
         f"A line with '{text}' was expected in the kernel log, but there was none.",
         evidence,
     )
@@ -78,17 +78,17 @@ def no_record(evidence: Evidence) -> None:
 
 
 def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
-    """Expect a module of `version` for `kernel`, according to DKMS and to the module's vermagic.
+    """Expect a module of `version` for `kernel`, according to DKMS and to the module itself.
 
-    The state of DKMS is not sufficient: it is "installed" even if the kernel refuses the module.
+    The state of DKMS is not sufficient: it is "installed" even if the kernel refuses the module, or
+    would load another one.
     """
-    states = {
-        build.kernel: build.state
-        for build in evidence.dkms_builds
-        if build.name == "nvidia" and build.version == version
-    }
+    states: dict[str | None, set[str]] = {}
+    for build in evidence.dkms_builds:
+        if build.name == "nvidia" and build.version == version:
+            states.setdefault(build.kernel, set()).add(build.state)
     require(
-        states.get(kernel) == "installed",
+        states.get(kernel) == {"installed"},
         f"DKMS was expected to have nvidia/{version} installed for '{kernel}', but its states are "
         f"{states}.",
         evidence,
@@ -98,6 +98,13 @@ def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
         (vermagic or "").split()[:1] == [kernel],
         f"The nvidia module for '{kernel}' was expected to have its vermagic, but has "
         f"{vermagic!r}.",
+        evidence,
+    )
+    on_disk = evidence.module_version_of(kernel)
+    require(
+        on_disk == version,
+        f"The nvidia module for '{kernel}' was expected to be of version {version}, but is of "
+        f"{on_disk}.",
         evidence,
     )
 
@@ -115,9 +122,6 @@ def no_module_for(evidence: Evidence, kernel: str) -> None:
 def module_built_before_boot(evidence: Evidence, kernel: str) -> None:
     """Expect the module file of `kernel` to be older than this boot: it was not compiled here."""
     files = _module_files(evidence, kernel)
-    require(
-        bool(files), f"A module file for '{kernel}' was expected, but there is none.", evidence
-    )
     booted = evidence.booted_at_s
     for path, modified in files.items():
         require(
@@ -129,25 +133,30 @@ def module_built_before_boot(evidence: Evidence, kernel: str) -> None:
 
 
 def module_built_since_boot(evidence: Evidence, kernel: str) -> None:
-    """Expect the module file of `kernel` to be newer than this boot: it was compiled here."""
+    """Expect the module files of `kernel` to be newer than this boot: they were compiled here."""
     files = _module_files(evidence, kernel)
-    require(
-        any(modified >= evidence.booted_at_s for modified in files.values()),
-        f"A module file for '{kernel}' newer than the boot was expected, but there were {files}.",
-        evidence,
-    )
+    booted = evidence.booted_at_s
+    for path, modified in files.items():
+        require(
+            modified >= booted,
+            f"'{path}' was expected to be newer than the boot, but was modified "
+            f"{booted - modified:.0f} s before it: it was not compiled on this node.",
+            evidence,
+        )
 
 
 def no_module_loaded(evidence: Evidence) -> None:
     """Expect no loaded module of the driver and no device node."""
     loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
-    nodes = [path for path in evidence.paths if path.startswith("/dev/nvidia")]
+    paths = evidence.paths
+    nodes = list(paths.seen(_DEVICE_NODES))
     require(
         not loaded and not nodes,
         f"No loaded driver module and no device node were expected, but there were {loaded} and "
         f"{nodes}.",
         evidence,
     )
+    paths.matching(_DEVICE_NODES)  # raises HarnessError if one may be there
 
 
 def driver_installed(evidence: Evidence) -> None:
@@ -163,11 +172,8 @@ def driver_installed(evidence: Evidence) -> None:
 
 def no_driver_artefact(evidence: Evidence) -> None:
     """Expect no artefact of a driver on disk, in the kernel, or in DKMS."""
-    left = sorted(
-        path
-        for path in evidence.paths
-        if any(fnmatch(path, pattern) for pattern in DRIVER_ARTEFACTS)
-    )
+    paths = evidence.paths
+    left = sorted(paths.seen(*DRIVER_ARTEFACTS))
     require(not left, f"No driver artefact was expected, but these were left: {left}.", evidence)
     loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
     require(
@@ -175,6 +181,7 @@ def no_driver_artefact(evidence: Evidence) -> None:
     )
     builds = [build for build in evidence.dkms_builds if build.name == "nvidia"]
     require(not builds, f"No driver was expected in DKMS, but it has {builds}.", evidence)
+    paths.matching(*DRIVER_ARTEFACTS)  # raises HarnessError if one may be left
 
 
 def module_fits_kernel(evidence: Evidence) -> str:
@@ -266,8 +273,17 @@ def record_fits(evidence: Evidence) -> str:
 
 
 def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:
-    return {
-        path: state.modified_at_s
-        for path, state in evidence.paths.items()
-        if fnmatch(path, f"/lib/modules/{kernel}/updates/dkms/nvidia*.ko*")
-    }
+    """Return when each of the driver's modules for `kernel` was modified, that of `nvidia` first.
+
+    Raises ExpectationError if there is no module `nvidia`, whatever else there is.
+    """
+    folder = f"/lib/modules/{kernel}/updates/dkms"
+    names = ("nvidia.ko", "nvidia.ko.*", "nvidia-*.ko", "nvidia-*.ko.*")
+    files = evidence.paths.matching(*(f"{folder}/{name}" for name in names))
+    require(
+        any(path.startswith(f"{folder}/nvidia.ko") for path in files),
+        f"A module file 'nvidia.ko' for '{kernel}' was expected in '{folder}', but there "
+        f"{f'are only {sorted(files)}' if files else 'is none'}.",
+        evidence,
+    )
+    return {path: state.modified_at_s for path, state in files.items()}

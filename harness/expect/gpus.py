@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from harness.evidence import Evidence
     from harness.evidence.node_state import PciFunction
+    from harness.evidence.paths import GatheredPaths
 
 #: The class of display controllers; a vendor's switches and sound functions have others.
 _DISPLAY = "03"
@@ -55,10 +56,11 @@ def gpu_bound(evidence: Evidence, *, device: GpuModel | str) -> None:
             f"'{function.driver_in_use}' is bound.",
             evidence,
         )
+    paths = evidence.paths
+    missing = _missing_device_nodes(paths, len(functions))
     require(
-        "/dev/nvidia0" in evidence.paths and "/dev/nvidiactl" in evidence.paths,
-        "'/dev/nvidia0' and '/dev/nvidiactl' were expected, but there are "
-        f"{[path for path in evidence.paths if path.startswith('/dev/')]}.",
+        not missing,
+        f"{missing} were expected, but there are {sorted(paths.seen('/dev/*'))}.",
         evidence,
     )
 
@@ -142,8 +144,7 @@ def every_gpu_driven(evidence: Evidence) -> str:
         "NVIDIA driver.",
         evidence,
     )
-    wanted = ["/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(len(gpus)))]
-    missing = [path for path in wanted if path not in evidence.paths]
+    missing = _missing_device_nodes(evidence.paths, len(gpus))
     require(
         not missing,
         f"Device nodes for {len(gpus)} GPUs were expected, but {missing} are missing. Create them "
@@ -155,7 +156,7 @@ def every_gpu_driven(evidence: Evidence) -> str:
 
 def no_gpu_error_logged(evidence: Evidence) -> str:
     """Expect no GPU error in the kernel log of this boot."""
-    errors = [line for line in evidence.answer_of("dmesg").splitlines() if _ERROR.search(line)]
+    errors = [line for line in evidence.kernel_log.splitlines() if _ERROR.search(line)]
     require(
         not errors,
         "No GPU error was expected in the kernel log, but there are "
@@ -171,6 +172,12 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
         evidence,
     )
     return "The kernel log has no GPU error."
+
+
+def _missing_device_nodes(paths: GatheredPaths, gpus: int) -> list[str]:
+    """Return the device nodes that so many GPUs need and that are not there."""
+    wanted = ("/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(gpus)))
+    return [path for path in wanted if path not in paths or paths[path].kind != "c"]
 
 
 def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciFunction]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH
 from harness.expect.failure import failure, require
 
 if TYPE_CHECKING:
@@ -134,10 +135,11 @@ def prebake_line(evidence: Evidence, **fields: str) -> None:
     For an earlier one, give `evidence.of_run(number)`.
     """
     lines = evidence.prebake_lines
-    require(
-        any(fields.items() <= line.items() for line in lines),
-        f"An AKS_GPU_PREBAKE line with {fields} was expected, but there were {lines}.",
-        evidence,
+    if any(fields.items() <= line.items() for line in lines):
+        return
+    evidence.refuse_cut(CLOUD_INIT_OUTPUT_PATH)
+    raise failure(
+        f"An AKS_GPU_PREBAKE line with {fields} was expected, but there were {lines}.", evidence
     )
 
 

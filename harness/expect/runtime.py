@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from harness.evidence import CDI_FOLDERS, SYSTEMD_PATH
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 CDI_KIND = "nvidia.com/gpu"
 NVIDIA_RUNTIME = "nvidia-container-runtime"
+#: The program itself, not its prestart hook `nvidia-container-runtime-hook`.
+_NVIDIA_RUNTIME = re.compile(rf"(?<![\w.-]){NVIDIA_RUNTIME}(?![\w.-])")
 MANAGED_MARKER = "/opt/azure/containers/managed-gpu-experience.enabled"
 #: A managed node has one of these units, which gives the GPUs to pods.
 _GPU_OWNERS = ("nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service")
@@ -95,7 +98,7 @@ def runtime_hands_out_gpus(evidence: Evidence) -> str:
     )
     configuration = evidence.answer_of("containerd-config")
     require(
-        NVIDIA_RUNTIME in configuration,
+        _NVIDIA_RUNTIME.search(configuration) is not None,
         f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not in it. "
         "Provision the node, or run `nvidia-ctk runtime configure --runtime=containerd`, and "
         "restart containerd.",
@@ -112,7 +115,8 @@ def gpu_services_up(evidence: Evidence) -> str:
         f"'{SYSTEMD_PATH}'. Check the node itself, not a container on it.",
         evidence,
     )
-    failed = [unit for unit in GPU_UNITS if unit in evidence.failed_units]
+    failed_units, states = evidence.failed_units, evidence.unit_states
+    failed = [unit for unit in GPU_UNITS if unit in failed_units or states.get(unit) == "failed"]
     require(
         not failed,
         f"No unit that serves GPUs was expected to have failed, but {failed} have. Read "
@@ -120,7 +124,6 @@ def gpu_services_up(evidence: Evidence) -> str:
         evidence,
     )
     unit_state(evidence, "containerd.service", active="active")
-    states = evidence.unit_states
     require(
         MANAGED_MARKER not in evidence.paths
         or any(states.get(unit) == "active" for unit in _GPU_OWNERS),

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence import TRACE_SUFFIX, Evidence
-from harness.evidence.collect import NOT_COLLECTED, collect_guest, keep_host_files
-from harness.evidence.request import NOTHING_MORE, AdditionalEvidence, guest_request
+from harness.evidence.collect import collect_guest, keep_host_files
+from harness.evidence.gaps import NOT_COLLECTED
+from harness.evidence.request import (
+    NOTHING_MORE,
+    AdditionalEvidence,
+    guest_request,
+    result_request,
+)
 from harness.gpu.trace_file import render_trace
 from harness.lease import make_private_folder
 from harness.provisioner.declaration import write_declaration
@@ -50,6 +56,12 @@ def collect(
         return collect_guest(machine.agent, request, folder)
     finally:
         save_host_evidence(machine, folder)
+
+
+def collect_result(machine: LabMachine, folder: Path, *, provisioner: Provisioner) -> Evidence:
+    """Gather into `folder` what shows the result of the provisioner's runs alone."""
+    write_declaration(provisioner, make_private_folder(folder))
+    return collect_guest(machine.agent, result_request(provisioner), folder)
 
 
 def collect_available(

@@ -362,6 +362,18 @@ class Node:
         self._gathered.append(evidence)
         return evidence
 
+    def result(self) -> Evidence:
+        """Return evidence of what provisioning reported, and of nothing else of the node.
+
+        It takes a fraction of the seconds of `evidence`, for tests about a decision or an exit code
+        alone. Expectations on anything else raise HarnessError.
+        """
+        folder = self.folder / f"evidence-{next(self._gatherings)}"
+        # Not among those gathered: of a test that fails, all evidence is kept.
+        return evidence_collection.collect_result(
+            self.machine, folder, provisioner=self.provisioner
+        )
+
     @property
     def gathered(self) -> tuple[Evidence, ...]:
         """Return the evidence gathered so far, oldest first."""

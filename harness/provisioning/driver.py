@@ -172,7 +172,7 @@ def _configure_steps(
         ),
         Step(
             name="probe-device",
-            actions=(Run(argv=PROBE, retry=_UNTIL_READY, judge=judge_refusal),),
+            actions=(_probe_once_installed(image),),
             exit_code=_FAILED,
             needs=("remove-driver-image",),
             event=f"{_CONFIGURE_STEP}.waitForNvidiaModprobe",
@@ -334,11 +334,17 @@ def judge_gpu(_node: NodeContext, result: CommandResult) -> PermanentFailure | N
     return None
 
 
+def _probe_once_installed(image: DriverImage) -> Run:
+    judge = partial(judge_refusal, version=image.version)
+    return Run(argv=PROBE, retry=_UNTIL_READY, judge=judge)
+
+
 def judge_install(
     node: NodeContext, result: CommandResult, *, version: str
 ) -> PermanentFailure | None:
     """Detect failures that a retry cannot repair: another loaded version, an unsupported GPU."""
-    return judge_resident_version(node, version=version) or judge_refusal(node, result)
+    resident = judge_resident_version(node, version=version)
+    return resident or judge_refusal(node, result, version=version)
 
 
 def judge_resident_version(node: NodeContext, *, version: str) -> PermanentFailure | None:

@@ -48,17 +48,27 @@ def parse_refusals(log: str) -> tuple[Refusal, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def read_refusals(node: NodeContext) -> tuple[Refusal, ...]:
-    """Return the unsupported GPUs in the kernel log; none if the log cannot be read."""
+def read_refusals(node: NodeContext, version: str | None = None) -> tuple[Refusal, ...]:
+    """Return the unsupported GPUs in the kernel log; none if the log cannot be read.
+
+    With a `version`, refusals by other releases are left out: a driver that was replaced since may
+    have logged them earlier in this boot.
+    """
     log = node.answer("dmesg")
-    return () if log is None else parse_refusals(log)
+    refusals = () if log is None else parse_refusals(log)
+    return tuple(refusal for refusal in refusals if version in {None, refusal.version})
 
 
-def judge_refusal(node: NodeContext, result: CommandResult) -> PermanentFailure | None:
-    """Detect that a retry of the probe cannot help, because the driver does not support the GPU."""
+def judge_refusal(
+    node: NodeContext, result: CommandResult, *, version: str | None = None
+) -> PermanentFailure | None:
+    """Detect that a retry cannot help, because the driver does not support the GPU.
+
+    Without a `version`, which release is installed is not known, and a refusal by any counts.
+    """
     if result.ok:
         return None
-    refusals = read_refusals(node)
+    refusals = read_refusals(node, version)
     if not refusals:
         return None
     return PermanentFailure(message=" ".join(refusal.describe() for refusal in refusals))
@@ -71,10 +81,8 @@ def expect_no_refusal(version: str) -> Do:
     """
 
     def look(node: NodeContext) -> None:
-        ours = [
-            refusal.describe() for refusal in read_refusals(node) if refusal.version == version
-        ]
+        ours = read_refusals(node, version)
         if ours:
-            raise StepFailedError(" ".join(ours))
+            raise StepFailedError(" ".join(refusal.describe() for refusal in ours))
 
     return Do(description=(f"expect that the driver {version} supports all GPUs",), function=look)

@@ -158,7 +158,7 @@ def test_decision_follows_the_record_and_the_module(
         command="plan",
     )
 
-    evidence = node.evidence()
+    evidence = node.result()
 
     expect.provisioned(evidence)
     expect.decided(evidence, row.action)

@@ -146,7 +146,9 @@ def a_gpu_node(folder: Path) -> EvidenceFolder:
         .command("failed-units", "")
         .command("units", "nvidia-dcgm.service loaded active running NVIDIA DCGM service\n")
         .command(
-            f"modinfo-{KERNEL}", f"filename: {MODULE}\nvermagic:       {KERNEL} SMP mod_unload\n"
+            f"modinfo-{KERNEL}",
+            f"filename: {MODULE}\nversion:        {VERSION}\n"
+            f"vermagic:       {KERNEL} SMP mod_unload\n",
         )
         .command(f"modinfo-{OTHER_KERNEL}", "modinfo: ERROR: Module nvidia not found.\n", 1)
         .paths(
@@ -175,10 +177,6 @@ def a_serving_node(folder: Path) -> EvidenceFolder:
             f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Mon Aug  3 UTC 2026\n",
         )
         .file("/run/cdi/nvidia.yaml", json.dumps(spec))
-        .command(
-            f"modinfo-{KERNEL}",
-            f"filename: {MODULE}\nversion:        {VERSION}\nvermagic:       {KERNEL} SMP\n",
-        )
         .command("containerd-config", 'BinaryName = "/usr/bin/nvidia-container-runtime"\n')
         .command(
             "units",

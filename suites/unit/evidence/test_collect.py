@@ -295,6 +295,45 @@ def test_additional_files_and_commands_are_gathered(tmp_path: Path) -> None:
 
 
 @pytest.mark.starts_process
+def test_closed_folder_below_a_wildcard_is_reported(tmp_path: Path) -> None:
+    """A real shell runs the script; a file stands for a missing permission, which root always has."""
+    for name in ("1/open/x", "1/open/deep/x", "2/shut/x", "2/shut/no", "3/no"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    patterns = [f"{tmp_path}/*/open/x", f"{tmp_path}/?/shut/*", f"{tmp_path}/1/open/deep/x"]
+    request = EvidenceRequest(commands={}, files=[], paths=patterns)
+    text = render_script(request, NONCE)
+    text = text.replace('[ -x "$f" ]', '[ ! -e "$f/no" ]').replace('[ -r "$f" ]', "true")
+
+    output = LocalRunner().run(["sh"], timeout_s=60, stdin=text).check("sh").stdout
+
+    with ScriptedRunner().expect("sh", stdin=render_script(request, NONCE), stdout=output) as sh:
+        evidence = collect_guest(sh, request, tmp_path / "e", nonce=NONCE)
+    closed = set((tmp_path / "e/unreadable.txt").read_text().splitlines())
+    assert closed == {f"{tmp_path}/3", f"{tmp_path}/2/shut"}
+    assert f"{tmp_path}/1/open/x" in evidence.paths
+    assert evidence.paths.matching(f"{tmp_path}/1/open/deep/x")
+    for hidden in (f"{tmp_path}/3/open/x", f"{tmp_path}/2/shut/y"):
+        with pytest.raises(HarnessError, match="no permission to read"):
+            evidence.paths.get(hidden)
+    with pytest.raises(HarnessError, match="no permission to read"):
+        list(evidence.paths)
+
+
+def test_folder_is_listed_only_for_a_wildcard_in_it() -> None:
+    request = EvidenceRequest(commands={}, files=["/a/b*/c", "/a/d"], paths=["/e/f/*"])
+
+    tests = re.findall(
+        r"for f in (\S+); do \[ ! -d .*?\|\| (.*?) \|\| frame", render_script(request, NONCE)
+    )
+
+    listed, opened = '{ [ -r "$f" ] && [ -x "$f" ]; }', '[ -x "$f" ]'
+    assert tests == [
+        ("/", opened), ("/a", listed), ("/a/b*", opened), ("/e", opened), ("/e/f", listed)
+    ]  # fmt: skip
+
+
+@pytest.mark.starts_process
 def test_file_that_was_not_looked_for_is_not_taken_for_an_absent_one(tmp_path: Path) -> None:
     """Also near a pattern that was: a shell's wildcard matches neither '/' nor a leading dot."""
     request = EvidenceRequest(commands={}, files=["/absent/*.conf", "/absent/[a].?"], paths=[])

@@ -74,11 +74,19 @@ def test_each_sort_of_change_is_found() -> None:
     ]
 
 
-def test_unknown_units_are_not_a_change() -> None:
+def test_unknown_units_are_neither_a_change_nor_none() -> None:
     silent = dataclasses.replace(STATE, units=None, units_trouble="no systemctl")
+    diff = StateDiff.between(STATE, silent)
 
-    assert StateDiff.between(STATE, silent).units is None
-    assert StateDiff.between(STATE, silent).is_empty
+    assert diff.units is None
+    with pytest.raises(HarnessError, match="units of the node are unknown"):
+        _ = diff.is_empty
+
+
+def test_change_is_one_where_the_units_are_unknown() -> None:
+    silent = dataclasses.replace(STATE, units=None, units_trouble="no systemctl", kernel="other")
+
+    assert not StateDiff.between(STATE, silent).is_empty
 
 
 def test_changes_are_rendered_in_order_of_names() -> None:

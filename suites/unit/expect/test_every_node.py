@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError
-from harness.evidence import RECORD_PATH, UNREADABLE_NAME
+from harness.evidence import RECORD_PATH
+from harness.evidence.gaps import UNREADABLE_NAME
 from harness.expect.every_node import (
     NODE_EXPECTATIONS,
     VerdictState,

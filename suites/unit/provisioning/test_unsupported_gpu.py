@@ -127,14 +127,61 @@ def test_refusal_ends_the_tries_of_a_full_install(
     assert [call[-1] for call in runs] == ["install"]
 
 
-def test_refusal_by_another_release_does_not_stop_this_one(
+#: Of a driver that was replaced since, in an earlier part of this boot. A prefix is another release.
+OTHER_RELEASES = ["470.82.01", VERSION.rpartition(".")[0], f"{VERSION}.1"]
+
+
+@pytest.mark.parametrize("release", OTHER_RELEASES)
+def test_refusal_by_another_release_does_not_keep_this_one_from_a_build(
+    simulated: SimulatedNode, invocation: Invocation, release: str
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel_log = refused_by(release)
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    runs = calls_of(simulated, "ctr", "-n", "k8s.io", "run")
+    assert [call[-1] for call in runs] == ["install-skip-build", *["install"] * 5]
+
+
+@pytest.mark.parametrize("release", OTHER_RELEASES)
+def test_refusal_by_another_release_does_not_end_the_tries_of_a_full_install(
+    simulated: SimulatedNode, invocation: Invocation, release: str
+) -> None:
+    simulated.kernel_log = refused_by(release)
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    runs = calls_of(simulated, "ctr", "-n", "k8s.io", "run")
+    assert [call[-1] for call in runs] == ["install"] * 5
+    assert "does not support" not in str(invocation.outcome()["error"])
+
+
+def test_refusal_by_another_release_does_not_end_the_tries_of_the_probe(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    """An older driver, replaced since, may have logged it earlier in this boot."""
     simulated.build(VERSION, KERNEL)
-    simulated.kernel_log = refused_by("470.82.01")
+    simulated.kernel_log = refused_by(OTHER_RELEASES[0])
+    simulated.failing["nvidia-modprobe"] = NO_DEVICE
 
-    assert invocation.run("boot", GPU_NODE) == 0
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    assert len(calls_of(simulated, "nvidia-modprobe")) == 120
+
+
+def test_only_refusals_by_this_release_are_reported(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.kernel_log = refused_by(OTHER_RELEASES[0]) + refused_by(VERSION)
+    simulated.failing["ctr -n k8s.io run"] = NO_DEVICE
+
+    assert invocation.run("boot", GPU_NODE) == 84
+
+    error = str(invocation.outcome()["error"])
+    assert f"The NVIDIA driver {VERSION} does not support the GPU" in error
+    assert OTHER_RELEASES[0] not in error
 
 
 def test_unreadable_kernel_log_gives_no_refusals(

@@ -1,0 +1,79 @@
+"""What gathering could not see on a node, so that 'not found' is not taken for 'does not exist'.
+
+Something is a gap if nobody looked for it, if the user on the node had no permission to read it, or
+if gathering did not come to its end.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.evidence.requested import REQUESTED_NAME, is_match, was_requested
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harness.evidence.requested import Kind
+
+UNREADABLE_NAME = "unreadable.txt"
+#: The file with the reason why the guest gave no evidence.
+NOT_COLLECTED = "not-collected.txt"
+
+
+def refuse_gaps(folder: Path, kind: Kind, pattern: str, *, example: str | None = None) -> None:
+    """Raise HarnessError unless everything that matches `pattern` would have been found.
+
+    The message suggests to gather `example`, by default the pattern.
+    """
+    refuse_closed(folder, pattern)
+    if not was_requested(folder, kind, pattern):
+        raise HarnessError(
+            f"'{pattern}' was not gathered, so the evidence does not show whether it exists; gather "
+            f"it by `node.evidence(files=[{example or pattern!r}])`.",
+            evidence=folder,
+        )
+
+
+def refuse_closed(folder: Path, pattern: str) -> None:
+    """Raise HarnessError if something that matches `pattern` may exist and could not be read."""
+    for closed in _closed(folder):
+        if _hides(closed, pattern):
+            raise HarnessError(
+                f"The user on the node had no permission to read '{closed}', so the evidence does "
+                f"not show whether '{pattern}' exists or what it says. Gather it as root.",
+                evidence=folder,
+            )
+
+
+def refuse_any_closed(folder: Path) -> None:
+    """Raise HarnessError if anything could not be read."""
+    for closed in _closed(folder):
+        refuse_closed(folder, closed)
+
+
+def _closed(folder: Path) -> Sequence[str]:
+    """Return what could not be read; raises HarnessError where gathering did not end."""
+    kept = folder / UNREADABLE_NAME
+    reason = folder / NOT_COLLECTED
+    if not reason.is_file():
+        if kept.is_file():
+            return kept.read_text(errors="replace").splitlines()
+        # Earlier versions wrote neither of these files.
+        has_guest_part = (folder / "commands").is_dir() or (folder / "files").is_dir()
+        if has_guest_part and not (folder / REQUESTED_NAME).is_file():
+            return ()
+    said = f" It says: {reason.read_text().strip()}" if reason.is_file() else ""
+    raise HarnessError(
+        f"The evidence of the guest is not complete, so what it lacks proves nothing.{said}",
+        evidence=folder,
+    )
+
+
+def _hides(closed: str, pattern: str) -> bool:
+    """Return whether `closed` is a folder above a path that matches, or such a path itself."""
+    above = PurePosixPath(closed).parts
+    parts = PurePosixPath(pattern).parts[: len(above)]
+    return len(parts) == len(above) and is_match(closed, str(PurePosixPath(*parts)))

@@ -1,0 +1,61 @@
+"""The paths that were found on a node, which tell 'absent' from 'could not be seen'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from harness.evidence.gaps import refuse_any_closed, refuse_gaps
+from harness.evidence.node_state import PathStat
+from harness.evidence.requested import is_match
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class GatheredPaths(Mapping[str, PathStat]):
+    """Every path that was found, by its name.
+
+    Asking for a path that was not found raises HarnessError if it was not looked for, or if a folder
+    above it could not be read. Iterating raises HarnessError if anything could not be read.
+    """
+
+    def __init__(self, found: Mapping[str, PathStat], folder: Path) -> None:
+        self._found = found
+        self._folder = folder
+
+    @override
+    def __getitem__(self, path: str) -> PathStat:
+        if path not in self._found:
+            refuse_gaps(self._folder, "paths", path)
+        return self._found[path]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        refuse_any_closed(self._folder)
+        return iter(self._found)
+
+    @override
+    def __len__(self) -> int:
+        refuse_any_closed(self._folder)
+        return len(self._found)
+
+    def seen(self, *patterns: str) -> Mapping[str, PathStat]:
+        """Return those that were found and match a pattern (`*`, `?`); there may be more."""
+        return {
+            path: state
+            for path, state in self._found.items()
+            if any(is_match(path, pattern) for pattern in patterns)
+        }
+
+    def matching(self, *patterns: str) -> Mapping[str, PathStat]:
+        """Return all that match a pattern (`*`, `?`).
+
+        Raises HarnessError if one may exist that could not be seen.
+        """
+        for pattern in patterns:
+            refuse_gaps(self._folder, "paths", pattern)
+        return self.seen(*patterns)

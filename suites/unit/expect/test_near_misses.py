@@ -1,0 +1,634 @@
+"""Near misses: the last of several GPUs is wrong, or a name only begins as the expected one does."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.errors import ExpectationError
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH, RECORD_PATH
+from harness.expect.driver import DRIVER_MODULES
+from harness.fixtures.recordings import load_recording
+from harness.gpu.trace import AccessKind, IncidentKind
+from harness.provisioner import EXIT_CODE_PATH
+from suites.unit.evidence.folders import (
+    BOOTED_AT_S,
+    IMAGE,
+    EvidenceFolder,
+    a_serving_node,
+    a_stripped_node,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.evidence import Evidence
+
+    Expectation = Callable[[Evidence], object]
+    Change = Callable[[EvidenceFolder], EvidenceFolder]
+
+SHORT, LONG = "6.1.0-5", "6.1.0-55"
+OLD, NEW = "580.1", "580.12"
+NAME = "NVIDIA H100 80GB HBM3"
+NOT_FOUND = "modinfo: ERROR: Module nvidia not found.\n"
+COUNTS = (1, 2, 8, 12)
+
+
+def a_function(number: int, device: str = "10de:2330", driver: str | None = "nvidia") -> str:
+    in_use = "" if driver is None else f"\tKernel driver in use: {driver}\n"
+    return f"{number + 1:02x}:00.0 3D controller [0302]: NVIDIA GPU [{device}]\n{in_use}"
+
+
+def with_gpus(folder: EvidenceFolder, count: int, last: str | None = None) -> EvidenceFolder:
+    """Give the node so many GPUs, of which the last function may read otherwise; '' is none."""
+    functions = [a_function(number) for number in range(count)]
+    if last is not None:
+        functions[-1] = last
+    folder.command("lspci", "".join(functions))
+    for number in range(count):
+        folder.file(
+            f"/proc/driver/nvidia/gpus/0000:{number + 1:02x}:00.0/information", f"Model: {NAME}\n"
+        )
+    return with_nodes(folder, *(f"c /dev/nvidia{number}" for number in range(count)))
+
+
+def with_nodes(folder: EvidenceFolder, *nodes: str) -> EvidenceFolder:
+    lines = (folder.root / "stat.txt").read_text().splitlines()
+    rest = [line for line in lines if not line.endswith(tuple("0123456789"))]
+    pairs = (node.split(" ") for node in nodes)
+    return folder.paths(*rest, *(f"{kind} 666 0 1.0 {path}" for kind, path in pairs))
+
+
+def judge_gpus(count: int) -> dict[str, Expectation]:
+    return {
+        "gpus_on_bus": lambda e: expect.gpus_on_bus(e, *["2330"] * count),
+        "gpu_bound": lambda e: expect.gpu_bound(e, device="2330"),
+        "gpus_driven": lambda e: expect.gpus_driven(e, *["2330"] * count),
+        "every_gpu_driven": expect.every_gpu_driven,
+        "driver_names_gpus": lambda e: expect.driver_names_gpus(e, *[NAME] * count),
+    }
+
+
+def refusing(folder: EvidenceFolder, judges: dict[str, Expectation]) -> set[str]:
+    """Return the expectations that refuse the node; another error than a refusal is none."""
+    return {name for name, judge in judges.items() if _refuses(judge, folder.evidence)}
+
+
+def _refuses(judge: Expectation, evidence: Evidence) -> bool:
+    try:
+        judge(evidence)
+    except ExpectationError:
+        return True
+    return False
+
+
+BINDING = {"gpu_bound", "gpus_driven", "every_gpu_driven"}
+ON_BUS = {"gpus_on_bus", "gpu_bound", "gpus_driven"}
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_as_many_gpus_as_expected_are_accepted(tmp_path: Path, count: int) -> None:
+    assert refusing(with_gpus(a_serving_node(tmp_path), count), judge_gpus(count)) == set()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("other", [count for count in COUNTS if count > 1])
+def test_another_number_of_gpus_is_refused(tmp_path: Path, count: int, other: int) -> None:
+    """Those that look at every GPU that there is accept any number of them."""
+    expected = set() if count == other else {"gpus_on_bus", "gpus_driven", "driver_names_gpus"}
+
+    assert refusing(with_gpus(a_serving_node(tmp_path), count), judge_gpus(other)) == expected
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("driver", [None, "vfio-pci", "nouveau", "nvidia_uvm", "nvidiafb"])
+def test_last_gpu_without_the_driver_is_refused(
+    tmp_path: Path, count: int, driver: str | None
+) -> None:
+    last = a_function(count - 1, driver=driver)
+
+    folder = with_gpus(a_serving_node(tmp_path), count, last)
+
+    assert refusing(folder, judge_gpus(count)) == BINDING
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_last_gpu_of_another_model_is_refused(tmp_path: Path, count: int) -> None:
+    last = a_function(count - 1, device="10de:2331")
+
+    assert refusing(with_gpus(a_serving_node(tmp_path), count, last), judge_gpus(count)) == ON_BUS
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_last_gpu_that_is_not_on_the_bus_is_refused(tmp_path: Path, count: int) -> None:
+    refused = {"gpus_on_bus", "gpus_driven"} | (
+        {"gpu_bound", "every_gpu_driven"} if count == 1 else set()
+    )
+
+    assert refusing(with_gpus(a_serving_node(tmp_path), count, ""), judge_gpus(count)) == refused
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("instead", [[], ["c /dev/nvidia10"], ["f /dev/nvidia{last}"]])
+def test_last_gpu_without_its_device_node_is_refused(
+    tmp_path: Path, count: int, instead: list[str]
+) -> None:
+    nodes = [f"c /dev/nvidia{number}" for number in range(count - 1)]
+    others = [node.format(last=count - 1) for node in instead]
+
+    folder = with_nodes(with_gpus(a_serving_node(tmp_path), count), *nodes, *others)
+
+    assert refusing(folder, judge_gpus(count)) == {"gpu_bound", "every_gpu_driven"}
+
+
+@pytest.mark.parametrize("name", [f"{NAME}e", "Unknown", "", NAME.split(maxsplit=1)[0]])
+@pytest.mark.parametrize("count", COUNTS)
+def test_last_gpu_of_another_name_is_refused(tmp_path: Path, count: int, name: str) -> None:
+    folder = with_gpus(a_serving_node(tmp_path), count)
+    last = f"/proc/driver/nvidia/gpus/0000:{count:02x}:00.0/information"
+
+    folder.file(last, f"Model: {name}\n")
+
+    assert refusing(folder, judge_gpus(count)) == {"driver_names_gpus"}
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_single_gpu_behind_other_functions_is_one(tmp_path: Path, count: int) -> None:
+    bridges = "".join(
+        f"{number:02x}:00.0 Bridge [0680]: NVIDIA Corporation GH100 [10de:22a3]\n"
+        for number in range(count)
+    )
+    folder = a_stripped_node(tmp_path).command("lspci", bridges)
+    expect.no_gpu(folder.evidence)
+    folder.command("lspci", bridges + a_function(count, driver=None))
+
+    with pytest.raises(ExpectationError):
+        expect.no_gpu(folder.evidence)
+
+
+def test_refusal_of_one_of_two_equal_gpus_is_not_that_of_both(tmp_path: Path) -> None:
+    log = load_recording("dmesg/2.38.1-nvidia-refusal").text
+    folder = a_serving_node(tmp_path).command("dmesg", log * 3)
+
+    expect.gpus_refused(folder.evidence, "2bb5")
+    with pytest.raises(ExpectationError):
+        expect.gpus_refused(folder.evidence, "2bb5", "2bb5")
+    folder.command("dmesg", log + log.replace("0000:0b:00.0", "0000:0c:00.0"))
+    expect.gpus_refused(folder.evidence, "2bb5", "2bb5")
+    with pytest.raises(ExpectationError):
+        expect.gpus_refused(folder.evidence, "2bb5")
+
+
+@pytest.mark.parametrize("bus", ["01", "02", "08"])
+def test_error_of_any_gpu_is_seen(tmp_path: Path, bus: str) -> None:
+    log = f"[    0.0] Linux\n[ 9.1] NVRM: Xid (PCI:0000:{bus}:00): 79, pid=1\n[ 9.2] eth0: up\n"
+    evidence = a_serving_node(tmp_path).command("dmesg", log).evidence
+
+    with pytest.raises(ExpectationError, match="the last is"):
+        expect.no_gpu_error_logged(evidence)
+
+
+@pytest.mark.parametrize(("gpu", "other"), [("gpu0", "gpu1"), ("gpu1", "gpu10")])
+def test_trace_is_that_of_the_named_gpu(tmp_path: Path, gpu: str, other: str) -> None:
+    folder = (
+        a_serving_node(tmp_path)
+        .trace(AccessKind.CONFIG_READ, gpu=gpu)
+        .trace(IncidentKind.RESET, AccessKind.BAR_READ, gpu=other)
+    )
+
+    expect.no_bar_access(folder.evidence, gpu=gpu)
+    expect.gpu_reset(folder.evidence, gpu=other)
+    with pytest.raises(ExpectationError):
+        expect.no_bar_access(folder.evidence, gpu=other)
+    with pytest.raises(ExpectationError):
+        expect.gpu_reset(folder.evidence, gpu=gpu)
+
+
+def a_node(folder: Path, *, kernel: str = SHORT, version: str = OLD) -> EvidenceFolder:
+    """Return a node with this kernel and driver, and with a second kernel without a module."""
+    other = LONG if kernel == SHORT else SHORT
+    return (
+        a_serving_node(folder)
+        .command("uname-r", f"{kernel}\n")
+        .command("dkms-status", f"nvidia/{version}, {kernel}, x86_64: installed\n")
+        .command(f"modinfo-{kernel}", f"version: {version}\nvermagic: {kernel} SMP\n")
+        .command(f"modinfo-{other}", NOT_FOUND, 1)
+        .file(
+            RECORD_PATH,
+            f"kernel={kernel}\ndriver_version={version}\ndriver_kind=cuda\narch=x86_64\n",
+        )
+        .file(
+            "/proc/driver/nvidia/version",
+            f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Mon Aug  3 UTC 2026\n",
+        )
+        .more_paths(
+            f"d 755 0 1.0 /lib/modules/{kernel}",
+            f"d 755 0 1.0 /lib/modules/{other}",
+            f"f 644 0 1.0 /lib/modules/{kernel}/updates/dkms/nvidia.ko",
+        )
+    )
+
+
+def judge_driver(kernel: str, version: str) -> dict[str, Expectation]:
+    return {
+        "kernel_running": lambda e: expect.kernel_running(e, kernel),
+        "module_built_for": lambda e: expect.module_built_for(e, kernel, version=version),
+        "module_built_before_boot": lambda e: expect.module_built_before_boot(e, kernel),
+        "module_fits_kernel": expect.module_fits_kernel,
+        "record_fits": expect.record_fits,
+        "record_names": lambda e: expect.record_names(
+            e, kernel=kernel, driver_version=version, arch="x86_64"
+        ),
+    }
+
+
+def test_node_of_one_kernel_and_version_is_accepted(tmp_path: Path) -> None:
+    assert refusing(a_node(tmp_path), judge_driver(SHORT, OLD)) == set()
+
+
+@pytest.mark.parametrize(("kernel", "other"), [(SHORT, LONG), (LONG, SHORT)])
+def test_kernel_of_a_similar_name_is_refused(tmp_path: Path, kernel: str, other: str) -> None:
+    folder = a_node(tmp_path, kernel=other)
+
+    expect.no_module_for(folder.evidence, kernel)
+    assert refusing(folder, judge_driver(kernel, OLD)) == {
+        "kernel_running",
+        "module_built_for",
+        "module_built_before_boot",
+        "record_names",
+    }
+
+
+@pytest.mark.parametrize(("version", "other"), [(OLD, NEW), (NEW, OLD)])
+def test_driver_of_a_similar_version_is_refused(tmp_path: Path, version: str, other: str) -> None:
+    assert refusing(a_node(tmp_path, version=other), judge_driver(SHORT, version)) == {
+        "module_built_for",
+        "record_names",
+    }
+
+
+@pytest.mark.parametrize(("kernel", "other"), [(SHORT, LONG), (LONG, SHORT)])
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        (
+            lambda f, _kernel, other: f.command("uname-r", f"{other}\n"),
+            {"kernel_running", "module_fits_kernel", "record_fits"},
+        ),
+        (
+            lambda f, kernel, other: f.command(
+                f"modinfo-{kernel}", f"version: {OLD}\nvermagic: {other} SMP\n"
+            ),
+            {"module_built_for", "module_fits_kernel"},
+        ),
+        (
+            lambda f, _kernel, other: f.command(
+                "dkms-status", f"nvidia/{OLD}, {other}, x86_64: installed\n"
+            ),
+            {"module_built_for"},
+        ),
+        (
+            lambda f, kernel, _other: f.command(
+                "dkms-status",
+                f"nvidia/{OLD}, {kernel}, x86_64: built\n"
+                f"nvidia/{OLD}, {kernel}, aarch64: installed\n",
+            ),
+            {"module_built_for"},
+        ),
+        (
+            lambda f, _kernel, other: f.file(
+                RECORD_PATH,
+                f"kernel={other}\ndriver_version={OLD}\ndriver_kind=cuda\narch=x86_64\n",
+            ),
+            {"record_fits", "record_names"},
+        ),
+        (
+            lambda f, kernel, _other: f.file(
+                RECORD_PATH,
+                f"old_kernel={kernel}\ndriver_version={OLD}\ndriver_kind=cuda\narch=x86_64\n",
+            ),
+            {"record_fits", "record_names"},
+        ),
+        (
+            lambda f, _kernel, other: f.paths(
+                f"d 755 0 1.0 /lib/modules/{other}",
+                f"f 644 0 1.0 /lib/modules/{other}/updates/dkms/nvidia.ko",
+            ),
+            {"module_built_before_boot", "module_fits_kernel"},
+        ),
+    ],
+    ids=["runs", "vermagic", "dkms", "dkms-arch", "record", "record-key", "files"],
+)
+def test_one_source_with_another_kernel_is_refused(
+    tmp_path: Path,
+    kernel: str,
+    other: str,
+    change: Callable[[EvidenceFolder, str, str], EvidenceFolder],
+    refused: set[str],
+) -> None:
+    folder = change(a_node(tmp_path, kernel=kernel), kernel, other)
+
+    assert refusing(folder, judge_driver(kernel, OLD)) == refused
+
+
+@pytest.mark.parametrize(("version", "other"), [(OLD, NEW), (NEW, OLD)])
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        (
+            lambda f, other: f.command(
+                "dkms-status", f"nvidia/{other}, {SHORT}, x86_64: installed\n"
+            ),
+            {"module_built_for"},
+        ),
+        (
+            lambda f, other: f.command(
+                f"modinfo-{SHORT}", f"version: {other}\nvermagic: {SHORT} SMP\n"
+            ),
+            {"module_built_for", "module_fits_kernel"},
+        ),
+        (
+            lambda f, other: f.file(
+                "/proc/driver/nvidia/version",
+                f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {other}  Mon Aug\n",
+            ),
+            {"module_fits_kernel", "record_fits"},
+        ),
+        (
+            lambda f, other: f.file(
+                RECORD_PATH,
+                f"kernel={SHORT}\ndriver_version={other}\ndriver_kind=cuda\narch=x86_64\n",
+            ),
+            {"record_fits", "record_names"},
+        ),
+    ],
+    ids=["dkms", "module", "loaded", "record"],
+)
+def test_one_source_with_another_version_is_refused(
+    tmp_path: Path,
+    version: str,
+    other: str,
+    change: Callable[[EvidenceFolder, str], EvidenceFolder],
+    refused: set[str],
+) -> None:
+    folder = change(a_node(tmp_path, version=version), other)
+
+    assert refusing(folder, judge_driver(SHORT, version)) == refused
+
+
+@pytest.mark.parametrize("name", ["nvidia-fs", "nvidia-open", "nvidi"])
+def test_other_dkms_package_of_the_same_version_is_not_the_driver(
+    tmp_path: Path, name: str
+) -> None:
+    status = f"{name}/{OLD}, {SHORT}, x86_64: installed\n"
+
+    assert refusing(a_node(tmp_path).command("dkms-status", status), judge_driver(SHORT, OLD)) == {
+        "module_built_for"
+    }
+    expect.no_driver_artefact(
+        a_stripped_node(tmp_path / "stripped").command("dkms-status", status).evidence
+    )
+
+
+FOLDER = f"/lib/modules/{SHORT}/updates/dkms"
+
+
+@pytest.mark.parametrize(
+    "name", ["nvidia-uvm.ko", "nvidia-drm.ko.xz", "nvidia.kobj", "nvidia.o", "xnvidia.ko"]
+)
+def test_other_file_is_not_the_module(tmp_path: Path, name: str) -> None:
+    folder = a_node(tmp_path)
+    folder.paths(f"f 644 1 1.0 {FOLDER}/{name}")
+    with pytest.raises(ExpectationError, match=r"'nvidia\.ko' .* was expected"):
+        expect.module_built_before_boot(folder.evidence, SHORT)
+    folder.paths(f"f 644 1 {BOOTED_AT_S + 9}.0 {FOLDER}/{name}")
+    with pytest.raises(ExpectationError, match=r"'nvidia\.ko' .* was expected"):
+        expect.module_built_since_boot(folder.evidence, SHORT)
+
+
+@pytest.mark.parametrize("suffix", ["", ".xz", ".zst"])
+@pytest.mark.parametrize("late", ["nvidia.ko", "nvidia-uvm.ko"])
+def test_one_of_two_modules_from_the_other_side_of_the_boot_is_refused(
+    tmp_path: Path, late: str, suffix: str
+) -> None:
+    times = {"nvidia.ko": BOOTED_AT_S - 1, "nvidia-uvm.ko": BOOTED_AT_S - 1, late: BOOTED_AT_S}
+    folder = a_node(tmp_path)
+    folder.paths(*(f"f 644 1 {time}.0 {FOLDER}/{name}{suffix}" for name, time in times.items()))
+
+    with pytest.raises(
+        ExpectationError, match=f"'{FOLDER}/{late}{suffix}' .* older than the boot"
+    ):
+        expect.module_built_before_boot(folder.evidence, SHORT)
+    with pytest.raises(ExpectationError, match="newer than the boot, but was modified 1 s before"):
+        expect.module_built_since_boot(folder.evidence, SHORT)
+
+
+@pytest.mark.parametrize("name", DRIVER_MODULES)
+def test_each_module_of_the_driver_is_one(tmp_path: Path, name: str) -> None:
+    evidence = a_stripped_node(tmp_path).modules("ext4", name).evidence
+
+    for judge in (expect.no_module_loaded, expect.no_driver_artefact):
+        with pytest.raises(ExpectationError, match=name):
+            judge(evidence)
+
+
+@pytest.mark.parametrize("name", ["nvidia_wmi_ec_backlight", "nvidiafb", "i2c_nvidia_gpu"])
+def test_kernels_own_module_of_a_similar_name_is_none(tmp_path: Path, name: str) -> None:
+    evidence = a_stripped_node(tmp_path).modules(name).evidence
+
+    expect.no_module_loaded(evidence)
+    expect.no_driver_artefact(evidence)
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/nvidia-smi.old", "/usr/bin/nvidia-container-runtime"])
+def test_program_of_a_similar_name_is_not_the_drivers(tmp_path: Path, path: str) -> None:
+    line = f"f 4755 1 1.0 {path}"
+
+    expect.no_driver_artefact(a_stripped_node(tmp_path / "a").paths(line).evidence)
+    evidence = a_serving_node(tmp_path / "b").paths(line).evidence
+    for judge in (expect.driver_installed, expect.driver_tools_installed):
+        with pytest.raises(ExpectationError, match="/usr/bin/nvidia-smi'"):
+            judge(evidence)
+
+
+NEAR_IMAGES = (
+    IMAGE.replace(".microsoft.", "xmicrosoft."),
+    IMAGE.replace("580.126", "580x126"),
+    f"{IMAGE}0",
+    f"x{IMAGE}",
+    IMAGE.rpartition(":")[0],
+    IMAGE.upper(),
+)
+
+
+@pytest.mark.parametrize("image", NEAR_IMAGES)
+def test_image_of_a_similar_name_is_another(tmp_path: Path, image: str) -> None:
+    evidence = a_serving_node(tmp_path).command("container-images", f"{image}\n").evidence
+
+    expect.image_present(evidence, image)
+    expect.image_absent(evidence, IMAGE)
+    with pytest.raises(ExpectationError):
+        expect.image_present(evidence, IMAGE)
+    with pytest.raises(ExpectationError):
+        expect.image_absent(evidence, image)
+
+
+NEAR_UNITS = ("a.service.d", "xa.service", "a.servic", "a.service@1", "a@service")
+
+
+@pytest.mark.parametrize("unit", NEAR_UNITS)
+def test_unit_of_a_similar_name_is_another(tmp_path: Path, unit: str) -> None:
+    listing = f"{unit} loaded active running A\n"
+    evidence = a_serving_node(tmp_path).command("units", listing).evidence
+
+    expect.unit_state(evidence, unit, active="active")
+    with pytest.raises(ExpectationError, match=r"'a\.service' .* is 'None'"):
+        expect.unit_state(evidence, "a.service", active="active")
+
+
+@pytest.mark.parametrize("seen", ["inactive", "activating", "active-ish"])
+def test_state_that_contains_the_expected_one_is_another(tmp_path: Path, seen: str) -> None:
+    listing = f"a.service loaded {seen} active A\n"
+
+    with pytest.raises(ExpectationError, match=f"but is '{seen}'"):
+        expect.unit_state(
+            a_serving_node(tmp_path).command("units", listing).evidence,
+            "a.service",
+            active="active",
+        )
+
+
+RUNNING = (
+    "containerd.service loaded active running containerd\n"
+    "nvidia-device-plugin.service loaded active running plugin\n"
+)
+
+
+@pytest.mark.parametrize("unit", ["kubelet.service.d", "kubelet.servic", "my-kubelet.service"])
+def test_failed_unit_of_a_similar_name_is_no_gpu_service(tmp_path: Path, unit: str) -> None:
+    row = f"{unit} loaded failed failed K\n"
+    folder = a_serving_node(tmp_path).command("failed-units", row)
+
+    expect.gpu_services_up(folder.command("units", RUNNING + row).evidence)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: f.command(
+            "failed-units", "\N{BLACK CIRCLE} kubelet.service loaded failed failed\n"
+        ),
+        lambda f: f.command("failed-units", "* kubelet.service loaded failed failed\n"),
+        lambda f: f.command("units", f"{RUNNING}kubelet.service loaded failed failed\n"),
+        lambda f: f.command("units", f"{RUNNING}* kubelet.service loaded failed failed\n"),
+        lambda f: f.command(
+            "failed-units",
+            "a.service loaded failed failed A\nkubelet.service loaded failed failed\n",
+        ),
+    ],
+    ids=["circle", "star", "only in the list of all", "starred in the list of all", "second"],
+)
+def test_failed_gpu_service_is_seen_however_it_is_listed(tmp_path: Path, change: Change) -> None:
+    with pytest.raises(ExpectationError, match=r"but \['kubelet\.service'\] have"):
+        expect.gpu_services_up(change(a_serving_node(tmp_path)).evidence)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("containerd.service", "containerd.service.d"),
+        ("nvidia-device-plugin.service", "nvidia-device-plugin.service.d"),
+        (
+            "nvidia-device-plugin.service loaded active",
+            "nvidia-device-plugin.service loaded inactive",
+        ),
+    ],
+)
+def test_similar_unit_does_not_serve_gpus(tmp_path: Path, old: str, new: str) -> None:
+    with pytest.raises(ExpectationError, match="was expected to be"):
+        expect.gpu_services_up(
+            a_serving_node(tmp_path).command("units", RUNNING.replace(old, new)).evidence
+        )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "nvidia-container-runtime-hook",
+        "nvidia-container-runtime.bak",
+        "x-nvidia-container-runtime",
+    ],
+)
+def test_other_program_is_not_the_nvidia_runtime(tmp_path: Path, program: str) -> None:
+    configuration = f'BinaryName = "/usr/bin/{program}"\n'
+
+    with pytest.raises(ExpectationError, match="is not in it"):
+        expect.runtime_hands_out_gpus(
+            a_serving_node(tmp_path).command("containerd-config", configuration).evidence
+        )
+
+
+@pytest.mark.parametrize(
+    "kind", ["nvidia.com/gpu2", "xnvidia.com/gpu", "nvidia.com/mig", "nvidiaxcom/gpu"]
+)
+def test_other_kind_of_cdi_device_is_no_gpu(tmp_path: Path, kind: str) -> None:
+    spec = json.dumps({"kind": kind, "devices": [{"name": "0"}]})
+
+    with pytest.raises(ExpectationError, match="offer none"):
+        expect.cdi_offers_gpus(
+            a_serving_node(tmp_path).file("/run/cdi/nvidia.yaml", spec).evidence
+        )
+
+
+@pytest.mark.parametrize("seen", ["8", "840", "-84", "0"])
+def test_exit_code_of_similar_digits_is_another(tmp_path: Path, seen: str) -> None:
+    folder = a_serving_node(tmp_path).outcome(exit_code=84).file(EXIT_CODE_PATH, f"{seen}\n")
+    with pytest.raises(ExpectationError):
+        expect.provisioned(folder.evidence, exit_code=84)
+    folder.outcome(exit_code=int(seen)).file(EXIT_CODE_PATH, "84\n")
+    with pytest.raises(ExpectationError):
+        expect.provisioned(folder.evidence, exit_code=84)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "event=decision action=install reason=kernel2",
+        "event=decision action=install xreason=kernel",
+        "event=decision action=install-skip-build reason=kernel",
+        "event=decisions action=install reason=kernel",
+        "event=decision action=install",
+    ],
+)
+def test_similar_prebake_line_is_another(tmp_path: Path, line: str) -> None:
+    evidence = a_serving_node(tmp_path).file(CLOUD_INIT_OUTPUT_PATH, f"AKS_GPU_PREBAKE {line}\n")
+    wanted = {"event": "decision", "action": "install", "reason": "kernel"}
+
+    with pytest.raises(ExpectationError):
+        expect.prebake_line(evidence.evidence, **wanted)
+
+
+def test_step_and_event_of_a_similar_name_are_others(tmp_path: Path) -> None:
+    steps = [{"name": "install-driver-2", "status": "failed", "duration_s": 1, "detail": None}]
+    evidence = a_serving_node(tmp_path).outcome(steps=steps).event("2", "AKS.CSE.xy").evidence
+
+    for judge in (expect.step_of, expect.step_failed):
+        with pytest.raises(ExpectationError):
+            judge(evidence, "install-driver")
+    with pytest.raises(ExpectationError, match=r"\['AKS\.CSE\.x'\] were expected"):
+        expect.events_recorded(evidence, "AKS.CSE.xy", "AKS.CSE.x")
+
+
+def test_last_of_eight_artefacts_is_seen(tmp_path: Path) -> None:
+    kernels = [f"6.1.0-{number}" for number in range(1, 9)]
+    folders = [f"d 755 1 1.0 /lib/modules/{kernel}" for kernel in kernels]
+    left = f"/lib/modules/{kernels[-1]}/updates/dkms/nvidia.ko.zst"
+    folder = a_stripped_node(tmp_path).paths(*folders)
+    expect.no_driver_artefact(folder.evidence)
+
+    with pytest.raises(ExpectationError, match=r"nvidia\.ko\.zst"):
+        expect.no_driver_artefact(folder.more_paths(f"f 644 1 1.0 {left}").evidence)
