@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness import expect
 from harness.cli import main
 from harness.cloudinit import CloudInitStatus
@@ -117,6 +119,7 @@ def test_bake_command_writes_the_disk_as_a_standalone_file(
     ).check("Comparing the disks")
 
 
+@pytest.mark.nightly
 def test_seabios_boots_the_bake_and_another_kernel_falls_back_to_the_full_build(
     boot_node: BootNode, baked: CloudImage, cloud_like: Image, h100: GpuModel
 ) -> None:

@@ -121,7 +121,7 @@ def wild_machine(
     guest.run("systemctl", "stop", "wild")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_random_accesses_and_random_plugging_leave_everything_alive(
     wild_machine: LabMachine,
     h100: GpuModel,

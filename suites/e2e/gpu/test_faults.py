@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
     from harness.lab.saved_states import SavedState
 
+pytestmark = pytest.mark.pin_image(
+    reason="the faults are the device's, and the driver is the same"
+)
+
 _WITHIN_S = 60.0
 #: Where the guest has the GPUs: bus 1 is the seed's.
 _SLOTS = ("0000:02:00", "0000:03:00")
