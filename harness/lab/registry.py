@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.image import Image
     from harness.lab import Lab
     from harness.lab.node import NodeRequest
-    from harness.registry import Fault
+    from harness.registry import PullFault
     from harness.registry.server import RegistryServer
 
 #: Microsoft's registry, that of its cloud in China, and one more.
@@ -55,16 +55,25 @@ class Registry:
 
     def reachable(self, request: NodeRequest) -> NodeRequest:
         """Return the request of a node that takes this registry for those of REGISTRY_NAMES."""
-        forward = HostPort(host_port=self.port, guest_port=_TLS_PORT)
-        hosts = f"127.0.0.1 localhost\n{forward.guest_address} {' '.join(REGISTRY_NAMES)}\n"
-        files = (
-            GuestFile(path="/etc/hosts", content=hosts.encode()),
-            GuestFile(path=_TRUSTED, content=self.host.certificate.pem),
-        )
         return replace(
             request,
-            host_ports=(*request.host_ports, forward),
-            files=(*files, *request.files),
+            host_ports=(*request.host_ports, *self.host_ports),
+            files=(*self.guest_files, *request.files),
+        )
+
+    @property
+    def host_ports(self) -> tuple[HostPort, ...]:
+        """Return the way from a guest to this registry, for a request."""
+        return (HostPort(host_port=self.port, guest_port=_TLS_PORT),)
+
+    @property
+    def guest_files(self) -> tuple[GuestFile, ...]:
+        """Return the files by which a guest finds and trusts this registry."""
+        (forward,) = self.host_ports
+        hosts = f"127.0.0.1 localhost\n{forward.guest_address} {' '.join(REGISTRY_NAMES)}\n"
+        return (
+            GuestFile(path="/etc/hosts", content=hosts.encode()),
+            GuestFile(path=_TRUSTED, content=self.host.certificate.pem),
         )
 
     def push(self, archive: bytes, reference: str) -> None:
@@ -73,11 +82,11 @@ class Registry:
         repository, _, tag = path.rpartition(":")
         self.host.server.push(archive, repository=repository, tag=tag)
 
-    def disturb_next(self, *faults: Fault) -> None:
+    def disturb_next(self, *faults: PullFault) -> None:
         """Plan what goes wrong in the next pulls, one fault each."""
         self.log.disturb_next(*faults)
 
-    def disturb_all(self, fault: Fault) -> None:
+    def disturb_all(self, fault: PullFault) -> None:
         """Disturb each pull for which nothing else is planned, from now on."""
         self.log.disturb_all(fault)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class PullFault:
     """What goes wrong in one pull; without any field nothing does."""
 
     status: int | None = None
@@ -34,7 +34,7 @@ class Fault:
             raise ValueError(f"{self.bytes_per_s} bytes a second never end; use 1 or more.")
 
 
-NO_FAULT = Fault()
+NO_FAULT = PullFault()
 
 
 @dataclass(kw_only=True)
@@ -116,18 +116,18 @@ class RegistryLog:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _requests: list[RegistryRequest] = field(default_factory=list)
     _refusals: list[str] = field(default_factory=list)
-    _planned: deque[Fault] = field(default_factory=deque)
-    _standing: Fault = NO_FAULT
-    _current: Fault | None = None
+    _planned: deque[PullFault] = field(default_factory=deque)
+    _standing: PullFault = NO_FAULT
+    _current: PullFault | None = None
     _connections: int = 0
     _pulls: int = 0
 
-    def disturb_next(self, *faults: Fault) -> None:
+    def disturb_next(self, *faults: PullFault) -> None:
         """Plan faults of the next pulls, one each."""
         with self._lock:
             self._planned.extend(faults)
 
-    def disturb_all(self, fault: Fault) -> None:
+    def disturb_all(self, fault: PullFault) -> None:
         """Disturb each pull for which nothing else is planned, from now on."""
         with self._lock:
             self._standing = fault
@@ -141,7 +141,7 @@ class RegistryLog:
 
     def began(
         self, connection: int, method: str, host: str, path: str, *, is_first: bool
-    ) -> tuple[RegistryRequest, Fault]:
+    ) -> tuple[RegistryRequest, PullFault]:
         """Return the record of a request that has arrived, and what goes wrong in its pull.
 
         `is_first` is true for the first one of its connection.

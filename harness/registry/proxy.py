@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from harness.registry import Fault, RegistryLog, RegistryRequest
+    from harness.registry import PullFault, RegistryLog, RegistryRequest
 
 _CHUNK = 1 << 14
 #: With a limit, parts of a second's bytes: each is an answer's next piece.
@@ -196,7 +196,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             request.is_aborted = self.close_connection = True
         request.ended_s = time.monotonic()
 
-    def _answer(self, fault: Fault, request: RegistryRequest) -> None:
+    def _answer(self, fault: PullFault, request: RegistryRequest) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if fault.delay_s:
             self._pause(fault.delay_s)
@@ -216,7 +216,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._pass_on(answer, fault, request)
 
     def _pass_on(
-        self, answer: http.client.HTTPResponse, fault: Fault, request: RegistryRequest
+        self, answer: http.client.HTTPResponse, fault: PullFault, request: RegistryRequest
     ) -> None:
         length = answer.getheader("Content-Length")
         pieces: Iterable[bytes]
@@ -280,7 +280,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise ConnectionAbortedError("The proxy ends.")
 
 
-def _piece_bytes(fault: Fault) -> int:
+def _piece_bytes(fault: PullFault) -> int:
     if fault.bytes_per_s is None:
         return _CHUNK
     return max(1, min(_CHUNK, fault.bytes_per_s // _PIECES_PER_S))

@@ -6,21 +6,19 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from harness.lab.node import NodeRequest
 from harness.lab.registry import driver_archive
 from harness.plugin.select import requirements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.fixtures.machines import BootNode
-    from harness.gpu import GpuModel
     from harness.image import Image
     from harness.lab import Lab
     from harness.lab.node import Node
     from harness.lab.registry import Registry
     from harness.provisioning.command import Argv
     from harness.settings import Settings
+    from suites.e2e.conftest import StartNode
 
 #: The second half of a tag that containerd lacks. Its image is the one that the node carries, so a pull
 #: has to fetch the manifest alone.
@@ -47,26 +45,23 @@ def driver_registry(
     return registry
 
 
-class BootPulling(Protocol):
-    """Boots a node that takes the registry for Microsoft's."""
+class StartPulling(Protocol):
+    """Starts a node that takes the registry for Microsoft's."""
 
     def __call__(self, name: str, *, before: Sequence[Argv] = (), **config: object) -> Node: ...
 
 
 @pytest.fixture
-def boot_pulling(
-    boot_node: BootNode, baked_image: Image, h100: GpuModel, driver_registry: Registry
-) -> BootPulling:
-    """Return a function that boots a node on the kernel of the bake; it wants the other tag."""
+def start_pulling(start_node: StartNode, driver_registry: Registry) -> StartPulling:
+    """Return a function that starts a node on the kernel of the bake; it wants the other tag."""
 
-    def boot(name: str, *, before: Sequence[Argv] = (), **config: object) -> Node:
-        request = NodeRequest(
-            name=name,
-            image=baked_image,
-            gpus=[h100],
+    def start(name: str, *, before: Sequence[Argv] = (), **config: object) -> Node:
+        return start_node(
+            name,
             config={"gpu_image_sha": OTHER_SHA, **config},
             before=before,
+            files=driver_registry.guest_files,
+            host_ports=driver_registry.host_ports,
         )
-        return boot_node(driver_registry.reachable(request))
 
-    return boot
+    return start

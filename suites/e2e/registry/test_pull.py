@@ -11,13 +11,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.registry import Fault
+from harness.registry import PullFault
+from suites.e2e.promises import promise
 from suites.e2e.registry.conftest import OTHER_SHA
 
 if TYPE_CHECKING:
+    from harness.api import Argv
     from harness.image import Image
     from harness.lab.registry import Registry
-    from suites.e2e.registry.conftest import BootPulling
+    from suites.e2e.registry.conftest import StartPulling
+
+pytestmark = [
+    promise(section="5, step 7", unit="suites/unit/provisioning/test_containerd.py"),
+    pytest.mark.vm_driver(
+        "qemu", reason="libvirt forbids QEMU to start the program that leads to the host's port"
+    ),
+]
 
 PAUSE_S = 5.0
 TRY_LIMIT_S = 120.0
@@ -30,19 +39,23 @@ START_FAIL = 84
 MISSING_SHA = "19700101000000"
 
 
-def removal(image: Image) -> list[str]:
-    """Return the command that removes the node's driver image with its content."""
-    assert image.driver is not None
-    return ["ctr", "-n", "k8s.io", "images", "rm", "--sync", image.driver.reference]
+#: Removes the content of all images: what a pull finds there it does not fetch.
+REMOVE_CONTENT: Argv = [
+    *("sh", "-euc"),
+    (
+        "ctr -n k8s.io content ls -q | xargs -r ctr -n k8s.io content rm; "
+        '[ -z "$(ctr -n k8s.io content ls -q)" ]'
+    ),
+]
 
 
 def test_present_image_is_used_without_a_request(
-    boot_pulling: BootPulling, driver_registry: Registry, baked_image: Image
+    start_pulling: StartPulling, driver_registry: Registry, baked_image: Image
 ) -> None:
     """Where containerd has the image, nothing leaves the node, not even a question for a digest."""
     assert baked_image.driver is not None
 
-    evidence = boot_pulling("present", gpu_image_sha=baked_image.driver.sha).evidence()
+    evidence = start_pulling("present", gpu_image_sha=baked_image.driver.sha).evidence()
 
     expect.provisioned(evidence)
     expect.image_absent(evidence, baked_image.driver.reference)
@@ -51,12 +64,12 @@ def test_present_image_is_used_without_a_request(
 
 @pytest.mark.parametrize("status", [429, 500])
 def test_refused_pull_is_tried_again_after_a_pause(
-    boot_pulling: BootPulling, driver_registry: Registry, status: int
+    start_pulling: StartPulling, driver_registry: Registry, status: int
 ) -> None:
     """Microsoft's registry answers 429 when many nodes start; the second try gets the image."""
-    driver_registry.disturb_next(Fault(status=status))
+    driver_registry.disturb_next(PullFault(status=status))
 
-    evidence = boot_pulling("refused-once").evidence()
+    evidence = start_pulling("refused-once").evidence()
 
     expect.provisioned(evidence)
     expect.pulls_tried(driver_registry.log, 2)
@@ -65,12 +78,12 @@ def test_refused_pull_is_tried_again_after_a_pause(
 
 
 def test_broken_connection_is_tried_again_after_a_pause(
-    boot_pulling: BootPulling, driver_registry: Registry, baked_image: Image
+    start_pulling: StartPulling, driver_registry: Registry
 ) -> None:
     """A blob that ends early fails the try once containerd has given up; the second one completes it."""
-    driver_registry.disturb_next(Fault(cut_after_bytes=IN_THE_LAYER))
+    driver_registry.disturb_next(PullFault(cut_after_bytes=IN_THE_LAYER))
 
-    evidence = boot_pulling("cut", before=[removal(baked_image)]).evidence()
+    evidence = start_pulling("cut", before=[REMOVE_CONTENT]).evidence()
 
     expect.provisioned(evidence)
     expect.pulls_tried(driver_registry.log, 2)
@@ -82,15 +95,20 @@ def test_broken_connection_is_tried_again_after_a_pause(
 
 @pytest.mark.parametrize(
     ("status", "sentence"),
-    [(401, "authorization failed"), (429, "429 Too Many Requests"), (500, "500 Internal")],
+    [
+        (401, "401 Unauthorized"),
+        (429, "429 Too Many Requests"),
+        (500, "500 Internal Server Error"),
+    ],
+    ids=["401", "429", "500"],
 )
 def test_refused_pull_gives_up_after_three_tries(
-    boot_pulling: BootPulling, driver_registry: Registry, status: int, sentence: str
+    start_pulling: StartPulling, driver_registry: Registry, status: int, sentence: str
 ) -> None:
     """The exit code is 84, and the outcome says what the registry answered."""
-    driver_registry.disturb_all(Fault(status=status))
+    driver_registry.disturb_all(PullFault(status=status))
 
-    evidence = boot_pulling("refused").evidence()
+    evidence = start_pulling("refused").evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
     expect.step_failed(evidence, "pull-driver-image")
@@ -100,10 +118,10 @@ def test_refused_pull_gives_up_after_three_tries(
 
 
 def test_missing_image_gives_up_after_three_tries(
-    boot_pulling: BootPulling, driver_registry: Registry
+    start_pulling: StartPulling, driver_registry: Registry
 ) -> None:
     """The registry does not have the tag: exit code 84, and a sentence that names the image."""
-    evidence = boot_pulling("missing", gpu_image_sha=MISSING_SHA).evidence()
+    evidence = start_pulling("missing", gpu_image_sha=MISSING_SHA).evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
     expect.step_failed(evidence, "pull-driver-image")
@@ -113,12 +131,12 @@ def test_missing_image_gives_up_after_three_tries(
 
 
 def test_slow_pull_ends_with_the_time_budget(
-    boot_pulling: BootPulling, driver_registry: Registry, baked_image: Image
+    start_pulling: StartPulling, driver_registry: Registry
 ) -> None:
     """A try gets what is left of the node's time budget and no more; there is no second one."""
-    driver_registry.disturb_all(Fault(bytes_per_s=NEVER_BYTES_PER_S))
+    driver_registry.disturb_all(PullFault(bytes_per_s=NEVER_BYTES_PER_S))
 
-    node = boot_pulling("slow", before=[removal(baked_image)], retry_budget_s=BUDGET_S)
+    node = start_pulling("slow", before=[REMOVE_CONTENT], retry_budget_s=BUDGET_S)
     evidence = node.evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
@@ -131,12 +149,12 @@ def test_slow_pull_ends_with_the_time_budget(
 
 @pytest.mark.nightly
 def test_slow_pull_is_ended_after_two_minutes_and_tried_again(
-    boot_pulling: BootPulling, driver_registry: Registry, baked_image: Image
+    start_pulling: StartPulling, driver_registry: Registry
 ) -> None:
     """Each try has 120 s, so that one slow connection does not take the whole budget."""
-    driver_registry.disturb_next(Fault(bytes_per_s=NEVER_BYTES_PER_S))
+    driver_registry.disturb_next(PullFault(bytes_per_s=NEVER_BYTES_PER_S))
 
-    evidence = boot_pulling("slow-once", before=[removal(baked_image)]).evidence()
+    evidence = start_pulling("slow-once", before=[REMOVE_CONTENT]).evidence()
 
     expect.provisioned(evidence)
     expect.pulls_tried(driver_registry.log, 2)
@@ -147,7 +165,7 @@ def test_slow_pull_is_ended_after_two_minutes_and_tried_again(
 
 
 def test_other_tag_of_the_image_is_not_taken_for_it(
-    boot_pulling: BootPulling,
+    start_pulling: StartPulling,
     driver_registry: Registry,
     baked_image: Image,
     other_reference: str,
@@ -155,7 +173,7 @@ def test_other_tag_of_the_image_is_not_taken_for_it(
     """An image of the same driver under another tag stays, and the wanted one is pulled."""
     assert baked_image.driver is not None
 
-    evidence = boot_pulling("other-tag").evidence()
+    evidence = start_pulling("other-tag").evidence()
 
     expect.provisioned(evidence)
     expect.pulls_tried(driver_registry.log, 1)
@@ -165,7 +183,7 @@ def test_other_tag_of_the_image_is_not_taken_for_it(
 
 
 def test_dot_of_an_image_name_is_a_dot(
-    boot_pulling: BootPulling,
+    start_pulling: StartPulling,
     driver_registry: Registry,
     baked_image: Image,
     other_reference: str,
@@ -176,7 +194,7 @@ def test_dot_of_an_image_name_is_a_dot(
     assert neighbour != other_reference
     tag = ["ctr", "-n", "k8s.io", "images", "tag", baked_image.driver.reference, neighbour]
 
-    evidence = boot_pulling("neighbour", before=[tag]).evidence()
+    evidence = start_pulling("neighbour", before=[tag]).evidence()
 
     expect.provisioned(evidence)
     expect.pulls_tried(driver_registry.log, 1)
@@ -185,12 +203,12 @@ def test_dot_of_an_image_name_is_a_dot(
 
 
 def test_image_of_a_sovereign_cloud_gets_its_canonical_name(
-    boot_pulling: BootPulling, driver_registry: Registry, other_reference: str
+    start_pulling: StartPulling, driver_registry: Registry, other_reference: str
 ) -> None:
     """The base may end with a slash; the name of the pull is removed, the canonical one is run."""
     base = "mcr.azk8s.cn"
 
-    evidence = boot_pulling("sovereign", mcr_repository_base=f"{base}/").evidence()
+    evidence = start_pulling("sovereign", mcr_repository_base=f"{base}/").evidence()
 
     expect.provisioned(evidence)
     expect.pulls_tried(driver_registry.log, 1)

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 from harness import expect
 from harness.cloudinit import GuestFile
-from harness.lab.node import NodeRequest
 from harness.lab.registry import driver_archive
+from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
-    from harness.fixtures.machines import BootNode
-    from harness.gpu import GpuModel
     from harness.image import Image
     from harness.lab import Lab
+    from suites.e2e.conftest import StartNode
+
+pytestmark = promise(section="5, step 9", unit="suites/unit/provisioning/test_containerd.py")
 
 _BLOBS = "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256"
 #: What has lost its name is collected at the start of containerd and after many changes; now neither.
@@ -45,13 +46,13 @@ def layer_of(archive: bytes) -> str:
 
 
 def test_node_is_ready_before_the_removed_image_is_gone(
-    lab: Lab, boot_node: BootNode, node_image: Image, baked_image: Image, h100: GpuModel
+    lab: Lab, start_node: StartNode, node_image: Image, baked_image: Image
 ) -> None:
     """Only the name goes at once. Here the content is collected much later, and the node is ready."""
     assert baked_image.driver is not None
     layer = f"{_BLOBS}/{layer_of(driver_archive(lab, node_image))}"
     config = GuestFile(path="/etc/containerd/config.toml", content=_LATE_COLLECTION)
-    node = boot_node(NodeRequest(name="late", image=baked_image, gpus=[h100], files=[config]))
+    node = start_node("late", files=[config])
 
     evidence = node.evidence(commands={"layer": ["stat", "--format=%s", layer]})
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from harness.registry import Fault, RegistryLog
+from harness.registry import PullFault, RegistryLog
 from harness.registry.certificate import Certificate
 from harness.registry.proxy import RegistryProxy
 
@@ -137,7 +137,7 @@ def test_planned_refusal_holds_for_one_pull_and_not_for_the_next(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     """Containerd repeats a request on 429 over the same connection: that is the same pull."""
-    log.disturb_next(Fault(status=429))
+    log.disturb_next(PullFault(status=429))
 
     with client(proxy) as connection:
         assert [ask(connection, "HEAD", TAG)[0] for _ in range(3)] == [429, 429, 429]
@@ -153,7 +153,7 @@ def test_planned_refusal_holds_for_one_pull_and_not_for_the_next(
 def test_refusal_says_why_and_asks_for_credentials_where_it_is_401(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
-    log.disturb_all(Fault(status=401))
+    log.disturb_all(PullFault(status=401))
 
     with client(proxy) as connection:
         connection.request("GET", TAG)
@@ -165,11 +165,11 @@ def test_refusal_says_why_and_asks_for_credentials_where_it_is_401(
 
 
 def test_standing_fault_ends_with_the_next_one(proxy: RegistryProxy, log: RegistryLog) -> None:
-    log.disturb_all(Fault(status=500))
+    log.disturb_all(PullFault(status=500))
     with client(proxy) as connection:
         assert ask(connection, "HEAD", TAG)[0] == 500
 
-    log.disturb_all(Fault())
+    log.disturb_all(PullFault())
     with client(proxy) as connection:
         assert ask(connection, "HEAD", TAG)[0] == 200
 
@@ -177,7 +177,7 @@ def test_standing_fault_ends_with_the_next_one(proxy: RegistryProxy, log: Regist
 def test_blob_is_cut_at_its_byte_also_where_a_client_resumes_there(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
-    log.disturb_all(Fault(cut_after_bytes=50_000))
+    log.disturb_all(PullFault(cut_after_bytes=50_000))
 
     with client(proxy) as connection, pytest.raises(http.client.IncompleteRead) as partial:
         ask(connection, "GET", LAYER)
@@ -195,7 +195,7 @@ def test_blob_is_cut_at_its_byte_also_where_a_client_resumes_there(
 def test_limited_blob_takes_the_time_that_its_rate_needs(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
-    log.disturb_all(Fault(bytes_per_s=len(BLOB) * 2))
+    log.disturb_all(PullFault(bytes_per_s=len(BLOB) * 2))
 
     with client(proxy) as connection:
         assert ask(connection, "GET", LAYER) == (200, BLOB)
@@ -205,7 +205,7 @@ def test_limited_blob_takes_the_time_that_its_rate_needs(
 
 
 def test_delay_precedes_the_answer(proxy: RegistryProxy, log: RegistryLog) -> None:
-    log.disturb_all(Fault(delay_s=0.3))
+    log.disturb_all(PullFault(delay_s=0.3))
 
     with client(proxy) as connection:
         assert ask(connection, "HEAD", TAG)[0] == 200
@@ -215,7 +215,7 @@ def test_delay_precedes_the_answer(proxy: RegistryProxy, log: RegistryLog) -> No
 
 
 def test_client_that_gives_up_is_logged_as_such(proxy: RegistryProxy, log: RegistryLog) -> None:
-    log.disturb_all(Fault(bytes_per_s=len(BLOB)))
+    log.disturb_all(PullFault(bytes_per_s=len(BLOB)))
 
     with client(proxy) as connection:
         connection.request("GET", LAYER)
@@ -242,8 +242,7 @@ def test_end_of_the_proxy_ends_its_connections_and_threads(
     upstream_port: int, log: RegistryLog
 ) -> None:
     """Also in the middle of a slow answer."""
-    before = threading.active_count()
-    log.disturb_all(Fault(bytes_per_s=1000))
+    log.disturb_all(PullFault(bytes_per_s=1000))
 
     def upstream() -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=10)
@@ -259,7 +258,8 @@ def test_end_of_the_proxy_ends_its_connections_and_threads(
         with client(proxy) as again, pytest.raises(ConnectionRefusedError):
             again.request("GET", TAG)
 
-    assert threading.active_count() == before
+    assert not proxy._thread.is_alive()
+    assert proxy._server._open == {}
 
 
 def test_client_that_trusts_the_certificate_gets_an_answer_and_no_other(

@@ -6,7 +6,7 @@ import pytest
 
 from harness import expect
 from harness.errors import ExpectationError
-from harness.registry import Fault, RegistryLog
+from harness.registry import PullFault, RegistryLog
 
 TAG = "/v2/gpu/manifests/580.1"
 
@@ -75,4 +75,4 @@ def test_answer_of_a_pull_is_refused_where_it_differs_or_there_is_none() -> None
 )
 def test_fault_that_is_none_is_refused(field: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="use "):
-        Fault(**field)
+        PullFault(**field)
