@@ -39,12 +39,15 @@ START_FAIL = 84
 MISSING_SHA = "19700101000000"
 
 
-#: Removes the content of all images: what a pull finds there it does not fetch.
+_BLOBS = "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256"
+#: What a pull finds it does not fetch. So the content is removed, and collected: until then containerd
+#: takes blobs back that it has on its disk.
 REMOVE_CONTENT: Argv = [
     *("sh", "-euc"),
     (
-        "ctr -n k8s.io content ls -q | xargs -r ctr -n k8s.io content rm; "
-        '[ -z "$(ctr -n k8s.io content ls -q)" ]'
+        "ctr -n k8s.io content ls -q | xargs ctr -n k8s.io content rm; "
+        "ctr -n k8s.io images ls -q | xargs ctr -n k8s.io images rm --sync; "
+        f'[ -z "$(ls {_BLOBS})" ]'
     ),
 ]
 
