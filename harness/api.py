@@ -31,10 +31,12 @@ from harness.lab.cloud_images import CloudImageBoot
 from harness.lab.existing_node import ExistingNode
 from harness.lab.machine import LabMachine
 from harness.lab.node import Node, NodeRequest
+from harness.lab.registry import Registry
 from harness.lab.saved_states import SavedState
 from harness.lab.vm_drivers import DriverOpener
 from harness.machine import Machine, VmDriver
 from harness.machine.channels.guest import Guest
+from harness.machine.description.spec import HostPort
 from harness.provisioner import (
     ConfigurationFile,
     ConfigurationFormat,
@@ -53,6 +55,7 @@ from harness.provisioner.outcome import (
 from harness.provisioner.yaml_file import read_provisioner
 from harness.provisioning.command import Argv, CommandResult, Runner
 from harness.provisioning.wait import Deadline
+from harness.registry import Pull, PullFault, RegistryLog, RegistryRequest
 from harness.settings import MachineStart, Settings
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 from harness.shell.testing import Shell
@@ -89,6 +92,7 @@ __all__ = [
     "Guest",
     "GuestFile",
     "HarnessError",
+    "HostPort",
     "Image",
     "Kernel",
     "KernelFiles",
@@ -110,6 +114,11 @@ __all__ = [
     "ProgressEvent",
     "Provisioner",
     "ProvisioningOutcome",
+    "Pull",
+    "PullFault",
+    "Registry",
+    "RegistryLog",
+    "RegistryRequest",
     "ReportedStep",
     "RequirementError",
     "Runner",

@@ -50,6 +50,7 @@ from harness.expect.provisioning import (
     step_failed,
     step_of,
 )
+from harness.expect.registry import no_request, pull_answered, pulls_paused, pulls_tried
 from harness.expect.runtime import (
     cdi_offers_gpus,
     gpu_services_up,
@@ -94,8 +95,12 @@ __all__ = [
     "no_module_for",
     "no_module_loaded",
     "no_record",
+    "no_request",
     "prebake_line",
     "provisioned",
+    "pull_answered",
+    "pulls_paused",
+    "pulls_tried",
     "record_fits",
     "record_names",
     "runtime_hands_out_gpus",

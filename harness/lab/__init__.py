@@ -290,6 +290,7 @@ class Lab:
             gpus=request.gpus,
             gpu_scripts=request.gpu_scripts,
             hostname=request.name if is_after_cloud_init else None,
+            host_ports=request.host_ports,
         )
 
     @contextlib.contextmanager

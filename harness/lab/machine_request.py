@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.gpu.script import GpuScript
     from harness.image.store import ImageStore
     from harness.machine.checkpoint.store import Checkpoint
-    from harness.machine.description.spec import Accelerator, Firmware
+    from harness.machine.description.spec import Accelerator, Firmware, HostPort
 
 #: The name of the seed volume in a machine's folder.
 SEED = "seed.iso"
@@ -71,7 +71,7 @@ class MachineRequest:
     With a `checkpoint` it continues from there: its disk is an overlay on the checkpoint's, and it
     maps the checkpoint's memory privately unless a `memory_file` is named. Without one it boots
     `source`. A `disk` of its own replaces the overlay. `slots` is the number of root ports for
-    GPUs. `seed` renders the seed volume for an instance-id; a booting machine has it from the
+    GPUs, `host_ports` what the guest reaches of the host. `seed` renders the seed volume for an instance-id; a booting machine has it from the
     start, and one that continues has it in its folder, to be plugged.
     """
 
@@ -86,6 +86,7 @@ class MachineRequest:
     gpus: Sequence[GpuModel] = ()
     gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
     hostname: str | None = None
+    host_ports: Sequence[HostPort] = ()
 
 
 def finish_spec(request: MachineRequest, platform: Platform, folder: Path) -> MachineSpec:
@@ -109,6 +110,7 @@ def finish_spec(request: MachineRequest, platform: Platform, folder: Path) -> Ma
         memory_file=memory,
         is_restored=request.checkpoint is not None,
         qemu=platform.qemu,
+        host_ports=tuple(request.host_ports),
         extra_append=request.source.kernel_append,
     )
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from harness.lab.cloud_images import CloudImageBoot
     from harness.lab.machine import LabMachine
     from harness.machine.channels.guest import Guest
+    from harness.machine.description.spec import HostPort
     from harness.provisioning.command import Argv, CommandResult
     from harness.provisioning.wait import Deadline
 
@@ -97,6 +98,8 @@ class NodeRequest:
     """Its VM size there."""
     memory_mib: int = 1536
     """The guest's memory in MiB."""
+    host_ports: Sequence[HostPort] = ()
+    """Ports of the host's loopback that the guest reaches; the fixture `registry` adds its own."""
     cloud_image_boot: CloudImageBoot | None = None
     """How a cloud image boots: its firmware, or one kernel without a boot loader."""
     skip_cloud_init: bool = False

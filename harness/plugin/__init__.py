@@ -147,7 +147,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     select.add_markers(config)
-    fixture_modules.register(config, "existing_node", "machines", "saved_states")
+    fixture_modules.register(config, "existing_node", "machines", "registry", "saved_states")
     root = config.rootpath
     gpu_models = [root / folder for folder in config.getoption("--gpu-models")]
     image_folders = [root / folder for folder in config.getoption("--images-dir")]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
     from harness.lab.machine import LabMachine
     from harness.lab.node import Node
+    from harness.registry import RegistryLog
 
 
 @dataclass(frozen=True)
@@ -76,3 +77,18 @@ class GatheredEvidenceSource:
         """Copy the evidence."""
         del error
         yield self.evidence.folder, self.evidence.copy_to(folder)
+
+
+@dataclass(frozen=True)
+class RegistryLogSource:
+    """The requests that reached a registry of the test."""
+
+    log: RegistryLog
+    name: str = "registry"
+
+    def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
+        """Write the log."""
+        del error
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "requests.txt").write_text(self.log.render())
+        yield folder, folder

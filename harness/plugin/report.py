@@ -64,6 +64,8 @@ _ATTACHED = (
     "provisioner.json",
     "manifest.json",
     "not-collected.txt",
+    # Of a registry, not of a node.
+    "requests.txt",
 )
 
 

@@ -62,6 +62,11 @@ class Configuration:
     """Run the DRA driver in place of the device plugin."""
     mcr_repository_base: str = CANONICAL_REGISTRY
     """The registry to pull from; the image is renamed to its canonical name."""
+    precompiled_image: str | None = None
+    """An image that has the driver compiled for one kernel by each tag, such as `nvcr.io/nvidia/driver`;
+    a node that would build its driver takes it from there."""
+    precompiled_fallback: bool = True
+    """Build the driver where that image has none for the node's kernel; otherwise the run ends."""
     feature_flags: tuple[str, ...] = ()
     """Names separated by commas; `NVIDIA_CUDA_PREBAKE` makes `bake` build."""
     gpu_dkms_marker_file: str = DEFAULT_RECORD_PATH
@@ -190,6 +195,14 @@ def _registry(value: object) -> str:
     return name.rstrip("/")
 
 
+def _image_name(value: object) -> str:
+    return _text(
+        value,
+        pattern=r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)+",
+        must_be="an image with its registry and without a tag, such as nvcr.io/nvidia/driver",
+    )
+
+
 def _flags(value: object) -> tuple[str, ...]:
     if not isinstance(value, str):
         raise _InvalidValueError("names with commas between them")
@@ -239,6 +252,8 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "enable_managed_gpu": _switch,
     "enable_managed_gpu_dra": _switch,
     "mcr_repository_base": _registry,
+    "precompiled_image": _image_name,
+    "precompiled_fallback": _switch,
     "feature_flags": _flags,
     "gpu_dkms_marker_file": _file_path,
     "retry_budget_s": _seconds,

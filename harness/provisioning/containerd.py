@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .nvidia import ACTIONS_DIRECTORY, PAYLOAD_DIRECTORY
 from .plan import Action, MakeDirectory, Retry, Run, When
 
 if TYPE_CHECKING:
     from .command import CommandResult
-    from .nvidia import DriverImage
 
 CTR = ("ctr", "-n", "k8s.io")
 PULL = Retry(attempts=3, pause_s=5, timeout_s=120)
@@ -20,6 +19,16 @@ INSTALL_CONTAINER = "gpuinstall"
 BUILD_CONTAINER = "gpuprebuild"
 LOCAL = Retry(timeout_s=60)
 """For commands that only change containerd's local store."""
+
+
+class ContainerImage(Protocol):
+    """An image with a driver: by what it is pulled, and what containerd calls it then."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pull_reference(self) -> str: ...
 
 
 def wait_until_ready() -> tuple[Action, ...]:
@@ -35,22 +44,31 @@ def _prints_nothing(result: CommandResult) -> bool:
     return not result.stdout.strip()
 
 
-def fetch(image: DriverImage) -> When:
+def present_query(image: ContainerImage) -> tuple[str, ...]:
+    """Return the command that prints nothing if containerd lacks the image."""
+    return (*CTR, "images", "ls", "-q", f"name=={image.name}")
+
+
+def pull(image: ContainerImage) -> Run:
+    """Pull the image under the name by which its registry has it."""
+    return Run(argv=(*CTR, "image", "pull", image.pull_reference), retry=PULL)
+
+
+def fetch(image: ContainerImage) -> When:
     """Pull the image unless it exists, and tag it with its canonical name.
 
     The filter compares names literally. In a regular expression, dots match any character, so
     that another version would match and the pull would be skipped (AgentBaker 8615).
     """
-    pull = Run(argv=(*CTR, "image", "pull", image.pull_reference), retry=PULL)
-    then: tuple[Action, ...] = (pull,)
+    then: tuple[Action, ...] = (pull(image),)
     if image.pull_reference != image.name:
         then = (
-            pull,
+            pull(image),
             Run(argv=(*CTR, "image", "tag", image.pull_reference, image.name), retry=LOCAL),
             Run(argv=(*CTR, "image", "rm", image.pull_reference), retry=LOCAL, is_optional=True),
         )
     return When(
-        query=(*CTR, "images", "ls", "-q", f"name=={image.name}"),
+        query=present_query(image),
         timeout_s=30,
         condition="it prints nothing",
         otherwise="The image exists.",
@@ -59,7 +77,7 @@ def fetch(image: DriverImage) -> When:
     )
 
 
-def run_driver_image(image: DriverImage, *, container: str, action: str, retry: Retry) -> Run:
+def run_driver_image(image: ContainerImage, *, container: str, action: str, retry: Retry) -> Run:
     """Run the driver image's entry point on the host.
 
     An attempt that reaches its time limit leaves its container, and the name would be taken for
@@ -92,6 +110,6 @@ def run_driver_image(image: DriverImage, *, container: str, action: str, retry: 
     )
 
 
-def remove(image: DriverImage) -> Run:
+def remove(image: ContainerImage) -> Run:
     """Remove the image asynchronously, because waiting costs the boot seconds."""
     return Run(argv=(*CTR, "images", "rm", image.name), retry=LOCAL)

@@ -13,6 +13,8 @@ from .kernel_modules import read_resident_version
 from .nvidia import GPU_DEST, driver_kind
 from .plan import Do, PermanentFailure, Plan, Retry, Run, Step, log_line
 from .prebake import Action
+from .precompiled_driver import install_step as precompiled_step
+from .precompiled_driver import precompiled_image
 from .systemd import start
 from .teardown import render_grid_line, tear_down
 from .unsupported_gpu import expect_no_refusal, judge_refusal
@@ -136,7 +138,6 @@ def _validate_steps(
 def _configure_steps(
     configuration: Configuration, facts: NodeFacts, decision: Decision
 ) -> list[Step]:
-    image = configuration.image(facts.driver_type)
     groups = (_ENSURE, _CONFIGURE)
     return [
         Step(
@@ -154,22 +155,7 @@ def _configure_steps(
             event=f"{_CONFIGURE_STEP}.configureNvidiaCDIRefresh",
             groups=groups,
         ),
-        Step(
-            name="pull-driver-image",
-            actions=(containerd.fetch(image),),
-            exit_code=_FAILED,
-            needs=("tolerate-early-cdi-refresh",),
-            event=f"{_CONFIGURE_STEP}.pullGPUDriverImage",
-            groups=groups,
-        ),
-        *_install_steps(image, decision),
-        Step(
-            name="remove-driver-image",
-            actions=(containerd.remove(image),),
-            exit_code=None,
-            needs=("install-driver",),
-            groups=groups,
-        ),
+        *_install_steps(configuration, facts, decision),
         Step(
             name="probe-device",
             actions=(_probe_once_installed(image),),
@@ -238,7 +224,51 @@ def _toolkit_steps(runtime: RuntimeFacts | None) -> list[Step]:
     ]
 
 
-def _install_steps(image: DriverImage, decision: Decision) -> list[Step]:
+def _install_steps(
+    configuration: Configuration, facts: NodeFacts, decision: Decision
+) -> list[Step]:
+    """Return the steps from the pull of the driver image to its removal.
+
+    Where the driver would be built, a precompiled one comes first if the configuration names an image.
+    """
+    image = configuration.image(facts.driver_type)
+    groups = (_ENSURE, _CONFIGURE)
+    pull = Step(
+        name="pull-driver-image",
+        actions=(containerd.fetch(image),),
+        exit_code=_FAILED,
+        needs=("tolerate-early-cdi-refresh",),
+        event=f"{_CONFIGURE_STEP}.pullGPUDriverImage",
+        groups=groups,
+    )
+    remove = Step(
+        name="remove-driver-image",
+        actions=(containerd.remove(image),),
+        exit_code=None,
+        needs=("install-driver",),
+        groups=groups,
+    )
+    builds = [pull, *_run_steps(image, decision)]
+    precompiled = precompiled_image(configuration, facts)
+    if precompiled is None or decision.action is Action.INSTALL_SKIP_BUILD:
+        return [*builds, remove]
+    first = precompiled_step(precompiled, configuration, facts, like=builds[-1])
+    fallback = [replace(step, only_after_failure_of=first.name) for step in builds]
+    return [
+        first,
+        *(fallback if configuration.precompiled_fallback else ()),
+        replace(
+            remove,
+            # Which of them is there depends on what was installed.
+            actions=tuple(
+                replace(containerd.remove(each), is_optional=True) for each in (precompiled, image)
+            ),
+            needs=(first.name, *remove.needs),
+        ),
+    ]
+
+
+def _run_steps(image: DriverImage, decision: Decision) -> list[Step]:
     """Return the install; if the record allows it, after one attempt without the build."""
 
     def install(name: str, action: str, retry: Retry) -> Step:

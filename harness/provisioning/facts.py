@@ -35,6 +35,7 @@ class NodeFacts:
     arch: str
     node_name: str
     family: Family
+    os_release: str
     is_opted_out: bool
     mode: services.Mode | None
     driver_type: str
@@ -87,13 +88,15 @@ def collect_facts(
             record,
             lambda: prove_module(node.runner, kernel, is_read_only=is_read_only),
         )
+    os_release = node.files.read_or_empty(OS_RELEASE)
     scope = teardown_scope(configuration, is_opted_out=is_opted_out)
     has_teardown = decision is not None and decision.action.has_teardown
     return NodeFacts(
         kernel=kernel,
         arch=arch,
         node_name=(node.answer("uname", "-n") or "").lower(),
-        family=family_of(node.files.read_or_empty(OS_RELEASE)),
+        family=family_of(os_release),
+        os_release=os_release,
         is_opted_out=is_opted_out,
         mode=mode,
         driver_type=driver_type,

@@ -1,8 +1,8 @@
 """Precompiled driver containers: one image and one DaemonSet for each kernel in a cluster.
 
 These are the decisions of the GPU operator as pure functions: group nodes by kernel, choose the
-precompiled image or the build on the node, and delete a DaemonSet that serves no node. No command of
-provisioning uses them yet; they are for e2e suites of clusters that use precompiled drivers.
+precompiled image or the build on the node, and delete a DaemonSet that serves no node. A node's boot
+(`precompiled_driver`) chooses as the only node of its group.
 """
 
 from __future__ import annotations
@@ -37,6 +37,15 @@ class PrecompiledImage:
     @property
     def reference(self) -> str:
         return f"{self.repository}/{self.image}:{self.version}-{self.kernel}-{self.os_tag}"
+
+    @property
+    def name(self) -> str:
+        """Return what containerd calls it, which is the name in its registry."""
+        return self.reference
+
+    @property
+    def pull_reference(self) -> str:
+        return self.reference
 
 
 def os_tag(os_release: str) -> str:
@@ -134,10 +143,12 @@ def choose_driver(
     image: str,
     version: str,
     is_available: Callable[[str], bool],
+    has_fallback: bool = True,
 ) -> DriverChoice:
     """Choose the precompiled image, or the conventional build if the registry has none.
 
     Upstream has no fallback: the pods of the group would wait for an image that does not exist.
+    Without one (`has_fallback`) the message says what to do.
     """
     precompiled = PrecompiledImage(
         repository=repository,
@@ -152,11 +163,16 @@ def choose_driver(
             image=precompiled,
             message=f"'{precompiled.reference}' was compiled for the kernel '{group.kernel}'.",
         )
+    nodes = f"the {len(group.nodes)} node(s) of the kernel '{group.kernel}'"
+    consequence = (
+        f"the driver is built on {nodes}."
+        if has_fallback
+        else f"{nodes} get no driver. Publish the image, or set 'precompiled_fallback'."
+    )
     return DriverChoice(
         group=group,
         image=None,
-        message=f"The registry has no '{precompiled.reference}': the driver is built on the "
-        f"{len(group.nodes)} node(s) of the kernel '{group.kernel}'.",
+        message=f"The registry has no '{precompiled.reference}': {consequence}",
     )
 
 

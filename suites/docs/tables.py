@@ -127,6 +127,11 @@ def events(top: Path) -> list[Row]:
         {**fakes.GPU_NODE, "gpu_driver_type": "grid"},
         {**fakes.GPU_NODE, "config_gpu_driver_if_needed": False},
         {**fakes.GPU_NODE, "enable_managed_gpu_dra": True},
+        {
+            **fakes.GPU_NODE,
+            "gpu_driver_type": "grid",
+            "precompiled_image": "nvcr.io/nvidia/driver",
+        },
         {},
     )
     names = {

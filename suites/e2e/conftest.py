@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from harness.image import Image, Kernel
     from harness.lab import Lab
     from harness.lab.node import Node
+    from harness.machine.description.spec import HostPort
 
 #: The tests that take longest: one image is made, fetched, booted and baked for all of them.
 _LONGEST = Path(__file__).parent / "cloud_images"
@@ -42,6 +43,7 @@ class NodeFields(TypedDict, total=False):
     before: Sequence[Argv]
     tags: Mapping[str, str]
     vm_size: str
+    host_ports: Sequence[HostPort]
 
 
 class StartNode(Protocol):

@@ -35,6 +35,7 @@ PRIVATE_FIXTURES = {
     "gathered_once",
     "provisioner_of_test",
     "real_driver_image",
+    "registry_host",
     "scripts_of_gpus",
     "warm_shells",
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import MAC_ADDRESS
 from harness.errors import HarnessError
+from harness.machine.description.host_port import connect_argv
 from harness.machine.description.spec import Firmware
 
 if TYPE_CHECKING:
@@ -50,8 +52,8 @@ def render_argv(
     """Render QEMU's command line; pure.
 
     The attachments take the root ports in order. The guest's network is restricted to one forward
-    from the host's loopback to its SSH port; the kernel chooses the host's port, so that two
-    machines never compete for one. Raises HarnessError for more attachments than root ports.
+    from the host's loopback to its SSH port, and to the ports of the host that the spec names. The
+    kernel chooses the host's port for SSH, so that two machines never compete for one. Raises HarnessError for more attachments than root ports.
     """
     if len(attachments) > spec.root_ports:
         raise HarnessError(
@@ -81,7 +83,7 @@ def render_argv(
         *("-device", "virtio-rng-pci"),
         *("-drive", f"file={_quoted(spec.disk)},id=disk,if=none,format=qcow2,cache=unsafe"),
         *("-device", _disk_device(spec)),
-        *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
+        *("-netdev", _network(spec)),
         # QEMU 7.2 deletes a clone's announce timer with `announce-rounds` 0, and crashes when the
         # guest then resets its card (`timer_del` of hw/net/virtio-net.c); without this there is none.
         *("-device", f"virtio-net-pci,netdev=net,romfile=,guest_announce=off,mac={MAC_ADDRESS}"),
@@ -112,6 +114,15 @@ def render_argv(
     if spec.is_restored:
         argv += ["-incoming", "defer"]
     return argv
+
+
+def _network(spec: MachineSpec) -> str:
+    forwards = [
+        f",guestfwd=tcp:{each.guest_address}:{each.guest_port}-cmd:"
+        + shlex.join(connect_argv(each.host_port)).replace(",", ",,")
+        for each in spec.host_ports
+    ]
+    return "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22" + "".join(forwards)
 
 
 def _disk_device(spec: MachineSpec) -> str:

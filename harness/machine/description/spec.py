@@ -115,6 +115,18 @@ class MemoryFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostPort:
+    """A port of the host's loopback, and the address in the guest's network that leads to it.
+
+    Addresses are of 10.0.2.0/24, of which 10.0.2.2, .3 and .15 are taken.
+    """
+
+    host_port: int
+    guest_port: int
+    guest_address: str = "10.0.2.100"
+
+
+@dataclass(frozen=True, kw_only=True)
 class MachineSpec:
     """A machine, complete for a VM driver; `argv.render_argv` renders its command line.
 
@@ -122,7 +134,7 @@ class MachineSpec:
     `root_port_window_mib` of address space, without which the guest has no space for the memory
     BARs of a hot-plugged function; `root_port_aperture_mib` is the same for 64-bit BARs. A machine
     that `is_restored` waits for the state that `Machine.restore` loads; everything else must be the
-    same as when that state was saved.
+    same as when that state was saved. Only `host_ports` may differ: they are no part of the guest.
     """
 
     name: str
@@ -138,6 +150,7 @@ class MachineSpec:
     memory_file: MemoryFile | None = None
     is_restored: bool = False
     qemu: str = "qemu-system-x86_64"
+    host_ports: tuple[HostPort, ...] = ()
     extra_append: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -194,4 +207,5 @@ def without_paths(spec: MachineSpec) -> MachineSpec:
         kernel=kernel,
         memory_file=MemoryFile(path=Path("ram"), is_private=False),
         is_restored=False,
+        host_ports=(),
     )

@@ -93,6 +93,11 @@ def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) 
             f"Machine '{spec.name}' requests {spec.root_ports} root ports, but a domain has "
             f"slots for {MOST_ROOT_PORTS}; request fewer, or use --machine-driver=qemu."
         )
+    if spec.host_ports:
+        raise RequirementError(
+            f"Machine '{spec.name}' is to reach a port of this host, for which QEMU starts a program; "
+            "libvirt forbids its QEMUs to start any. Use --machine-driver=qemu."
+        )
     ET.register_namespace("qemu", QEMU_NAMESPACE)
     is_kvm = spec.accelerator is Accelerator.KVM
     domain = ET.Element("domain", type="kvm" if is_kvm else "qemu")

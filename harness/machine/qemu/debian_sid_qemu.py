@@ -15,7 +15,8 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.errors import HarnessError, RequirementError
+from harness.debian_packages import UNPACK_S, unpack_packages
+from harness.errors import HarnessError
 from harness.lease import hold, make_private_folder
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ _PROGRAM = "usr/bin/qemu-system-x86_64"
 _NAME = "qemu-system-x86_64"
 _VERSION = re.compile(r"\(Debian ([^)\s]+)\)")
 _MAX_AGE = dt.timedelta(days=30)
-_BUILD_S = 560.0
 _QUERY_S = 20.0
 
 
@@ -72,7 +72,7 @@ def ensure_sid_qemu(
     Raises RequirementError where mmdebstrap is missing, HarnessError where it fails.
     """
     store = make_private_folder(_store_folder(cache))
-    with hold(store / "lock", timeout_s=_BUILD_S, what="QEMU of Debian sid"):
+    with hold(store / "lock", timeout_s=UNPACK_S, what="QEMU of Debian sid"):
         found = None if refresh else find_sid_qemu(cache)
         if found is not None:
             return found
@@ -81,7 +81,14 @@ def ensure_sid_qemu(
         work = make_private_folder(store / f".work-{secrets.token_hex(4)}")
         try:
             report("unpacking QEMU of Debian sid, some 500 MiB")
-            _unpack(work, runner)
+            unpack_packages(
+                PACKAGES,
+                release="sid",
+                work=work,
+                what="QEMU of Debian sid",
+                runner=runner,
+                tar_options=[f"--exclude={path}" for path in _LEFT_OUT],
+            )
             version = _package_version(work, runner)
             folder = store / f"{_recipe_key()}-{version.replace(':', '.')}"
             (work / "version").write_text(f"{version}\n")
@@ -118,40 +125,6 @@ def render_program(folder: Path, version: str, digest: str) -> str:
         f"export QEMU_MODULE_DIR={shlex.quote(str(libraries / 'qemu'))}\n"
         f'exec {shlex.join(argv)} "$@"\n'
     )
-
-
-def _unpack(work: Path, runner: Runner) -> None:
-    if shutil.which("mmdebstrap") is None:
-        raise RequirementError(
-            "There is no 'mmdebstrap' on this host, which unpacks QEMU of Debian sid; install it "
-            "with `apt-get install mmdebstrap`."
-        )
-    archive = work / "root.tar"
-    runner.run(
-        [
-            "mmdebstrap",
-            "--variant=extract",
-            f"--include={','.join(PACKAGES)}",
-            # Sid's own list of packages may be past its date where a mirror lags.
-            *("--aptopt", 'Acquire::Check-Valid-Until "false"'),
-            "sid",
-            str(archive),
-        ],
-        timeout_s=_BUILD_S,
-    ).check("Unpacking QEMU of Debian sid")
-    root = make_private_folder(work / "root")
-    runner.run(
-        [
-            "tar",
-            "--extract",
-            "--no-same-owner",
-            *(f"--exclude={path}" for path in _LEFT_OUT),
-            f"--directory={root}",
-            f"--file={archive}",
-        ],
-        timeout_s=_BUILD_S,
-    ).check("Unpacking QEMU of Debian sid")
-    archive.unlink()
 
 
 def _package_version(work: Path, runner: Runner) -> str:

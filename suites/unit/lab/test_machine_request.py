@@ -11,7 +11,7 @@ import pytest
 from harness.cloudinit import UserData, render_seed
 from harness.lab.machine_request import SEED, Platform, aperture_mib, create_files, finish_spec
 from harness.machine.checkpoint.store import Checkpoint
-from harness.machine.description.spec import Accelerator, DirectKernel, MemoryFile
+from harness.machine.description.spec import Accelerator, DirectKernel, HostPort, MemoryFile
 from suites.unit.lab.builders import a_machine_request, a_platform, an_image
 
 if TYPE_CHECKING:
@@ -71,6 +71,14 @@ def test_clone_maps_the_checkpoints_memory_privately_and_starts_without_a_seed()
 
     assert spec.memory_file == MemoryFile(path=a_checkpoint().ram, is_private=True)
     assert (spec.is_restored, spec.seed) == (True, None)
+
+
+def test_ports_of_the_host_reach_the_spec() -> None:
+    port = HostPort(host_port=41000, guest_port=443)
+
+    spec = finish_spec(a_machine_request(host_ports=[port]), a_platform(), FOLDER)
+
+    assert spec.host_ports == (port,)
 
 
 def test_memory_file_that_is_requested_replaces_the_checkpoints() -> None:

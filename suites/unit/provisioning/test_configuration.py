@@ -52,6 +52,8 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
         "enable_managed_gpu": True,
         "enable_managed_gpu_dra": False,
         "mcr_repository_base": "localhost:5000/a/b//",
+        "precompiled_image": "nvcr.io/nvidia/driver",
+        "precompiled_fallback": False,
         "feature_flags": " A, NVIDIA_CUDA_PREBAKE,,",
         "gpu_dkms_marker_file": "/opt/marker",
         "retry_budget_s": "60.5",
@@ -73,6 +75,8 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
         enable_managed_gpu=True,
         enable_managed_gpu_dra=False,
         mcr_repository_base="localhost:5000/a/b",
+        precompiled_image="nvcr.io/nvidia/driver",
+        precompiled_fallback=False,
         feature_flags=("A", "NVIDIA_CUDA_PREBAKE"),
         gpu_dkms_marker_file="/opt/marker",
         retry_budget_s=60.5,
@@ -132,6 +136,9 @@ def test_prebake_flag_is_a_whole_word(flags: str, *, has_flag: bool) -> None:
     assert parse_configuration({"feature_flags": flags}, {}).has_prebake_flag is has_flag
 
 
+IMAGE_NAME = "an image with its registry and without a tag, such as nvcr.io/nvidia/driver"
+
+
 @pytest.mark.parametrize(
     ("key", "value", "must_be"),
     [
@@ -159,6 +166,10 @@ def test_prebake_flag_is_a_whole_word(flags: str, *, has_flag: bool) -> None:
             "mcr.microsoft.com:5000:1",
             "a registry such as mcr.microsoft.com or localhost:5000, without a scheme",
         ),
+        ("precompiled_image", "driver", IMAGE_NAME),
+        ("precompiled_image", "nvcr.io/nvidia/driver:580.1", IMAGE_NAME),
+        ("precompiled_image", "https://nvcr.io/driver", IMAGE_NAME),
+        ("precompiled_image", "nvcr.io/nvidia/", IMAGE_NAME),
         ("feature_flags", ["A"], "names with commas between them"),
         ("gpu_dkms_marker_file", "marker", "an absolute path of a file"),
         ("gpu_dkms_marker_file", "/", "an absolute path of a file"),

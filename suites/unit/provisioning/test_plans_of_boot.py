@@ -43,6 +43,7 @@ def facts(**fields: object) -> NodeFacts:
         "arch": "x86_64",
         "node_name": "node-0",
         "family": Family.DEBIAN,
+        "os_release": 'ID=debian\nVERSION_ID="12"\n',
         "is_opted_out": False,
         "mode": None,
         "driver_type": "cuda-lts",
@@ -69,6 +70,15 @@ def fast_path() -> Plan:
         ),
         PROGRAM,
     )
+
+
+def precompiled(**fields: object) -> Plan:
+    asked = configuration(precompiled_image="registry.example/gpu/driver", **fields)
+    return make_plan(asked, facts(), PROGRAM)
+
+
+def precompiled_only() -> Plan:
+    return precompiled(precompiled_fallback=False)
 
 
 def validation() -> Plan:
@@ -152,6 +162,8 @@ def no_gpu() -> Plan:
 PLANS = {
     "full-build": full_build,
     "fast-path": fast_path,
+    "precompiled": precompiled,
+    "precompiled-only": precompiled_only,
     "validation": validation,
     "everything": everything,
     "other-version": other_version,
@@ -205,6 +217,7 @@ def test_needs_determine_the_order_of_steps(name: str) -> None:
         "validate-probe",
         "wait-for-containerd",
         "tolerate-early-cdi-refresh",
+        "install-precompiled-driver",
         "pull-driver-image",
         "install-prebuilt-driver",
         "install-driver",

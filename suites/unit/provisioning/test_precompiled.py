@@ -129,6 +129,23 @@ def test_registry_without_the_image_falls_back_to_a_build_with_a_message() -> No
     )
 
 
+def test_registry_without_the_image_says_what_to_do_where_there_is_no_fallback() -> None:
+    choice = choose_driver(
+        GROUP,
+        repository="r",
+        image="i",
+        version="1",
+        is_available=lambda _: False,
+        has_fallback=False,
+    )
+
+    assert choice.image is None
+    assert choice.message == (
+        f"The registry has no 'r/i:1-{JAMMY}-ubuntu22.04': the 2 node(s) of the kernel '{JAMMY}' "
+        "get no driver. Publish the image, or set 'precompiled_fallback'."
+    )
+
+
 @pytest.mark.parametrize(
     ("desired", "misscheduled", "may"), [(0, 0, True), (1, 0, False), (0, 1, False), (1, 1, False)]
 )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from harness.errors import HarnessError
 from harness.machine.description.argv import render_argv, root_port_id
+from harness.machine.description.host_port import connect_argv
 from harness.machine.description.spec import (
     Accelerator,
     DirectKernel,
     Firmware,
     Flash,
+    HostPort,
     MemoryFile,
+    without_paths,
 )
 from suites.unit.machine.description.builders import CHANNELS, LOG, a_machine_spec, an_attachment
 
@@ -195,3 +199,27 @@ def test_address_space_for_64bit_bars_is_reserved_above_memory() -> None:
         "pcie-root-port,id=rp0,chassis=1,slot=1,mem-reserve=64M,pref64-reserve=131072M"
         in values_of(render_argv(spec, CHANNELS, serial_log=LOG), "-device")
     )
+
+
+def test_guest_reaches_the_ports_of_the_host_that_are_named_by_a_program_for_each_connection() -> (
+    None
+):
+    spec = a_machine_spec(
+        host_ports=(
+            HostPort(host_port=41000, guest_port=443),
+            HostPort(host_port=41001, guest_port=80, guest_address="10.0.2.101"),
+        )
+    )
+
+    (netdev,) = values_of(render_argv(spec, CHANNELS, serial_log=LOG), "-netdev")
+
+    start = "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22,guestfwd=tcp:10.0.2.100:443-cmd:"
+    first, second = (shlex.join(connect_argv(port)).replace(",", ",,") for port in (41000, 41001))
+    assert netdev == f"{start}{first},guestfwd=tcp:10.0.2.101:80-cmd:{second}"
+    assert first.endswith("host_port.py 41000")
+
+
+def test_ports_of_the_host_are_no_part_of_what_a_checkpoint_depends_on() -> None:
+    spec = a_machine_spec(host_ports=(HostPort(host_port=41000, guest_port=443),))
+
+    assert without_paths(spec) == without_paths(a_machine_spec())

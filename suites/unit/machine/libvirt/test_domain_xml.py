@@ -19,6 +19,7 @@ from harness.machine.description.spec import (
     Accelerator,
     DirectKernel,
     Firmware,
+    HostPort,
     MachineSpec,
     MemoryFile,
 )
@@ -84,10 +85,15 @@ OTHERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "field", [each.name for each in dataclasses.fields(MachineSpec) if each.name != "qemu"]
+    "field",
+    [
+        each.name
+        for each in dataclasses.fields(MachineSpec)
+        if each.name not in {"qemu", "host_ports"}
+    ],
 )
 def test_every_requested_property_is_rendered(field: str) -> None:
-    """The program alone is not in the spec's words: libvirt wants its path, which the host has."""
+    """The program is not in the spec's words: libvirt wants its path. Ports of the host are refused."""
     spec = a_machine_spec()
 
     changed = replace(spec, **{field: OTHERS[field]})
@@ -103,6 +109,13 @@ def test_more_root_ports_than_the_bus_has_slots_are_refused() -> None:
         RequirementError, match=r"25 root ports.*slots for 24.*machine-driver=qemu"
     ):
         parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS + 1))
+
+
+def test_port_of_the_host_is_refused_because_qemu_may_start_no_program() -> None:
+    spec = a_machine_spec(host_ports=(HostPort(host_port=41000, guest_port=443),))
+
+    with pytest.raises(RequirementError, match="Use --machine-driver=qemu"):
+        render_domain(spec, a_host(), name="node", uuid=UUID)
 
 
 def test_no_two_devices_share_a_place() -> None:

@@ -1,0 +1,53 @@
+"""Expectations on the requests that reached a registry of a test."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from harness.errors import ExpectationError
+
+if TYPE_CHECKING:
+    from harness.registry import RegistryLog
+
+
+def no_request(log: RegistryLog) -> None:
+    """Expect that nothing has even connected to the registry."""
+    if log.connections:
+        raise ExpectationError(
+            f"No connection to the registry was expected, but there were {log.connections}:\n"
+            f"{log.render()}"
+        )
+
+
+def pulls_tried(log: RegistryLog, times: int) -> None:
+    """Expect this many runs of a client's pull, whatever came of each."""
+    if len(log.pulls) != times:
+        raise ExpectationError(
+            f"{times} tries to pull were expected, but there were {len(log.pulls)}:\n{log.render()}"
+        )
+
+
+def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
+    """Expect a pause between each two tries to pull.
+
+    Raises ExpectationError too where there are no two of them.
+    """
+    pauses = [later.started_s - earlier.ended_s for earlier, later in pairwise(log.pulls)]
+    if not pauses or min(pauses) < at_least_s:
+        seen = ", ".join(f"{pause:.1f} s" for pause in pauses) or "no two tries"
+        raise ExpectationError(
+            f"At least {at_least_s:g} s were expected between tries to pull, but there were {seen}:\n"
+            f"{log.render()}"
+        )
+
+
+def pull_answered(log: RegistryLog, number: int, *, status: int) -> None:
+    """Expect each answer of the pull `number`, from 1, to have this status."""
+    pulls = log.pulls
+    seen = {each.status for each in pulls[number - 1].requests} if len(pulls) >= number else set()
+    if seen != {status}:
+        raise ExpectationError(
+            f"Pull {number} was expected to get {status} only, but got {sorted(map(str, seen)) or 'nothing'}:\n"
+            f"{log.render()}"
+        )

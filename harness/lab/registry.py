@@ -1,0 +1,144 @@
+"""A registry on the host that nodes take for those of their cloud."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from harness.artifact_cache import KEY_DIGITS, ProgressEvent, Stage
+from harness.cloudinit import GuestFile
+from harness.errors import HarnessError
+from harness.lab.saved_states import booted
+from harness.lease import hold, make_private_folder
+from harness.machine.description.spec import HostPort
+from harness.registry import RegistryLog
+from harness.registry.certificate import Certificate
+from harness.registry.proxy import RegistryProxy
+from harness.registry.server import ensure_registry_program, running_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.image import Image
+    from harness.lab import Lab
+    from harness.lab.node import NodeRequest
+    from harness.registry import PullFault
+    from harness.registry.server import RegistryServer
+
+#: Microsoft's registry, that of its cloud in China, and one more.
+REGISTRY_NAMES = ("mcr.microsoft.com", "mcr.azk8s.cn", "registry.test")
+#: Where a node image has its driver's container image (images/driver-image/build.sh).
+DRIVER_ARCHIVE = "/usr/lib/gpu-node/driver-image.tar"
+_TRUSTED = "/etc/ssl/certs/harness-registry.pem"
+_TLS_PORT = 443
+_ARCHIVE_KVM_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryHost:
+    """What the registries of one run share: the server behind them, and the certificate."""
+
+    server: RegistryServer
+    certificate: Certificate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registry:
+    """A registry for the nodes of one test, its requests, and what goes wrong in them."""
+
+    host: RegistryHost
+    port: int
+    log: RegistryLog = field(repr=False)
+
+    def reachable(self, request: NodeRequest) -> NodeRequest:
+        """Return the request of a node that takes this registry for those of REGISTRY_NAMES."""
+        return replace(
+            request,
+            host_ports=(*request.host_ports, *self.host_ports),
+            files=(*self.guest_files, *request.files),
+        )
+
+    @property
+    def host_ports(self) -> tuple[HostPort, ...]:
+        """Return the way from a guest to this registry, for a request."""
+        return (HostPort(host_port=self.port, guest_port=_TLS_PORT),)
+
+    @property
+    def guest_files(self) -> tuple[GuestFile, ...]:
+        """Return the files by which a guest finds and trusts this registry."""
+        (forward,) = self.host_ports
+        hosts = f"127.0.0.1 localhost\n{forward.guest_address} {' '.join(REGISTRY_NAMES)}\n"
+        return (
+            GuestFile(path="/etc/hosts", content=hosts.encode()),
+            GuestFile(path=_TRUSTED, content=self.host.certificate.pem),
+        )
+
+    def push(self, archive: bytes, reference: str) -> None:
+        """Push the only image of an OCI archive under a name, whose registry is left out."""
+        _, _, path = reference.partition("/")
+        repository, _, tag = path.rpartition(":")
+        self.host.server.push(archive, repository=repository, tag=tag)
+
+    def disturb_next(self, *faults: PullFault) -> None:
+        """Plan what goes wrong in the next pulls, one fault each."""
+        self.log.disturb_next(*faults)
+
+    def disturb_all(self, fault: PullFault) -> None:
+        """Disturb each pull for which nothing else is planned, from now on."""
+        self.log.disturb_all(fault)
+
+
+@contextlib.contextmanager
+def open_registry_host(lab: Lab) -> Iterator[RegistryHost]:
+    """Run the registry of this run until the block ends.
+
+    Raises RequirementError where the host lacks what it needs.
+    """
+
+    def report(message: str) -> None:
+        lab.listener(ProgressEvent(subject="registry", stage=Stage.BUILD, message=message))
+
+    folder = make_private_folder(lab.folder / f"registry-{secrets.token_hex(4)}")
+    certificate = Certificate.generate(folder / "certificate", REGISTRY_NAMES)
+    program = ensure_registry_program(lab.settings.cache, report=report)
+    with running_registry(program, folder) as server:
+        yield RegistryHost(server=server, certificate=certificate)
+
+
+@contextlib.contextmanager
+def open_registry(host: RegistryHost) -> Iterator[Registry]:
+    """Serve the registry with a log and faults of its own until the block ends."""
+    log = RegistryLog()
+    tls = host.certificate.server_context()
+    with RegistryProxy(host.server.connection, log, tls=tls) as proxy:
+        yield Registry(host=host, port=proxy.port, log=log)
+
+
+def driver_archive(lab: Lab, image: Image) -> bytes:
+    """Return the driver's container image that a node image carries, as an OCI archive.
+
+    It is read from a machine once, and then kept in the cache by the image's key.
+    """
+    folder = make_private_folder(lab.settings.cache / "driver-images")
+    kept = folder / f"{image.name}-{image.key[:KEY_DIGITS]}.tar"
+    patience = lab.accelerator.accelerator.patience
+    with hold(folder / "lock", timeout_s=_ARCHIVE_KVM_S * patience, what="a driver image"):
+        if not kept.exists():
+            _read_archive(lab, image, kept)
+    return kept.read_bytes()
+
+
+def _read_archive(lab: Lab, image: Image, to: Path) -> None:
+    with lab.clone(booted(image), "driver-image") as machine:
+        content = machine.agent.read_bytes(DRIVER_ARCHIVE, machine.deadline(_ARCHIVE_KVM_S))
+    if content is None:
+        raise HarnessError(
+            f"The image '{image.name}' was expected to carry its driver's container image as "
+            f"'{DRIVER_ARCHIVE}', but has no such file; push one by `registry.push`."
+        )
+    part = to.with_suffix(f".{secrets.token_hex(4)}")
+    part.write_bytes(content)
+    part.replace(to)

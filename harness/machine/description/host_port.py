@@ -1,0 +1,57 @@
+"""A program that QEMU starts for each connection of a guest to a port of the host's loopback.
+
+QEMU's user network knows two kinds of targets for such a connection: one character device, which takes
+a single connection, and a program, whose input and output are the connection. The program ends with
+either side: also with QEMU, whose end closes its input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+
+_CHUNK = 1 << 16
+
+
+def connect_argv(port: int) -> list[str]:
+    """Return the command that joins its input and output to a port of the host's loopback."""
+    return [sys.executable, "-I", "-S", __file__, str(port)]
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Copy until the end of `source`, and pass that end on; after an error neither side is usable."""
+    try:
+        while chunk := source.recv(_CHUNK):
+            target.sendall(chunk)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def join(guest: socket.socket, host: socket.socket) -> None:
+    """Copy in both directions until both are at their end."""
+    outward = threading.Thread(target=_copy, args=(guest, host), daemon=True)
+    outward.start()
+    _copy(host, guest)
+    outward.join()
+
+
+def main() -> None:
+    # QEMU makes stderr part of the connection too: nothing may be printed.
+    sys.stderr = sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    with socket.socket(fileno=0) as guest:
+        host = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+        with host:
+            # `create_connection` sets nothing, but the guest's side may not block.
+            for each in (guest, host):
+                each.setblocking(True)
+            join(guest, host)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""A real container registry on the host, whose answers a test can disturb, and the log of its requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullFault:
+    """What goes wrong in one pull; without any field nothing does."""
+
+    status: int | None = None
+    """Answer each request with this HTTP status, such as 429; the registry is not asked."""
+    cut_after_bytes: int | None = None
+    """Close the connection whenever this position of a blob is reached, also when a client resumes there."""
+    bytes_per_s: int | None = None
+    """Send blobs no faster than this."""
+    delay_s: float = 0.0
+    """Wait this long before each answer."""
+
+    def __post_init__(self) -> None:
+        if self.status is not None and not 400 <= self.status <= 599:
+            raise ValueError(f"{self.status} is no HTTP status of an error; use 400 to 599.")
+        if self.cut_after_bytes is not None and self.cut_after_bytes < 0:
+            raise ValueError(f"{self.cut_after_bytes} bytes is less than none; use 0 or more.")
+        if self.bytes_per_s is not None and self.bytes_per_s < 1:
+            raise ValueError(f"{self.bytes_per_s} bytes a second never end; use 1 or more.")
+
+
+NO_FAULT = PullFault()
+
+
+@dataclass(kw_only=True)
+class RegistryRequest:
+    """A request as the proxy saw it; stamps are seconds of the host's monotonic clock.
+
+    The proxy updates it until the answer is complete; what a log returns is a copy.
+    """
+
+    connection: int
+    pull: int
+    host: str
+    """The name by which the client knows the registry."""
+    method: str
+    path: str
+    started_s: float
+    ended_s: float
+    """When something was sent last."""
+    status: int | None = None
+    """None while there is no answer."""
+    body_bytes: int = 0
+    """What was sent of the body."""
+    is_cut: bool = False
+    """A fault closed the connection within the body."""
+    is_aborted: bool = False
+    """The client closed the connection before it had the whole answer."""
+
+    @property
+    def is_manifest(self) -> bool:
+        return "/manifests/" in self.path
+
+    @property
+    def is_blob(self) -> bool:
+        return "/blobs/" in self.path
+
+    def render(self) -> str:
+        """Render a line of the log."""
+        end = " cut" if self.is_cut else " aborted by the client" if self.is_aborted else ""
+        return (
+            f"{self.started_s:.3f} {self.ended_s:.3f} pull {self.pull} connection "
+            f"{self.connection} {self.method} {self.host}{self.path} {self.status or 'unanswered'} {self.body_bytes} bytes{end}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pull:
+    """The requests of one run of a client, such as `ctr image pull`."""
+
+    requests: Sequence[RegistryRequest]
+
+    @property
+    def started_s(self) -> float:
+        return min(each.started_s for each in self.requests)
+
+    @property
+    def ended_s(self) -> float:
+        return max(each.ended_s for each in self.requests)
+
+    @property
+    def blob_bytes(self) -> int:
+        """Return how many bytes of blobs were sent."""
+        return sum(each.body_bytes for each in self.requests if each.is_blob)
+
+
+def starts_pull(method: str, path: str, *, is_first_of_connection: bool) -> bool:
+    """Return whether a client's run begins with this request.
+
+    containerd asks for the manifest of the tag first, by HEAD, over a new connection. It repeats a
+    request on 429 over the same one.
+    """
+    is_tag = "/manifests/" in path and "/manifests/sha256:" not in path
+    return is_first_of_connection and method == "HEAD" and is_tag
+
+
+@dataclass
+class RegistryLog:
+    """The requests so far, and the faults that are planned; used by all threads of a proxy."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _requests: list[RegistryRequest] = field(default_factory=list)
+    _refusals: list[str] = field(default_factory=list)
+    _planned: deque[PullFault] = field(default_factory=deque)
+    _standing: PullFault = NO_FAULT
+    _current: PullFault | None = None
+    _connections: int = 0
+    _pulls: int = 0
+
+    def disturb_next(self, *faults: PullFault) -> None:
+        """Plan faults of the next pulls, one each."""
+        with self._lock:
+            self._planned.extend(faults)
+
+    def disturb_all(self, fault: PullFault) -> None:
+        """Disturb each pull for which nothing else is planned, from now on."""
+        with self._lock:
+            self._standing = fault
+            self._current = None
+
+    def connected(self) -> int:
+        """Count a connection, and return its number."""
+        with self._lock:
+            self._connections += 1
+            return self._connections
+
+    def began(
+        self, connection: int, method: str, host: str, path: str, *, is_first: bool
+    ) -> tuple[RegistryRequest, PullFault]:
+        """Return the record of a request that has arrived, and what goes wrong in its pull.
+
+        `is_first` is true for the first one of its connection.
+        """
+        with self._lock:
+            if starts_pull(method, path, is_first_of_connection=is_first):
+                self._pulls += 1
+                self._current = self._planned.popleft() if self._planned else None
+            now = time.monotonic()
+            request = RegistryRequest(
+                connection=connection,
+                pull=self._pulls,
+                host=host,
+                method=method,
+                path=path,
+                started_s=now,
+                ended_s=now,
+            )
+            self._requests.append(request)
+            return request, self._current or self._standing
+
+    def refused(self, reason: str) -> None:
+        """Record a connection on which no request arrived, such as one whose client trusts no such server."""
+        with self._lock:
+            self._refusals.append(reason)
+
+    @property
+    def connections(self) -> int:
+        """Return how many connections were opened."""
+        return self._connections
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Return why connections failed before a request."""
+        with self._lock:
+            return tuple(self._refusals)
+
+    @property
+    def requests(self) -> tuple[RegistryRequest, ...]:
+        """Return the requests, by the time at which they arrived."""
+        with self._lock:
+            return tuple(replace(each) for each in self._requests)
+
+    @property
+    def pulls(self) -> tuple[Pull, ...]:
+        """Return the requests by the client's runs to which they belong."""
+        requests = self.requests
+        numbers = sorted({each.pull for each in requests} - {0})
+        return tuple(
+            Pull(requests=tuple(each for each in requests if each.pull == number))
+            for number in numbers
+        )
+
+    def render(self) -> str:
+        """Render the log for people."""
+        lines = [each.render() for each in self.requests]
+        lines += [f"no request: {reason}" for reason in self.refusals]
+        return (
+            "".join(f"{line}\n" for line in lines)
+            or f"no request, {self.connections} connections\n"
+        )

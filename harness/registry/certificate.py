@@ -1,0 +1,68 @@
+"""The certificate by which a guest takes a registry of the test for another one, such as Microsoft's."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import RequirementError
+from harness.lease import make_private_folder
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harness.provisioning.command import Runner
+
+_OPENSSL_S = 60.0
+#: No run is longer.
+_DAYS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """A certificate with its key, signed by itself: who trusts it trusts nothing else by it."""
+
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def generate(
+        cls, folder: Path, names: Sequence[str], runner: Runner | None = None
+    ) -> Certificate:
+        """Generate one for `names` in the private `folder`.
+
+        Raises RequirementError where there is no openssl, CommandError where it fails.
+        """
+        if shutil.which("openssl") is None:
+            raise RequirementError(
+                "There is no 'openssl' on this host, which makes the certificate of a test's "
+                "registry; install it with `apt-get install openssl`."
+            )
+        make_private_folder(folder)
+        made = cls(certificate=folder / "certificate.pem", key=folder / "key.pem")
+        (runner or LocalRunner()).run(
+            [
+                *("openssl", "req", "-x509", "-sha256", "-noenc"),
+                *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+                *("-subj", "/CN=gpu-node-harness", "-days", str(_DAYS)),
+                *("-addext", f"subjectAltName={','.join(f'DNS:{name}' for name in names)}"),
+                *("-keyout", str(made.key), "-out", str(made.certificate)),
+            ],
+            timeout_s=_OPENSSL_S,
+        ).check("Making the certificate of a test's registry")
+        return made
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return what a server with this certificate needs."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+    @property
+    def pem(self) -> bytes:
+        """Return what a client has to trust."""
+        return self.certificate.read_bytes()

@@ -1,0 +1,242 @@
+"""Debian's `docker-registry` as a process of this host, and what is pushed into it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import io
+import json
+import os
+import secrets
+import shlex
+import shutil
+import socket
+import tarfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from harness.debian_packages import UNPACK_S, unpack_packages
+from harness.errors import HarnessError
+from harness.lease import hold, make_private_folder
+from harness.provisioning.command import LocalRunner, end, spawn
+from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from harness.provisioning.command import Runner
+
+#: The release of which the registry is, whatever the host runs.
+RELEASE = "bookworm"
+PACKAGE = "docker-registry"
+_PROGRAM = "usr/bin/docker-registry"
+_LIBRARIES = "lib/x86_64-linux-gnu"
+_LINKER = f"{_LIBRARIES}/ld-linux-x86-64.so.2"
+#: All that the program loads: it is a program in Go that calls the C library alone.
+_FILES = (_PROGRAM, _LINKER, f"{_LIBRARIES}/libc.so.6")
+_SOCKET = "socket"
+_START_S = 30.0
+_REQUEST_S = 60.0
+
+
+def ensure_registry_program(
+    cache: Path, runner: Runner | None = None, *, report: Callable[[str], None]
+) -> tuple[str, ...]:
+    """Return the command that runs `docker-registry`, unpacked where the cache has none.
+
+    It runs by its own dynamic linker and C library. Installing Debian's package would start a
+    service that listens on all addresses of the host.
+
+    Raises RequirementError where mmdebstrap is missing, CommandError where it fails.
+    """
+    key = hashlib.sha256(repr((RELEASE, _FILES)).encode()).hexdigest()[:8]
+    store = make_private_folder(cache / PACKAGE)
+    root = store / key
+    with hold(store / "lock", timeout_s=UNPACK_S, what=f"Debian's {PACKAGE}"):
+        if not root.exists():
+            report(f"unpacking Debian's {PACKAGE}")
+            for left in store.glob(".work-*"):
+                shutil.rmtree(left)
+            work = make_private_folder(store / f".work-{secrets.token_hex(4)}")
+            try:
+                unpack_packages(
+                    [PACKAGE],
+                    release=RELEASE,
+                    work=work,
+                    what=f"Debian's {PACKAGE}",
+                    runner=runner or LocalRunner(),
+                    tar_options=[f"./{path}" for path in _FILES],
+                ).rename(root)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    return (
+        str(root / _LINKER),
+        *("--library-path", str(root / _LIBRARIES)),
+        str(root / _PROGRAM),
+    )
+
+
+def render_configuration(storage: Path) -> str:
+    """Render the configuration of a registry that stores in a folder; pure.
+
+    It listens on a socket in its working directory: a port would be open to all users of the host.
+    """
+    return json.dumps(
+        {
+            "version": "0.1",
+            "log": {"level": "warn", "accesslog": {"disabled": True}},
+            "storage": {"filesystem": {"rootdirectory": str(storage)}},
+            "http": {"net": "unix", "addr": _SOCKET},
+        }
+    )
+
+
+class SocketConnection(http.client.HTTPConnection):
+    """An HTTP connection to a socket in a folder whose path may be longer than those of sockets."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("registry", timeout=_REQUEST_S)
+        self._folder = folder
+
+    @override
+    def connect(self) -> None:
+        descriptor = os.open(self._folder, os.O_PATH | os.O_CLOEXEC)
+        try:
+            self.sock = socket.socket(socket.AF_UNIX)
+            self.sock.settimeout(_REQUEST_S)
+            self.sock.connect(f"/proc/self/fd/{descriptor}/{_SOCKET}")
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryServer:
+    """A running registry, which only this user reaches."""
+
+    folder: Path
+
+    def connection(self) -> http.client.HTTPConnection:
+        """Return a connection that opens with its first request."""
+        return SocketConnection(self.folder)
+
+    def push(self, archive: bytes, *, repository: str, tag: str) -> None:
+        """Push the only image of an OCI archive, as `ctr images export` and buildah write it.
+
+        Raises HarnessError where the archive has another form, or the registry refuses it.
+        """
+        blobs = _read_archive(archive)
+        manifest_digest = _only_manifest(blobs)
+        manifest = json.loads(blobs[manifest_digest])
+        for descriptor in (manifest["config"], *manifest["layers"]):
+            self._push_blob(repository, descriptor["digest"], blobs[descriptor["digest"]])
+        self._ask(
+            "PUT",
+            f"/v2/{repository}/manifests/{tag}",
+            blobs[manifest_digest],
+            {"Content-Type": manifest["mediaType"]},
+            expected=201,
+        )
+
+    def _push_blob(self, repository: str, digest: str, content: bytes) -> None:
+        location = self._ask("POST", f"/v2/{repository}/blobs/uploads/", expected=202)
+        _, _, path = location.partition("/v2/")
+        joint = "&" if "?" in path else "?"
+        self._ask(
+            "PUT",
+            f"/v2/{path}{joint}digest={digest}",
+            content,
+            {"Content-Type": "application/octet-stream"},
+            expected=201,
+        )
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        content: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        expected: int,
+    ) -> str:
+        """Make a request, and return the location that the answer names."""
+        with contextlib.closing(self.connection()) as connection:
+            connection.request(method, path, body=content, headers=dict(headers or {}))
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace")
+            if answer.status != expected:
+                raise HarnessError(
+                    f"The registry was expected to answer '{method} {path}' with {expected}, but "
+                    f"answered with {answer.status}: {text[:500]}"
+                )
+            return answer.getheader("Location") or ""
+
+
+def _read_archive(archive: bytes) -> dict[str, bytes]:
+    """Return the index, as '', and the blobs of an OCI archive by digest."""
+    blobs: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            for member in tar:
+                opened = tar.extractfile(member)
+                parts = member.name.removeprefix("./").split("/")
+                if opened is not None and parts[0] == "blobs":
+                    blobs[":".join(parts[1:])] = opened.read()
+                elif opened is not None and parts == ["index.json"]:
+                    blobs[""] = opened.read()
+    except tarfile.TarError as error:
+        raise HarnessError(f"A container image is no OCI archive: {error}.") from error
+    if "" not in blobs:
+        raise HarnessError("A container image is no OCI archive: it has no 'index.json'.")
+    return blobs
+
+
+def _only_manifest(blobs: Mapping[str, bytes]) -> str:
+    manifests = json.loads(blobs[""])["manifests"]
+    if len(manifests) != 1:
+        raise HarnessError(
+            f"An OCI archive of one image was expected, but this one has {len(manifests)}."
+        )
+    return str(manifests[0]["digest"])
+
+
+@contextlib.contextmanager
+def running_registry(program: tuple[str, ...], folder: Path) -> Iterator[RegistryServer]:
+    """Run a registry that stores in `folder` until the block ends, or this process.
+
+    Raises HarnessError with its output where it does not start.
+    """
+    make_private_folder(folder / "storage")
+    (folder / "config.yml").write_text(render_configuration(folder / "storage"))
+    log = folder / "registry.log"
+    with log.open("wb") as output:
+        process = spawn(
+            [*program, "serve", "config.yml"], stdout=output, stderr=output, cwd=folder
+        )
+    server = RegistryServer(folder=folder)
+
+    def poll() -> Observation[bool]:
+        if process.poll() is not None:
+            raise HarnessError(
+                f"The registry ended with {process.returncode} at its start. Its command line was "
+                f"{shlex.join(program)!r}, its output: {log.read_text(errors='replace')[-2000:]}"
+            )
+        try:
+            with contextlib.closing(server.connection()) as connection:
+                connection.request("GET", "/v2/")
+                status = connection.getresponse().status
+        except OSError as error:
+            return Observation(None, str(error))
+        return Observation(True if status == 200 else None, f"status {status}")
+
+    try:
+        try:
+            wait_for("the registry to answer", poll, Deadline.after(_START_S), interval_s=0.05)
+        except WaitTimeoutError as error:
+            raise HarnessError(f"{error} Its output is in '{log}'.") from error
+        yield server
+    finally:
+        end(process)

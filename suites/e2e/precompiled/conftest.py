@@ -1,0 +1,94 @@
+"""Nodes that take a driver which was compiled for their kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from harness.lab.registry import driver_archive
+from harness.plugin.select import requirements
+from suites.e2e.precompiled.images import modules_for, precompiled_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.image import Image, Kernel
+    from harness.lab import Lab
+    from harness.lab.node import Node
+    from harness.lab.registry import Registry
+    from suites.e2e.conftest import NodeFields, StartNode
+
+NAME = "registry.test/gpu/driver"
+
+
+class Publish(Protocol):
+    """Publishes the image of a kernel, and returns its name."""
+
+    def __call__(self, kernel: Kernel) -> str: ...
+
+
+class StartPrecompiled(Protocol):
+    """Starts a node that is to take its driver from the registry."""
+
+    def __call__(
+        self,
+        name: str,
+        config: Mapping[str, object] | None = None,
+        *,
+        image: Image | None = None,
+        kernel: Kernel | None = None,
+    ) -> Node: ...
+
+
+@pytest.fixture
+def os_tag(image_name: str) -> str:
+    """Return the system as tags name it; written down apart from provisioning, which reads a file."""
+    return {"debian-12": "debian12", "debian-13": "debian13"}[image_name]
+
+
+@pytest.fixture
+def publish(
+    lab: Lab,
+    node_image: Image,
+    baked_image: Image,
+    registry: Registry,
+    os_tag: str,
+) -> Publish:
+    """Return a function that pushes the image of a kernel into the registry."""
+
+    def push(kernel: Kernel) -> str:
+        assert baked_image.driver is not None
+        reference = f"{NAME}:{baked_image.driver.version}-{kernel.version}-{os_tag}"
+        with requirements(lab.settings):
+            modules = modules_for(lab, baked_image, kernel)
+            archive = precompiled_archive(driver_archive(lab, node_image), kernel.version, modules)
+        registry.push(archive, reference)
+        return reference
+
+    return push
+
+
+@pytest.fixture
+def start_precompiled(start_node: StartNode, registry: Registry) -> StartPrecompiled:
+    """Return a function that starts a node whose configuration names the image in the registry."""
+
+    def start(
+        name: str,
+        config: Mapping[str, object] | None = None,
+        *,
+        image: Image | None = None,
+        kernel: Kernel | None = None,
+    ) -> Node:
+        fields: NodeFields = {
+            "config": {"precompiled_image": NAME, **(config or {})},
+            "files": registry.guest_files,
+            "host_ports": registry.host_ports,
+        }
+        if image is not None:
+            fields["image"] = image
+        if kernel is not None:
+            fields["kernel"] = kernel
+        return start_node(name, **fields)
+
+    return start

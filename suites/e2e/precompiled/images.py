@@ -1,0 +1,103 @@
+"""Makes images with a driver that is compiled for one kernel, of the driver image and of modules."""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.artifact_cache import KEY_DIGITS
+from harness.image.formats.oci import Entry, archive_of, container_image, tar_of
+from harness.lab.saved_states import booted
+from harness.lease import hold, make_private_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.image import Image, Kernel
+    from harness.lab import Lab
+
+INSTALL = Path(__file__).parent / "install.sh"
+_PAYLOAD = "opt/gpu/precompiled"
+_BUILD_S = 900.0
+
+
+def precompiled_archive(driver_archive: bytes, kernel: str, modules: Mapping[str, bytes]) -> bytes:
+    """Return an image that installs these modules of a kernel, else what the driver image has."""
+    entries = {entry.path: entry for entry in _layer_entries(driver_archive)}
+    added = [
+        Entry(path="opt/actions/install.sh", content=INSTALL.read_bytes(), mode=0o755),
+        Entry(path=_PAYLOAD, is_folder=True, mode=0o755),
+        Entry(path=f"{_PAYLOAD}/kernel", content=f"{kernel}\n".encode()),
+        *(Entry(path=f"{_PAYLOAD}/{name}", content=modules[name]) for name in modules),
+    ]
+    entries |= {entry.path: entry for entry in added}
+    image = container_image(entries.values(), entrypoint=["/entrypoint.sh"])
+    return archive_of(image, reference="precompiled/driver:any")
+
+
+def _layer_entries(archive: bytes) -> list[Entry]:
+    """Return the content of the only layer of an OCI archive."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+
+        def read(path: str) -> bytes:
+            opened = tar.extractfile(path)
+            assert opened is not None
+            return opened.read()
+
+        digest = json.loads(read("index.json"))["manifests"][0]["digest"]
+        manifest = json.loads(read(f"blobs/{digest.replace(':', '/')}"))
+        (layer,) = manifest["layers"]
+        content = read(f"blobs/{layer['digest'].replace(':', '/')}")
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        return [_entry(tar, member) for member in tar]
+
+
+def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
+    if member.issym():
+        return Entry(path=member.name, link=member.linkname)
+    opened = tar.extractfile(member) if member.isfile() else None
+    return Entry(
+        path=member.name,
+        content=b"" if opened is None else opened.read(),
+        is_folder=member.isdir(),
+        mode=member.mode,
+    )
+
+
+def modules_for(lab: Lab, baked: Image, kernel: Kernel) -> dict[str, bytes]:
+    """Return the driver's modules for a kernel of a baked image, built in a machine if they are not there.
+
+    They are kept in the cache by the image's key.
+    """
+    folder = make_private_folder(lab.settings.cache / "driver-images")
+    kept = folder / f"{baked.name}-{baked.key[:KEY_DIGITS]}-{kernel.version}.tar"
+    with hold(folder / "lock", timeout_s=_BUILD_S, what="a driver image"):
+        if not kept.exists():
+            part = kept.with_suffix(f".{secrets.token_hex(4)}")
+            part.write_bytes(_build(lab, baked, kernel))
+            part.replace(kept)
+    with tarfile.open(kept) as tar:
+        entries = [_entry(tar, member) for member in tar]
+    return {entry.path: entry.content for entry in entries}
+
+
+def _build(lab: Lab, baked: Image, kernel: Kernel) -> bytes:
+    """Return a tar archive of the modules, which DKMS builds for any installed kernel."""
+    assert baked.driver is not None
+    build = f"{baked.driver.version}/{kernel.version}/x86_64"
+    with lab.clone(booted(baked), "compiler") as machine:
+        folder = f"/var/lib/dkms/nvidia/{build}/module"
+        if kernel.version != baked.newest_kernel.version:
+            machine.guest.output_of(
+                *("dkms", "build", "-k", kernel.version, f"nvidia/{baked.driver.version}"),
+                timeout_s=_BUILD_S,
+            )
+        names = machine.guest.output_of("ls", folder).split()
+        deadline = machine.deadline(60.0)
+        contents = {name: machine.agent.read_bytes(f"{folder}/{name}", deadline) for name in names}
+    assert {name.partition(".")[0] for name in contents} == {"nvidia", "nvidia-uvm"}
+    return tar_of(Entry(path=name, content=content or b"") for name, content in contents.items())

@@ -1,0 +1,170 @@
+"""Boot takes the driver that was compiled for the node's kernel, so that nothing is built on the node.
+
+Section 11 of the contract: the image is `<repository>/<image>:<version>-<kernel>-<osTag>`, one for each kernel of
+a fleet. Upstream has no fallback for a missing one; ours builds the driver and says so, or ends with 84.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.provisioning.precompiled import KERNEL_LABEL, ClusterNode, group_by_kernel
+from harness.registry import PullFault
+from suites.e2e.precompiled.conftest import NAME
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.evidence import Evidence
+    from harness.image import Image
+    from harness.lab.registry import Registry
+    from suites.e2e.precompiled.conftest import Publish, StartPrecompiled
+
+pytestmark = [
+    promise(section="11", unit="suites/unit/provisioning/test_precompiled_driver.py"),
+    pytest.mark.vm_driver(
+        "qemu", reason="libvirt forbids QEMU to start the program that leads to the host's port"
+    ),
+]
+
+STEP = "install-precompiled-driver"
+START_FAIL = 84
+ONLY_PRECOMPILED: Mapping[str, object] = {"precompiled_fallback": False}
+
+
+def expect_precompiled(evidence: Evidence, kernel: str) -> None:
+    """Expect a working driver for a kernel, of which DKMS on this node knows nothing."""
+    expect.provisioned(evidence)
+    expect.gpu_bound(evidence, device="2330")
+    assert (evidence.vermagic_of(kernel) or "").split()[:1] == [kernel]
+    built = [build for build in evidence.dkms_builds if build.kernel == kernel]
+    assert built == [], f"Nothing was to be compiled for '{kernel}', but DKMS has {built}."
+    assert expect.step_of(evidence, STEP).status == "done"
+    assert expect.step_of(evidence, "install-driver").status == "skipped"
+
+
+def test_image_of_the_kernel_is_used_and_nothing_is_compiled(
+    start_precompiled: StartPrecompiled, publish: Publish, node_image: Image
+) -> None:
+    """A node without a driver gets it from the registry, and the image is removed afterwards."""
+    kernel = node_image.newest_kernel
+    reference = publish(kernel)
+
+    evidence = start_precompiled("present", image=node_image).evidence()
+
+    expect.decided(evidence, "install", reason="no_record")
+    expect_precompiled(evidence, kernel.version)
+    expect.log_line(evidence, f"'{reference}' was compiled for the kernel '{kernel.version}'.")
+    expect.image_absent(evidence, reference)
+
+
+@pytest.mark.slow
+def test_missing_image_is_said_and_the_driver_is_built(
+    start_precompiled: StartPrecompiled, registry: Registry, node_image: Image
+) -> None:
+    """The registry is asked once; the log says that the driver is built, and it is."""
+    kernel = node_image.newest_kernel.version
+
+    evidence = start_precompiled("fallback", image=node_image).evidence()
+
+    assert node_image.driver is not None
+    expect.provisioned(evidence)
+    expect.step_failed(evidence, STEP)
+    expect.log_line(evidence, f"The registry has no '{NAME}:")
+    expect.log_line(evidence, "the driver is built on the 1 node(s)")
+    expect.module_built_for(evidence, kernel, version=node_image.driver.version)
+    expect.module_built_since_boot(evidence, kernel)
+    expect.gpu_bound(evidence, device="2330")
+    expect.pulls_tried(registry.log, 1)
+
+
+def test_missing_image_ends_the_boot_where_no_build_is_allowed(
+    start_precompiled: StartPrecompiled, registry: Registry, node_image: Image, os_tag: str
+) -> None:
+    """The exit code is 84, and a sentence names the image and what to do; nothing is built."""
+    evidence = start_precompiled("refusal", ONLY_PRECOMPILED, image=node_image).evidence()
+
+    assert node_image.driver is not None
+    tag = f"{node_image.driver.version}-{node_image.newest_kernel.version}-{os_tag}"
+    expect.provisioned(evidence, exit_code=START_FAIL)
+    expect.step_failed(evidence, STEP)
+    expect.log_line(evidence, f"The registry has no '{NAME}:{tag}'")
+    expect.log_line(evidence, "Publish the image, or set 'precompiled_fallback'.")
+    expect.no_driver_artefact(evidence)
+    expect.pulls_tried(registry.log, 1)
+
+
+def test_image_of_another_kernel_is_not_taken(
+    start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
+) -> None:
+    """A registry that has the driver for another kernel has none for this node."""
+    publish(node_image.other_kernel)
+
+    evidence = start_precompiled("other", ONLY_PRECOMPILED, image=node_image).evidence()
+
+    expect.provisioned(evidence, exit_code=START_FAIL)
+    expect.step_failed(evidence, STEP)
+    assert {each.status for each in registry.log.requests} == {404}
+
+
+def test_refusing_registry_is_tried_three_times_and_not_taken_for_an_empty_one(
+    start_precompiled: StartPrecompiled, publish: Publish, registry: Registry, node_image: Image
+) -> None:
+    """An error of the registry is no answer to whether it has the image."""
+    publish(node_image.newest_kernel)
+    registry.disturb_all(PullFault(status=500))
+
+    evidence = start_precompiled("error", ONLY_PRECOMPILED, image=node_image).evidence()
+
+    expect.provisioned(evidence, exit_code=START_FAIL)
+    expect.step_failed(evidence, STEP)
+    expect.log_line(evidence, "500 Internal Server Error")
+    assert "The registry has no" not in evidence.log
+    expect.pulls_tried(registry.log, 3)
+    expect.pulls_paused(registry.log, 5)
+
+
+def test_nodes_of_two_kernels_take_two_images(
+    start_precompiled: StartPrecompiled,
+    publish: Publish,
+    registry: Registry,
+    baked_image: Image,
+    node_image: Image,
+) -> None:
+    """One configuration and one registry serve a fleet: each group of nodes gets its kernel's image."""
+    kernels = (baked_image.newest_kernel, baked_image.other_kernel)
+    references = {kernel.version: publish(kernel) for kernel in kernels}
+    fleet = [
+        ClusterNode(name=kernel, os_tag=name.rpartition("-")[2], labels={KERNEL_LABEL: kernel})
+        for kernel, name in references.items()
+    ]
+    new, old = (group.kernel for group in group_by_kernel(fleet, is_label_required=True).groups)
+
+    first = start_precompiled("new", image=node_image).evidence()
+    # Its image was baked for the other kernel, so that it has no module for its own.
+    second = start_precompiled(
+        "old", image=baked_image, kernel=baked_image.other_kernel
+    ).evidence()
+
+    expect_precompiled(first, new)
+    expect.decided(second, "install", reason="kernel")
+    expect_precompiled(second, old)
+    asked = [each.path for each in registry.log.requests if each.method == "HEAD"]
+    assert [path.rpartition("/")[2] for path in asked] == [
+        references[kernel].rpartition(":")[2] for kernel in (new, old)
+    ]
+
+
+def test_baked_driver_that_fits_needs_no_registry(
+    start_precompiled: StartPrecompiled, registry: Registry
+) -> None:
+    """On the kernel of the bake the module is there: the registry is not even asked."""
+    evidence = start_precompiled("baked", ONLY_PRECOMPILED).evidence()
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, "install-skip-build", reason="ok")
+    expect.no_request(registry.log)

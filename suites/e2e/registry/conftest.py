@@ -1,0 +1,67 @@
+"""Nodes that want a driver image which containerd lacks, and a registry that has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from harness.lab.registry import driver_archive
+from harness.plugin.select import requirements
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.image import Image
+    from harness.lab import Lab
+    from harness.lab.node import Node
+    from harness.lab.registry import Registry
+    from harness.provisioning.command import Argv
+    from harness.settings import Settings
+    from suites.e2e.conftest import StartNode
+
+#: The second half of a tag that containerd lacks. Its image is the one that the node carries, so a pull
+#: has to fetch the manifest alone.
+OTHER_SHA = "20990101000000"
+
+
+@pytest.fixture
+def other_reference(baked_image: Image) -> str:
+    """Return the name of the driver image that the registry has and containerd lacks."""
+    assert baked_image.driver is not None
+    return baked_image.driver.reference.replace(baked_image.driver.sha, OTHER_SHA)
+
+
+@pytest.fixture
+def driver_registry(
+    lab: Lab, node_image: Image, registry: Registry, other_reference: str, settings: Settings
+) -> Registry:
+    """Return a registry that has the driver image of the node, under two tags."""
+    assert node_image.driver is not None
+    with requirements(settings):
+        archive = driver_archive(lab, node_image)
+    for reference in (node_image.driver.reference, other_reference):
+        registry.push(archive, reference)
+    return registry
+
+
+class StartPulling(Protocol):
+    """Starts a node that takes the registry for Microsoft's."""
+
+    def __call__(self, name: str, *, before: Sequence[Argv] = (), **config: object) -> Node: ...
+
+
+@pytest.fixture
+def start_pulling(start_node: StartNode, driver_registry: Registry) -> StartPulling:
+    """Return a function that starts a node on the kernel of the bake; it wants the other tag."""
+
+    def start(name: str, *, before: Sequence[Argv] = (), **config: object) -> Node:
+        return start_node(
+            name,
+            config={"gpu_image_sha": OTHER_SHA, **config},
+            before=before,
+            files=driver_registry.guest_files,
+            host_ports=driver_registry.host_ports,
+        )
+
+    return start

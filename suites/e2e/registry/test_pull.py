@@ -1,0 +1,223 @@
+"""Boot fetches the driver image if containerd lacks it, with three tries, and never else.
+
+Section 5 of the contract, step 7: look for the image by its exact name; pull it 3 times at most, 5 s
+apart, each for 120 s; exit code 84 after that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.registry import PullFault
+from suites.e2e.promises import promise
+from suites.e2e.registry.conftest import OTHER_SHA
+
+if TYPE_CHECKING:
+    from harness.api import Argv
+    from harness.image import Image
+    from harness.lab.registry import Registry
+    from suites.e2e.registry.conftest import StartPulling
+
+pytestmark = [
+    promise(section="5, step 7", unit="suites/unit/provisioning/test_containerd.py"),
+    pytest.mark.vm_driver(
+        "qemu", reason="libvirt forbids QEMU to start the program that leads to the host's port"
+    ),
+]
+
+PAUSE_S = 5.0
+TRY_LIMIT_S = 120.0
+#: Less than the layer of the driver image, more than any other blob.
+IN_THE_LAYER = 300_000
+#: At this rate the driver image takes longer than any test.
+NEVER_BYTES_PER_S = 1000
+BUDGET_S = 30
+START_FAIL = 84
+MISSING_SHA = "19700101000000"
+
+
+_BLOBS = "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256"
+#: What a pull finds it does not fetch. So the content is removed, and collected: until then containerd
+#: takes blobs back that it has on its disk.
+REMOVE_CONTENT: Argv = [
+    *("sh", "-euc"),
+    (
+        "ctr -n k8s.io content ls -q | xargs ctr -n k8s.io content rm; "
+        "ctr -n k8s.io images ls -q | xargs ctr -n k8s.io images rm --sync; "
+        f'[ -z "$(ls {_BLOBS})" ]'
+    ),
+]
+
+
+def test_present_image_is_used_without_a_request(
+    start_pulling: StartPulling, driver_registry: Registry, baked_image: Image
+) -> None:
+    """Where containerd has the image, nothing leaves the node, not even a question for a digest."""
+    assert baked_image.driver is not None
+
+    evidence = start_pulling("present", gpu_image_sha=baked_image.driver.sha).evidence()
+
+    expect.provisioned(evidence)
+    expect.image_absent(evidence, baked_image.driver.reference)
+    expect.no_request(driver_registry.log)
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_refused_pull_is_tried_again_after_a_pause(
+    start_pulling: StartPulling, driver_registry: Registry, status: int
+) -> None:
+    """Microsoft's registry answers 429 when many nodes start; the second try gets the image."""
+    driver_registry.disturb_next(PullFault(status=status))
+
+    evidence = start_pulling("refused-once").evidence()
+
+    expect.provisioned(evidence)
+    expect.pulls_tried(driver_registry.log, 2)
+    expect.pull_answered(driver_registry.log, 1, status=status)
+    expect.pulls_paused(driver_registry.log, PAUSE_S)
+
+
+def test_broken_connection_is_tried_again_after_a_pause(
+    start_pulling: StartPulling, driver_registry: Registry
+) -> None:
+    """A blob that ends early fails the try once containerd has given up; the second one completes it."""
+    driver_registry.disturb_next(PullFault(cut_after_bytes=IN_THE_LAYER))
+
+    evidence = start_pulling("cut", before=[REMOVE_CONTENT]).evidence()
+
+    expect.provisioned(evidence)
+    expect.pulls_tried(driver_registry.log, 2)
+    first, second = driver_registry.log.pulls
+    assert any(each.is_cut for each in first.requests), driver_registry.log.render()
+    assert second.blob_bytes > 0, driver_registry.log.render()
+    expect.pulls_paused(driver_registry.log, PAUSE_S)
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (401, "401 Unauthorized"),
+        (429, "429 Too Many Requests"),
+        (500, "500 Internal Server Error"),
+    ],
+    ids=["401", "429", "500"],
+)
+def test_refused_pull_gives_up_after_three_tries(
+    start_pulling: StartPulling, driver_registry: Registry, status: int, sentence: str
+) -> None:
+    """The exit code is 84, and the outcome says what the registry answered."""
+    driver_registry.disturb_all(PullFault(status=status))
+
+    evidence = start_pulling("refused").evidence()
+
+    expect.provisioned(evidence, exit_code=START_FAIL)
+    expect.step_failed(evidence, "pull-driver-image")
+    expect.log_line(evidence, sentence)
+    expect.pulls_tried(driver_registry.log, 3)
+    expect.pulls_paused(driver_registry.log, PAUSE_S)
+
+
+def test_missing_image_gives_up_after_three_tries(
+    start_pulling: StartPulling, driver_registry: Registry
+) -> None:
+    """The registry does not have the tag: exit code 84, and a sentence that names the image."""
+    evidence = start_pulling("missing", gpu_image_sha=MISSING_SHA).evidence()
+
+    expect.provisioned(evidence, exit_code=START_FAIL)
+    expect.step_failed(evidence, "pull-driver-image")
+    expect.log_line(evidence, f"-{MISSING_SHA}: not found")
+    expect.pulls_tried(driver_registry.log, 3)
+    expect.pull_answered(driver_registry.log, 3, status=404)
+
+
+def test_slow_pull_ends_with_the_time_budget(
+    start_pulling: StartPulling, driver_registry: Registry
+) -> None:
+    """A try gets what is left of the node's time budget and no more; there is no second one."""
+    driver_registry.disturb_all(PullFault(bytes_per_s=NEVER_BYTES_PER_S))
+
+    node = start_pulling("slow", before=[REMOVE_CONTENT], retry_budget_s=BUDGET_S)
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code=START_FAIL)
+    expect.step_failed(evidence, "pull-driver-image")
+    expect.log_line(evidence, "The time budget of the node is used up.")
+    expect.pulls_tried(driver_registry.log, 1)
+    (pull,) = driver_registry.log.pulls
+    assert any(each.is_aborted for each in pull.requests), driver_registry.log.render()
+
+
+@pytest.mark.nightly
+def test_slow_pull_is_ended_after_two_minutes_and_tried_again(
+    start_pulling: StartPulling, driver_registry: Registry
+) -> None:
+    """Each try has 120 s, so that one slow connection does not take the whole budget."""
+    driver_registry.disturb_next(PullFault(bytes_per_s=NEVER_BYTES_PER_S))
+
+    evidence = start_pulling("slow-once", before=[REMOVE_CONTENT]).evidence()
+
+    expect.provisioned(evidence)
+    expect.pulls_tried(driver_registry.log, 2)
+    first, second = driver_registry.log.pulls
+    assert any(each.is_aborted for each in first.requests), driver_registry.log.render()
+    # `ctr` is up and has asked for the manifest a while after its try has begun.
+    assert second.started_s - first.started_s >= TRY_LIMIT_S, driver_registry.log.render()
+
+
+def test_other_tag_of_the_image_is_not_taken_for_it(
+    start_pulling: StartPulling,
+    driver_registry: Registry,
+    baked_image: Image,
+    other_reference: str,
+) -> None:
+    """An image of the same driver under another tag stays, and the wanted one is pulled."""
+    assert baked_image.driver is not None
+
+    evidence = start_pulling("other-tag").evidence()
+
+    expect.provisioned(evidence)
+    expect.pulls_tried(driver_registry.log, 1)
+    assert {each.host for each in driver_registry.log.requests} == {"mcr.microsoft.com"}
+    expect.image_absent(evidence, other_reference)
+    expect.image_present(evidence, baked_image.driver.reference)
+
+
+def test_dot_of_an_image_name_is_a_dot(
+    start_pulling: StartPulling,
+    driver_registry: Registry,
+    baked_image: Image,
+    other_reference: str,
+) -> None:
+    """A name that differs in place of a dot is another image (AgentBaker 8615): it stays as it is."""
+    assert baked_image.driver is not None
+    neighbour = other_reference.replace("580.126.09", "580x126x09")
+    assert neighbour != other_reference
+    tag = ["ctr", "-n", "k8s.io", "images", "tag", baked_image.driver.reference, neighbour]
+
+    evidence = start_pulling("neighbour", before=[tag]).evidence()
+
+    expect.provisioned(evidence)
+    expect.pulls_tried(driver_registry.log, 1)
+    expect.image_absent(evidence, other_reference)
+    expect.image_present(evidence, neighbour)
+
+
+def test_image_of_a_sovereign_cloud_gets_its_canonical_name(
+    start_pulling: StartPulling, driver_registry: Registry, other_reference: str
+) -> None:
+    """The base may end with a slash; the name of the pull is removed, the canonical one is run."""
+    base = "mcr.azk8s.cn"
+
+    evidence = start_pulling("sovereign", mcr_repository_base=f"{base}/").evidence()
+
+    expect.provisioned(evidence)
+    expect.pulls_tried(driver_registry.log, 1)
+    assert {each.host for each in driver_registry.log.requests} == {base}
+    assert {each.path for each in driver_registry.log.requests} == {
+        f"/v2/aks/aks-gpu-cuda-lts/manifests/580.126.09-{OTHER_SHA}"
+    }
+    expect.image_absent(evidence, other_reference)
+    expect.image_absent(evidence, other_reference.replace("mcr.microsoft.com", base))

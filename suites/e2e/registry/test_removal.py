@@ -1,0 +1,65 @@
+"""Boot removes the driver image after the installation, and waits for nothing of that.
+
+Section 5 of the contract, step 9: `images rm`, never with `--sync`; a failure of it is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+from harness import expect
+from harness.cloudinit import GuestFile
+from harness.lab.registry import driver_archive
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from harness.image import Image
+    from harness.lab import Lab
+    from suites.e2e.conftest import StartNode
+
+pytestmark = promise(section="5, step 9", unit="suites/unit/provisioning/test_containerd.py")
+
+_BLOBS = "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256"
+#: What has lost its name is collected at the start of containerd and after many changes; now neither.
+_LATE_COLLECTION = b"""version = 2
+[plugins."io.containerd.gc.v1.scheduler"]
+startup_delay = "2h"
+mutation_threshold = 0
+"""
+
+
+def layer_of(archive: bytes) -> str:
+    """Return the digest of the first layer of an OCI archive, in hex."""
+    with tarfile.open(fileobj=BytesIO(archive)) as tar:
+
+        def read(path: str) -> dict[str, list[dict[str, str]]]:
+            opened = tar.extractfile(path)
+            assert opened is not None
+            return dict(json.loads(opened.read()))
+
+        manifest = read("index.json")["manifests"][0]["digest"]
+        layer = read(f"blobs/{manifest.replace(':', '/')}")["layers"][0]["digest"]
+    return layer.partition(":")[2]
+
+
+def test_node_is_ready_before_the_removed_image_is_gone(
+    lab: Lab, start_node: StartNode, node_image: Image, baked_image: Image
+) -> None:
+    """Only the name goes at once. Here the content is collected much later, and the node is ready."""
+    assert baked_image.driver is not None
+    layer = f"{_BLOBS}/{layer_of(driver_archive(lab, node_image))}"
+    config = GuestFile(path="/etc/containerd/config.toml", content=_LATE_COLLECTION)
+    node = start_node("late", files=[config])
+
+    evidence = node.evidence(commands={"layer": ["stat", "--format=%s", layer]})
+
+    expect.provisioned(evidence)
+    expect.prebake_line(evidence, event="managed_gpu")
+    expect.image_absent(evidence, baked_image.driver.reference)
+    assert evidence.exit_code_of("layer") == 0, (
+        f"The layer '{layer}' was expected to be there when the node was ready, but provisioning "
+        "has waited until it was collected."
+    )

@@ -1,0 +1,300 @@
+"""The proxy in front of a registry, against a small HTTP server: it refuses, cuts and limits for real."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import shutil
+import ssl
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from harness.registry import PullFault, RegistryLog
+from harness.registry.certificate import Certificate
+from harness.registry.proxy import RegistryProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BLOB = bytes(range(256)) * 400
+TAG = "/v2/gpu/manifests/580.1"
+LAYER = "/v2/gpu/blobs/sha256:1234"
+MISSING = "/v2/gpu/manifests/0.0"
+
+
+class _SmallRegistry(http.server.BaseHTTPRequestHandler):
+    """Has one tag and one blob, of which it serves ranges."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self._answer(404 if self.path == MISSING else 200, b"")
+
+    def do_GET(self) -> None:
+        start = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-")
+        if start != "0":
+            whole = f"bytes {start}-{len(BLOB) - 1}/{len(BLOB)}"
+            self._answer(206, BLOB[int(start) :], {"Content-Range": whole})
+            return
+        self._answer(200, BLOB)
+
+    def do_POST(self) -> None:
+        length = int(self.headers["Content-Length"])
+        self._answer(202, self.rfile.read(length)[::-1], {"Location": "/v2/upload"})
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    @override
+    def log_request(self, code: object = None, size: object = None) -> None:
+        """Print nothing."""
+
+
+class _SmallServer(http.server.ThreadingHTTPServer):
+    @override
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing: the proxy ends connections whose answer nobody wants."""
+
+
+@pytest.fixture
+def upstream_port() -> Iterator[int]:
+    server = _SmallServer(("127.0.0.1", 0), _SmallRegistry)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def log() -> RegistryLog:
+    return RegistryLog()
+
+
+@pytest.fixture
+def proxy(upstream_port: int, log: RegistryLog) -> Iterator[RegistryProxy]:
+    def upstream() -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=10)
+
+    with RegistryProxy(upstream, log) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def client(proxy: RegistryProxy) -> Iterator[http.client.HTTPConnection]:
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+    with contextlib.closing(connection):
+        yield connection
+
+
+def ask(
+    connection: http.client.HTTPConnection, method: str, path: str, **headers: str
+) -> tuple[int, bytes]:
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_answers_pass_unchanged_over_one_connection_and_are_logged(
+    proxy: RegistryProxy, log: RegistryLog
+) -> None:
+    with client(proxy) as connection:
+        assert ask(connection, "HEAD", TAG) == (200, b"")
+        assert ask(connection, "GET", LAYER) == (200, BLOB)
+        assert ask(connection, "HEAD", MISSING)[0] == 404
+
+    first, second, third = log.requests
+    assert [first.method, first.path, first.status] == ["HEAD", TAG, 200]
+    assert (second.body_bytes, second.is_cut, second.is_aborted) == (len(BLOB), False, False)
+    assert third.status == 404
+    assert {each.connection for each in log.requests} == {1}
+    assert first.started_s <= first.ended_s <= second.started_s
+    assert log.connections == 1
+
+
+def test_upload_reaches_the_registry_with_its_body(proxy: RegistryProxy) -> None:
+    with client(proxy) as connection:
+        connection.request("POST", "/v2/gpu/blobs/uploads/", body=b"abc")
+        answer = connection.getresponse()
+
+        assert (answer.status, answer.getheader("Location")) == (202, "/v2/upload")
+        assert answer.read() == b"cba"
+
+
+def test_planned_refusal_holds_for_one_pull_and_not_for_the_next(
+    proxy: RegistryProxy, log: RegistryLog
+) -> None:
+    """Containerd repeats a request on 429 over the same connection: that is the same pull."""
+    log.disturb_next(PullFault(status=429))
+
+    with client(proxy) as connection:
+        assert [ask(connection, "HEAD", TAG)[0] for _ in range(3)] == [429, 429, 429]
+    with client(proxy) as connection:
+        assert ask(connection, "HEAD", TAG)[0] == 200
+
+    first, second = log.pulls
+    assert [each.status for each in first.requests] == [429, 429, 429]
+    assert [each.status for each in second.requests] == [200]
+    assert first.ended_s <= second.started_s
+
+
+def test_refusal_says_why_and_asks_for_credentials_where_it_is_401(
+    proxy: RegistryProxy, log: RegistryLog
+) -> None:
+    log.disturb_all(PullFault(status=401))
+
+    with client(proxy) as connection:
+        connection.request("GET", TAG)
+        answer = connection.getresponse()
+
+        assert answer.status == 401
+        assert answer.getheader("WWW-Authenticate") == 'Basic realm="registry"'
+        assert b"UNAUTHORIZED" in answer.read()
+
+
+def test_standing_fault_ends_with_the_next_one(proxy: RegistryProxy, log: RegistryLog) -> None:
+    log.disturb_all(PullFault(status=500))
+    with client(proxy) as connection:
+        assert ask(connection, "HEAD", TAG)[0] == 500
+
+    log.disturb_all(PullFault())
+    with client(proxy) as connection:
+        assert ask(connection, "HEAD", TAG)[0] == 200
+
+
+def test_blob_is_cut_at_its_byte_also_where_a_client_resumes_there(
+    proxy: RegistryProxy, log: RegistryLog
+) -> None:
+    log.disturb_all(PullFault(cut_after_bytes=50_000))
+
+    with client(proxy) as connection, pytest.raises(http.client.IncompleteRead) as partial:
+        ask(connection, "GET", LAYER)
+    assert partial.value.partial == BLOB[:50_000]
+    with client(proxy) as connection, pytest.raises(http.client.IncompleteRead) as nothing:
+        ask(connection, "GET", LAYER, Range="bytes=50000-")
+    assert nothing.value.partial == b""
+    with client(proxy) as connection:
+        assert ask(connection, "GET", TAG) == (200, BLOB)
+
+    assert [each.is_cut for each in log.requests] == [True, True, False]
+    assert [each.body_bytes for each in log.requests] == [50_000, 0, len(BLOB)]
+
+
+def test_limited_blob_takes_the_time_that_its_rate_needs(
+    proxy: RegistryProxy, log: RegistryLog
+) -> None:
+    log.disturb_all(PullFault(bytes_per_s=len(BLOB) * 2))
+
+    with client(proxy) as connection:
+        assert ask(connection, "GET", LAYER) == (200, BLOB)
+
+    (request,) = log.requests
+    assert request.ended_s - request.started_s >= 0.4
+
+
+def test_delay_precedes_the_answer(proxy: RegistryProxy, log: RegistryLog) -> None:
+    log.disturb_all(PullFault(delay_s=0.3))
+
+    with client(proxy) as connection:
+        assert ask(connection, "HEAD", TAG)[0] == 200
+
+    (request,) = log.requests
+    assert request.ended_s - request.started_s >= 0.3
+
+
+def test_client_that_gives_up_is_logged_as_such(proxy: RegistryProxy, log: RegistryLog) -> None:
+    log.disturb_all(PullFault(bytes_per_s=len(BLOB)))
+
+    with client(proxy) as connection:
+        connection.request("GET", LAYER)
+        connection.getresponse().read(10)
+
+    ends = time.monotonic() + 10
+    (request,) = log.requests
+    while not request.is_aborted and time.monotonic() < ends:
+        threading.Event().wait(0.02)
+        (request,) = log.requests
+    assert request.is_aborted
+    assert request.body_bytes < len(BLOB)
+
+
+def test_registry_that_is_down_is_a_bad_gateway(log: RegistryLog) -> None:
+    def upstream() -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", 1, timeout=10)
+
+    with RegistryProxy(upstream, log) as proxy, client(proxy) as connection:
+        assert ask(connection, "GET", TAG)[0] == 502
+
+
+def test_end_of_the_proxy_ends_its_connections_and_threads(
+    upstream_port: int, log: RegistryLog
+) -> None:
+    """Also in the middle of a slow answer."""
+    log.disturb_all(PullFault(bytes_per_s=1000))
+
+    def upstream() -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=10)
+
+    with contextlib.ExitStack() as stack:
+        with RegistryProxy(upstream, log) as proxy:
+            connection = stack.enter_context(client(proxy))
+            connection.request("GET", LAYER)
+            answer = connection.getresponse()
+            answer.read(10)
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            answer.read()
+        with client(proxy) as again, pytest.raises(ConnectionRefusedError):
+            again.request("GET", TAG)
+
+    assert not proxy._thread.is_alive()
+    assert proxy._server._open == {}
+
+
+def test_client_that_trusts_the_certificate_gets_an_answer_and_no_other(
+    upstream_port: int, log: RegistryLog, tmp_path: Path
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("There is no openssl on this host.")
+    made = Certificate.generate(tmp_path, ["registry.test"])
+
+    def upstream() -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=10)
+
+    with RegistryProxy(upstream, log, tls=made.server_context()) as proxy:
+        trusting = ssl.create_default_context(cadata=made.pem.decode())
+        with contextlib.closing(_TlsClient(proxy.port, trusting)) as connection:
+            assert ask(connection, "GET", LAYER) == (200, BLOB)
+        with (
+            contextlib.closing(_TlsClient(proxy.port, ssl.create_default_context())) as connection,
+            pytest.raises(ssl.SSLCertVerificationError),
+        ):
+            connection.request("GET", LAYER)
+
+    assert [each.status for each in log.requests] == [200]
+    (refusal,) = log.refusals
+    assert "TLS handshake failed" in refusal
+
+
+class _TlsClient(http.client.HTTPConnection):
+    """Connects to the loopback and asks for `registry.test`."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        super().__init__("127.0.0.1", port, timeout=10)
+        self._context = context
+
+    @override
+    def connect(self) -> None:
+        super().connect()
+        self.sock = self._context.wrap_socket(self.sock, server_hostname="registry.test")

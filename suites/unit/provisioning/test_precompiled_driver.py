@@ -1,0 +1,161 @@
+"""A node takes the driver that was compiled for its kernel, and builds one only where that is allowed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.provisioning.command import CommandResult
+
+from .fakes import GPU_NODE, IMAGE, KERNEL, OTHER_KERNEL, VERSION, Invocation
+
+if TYPE_CHECKING:
+    from .simulation import SimulatedNode
+
+NAME = "registry.example/gpu/driver"
+STEP = "install-precompiled-driver"
+
+
+def reference(kernel: str = KERNEL) -> str:
+    return f"{NAME}:{VERSION}-{kernel}-debian12"
+
+
+def configured(**fields: object) -> dict[str, object]:
+    return {**GPU_NODE, "precompiled_image": NAME, **fields}
+
+
+def images_run(simulated: SimulatedNode) -> list[str]:
+    """Return the images that ran, in order."""
+    return [call[-4] for call in simulated.calls if call[:4] == ("ctr", "-n", "k8s.io", "run")]
+
+
+def pulls(simulated: SimulatedNode) -> list[str]:
+    return [call[-1] for call in simulated.calls if call[3:5] == ("image", "pull")]
+
+
+@pytest.fixture(autouse=True)
+def _no_image(simulated: SimulatedNode) -> None:
+    simulated.images.clear()
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, OTHER_KERNEL])
+def test_image_of_the_running_kernel_is_installed_and_removed(
+    simulated: SimulatedNode, invocation: Invocation, kernel: str
+) -> None:
+    simulated.kernel = kernel
+    simulated.registry = {reference(KERNEL), reference(OTHER_KERNEL), IMAGE}
+
+    assert invocation.run("boot", configured()) == 0
+
+    assert images_run(simulated) == [reference(kernel)]
+    assert pulls(simulated) == [reference(kernel)]
+    assert simulated.images == set()
+    steps = invocation.steps()
+    assert (steps[STEP], steps["pull-driver-image"], steps["install-driver"]) == (
+        "done",
+        "skipped",
+        "skipped",
+    )
+    assert f"'{reference(kernel)}' was compiled for the kernel '{kernel}'." in "\n".join(
+        invocation.log()
+    )
+    assert "AKS.CSE.configGPUDrivers.installPrecompiledDriver" in invocation.events()
+
+
+def test_image_that_containerd_has_is_not_pulled(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.images = {reference()}
+
+    assert invocation.run("boot", configured()) == 0
+
+    assert (pulls(simulated), images_run(simulated)) == ([], [reference()])
+
+
+def test_missing_image_is_asked_for_once_and_the_driver_is_built(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.registry = {IMAGE, reference(OTHER_KERNEL)}
+
+    assert invocation.run("boot", configured()) == 0
+
+    assert pulls(simulated) == [reference(), IMAGE]
+    assert images_run(simulated) == [IMAGE]
+    assert simulated.images == set()
+    assert invocation.steps()[STEP] == "failed"
+    assert (
+        f"The registry has no '{reference()}': the driver is built on the 1 node(s) of the kernel "
+        f"'{KERNEL}'." in "\n".join(invocation.log())
+    )
+
+
+def test_missing_image_ends_the_run_where_no_build_is_allowed(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.registry = {IMAGE}
+
+    assert invocation.run("boot", configured(precompiled_fallback=False)) == 84
+
+    assert (pulls(simulated), images_run(simulated)) == ([reference()], [])
+    assert invocation.outcome()["error"] == (
+        f"Step '{STEP}' failed. The registry has no '{reference()}': the 1 node(s) of the kernel "
+        f"'{KERNEL}' get no driver. Publish the image, or set 'precompiled_fallback'."
+    )
+
+
+@pytest.mark.parametrize(("has_fallback", "code"), [(True, 0), (False, 84)])
+def test_registry_that_refuses_is_asked_three_times_and_not_taken_for_one_without_the_image(
+    simulated: SimulatedNode, invocation: Invocation, *, has_fallback: bool, code: int
+) -> None:
+    simulated.registry = {IMAGE}
+    refusal = CommandResult(argv=(), exit_code=1, stdout="", stderr="500 Internal Server Error")
+    simulated.failing[f"ctr -n k8s.io image pull {reference()}"] = refusal
+
+    asked = configured(precompiled_fallback=has_fallback)
+    assert invocation.run("boot", asked) == code
+
+    assert pulls(simulated)[:3] == [reference()] * 3
+    assert images_run(simulated) == ([IMAGE] if has_fallback else [])
+    log = "\n".join(invocation.log())
+    assert "500 Internal Server Error" in log
+    assert "The registry has no" not in log
+
+
+def test_baked_driver_that_fits_is_used_without_a_question_to_the_registry(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.images = {IMAGE}
+    simulated.registry = {reference()}
+
+    assert invocation.run("boot", configured()) == 0
+
+    assert (pulls(simulated), images_run(simulated)) == ([], [IMAGE])
+    assert STEP not in invocation.steps()
+
+
+def test_working_driver_is_only_validated(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.files.remove("/opt/azure/aks-gpu/dkms-marker")
+    simulated.registry = {reference()}
+
+    assert invocation.run("boot", configured(config_gpu_driver_if_needed=False)) == 0
+
+    assert images_run(simulated) == []
+    assert invocation.steps()[STEP] == "skipped"
+
+
+def test_system_without_a_version_is_refused(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.files.write("/etc/os-release", "ID=debian\n")
+
+    assert invocation.run("boot", configured()) == 84
+
+    assert invocation.outcome()["error"] == (
+        "A precompiled driver is wanted, but '/etc/os-release' does not say for which system. The "
+        "os-release file has no ID or no VERSION_ID."
+    )

@@ -1,0 +1,135 @@
+"""Debian's registry is unpacked once, and takes images of OCI archives only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.image.formats.oci import Entry, tar_of
+from harness.provisioning.command import CommandError, CommandResult
+from harness.registry.server import (
+    RegistryServer,
+    ensure_registry_program,
+    render_configuration,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PROGRAM = "usr/bin/docker-registry"
+
+
+class UnpackingRunner:
+    """Plays mmdebstrap and tar; refuses anything else."""
+
+    def __init__(self, *, mmdebstrap_code: int = 0) -> None:
+        self.commands: list[list[str]] = []
+        self._mmdebstrap_code = mmdebstrap_code
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        assert timeout_s > 0
+        assert (stdin, env) == (None, None)
+        self.commands.append(list(argv))
+        code = 0
+        if argv[0] == "mmdebstrap":
+            code = self._mmdebstrap_code
+            Path(argv[-1]).write_bytes(b"")
+        else:
+            assert argv[0] == "tar"
+            (root,) = (word for word in argv if word.startswith("--directory="))
+            binary = Path(root.partition("=")[2]) / PROGRAM
+            binary.parent.mkdir(parents=True)
+            binary.write_bytes(b"ELF")
+        return CommandResult(argv=tuple(argv), exit_code=code, stdout="", stderr="no network")
+
+
+@pytest.fixture
+def _mmdebstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "bin" / "mmdebstrap"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent))
+
+
+def _silence(_message: str) -> None:
+    """Listen to nothing."""
+
+
+@pytest.mark.usefixtures("_mmdebstrap")
+def test_registry_is_unpacked_once_and_runs_by_its_own_linker(tmp_path: Path) -> None:
+    runner = UnpackingRunner()
+
+    first = ensure_registry_program(tmp_path / "cache", runner, report=_silence)
+    again = ensure_registry_program(tmp_path / "cache", runner, report=_silence)
+
+    assert first == again
+    assert [command[0] for command in runner.commands] == ["mmdebstrap", "tar"]
+    assert "--include=docker-registry" in runner.commands[0]
+    assert f"./{PROGRAM}" in runner.commands[1]
+    linker, _, _, program = first
+    assert linker.endswith("/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2")
+    assert Path(program).read_bytes() == b"ELF"
+    assert not list((tmp_path / "cache").rglob(".work-*"))
+
+
+@pytest.mark.usefixtures("_mmdebstrap")
+def test_failed_unpacking_leaves_nothing_that_would_be_taken_for_the_registry(
+    tmp_path: Path,
+) -> None:
+    cache = tmp_path / "cache"
+
+    with pytest.raises(CommandError, match="Unpacking Debian's docker-registry failed"):
+        ensure_registry_program(cache, UnpackingRunner(mmdebstrap_code=1), report=_silence)
+
+    assert [path.name for path in (cache / "docker-registry").iterdir()] == ["lock"]
+
+
+def test_host_without_mmdebstrap_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(RequirementError, match="apt-get install mmdebstrap"):
+        ensure_registry_program(tmp_path, UnpackingRunner(), report=_silence)
+
+
+def test_registry_listens_on_a_socket_and_no_port() -> None:
+    configuration = json.loads(render_configuration(Path("/storage")))
+
+    assert configuration["http"] == {"net": "unix", "addr": "socket"}
+    assert configuration["storage"] == {"filesystem": {"rootdirectory": "/storage"}}
+
+
+def _without_index() -> bytes:
+    return tar_of([Entry(path="blobs/sha256/12", content=b"{}")])
+
+
+def _with_two_images() -> bytes:
+    index = {"manifests": [{"digest": "sha256:1"}, {"digest": "sha256:2"}]}
+    return tar_of([Entry(path="index.json", content=json.dumps(index).encode())])
+
+
+@pytest.mark.parametrize(
+    ("archive", "why"),
+    [
+        (b"no archive", "is no OCI archive: "),
+        (_without_index(), r"has no 'index\.json'"),
+        (_with_two_images(), "one image was expected, but this one has 2"),
+    ],
+    ids=["no archive", "no index", "two images"],
+)
+def test_archive_of_another_form_is_refused(tmp_path: Path, archive: bytes, why: str) -> None:
+    with pytest.raises(HarnessError, match=why):
+        RegistryServer(folder=tmp_path).push(archive, repository="gpu", tag="1")
