@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["suites.hypothesis_profiles", "suites.workers"]
+pytest_plugins = ["suites.hypothesis_profiles", "suites.time_limits", "suites.workers"]

@@ -1,10 +1,11 @@
-"""Mutation tests of provisioning.
+"""Mutation tests.
 
-python -m suites.mutation             the tool, over all of provisioning
-python -m suites.mutation --targets   the behaviours of the contract's list
-python -m suites.mutation --corpus    the defects of the regression corpus
-python -m suites.mutation --example   defects of the example provisioner, on nodes
-python -m suites.mutation --machines  defects of provisioning, on nodes
+python -m suites.mutation                   the tool, over all of provisioning
+python -m suites.mutation --package expect  the tool, over another package
+python -m suites.mutation --targets         the behaviours of the contract's list
+python -m suites.mutation --corpus          the defects of the regression corpus
+python -m suites.mutation --example         defects of the example provisioner, on nodes
+python -m suites.mutation --machines        defects of provisioning, on nodes
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from suites.e2e.shell_provisioner.planting import plant_all
 
 from .machine_plants import run_plants
 from .mutant_runner import MutantRunner, PlantError
+from .packages import PACKAGES
 from .plants import CORPUS, TARGETS
-from .tool import run_tool
+from .tool import Sample, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +37,7 @@ SUITE = "suites/unit/provisioning"
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
-        prog="mutants", description="Plant bugs in provisioning and run its unit suite."
+        prog="mutants", description="Plant bugs in a package and run its unit suite."
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--targets", action="store_true", help="the contract's 32 behaviours")
@@ -54,6 +56,14 @@ def build_parser() -> argparse.ArgumentParser:
         "--image", default="debian-12", help="the image of the nodes (default: %(default)s)"
     )
     parser.add_argument(
+        "--package",
+        choices=PACKAGES,
+        default="provisioning",
+        help="what the tool mutates (default: provisioning)",
+    )
+    parser.add_argument("--sample", type=int, help="how many mutants to try (default: all)")
+    parser.add_argument("--seed", type=int, default=20, help="chooses the sample (default: 20)")
+    parser.add_argument(
         "--children",
         type=int,
         default=len(os.sched_getaffinity(0)),
@@ -70,7 +80,13 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.machines is not None:
         return run_plants(REPOSITORY, arguments.machines or None, arguments.image)
     if not (arguments.targets or arguments.corpus):
-        return run_tool(REPOSITORY, arguments.children)
+        size = arguments.sample
+        return run_tool(
+            REPOSITORY,
+            arguments.children,
+            PACKAGES[arguments.package],
+            sample=None if size is None else Sample(size=size, seed=arguments.seed),
+        )
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         mutant_runner = MutantRunner.copy(REPOSITORY, Path(folder))
         healthy = mutant_runner.try_suite(SUITE)

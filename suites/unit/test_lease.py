@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import shutil
 import stat
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import filelock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
+from harness import lease
 from harness.errors import HarnessError, RequirementError
 from harness.lease import (
     hold,
@@ -27,7 +31,7 @@ from harness.provisioning.command import PIPE, spawn
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _HOLDER = """\
 import pathlib, sys
@@ -132,6 +136,88 @@ def test_sweep_skips_a_folder_without_permission(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
 
     assert sweep(tmp_path) == [tmp_path / "b"]
+
+
+class _WatchedLock(filelock.FileLock):
+    """A lock that records whether a folder's lease was taken and freed behind the closed gate."""
+
+    @override
+    def acquire(self, *arguments: Any, **options: Any) -> Any:
+        taken = super().acquire(*arguments, **options)
+        if Path(self.lock_file).name == "lease":
+            _note("acquire", Path(self.lock_file).parent.parent)
+        return taken
+
+
+_SEEN: list[tuple[str, bool]] = []
+
+
+def _note(what: str, parent: Path) -> None:
+    """Record whether somebody is at the gate of `parent` now."""
+    gate = filelock.FileLock(parent / ".gate")
+    try:
+        gate.acquire(timeout=0)
+    except filelock.Timeout:
+        _SEEN.append((what, True))
+    else:
+        gate.release()
+        _SEEN.append((what, False))
+
+
+@pytest.fixture
+def gates(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, bool]]]:
+    """Return what happened to leased folders below a parent, and whether its gate was closed."""
+    mkdir, rmtree = Path.mkdir, shutil.rmtree
+
+    def watched_mkdir(folder: Path, *arguments: Any, **options: Any) -> None:
+        is_new = folder.name.startswith("run-") and not folder.exists()
+        mkdir(folder, *arguments, **options)
+        if is_new:
+            _note("mkdir", folder.parent)
+
+    def watched_rmtree(folder: Path, **options: Any) -> None:
+        is_leased = filelock.FileLock(folder / "lease")
+        try:
+            is_leased.acquire(timeout=0)
+        except filelock.Timeout:
+            _note("remove while leased", folder.parent)
+        else:
+            is_leased.release()
+            _note("remove", folder.parent)
+        rmtree(folder, **options)
+
+    monkeypatch.setattr(lease, "FileLock", _WatchedLock)
+    monkeypatch.setattr(Path, "mkdir", watched_mkdir)
+    monkeypatch.setattr(shutil, "rmtree", watched_rmtree)
+    _SEEN.clear()
+    yield _SEEN
+    _SEEN.clear()
+
+
+def test_folder_is_created_and_leased_behind_the_gate(
+    tmp_path: Path, gates: list[tuple[str, bool]]
+) -> None:
+    """Else a sweep would remove a folder that has no lease yet."""
+    with leased_folder(tmp_path, prefix="run"):
+        made = list(gates)
+
+    assert made == [("mkdir", True), ("acquire", True)]
+
+
+def test_folder_is_swept_behind_the_gate_and_leased_until_it_is_gone(
+    tmp_path: Path, gates: list[tuple[str, bool]]
+) -> None:
+    with leased_folder(tmp_path, prefix="run", keep=True):
+        pass
+    gates.clear()
+
+    assert len(sweep(tmp_path)) == 1
+    assert gates == [("acquire", True), ("remove while leased", True)]
+
+
+def test_gate_is_open_while_a_folder_is_in_use(tmp_path: Path) -> None:
+    with leased_folder(tmp_path, prefix="run"), hold(tmp_path / ".gate", timeout_s=0, what="it"):
+        pass
 
 
 @given(st.lists(st.sampled_from(["held", "abandoned", "released"]), max_size=6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import os
 import tempfile
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -41,6 +42,7 @@ _KNOWN_PLUGINS = {
     "__channelexec__",  # what execnet calls xdist.remote in a worker
 }  # fmt: skip
 """Packages whose implementations have nothing to do for an example that simply passes."""
+_TIME_LIMITS = "pytest_timeout"
 _NOTES: pytest.StashKey[set[str]] = pytest.StashKey()
 _HITS: pytest.StashKey[dict[Tier, Hits]] = pytest.StashKey()
 _RUNS: pytest.StashKey[SpecRuns] = pytest.StashKey()
@@ -203,7 +205,18 @@ def _others_follow_the_protocol(config: pytest.Config) -> bool:
         if not (name == "pytest_runtest_protocol" and _is_wrapper(implementation))
     ]
     modules = {implementation.function.__module__ for implementation in implementations}
-    return any(module.partition(".")[0] not in _KNOWN_PLUGINS for module in modules)
+    others = {module.partition(".")[0] for module in modules} - _KNOWN_PLUGINS
+    return bool(others - {_TIME_LIMITS}) or (_TIME_LIMITS in others and _has_time_limit(config))
+
+
+def _has_time_limit(config: pytest.Config) -> bool:
+    """Return whether pytest-timeout, which is loaded, limits every test of this run.
+
+    It does nothing otherwise, save for a test with a marker.
+    """
+    return bool(
+        config.getoption("timeout") or os.environ.get("PYTEST_TIMEOUT") or config.getini("timeout")
+    )
 
 
 def _is_wrapper(implementation: HookImpl) -> bool:

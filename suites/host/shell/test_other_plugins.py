@@ -74,6 +74,27 @@ def test_worker_without_other_plugins_reports_one_phase_of_an_example_that_passe
     assert [line for line in seen if line.endswith(" greets ann")] == ["call greets ann"]
 
 
+@pytest.mark.parametrize(
+    ("options", "phases"),
+    [
+        ((), ["call"]),
+        (("--timeout=60",), ["setup", "call", "teardown"]),
+        (("-o", "timeout=60"), ["setup", "call", "teardown"]),
+    ],
+    ids=["without a limit", "limit of an option", "limit of the configuration"],
+)
+def test_plugin_for_time_limits_costs_phases_only_where_it_limits(
+    project: SpecProject, options: tuple[str, ...], phases: list[str]
+) -> None:
+    project.write("conftest.py", _CONTROLLER)
+    project.write("greeting_spec.sh", GREETING)
+
+    project.run("-n", "2", "-p", "pytest_timeout", *options)
+
+    seen = (project.root / "seen").read_text().splitlines()
+    assert [line.split()[0] for line in seen if line.endswith(" greets ann")] == phases
+
+
 @pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.mark.parametrize("hook", _HOOKS)
 def test_hooks_of_another_plugin_run_for_each_example(

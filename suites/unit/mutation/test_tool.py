@@ -14,9 +14,11 @@ import pytest
 from harness.provisioning.command import CommandResult
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 from suites.fakes.clock import FakeClock
+from suites.mutation.packages import PACKAGES, Package
 from suites.mutation.tool import (
     SURVIVORS_PAGE,
     Mutant,
+    Sample,
     ToolError,
     judge,
     parse_change,
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
     from harness.provisioning.command import ChildProcess
 
+    Try = Callable[[Path, int, Sequence[str]], None]
+
 CLICK = "\N{LATIN LETTER LATERAL CLICK}"
 KILLED = "harness.provisioning.a.x_f__mutmut_1"
 SURVIVOR = f"harness.provisioning.b.x{CLICK}C{CLICK}m__mutmut_12"
@@ -46,7 +50,13 @@ DIFF = """\
 +    return f(2, b) + 2
 """
 CHANGE = "`f(1,` becomes `f(2,`"
+SOURCE = "harness/some"
+PACKAGE = Package(source=SOURCE, tests=("suites/unit/some",), least=0.9)
 PAGE = f"""\
+# Mutation tests
+
+### {SOURCE}
+
 | Function | Change | Reason |
 |---|---|---|
 | `b.C.m` | {CHANGE} | It is the same. |
@@ -74,7 +84,15 @@ def test_change_is_what_differs() -> None:
 
 
 def test_page_gives_the_reasons() -> None:
-    assert parse_page(PAGE) == {("b.C.m", CHANGE): "It is the same."}
+    assert parse_page(PAGE, SOURCE) == {("b.C.m", CHANGE): "It is the same."}
+
+
+def test_survivor_of_another_package_explains_nothing() -> None:
+    assert parse_page(PAGE, "harness/som") == {}
+    assert parse_page(PAGE, "harness/some/more") == {}
+    assert parse_page(
+        f"{PAGE}\n### harness/more\n\n| `b.f` | `1` becomes `2` | No. |", SOURCE
+    ) == {("b.C.m", CHANGE): "It is the same."}
 
 
 def script(top: Path, results: str = RESULTS) -> ScriptedRunner:
@@ -100,14 +118,14 @@ def test_run_is_good_when_most_died_and_the_rest_are_explained(
     (tmp_path / "page.md").write_text(page)
 
     with script(tmp_path, results) as runner:
-        assert judge(tmp_path, tmp_path / "page.md", runner) == code
+        assert judge(tmp_path, tmp_path / "page.md", PACKAGE, runner) == code
 
 
 def test_survivors_are_listed_as_the_page_has_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with script(tmp_path) as runner:
-        judge(tmp_path, tmp_path / "page.md", runner)
+        judge(tmp_path, tmp_path / "page.md", PACKAGE, runner)
 
     assert capsys.readouterr().out.splitlines() == [
         "a                    1 of     1 killed",
@@ -123,7 +141,7 @@ def test_run_without_results_raises_an_error(tmp_path: Path) -> None:
         ScriptedRunner().expect([*argv, "results", "--all", "true"]) as runner,
         pytest.raises(ToolError, match=r"^There are no results of mutmut"),
     ):
-        judge(tmp_path, tmp_path / "page.md", runner)
+        judge(tmp_path, tmp_path / "page.md", PACKAGE, runner)
 
 
 def test_listed_mutant_that_did_not_survive_is_reported(
@@ -133,7 +151,7 @@ def test_listed_mutant_that_did_not_survive_is_reported(
     (tmp_path / "page.md").write_text(f"{PAGE}{row}\n")
 
     with script(tmp_path, RESULTS + f"    {KILLED}: killed\n" * 9) as runner:
-        assert judge(tmp_path, tmp_path / "page.md", runner) == 0
+        assert judge(tmp_path, tmp_path / "page.md", PACKAGE, runner) == 0
 
     said = "page.md lists a mutant that did not survive: `a.f` | `1` becomes `2`"
     assert said in capsys.readouterr().out.splitlines()
@@ -146,7 +164,7 @@ def test_stopped_run_raises_an_error(tmp_path: Path) -> None:
         ScriptedRunner().expect([*argv, "results", "--all", "true"], stdout=results) as runner,
         pytest.raises(ToolError, match=r"^mutmut was stopped: 1 of 2 mutants are untried\.$"),
     ):
-        judge(tmp_path, tmp_path / "page.md", runner)
+        judge(tmp_path, tmp_path / "page.md", PACKAGE, runner)
 
 
 # -- the run ------------------------------------------------------------------------------------
@@ -260,13 +278,14 @@ class Answers:
 def run_in(
     repository: Path,
     monkeypatch: pytest.MonkeyPatch,
-    try_all: Callable[[Path, int], None] = lambda _top, _children: None,
+    try_all: Try = lambda _top, _children, _chosen: None,
+    sample: Sample | None = None,
 ) -> int:
     """Run the tool on a repository, with its own temporary folders."""
     copies = repository.parent / "copies"
     copies.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(copies))
-    return run_tool(repository, 1, try_all=try_all, runner=Answers())
+    return run_tool(repository, 1, PACKAGE, sample=sample, try_all=try_all, runner=Answers())
 
 
 @pytest.fixture
@@ -275,6 +294,7 @@ def repository(tmp_path: Path) -> Path:
     (repository / "harness").mkdir(parents=True)
     (repository / "docs").mkdir()
     (repository / SURVIVORS_PAGE).write_text(PAGE)
+    (repository / "pyproject.toml").write_text("[project]\n")
     return repository
 
 
@@ -301,7 +321,7 @@ def test_copy_is_kept_if_there_are_unlisted_survivors(
 def test_copy_is_kept_if_the_tool_fails(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_top: Path, _children: int) -> None:
+    def fail(_top: Path, _children: int, _chosen: Sequence[str]) -> None:
         raise ToolError("mutmut ended with 1.")
 
     with pytest.raises(ToolError):
@@ -309,3 +329,70 @@ def test_copy_is_kept_if_the_tool_fails(
 
     (copy,) = repository.parent.glob("copies/*")
     assert re.search(rf"^The mutants are kept in '{copy}'", capsys.readouterr().out)
+
+
+def test_sample_is_the_same_for_a_seed_whatever_the_order() -> None:
+    mutants = [Mutant(name=f"harness.a.x_f__mutmut_{number}", status="s") for number in range(50)]
+    sample = Sample(size=9, seed=1)
+
+    chosen = sample.choose(mutants)
+
+    assert len(set(chosen)) == 9
+    assert sample.choose(reversed(mutants)) == chosen
+    assert Sample(size=9, seed=2).choose(mutants) != chosen
+    assert len(Sample(size=90, seed=1).choose(mutants)) == 50
+
+
+def test_only_the_sample_is_tried_and_judged(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[tuple[str, ...]] = []
+
+    def try_chosen(_top: Path, _children: int, chosen: Sequence[str]) -> None:
+        tried.append(tuple(chosen))
+        if len(tried) == 1:
+            raise ToolError("mutmut ended with 1: AssertionError: but nothing matches")
+
+    sample = Sample(size=1, seed=3)
+    (name,) = sample.choose(parse_results(RESULTS))
+
+    run_in(repository, monkeypatch, try_chosen, sample)
+
+    assert tried == [("only-make-them",), (name,)]
+    shown = {KILLED: "10 of 10", SURVIVOR: "0 of 1"}[name]
+    assert f"{shown} killed" in capsys.readouterr().out
+
+
+def test_suite_that_fails_while_mutants_are_made_is_an_error(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ToolError("mutmut ended with 1: Failed to run clean test")
+
+    with pytest.raises(ToolError, match="clean test"):
+        run_in(repository, monkeypatch, fail, Sample(size=1, seed=3))
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_package_names_sources_and_tests_that_are_there(name: str) -> None:
+    root = Path(__file__).parents[3]
+    package = PACKAGES[name]
+    deselected = (test.partition("::")[0] for test in package.deselected)
+
+    for path in (package.source, *package.tests, *package.left_out, *deselected):
+        assert (root / path).exists(), path
+
+
+def test_configuration_of_a_package_is_added_to_the_projects(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+
+    Package(source="a", tests=("b",), left_out=("c",), deselected=("d",)).write_configuration(
+        tmp_path
+    )
+
+    text = (tmp_path / "pyproject.toml").read_text()
+    assert text.startswith("[project]\n\n[tool.mutmut]\n")
+    assert 'source_paths = ["a"]\n' in text
+    assert 'pytest_add_cli_args_test_selection = ["b"]\n' in text
+    assert 'do_not_mutate = ["c"]\n' in text
+    assert '"--deselect=d"' in text

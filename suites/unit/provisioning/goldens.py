@@ -8,14 +8,14 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "goldens"
 
 
-def expect_golden(name: str, text: str) -> None:
-    """Expect `text` to be that of the golden file.
+def expect_golden(name: str, text: str, folder: Path = FOLDER) -> None:
+    """Expect `text` to be that of the golden file in `folder`.
 
     `UPDATE_GOLDENS=1` in the environment writes the files instead; read the difference before
     you commit it.
     """
-    path = FOLDER / f"{name}.txt"
+    path = folder / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDENS") == "1":
-        FOLDER.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
         path.write_text(f"{text}\n")
     assert f"{text}\n" == path.read_text()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
+from harness.machine.channels import qmp
 from harness.machine.channels.event_log import names
 from harness.machine.channels.qmp import QmpSession
 from harness.provisioning.wait import Deadline
@@ -63,6 +64,16 @@ def test_refused_command_has_qemus_message(session: QmpSession) -> None:
 def test_command_without_answer_ends_at_the_deadline(session: QmpSession) -> None:
     with pytest.raises(HarnessError, match="did not answer QMP command 'stop' in time"):
         session.execute("stop", deadline=Deadline.after(_SHORT_S))
+
+
+def test_every_command_has_a_deadline(
+    session: QmpSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has to name one: a QEMU that hangs would hang the whole run."""
+    monkeypatch.setattr(qmp, "COMMAND_S", _SHORT_S)
+
+    with pytest.raises(HarnessError, match="did not answer QMP command 'stop' in time"):
+        session.execute("stop")
 
 
 def test_session_goes_on_after_a_command_without_answer(session: QmpSession) -> None:

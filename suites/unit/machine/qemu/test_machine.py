@@ -11,6 +11,7 @@ import pytest
 from harness.errors import HarnessError, RequirementError
 from harness.gpu import GpuAttachment
 from harness.machine.qemu.machine import QemuMachine, parse_processor_s, require_qemu
+from harness.provisioning.wait import Deadline
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment
 
 
@@ -118,6 +119,54 @@ def test_machine_ends_with_its_block(tmp_path: Path) -> None:
 
     assert (within, machine.is_running) == (True, False)
     assert "-machine q35" in (tmp_path / "argv.txt").read_text()
+
+
+#: Greets, negotiates, and after a command reports a SHUTDOWN with the reason in its second argument,
+#: and ends.
+_SHUTS_DOWN = """\
+import json, socket, sys
+qmp = socket.socket(fileno=int(sys.argv[1]))
+def send(message):
+    qmp.sendall(json.dumps(message).encode() + b"\\n")
+send({"QMP": {"version": {}, "capabilities": []}})
+for _ in range(2):
+    command = json.loads(qmp.recv(9999))
+    send({"return": {}, "id": command["id"]} if "id" in command else {"return": {}})
+stamp = {"seconds": 1, "microseconds": 0}
+send({"event": "SHUTDOWN", "data": {"guest": True, "reason": sys.argv[2]}, "timestamp": stamp})
+"""
+
+
+def _qemu_that_shuts_down(folder: Path, reason: str) -> str:
+    (folder / "qmp.py").write_text(_SHUTS_DOWN)
+    found = '"$(echo "$*" | sed "s/.*id=qmp,fd=\\([0-9]*\\).*/\\1/")"'
+    return _program(folder, f"exec python3 '{folder}/qmp.py' {found} {reason}")
+
+
+@pytest.mark.starts_process
+def test_guest_that_powers_off_ends_its_machine(tmp_path: Path) -> None:
+    spec = a_machine_spec(qemu=_qemu_that_shuts_down(tmp_path, "guest-shutdown"))
+
+    with QemuMachine(spec, tmp_path) as machine:
+        machine.monitor.execute("cont")
+        machine.wait_for_power_off(Deadline.after(30))
+
+        assert not machine.is_running
+
+
+@pytest.mark.starts_process
+@pytest.mark.parametrize(
+    "reason",
+    ["guest-reset", "guest-panic", "host-qmp-quit", "host-signal", "host-qmp-system-reset"],
+)
+def test_end_for_another_reason_is_no_power_off(tmp_path: Path, reason: str) -> None:
+    """A bake that rebooted is not finished, and must not be published."""
+    spec = a_machine_spec(qemu=_qemu_that_shuts_down(tmp_path, reason))
+
+    with QemuMachine(spec, tmp_path) as machine:
+        machine.monitor.execute("cont")
+        with pytest.raises(HarnessError, match=f"to power off, but ended by '{reason}'"):
+            machine.wait_for_power_off(Deadline.after(30))
 
 
 def test_processor_time_is_read_past_a_name_with_blanks_and_parentheses() -> None:

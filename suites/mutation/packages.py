@@ -1,0 +1,76 @@
+"""Parts of the library to plant bugs in, and the tests that have to notice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """Sources below `harness`, and what of the suites runs for each mutant of them.
+
+    `left_out` are sources that are not mutated, `deselected` tests that can't run in mutmut's copy.
+    At least the share `least` of the mutants has to be killed.
+    """
+
+    source: str
+    tests: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    deselected: tuple[str, ...] = ()
+    least: float = 0.95
+
+    def render_configuration(self) -> str:
+        """Render the table of mutmut in `pyproject.toml`."""
+        values = {
+            "source_paths": [self.source],
+            "do_not_mutate": list(self.left_out),
+            "also_copy": ["harness", "suites", "fixtures", "conftest.py"],
+            "pytest_add_cli_args_test_selection": list(self.tests),
+            # A signal of a time limit would end the process that runs all mutants.
+            "pytest_add_cli_args": [
+                *("-n", "0", "-p", "no:cacheprovider", "-p", "no:timeout"),
+                *(f"--deselect={test}" for test in self.deselected),
+            ],
+        }
+        rows = (f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+        return f"\n[tool.mutmut]\n{''.join(rows)}"
+
+    def write_configuration(self, top: Path) -> None:
+        """Let mutmut in the copy `top` of the repository work on this package."""
+        with (top / "pyproject.toml").open("a") as file:
+            file.write(self.render_configuration())
+
+
+_EXPECT_TESTS = ("suites/unit/expect", "suites/unit/test_expect.py")
+
+PACKAGES = {
+    "provisioning": Package(
+        source="harness/provisioning",
+        tests=("suites/unit/provisioning",),
+        # It kills process groups: a mutant of it may end more than the test's own.
+        left_out=("harness/provisioning/command.py",),
+        # The copy that mutmut tests imports mutmut itself, which this test would refuse.
+        deselected=(
+            "suites/unit/provisioning/test_main.py::test_package_imports_only_itself_and_the_standard_library",
+        ),
+        least=0.9,
+    ),
+    "expect": Package(source="harness/expect", tests=_EXPECT_TESTS),
+    "evidence": Package(source="harness/evidence", tests=("suites/unit/evidence", *_EXPECT_TESTS)),
+    "lease": Package(source="harness/lease.py", tests=("suites/unit/test_lease.py",)),
+    "machine": Package(
+        source="harness/machine",
+        tests=("suites/unit/machine",),
+        # They kill processes by their ids.
+        left_out=(
+            "harness/machine/libvirt/private_daemon.py",
+            "harness/machine/libvirt/watchdog.py",
+        ),
+    ),
+    "lab": Package(source="harness/lab", tests=("suites/unit/lab",)),
+}

@@ -1,0 +1,38 @@
+"""A time limit for every test of this repository, by the folder of its suite.
+
+A test that waits for something that never comes ends as failed, and the run goes on. An example of a
+`*_spec.sh` file has a limit of its own, `--shell-timeout`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+#: Seconds for a test and its fixtures. Those of a virtual machine may build its image first.
+LIMITS_S = {
+    "unit": 60,
+    "host": 600,
+    "docs": 900,
+    "e2e": 1800,
+    "node": 600,
+    "passthrough": 1800,
+}
+#: Tests that take many minutes by themselves.
+LONG_MARKS = ("nightly", "real_driver")
+LONG_S = 5400
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with its limit, unless it has one; `-p no:timeout` leaves all unlimited."""
+    if not config.pluginmanager.hasplugin("timeout"):
+        return
+    suites = config.rootpath / "suites"
+    for item in items:
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("timeout") is not None:
+            continue
+        if not item.path.is_relative_to(suites):
+            continue
+        limit_s = LIMITS_S[item.path.relative_to(suites).parts[0]]
+        if any(item.get_closest_marker(mark) for mark in LONG_MARKS):
+            limit_s = max(limit_s, LONG_S)
+        item.add_marker(pytest.mark.timeout(limit_s))
