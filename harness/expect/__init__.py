@@ -58,6 +58,7 @@ from harness.expect.runtime import (
     runtime_hands_out_gpus,
     unit_state,
 )
+from harness.expect.state import unchanged
 
 __all__ = [
     "bar_access_after",
@@ -101,5 +102,6 @@ __all__ = [
     "runtime_hands_out_gpus",
     "step_failed",
     "step_of",
+    "unchanged",
     "unit_state",
 ]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from harness.cloudinit import SeedFiles, SshAccess
     from harness.evidence import Evidence
+    from harness.evidence.state import NodeState
     from harness.gpu import GpuModel
     from harness.gpu.emulated import EmulatedGpu
     from harness.gpu.script import GpuScript
@@ -318,6 +319,10 @@ class Node:
         self._additional = self._additional.merged(additional)
         self._gathered.append(evidence)
         return evidence
+
+    def state(self) -> NodeState:
+        """Return the state of the whole node, which should be at rest, for `expect.unchanged`."""
+        return self.machine.state()
 
     @property
     def gathered(self) -> tuple[Evidence, ...]:
