@@ -13,6 +13,8 @@ from harness.evidence import RECORD_PATH, Evidence
 from harness.evidence.node_state import DkmsBuild, LoadedModule, PathStat, PciFunction
 from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
 from harness.evidence.request import AdditionalEvidence
+from harness.evidence.state import NodeState, PathState, StateKind
+from harness.evidence.state_diff import AllowedChanges
 from harness.expect.every_node import NodeExpectation
 from harness.expect.failure import failure, require
 from harness.fixtures.machines import BootCloudImage, BootNode
@@ -63,6 +65,7 @@ from harness.shell.testing import Shell
 __all__ = [
     "RECORD_PATH",
     "AdditionalEvidence",
+    "AllowedChanges",
     "Argv",
     "BadInputError",
     "BootCloudImage",
@@ -107,9 +110,11 @@ __all__ = [
     "NodeExpectation",
     "NodeFact",
     "NodeRequest",
+    "NodeState",
     "OutcomeDeclaration",
     "OutcomeFile",
     "PathStat",
+    "PathState",
     "PciFunction",
     "ProgressEvent",
     "Provisioner",
@@ -126,6 +131,7 @@ __all__ = [
     "ScriptedRunner",
     "Settings",
     "Shell",
+    "StateKind",
     "StepList",
     "VmDriver",
     "bake_cloud_image",

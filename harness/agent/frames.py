@@ -34,7 +34,7 @@ BOOT, PROGRAM, PROGRAM_END = 0x01, 0x02, 0x03
 # Requests.
 HELLO, PING, REMEMBER, SETTLE = 0x10, 0x11, 0x12, 0x13
 RUN, SIGNAL, CANCEL = 0x14, 0x15, 0x16
-READ, WRITE, WAIT_FILE, WAIT_UNIT, SNAPSHOT = 0x17, 0x18, 0x19, 0x1A, 0x1B
+READ, WRITE, WAIT_FILE, WAIT_UNIT, READ_RANGES = 0x17, 0x18, 0x19, 0x1A, 0x1B
 # Parts of requests and answers.
 MORE, DATA, DATA_END, CREDIT = 0x20, 0x21, 0x22, 0x23
 # Answers.
@@ -57,7 +57,7 @@ NAMES = {
     WRITE: "write",
     WAIT_FILE: "wait-file",
     WAIT_UNIT: "wait-unit",
-    SNAPSHOT: "snapshot",
+    READ_RANGES: "read-ranges",
     MORE: "more",
     DATA: "data",
     DATA_END: "data-end",

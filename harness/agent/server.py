@@ -6,12 +6,11 @@ import time
 
 from . import PROTOCOL, frames
 from .commands import Command, Sink
-from .files import FileRead, FileWait, FileWrite
+from .files import FileRead, FileWait, FileWrite, RangesRead
 from .frames import parse
 from .jobs import Answers, Job, describe
 from .loop import NOBODY, Loop
 from .port import Port
-from .snapshot import Snapshot
 from .units import UnitWait
 
 TYPE_CHECKING = False
@@ -59,7 +58,7 @@ class Server:
             frames.WRITE: self._write,
             frames.WAIT_FILE: self._wait_file,
             frames.WAIT_UNIT: self._wait_unit,
-            frames.SNAPSHOT: self._snapshot,
+            frames.READ_RANGES: self._read_ranges,
             frames.MORE: self._more,
             frames.DATA: self._data,
             frames.DATA_END: self._data_end,
@@ -144,8 +143,6 @@ class Server:
         self._system.prepare()
         # A checkpoint follows: import now what every clone would have to import.
         import ctypes  # noqa: F401, PLC0415
-        import glob  # noqa: F401, PLC0415
-        import hashlib  # noqa: F401, PLC0415
         import socket  # noqa: F401, PLC0415
 
         self._result(request, {})
@@ -217,10 +214,14 @@ class Server:
         if job is not None:
             job.credit(int.from_bytes(payload, "big"))
 
-    # Files, units, state
+    # Files and units
 
     def _read(self, request: int, payload: bytes) -> None:
         FileRead(self._answers, request, parse(payload)["path"])
+
+    def _read_ranges(self, request: int, payload: bytes) -> None:
+        asked = parse(payload)
+        RangesRead(self._answers, request, asked["path"], asked["ranges"])
 
     def _write(self, request: int, payload: bytes) -> None:
         head, _, content = payload.partition(b"\n")
@@ -237,9 +238,6 @@ class Server:
     def _wait_unit(self, request: int, payload: bytes) -> None:
         asked = parse(payload)
         UnitWait(self._answers, request, asked["unit"], asked["active"])
-
-    def _snapshot(self, request: int, payload: bytes) -> None:
-        Snapshot(self._answers, request, parse(payload)["paths"])
 
 
 class RunJob(Job, Sink):

@@ -1,138 +1,207 @@
-"""The difference between two snapshots of a node; pure.
-
-A test takes a snapshot (`machine.channels.node_snapshot`) before and after an action, such as a
-second boot or a repeated provisioning, and asserts on what changed. `StateDiff.render` prints the
-difference for a failure message.
-"""
+"""The difference between two states of nodes; pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+import fnmatch
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, NamedTuple
 
-from harness.errors import HarnessError
+from harness.errors import BadInputError
+from harness.evidence.state import StateKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from harness.machine.channels.node_snapshot import (
-        MountState,
-        NodeSnapshot,
-        PathState,
-        PciState,
-        UnitState,
-    )
+    from harness.evidence.state import NodeState, PathState, Unknown
 
-T = TypeVar("T")
+#: Within this time before a state was taken, two changes of a file may have the same ctime.
+_TICK_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changes(Generic[T]):
-    """Items of one kind that were added, removed or changed, by name."""
+class AllowedChanges:
+    """What may differ between two states: glob patterns of names, by kind.
 
-    added: Mapping[str, T]
-    removed: Mapping[str, T]
-    changed: Mapping[str, tuple[T, T]]
+    `*` matches any text, with slashes. What is allowed may be added, removed, changed or unknown.
+    """
 
-    @classmethod
-    def between(cls, before: Mapping[str, T], after: Mapping[str, T]) -> Changes[T]:
-        return cls(
-            added={name: value for name, value in after.items() if name not in before},
-            removed={name: value for name, value in before.items() if name not in after},
-            changed={
-                name: (value, after[name])
-                for name, value in before.items()
-                if name in after and after[name] != value
-            },
+    paths: Sequence[str] = ()
+    device_nodes: Sequence[str] = ()
+    units: Sequence[str] = ()
+    modules: Sequence[str] = ()
+    pci_functions: Sequence[str] = ()
+    mounts: Sequence[str] = ()
+    libraries: Sequence[str] = ()
+    users: Sequence[str] = ()
+    groups: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    images: Sequence[str] = ()
+    sysctls: Sequence[str] = ()
+    ports: Sequence[str] = ()
+    kernels: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if isinstance(getattr(self, field.name), str):
+                raise BadInputError(
+                    "It is a text, but a list of patterns was expected.",
+                    source="AllowedChanges",
+                    key=field.name,
+                )
+
+    def __or__(self, other: AllowedChanges) -> AllowedChanges:
+        """Return what either of the two allows."""
+        return AllowedChanges(
+            **{
+                field.name: (*getattr(self, field.name), *getattr(other, field.name))
+                for field in fields(self)
+            }
         )
 
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
+    def of(self, kind: StateKind) -> Sequence[str]:
+        """Return the patterns of a kind."""
+        patterns: Sequence[str] = getattr(self, kind.name.lower())
+        return patterns
 
-    def render(self, kind: str) -> list[str]:
-        """Render one line for each item, in the order of names."""
-        lines = {
-            **{name: f"+ {kind} {name}: {value}" for name, value in self.added.items()},
-            **{name: f"- {kind} {name}: {value}" for name, value in self.removed.items()},
-            **{
-                name: f"~ {kind} {name}: {before} -> {after}"
-                for name, (before, after) in self.changed.items()
-            },
-        }
-        return [lines[name] for name in sorted(lines)]
+    def matcher(self, kind: StateKind) -> Callable[[str], object]:
+        """Return a function that tells whether a name of a kind is allowed to differ."""
+        patterns = [fnmatch.translate(pattern) for pattern in self.of(kind)]
+        return re.compile("|".join(patterns) if patterns else r"(?!)").match
+
+
+#: What every node does by itself.
+CHANGES_AT_REST = AllowedChanges(
+    paths=(
+        "/var/log/*",
+        # The random seed, and when timers ran last.
+        "/var/lib/systemd/*",
+        # Inodes and times of libraries, from which ldconfig works faster; their list is compared.
+        "/var/cache/ldconfig/aux-cache",
+        # Databases of containerd; its images are compared.
+        "/var/lib/containerd/io.containerd.*.db",
+        "/tmp/systemd-private-*",  # noqa: S108 - nothing is written there
+        "/var/tmp/systemd-private-*",  # noqa: S108
+    ),
+    units=(
+        # Sessions, and what belongs to them.
+        *("*.scope", "user-*.slice", "user@*.service", "user-runtime-dir@*.service"),
+        *("run-user-*.mount", "systemd-tmpfiles-clean.service"),
+    ),
+    mounts=("/run/user/*",),
+)
+
+
+class Change(NamedTuple):
+    """One thing that differs; before or after is None where there was nothing."""
+
+    kind: StateKind
+    name: str
+    before: Mapping[str, str] | None
+    after: Mapping[str, str] | None
+    reason: str = ""
+
+    def render(self) -> str:
+        if self.before is None or self.after is None:
+            item = self.after if self.before is None else self.before
+            assert item is not None  # noqa: S101 - one of them is there
+            sign = "+" if self.before is None else "-"
+            about = ", ".join(f"{key} {value}" for key, value in item.items())
+            return f"{sign} {self.name}: {about}"
+        changes = [
+            f"{key} {self.before.get(key, 'none')} -> {self.after.get(key, 'none')}"
+            for key in {**self.before, **self.after}
+            if self.before.get(key) != self.after.get(key)
+        ]
+        return f"~ {self.name}: {', '.join([*changes, *([self.reason] if self.reason else [])])}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateDiff:
-    """What changed on a node; `units` is None if one of the snapshots has no units."""
+    """What differs between two states, and what is unknown of either, without what is allowed."""
 
-    kernel: tuple[str, str] | None
-    has_rebooted: bool
-    modules: Changes[str]
-    pci: Changes[PciState]
-    mounts: Changes[tuple[MountState, ...]]
-    units: Changes[UnitState] | None
-    paths: Changes[PathState]
+    changes: tuple[Change, ...]
+    unknown: tuple[Unknown, ...]
 
     @classmethod
-    def between(cls, before: NodeSnapshot, after: NodeSnapshot) -> StateDiff:
-        units = None
-        if before.units is not None and after.units is not None:
-            units = Changes.between(
-                {unit.name: unit for unit in before.units},
-                {unit.name: unit for unit in after.units},
+    def between(cls, before: NodeState, after: NodeState, allow: AllowedChanges) -> StateDiff:
+        changes: list[Change] = []
+        unknown: list[Unknown] = []
+        for kind in StateKind:
+            is_allowed = allow.matcher(kind)
+            found = (
+                _path_changes(before, after)
+                if kind is StateKind.PATHS
+                else _item_changes(kind, before.of(kind), after.of(kind))
             )
-        return cls(
-            kernel=None if before.kernel == after.kernel else (before.kernel, after.kernel),
-            has_rebooted=before.boot_id != after.boot_id,
-            modules=Changes.between(
-                dict.fromkeys(before.modules, "loaded"), dict.fromkeys(after.modules, "loaded")
-            ),
-            pci=Changes.between(
-                {function.slot: function for function in before.pci},
-                {function.slot: function for function in after.pci},
-            ),
-            mounts=Changes.between(_by_target(before), _by_target(after)),
-            units=units,
-            paths=Changes.between(before.paths, after.paths),
-        )
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether nothing changed.
-
-        Raises HarnessError where nothing else changed and the units are unknown.
-        """
-        parts = (self.modules, self.pci, self.mounts, self.paths, self.units or ())
-        if self.kernel is not None or self.has_rebooted or any(parts):
-            return False
-        if self.units is None:
-            raise HarnessError(
-                "The units of the node are unknown in one of the snapshots, so it cannot be told "
-                "whether they changed; 'units_trouble' of that snapshot says why."
+            changes += sorted(
+                (change for change in found if not is_allowed(change.name)),
+                key=lambda change: change.name,
             )
-        return True
+            unknown += (
+                each
+                for each in (*before.unknown, *after.unknown)
+                if each.kind is kind and not is_allowed(each.name)
+            )
+        return cls(changes=tuple(changes), unknown=tuple(dict.fromkeys(unknown)))
 
-    def render(self) -> str:
-        """Render one line for each change."""
-        head = [] if self.kernel is None else [f"~ kernel: {self.kernel[0]} -> {self.kernel[1]}"]
-        if self.has_rebooted:
-            head.append("~ boot: the node has rebooted")
-        return "\n".join(
-            [
-                *head,
-                *self.modules.render("module"),
-                *self.pci.render("PCI function"),
-                *self.mounts.render("mount"),
-                *([] if self.units is None else self.units.render("unit")),
-                *self.paths.render("path"),
-            ]
-        )
+    def render(self, most: int | None = None) -> str:
+        """Render the changes by kind, a line each; of more than `most` lines the first ones."""
+        lines: list[str] = []
+        for kind in StateKind:
+            of_kind = [change.render() for change in self.changes if change.kind is kind]
+            if of_kind:
+                lines += [f"{kind.value} ({len(of_kind)}):", *(f"  {line}" for line in of_kind)]
+        if most is not None and len(lines) > most:
+            left = sum(line.startswith(" ") for line in lines[most - 1 :])
+            lines = [*lines[: most - 1], f"… and {left} more"]
+        return "\n".join(lines)
 
 
-def _by_target(state: NodeSnapshot) -> dict[str, tuple[MountState, ...]]:
-    """Return the mounts of each target; there may be several, one over another."""
-    found: dict[str, tuple[MountState, ...]] = {}
-    for mount in state.mounts:
-        found[mount.target] = (*found.get(mount.target, ()), mount)
-    return found
+def _item_changes(
+    kind: StateKind,
+    before: Mapping[str, Mapping[str, str]],
+    after: Mapping[str, Mapping[str, str]],
+) -> Iterator[Change]:
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            yield Change(kind, name, old, new)
+
+
+def _path_changes(before: NodeState, after: NodeState) -> Iterator[Change]:
+    certain_ns = before.taken_at_ns - _TICK_NS
+    for path, new in after.paths.items():
+        old = before.paths.get(path)
+        if old is None:
+            yield Change(StateKind.PATHS, path, None, new.to_item())
+        elif old == new and (old.sha256 is not None or old.identity.ctime_ns < certain_ns):
+            # The most frequent case, in one comparison.
+            continue
+        elif (reason := _difference(old, new, certain_ns)) is not None:
+            yield Change(StateKind.PATHS, path, *_comparable(old, new), reason)
+    for path, old in before.paths.items():
+        if path not in after.paths:
+            yield Change(StateKind.PATHS, path, old.to_item(), None)
+
+
+def _difference(old: PathState, new: PathState, certain_ns: int) -> str | None:
+    """Return None for the same state of a path, and else what its attributes do not show."""
+    if old._replace(identity=new.identity, sha256=new.sha256) != new:
+        return ""
+    if old.kind != "f" or old.size == 0:
+        return None
+    if old.sha256 is not None and new.sha256 is not None:
+        return "" if old.sha256 != new.sha256 else None
+    if old.identity == new.identity and old.identity.ctime_ns < certain_ns:
+        return None
+    return "it was written, and its content before is not known"
+
+
+def _comparable(old: PathState, new: PathState) -> tuple[dict[str, str], dict[str, str]]:
+    """Return both, without the digest where only one of them has it."""
+    items = (old.to_item(), new.to_item())
+    if old.sha256 is None or new.sha256 is None:
+        for item in items:
+            item.pop("sha256", None)
+    return items

@@ -59,6 +59,7 @@ from harness.expect.runtime import (
     runtime_hands_out_gpus,
     unit_state,
 )
+from harness.expect.state import unchanged
 
 __all__ = [
     "bar_access_after",
@@ -106,5 +107,6 @@ __all__ = [
     "runtime_hands_out_gpus",
     "step_failed",
     "step_of",
+    "unchanged",
     "unit_state",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from harness.evidence.request import (
     result_request,
 )
 from harness.gpu.trace_file import render_trace
+from harness.lab.machine import STATES
 from harness.lease import make_private_folder
 from harness.provisioner.declaration import write_declaration
 
@@ -105,6 +107,8 @@ def try_save_host_evidence(machine: LabMachine, folder: Path) -> Path | None:
 
 def save_host_evidence(machine: LabMachine, folder: Path) -> None:
     """Copy the host's side of a machine into `folder`; the machine may have ended."""
+    if (machine.folder / STATES).is_dir():
+        shutil.copytree(machine.folder / STATES, folder / STATES, dirs_exist_ok=True)
     vm = machine.vm
     keep_host_files(
         folder,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
 from harness.errors import HarnessError
+from harness.evidence.state_capture import take_state
 from harness.lab.machine_gpus import MachineGpus
 from harness.lab.machine_request import SEED
 from harness.machine.capacity.broker import Demand
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from harness.cloudinit import CloudInitResult, SeedFiles
+    from harness.evidence.state import NodeState
     from harness.gpu import GpuModel
     from harness.gpu.emulated import EmulatedGpu
     from harness.gpu.trace import AccessTrace
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
 #: The key of the nonce's digest in a checkpoint's facts; the nonce itself is only in guest memory.
 NONCE_FACT = "nonce_sha256"
 
+#: The folder of differences between states, in a machine's folder and in its evidence.
+STATES = "states"
+
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 #: Seconds that KVM is given; TCG gets them times its patience.
@@ -60,6 +65,7 @@ _HOT_PLUG_KVM_S = 10.0
 _CLOUD_INIT_KVM_S = 30.0
 #: It runs all modules of the distribution.
 _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S = 90.0
+_STATE_KVM_S = 30.0
 #: Progress on the console: the stages of cloud-init.
 _STAGE = r"running '[a-z:-]+'"
 #: Seconds after which a guest that is blocked on its GPU counts as stuck.
@@ -368,6 +374,19 @@ class LabMachine:
     def guest(self) -> Guest:
         """Return operations in the guest."""
         return Guest(self.name, self.agent)
+
+    def state(self) -> NodeState:
+        """Return the state of the whole guest, which should be at rest, for `expect.unchanged`.
+
+        Parts that can't be read are `unknown` in it. Raises HarnessError where the guest does not
+        answer.
+        """
+        return take_state(
+            self.agent,
+            node=self.name,
+            deadline=self.deadline(_STATE_KVM_S),
+            folder=self.folder / STATES,
+        )
 
     def ssh(self) -> SshRunner:
         """Return SSH access, for people and for machines without an agent.

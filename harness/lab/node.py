@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from harness.cloudinit import SeedFiles, SshAccess
     from harness.evidence import Evidence
+    from harness.evidence.state import NodeState
     from harness.gpu import GpuModel
     from harness.gpu.emulated import EmulatedGpu
     from harness.gpu.script import GpuScript
@@ -376,6 +377,10 @@ class Node:
         return evidence_collection.collect_result(
             self.machine, folder, provisioner=self.provisioner
         )
+
+    def state(self) -> NodeState:
+        """Return the state of the whole node, which should be at rest, for `expect.unchanged`."""
+        return self.machine.state()
 
     @property
     def gathered(self) -> tuple[Evidence, ...]:

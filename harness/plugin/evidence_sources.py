@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import EvidencedError
 from harness.lab.evidence_collection import collect_available
+from harness.lab.machine import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,6 +40,8 @@ class NodeEvidenceSource:
             gathered = (*gathered, self.node.collect_available())
         *earlier, last = gathered
         yield last.folder, last.copy_to(folder)
+        if (folder / STATES).is_dir():
+            yield self.node.folder / STATES, folder / STATES
         for number, one in enumerate(earlier, start=1):
             yield one.folder, one.copy_to(folder / f"earlier-{number}")
 
@@ -64,6 +67,8 @@ class MachineEvidenceSource:
         del error
         evidence = collect_available(self.machine)
         yield evidence.folder, evidence.copy_to(folder)
+        if (folder / STATES).is_dir():
+            yield self.machine.folder / STATES, folder / STATES
 
 
 @dataclass(frozen=True)

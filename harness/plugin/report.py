@@ -48,6 +48,7 @@ _ATTACHED = (
     "host/stderr.log",
     "host/qmp-events.json",
     "host/*-trace.txt",
+    "states/difference-*.txt",
     "commands/journal",
     "commands/dmesg",
     "commands/lspci",

@@ -158,7 +158,7 @@ def _configure_steps(
         *_install_steps(configuration, facts, decision),
         Step(
             name="probe-device",
-            actions=(_probe_once_installed(image),),
+            actions=(_probe_once_installed(configuration.image(facts.driver_type)),),
             exit_code=_FAILED,
             needs=("remove-driver-image",),
             event=f"{_CONFIGURE_STEP}.waitForNvidiaModprobe",

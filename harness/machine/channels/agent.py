@@ -15,7 +15,6 @@ from typing_extensions import override
 from harness.agent import frames
 from harness.errors import HarnessError
 from harness.machine.channels.agent_link import AgentLink
-from harness.machine.channels.node_snapshot import NodeSnapshot
 from harness.provisioning.command import CommandResult, require_argv
 from harness.provisioning.wait import Deadline
 
@@ -256,16 +255,43 @@ class Agent:
 
     def read_bytes(self, path: str, deadline: Deadline) -> bytes | None:
         """Return a regular file's content, None where there is none."""
-        what = f"the request to read '{path}'"
         asked = frames.to_json({"path": path})
+        size, content = self._read(frames.READ, path, asked, deadline)
+        return None if size is None else content
+
+    def read_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], deadline: Deadline
+    ) -> list[bytes]:
+        """Return ranges of a file or block device, each given as its offset and length.
+
+        Raises HarnessError where it does not exist, or ends before.
+        """
+        asked = frames.to_json({"path": path, "ranges": [list(each) for each in ranges]})
+        _, content = self._read(frames.READ_RANGES, path, asked, deadline)
+        if len(content) != sum(length for _, length in ranges):
+            raise HarnessError(
+                f"Machine '{self._name}' sent {len(content)} bytes of '{path}', but was asked for "
+                f"{sum(length for _, length in ranges)}."
+            )
+        view, parts = memoryview(content), []
+        for _, length in ranges:
+            parts.append(bytes(view[:length]))
+            view = view[length:]
+        return parts
+
+    def _read(
+        self, kind: int, path: str, asked: bytes, deadline: Deadline
+    ) -> tuple[int | None, bytes]:
+        """Return the size that the agent reports, and the bytes that it sent."""
+        what = f"the request to read '{path}'"
         chunks: list[bytes] = []
         size, consumed, has_given_credit = 0, 0, False
         with self._link.call(
-            what, functools.partial(_render_message, frames.READ, asked), deadline
+            what, functools.partial(_render_message, kind, asked), deadline
         ) as call:
             while True:
-                kind, payload = self._link.next(call, deadline, f"{size} bytes")
-                if kind == frames.RESULT:
+                answer, payload = self._link.next(call, deadline, f"{size} bytes")
+                if answer == frames.RESULT:
                     break
                 chunks.append(payload)
                 size += len(payload)
@@ -281,14 +307,12 @@ class Agent:
         if has_given_credit:
             self.ping(Deadline.after(_BARRIER_S))
         with self._link.reading(call):
-            reported_size = json.loads(payload)["size"]
-        if reported_size is None:
-            return None
-        if reported_size != size:
+            reported: int | None = json.loads(payload)["size"]
+        if reported is not None and reported != size:
             raise HarnessError(
-                f"Machine '{self._name}' sent {size} bytes of '{path}', but reports {reported_size}."
+                f"Machine '{self._name}' sent {size} bytes of '{path}', but reports {reported}."
             )
-        return b"".join(chunks)
+        return reported, b"".join(chunks)
 
     def write_bytes(
         self, path: str, content: bytes, deadline: Deadline, mode: int = 0o644
@@ -338,13 +362,6 @@ class Agent:
                 f"{seen}. `journalctl -u {unit}` there shows why."
             )
         return found
-
-    def snapshot(self, paths: Sequence[str], deadline: Deadline) -> NodeSnapshot:
-        """Return the node's state, including all paths that the glob patterns `paths` match."""
-        asked = {"paths": list(paths)}
-        return NodeSnapshot.from_json(
-            self._link.ask("the request for the node's state", frames.SNAPSHOT, asked, deadline)
-        )
 
     def close(self) -> None:
         """Close the link; requests that are still waiting fail."""

@@ -262,16 +262,6 @@ def test_file_is_waited_for_before_its_folders_exist(agent: Agent, tmp_path: Pat
     assert not waiting.is_alive()
 
 
-def test_status_describes_the_state(agent: Agent, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-
-    state = agent.snapshot([f"{tmp_path}/*"], soon())
-
-    assert state.kernel == os.uname().release
-    assert state.paths[str(tmp_path / "file")].size == 1
-    assert any(mount.target == "/" for mount in state.mounts)
-
-
 def test_agent_outside_a_guest_settles_nothing(agent: Agent) -> None:
     with pytest.raises(HarnessError, match="This machine is not a guest of the harness"):
         agent.settle(soon(), hostname="never")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.agent import commands, frames, jobs, port, snapshot, units
+from harness.agent import commands, frames, jobs, port, units
 from suites.unit.agent.fakes import Bench, Started
 
 if TYPE_CHECKING:
@@ -459,6 +459,48 @@ def test_pipe_and_folder_are_not_read(bench: Bench, tmp_path: Path) -> None:
         assert error_of(bench.gets()).endswith("is not a regular file")
 
 
+def test_ranges_are_read_one_after_the_other(bench: Bench, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 4096
+    (tmp_path / "disk").write_bytes(content)
+    ranges = [(1000, 3), (0, 300_000), (7, 1), *((at, 16) for at in range(0, 20_000, 32))]
+    asked: dict[str, object] = {"path": str(tmp_path / "disk"), "ranges": ranges}
+    bench.sends(frames.READ_RANGES, 2, asked)
+
+    got = bench.gets()
+
+    wanted = b"".join(content[at : at + length] for at, length in ranges)
+    assert b"".join(payload for kind, _, payload in got if kind == frames.DATA) == wanted
+    assert result_of(got) == {"size": len(wanted)}
+
+
+def test_ranges_wait_for_credit(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "disk").write_bytes(bytes(3 << 20))
+    bench.sends(frames.READ_RANGES, 2, {"path": str(tmp_path / "disk"), "ranges": [[0, 3 << 20]]})
+    first = sum(len(payload) for _, _, payload in bench.gets())
+    bench.sends(frames.CREDIT, 2, (4 << 20).to_bytes(4, "big"))
+
+    rest = bench.gets()
+
+    assert first == frames.OUTPUT_WINDOW
+    assert first + sum(len(p) for kind, _, p in rest if kind == frames.DATA) == 3 << 20
+
+
+@pytest.mark.parametrize("ranges", [[[0, 11]], [[20, 1]], [[0, 4], [9, 2]]])
+def test_range_beyond_the_end_is_an_error(
+    bench: Bench, tmp_path: Path, ranges: list[list[int]]
+) -> None:
+    (tmp_path / "disk").write_bytes(bytes(10))
+    bench.sends(frames.READ_RANGES, 2, {"path": str(tmp_path / "disk"), "ranges": ranges})
+
+    assert "ends before its byte" in error_of(bench.gets())
+
+
+def test_ranges_of_nothing_are_an_error(bench: Bench, tmp_path: Path) -> None:
+    bench.sends(frames.READ_RANGES, 2, {"path": str(tmp_path / "no"), "ranges": [[0, 1]]})
+
+    assert error_of(bench.gets()).startswith("No such file or directory")
+
+
 def test_written_file_appears_whole(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
     asked = {"path": str(path), "mode": 0o640, "has_more": True}
@@ -567,46 +609,3 @@ def test_failed_unit_ends_the_wait(
     answer(bench, show("failed"), 1)
 
     assert result_of(bench.gets())["ActiveState"] == "failed"
-
-
-# State
-
-
-def test_snapshot_includes_paths_and_units(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "link").symlink_to("file")
-    bench.sends(frames.SNAPSHOT, 2, {"paths": [f"{tmp_path}/*", f"{tmp_path}/f*"]})
-    answer(bench, b'[{"unit": "a.service", "load": "loaded", "active": "active", "sub": "x"}]', 1)
-    got = bench.gets()
-    *parts, last = (payload for _, _, payload in got)
-    snapshot = json.loads(b"".join([*parts, last]))
-
-    assert snapshot["units"] == [
-        {"name": "a.service", "load": "loaded", "active": "active", "sub": "x"}
-    ]
-    assert snapshot["kernel"] == os.uname().release
-    assert snapshot["paths"][str(tmp_path / "link")]["target"] == "file"
-    assert snapshot["paths"][str(tmp_path / "file")]["sha256"].startswith("2d711642b726b044")
-    assert snapshot["has_more_paths"] is False
-
-
-def test_plain_list_of_units_is_parsed_as_well() -> None:
-    text = (
-        "  UNIT LOAD ACTIVE SUB DESCRIPTION\n"
-        "  a.service loaded active running A thing\n"
-        "● b.mount not-found inactive dead b.mount\n\n"
-        "2 loaded units listed.\n"
-    )
-
-    assert [unit["name"] for unit in snapshot.parse_units(text)] == ["a.service", "b.mount"]
-
-
-def test_mounted_path_with_blanks_is_unescaped() -> None:
-    line = "/dev/vda /a\\040b ext4 rw,relatime 0 0"
-
-    assert snapshot.parse_mount(line) == {
-        "source": "/dev/vda",
-        "target": "/a b",
-        "kind": "ext4",
-        "options": "rw,relatime",
-    }

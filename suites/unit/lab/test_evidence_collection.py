@@ -106,6 +106,18 @@ def test_machine_that_ran_leaves_what_the_host_knows(tmp_path: Path) -> None:
     assert (kept / "host/qmp-events.json").is_file()
 
 
+def test_differences_between_states_are_kept(tmp_path: Path) -> None:
+    machine = a_machine(tmp_path / "machine")
+    (machine.folder / "states").mkdir()
+    (machine.folder / "states" / "difference-1.txt").write_text("path (1):\n")
+
+    evidence_collection.save_host_evidence(machine, tmp_path / "kept")
+
+    kept = tmp_path / "kept" / "states" / "difference-1.txt"
+    assert kept.read_text() == "path (1):\n"
+    assert "states/difference-1.txt" in (tmp_path / "kept" / "manifest.json").read_text()
+
+
 def test_machine_that_never_ran_leaves_what_was_printed(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     machine = a_machine(tmp_path / "node", has_vm=False)

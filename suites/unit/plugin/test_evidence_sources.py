@@ -31,6 +31,7 @@ class FakeNode:
 
     gathered: tuple[Evidence, ...] = ()
     fresh: Evidence | None = None
+    folder: Path | None = None
     request: Any = field(default_factory=lambda: SimpleNamespace(name="node"))
 
     def collect_available(self) -> Evidence:
@@ -72,6 +73,18 @@ def test_all_that_the_test_judged_is_kept_and_is_found_again(tmp_path: Path) -> 
     }
     for name in names:
         assert (moved[tmp_path / name] / f"files/{name}.txt").is_file()
+
+
+def test_error_about_states_refers_to_their_kept_difference(tmp_path: Path) -> None:
+    fresh = EvidenceFolder(tmp_path / "fresh").file("/a.txt", "").evidence
+    (fresh.folder / "states").mkdir()
+    (fresh.folder / "states" / "difference-1.txt").touch()
+    node, kept = FakeNode(fresh=fresh, folder=tmp_path / "machine"), tmp_path / "kept"
+
+    moved = dict(NodeEvidenceSource(cast("Node", node)).gather(kept, None))
+
+    assert moved[tmp_path / "machine" / "states"] == kept / "states"
+    assert (kept / "states" / "difference-1.txt").is_file()
 
 
 @pytest.mark.parametrize(

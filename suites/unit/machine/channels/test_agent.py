@@ -384,10 +384,10 @@ def test_answer_that_makes_no_sense_is_refused(guest: _Guest, ready: Agent, repl
 def test_answer_without_end_is_refused(guest: _Guest, ready: Agent) -> None:
     part = (frames.MORE, bytes(frames.MAX_PAYLOAD))
     count = frames.MAX_MESSAGE // frames.MAX_PAYLOAD + 1
-    guest.answers[frames.SNAPSHOT] = _says(*[part] * count)
+    guest.answers[frames.REMEMBER] = _says(*[part] * count)
 
     with pytest.raises(HarnessError, match="has no end"):
-        ready.snapshot([], soon())
+        ready.remember("nonce", soon())
 
 
 def test_known_reason_of_a_delay_is_reported(guest: _Guest, ready: Agent) -> None:
@@ -434,6 +434,16 @@ def test_files_are_read_and_written(guest: _Guest, ready: Agent) -> None:
     guest.answers[frames.WRITE] = _says((frames.RESULT, {}))
     ready.write_bytes("/etc/x", b"content", soon(), 0o600)
     assert guest.seen[-1][2] == b'{"path":"/etc/x","mode":384,"has_more":false}\ncontent'
+
+
+def test_ranges_are_told_apart(guest: _Guest, ready: Agent) -> None:
+    guest.answers[frames.READ_RANGES] = _says(
+        (frames.DATA, b"one t"), (frames.DATA, b"wo"), (frames.RESULT, {"size": 7})
+    )
+    assert ready.read_ranges("/dev/vda", [(0, 3), (9, 4)], soon()) == [b"one", b" two"]
+    assert guest.seen[-1][2] == b'{"path":"/dev/vda","ranges":[[0,3],[9,4]]}'
+    with pytest.raises(HarnessError, match="sent 7 bytes of '/dev/vda', but was asked for 8"):
+        ready.read_ranges("/dev/vda", [(0, 8)], soon())
 
 
 def test_failing_unit_is_reported_at_once(guest: _Guest, ready: Agent) -> None:

@@ -1,0 +1,121 @@
+"""The state of a whole node at one moment, as values that can be compared."""
+
+from __future__ import annotations
+
+import enum
+import stat
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+class StateKind(enum.Enum):
+    """The kinds of things that a node's state has; the value is the word for one of them."""
+
+    PATHS = "path"
+    DEVICE_NODES = "device node"
+    UNITS = "unit"
+    MODULES = "kernel module"
+    PCI_FUNCTIONS = "PCI function"
+    MOUNTS = "mount"
+    LIBRARIES = "library of the linker's cache"
+    USERS = "user"
+    GROUPS = "group"
+    PACKAGES = "package"
+    IMAGES = "container image"
+    SYSCTLS = "sysctl"
+    PORTS = "listening port"
+    KERNELS = "running kernel"
+
+
+class FileIdentity(NamedTuple):
+    """What changes with each change of a file: as long as it is the same, so is the content.
+
+    `file_system` tells apart file systems, whose numbers of inodes are their own.
+    """
+
+    file_system: str
+    inode: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class PathState(NamedTuple):
+    """What lies at a path.
+
+    `kind` is the letter of `ls -l`, with `f` for a file. `sha256` is None where the content was not
+    read; `identity` then tells whether it is still the same.
+    """
+
+    kind: str
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    identity: FileIdentity
+    target: str | None = None
+    device: str | None = None
+    capabilities: str | None = None
+    attributes: str = ""
+    """`i` for immutable and `a` for append-only, as `lsattr` has them."""
+    xattrs: tuple[tuple[str, str], ...] = ()
+    """All other extended attributes, such as ACLs, with their values in hexadecimal digits."""
+    sha256: str | None = None
+
+    def to_item(self) -> dict[str, str]:
+        """Return all that is compared, except a content that was not read, by name."""
+        size = str(self.size) if self.kind == "f" else None
+        found = {
+            "kind": self.kind,
+            "mode": f"{self.mode:04o}",
+            "owner": f"{self.uid}:{self.gid}",
+            "size": size,
+            "target": self.target,
+            "number": self.device,
+            "capabilities": self.capabilities,
+            "attributes": self.attributes or None,
+            **{f"xattr {name}": value for name, value in self.xattrs},
+            "sha256": None if self.sha256 is None else self.sha256[:16],
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class Unknown(NamedTuple):
+    """A part of the state that could not be read, and why; `name` is `*` for all of a kind."""
+
+    kind: StateKind
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NodeState:
+    """The state of a node; compare two by `expect.unchanged`.
+
+    `items` has all kinds but paths: the attributes of each thing, by the thing's name. The clock
+    is that of the node.
+    """
+
+    node: str
+    taken_at_ns: int
+    boot_id: str
+    paths: Mapping[str, PathState] = field(repr=False)
+    items: Mapping[StateKind, Mapping[str, Mapping[str, str]]] = field(repr=False)
+    unknown: tuple[Unknown, ...] = ()
+    folder: Path | None = field(default=None, repr=False)
+    """Where a difference to this state is written."""
+
+    def of(self, kind: StateKind) -> Mapping[str, Mapping[str, str]]:
+        """Return the things of a kind by their names, each with its attributes."""
+        if kind is StateKind.PATHS:
+            return {path: state.to_item() for path, state in self.paths.items()}
+        return self.items.get(kind, {})
+
+
+def letter_of(mode: int) -> str:
+    """Return the kind of a file for `PathState`."""
+    letter = stat.filemode(mode)[0]
+    return "f" if letter == "-" else letter

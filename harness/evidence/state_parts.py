@@ -1,0 +1,298 @@
+"""Parsers of what tools and the kernel say about parts of a node's state; pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from harness.evidence.state import PathState
+
+    Items = dict[str, dict[str, str]]
+
+#: Values that change on a node at rest.
+_VOLATILE_SYSCTLS = re.compile(
+    r"kernel\.(random\..*|ns_last_pid|pty\.nr|tainted_by|perf_event_max_sample_rate|perf_cpu_time_max_percent)"
+    r"|fs\.(dentry-state|file-nr|inode-nr|inode-state|aio-nr|quota\..*)"
+    r"|net\.(.*\.)?(nf_conntrack_count|stable_secret|base_reachable_time.*)"
+)
+#: In order of precedence: systemd.unit(5).
+UNIT_FOLDERS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+)
+#: Device units repeat device nodes and PCI functions.
+_NO_UNITS = (".device",)
+_UNIT_SUFFIXES = (
+    *(".service", ".socket", ".target", ".mount", ".automount", ".swap", ".timer"),
+    *(".path", ".slice", ".scope"),
+)
+_IN_UNIT_FOLDER = re.compile(
+    "(?P<folder>" + "|".join(map(re.escape, UNIT_FOLDERS)) + ")/"
+    r"((?P<of>[^/]+)\.(?P<link>wants|requires|upholds|d)/)?(?P<name>[^/]+)"
+)
+#: Folders in which an administrator or a program enables units; those of packages are fixed.
+_ENABLING = ("/etc/systemd/system", "/run/systemd/system")
+_LISTENING = "0A"
+_UDP_UNCONNECTED = "07"
+#: By their bits: linux/capability.h.
+_CAPABILITIES = (
+    *("chown", "dac_override", "dac_read_search", "fowner", "fsetid", "kill", "setgid"),
+    *("setuid", "setpcap", "linux_immutable", "net_bind_service", "net_broadcast"),
+    *("net_admin", "net_raw", "ipc_lock", "ipc_owner", "sys_module", "sys_rawio"),
+    *("sys_chroot", "sys_ptrace", "sys_pacct", "sys_admin", "sys_boot", "sys_nice"),
+    *("sys_resource", "sys_time", "sys_tty_config", "mknod", "lease", "audit_write"),
+    *("audit_control", "setfcap", "mac_override", "mac_admin", "syslog", "wake_alarm"),
+    *("block_suspend", "audit_read", "perfmon", "bpf", "checkpoint_restore"),
+)
+
+
+class Mount(NamedTuple):
+    """A line of /proc/self/mountinfo."""
+
+    device: str
+    root: str
+    target: str
+    options: str
+    kind: str
+    source: str
+
+
+def parse_lines_by_file(text: str) -> dict[str, list[str]]:
+    """Parse the output of `grep -HZ ''`: the lines of each file; an empty file has none."""
+    found: dict[str, list[str]] = {}
+    for line in text.split("\n")[:-1]:
+        path, _, content = line.partition("\0")
+        found.setdefault(path, []).append(content)
+    return found
+
+
+def pci_functions(files: Mapping[str, list[str]], bound: str) -> Items:
+    """Return the PCI functions from their files in sysfs; `bound` has lines of driver/slot."""
+    drivers = {slot: driver for driver, _, slot in (x.partition("/") for x in bound.splitlines())}
+    found: Items = {}
+    for path, lines in files.items():
+        if path.startswith("/sys/bus/pci/devices/"):
+            *_, slot, name = path.split("/")
+            found.setdefault(slot, {"driver": drivers.get(slot, "none")})[name] = lines[0]
+    return found
+
+
+def modules(files: Mapping[str, list[str]]) -> Items:
+    """Return loaded modules from /proc/modules and the versions in /sys/module."""
+    found: Items = {}
+    for line in files.get("/proc/modules", []):
+        name, _, references, holders, *_ = line.split()
+        found[name] = {
+            "references": references,
+            "holders": ",".join(sorted(each for each in holders.strip("-").split(",") if each)),
+        }
+        for key in ("version", "srcversion"):
+            if value := files.get(f"/sys/module/{name}/{key}"):
+                found[name][key] = value[0]
+    return found
+
+
+def parse_mountinfo(lines: Iterable[str]) -> Iterator[Mount]:
+    """Parse /proc/self/mountinfo, where blanks are octal escapes (proc(5))."""
+    for line in lines:
+        words = line.split(" ")
+        end = words.index("-")
+        kind, source, more = words[end + 1 : end + 4]
+        yield Mount(
+            device=words[2],
+            root=_unescape(words[3]),
+            target=_unescape(words[4]),
+            options=f"{words[5]};{more}",
+            kind=kind,
+            source=_unescape(source),
+        )
+
+
+def _unescape(word: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), word)
+
+
+def mounts(found: Iterable[Mount]) -> Items:
+    """Return mounts by their targets; one on top of another has a number."""
+    items: Items = {}
+    for mount in found:
+        name, number = mount.target, 1
+        while name in items:
+            number += 1
+            name = f"{mount.target} #{number}"
+        items[name] = {
+            "source": mount.source,
+            "kind": mount.kind,
+            "root": mount.root,
+            "options": mount.options,
+        }
+    return items
+
+
+def users(lines: Iterable[str]) -> Items:
+    """Parse /etc/passwd."""
+    keys = ("uid", "gid", "comment", "home", "shell")
+    rows = (line.split(":") for line in lines if line.count(":") == 6)
+    return {row[0]: dict(zip(keys, row[2:], strict=True)) for row in rows}
+
+
+def groups(lines: Iterable[str]) -> Items:
+    """Parse /etc/group."""
+    rows = (line.split(":") for line in lines if line.count(":") == 3)
+    return {row[0]: {"gid": row[2], "members": row[3]} for row in rows}
+
+
+def ports(files: Mapping[str, list[str]]) -> Items:
+    """Return the ports that processes listen on, from /proc/net.
+
+    Ports that the kernel gives out differ each time, so they are counted. UDP has no listening state:
+    of its sockets those count that are not connected, and have another port.
+    """
+    low, high = (int(each) for each in files["/proc/sys/net/ipv4/ip_local_port_range"][0].split())
+    found: Items = {}
+    for path, lines in files.items():
+        protocol = path.removeprefix("/proc/net/")
+        if protocol not in {"tcp", "tcp6", "udp", "udp6"}:
+            continue
+        wanted = _LISTENING if protocol.startswith("tcp") else _UDP_UNCONNECTED
+        for line in lines[1:]:
+            words = line.split()
+            address, port = _address(words[1])
+            if words[3] != wanted:
+                continue
+            if not low <= port <= high:
+                found[f"{protocol} {address}:{port}"] = {"uid": words[7]}
+            elif wanted == _LISTENING:
+                item = found.setdefault(f"{protocol} {address}:{low}-{high}", {"count": "0"})
+                item["count"] = str(int(item["count"]) + 1)
+    return found
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Parse an address of /proc/net: words of four bytes in the order of the processor."""
+    digits, _, port = text.partition(":")
+    raw = bytes.fromhex(digits)
+    words = struct.unpack(f"<{len(raw) // 4}I", raw)
+    address = ipaddress.ip_address(struct.pack(f">{len(words)}I", *words))
+    return (f"[{address}]" if address.version == 6 else str(address)), int(port, 16)
+
+
+def sysctls(files: Mapping[str, list[str]]) -> Items:
+    """Return kernel parameters by their names in sysctl(8), without those that change at rest.
+
+    Raises KeyError where not even the first of them could be read.
+    """
+    found: Items = {"kernel.osrelease": {"value": files["/proc/sys/kernel/osrelease"][0]}}
+    for path, lines in files.items():
+        name = path.removeprefix("/proc/sys/").translate(str.maketrans("./", "/."))
+        if not _VOLATILE_SYSCTLS.fullmatch(name):
+            found[name] = {"value": "\n".join(lines)}
+    return found
+
+
+def packages(text: str) -> Items:
+    """Parse lines of package, version and status."""
+    rows = (line.split(" ") for line in text.splitlines())
+    return {name: {"version": version, "status": status} for name, version, status in rows}
+
+
+def libraries(text: str) -> Items:
+    """Parse `ldconfig -p`; a library for several processors or uses has several paths."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if " => " in line:
+            name, _, path = line.strip().partition(" => ")
+            found.setdefault(name, []).append(path)
+    return {name: {"path": " ".join(paths)} for name, paths in found.items()}
+
+
+def images(text: str) -> Items:
+    """Parse `ctr images ls`: reference, type, digest and more."""
+    rows = (line.split() for line in text.splitlines()[1:])
+    return {row[0]: {"digest": row[2]} for row in rows if len(row) > 2}
+
+
+def units(text: str, paths: Mapping[str, PathState]) -> Items:
+    """Return units from `systemctl list-units --output=json` and from the folders of units.
+
+    Whether a unit is enabled, linked or masked, and its drop-ins, are links and files there. So a
+    unit has the same attributes whether systemd has it loaded or not.
+    """
+    found: Items = {}
+    for path, state in paths.items():
+        if not path.startswith(UNIT_FOLDERS):
+            continue
+        match = _IN_UNIT_FOLDER.fullmatch(path)
+        if match is not None:
+            _note_unit_path(found, match, state)
+    for unit in json.loads(text):
+        name, active = str(unit["unit"]), str(unit["active"])
+        if name.endswith(_NO_UNITS) or (name not in found and active == "inactive"):
+            continue
+        found.setdefault(name, {}).update(active=active, sub=str(unit["sub"]))
+    for item in found.values():
+        item.setdefault("active", "inactive")
+        item.setdefault("sub", "dead")
+    return found
+
+
+def _note_unit_path(found: Items, match: re.Match[str], state: PathState) -> None:
+    folder, of, link, name = match["folder"], match["of"], match["link"], match["name"]
+    if link == "d":
+        if name.endswith(".conf"):
+            _add(found, of, "drop-ins", match[0])
+    elif link is not None:
+        if folder in _ENABLING:
+            _add(found, name, "enabled", f"{folder}/{of}.{link}")
+    elif not name.endswith(_UNIT_SUFFIXES):
+        return
+    elif state.target is None:
+        _add(found, name, "file", match[0])
+    elif state.target == "/dev/null":
+        _add(found, name, "masked", match[0])
+    else:
+        _add(found, name, "link", f"{match[0]} to {state.target}")
+        unit = state.target.rsplit("/", 1)[-1]
+        if folder in _ENABLING and unit != name:
+            # An alias, by which `systemctl enable` has enabled the unit.
+            _add(found, unit, "enabled", match[0])
+
+
+def _add(found: Items, unit: str, key: str, value: str) -> None:
+    item = found.setdefault(unit, {})
+    item[key] = " ".join(sorted({*item.get(key, "").split(" "), value} - {""}))
+
+
+def render_capabilities(value: bytes) -> str:
+    """Render the attribute `security.capability` as getcap(8) does, with the user that it is for."""
+    magic, permitted, inheritable = struct.unpack_from("<III", value)
+    if len(value) >= 20:
+        permitted_high, inheritable_high = struct.unpack_from("<II", value, 12)
+        permitted |= permitted_high << 32
+        inheritable |= inheritable_high << 32
+    root = f" root user {struct.unpack_from('<I', value, 20)[0]}" if len(value) >= 24 else ""
+    parts = [
+        f"{_capability_names(mask)}+{flag}"
+        for mask, flag in (
+            (permitted, "ep" if magic & 1 else "p"),
+            (inheritable, "i"),
+        )
+        if mask
+    ]
+    return (" ".join(parts) or "none") + root
+
+
+def _capability_names(mask: int) -> str:
+    return ",".join(
+        f"cap_{_CAPABILITIES[bit]}" if bit < len(_CAPABILITIES) else f"cap_{bit}"
+        for bit in range(mask.bit_length())
+        if mask >> bit & 1
+    )

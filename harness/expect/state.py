@@ -1,0 +1,57 @@
+"""Expectations on the state of a whole node, by comparison with an earlier state."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from harness.errors import ExpectationError, HarnessError
+from harness.evidence.state_diff import CHANGES_AT_REST, AllowedChanges, StateDiff
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.evidence.state import NodeState
+
+_MOST_LINES = 40
+
+
+def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | None = None) -> None:
+    """Expect a node's state to be the same as before, except what is allowed to differ.
+
+    The states may be of one node, or of two nodes whose disks began as copies of one image. What
+    every node does at rest is allowed always. Of the difference the message has forty lines; the
+    evidence has all of it. Raises HarnessError where a part of a state is unknown, unless all of
+    that part is allowed to differ.
+    """
+    diff = StateDiff.between(before, after, CHANGES_AT_REST | (allow or AllowedChanges()))
+    if diff.unknown:
+        parts = "\n".join(
+            f"  {each.kind.value} {each.name}: {each.reason}"
+            for each in diff.unknown[:_MOST_LINES]
+        )
+        raise HarnessError(
+            f"The states of '{before.node}' and '{after.node}' can't be compared, because parts of "
+            f"them are unknown:\n{parts}\nMake them readable, or allow all of such a part to differ.",
+            evidence=after.folder,
+        )
+    if diff.changes:
+        whole = _write(after.folder, diff)
+        raise ExpectationError(
+            f"The state of '{after.node}' was expected to be that of '{before.node}' before, but "
+            f"{len(diff.changes)} things differ{whole}:\n{diff.render(_MOST_LINES)}",
+            evidence=after.folder,
+        )
+
+
+def _write(folder: Path | None, diff: StateDiff) -> str:
+    """Write the whole difference where the evidence will have it; return where, for the message."""
+    if folder is None:
+        return ""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        path = folder / f"difference-{number}.txt"
+        if not path.exists():
+            path.write_text(diff.render() + "\n", errors="surrogateescape")
+            return f" ('{path.name}' has them all)"
+    return ""

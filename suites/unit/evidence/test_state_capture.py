@@ -1,0 +1,309 @@
+"""A node's state is put together from its disk's blocks and what its tools print."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.evidence.state import StateKind, Unknown
+from harness.evidence.state_capture import take_state
+from harness.provisioning.command import CommandResult
+from harness.provisioning.wait import Deadline
+from suites.unit.image.formats.small_ext4 import SmallExt4
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.evidence.state import NodeState
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+MOUNTS = (
+    "27 1 254:0 / / rw shared:1 - ext4 /dev/vda rw",
+    "23 27 0:22 / /proc rw - proc proc rw",
+    "24 27 0:5 / /dev rw - devtmpfs udev rw",
+    "26 27 0:25 / /run rw - tmpfs tmpfs rw",
+)
+NEW_NS = 1_800_000_000_000_000_000
+
+
+class FakeNode:
+    """An agent on a node whose tools print what a test says."""
+
+    def __init__(self) -> None:
+        self.disk = SmallExt4()
+        self.disk.folder(2, {"usr": 12, "proc": 13, "etc": 14})
+        self.disk.folder(12, {"old": 15, "new": 16})
+        self.disk.folder(13, {"hidden": 15})
+        self.disk.folder(14, {"conf": 17})
+        self.disk.inode(15, 0o100755, size=5, ctime_ns=1_600_000_000_000_000_000)
+        self.disk.inode(16, 0o104755, size=5, ctime_ns=NEW_NS)
+        self.disk.inode(17, 0o100644, size=5, ctime_ns=1_600_000_000_000_000_000)
+        self.texts = {
+            BOOT_ID: ["boot-1"],
+            "/proc/sys/kernel/osrelease": ["6.1"],
+            "/proc/self/mountinfo": list(MOUNTS),
+            "/proc/modules": ["nvidia 1 0 - Live 0x0"],
+            "/proc/net/tcp": ["head"],
+            "/etc/passwd": ["root:x:0:0:root:/root:/bin/sh"],
+            "/etc/group": ["root:x:0:"],
+        }
+        self.complaints = "grep: /proc/net/tcp6: No such file or directory\n"
+        self.answers: dict[str, tuple[int, str, str]] = {
+            "find /dev": (
+                0,
+                (
+                    "d 755 0 0 40 1.5 1.5 /dev\0\0c 666 0 44 0 1.5 1.5 /dev/null\0\0"
+                    "f 600 0 0 3 1800000000.25 1800000000.2500000000 /run/cdi/a.yaml\0\0"
+                    "l 777 0 0 4 1.5 1.5 /dev/fd\0/proc/self/fd\0"
+                ),
+                "find: '/run/nvidia': No such file or directory\n",
+            ),
+            "stat": (0, "1:3 /dev/null\0", ""),
+            "systemctl": (
+                0,
+                json.dumps([{"unit": "a.service", "active": "active", "sub": "running"}]),
+                "",
+            ),
+            "ldconfig": (0, "\tlibx.so (libc6) => /usr/lib/libx.so\n", ""),
+            "dpkg-query": (0, "dkms:all 3 installed\n", ""),
+            "ctr": (0, "REF TYPE DIGEST\nimage t sha256:1\n", ""),
+            "find /sys/bus/pci/drivers": (0, "", ""),
+            "grep": (
+                0,
+                (
+                    "/proc/sys/kernel/osrelease\x006.1\n"
+                    "/proc/sys/net/ipv4/ip_local_port_range\x001\t2\n"
+                ),
+                "",
+            ),
+        }
+        self.digested: list[str] = []
+        self.before_read: Callable[[], None] = lambda: None
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, **_: object) -> CommandResult:
+        assert timeout_s > 0
+        if argv[0] == "sh":
+            lines = "".join(
+                f"{path}\0{line}\n" for path, lines in self.texts.items() for line in lines
+            )
+            answer = (2, f"{NEW_NS}\n{lines}", self.complaints)
+        elif argv[0] == "find" and argv[1] == "/run/cdi":
+            answer = self.answers["find /dev"]
+        else:
+            answer = self.answers.get(argv[0]) or self.answers[" ".join(argv[:2])]
+        exit_code, stdout, stderr = answer
+        return CommandResult(
+            argv=tuple(argv), exit_code=exit_code, stdout=stdout, stderr=stderr, duration_s=0.0
+        )
+
+    def stream(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: bytes,
+        on_stdout: Callable[[bytes], None],
+    ) -> None:
+        assert argv[-3:] == ["sha256sum", "-z", "--"]
+        assert timeout_s > 0
+        self.digested = stdin.decode().split("\0")[:-1]
+        for path in self.digested:
+            on_stdout(f"{hashlib.sha256(path.encode()).hexdigest()}  {path}\0".encode())
+
+    def read_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], _deadline: Deadline
+    ) -> list[bytes]:
+        assert path == "/dev/block/254:0"
+        self.before_read()
+        return self.disk.read(ranges)
+
+    def state(self) -> NodeState:
+        return take_state(
+            self,  # type: ignore[arg-type] # what is used of an agent
+            node="node",
+            deadline=Deadline.after(60),
+            folder=None,
+        )
+
+
+@pytest.fixture
+def node() -> FakeNode:
+    return FakeNode()
+
+
+def test_all_parts_are_there(node: FakeNode) -> None:
+    state = node.state()
+
+    assert state.unknown == ()
+    assert (state.boot_id, state.taken_at_ns) == ("boot-1", NEW_NS)
+    assert set(state.paths) == {
+        *("/", "/usr", "/usr/old", "/usr/new", "/proc", "/etc", "/etc/conf"),
+        *("/dev", "/dev/fd", "/run/cdi/a.yaml"),
+    }
+    assert state.of(StateKind.PATHS)["/dev/fd"]["target"] == "/proc/self/fd"
+    assert state.of(StateKind.DEVICE_NODES) == {
+        "/dev/null": {"kind": "c", "mode": "0666", "owner": "0:44", "number": "1:3"}
+    }
+    assert {kind for kind in StateKind if not state.of(kind)} == {
+        StateKind.PORTS,
+        StateKind.PCI_FUNCTIONS,
+    }
+
+
+def test_contents_of_new_files_and_of_settings_are_read(node: FakeNode) -> None:
+    state = node.state()
+
+    assert set(node.digested) == {"/etc/conf", "/usr/new", "/run/cdi/a.yaml"}
+    assert state.paths["/usr/new"].sha256 == hashlib.sha256(b"/usr/new").hexdigest()
+    assert state.paths["/usr/old"].sha256 is None
+    assert state.paths["/run/cdi/a.yaml"].identity.ctime_ns == 1_800_000_000_250_000_000
+
+
+def test_large_file_is_not_read(node: FakeNode) -> None:
+    node.disk.inode(16, 0o100755, size=(4 << 20) + 1, ctime_ns=NEW_NS)
+
+    node.state()
+
+    assert "/usr/new" not in node.digested
+
+
+def test_newest_contents_are_read_within_the_limit(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.evidence.state_capture._MOST_FILES_READ", 3)
+    node.disk.folder(12, {"old": 15, "new": 16, "newer": 18})
+    node.disk.inode(18, 0o100755, size=5, ctime_ns=NEW_NS + 1)
+
+    node.state()
+
+    assert set(node.digested) == {"/etc/conf", "/run/cdi/a.yaml", "/usr/newer"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "kind"),
+    [
+        ("systemctl", StateKind.UNITS),
+        ("ldconfig", StateKind.LIBRARIES),
+        ("dpkg-query", StateKind.PACKAGES),
+        ("ctr", StateKind.IMAGES),
+        ("find /sys/bus/pci/drivers", StateKind.PCI_FUNCTIONS),
+    ],
+)
+def test_tool_that_fails_leaves_its_part_unknown(
+    node: FakeNode, tool: str, kind: StateKind
+) -> None:
+    node.answers[tool] = (1, "", "first\nno answer\n")
+
+    state = node.state()
+
+    assert state.unknown == (
+        Unknown(kind, "*", f"'{tool.split(maxsplit=1)[0]}' ended with exit code 1: no answer"),
+    )
+
+
+def test_node_without_containerd_has_no_images(node: FakeNode) -> None:
+    node.answers["ctr"] = (127, "", "ctr: No such file or directory\n")
+
+    state = node.state()
+
+    assert (state.unknown, state.of(StateKind.IMAGES)) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("tool", "stdout", "kinds"),
+    [
+        ("systemctl", "no JSON", {StateKind.UNITS}),
+        ("dpkg-query", "one two\n", {StateKind.PACKAGES}),
+        ("grep", "", {StateKind.SYSCTLS, StateKind.PORTS}),
+    ],
+)
+def test_output_of_another_form_is_unknown(
+    node: FakeNode, tool: str, stdout: str, kinds: set[StateKind]
+) -> None:
+    node.answers[tool] = (0, stdout, "")
+
+    assert {each.kind for each in node.state().unknown} == kinds
+
+
+def test_unreadable_folder_is_unknown(node: FakeNode) -> None:
+    node.answers["find /dev"] = (1, "", "find: '/dev/secret': Permission denied\n")
+
+    assert node.state().unknown == (Unknown(StateKind.PATHS, "/dev/secret", "Permission denied"),)
+
+
+def test_failure_of_find_without_a_reason_is_unknown(node: FakeNode) -> None:
+    node.answers["find /dev"] = (1, "", "")
+
+    assert node.state().unknown == (Unknown(StateKind.PATHS, "*", "find: exit code 1"),)
+
+
+def test_other_file_system_is_unknown(node: FakeNode) -> None:
+    node.texts["/proc/self/mountinfo"].append("30 27 8:1 / /data rw - xfs /dev/sda1 rw")
+
+    assert node.state().unknown == (
+        Unknown(
+            StateKind.PATHS,
+            "/data",
+            "it has the file system 'xfs', and only ext4 can be read",
+        ),
+    )
+
+
+def test_mount_of_containers_and_of_a_part_is_passed_over(node: FakeNode) -> None:
+    node.texts["/proc/self/mountinfo"] += [
+        "30 27 0:9 / /var/lib/c rw - overlay overlay rw",
+        "31 27 254:0 /usr /bind rw - ext4 /dev/vda rw",
+        "32 26 0:9 / /run/c rw - tmpfs tmpfs rw",
+    ]
+
+    assert node.state().unknown == ()
+
+
+def test_disk_that_changes_once_while_it_is_read_is_read_again(node: FakeNode) -> None:
+    """A file is deleted between the read of its inode and that of its folder."""
+    damaged = bytes(node.disk.content)
+    node.disk.inode(15, 0, links=0)
+    broken, whole = bytearray(node.disk.content), bytearray(damaged)
+    reads = iter([broken] * 4)
+
+    def before_read() -> None:
+        node.disk.content = next(reads, whole)
+
+    node.before_read = before_read
+
+    state = node.state()
+
+    assert state.unknown == ()
+    assert "/usr/old" in state.paths
+
+
+def test_damaged_disk_is_unknown(node: FakeNode) -> None:
+    node.disk.inode(15, 0, links=0)
+
+    (unknown,) = node.state().unknown
+
+    assert (unknown.kind, unknown.name) == (StateKind.PATHS, "/")
+    assert "can't be read: it refers to what it does not have" in unknown.reason
+
+
+@pytest.mark.parametrize(
+    "complaint", ["grep: /etc/group: Permission denied\n", "sync: I/O error\n"]
+)
+def test_files_of_every_system_that_cannot_be_read_are_an_error(
+    node: FakeNode, complaint: str
+) -> None:
+    node.complaints += complaint
+
+    with pytest.raises(HarnessError, match="state of 'node' could not be read"):
+        node.state()
+
+
+def test_node_without_an_answer_is_an_error(node: FakeNode) -> None:
+    del node.texts[BOOT_ID]
+
+    with pytest.raises(HarnessError, match="some files of every Linux system"):
+        node.state()

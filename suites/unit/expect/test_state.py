@@ -1,0 +1,233 @@
+"""A node's state is compared with an earlier one; each kind of change is refused alone."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.errors import BadInputError, ExpectationError, HarnessError
+from harness.evidence.state import FileIdentity, StateKind, Unknown
+from harness.evidence.state_diff import AllowedChanges
+from suites.unit.evidence.states import OLD_NS, TAKEN_NS, a_file, a_state, rewritten
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.evidence.state import NodeState, PathState
+
+TOOL = "/usr/bin/tool"
+BUSY = {"references": "1", "holders": "nvidia_uvm"}
+
+
+def difference(before: NodeState, after: NodeState, allow: AllowedChanges | None = None) -> str:
+    """Return the message of a refused difference."""
+    with pytest.raises(ExpectationError) as caught:
+        expect.unchanged(before, after, allow=allow)
+    return caught.value.sentence
+
+
+def test_same_state_is_unchanged() -> None:
+    file, folder = a_file(), a_file(kind="d", size=0)
+    link = a_file(kind="l", target="tool", size=0)
+    items = {StateKind.MODULES: {"nvidia": BUSY}}
+
+    state = a_state({TOOL: file, "/usr": folder, "/usr/bin/link": link}, items)
+
+    expect.unchanged(state, state)
+
+
+@pytest.mark.parametrize(
+    ("after", "seen"),
+    [
+        (a_file(uid=1000), "owner 0:0 -> 1000:0"),
+        (a_file(gid=7), "owner 0:0 -> 0:7"),
+        (a_file(mode=0o4755), "mode 0755 -> 4755"),
+        (a_file(capabilities="cap_net_raw+ep"), "capabilities none -> cap_net_raw+ep"),
+        (a_file(attributes="i"), "attributes none -> i"),
+        (a_file(xattrs=(("user.a", "00"),)), "xattr user.a none -> 00"),
+        (a_file(size=11), "size 10 -> 11"),
+        (a_file(kind="l", target="b"), "target none -> b"),
+        (rewritten(a_file()), "its content before is not known"),
+    ],
+)
+def test_change_of_one_attribute_is_refused(after: PathState, seen: str) -> None:
+    message = difference(a_state({TOOL: a_file()}), a_state({TOOL: after}))
+
+    assert f"~ {TOOL}: " in message
+    assert seen in message
+    assert "1 things differ" in message
+
+
+def test_new_and_vanished_path_is_refused() -> None:
+    both = {"/a": a_file()}
+
+    assert "+ /b: kind f, mode 0755, owner 0:0, size 10" in difference(
+        a_state(both), a_state({**both, "/b": a_file()})
+    )
+    assert "- /a: kind f" in difference(a_state(both), a_state())
+
+
+def test_file_written_again_with_the_same_content_is_unchanged() -> None:
+    before = a_file(sha256="a" * 64)
+
+    expect.unchanged(a_state({TOOL: before}), a_state({TOOL: rewritten(before)}))
+
+
+def test_other_content_of_the_same_size_is_refused() -> None:
+    before = a_file(sha256="a" * 64)
+    after = rewritten(before, sha256="b" * 64)
+
+    message = difference(a_state({TOOL: before}), a_state({TOOL: after}))
+
+    assert f"sha256 {'a' * 16} -> {'b' * 16}" in message
+
+
+def test_content_that_only_one_state_has_read_is_compared_by_identity() -> None:
+    before = a_file(sha256="a" * 64)
+
+    expect.unchanged(a_state({TOOL: before}), a_state({TOOL: before._replace(sha256=None)}))
+    message = difference(a_state({TOOL: before}), a_state({TOOL: rewritten(before, sha256=None)}))
+
+    assert "sha256" not in message
+
+
+@pytest.mark.parametrize("ago_ns", [0, 999_999_999])
+def test_identity_of_a_file_that_has_just_changed_proves_nothing(ago_ns: int) -> None:
+    """A second change within the same tick of the clock leaves the same ctime."""
+    changed_ns = TAKEN_NS - ago_ns
+    recent = a_file(identity=FileIdentity("disk", 12, changed_ns, changed_ns))
+
+    assert TOOL in difference(a_state({TOOL: recent}), a_state({TOOL: recent}))
+    read = recent._replace(sha256="a" * 64)
+    expect.unchanged(a_state({TOOL: read}), a_state({TOOL: read}))
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        FileIdentity("other disk", 12, OLD_NS, OLD_NS),
+        FileIdentity("disk", 13, OLD_NS, OLD_NS),
+        FileIdentity("disk", 12, OLD_NS + 1, OLD_NS),
+        FileIdentity("disk", 12, OLD_NS, OLD_NS + 1),
+    ],
+)
+def test_every_part_of_an_identity_counts(identity: FileIdentity) -> None:
+    after = a_file(identity=identity)
+
+    assert TOOL in difference(a_state({TOOL: a_file()}), a_state({TOOL: after}))
+
+
+def test_empty_file_that_was_written_again_is_unchanged() -> None:
+    before = a_file(size=0)
+
+    expect.unchanged(a_state({TOOL: before}), a_state({TOOL: rewritten(before)}))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in StateKind if kind is not StateKind.PATHS])
+def test_every_kind_of_change_is_refused_and_can_be_allowed(kind: StateKind) -> None:
+    before = a_state(items={kind: {"one": {"key": "a"}, "two": {}}})
+    after = a_state(items={kind: {"one": {"key": "b"}, "three": {}}})
+
+    message = difference(before, after)
+
+    assert f"{kind.value} (3):" in message
+    assert "~ one: key a -> b" in message
+    assert [word in message for word in ("- two", "+ three")] == [True, True]
+    field = kind.name.lower()
+    expect.unchanged(before, after, allow=AllowedChanges(**{field: ["one", "t*"]}))
+    assert "3 things" not in difference(before, after, AllowedChanges(**{field: ["t*"]}))
+
+
+def test_reference_count_of_a_module_is_part_of_it() -> None:
+    after = a_state(items={StateKind.MODULES: {"nvidia": {**BUSY, "references": "2"}}})
+    before = a_state(items={StateKind.MODULES: {"nvidia": BUSY}})
+
+    assert "~ nvidia: references 1 -> 2" in difference(before, after)
+
+
+def test_enabled_unit_is_refused() -> None:
+    before = a_state(items={StateKind.UNITS: {"a.service": {"active": "active"}}})
+    enabled = {"active": "active", "enabled": "/etc/systemd/system/multi-user.target.wants"}
+    after = a_state(items={StateKind.UNITS: {"a.service": enabled}})
+
+    assert "~ a.service: enabled none -> " in difference(before, after)
+
+
+def test_one_more_listening_port_is_refused() -> None:
+    before = a_state(items={StateKind.PORTS: {"tcp 0.0.0.0:22": {"uid": "0"}}})
+    ports = {"tcp 0.0.0.0:22": {"uid": "0"}, "tcp 0.0.0.0:2222": {"uid": "0"}}
+
+    assert "+ tcp 0.0.0.0:2222: uid 0" in difference(
+        before, a_state(items={StateKind.PORTS: ports})
+    )
+
+
+def test_what_every_node_does_at_rest_is_allowed() -> None:
+    changed = {"/var/log/syslog": a_file(), "/var/lib/systemd/random-seed": a_file()}
+    units = {StateKind.UNITS: {"session-1.scope": {"active": "active"}}}
+
+    expect.unchanged(a_state(), a_state(changed, units))
+    assert "/var/logs" in difference(a_state(), a_state({"/var/logs": a_file()}))
+
+
+def test_pattern_that_matches_nothing_is_fine() -> None:
+    expect.unchanged(a_state(), a_state(), allow=AllowedChanges(paths=["/nowhere/*"]))
+
+
+def test_pattern_must_match_the_whole_name() -> None:
+    allow = AllowedChanges(paths=["/opt/gpu"], units=["*"])
+
+    assert "+ /opt/gpu/x" in difference(a_state(), a_state({"/opt/gpu/x": a_file()}), allow)
+
+
+def test_text_in_place_of_patterns_is_refused() -> None:
+    with pytest.raises(BadInputError, match="key 'paths': It is a text"):
+        AllowedChanges(paths="/opt/*")
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_unknown_part_is_no_equality(is_before: bool) -> None:
+    unknown = a_state(None, None, Unknown(StateKind.IMAGES, "*", "containerd does not answer"))
+    states = (unknown, a_state()) if is_before else (a_state(), unknown)
+
+    with pytest.raises(HarnessError, match=r"container image \*: containerd does not answer"):
+        expect.unchanged(*states)
+    with pytest.raises(HarnessError, match="are unknown"):
+        expect.unchanged(*states, allow=AllowedChanges(images=["docker.io/*"], paths=["*"]))
+    expect.unchanged(*states, allow=AllowedChanges(images=["*"]))
+
+
+def test_two_unknown_parts_are_no_equality() -> None:
+    state = a_state(None, None, Unknown(StateKind.PATHS, "/srv", "Permission denied"))
+
+    with pytest.raises(HarnessError, match="path /srv: Permission denied"):
+        expect.unchanged(state, state)
+    expect.unchanged(state, state, allow=AllowedChanges(paths=["/srv*"]))
+
+
+def test_message_has_forty_lines_and_the_evidence_has_all(tmp_path: Path) -> None:
+    paths = {f"/opt/{number:03}": a_file() for number in range(50)}
+    packages = {StateKind.PACKAGES: {f"p{number:02}": {"version": "1"} for number in range(20)}}
+    after = a_state(paths, packages, folder=tmp_path / "states")
+
+    first, second = difference(a_state(), after), difference(a_state(), after)
+
+    head, *lines = first.splitlines()
+    assert len(lines) == 40
+    assert lines[-1] == f"… and {70 - sum(line.startswith('  ') for line in lines)} more"
+    assert "('difference-1.txt' has them all)" in head
+    assert "('difference-2.txt' has them all)" in second
+    whole = (tmp_path / "states" / "difference-1.txt").read_text()
+    assert len(re.findall(r"^  \+ ", whole, re.MULTILINE)) == 70
+
+
+def test_difference_of_forty_lines_is_shown_whole() -> None:
+    paths = {f"/opt/{number:03}": a_file() for number in range(39)}
+
+    message = difference(a_state(), a_state(paths))
+
+    assert len(message.splitlines()) == 41
+    assert "more" not in message

@@ -1,0 +1,189 @@
+"""Names and attributes of a file system, read from its blocks."""
+
+from __future__ import annotations
+
+import stat
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.image.formats.ext4 import Ext4Error, read_file_system
+from suites.unit.image.formats.small_ext4 import SmallExt4, extents, folder_block, xattr
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CTIME_NS = 1_795_364_816_123_456_789
+
+
+@pytest.fixture
+def disk() -> SmallExt4:
+    disk = SmallExt4()
+    disk.folder(2, {"file": 12, "etc": 13})
+    disk.inode(12, 0o104755, uid=70_000, gid=80_000, size=6 << 30, ctime_ns=CTIME_NS)
+    disk.folder(13, {"inner": 14})
+    disk.inode(14, 0o100600)
+    return disk
+
+
+def test_every_name_has_its_attributes(disk: SmallExt4) -> None:
+    system = read_file_system(disk.read)
+
+    assert set(system.inodes) == {"/", "/file", "/etc", "/etc/inner"}
+    file = system.inodes["/file"]
+    assert (file.mode, file.uid, file.gid) == (0o104755, 70_000, 80_000)
+    assert (file.size, file.ctime_ns, file.number) == (6 << 30, CTIME_NS, 12)
+    assert (system.uuid, system.made_at_s) == (bytes(range(16)).hex(), 1_700_000_000)
+
+
+def test_time_after_2038_and_before_1970_is_read(disk: SmallExt4) -> None:
+    disk.inode(12, 0o100644, ctime_ns=5_000_000_000 * 1_000_000_000 + 7)
+    disk.inode(14, 0o100644, ctime_ns=0)
+
+    inodes = read_file_system(disk.read).inodes
+
+    assert inodes["/file"].ctime_ns == 5_000_000_000_000_000_007
+    assert inodes["/etc/inner"].ctime_ns == 0
+
+
+def test_what_a_mount_hides_is_left_out(disk: SmallExt4) -> None:
+    assert set(read_file_system(disk.read, {"/etc"}).inodes) == {"/", "/file", "/etc"}
+
+
+def test_file_with_two_names_has_both(disk: SmallExt4) -> None:
+    disk.folder(13, {"again": 12})
+
+    inodes = read_file_system(disk.read).inodes
+
+    assert inodes["/etc/again"] == inodes["/file"]
+
+
+def test_name_that_is_no_text_survives(disk: SmallExt4) -> None:
+    disk.folder(13, {"\udcff": 12})
+
+    assert "/etc/\udcff" in read_file_system(disk.read).inodes
+
+
+def test_folder_of_many_blocks_is_read_through_its_index(disk: SmallExt4) -> None:
+    """The first block of a large folder is an index, whose one entry has no inode."""
+    index = disk.block(folder_block({})[:24] + struct.pack("<IHBB", 0, 1000, 0, 0))
+    leaves = [disk.block(folder_block({f"f{number}": 12})) for number in range(3)]
+    node = disk.block(extents(index, *leaves))
+    disk.inode(13, 0o40755, mapped=extents(node, depth=1))
+
+    assert set(read_file_system(disk.read).inodes) > {"/etc/f0", "/etc/f1", "/etc/f2"}
+
+
+def test_targets_of_short_and_long_links_are_read(disk: SmallExt4) -> None:
+    disk.folder(13, {"short": 14, "long": 15})
+    disk.inode(14, 0o120777, flags=0, size=5, mapped=b"/file")
+    target = "/far" * 25
+    disk.inode(15, 0o120777, size=100, mapped=extents(disk.block(target.encode() + b"junk")))
+
+    assert read_file_system(disk.read).targets == {"/etc/short": "/file", "/etc/long": target}
+
+
+@pytest.mark.parametrize(
+    ("mapped", "device"),
+    [
+        (struct.pack("<II", 10 << 8 | 200, 0), (10, 200)),
+        (struct.pack("<II", 0, 0xFF | 300 << 8 | 1 << 20), (300, 0x1FF)),
+    ],
+)
+def test_numbers_of_a_device_are_read(
+    disk: SmallExt4, mapped: bytes, device: tuple[int, int]
+) -> None:
+    disk.inode(12, 0o20600, flags=0, mapped=mapped)
+
+    inode = read_file_system(disk.read).inodes["/file"]
+
+    assert stat.S_ISCHR(inode.mode)
+    assert inode.device == device
+
+
+def test_extended_attributes_are_read_inside_and_outside_of_inodes(disk: SmallExt4) -> None:
+    outside = struct.pack("<I28x", 0xEA020000) + xattr(1, b"note", b"long", at=64)
+    # In a block of its own, the offset counts from the block's begin.
+    block = disk.block(outside[:32] + xattr(1, b"note", b"long", at=64 - 32))
+    disk.content[block * 1024 + 34 : block * 1024 + 36] = struct.pack("<H", 64)
+    disk.inode(12, 0o100755, xattr_block=block, xattrs=xattr(6, b"capability", b"\1\0\0\2", at=40))
+
+    assert read_file_system(disk.read).inodes["/file"].xattrs == {
+        "security.capability": b"\1\0\0\2",
+        "user.note": b"long",
+    }
+
+
+def test_inodes_that_were_never_used_are_not_read(disk: SmallExt4) -> None:
+    disk.unused_inodes(32 - 14)
+    asked: list[tuple[int, int]] = []
+
+    def read(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        asked.extend(ranges)
+        return disk.read(ranges)
+
+    assert "/etc/inner" in read_file_system(read).inodes
+    assert (4 * 1024, 14 * 256) in asked
+
+
+def test_neighbouring_blocks_are_read_at_once(disk: SmallExt4) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def read(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        asked.extend(ranges)
+        return disk.read(ranges)
+
+    read_file_system(read)
+
+    assert asked[-1] == (12 * 1024, 2 * 1024)
+
+
+def test_allocated_block_that_was_never_written_has_no_names(disk: SmallExt4) -> None:
+    block = disk.block(folder_block({"ghost": 12}))
+    disk.inode(13, 0o40755, mapped=extents(block, length=32769))
+
+    assert "/etc/ghost" not in read_file_system(disk.read).inodes
+
+
+def test_other_content_is_refused(disk: SmallExt4) -> None:
+    disk.superblock(56, "<H", 0)
+    with pytest.raises(Ext4Error, match="no superblock"):
+        read_file_system(disk.read)
+
+
+@pytest.mark.parametrize("feature", [0x8000, 0x10, 0x10000])
+def test_unknown_feature_is_refused(disk: SmallExt4, feature: int) -> None:
+    """Contents inside inodes, other places of descriptors, encrypted names."""
+    disk.superblock(96, "<I", 0x2C2 | feature)
+    with pytest.raises(Ext4Error, match=f"features that are not understood here .{feature:#x}"):
+        read_file_system(disk.read)
+
+
+def test_name_of_an_unused_inode_is_refused(disk: SmallExt4) -> None:
+    """As if the file were deleted between the two reads."""
+    disk.inode(14, 0o100600, links=0)
+    with pytest.raises(Ext4Error, match="refers to what it does not have"):
+        read_file_system(disk.read)
+
+
+def test_folder_without_extents_is_refused(disk: SmallExt4) -> None:
+    disk.inode(13, 0o40755, flags=0)
+    with pytest.raises(Ext4Error, match="as in ext3"):
+        read_file_system(disk.read)
+
+
+def test_damaged_structures_are_refused(disk: SmallExt4) -> None:
+    disk.inode(13, 0o40755, mapped=bytes(60))
+    with pytest.raises(Ext4Error, match="no extents"):
+        read_file_system(disk.read)
+    disk.inode(13, 0o40755, mapped=extents(disk.block(bytes(1024))))
+    with pytest.raises(Ext4Error, match="no length"):
+        read_file_system(disk.read)
+    disk.folder(13, {})
+    disk.inode(12, 0o100644, xattr_block=disk.block(b"other"))
+    with pytest.raises(Ext4Error, match="extended attributes is none"):
+        read_file_system(disk.read)
+    disk.inode(12, 0o100644, xattrs=xattr(1, b"n", b"v", at=40, value_inode=9))
+    with pytest.raises(Ext4Error, match="inode of its own"):
+        read_file_system(disk.read)
