@@ -56,6 +56,11 @@ from harness.expect.runtime import (
     image_absent,
     image_present,
     runtime_hands_out_gpus,
+    unit_enablement,
+    unit_job,
+    unit_not_awaited,
+    unit_ready_before,
+    unit_runs,
     unit_state,
 )
 
@@ -101,5 +106,10 @@ __all__ = [
     "runtime_hands_out_gpus",
     "step_failed",
     "step_of",
+    "unit_enablement",
+    "unit_job",
+    "unit_not_awaited",
+    "unit_ready_before",
+    "unit_runs",
     "unit_state",
 ]
