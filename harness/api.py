@@ -13,6 +13,7 @@ from harness.evidence import RECORD_PATH, Evidence
 from harness.evidence.node_state import DkmsBuild, LoadedModule, PathStat, PciFunction
 from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
 from harness.evidence.request import AdditionalEvidence
+from harness.evidence.units import ShownUnit, unit_commands
 from harness.expect.every_node import NodeExpectation
 from harness.expect.failure import failure, require
 from harness.fixtures.machines import BootCloudImage, BootNode
@@ -117,6 +118,7 @@ __all__ = [
     "ScriptedRunner",
     "Settings",
     "Shell",
+    "ShownUnit",
     "StepList",
     "VmDriver",
     "bake_cloud_image",
@@ -127,4 +129,5 @@ __all__ = [
     "read_provisioner",
     "require",
     "saved_state",
+    "unit_commands",
 ]

@@ -136,7 +136,7 @@ ENDINGS: Mapping[str, Ending] = {
             drop_in(
                 PLUGIN,
                 # The pattern does not match the shell that has it in its own command line.
-                "ExecStartPre=sh -c 'pkill -TERM -f \"provisioning.*[ ]boot \"'\n"
+                "ExecStartPre=sh -c 'pkill -TERM -f \"^python3 .*[ ]boot \"'\n"
                 "ExecStartPre=sleep infinity",
             )
         ],
@@ -207,6 +207,7 @@ def test_each_cause_has_its_exit_code_and_its_sentence(
         assert evidence.shown_unit(unit).started_us is None, f"'{unit}' was started."
 
 
+@pytest.mark.slow
 @promise(section="13", unit=UNIT)
 def test_containerd_that_does_not_come_back_has_its_own_code(start_node: StartNode) -> None:
     """The driver is installed then, so the number is not that of the driver: 85."""

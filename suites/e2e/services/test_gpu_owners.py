@@ -120,6 +120,7 @@ def start_dra(
 def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> None:
     """It replaces the device plugin, and runs beside this node's kubelet."""
     node = start_dra(start_validated, {}, {"kubelet": SLOW})
+    name = node.guest.output_of("uname", "-n").lower()
 
     evidence = evidence_of(node)
 
@@ -131,7 +132,7 @@ def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> 
         evidence,
         DRA,
         f"{DRA_PROGRAM} --kubeconfig /var/lib/kubelet/kubeconfig --container-driver-root / "
-        "--image-name  --node-name=dra",
+        f"--image-name  --node-name={name}",
     )
     assert evidence.shown_unit(PLUGIN).started_us is None, "The device plugin was started too."
 

@@ -127,14 +127,12 @@ def test_absent_monitoring_is_warned_of(start_validated: StartNode) -> None:
             fill_caches(*MONITORING_PACKAGES, "nvidia-device-plugin"),
         ],
     )
-    installed = node.guest.output_of(
-        "dpkg-query", "-W", "-f", "${Package}\n", *MONITORING_PACKAGES
-    )
+    installed = node.guest.run("dpkg-query", "-W", "-f", "${Package}\n", *MONITORING_PACKAGES)
 
     evidence = evidence_of(node)
 
     expect.provisioned(evidence)
-    assert sorted(installed.split()) == sorted(MONITORING_PACKAGES)
+    assert sorted(installed.stdout.split()) == sorted(MONITORING_PACKAGES)
     expect.unit_state(evidence, KUBELET, active="active")
     for unit, warning in WARNINGS.items():
         expect.log_line(evidence, warning)
