@@ -15,6 +15,7 @@ from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
 from harness.evidence.request import AdditionalEvidence
 from harness.evidence.state import NodeState, PathState, StateKind
 from harness.evidence.state_diff import AllowedChanges
+from harness.evidence.units import ShownUnit, unit_commands
 from harness.expect.every_node import NodeExpectation
 from harness.expect.failure import failure, require
 from harness.fixtures.machines import BootCloudImage, BootNode
@@ -131,6 +132,7 @@ __all__ = [
     "ScriptedRunner",
     "Settings",
     "Shell",
+    "ShownUnit",
     "StateKind",
     "StepList",
     "VmDriver",
@@ -142,4 +144,5 @@ __all__ = [
     "read_provisioner",
     "require",
     "saved_state",
+    "unit_commands",
 ]

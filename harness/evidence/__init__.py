@@ -32,6 +32,12 @@ from harness.evidence.outcome import (
 )
 from harness.evidence.paths import GatheredPaths
 from harness.evidence.runs import Runs
+from harness.evidence.units import (
+    SHOWN_UNITS,
+    UNIT_JOBS,
+    parse_shown_units,
+    parse_unit_jobs,
+)
 from harness.gpu.trace_file import parse_trace
 from harness.lease import make_private_folder
 from harness.provisioner import EXIT_CODE_PATH
@@ -43,6 +49,7 @@ if TYPE_CHECKING:
 
     from harness.evidence.node_state import DkmsBuild, LoadedModule, PciFunction
     from harness.evidence.outcome import ReportedDecision, ReportedStep
+    from harness.evidence.units import ShownUnit
     from harness.gpu.trace import AccessTrace
     from harness.provisioner.declaration import Declaration
 
@@ -458,6 +465,28 @@ class Evidence:
         """Return the active state of every unit that systemd has loaded."""
         rows = node_state.parse_units(self._full_answer_of("units"))
         return {row[0]: row[2] for row in rows if len(row) > 2}
+
+    def shown_unit(self, name: str) -> ShownUnit:
+        """Return a unit as `systemctl show` described it.
+
+        Raises HarnessError if it was not gathered by `unit_commands`.
+        """
+        units = parse_shown_units(self.answer_of(SHOWN_UNITS))
+        if name not in units:
+            raise HarnessError(
+                f"The unit '{name}' was not gathered; gather it by "
+                f"`node.evidence(commands=unit_commands({name!r}))`.",
+                evidence=self.folder,
+            )
+        return units[name]
+
+    @property
+    def unit_jobs(self) -> Mapping[str, str]:
+        """Return the kind of each unit's job in systemd's queue, by unit.
+
+        Raises HarnessError if the queue was not gathered by `unit_commands`.
+        """
+        return parse_unit_jobs(self.answer_of(UNIT_JOBS))
 
     @property
     def paths(self) -> GatheredPaths:

@@ -57,6 +57,11 @@ from harness.expect.runtime import (
     image_absent,
     image_present,
     runtime_hands_out_gpus,
+    unit_enablement,
+    unit_job,
+    unit_not_awaited,
+    unit_ready_before,
+    unit_runs,
     unit_state,
 )
 from harness.expect.state import unchanged
@@ -108,5 +113,10 @@ __all__ = [
     "step_failed",
     "step_of",
     "unchanged",
+    "unit_enablement",
+    "unit_job",
+    "unit_not_awaited",
+    "unit_ready_before",
+    "unit_runs",
     "unit_state",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from harness.errors import HarnessError
 from harness.evidence import CDI_FOLDERS, SYSTEMD_PATH
 from harness.expect.failure import require
 
@@ -58,6 +59,91 @@ def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
     require(
         seen == active,
         f"The unit '{unit}' was expected to be '{active}', but is '{seen}'.",
+        evidence,
+    )
+
+
+def unit_ready_before(evidence: Evidence, first: str, then: str) -> None:
+    """Expect the unit `first` to have become ready before systemd began to start `then`.
+
+    Raises HarnessError where systemd has no stamp of one of the two.
+    """
+    ready = _stamp(evidence, first, "became ready", evidence.shown_unit(first).ready_us)
+    started = _stamp(evidence, then, "started", evidence.shown_unit(then).started_us)
+    require(
+        ready < started,
+        f"The unit '{first}' was expected to be ready before '{then}' started, but it became ready "
+        f"{(ready - started) / 1e6:.3f} s after that.",
+        evidence,
+    )
+
+
+def unit_not_awaited(evidence: Evidence, unit: str, *, by: str) -> None:
+    """Expect `by` to have become ready while the start of `unit` went on.
+
+    `unit` may have become ready later, or still be starting. Raises HarnessError where systemd has
+    no stamp of one of the two, or where `unit` started only when `by` was ready.
+    """
+    shown = evidence.shown_unit(unit)
+    started = _stamp(evidence, unit, "started", shown.started_us)
+    other = _stamp(evidence, by, "became ready", evidence.shown_unit(by).ready_us)
+    if started > other:
+        raise HarnessError(
+            f"The unit '{unit}' started only after '{by}' was ready, so it cannot be told whether "
+            f"'{by}' would have waited for it.",
+            evidence=evidence.folder,
+        )
+    if shown.active == "activating":
+        return
+    ready = _stamp(evidence, unit, "became ready", shown.ready_us)
+    require(
+        ready > other,
+        f"The unit '{by}' was expected to be ready before '{unit}', but '{unit}' was ready "
+        f"{(other - ready) / 1e6:.3f} s earlier.",
+        evidence,
+    )
+
+
+def _stamp(evidence: Evidence, unit: str, what: str, stamp: int | None) -> int:
+    if stamp is None:
+        shown = evidence.shown_unit(unit)
+        raise HarnessError(
+            f"systemd has no stamp of when the unit '{unit}' {what}, which is '{shown.load}' and "
+            f"'{shown.active}', so an order cannot be told.",
+            evidence=evidence.folder,
+        )
+    return stamp
+
+
+def unit_job(evidence: Evidence, unit: str, kind: str | None) -> None:
+    """Expect this kind of job of the unit in systemd's queue, such as `start`; None for no job."""
+    jobs = evidence.unit_jobs
+    wanted = "no job" if kind is None else f"a job '{kind}'"
+    require(
+        jobs.get(unit) == kind,
+        f"The unit '{unit}' was expected to have {wanted}, but systemd's jobs are: "
+        f"{dict(jobs) or 'none'}.",
+        evidence,
+    )
+
+
+def unit_enablement(evidence: Evidence, unit: str, state: str) -> None:
+    """Expect the state of the unit's file, such as `enabled`, `disabled` or `masked`."""
+    seen = evidence.shown_unit(unit)
+    require(
+        seen.enablement == state,
+        f"The unit '{unit}' was expected to be '{state}', but is '{seen.enablement}' (its file is "
+        f"'{seen.load}').",
+        evidence,
+    )
+
+
+def unit_runs(evidence: Evidence, unit: str, command: str) -> None:
+    """Expect `command` to be the only `ExecStart=` of the unit, as systemd has loaded it."""
+    seen = evidence.shown_unit(unit).commands
+    require(
+        seen == (command,),
+        f"The unit '{unit}' was expected to run '{command}' alone, but runs {list(seen)}.",
         evidence,
     )
 

@@ -194,7 +194,12 @@ def run(
     if error is not None:
         _report_error(error, None if is_read_only else journal)
     if arguments.outcome is not None:
-        _write_outcome(arguments.outcome, _outcome(command, code, error, session))
+        try:
+            _write_outcome(arguments.outcome, _outcome(command, code, error, session))
+        except OSError as failed:
+            # On a full or read-only disk the exit code still has to name the cause.
+            sentence = f"The outcome '{arguments.outcome}' cannot be written: {failed}."
+            print(sentence, file=sys.stderr)
     return int(code)
 
 

@@ -13,7 +13,7 @@ from .systemd import (
     drop_in,
     enqueue,
     is_loaded_query,
-    says_loaded,
+    says_present,
     start,
     stop,
     where_loaded,
@@ -242,7 +242,7 @@ def _install_packages(mode: Mode) -> Do:
 
 def _install_from_cache(node: NodeContext, mode: Mode) -> str | None:
     units = (mode.unit, DCGM, DCGM_EXPORTER)
-    if all(says_loaded(node.runner.run(is_loaded_query(u), timeout_s=30)) for u in units):
+    if all(says_present(node.runner.run(is_loaded_query(u), timeout_s=30)) for u in units):
         return "All units exist."
     archives = []
     for package in mode.packages:

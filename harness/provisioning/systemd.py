@@ -80,6 +80,15 @@ def says_loaded(result: CommandResult) -> bool:
     return result.ok and result.stdout.strip() == "loaded"
 
 
+def says_present(result: CommandResult) -> bool:
+    """Return whether the result of `is_loaded_query` says that the unit exists or is masked.
+
+    A mask hides the unit's file, and is an administrator's choice: installing the unit again would not
+    help.
+    """
+    return result.ok and result.stdout.strip() in {"loaded", "masked"}
+
+
 def where_loaded(unit: str, *then: Action) -> When:
     """Run actions only if the node has the unit."""
     return When(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import pytest
 
+from harness.cloudinit import GuestFile
 from harness.lab.node import NodeRequest
 from harness.settings import APPLICATION
 from suites.e2e.inner import OwnCache
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from harness.api import Argv, BootNode, GpuModel, GuestFile
+    from harness.api import Argv, BootNode, GpuModel
     from harness.gpu.script import GpuScript
     from harness.image import Image, Kernel
     from harness.lab import Lab
@@ -27,6 +28,27 @@ if TYPE_CHECKING:
 
 #: The tests that take longest: one image is made, fetched, booted and baked for all of them.
 _LONGEST = Path(__file__).parent / "cloud_images"
+
+
+#: A configuration of containerd that needs no change, and so no restart of containerd.
+_CONTAINERD = """\
+version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  enable_cdi = true
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+  BinaryName = "/usr/bin/nvidia-container-runtime"
+"""
+#: The probe alone: DKMS has nothing to build, and takes some seconds to find that.
+_PROBE_ALONE = "[Service]\nExecStartPre=\nExecStart=\nExecStart=/usr/bin/nvidia-modprobe -u -c0\n"
+_VALIDATED_FILES = (
+    GuestFile(path="/etc/containerd/config.toml", content=_CONTAINERD.encode()),
+    GuestFile(
+        path="/etc/systemd/system/nvidia-modprobe.service.d/50-probe-alone.conf",
+        content=_PROBE_ALONE.encode(),
+    ),
+)
 
 
 class NodeFields(TypedDict, total=False):
@@ -87,5 +109,21 @@ def start_node(boot_node: BootNode, baked_image: Image, h100: GpuModel) -> Start
 
     def start(name: str, /, **fields: Unpack[NodeFields]) -> Node:
         return boot_node(replace(usual, name=name, **fields))
+
+    return start
+
+
+@pytest.fixture
+def start_validated(start_node: StartNode) -> StartNode:
+    """Return a function that starts a node as `start_node`, which finds its driver working.
+
+    Nothing is installed or built there, and containerd is not restarted: the time is left to what a
+    test is about.
+    """
+
+    def start(name: str, /, **fields: Unpack[NodeFields]) -> Node:
+        fields["config"] = {"config_gpu_driver_if_needed": False, **fields.get("config", {})}
+        fields["files"] = (*_VALIDATED_FILES, *fields.get("files", ()))
+        return start_node(name, **fields)
 
     return start

@@ -263,6 +263,16 @@ def test_defect_leaves_an_outcome_with_its_traceback(
     assert error.endswith("ZeroDivisionError: a defect\n")
 
 
+def test_outcome_that_cannot_be_written_keeps_the_exit_code(
+    simulated: SimulatedNode, invocation: Invocation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (simulated.top / "outcome.json").mkdir()
+
+    assert invocation.run("boot", {"gpu_node": "perhaps"}) == ExitCode.INVALID_CONFIGURATION
+
+    assert "outcome.json' cannot be written: [Errno 21]" in capsys.readouterr().err
+
+
 def test_outcome_is_written_only_on_request(simulated: SimulatedNode) -> None:
     code = run(
         ["teardown", f"--root={simulated.top}"],

@@ -150,6 +150,29 @@ def test_node_that_has_the_units_needs_no_packages(tmp_path: Path) -> None:
     assert detail == "All units exist."
 
 
+def test_masked_unit_is_not_missing(tmp_path: Path) -> None:
+    with (
+        ScriptedRunner()
+        .expect(f"{SHOW} nvidia-device-plugin", stdout="loaded\n")
+        .expect(f"{SHOW} nvidia-dcgm", stdout="masked\n")
+        .expect(f"{SHOW} nvidia-dcgm-exporter", stdout="masked\n") as runner
+    ):
+        assert (
+            action("install-managed-packages").function(make_node(runner, tmp_path))
+            == "All units exist."
+        )
+
+
+@pytest.mark.parametrize("state", ["not-found\n", "masked-not\n", ""])
+def test_unit_in_another_state_is_missing(tmp_path: Path, state: str) -> None:
+    runner = ScriptedRunner().expect(f"{SHOW} nvidia-device-plugin", stdout=state)
+
+    with pytest.raises(ProvisioningError) as error:
+        action("install-managed-packages").function(make_node(runner, tmp_path))
+
+    assert error.value.exit_code == 227
+
+
 def _node_without_units(tmp_path: Path, runner: ScriptedRunner) -> NodeContext:
     runner.expect(f"{SHOW} nvidia-device-plugin", stdout="not-found\n")
     return make_node(runner, tmp_path)

@@ -1,0 +1,107 @@
+"""Units as systemd itself describes them, with its own stamps, and its queue of jobs; pure.
+
+Stamps are microseconds of the node's monotonic clock. They say in which order units started, however
+slow the machine is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from harness.provisioning.command import Argv
+
+#: The names of the commands' output in the evidence.
+SHOWN_UNITS = "shown-units"
+UNIT_JOBS = "unit-jobs"
+
+_STARTED = "InactiveExitTimestampMonotonic"
+_READY = "ActiveEnterTimestampMonotonic"
+_PROPERTIES = ("Id", "LoadState", "ActiveState", "UnitFileState", _STARTED, _READY, "ExecStart")
+_ARGV = re.compile(r"argv\[\]=(.*?) ; ignore_errors=")
+_NO_JOBS = "No jobs running."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownUnit:
+    """One unit by `systemctl show`."""
+
+    name: str
+    load: str
+    """`loaded`, `not-found`, `masked`, …"""
+    active: str
+    """`active`, `activating`, `inactive`, `failed`, …"""
+    enablement: str
+    """`enabled`, `disabled`, `masked`, …, or empty for a unit without a file."""
+    started_us: int | None
+    """When its latest start began; None if it has not started, or systemd has forgotten it."""
+    ready_us: int | None
+    """When it last became active; None likewise."""
+    commands: tuple[str, ...]
+    """The command lines of `ExecStart=`, words separated by blanks."""
+
+
+def unit_commands(*units: str) -> dict[str, Argv]:
+    """Return the commands to gather, by `node.evidence(commands=…)`, for what is parsed here."""
+    return {
+        SHOWN_UNITS: ["systemctl", "show", f"--property={','.join(_PROPERTIES)}", *units],
+        UNIT_JOBS: ["systemctl", "list-jobs", "--no-legend", "--plain"],
+    }
+
+
+def parse_shown_units(text: str) -> Mapping[str, ShownUnit]:
+    """Parse the output of `systemctl show`; a block for each unit, by its name.
+
+    Raises HarnessError if a block lacks a property.
+    """
+    units = (_parse_unit(block) for block in re.split(r"\n\n+", text.strip()) if block)
+    return {unit.name: unit for unit in units}
+
+
+def _parse_unit(block: str) -> ShownUnit:
+    lines = [line.partition("=") for line in block.splitlines()]
+    values = {name: value for name, _, value in lines}
+    try:
+        return ShownUnit(
+            name=values["Id"],
+            load=values["LoadState"],
+            active=values["ActiveState"],
+            enablement=values["UnitFileState"],
+            started_us=int(values[_STARTED]) or None,
+            ready_us=int(values[_READY]) or None,
+            commands=tuple(_argvs(value for name, _, value in lines if name == "ExecStart")),
+        )
+    except (KeyError, ValueError) as error:
+        raise HarnessError(
+            f"`systemctl show` printed a unit of an unknown form ({error!r}): {block!r}."
+        ) from error
+
+
+def _argvs(values: Iterator[str]) -> Iterator[str]:
+    for value in values:
+        found = _ARGV.search(value)
+        if found is None:
+            raise ValueError(value)
+        yield found[1].strip()
+
+
+def parse_unit_jobs(text: str) -> Mapping[str, str]:
+    """Return the kind of each unit's job (`start`, `restart`, …) from `systemctl list-jobs`.
+
+    Raises HarnessError if a line has another form.
+    """
+    jobs: dict[str, str] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if not words or line.strip() == _NO_JOBS:
+            continue
+        if len(words) != 4 or not words[0].isdigit():
+            raise HarnessError(f"`systemctl list-jobs` printed an unknown line: {line!r}.")
+        jobs[words[1]] = words[2]
+    return jobs

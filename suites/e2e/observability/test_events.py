@@ -1,0 +1,229 @@
+"""The event files that the guest agent sends to the cloud, and the lines that operators count."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.evidence import RECORD_PATH
+from harness.gpu.script import GpuScript
+from harness.provisioner.gpu_node import EVENTS_FOLDER
+from suites.e2e.promises import promise
+from suites.e2e.services.units import MANAGED, NO_SERVICES, shell
+
+if TYPE_CHECKING:
+    from harness.evidence import Evidence
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_journal.py"
+_FIELDS = (
+    *("Timestamp", "OperationId", "Version", "TaskName", "EventLevel", "Message"),
+    *("EventPid", "EventTid"),
+)
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
+ENSURE = "AKS.CSE.ensureGPUDrivers"
+VALIDATE = f"{ENSURE}.validateGPUDrivers"
+MANAGED_GROUP = "AKS.CSE.configureManagedGPUExperience"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One event file; times are in milliseconds since the epoch."""
+
+    file_ms: int
+    task: str
+    began_ms: int
+    ended_ms: int
+
+    def spans(self, other: Event) -> bool:
+        return self.began_ms <= other.began_ms and other.ended_ms <= self.ended_ms
+
+
+def _milliseconds(stamp: str) -> int:
+    assert _STAMP.fullmatch(stamp), f"'%F %T.%3N' was expected, but the stamp is '{stamp}'."
+    moment = dt.datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=dt.timezone.utc)
+    return round(moment.timestamp() * 1000)
+
+
+def read_event(path: str, text: str) -> Event:
+    """Read an event file, of which each field has the form of the contract."""
+    name = re.fullmatch(rf"{EVENTS_FOLDER}/(\d+)\.json", path)
+    assert name, f"The guest agent does not read '{path}', whose name is not digits alone."
+    fields = json.loads(text)
+    assert tuple(fields) == _FIELDS
+    assert (fields["Version"], fields["EventLevel"]) == ("1.23", "Informational")
+    assert (fields["EventPid"], fields["EventTid"]) == ("0", "0")
+    assert re.fullmatch(r"Completed: \S.*", fields["Message"])
+    return Event(
+        file_ms=int(name[1]),
+        task=fields["TaskName"],
+        began_ms=_milliseconds(fields["Timestamp"]),
+        ended_ms=_milliseconds(fields["OperationId"]),
+    )
+
+
+def events_of(evidence: Evidence) -> dict[str, Event]:
+    """Return the events by task; each task has one, named after its start or soon after."""
+    files = evidence.event_files
+    events = [read_event(path, text) for path, text in files.items()]
+    counts = Counter(event.task for event in events)
+    assert not [task for task, count in counts.items() if count > 1], counts
+    for event in events:
+        assert event.began_ms <= event.ended_ms
+        assert 0 <= event.file_ms - event.began_ms < len(events)
+    return {event.task: event for event in events}
+
+
+@promise(section="5, 12", unit=UNIT)
+def test_events_of_a_ready_node(start_validated: StartNode) -> None:
+    """One for each step that ran and for each group, which spans those in it; none is lost.
+
+    Groups that begin together would have the same file name, the millisecond of their start.
+    """
+    node = start_validated("events", config=MANAGED)
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    events = events_of(evidence)
+    starts = [
+        f"AKS.CSE.start.{unit}"
+        for unit in ("nvidia-device-plugin", "nvidia-dcgm", "nvidia-dcgm-exporter")
+    ]
+    services, packages = (
+        "AKS.CSE.startNvidiaManagedExpServices",
+        "AKS.CSE.installNvidiaManagedExpPkgFromCache",
+    )
+    inside = {
+        ENSURE: (VALIDATE, f"{ENSURE}.nvidia-modprobe"),
+        MANAGED_GROUP: (packages, services),
+        services: starts,
+    }
+    assert sorted(events) == sorted(
+        {*inside, *(task for each in inside.values() for task in each)}
+    )
+    for group, tasks in inside.items():
+        for task in tasks:
+            assert events[group].spans(events[task]), f"'{group}' does not span '{task}'."
+    assert events[ENSURE].began_ms == events[VALIDATE].began_ms
+    assert events[ENSURE].ended_ms <= events[MANAGED_GROUP].began_ms
+    stamps = [events[task].began_ms for task in (packages, *starts)]
+    assert stamps == sorted(stamps)
+
+
+@promise(section="12", unit=UNIT)
+def test_failed_node_has_the_events_of_what_it_began(start_validated: StartNode) -> None:
+    """Groups that are open end with the failure, and the level is the same as without one."""
+    node = start_validated(
+        "failed", config=MANAGED, gpu_scripts={"gpu0": GpuScript(is_inforom_corrupted=True)}
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code=87)
+    events = events_of(evidence)
+    assert sorted(events) == [ENSURE, VALIDATE]
+    assert events[ENSURE].spans(events[VALIDATE])
+
+
+@promise(section="12", unit=UNIT)
+def test_second_run_adds_its_events(start_validated: StartNode) -> None:
+    """Names that exist already are never written again."""
+    node = start_validated("twice", gpu_scripts={"gpu0": GpuScript(is_inforom_corrupted=True)})
+    first = node.evidence()
+    node.provision("boot")
+
+    evidence = node.evidence()
+
+    before, both = first.event_files, evidence.matching(f"{EVENTS_FOLDER}/*")
+    assert {path: both.get(path) for path in before} == before
+    assert sorted(events_of(evidence)) == [ENSURE, VALIDATE]
+    assert len(both) == 2 * len(before)
+
+
+@promise(section="12", unit=UNIT)
+def test_events_that_cannot_be_written_keep_no_node_from_getting_ready(
+    start_validated: StartNode,
+) -> None:
+    """A full disk must not leave a node without its services."""
+    folder = EVENTS_FOLDER.rpartition("/")[0]
+    block = f"mkdir -p $(dirname {folder}); rm -rf {folder}; touch {folder}"
+    node = start_validated("no-events", before=[NO_SERVICES, shell(block)])
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.log_line(evidence, f"The event '{ENSURE}' cannot be written")
+    assert evidence.event_files == {}
+
+
+@promise(section="12", unit="suites/unit/provisioning/test_facts.py")
+@pytest.mark.parametrize(
+    ("before", "marker_present", "driver_kind_match", "action"),
+    [
+        pytest.param("true", "true", "true", "install-skip-build", id="of the wanted kind"),
+        pytest.param(f"rm {RECORD_PATH}", "false", "false", "install", id="absent"),
+    ],
+)
+def test_readiness_tells_whether_the_marker_was_there(
+    start_validated: StartNode,
+    before: str,
+    marker_present: str,
+    driver_kind_match: str,
+    action: str,
+) -> None:
+    """The marker is sampled before anything is installed, beside the decision that it led to."""
+    node = start_validated("marker", before=[NO_SERVICES, shell(before)])
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, action)
+    expect.prebake_line(
+        evidence,
+        event="managed_gpu",
+        driver_type="cuda-lts",
+        marker_present=marker_present,
+        driver_kind_match=driver_kind_match,
+    )
+
+
+@pytest.mark.slow
+@promise(section="6, 12", unit="suites/unit/provisioning/test_facts.py")
+def test_readiness_tells_that_the_marker_was_of_another_kind(start_validated: StartNode) -> None:
+    """A GRID node on a CUDA bake: torn down, built, and counted as a mismatch."""
+    images = "ctr -n k8s.io images"
+    retag = (
+        f"name=$({images} ls -q | grep aks-gpu-cuda-lts); "
+        f'{images} tag $name "$(echo $name | sed s/aks-gpu-cuda-lts/aks-gpu-grid/)"'
+    )
+    node = start_validated(
+        "grid", config={"gpu_driver_type": "grid"}, before=[NO_SERVICES, shell(retag)]
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, "teardown-install", reason="kind")
+    expect.prebake_line(
+        evidence,
+        event="grid_cuda_prebake_teardown",
+        driver_type="grid",
+        marker_kind="cuda",
+        node_kind="grid",
+        action="teardown",
+    )
+    expect.prebake_line(
+        evidence,
+        event="managed_gpu",
+        driver_type="grid",
+        marker_present="true",
+        driver_kind_match="false",
+    )

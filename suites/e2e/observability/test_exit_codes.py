@@ -1,0 +1,241 @@
+"""Each exit code by one machine that ends so, with a sentence that names the cause.
+
+4, 9, 86, 123, 129 and 227 are those of services (`suites/e2e/services`). No machine ends with 70,
+which is a defect of the program, nor with 235: both causes of its step have numbers of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.cloudinit import GuestFile
+from harness.gpu.script import GpuScript
+from harness.provisioner import BAKE, BOOT
+from harness.provisioner.gpu_node import METADATA_CACHE, OUTCOME_PATH
+from suites.e2e.promises import promise
+from suites.e2e.services.units import (
+    BRIEF,
+    DCGM,
+    EXPORTER,
+    KUBELET,
+    MANAGED,
+    PLUGIN,
+    drop_in,
+    evidence_of,
+    shell,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.api import Argv
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_main.py"
+CONTAINERD = "/etc/containerd/config.toml"
+
+
+def smi_settings(script: str) -> GuestFile:
+    """Return a file that the stand-in for nvidia-smi sources before it looks at the GPU."""
+    return GuestFile(path="/etc/gpu-node/stand-ins/nvidia-smi.env", content=f"{script}\n".encode())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What is wrong with a node, and how its provisioning ends."""
+
+    code: int
+    sentence: str
+    step: str | None = None
+    """The step that fails; None where the run ends before its first step."""
+    command: str = BOOT
+    config: Mapping[str, object] = field(default_factory=dict)
+    before: str = ""
+    """A shell script that runs before provisioning."""
+    files: Sequence[GuestFile] = ()
+    gpu: GpuScript = field(default_factory=GpuScript)
+
+
+def metadata(value: str) -> str:
+    return f"printf '%s' '{value}' >{METADATA_CACHE}"
+
+
+ENDINGS: Mapping[str, Ending] = {
+    "1 bake fails": Ending(
+        code=1,
+        command=BAKE,
+        config={
+            **BRIEF,
+            "gpu_node": False,
+            "feature_flags": "NVIDIA_CUDA_PREBAKE",
+            "gpu_image_sha": "absent",
+        },
+        step="fetch-driver-image",
+        sentence="Step 'fetch-driver-image' failed.",
+    ),
+    "2 wrong value": Ending(
+        code=2,
+        config={"gpu_needs_fabric_manager": "perhaps"},
+        sentence="The field 'gpu_needs_fabric_manager' must be either true or false, but is "
+        "'perhaps'.",
+    ),
+    "2 unknown field": Ending(
+        code=2, config={"gpu_nodes": True}, sentence="The field 'gpu_nodes' is unknown"
+    ),
+    "3 unsupported system": Ending(
+        code=3,
+        before="rm /etc/os-release; echo ID=alpine >/etc/os-release",
+        sentence="'/etc/os-release' names neither Debian nor Ubuntu",
+    ),
+    "6 folder for a configuration": Ending(
+        code=6,
+        before=f"rm {CONTAINERD}; mkdir {CONTAINERD}",
+        sentence=f"containerd's configuration is not usable. '{CONTAINERD}'",
+    ),
+    "6 configuration is cut": Ending(
+        code=6,
+        before=f"printf 'version = 2\\n[plugins.\"io' >{CONTAINERD}",
+        sentence=f"containerd's configuration '{CONTAINERD}' cannot be edited: ",
+    ),
+    "6 configuration cannot be written": Ending(
+        code=6,
+        before=f"printf 'version = 2\\n' >{CONTAINERD}; chattr +i /etc/containerd",
+        step="configure-containerd",
+        sentence="Step 'configure-containerd' failed.",
+    ),
+    "84 driver does not answer": Ending(
+        code=84,
+        config=BRIEF,
+        files=[smi_settings("echo 'Failed to initialize NVML'; exit 18")],
+        step="validate-query",
+        sentence="Failed to initialize NVML",
+    ),
+    "84 GPU leaves between two steps": Ending(
+        code=84,
+        config=BRIEF,
+        files=[
+            smi_settings("for gpu in /sys/bus/pci/drivers/nvidia/0*; do echo 1 >$gpu/remove; done")
+        ],
+        step="validate-query",
+        sentence="No devices were found",
+    ),
+    "87 infoROM": Ending(
+        code=87,
+        gpu=GpuScript(is_inforom_corrupted=True),
+        step="validate-query",
+        sentence="The GPU's infoROM is corrupted; the machine needs repair.",
+    ),
+    "143 terminated": Ending(
+        code=143,
+        config=MANAGED,
+        files=[
+            drop_in(
+                PLUGIN,
+                # The pattern does not match the shell that has it in its own command line.
+                "ExecStartPre=sh -c 'pkill -TERM -f \"^python3 .*[ ]boot \"'\n"
+                "ExecStartPre=sleep infinity",
+            )
+        ],
+        sentence="The run was terminated by a signal.",
+    ),
+    "224 no metadata": Ending(
+        code=224,
+        before=f"rm {METADATA_CACHE}",
+        sentence="The machine's tags cannot be looked up. The instance metadata cache "
+        f"'{METADATA_CACHE}' is missing.",
+    ),
+    "224 metadata is cut": Ending(
+        code=224, before=metadata('{"compute": {"tags'), sentence=f"'{METADATA_CACHE}' is not JSON"
+    ),
+    "224 tag without a string": Ending(
+        code=224,
+        before=metadata(
+            '{"compute": {"tagsList": [{"name": "SkipGpuDriverInstall", "value": true}]}}'
+        ),
+        sentence="The tag 'SkipGpuDriverInstall'",
+    ),
+    "230 tag without a string": Ending(
+        code=230,
+        before=metadata(
+            '{"compute": {"tagsList": [{"name": "EnableManagedGPUExperience", "value": 1}]}}'
+        ),
+        sentence="The tag 'EnableManagedGPUExperience'",
+    ),
+    "229 drop-in cannot be written": Ending(
+        code=229,
+        config=MANAGED,
+        before=f"touch /etc/systemd/system/{EXPORTER}.d",
+        step="configure-managed-services",
+        sentence="Step 'configure-managed-services' failed.",
+    ),
+}
+
+
+@promise(section="13", unit=UNIT)
+@pytest.mark.parametrize(
+    "ending", [pytest.param(ending, id=name) for name, ending in ENDINGS.items()]
+)
+def test_each_cause_has_its_exit_code_and_its_sentence(
+    start_validated: StartNode, ending: Ending
+) -> None:
+    """The shell and the outcome have the same number, and kubelet is not started."""
+    before: list[Argv] = [shell(ending.before)] if ending.before else []
+    node = start_validated(
+        "ending",
+        command=ending.command,
+        config=ending.config,
+        before=before,
+        files=ending.files,
+        gpu_scripts={"gpu0": ending.gpu},
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence, exit_code=ending.code)
+    outcome = evidence.outcome
+    assert outcome is not None
+    assert ending.sentence in (outcome.error or ""), (
+        f"'{ending.sentence}' was expected in the outcome's error, which is: {outcome.error}"
+    )
+    failed = [step.name for step in outcome.steps if step.status == "failed"]
+    assert failed == ([] if ending.step is None else [ending.step])
+    for unit in (DCGM, KUBELET):
+        assert evidence.shown_unit(unit).started_us is None, f"'{unit}' was started."
+
+
+@pytest.mark.slow
+@promise(section="13", unit=UNIT)
+def test_containerd_that_does_not_come_back_has_its_own_code(start_node: StartNode) -> None:
+    """The driver is installed then, so the number is not that of the driver: 85."""
+    broken = drop_in("containerd.service", "ExecStartPre=false")
+    node = start_node("containerd", config={"retry_budget_s": 75}, files=[broken])
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence, exit_code=85)
+    expect.step_failed(evidence, "start-containerd")
+    expect.driver_installed(evidence)
+    assert evidence.shown_unit(KUBELET).started_us is None
+
+
+@promise(section="13", unit=UNIT)
+def test_outcome_that_cannot_be_written_does_not_change_the_exit_code(
+    start_validated: StartNode,
+) -> None:
+    """On a read-only disk the number is all that is left, so it still names the cause."""
+    folder = OUTCOME_PATH.rpartition("/")[0]
+    node = start_validated(
+        "read-only",
+        config={"gpu_node": "perhaps"},
+        before=[shell(f"mkdir -p {folder}; chattr +i {folder}")],
+    )
+
+    evidence = evidence_of(node)
+
+    assert evidence.outcome is None
+    assert evidence.exit_code == 2
+    expect.log_line(evidence, f"The outcome '{OUTCOME_PATH}' cannot be written")

@@ -1,0 +1,124 @@
+"""The fabric manager and kubelet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from suites.e2e.promises import promise
+from suites.e2e.services.units import (
+    BRIEF,
+    FABRIC_MANAGER,
+    FAILS,
+    HANGS,
+    KUBELET,
+    NO_SERVICES,
+    SLOW,
+    evidence_of,
+    make_program,
+    name_of,
+    unit_file,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_boot.py"
+PROGRAM = "/usr/bin/nv-fabricmanager"
+NEEDED: Mapping[str, object] = {"gpu_needs_fabric_manager": True}
+INSTALLED = unit_file(FABRIC_MANAGER, PROGRAM)
+BEFORE = (NO_SERVICES, make_program(PROGRAM))
+
+
+@promise(section="9", unit=UNIT)
+def test_needed_fabric_manager_holds_the_node_back(start_validated: StartNode) -> None:
+    """Without it, GPUs of these sizes cannot talk to each other."""
+    node = start_validated(
+        "needed",
+        config=NEEDED,
+        files=[INSTALLED],
+        before=BEFORE,
+        stand_ins={name_of(FABRIC_MANAGER): SLOW},
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.unit_ready_before(evidence, FABRIC_MANAGER, KUBELET)
+    expect.unit_enablement(evidence, FABRIC_MANAGER, "enabled")
+
+
+@promise(section="9", unit=UNIT)
+@pytest.mark.parametrize(
+    ("stand_in", "is_installed"),
+    [
+        pytest.param(FAILS, True, id="failing"),
+        pytest.param(HANGS, True, id="hanging"),
+        pytest.param({}, False, id="absent"),
+    ],
+)
+def test_needed_fabric_manager_that_never_starts_is_a_failure(
+    start_validated: StartNode, stand_in: Mapping[str, str], *, is_installed: bool
+) -> None:
+    """It is part of the driver, so the exit code is 84."""
+    node = start_validated(
+        "fails",
+        config={**NEEDED, **BRIEF},
+        files=[INSTALLED] if is_installed else [],
+        before=BEFORE,
+        stand_ins={name_of(FABRIC_MANAGER): stand_in},
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence, exit_code=84)
+    expect.step_failed(evidence, "start-fabric-manager")
+    assert evidence.shown_unit(KUBELET).started_us is None
+
+
+@promise(section="9", unit=UNIT)
+@pytest.mark.parametrize(
+    "stand_in", [pytest.param({}, id="running"), pytest.param(FAILS, id="failed")]
+)
+def test_fabric_manager_that_is_not_needed_is_stopped(
+    start_validated: StartNode, stand_in: Mapping[str, str]
+) -> None:
+    """Images bring it for all sizes; it is disabled, and no failure of it stays."""
+    start = f"systemctl enable {FABRIC_MANAGER}; systemctl start {FABRIC_MANAGER} || true"
+    node = start_validated(
+        "unneeded",
+        files=[INSTALLED],
+        before=[*BEFORE, ["sh", "-euc", start]],
+        stand_ins={name_of(FABRIC_MANAGER): stand_in},
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    assert evidence.shown_unit(FABRIC_MANAGER).active == "inactive"
+    assert FABRIC_MANAGER not in evidence.failed_units
+    expect.unit_enablement(evidence, FABRIC_MANAGER, "disabled")
+
+
+@promise(section="5", unit=UNIT)
+@pytest.mark.parametrize(
+    ("stand_in", "active"),
+    [pytest.param(FAILS, "failed", id="failing"), pytest.param(HANGS, "activating", id="hanging")],
+)
+def test_kubelet_that_never_starts_ends_with_its_own_code(
+    start_validated: StartNode, stand_in: Mapping[str, str], active: str
+) -> None:
+    """A node without kubelet is none: exit code 4."""
+    node = start_validated(
+        "kubelet", config=BRIEF, before=[NO_SERVICES], stand_ins={"kubelet": stand_in}
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence, exit_code=4)
+    expect.step_failed(evidence, "start-kubelet")
+    expect.unit_state(evidence, KUBELET, active=active)

@@ -1,0 +1,135 @@
+"""What units run, by what systemd has loaded; packages; and how all of it is switched off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from suites.e2e.promises import promise
+from suites.e2e.services.units import (
+    BRIEF,
+    DCGM,
+    EXPORTER,
+    KUBELET,
+    MANAGED,
+    MARKER,
+    MIG,
+    MONITORING_PACKAGES,
+    PLUGIN,
+    UNIT,
+    evidence_of,
+    remove_unit,
+    shell,
+)
+
+if TYPE_CHECKING:
+    from suites.e2e.conftest import StartNode
+
+MANAGED_UNITS = (PLUGIN, DCGM, EXPORTER)
+PLUGIN_PROGRAM = "/usr/bin/nvidia-device-plugin"
+
+
+@promise(section="7", unit=UNIT)
+def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode) -> None:
+    """The exporter leaves port 9400 to users, and the plugin passes device specs; the node is marked."""
+    node = start_validated("options", config=MANAGED)
+    labels = node.guest.output_of("cat", "/etc/default/kubelet")
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.unit_runs(
+        evidence,
+        EXPORTER,
+        "/usr/bin/dcgm-exporter -f /etc/dcgm-exporter/default-counters.csv --address :19400",
+    )
+    expect.unit_runs(evidence, PLUGIN, f"{PLUGIN_PROGRAM} --pass-device-specs")
+    assert MARKER in evidence.paths
+    assert "KUBELET_NODE_LABELS=kubernetes.azure.com/dcgm-exporter=enabled" in labels.splitlines()
+
+
+@promise(section="7, 8", unit=UNIT)
+@pytest.mark.parametrize(
+    ("strategy", "option"),
+    [
+        pytest.param("Mixed", "mixed", id="Mixed"),
+        pytest.param("mixed", "single", id="mixed in lower case"),
+        pytest.param("None", "single", id="None"),
+    ],
+)
+def test_partitioned_node_tells_its_plugin_the_strategy(
+    start_validated: StartNode, strategy: str, option: str
+) -> None:
+    """The GPU is partitioned before the plugin counts its instances."""
+    node = start_validated(
+        "mig",
+        config={**MANAGED, "gpu_instance_profile": "MIG3g", "nvidia_mig_strategy": strategy},
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.unit_runs(
+        evidence, PLUGIN, f"{PLUGIN_PROGRAM} --mig-strategy {option} --pass-device-specs"
+    )
+    expect.unit_state(evidence, MIG, active="active")
+    expect.unit_enablement(evidence, MIG, "enabled")
+    expect.unit_ready_before(evidence, MIG, PLUGIN)
+
+
+@promise(section="7", unit=UNIT)
+@pytest.mark.parametrize(
+    ("code", "script"),
+    [
+        pytest.param(227, "true", id="not in the cache"),
+        pytest.param(
+            227,
+            f"for name in {' '.join(MONITORING_PACKAGES)}; do mkdir -p /opt/$name; "
+            "echo x >/opt/$name/${name}_1_all.deb; done",
+            id="one is not in the cache",
+        ),
+        pytest.param(
+            9,
+            f"for name in {' '.join(MONITORING_PACKAGES)} nvidia-device-plugin; do "
+            "mkdir -p /opt/$name; echo x >/opt/$name/${name}_1_all.deb; done",
+            id="broken archives",
+        ),
+    ],
+)
+def test_packages_that_cannot_be_installed_have_their_own_codes(
+    start_validated: StartNode, code: int, script: str
+) -> None:
+    """A package that the cache lacks is another cause than one that does not install."""
+    node = start_validated(
+        "packages", config={**MANAGED, **BRIEF}, before=[remove_unit(DCGM), shell(script)]
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence, exit_code=code)
+    expect.step_failed(evidence, "install-managed-packages")
+    assert MARKER not in evidence.paths
+    assert evidence.shown_unit(PLUGIN).started_us is None
+
+
+@promise(section="7", unit=UNIT)
+def test_services_of_an_earlier_mode_are_stopped(start_validated: StartNode) -> None:
+    """A node that is not managed any more stops and disables them, and loses its mark."""
+    node = start_validated(
+        "off",
+        before=[
+            ["systemctl", "enable", "--now", *MANAGED_UNITS],
+            shell(f"mkdir -p $(dirname {MARKER}); touch {MARKER}"),
+        ],
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    for unit in MANAGED_UNITS:
+        assert evidence.shown_unit(unit).active == "inactive"
+        expect.unit_enablement(evidence, unit, "disabled")
+    assert MARKER not in evidence.paths
+    expect.unit_state(evidence, KUBELET, active="active")

@@ -1,0 +1,205 @@
+"""The device plugin and the DRA driver give GPUs to pods: a node waits for them, and fails with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from suites.e2e.promises import promise
+from suites.e2e.services.units import (
+    BRIEF,
+    DCGM,
+    DRA,
+    EXPORTER,
+    FAILS,
+    HANGS,
+    KUBELET,
+    MANAGED,
+    MONITORING_PACKAGES,
+    PLUGIN,
+    SLOW,
+    UNIT,
+    evidence_of,
+    fill_caches,
+    make_program,
+    remove_unit,
+    unit_file,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.api import Argv
+    from harness.lab.node import Node
+    from suites.e2e.conftest import StartNode
+
+TAG = {"EnableManagedGPUExperience": "true"}
+DRA_PROGRAM = "/usr/bin/gpu-kubelet-plugin"
+WITH_DRA: Mapping[str, object] = {"enable_managed_gpu_dra": True}
+
+
+@promise(section="7", unit=UNIT)
+def test_slow_device_plugin_holds_the_node_back(start_validated: StartNode) -> None:
+    """Nothing that comes after the plugin starts before it is ready."""
+    node = start_validated("slow", config=MANAGED, stand_ins={"nvidia-device-plugin": SLOW})
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.unit_enablement(evidence, PLUGIN, "enabled")
+    for unit in (DCGM, EXPORTER, KUBELET):
+        expect.unit_ready_before(evidence, PLUGIN, unit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """Why a unit never becomes ready, and the state in which it is left."""
+
+    stand_in: Mapping[str, str] = field(default_factory=dict)
+    before: Sequence[Argv] = ()
+    load: str = "loaded"
+    active: str = "inactive"
+
+
+TROUBLES = {
+    "failing": Trouble(stand_in=FAILS, active="failed"),
+    "hanging": Trouble(stand_in=HANGS, active="activating"),
+    "masked": Trouble(before=[["systemctl", "mask", PLUGIN]], load="masked"),
+    "absent": Trouble(
+        before=[
+            remove_unit(PLUGIN),
+            fill_caches(*MONITORING_PACKAGES, "nvidia-device-plugin"),
+        ],
+        load="not-found",
+    ),
+}
+
+
+@promise(section="7", unit=UNIT)
+@pytest.mark.parametrize(
+    "trouble", [pytest.param(trouble, id=name) for name, trouble in TROUBLES.items()]
+)
+def test_device_plugin_that_never_starts_ends_with_its_own_code(
+    start_validated: StartNode, trouble: Trouble
+) -> None:
+    """Exit code 86 when the time budget is used up, and nothing that comes later is started."""
+    node = start_validated(
+        "plugin",
+        config={**MANAGED, **BRIEF},
+        stand_ins={"nvidia-device-plugin": trouble.stand_in},
+        before=trouble.before,
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence, exit_code=86)
+    expect.step_failed(evidence, "start-device-plugin")
+    plugin = evidence.shown_unit(PLUGIN)
+    assert (plugin.load, plugin.active) == (trouble.load, trouble.active)
+    expect.unit_job(evidence, PLUGIN, "start" if trouble.active == "activating" else None)
+    for unit in (DCGM, EXPORTER, KUBELET):
+        assert evidence.shown_unit(unit).started_us is None, f"'{unit}' was started."
+
+
+def start_dra(
+    start: StartNode, config: Mapping[str, object], stand_ins: Mapping[str, Mapping[str, str]]
+) -> Node:
+    return start(
+        "dra",
+        config={**WITH_DRA, **config},
+        files=[unit_file(DRA, "/bin/false")],
+        before=[make_program(DRA_PROGRAM)],
+        stand_ins=stand_ins,
+    )
+
+
+@promise(section="7", unit=UNIT)
+def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> None:
+    """It replaces the device plugin, and runs beside this node's kubelet."""
+    node = start_dra(start_validated, {}, {"kubelet": SLOW})
+    name = node.guest.output_of("uname", "-n").lower()
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.unit_ready_before(evidence, KUBELET, DRA)
+    expect.unit_state(evidence, DRA, active="active")
+    expect.unit_enablement(evidence, DRA, "enabled")
+    expect.unit_runs(
+        evidence,
+        DRA,
+        f"{DRA_PROGRAM} --kubeconfig /var/lib/kubelet/kubeconfig --container-driver-root / "
+        f"--image-name  --node-name={name}",
+    )
+    assert evidence.shown_unit(PLUGIN).started_us is None, "The device plugin was started too."
+
+
+@promise(section="7", unit=UNIT)
+@pytest.mark.parametrize(
+    ("stand_in", "active"),
+    [pytest.param(FAILS, "failed", id="failing"), pytest.param(HANGS, "activating", id="hanging")],
+)
+def test_dra_driver_that_never_starts_ends_with_its_own_code(
+    start_validated: StartNode, stand_in: Mapping[str, str], active: str
+) -> None:
+    """Exit code 129, with a kubelet that is ready already."""
+    node = start_dra(start_validated, BRIEF, {"dra-driver-nvidia-gpu": stand_in})
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence, exit_code=129)
+    expect.step_failed(evidence, "start-dra-driver")
+    expect.unit_state(evidence, DRA, active=active)
+    expect.unit_state(evidence, KUBELET, active="active")
+
+
+@promise(section="7", unit=UNIT)
+@pytest.mark.parametrize(
+    ("config", "tags"),
+    [
+        pytest.param({**MANAGED, **WITH_DRA}, {}, id="by configuration"),
+        pytest.param(WITH_DRA, TAG, id="by the tag and configuration"),
+    ],
+)
+def test_both_modes_at_once_are_refused(
+    start_validated: StartNode, config: Mapping[str, object], tags: Mapping[str, str]
+) -> None:
+    """Exit code 123 before anything is started, because both would allocate the same GPU."""
+    node = start_validated("both", config=config, tags=tags)
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence, exit_code=123)
+    for unit in (PLUGIN, DCGM, EXPORTER, KUBELET):
+        assert evidence.shown_unit(unit).started_us is None, f"'{unit}' was started."
+
+
+@promise(section="2", unit="suites/unit/provisioning/test_tags.py")
+@pytest.mark.parametrize(
+    ("tags", "is_on"),
+    [
+        pytest.param(TAG, True, id="on"),
+        pytest.param({"EnableManagedGPUExperience": "false"}, False, id="off"),
+        pytest.param({}, False, id="absent"),
+        pytest.param({"enablemanagedgpuexperience": "TRUE"}, True, id="mixed case"),
+        pytest.param({"xEnableManagedGPUExperienceY": "true"}, False, id="contains the name"),
+        pytest.param({"EnableManagedGPUExperience": "untrue"}, False, id="contains the value"),
+    ],
+)
+def test_tag_of_the_machine_turns_the_services_on(
+    start_validated: StartNode, tags: Mapping[str, str], *, is_on: bool
+) -> None:
+    """Name and value count as a whole, in any case; `plan` decides as `boot` does."""
+    node = start_validated("tag", tags=tags, command="plan")
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    steps = [line.split()[0] for line in evidence.log.splitlines() if "# failure: " in line]
+    assert ("start-device-plugin" in steps, "unmark-managed-services" in steps) == (
+        is_on,
+        not is_on,
+    )

@@ -1,0 +1,139 @@
+"""DCGM and its exporter come when they come: whatever they do, the node is ready.
+
+Each node has both of them behave so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness import expect
+from suites.e2e.promises import promise
+from suites.e2e.services.units import (
+    DCGM,
+    EXPORTER,
+    FAILS,
+    HANGS,
+    KUBELET,
+    MANAGED,
+    MONITORING_PACKAGES,
+    UNIT,
+    drop_in,
+    evidence_of,
+    fill_caches,
+    name_of,
+    remove_unit,
+)
+
+if TYPE_CHECKING:
+    from harness.evidence import Evidence
+    from suites.e2e.conftest import StartNode
+
+WARNINGS = {
+    DCGM: "warning: nvidia-dcgm could not be enqueued; GPU monitoring will start asynchronously",
+    EXPORTER: "warning: nvidia-dcgm-exporter could not be enqueued; GPU metrics will start "
+    "asynchronously",
+}
+
+
+def expect_no_warning(evidence: Evidence) -> None:
+    found = [line for line in evidence.log.splitlines() if line.startswith("warning: ")]
+    assert found == [], (
+        f"No warning was expected of jobs that systemd took, but there are {found}."
+    )
+
+
+@promise(section="7", unit=UNIT)
+def test_slow_monitoring_is_not_awaited(start_validated: StartNode) -> None:
+    """Both become ready only after kubelet, so a node that waited for one would never end."""
+    wait = "ExecStartPre=sh -c 'until systemctl is-active -q kubelet; do sleep 0.2; done'"
+    node = start_validated(
+        "slow", config=MANAGED, files=[drop_in(unit, wait) for unit in WARNINGS]
+    )
+    until = (
+        "until systemctl is-active -q nvidia-dcgm && systemctl is-active -q nvidia-dcgm-exporter"
+    )
+    node.guest.output_of("sh", "-c", f"{until}; do sleep 0.2; done")
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect_no_warning(evidence)
+    for unit in WARNINGS:
+        expect.unit_not_awaited(evidence, unit, by=KUBELET)
+        expect.unit_state(evidence, unit, active="active")
+        expect.unit_enablement(evidence, unit, "enabled")
+
+
+@promise(section="7", unit=UNIT)
+def test_hanging_monitoring_is_left_to_its_job(start_validated: StartNode) -> None:
+    """The jobs stay in systemd's queue after provisioning has ended, and the node is ready."""
+    hang = {name_of(unit): HANGS for unit in WARNINGS}
+    node = start_validated("hangs", config=MANAGED, stand_ins=hang)
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect_no_warning(evidence)
+    expect.unit_state(evidence, KUBELET, active="active")
+    for unit in WARNINGS:
+        expect.unit_job(evidence, unit, "start")
+    expect.unit_state(evidence, DCGM, active="activating")
+    expect.unit_not_awaited(evidence, DCGM, by=KUBELET)
+
+
+@promise(section="7", unit=UNIT)
+def test_failing_monitoring_is_its_own_failure(start_validated: StartNode) -> None:
+    """There is nothing to warn of, since systemd took the jobs; the units' own states tell."""
+    node = start_validated(
+        "fails", config=MANAGED, stand_ins={name_of(unit): FAILS for unit in WARNINGS}
+    )
+    until = (
+        "until systemctl is-failed -q nvidia-dcgm && systemctl is-failed -q nvidia-dcgm-exporter"
+    )
+    node.guest.output_of("sh", "-c", f"{until}; do sleep 0.2; done")
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect_no_warning(evidence)
+    expect.unit_state(evidence, KUBELET, active="active")
+    for unit in WARNINGS:
+        expect.unit_state(evidence, unit, active="failed")
+
+
+@promise(section="7", unit=UNIT)
+def test_masked_monitoring_is_warned_of(start_validated: StartNode) -> None:
+    """An administrator's mask is respected: a warning, and no attempt to install the services."""
+    node = start_validated("masked", config=MANAGED, before=[["systemctl", "mask", *WARNINGS]])
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.unit_state(evidence, KUBELET, active="active")
+    for unit, warning in WARNINGS.items():
+        expect.log_line(evidence, warning)
+        expect.unit_enablement(evidence, unit, "masked")
+
+
+@promise(section="7", unit=UNIT)
+def test_absent_monitoring_is_warned_of(start_validated: StartNode) -> None:
+    """The packages of the cache are installed, and do not bring the units: warnings."""
+    node = start_validated(
+        "absent",
+        config=MANAGED,
+        before=[
+            remove_unit(*WARNINGS),
+            fill_caches(*MONITORING_PACKAGES, "nvidia-device-plugin"),
+        ],
+    )
+    installed = node.guest.run("dpkg-query", "-W", "-f", "${Package}\n", *MONITORING_PACKAGES)
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    assert sorted(installed.stdout.split()) == sorted(MONITORING_PACKAGES)
+    expect.unit_state(evidence, KUBELET, active="active")
+    for unit, warning in WARNINGS.items():
+        expect.log_line(evidence, warning)
+        assert evidence.shown_unit(unit).load == "not-found"

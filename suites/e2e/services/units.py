@@ -1,0 +1,96 @@
+"""The units of these tests, and how a test makes them behave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import GuestFile
+from harness.evidence.units import unit_commands
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.api import Argv
+    from harness.evidence import Evidence
+    from harness.lab.node import Node
+
+UNIT = "suites/unit/provisioning/test_services.py"
+MARKER = "/opt/azure/containers/managed-gpu-experience.enabled"
+
+DCGM = "nvidia-dcgm.service"
+EXPORTER = "nvidia-dcgm-exporter.service"
+PLUGIN = "nvidia-device-plugin.service"
+DRA = "dra-driver-nvidia-gpu.service"
+FABRIC_MANAGER = "nvidia-fabricmanager.service"
+KUBELET = "kubelet.service"
+MIG = "mig-partition.service"
+ALL = (DCGM, EXPORTER, PLUGIN, DRA, FABRIC_MANAGER, KUBELET, MIG)
+
+MANAGED: Mapping[str, object] = {"enable_managed_gpu": True}
+#: For a service that never starts: how long it is tried, from the start of provisioning.
+BRIEF: Mapping[str, object] = {"retry_budget_s": 30}
+#: Variables of a stand-in that becomes ready late, or never, and of one that fails.
+SLOW: Mapping[str, str] = {"START_DELAY_S": "10"}
+HANGS: Mapping[str, str] = {"START_DELAY_S": "infinity"}
+FAILS: Mapping[str, str] = {"START_RESULT": "fail"}
+
+MONITORING_PACKAGES = (
+    "datacenter-gpu-manager-4-core",
+    "datacenter-gpu-manager-4-proprietary",
+    "dcgm-exporter",
+)
+
+
+def shell(script: str) -> Argv:
+    return ["sh", "-euc", script]
+
+
+#: A node without the managed services has nothing to stop.
+NO_SERVICES = shell("rm /usr/lib/systemd/system/nvidia-d*.service")
+
+
+def evidence_of(node: Node) -> Evidence:
+    """Return the evidence of a node, with its units as systemd describes them."""
+    return node.evidence(commands=unit_commands(*ALL))
+
+
+def name_of(unit: str) -> str:
+    return unit.removesuffix(".service")
+
+
+def drop_in(unit: str, text: str) -> GuestFile:
+    return GuestFile(
+        path=f"/etc/systemd/system/{unit}.d/50-test.conf", content=f"[Service]\n{text}\n".encode()
+    )
+
+
+def unit_file(unit: str, program: str) -> GuestFile:
+    """Return a unit like the stand-ins of the image."""
+    text = (
+        f"[Unit]\nDescription={name_of(unit)} (stand-in)\n"
+        "[Service]\nType=notify\nNotifyAccess=all\n"
+        f"EnvironmentFile=-/etc/gpu-node/stand-ins/{name_of(unit)}.env\n"
+        f"ExecStart={program}\nTimeoutStartSec=15min\n"
+        "[Install]\nWantedBy=multi-user.target\n"
+    )
+    return GuestFile(path=f"/usr/lib/systemd/system/{unit}", content=text.encode())
+
+
+def make_program(path: str) -> Argv:
+    """Return the command that makes a stand-in's program under this name."""
+    return ["cp", "/usr/bin/kubelet", path]
+
+
+def fill_caches(*packages: str) -> Argv:
+    """Return the command that makes packages without files in the image's caches."""
+    return shell(
+        f"for name in {' '.join(packages)}; do mkdir -p /run/p/DEBIAN /opt/$name; "
+        'printf "Package: $name\\nVersion: 1\\nArchitecture: all\\nMaintainer: x\\nDescription: x\\n" '
+        ">/run/p/DEBIAN/control; "
+        "dpkg-deb --build -Znone /run/p /opt/$name/${name}_1_all.deb; done"
+    )
+
+
+def remove_unit(*units: str) -> Argv:
+    paths = " ".join(f"/usr/lib/systemd/system/{unit}" for unit in units)
+    return shell(f"rm {paths}; systemctl daemon-reload")

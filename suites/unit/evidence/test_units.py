@@ -1,0 +1,109 @@
+"""Units by `systemctl show`, and systemd's queue of jobs; outputs are those of systemd 252."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.evidence.units import (
+    SHOWN_UNITS,
+    UNIT_JOBS,
+    parse_shown_units,
+    parse_unit_jobs,
+    unit_commands,
+)
+
+EXPORTER = """\
+ExecStart={ path=/usr/bin/dcgm-exporter ; argv[]=/usr/bin/dcgm-exporter -f /etc/c.csv --address :19400 \
+; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) ; status=0/0 }
+Id=nvidia-dcgm-exporter.service
+LoadState=loaded
+ActiveState=activating
+UnitFileState=enabled
+InactiveExitTimestampMonotonic=92320066
+ActiveEnterTimestampMonotonic=0
+"""
+ABSENT = """\
+Id=dra-driver-nvidia-gpu.service
+LoadState=not-found
+ActiveState=inactive
+UnitFileState=
+InactiveExitTimestampMonotonic=0
+ActiveEnterTimestampMonotonic=0
+"""
+
+
+def test_units_are_told_apart_by_their_blocks() -> None:
+    units = parse_shown_units(f"{EXPORTER}\n{ABSENT}")
+
+    exporter, absent = units.values()
+    assert list(units) == ["nvidia-dcgm-exporter.service", "dra-driver-nvidia-gpu.service"]
+    assert exporter.commands == ("/usr/bin/dcgm-exporter -f /etc/c.csv --address :19400",)
+    assert (exporter.load, exporter.active, exporter.enablement) == (
+        "loaded",
+        "activating",
+        "enabled",
+    )
+    assert (absent.load, absent.active, absent.enablement) == ("not-found", "inactive", "")
+    assert absent.commands == ()
+
+
+def test_stamp_of_nothing_is_none_and_not_the_beginning_of_time() -> None:
+    unit = parse_shown_units(EXPORTER)["nvidia-dcgm-exporter.service"]
+
+    assert (unit.started_us, unit.ready_us) == (92320066, None)
+
+
+def test_each_command_of_a_unit_counts() -> None:
+    line = EXPORTER.splitlines()[0]
+
+    (unit,) = parse_shown_units(f"{line}\n{EXPORTER}").values()
+
+    assert len(unit.commands) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EXPORTER.replace("LoadState=loaded\n", ""),
+        EXPORTER.replace("=92320066", "=soon"),
+        EXPORTER.replace("; argv[]=", "; "),
+        "Failed to connect to bus: No such file or directory\n",
+    ],
+)
+def test_units_of_another_form_are_refused(text: str) -> None:
+    with pytest.raises(HarnessError, match="printed a unit of an unknown form"):
+        parse_shown_units(text)
+
+
+def test_jobs_are_those_of_the_queue() -> None:
+    text = (
+        "  386 nvidia-dcgm.service start running\n390 nvidia-dcgm-exporter.service start waiting\n"
+    )
+
+    assert parse_unit_jobs(text) == {
+        "nvidia-dcgm.service": "start",
+        "nvidia-dcgm-exporter.service": "start",
+    }
+    assert parse_unit_jobs("") == {}
+    assert parse_unit_jobs("No jobs running.\n") == {}
+
+
+def test_queue_of_another_form_is_refused() -> None:
+    with pytest.raises(HarnessError, match="unknown line: 'Failed to list jobs'"):
+        parse_unit_jobs("Failed to list jobs\n")
+
+
+def test_all_units_are_asked_for_at_once() -> None:
+    commands = unit_commands("a.service", "b.service")
+    stamps = ("InactiveExitTimestampMonotonic", "ActiveEnterTimestampMonotonic")
+    properties = ("Id", "LoadState", "ActiveState", "UnitFileState", *stamps, "ExecStart")
+
+    assert commands[SHOWN_UNITS] == [
+        "systemctl",
+        "show",
+        f"--property={','.join(properties)}",
+        "a.service",
+        "b.service",
+    ]
+    assert commands[UNIT_JOBS] == ["systemctl", "list-jobs", "--no-legend", "--plain"]

@@ -1,0 +1,157 @@
+"""Expectations on units: each refuses a node that is wrong, and cannot tell without a stamp."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.errors import ExpectationError, HarnessError
+from harness.evidence.units import SHOWN_UNITS, UNIT_JOBS
+from suites.unit.evidence.folders import EvidenceFolder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.evidence import Evidence
+
+PLUGIN, DCGM, KUBELET = "plugin.service", "dcgm.service", "kubelet.service"
+
+
+def unit(
+    name: str,
+    started: int = 0,
+    ready: int = 0,
+    *,
+    active: str = "active",
+    enablement: str = "enabled",
+    commands: tuple[str, ...] = (),
+) -> str:
+    lines = [f"ExecStart={{ path=x ; argv[]={each} ; ignore_errors=no ; }}" for each in commands]
+    return "\n".join(
+        [
+            *lines,
+            f"Id={name}\nLoadState=loaded\nActiveState={active}\nUnitFileState={enablement}",
+            f"InactiveExitTimestampMonotonic={started}\nActiveEnterTimestampMonotonic={ready}\n",
+        ]
+    )
+
+
+def evidence(folder: Path, *units: str, jobs: str = "") -> Evidence:
+    return (
+        EvidenceFolder(folder)
+        .command(SHOWN_UNITS, "\n".join(units))
+        .command(UNIT_JOBS, jobs)
+        .evidence
+    )
+
+
+def test_unit_is_ready_before_another_starts(tmp_path: Path) -> None:
+    seen = evidence(tmp_path, unit(PLUGIN, 100, 200), unit(KUBELET, 201, 300))
+
+    expect.unit_ready_before(seen, PLUGIN, KUBELET)
+    with pytest.raises(ExpectationError, match=r"but it became ready 0\.000 s after that"):
+        expect.unit_ready_before(seen, KUBELET, PLUGIN)
+
+
+@pytest.mark.parametrize("started", [200, 150])
+def test_unit_that_is_ready_when_another_has_started_is_refused(
+    tmp_path: Path, started: int
+) -> None:
+    seen = evidence(tmp_path, unit(PLUGIN, 100, 200), unit(KUBELET, started, 300))
+
+    with pytest.raises(
+        ExpectationError, match=r"'plugin\.service' was expected to be ready before"
+    ):
+        expect.unit_ready_before(seen, PLUGIN, KUBELET)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (unit(PLUGIN, 100, 0, active="activating"), unit(KUBELET, 201, 300)),
+        (unit(PLUGIN, 100, 200), unit(KUBELET, 0, 0, active="inactive")),
+    ],
+)
+def test_order_without_a_stamp_is_unknown(tmp_path: Path, first: str, then: str) -> None:
+    with pytest.raises(HarnessError, match="systemd has no stamp of when the unit"):
+        expect.unit_ready_before(evidence(tmp_path, first, then), PLUGIN, KUBELET)
+
+
+@pytest.mark.parametrize(
+    "dcgm",
+    [
+        unit(DCGM, 100, 301),
+        unit(DCGM, 100, 0, active="activating"),
+        # It was ready once, before the start that goes on.
+        unit(DCGM, 100, 50, active="activating"),
+    ],
+)
+def test_unit_that_is_still_starting_was_not_awaited(tmp_path: Path, dcgm: str) -> None:
+    expect.unit_not_awaited(evidence(tmp_path, dcgm, unit(KUBELET, 200, 300)), DCGM, by=KUBELET)
+
+
+@pytest.mark.parametrize("ready", [150, 300])
+def test_unit_that_was_ready_first_is_refused(tmp_path: Path, ready: int) -> None:
+    seen = evidence(tmp_path, unit(DCGM, 100, ready), unit(KUBELET, 200, 300))
+
+    with pytest.raises(
+        ExpectationError, match=r"'kubelet\.service' was expected to be ready before"
+    ):
+        expect.unit_not_awaited(seen, DCGM, by=KUBELET)
+
+
+@pytest.mark.parametrize(
+    ("dcgm", "kubelet", "words"),
+    [
+        (unit(DCGM), unit(KUBELET, 200, 300), "'dcgm.service' started"),
+        (unit(DCGM, 100, 0, active="failed"), unit(KUBELET, 200, 300), "'dcgm.service' became"),
+        (unit(DCGM, 100, 400), unit(KUBELET, 200, 0), "'kubelet.service' became ready"),
+        (unit(DCGM, 301, 400), unit(KUBELET, 200, 300), "started only after"),
+    ],
+)
+def test_whether_a_unit_was_awaited_may_be_unknown(
+    tmp_path: Path, dcgm: str, kubelet: str, words: str
+) -> None:
+    with pytest.raises(HarnessError, match=words):
+        expect.unit_not_awaited(evidence(tmp_path, dcgm, kubelet), DCGM, by=KUBELET)
+
+
+def test_unit_that_was_not_gathered_is_unknown(tmp_path: Path) -> None:
+    seen = evidence(tmp_path, unit(PLUGIN, 100, 200))
+
+    with pytest.raises(HarnessError, match=r"commands=unit_commands\('kubelet.service'\)"):
+        expect.unit_ready_before(seen, PLUGIN, KUBELET)
+    with pytest.raises(HarnessError, match="no output of 'shown-units'"):
+        expect.unit_runs(EvidenceFolder(tmp_path / "empty").evidence, PLUGIN, "x")
+
+
+def test_job_in_the_queue_is_of_one_kind(tmp_path: Path) -> None:
+    seen = evidence(tmp_path, jobs="7 dcgm.service start running\n")
+
+    expect.unit_job(seen, DCGM, "start")
+    expect.unit_job(seen, KUBELET, None)
+    for name, kind in ((DCGM, "restart"), (DCGM, None), (KUBELET, "start")):
+        with pytest.raises(ExpectationError, match=r"jobs are: \{'dcgm.service': 'start'\}"):
+            expect.unit_job(seen, name, kind)
+
+
+def test_enablement_is_that_of_the_units_file(tmp_path: Path) -> None:
+    seen = evidence(tmp_path, unit(DCGM, enablement="masked"))
+
+    expect.unit_enablement(seen, DCGM, "masked")
+    with pytest.raises(ExpectationError, match="expected to be 'enabled', but is 'masked'"):
+        expect.unit_enablement(seen, DCGM, "enabled")
+
+
+@pytest.mark.parametrize("commands", [("a", "a --x"), ("a --xy",), ()])
+def test_unit_that_runs_something_else_or_more_is_refused(
+    tmp_path: Path, commands: tuple[str, ...]
+) -> None:
+    with pytest.raises(ExpectationError, match="expected to run 'a --x' alone"):
+        expect.unit_runs(evidence(tmp_path, unit(DCGM, commands=commands)), DCGM, "a --x")
+
+
+def test_unit_runs_its_one_command(tmp_path: Path) -> None:
+    expect.unit_runs(evidence(tmp_path, unit(DCGM, commands=("a --x",))), DCGM, "a --x")
