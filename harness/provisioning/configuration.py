@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING
 
+from .cdi import Engine
 from .nvidia import CANONICAL_REGISTRY, DriverImage
 from .prebake import DEFAULT_RECORD_PATH
 
@@ -62,6 +63,11 @@ class Configuration:
     """Run the DRA driver in place of the device plugin."""
     mcr_repository_base: str = CANONICAL_REGISTRY
     """The registry to pull from; the image is renamed to its canonical name."""
+    container_runtime: Engine = Engine.CONTAINERD
+    """The runtime of pods, `containerd` or `cri-o`; the driver image always runs in containerd."""
+    cdi_enabled: bool = True
+    """Give containers their GPU by CDI; otherwise by the nvidia runtime's automatic mode, or by a
+    hook of CRI-O."""
     feature_flags: tuple[str, ...] = ()
     """Names separated by commas; `NVIDIA_CUDA_PREBAKE` makes `bake` build."""
     gpu_dkms_marker_file: str = DEFAULT_RECORD_PATH
@@ -196,6 +202,14 @@ def _flags(value: object) -> tuple[str, ...]:
     return tuple(flag.strip() for flag in value.split(",") if flag.strip())
 
 
+def _engine(value: object) -> Engine:
+    try:
+        return Engine(value)
+    except ValueError:
+        names = " or ".join(engine.value for engine in Engine)
+        raise _InvalidValueError(names) from None
+
+
 def _file_path(value: object) -> str:
     must_be = "an absolute path of a file"
     path = _text(value, pattern=r"/.*[^/]", must_be=must_be)
@@ -239,6 +253,8 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "enable_managed_gpu": _switch,
     "enable_managed_gpu_dra": _switch,
     "mcr_repository_base": _registry,
+    "container_runtime": _engine,
+    "cdi_enabled": _switch,
     "feature_flags": _flags,
     "gpu_dkms_marker_file": _file_path,
     "retry_budget_s": _seconds,
