@@ -99,7 +99,7 @@ class Session:
 
     def validate(self) -> None:
         self.kernel = self.node.kernel()
-        self.executor.run(validate_plan())
+        self.executor.run(validate_plan(self.configuration))
 
     def status(self) -> None:
         document = status(self.node, self.configuration)

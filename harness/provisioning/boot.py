@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import services, toolkit
+from .cdi import Engine, plugin_environment
 from .driver import driver_steps, is_configured, teardown_action
 from .exit_codes import ExitCode, ProvisioningError
 from .facts import teardown_scope
@@ -48,6 +49,8 @@ def make_plan(configuration: Configuration, facts: NodeFacts, program: Sequence[
             if facts.mode is None
             else services.steps_on(configuration, facts.mode, facts.node_name)
         )
+        if facts.mode is services.Mode.DEVICE_PLUGIN and facts.runtime is not None:
+            steps.append(services.environment_step(plugin_environment(facts.runtime.choice)))
     steps.append(
         Step(
             name="start-kubelet",
@@ -55,6 +58,7 @@ def make_plan(configuration: Configuration, facts: NodeFacts, program: Sequence[
             exit_code=ExitCode.SYSTEMCTL_START_FAIL,
             needs=(
                 "restart-containerd",
+                "configure-cri-o",
                 "report-readiness",
                 "partition-gpu",
                 "start-dcgm-exporter",
@@ -77,9 +81,18 @@ def make_plan(configuration: Configuration, facts: NodeFacts, program: Sequence[
 
 
 def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]:
-    """Return the steps that write the configuration of containerd and restart it."""
+    """Return the steps that write the configuration of pods' runtime and restart it."""
     if facts.runtime is None:
         return []
+    if facts.runtime.engine is Engine.CRI_O:
+        choice = None if facts.is_opted_out else facts.runtime.choice
+        return [
+            Step(
+                name="configure-cri-o",
+                actions=toolkit.cri_o_files(choice),
+                exit_code=ExitCode.SYSTEMCTL_START_FAIL,
+            )
+        ]
     render = toolkit.non_gpu_configuration if facts.is_opted_out else toolkit.gpu_configuration
     try:
         text = render(facts.runtime)
@@ -88,15 +101,17 @@ def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]
             ExitCode.FILE_WATCH_TIMEOUT,
             f"containerd's configuration '{toolkit.CONTAINERD_CONFIG}' cannot be edited: {error}.",
         ) from error
-    if text is None:
+    if text is None and not facts.runtime.is_stale:
         return []
-    steps = [
-        Step(
-            name="configure-containerd",
-            actions=(Write(path=toolkit.CONTAINERD_CONFIG, text=text),),
-            exit_code=ExitCode.FILE_WATCH_TIMEOUT,
+    steps = []
+    if text is not None:
+        steps.append(
+            Step(
+                name="configure-containerd",
+                actions=(Write(path=toolkit.CONTAINERD_CONFIG, text=text),),
+                exit_code=ExitCode.FILE_WATCH_TIMEOUT,
+            )
         )
-    ]
     is_restarted_later = (
         not facts.is_opted_out
         and facts.decision is not None

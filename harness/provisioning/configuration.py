@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING
 
+from .cdi import Engine
 from .nvidia import CANONICAL_REGISTRY, DriverImage
 from .prebake import DEFAULT_RECORD_PATH
 
@@ -67,6 +68,11 @@ class Configuration:
     a node that would build its driver takes it from there."""
     precompiled_fallback: bool = True
     """Build the driver where that image has none for the node's kernel; otherwise the run ends."""
+    container_runtime: Engine = Engine.CONTAINERD
+    """The runtime of pods, `containerd` or `cri-o`; the driver image always runs in containerd."""
+    cdi_enabled: bool = True
+    """Give containers their GPU by CDI; otherwise by the nvidia runtime's automatic mode, or by a
+    hook of CRI-O."""
     feature_flags: tuple[str, ...] = ()
     """Names separated by commas; `NVIDIA_CUDA_PREBAKE` makes `bake` build."""
     gpu_dkms_marker_file: str = DEFAULT_RECORD_PATH
@@ -209,6 +215,14 @@ def _flags(value: object) -> tuple[str, ...]:
     return tuple(flag.strip() for flag in value.split(",") if flag.strip())
 
 
+def _engine(value: object) -> Engine:
+    try:
+        return Engine(value)
+    except ValueError:
+        names = " or ".join(engine.value for engine in Engine)
+        raise _InvalidValueError(names) from None
+
+
 def _file_path(value: object) -> str:
     must_be = "an absolute path of a file"
     path = _text(value, pattern=r"/.*[^/]", must_be=must_be)
@@ -254,6 +268,8 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "mcr_repository_base": _registry,
     "precompiled_image": _image_name,
     "precompiled_fallback": _switch,
+    "container_runtime": _engine,
+    "cdi_enabled": _switch,
     "feature_flags": _flags,
     "gpu_dkms_marker_file": _file_path,
     "retry_budget_s": _seconds,

@@ -102,12 +102,40 @@ def run_driver_image(image: ContainerImage, *, container: str, action: str, retr
             action,
         ),
         retry=retry,
-        cleanup=(
-            (*CTR, "task", "kill", "--all", "--signal", "SIGKILL", container),
-            (*CTR, "task", "rm", "--force", container),
-            (*CTR, "container", "rm", container),
+        cleanup=_removal(container),
+    )
+
+
+def _removal(container: str) -> tuple[tuple[str, ...], ...]:
+    return (
+        (*CTR, "task", "kill", "--all", "--signal", "SIGKILL", container),
+        (*CTR, "task", "rm", "--force", container),
+        (*CTR, "container", "rm", container),
+    )
+
+
+def remove_left_container(container: str) -> tuple[When]:
+    """Remove the container of a run that was killed, or that lost its power.
+
+    Its name would be taken, the only attempt of the fast path would fail, and the driver would be
+    built again. Where its processes still run, they would work beside the new ones.
+    """
+    return (
+        When(
+            query=(*CTR, "containers", "ls", "-q", f"id=={container}"),
+            timeout_s=30,
+            condition="it prints something",
+            otherwise="",
+            is_met=_prints_something,
+            then=tuple(
+                Run(argv=argv, retry=LOCAL, is_optional=True) for argv in _removal(container)
+            ),
         ),
     )
+
+
+def _prints_something(result: CommandResult) -> bool:
+    return bool(result.stdout.strip())
 
 
 def remove(image: ContainerImage) -> Run:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from . import containerd, toolkit
+from .cdi import Engine
 from .exit_codes import ExitCode
 from .facts import teardown_scope
 from .kernel_modules import read_resident_version
@@ -277,7 +278,10 @@ def _run_steps(image: DriverImage, decision: Decision) -> list[Step]:
         )
         return Step(
             name=name,
-            actions=(replace(run, judge=partial(judge_install, version=image.version)),),
+            actions=(
+                *containerd.remove_left_container(containerd.INSTALL_CONTAINER),
+                replace(run, judge=partial(judge_install, version=image.version)),
+            ),
             exit_code=_FAILED,
             needs=("pull-driver-image",),
             event=f"{_CONFIGURE_STEP}.installGPUDriverImage",
@@ -295,7 +299,7 @@ def _run_steps(image: DriverImage, decision: Decision) -> list[Step]:
     ]
 
 
-def validate_plan() -> Plan:
+def validate_plan(configuration: Configuration) -> Plan:
     """Make the plan of `validate`: use the driver; install and repair nothing."""
     return Plan.order(
         [
@@ -319,15 +323,24 @@ def validate_plan() -> Plan:
                 needs=("validate-query",),
                 groups=(_VALIDATE,),
             ),
-            Step(
-                name="validate-runtime-handler",
-                actions=(toolkit.validate_handler(),),
-                exit_code=_FAILED,
-                needs=("validate-cdi-spec",),
-                groups=(_VALIDATE,),
-            ),
+            *_validate_handler_steps(configuration),
         ]
     )
+
+
+def _validate_handler_steps(configuration: Configuration) -> list[Step]:
+    """Return the step that checks containerd's configuration, where containerd runs the pods."""
+    if configuration.container_runtime is not Engine.CONTAINERD:
+        return []
+    return [
+        Step(
+            name="validate-runtime-handler",
+            actions=(toolkit.validate_handler(),),
+            exit_code=_FAILED,
+            needs=("validate-cdi-spec",),
+            groups=(_VALIDATE,),
+        )
+    ]
 
 
 def _validate_probe() -> Run:

@@ -102,7 +102,7 @@ def collect_facts(
         driver_type=driver_type,
         record=record,
         decision=decision,
-        runtime=_runtime_facts(node) if configuration.gpu_node else None,
+        runtime=_runtime_facts(node, configuration) if configuration.gpu_node else None,
         removal=choose_removal(scope, observe(node, scope)).describe() if has_teardown else (),
     )
 
@@ -139,7 +139,14 @@ def _wanted(configuration: Configuration, driver_type: str, kernel: str, arch: s
     return Wanted(driver_type=driver_type, driver_version=version, kernel=kernel, arch=arch)
 
 
-def _runtime_facts(node: NodeContext) -> toolkit.RuntimeFacts:
+def _runtime_facts(node: NodeContext, configuration: Configuration) -> toolkit.RuntimeFacts:
+    if configuration.container_runtime is Engine.CRI_O:
+        return toolkit.RuntimeFacts(
+            text=None,
+            cdi=detect_support(Engine.CRI_O),
+            engine=Engine.CRI_O,
+            is_cdi_enabled=configuration.cdi_enabled,
+        )
     try:
         text = node.files.read(toolkit.CONTAINERD_CONFIG)
     except UnreadableFileError as error:
@@ -153,6 +160,8 @@ def _runtime_facts(node: NodeContext) -> toolkit.RuntimeFacts:
             dump=node.answer("containerd", "config", "dump"),
             version=node.answer("containerd", "--version"),
         ),
+        is_cdi_enabled=configuration.cdi_enabled,
+        is_stale=node.files.is_newer(toolkit.CONTAINERD_CONFIG, toolkit.CONTAINERD_SOCKET),
     )
 
 

@@ -57,6 +57,13 @@ class NodeFiles:
         """Return whether the path is a folder and not a link to one."""
         return self.at(path).is_dir() and not self.at(path).is_symlink()
 
+    def is_newer(self, path: str, other: str) -> bool:
+        """Return whether a path was modified after another one; False if one of them is missing."""
+        try:
+            return self.at(path).stat().st_mtime_ns > self.at(other).stat().st_mtime_ns
+        except OSError:
+            return False
+
     def link_target(self, path: str) -> str | None:
         """Return the target of a symbolic link, or None for anything else."""
         try:

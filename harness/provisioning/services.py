@@ -20,6 +20,8 @@ from .systemd import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .configuration import Configuration
     from .node_context import NodeContext
 
@@ -177,6 +179,21 @@ def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[S
     ]
 
 
+def environment_step(environment: Mapping[str, str]) -> Step:
+    """Return the step that tells the device plugin how containers get their devices.
+
+    Drop-ins of the user come after it by their names, and so apply last.
+    """
+    lines = "".join(f"Environment={key}={value}\n" for key, value in environment.items())
+    return Step(
+        name="configure-device-plugin",
+        actions=(drop_in(DEVICE_PLUGIN, "20-container-runtime.conf", f"[Service]\n{lines}"),),
+        exit_code=ExitCode.NVIDIA_DCGM_EXPORTER_FAIL,
+        needs=("configure-managed-services",),
+        groups=(_GROUP,),
+    )
+
+
 def _mode_drop_in(configuration: Configuration, mode: Mode, node_name: str) -> Write:
     if mode is Mode.DEVICE_PLUGIN:
         text = render_device_plugin(configuration)
@@ -192,7 +209,7 @@ def _start_owner(mode: Mode) -> Step:
             name="start-device-plugin",
             actions=start(DEVICE_PLUGIN, START_LIMIT_S),
             exit_code=ExitCode.GPU_DEVICE_PLUGIN_START_FAIL,
-            needs=("configure-managed-services",),
+            needs=("configure-managed-services", "configure-device-plugin"),
             event=event,
             groups=_START_GROUPS,
         )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .cdi import CRI_PLUGINS, LEGACY_PREFIX, CdiSupport, Engine, RuntimeChoice, choose_runtime
 from .exit_codes import ExitCode, ProvisioningError
 from .nvidia import CONTAINER_RUNTIME
-from .plan import Action, Do, Remove, Retry, Run
-from .systemd import drop_in, reload_units, reset_failed, where_loaded
+from .plan import Action, Do, Remove, Retry, Run, Write
+from .systemd import drop_in, reload_units, reset_failed, start, where_loaded
 from .toml_text import (
     Key,
     TomlTextError,
@@ -25,40 +26,59 @@ if TYPE_CHECKING:
     from .node_context import NodeContext
 
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+"""It is made when containerd starts."""
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 CDI_SPEC = "/var/run/cdi/nvidia.yaml"
 CDI_DEVICE_KIND = "nvidia.com/gpu"
 REFRESH_UNIT = "nvidia-cdi-refresh"
 RUNTIME_NAME = "nvidia"
+CRI_O_UNIT = "crio"
+CRI_O_DROP_IN = "/etc/crio/crio.conf.d/99-nvidia.conf"
+CRI_O_HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+HOOK_PROGRAM = "/usr/bin/nvidia-container-runtime-hook"
 FALLBACK_RUNTIME = "runc"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeFacts:
-    """containerd's configuration file (None if there is none) and its CDI support."""
+    """containerd's configuration file (None if there is none) and the CDI support of pods' runtime.
+
+    `is_stale` says that the file was written after containerd started, for example by a run that
+    was killed before the restart.
+    """
 
     text: str | None
     cdi: CdiSupport
+    engine: Engine = Engine.CONTAINERD
+    is_cdi_enabled: bool = True
+    is_stale: bool = False
 
     @property
     def choice(self) -> RuntimeChoice:
-        """Return how containers on this node get devices, with CDI enabled."""
-        is_native = self.cdi is not CdiSupport.ABSENT
-        return choose_runtime(Engine.CONTAINERD, is_cdi_enabled=True, is_native=is_native)
+        """Return how containers on this node get devices."""
+        return choose_runtime(
+            self.engine,
+            is_cdi_enabled=self.is_cdi_enabled,
+            is_native=self.cdi is not CdiSupport.ABSENT,
+        )
 
 
 def gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return containerd's configuration for a GPU node, or None to keep the one it has.
 
-    A configuration that names the nvidia runtime is kept, except that CDI is switched on.
+    A configuration that names the nvidia runtime is kept, except that CDI is switched on. On a node
+    whose pods run in CRI-O, containerd runs only the driver image, and keeps its configuration.
     Otherwise only the required keys are set, and the new runtime copies the options of `runc`,
     such as the cgroup driver.
 
     Raises TomlTextError if the file cannot be parsed.
     """
+    if facts.engine is Engine.CRI_O:
+        return None
     text = facts.text or "version = 2\n"
     cri = _cri_table(text)
-    if facts.cdi is CdiSupport.CAPABLE:
+    if facts.cdi is CdiSupport.CAPABLE and facts.is_cdi_enabled:
         text = set_value(text, (*cri, "enable_cdi"), "true")
     if CONTAINER_RUNTIME not in text:
         text = _add_runtime(text, cri, is_default=facts.choice.is_default)
@@ -89,7 +109,7 @@ def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
 
     Raises TomlTextError if the file cannot be parsed.
     """
-    if facts.text is None or CONTAINER_RUNTIME not in facts.text:
+    if facts.engine is Engine.CRI_O or facts.text is None or CONTAINER_RUNTIME not in facts.text:
         return None
     cri = _cri_table(facts.text)
     text = remove_tables(facts.text, (*cri, "containerd", "runtimes", RUNTIME_NAME))
@@ -103,6 +123,44 @@ def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
 def _cri_table(text: str) -> Key:
     version = get_value(text, ("version",)) or "1"
     return CRI_PLUGINS.get(int(version) if version.isdigit() else 2, CRI_PLUGINS[2])
+
+
+def cri_o_files(choice: RuntimeChoice | None) -> tuple[Action, ...]:
+    """Give CRI-O the nvidia runtime or, where there is none, its hook; neither where `choice` is None.
+
+    CRI-O reads them when it starts.
+    """
+    drop: Action = Remove(path=CRI_O_DROP_IN)
+    hook: Action = Remove(path=CRI_O_HOOK)
+    if choice is not None and choice.mode is None:
+        hook = Write(path=CRI_O_HOOK, text=render_hook())
+    elif choice is not None:
+        drop = Write(path=CRI_O_DROP_IN, text=render_cri_o())
+    return (drop, hook, where_loaded(CRI_O_UNIT, *start(CRI_O_UNIT, 30)))
+
+
+def render_cri_o() -> str:
+    """Render the drop-in that names the nvidia runtime to CRI-O."""
+    return (
+        f"[crio.runtime.runtimes.{RUNTIME_NAME}]\n"
+        f"runtime_path = {render_string(CONTAINER_RUNTIME)}\n"
+        'runtime_type = "oci"\n'
+    )
+
+
+def render_hook() -> str:
+    """Render the hook that adds the GPUs which a container asks for in its environment."""
+    document = {
+        "version": "1.0.0",
+        "hook": {
+            "path": HOOK_PROGRAM,
+            "args": [HOOK_PROGRAM.rpartition("/")[2], "prestart"],
+            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+        },
+        "when": {"always": True, "commands": [".*"]},
+        "stages": ["prestart"],
+    }
+    return json.dumps(document, indent=2) + "\n"
 
 
 def toolkit_configuration(text: str, choice: RuntimeChoice) -> str:

@@ -65,6 +65,7 @@ class SimulatedNode:
     has_gpu: bool = True
     images: set[str] = field(default_factory=lambda: {IMAGE})
     registry: set[str] = field(default_factory=set)
+    containers: set[str] = field(default_factory=set)
     units: set[str] = field(default_factory=lambda: {"containerd", "kubelet", "nvidia-modprobe"})
     active: set[str] = field(default_factory=set)
     enabled: set[str] = field(default_factory=set)
@@ -247,10 +248,27 @@ class SimulatedNode:
                 self.images.add(new)
             case ("image" | "images", "rm", name):
                 self.images.discard(name)
-            case ("task" | "container", *_):
+            case _:
+                return self._containers(call)
+        return self.answer(call)
+
+    def _containers(self, call: tuple[str, ...]) -> CommandResult:
+        match call[3:]:
+            case ("containers", "ls", "-q", query):
+                left = {query.removeprefix("id==")} & self.containers
+                return self.answer(call, "".join(f"{name}\n" for name in left))
+            case ("container", "rm", container):
+                self.containers.discard(container)
+            case ("task", *_):
                 pass
-            case ("run", *_, name, _, "/entrypoint.sh", action):
-                return self._entry_point(call, name, action)
+            case ("run", *_, name, container, "/entrypoint.sh", action):
+                if container in self.containers:
+                    return self._fail(call, f'container "{container}": already exists')
+                # It stays where the power fails meanwhile.
+                self.containers.add(container)
+                result = self._entry_point(call, name, action)
+                self.containers.discard(container)
+                return result
             case _:
                 raise ScriptViolationError(f"ctr is not called like this: {call}.")
         return self.answer(call)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from harness.provisioning.command import CommandResult
 from harness.provisioning.services import MARKER_PATH
-from harness.provisioning.toolkit import CONTAINERD_CONFIG
+from harness.provisioning.toolkit import CONTAINERD_CONFIG, CONTAINERD_SOCKET, CRI_O_DROP_IN
 
 from .fakes import (
     GPU_NODE,
@@ -310,6 +312,43 @@ def test_install_that_hangs_leaves_no_container_to_trip_over(
 
     assert ("ctr", "-n", "k8s.io", "container", "rm", "gpuinstall") in simulated.calls
     assert actions_run(simulated) == ["install-skip-build", *["install"] * 5]
+
+
+def test_container_of_a_killed_run_does_not_cost_the_fast_path(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.containers.add("gpuinstall")
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    assert actions_run(simulated) == ["install-skip-build"]
+
+
+def test_configuration_newer_than_containerd_is_loaded(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
+    simulated.files.write(CONTAINERD_SOCKET, "")
+    simulated.files.write(CONTAINERD_CONFIG, "version = 2\n")
+    os.utime(simulated.files.at(CONTAINERD_SOCKET), (1000, 1000))
+
+    assert invocation.run("boot", GPU_NODE) == 0
+
+    assert "restart-containerd" in invocation.steps()
+
+
+def test_node_with_cri_o_leaves_containerd_as_it_is(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+
+    assert invocation.run("boot", {**GPU_NODE, "container_runtime": "cri-o"}) == 0
+
+    assert not simulated.files.exists(CONTAINERD_CONFIG)
+    assert simulated.files.exists(CRI_O_DROP_IN)
+    assert "configure-cri-o" in invocation.steps()
 
 
 def test_events_of_a_boot_are_those_that_dashboards_know(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.provisioning.cdi import Engine
 from harness.provisioning.configuration import (
     Configuration,
     ConfigurationError,
@@ -29,6 +30,8 @@ def test_empty_configuration_is_a_node_without_gpu() -> None:
     assert parse_configuration({}, {}) == Configuration()
     defaults = Configuration()
     assert not defaults.gpu_node
+    assert defaults.container_runtime is Engine.CONTAINERD
+    assert defaults.cdi_enabled
     assert defaults.mcr_repository_base == "mcr.microsoft.com"
     assert defaults.gpu_dkms_marker_file == "/opt/azure/aks-gpu/dkms-marker"
     assert defaults.budget_s(is_bake=False) == 780
@@ -54,6 +57,8 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
         "mcr_repository_base": "localhost:5000/a/b//",
         "precompiled_image": "nvcr.io/nvidia/driver",
         "precompiled_fallback": False,
+        "container_runtime": "cri-o",
+        "cdi_enabled": "false",
         "feature_flags": " A, NVIDIA_CUDA_PREBAKE,,",
         "gpu_dkms_marker_file": "/opt/marker",
         "retry_budget_s": "60.5",
@@ -77,6 +82,8 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
         mcr_repository_base="localhost:5000/a/b",
         precompiled_image="nvcr.io/nvidia/driver",
         precompiled_fallback=False,
+        container_runtime=Engine.CRI_O,
+        cdi_enabled=False,
         feature_flags=("A", "NVIDIA_CUDA_PREBAKE"),
         gpu_dkms_marker_file="/opt/marker",
         retry_budget_s=60.5,
@@ -211,7 +218,7 @@ def test_unknown_field_is_named_beside_the_known_ones() -> None:
     message = refusal({"gpu_nodes": True})
 
     assert message.startswith(
-        "The field 'gpu_nodes' is unknown; known are: config_gpu_driver_if_needed, enable_managed"
+        "The field 'gpu_nodes' is unknown; known are: cdi_enabled, config_gpu_driver_if_needed, "
     )
     assert message.endswith("retry_budget_s.")
     assert message.count(", ") == len(fields(Configuration)) - 1
@@ -299,3 +306,10 @@ def test_image_without_a_name_names_the_missing_field(missing: str) -> None:
 
 def test_registry_loses_only_its_slashes() -> None:
     assert parse_configuration({"mcr_repository_base": "REGX/"}, {}).mcr_repository_base == "REGX"
+
+
+@pytest.mark.parametrize("value", ["docker", "CRI-O", "containerd ", 1, True])
+def test_unknown_container_runtime_is_refused(value: object) -> None:
+    assert refusal({"container_runtime": value}) == (
+        f"The field 'container_runtime' must be containerd or cri-o, but is {value!r}."
+    )

@@ -10,6 +10,7 @@ from harness.provisioning.containerd import (
     INSTALL,
     fetch,
     remove,
+    remove_left_container,
     run_driver_image,
     wait_until_ready,
 )
@@ -91,3 +92,17 @@ def test_container_of_a_failed_try_is_taken_away() -> None:
 
 def test_image_is_removed_without_waiting() -> None:
     assert plan_lines(remove(SOVEREIGN)) == [f"ctr -n k8s.io images rm {IMAGE}  # limit 60 s"]
+
+
+def test_container_that_a_killed_run_left_is_removed() -> None:
+    (action,) = remove_left_container("gpuinstall")
+
+    assert plan_lines(action) == [
+        "ctr -n k8s.io containers ls -q id==gpuinstall  # limit 30 s",
+        "if it prints something:",
+        "  ctr -n k8s.io task kill --all --signal SIGKILL gpuinstall  # limit 60 s; failure ignored",
+        "  ctr -n k8s.io task rm --force gpuinstall  # limit 60 s; failure ignored",
+        "  ctr -n k8s.io container rm gpuinstall  # limit 60 s; failure ignored",
+    ]
+    assert action.is_met(CommandResult(argv=(), exit_code=0, stdout="gpuinstall\n", stderr=""))
+    assert not action.is_met(CommandResult(argv=(), exit_code=0, stdout="\n", stderr=""))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.provisioning.cdi import Engine
 from harness.provisioning.command import CommandResult
 from harness.provisioning.configuration import Configuration
 from harness.provisioning.driver import (
@@ -114,7 +115,7 @@ def test_driver_is_configured_on_request_or_after_a_teardown(
 
 
 def test_plan_of_validation_installs_and_mends_nothing() -> None:
-    assert validate_plan().describe() == (
+    assert validate_plan(Configuration()).describe() == (
         "validate-probe  # failure: exit 84\n"
         "    nvidia-modprobe -u -c0  # 24 attempts, 5 s apart, limit 25 s each\n"
         "validate-query  # failure: exit 84; after validate-probe\n"
@@ -128,6 +129,16 @@ def test_plan_of_validation_installs_and_mends_nothing() -> None:
         "validate-runtime-handler  # failure: exit 84; after validate-cdi-spec\n"
         "    expect /usr/bin/nvidia-container-runtime in containerd config dump"
     )
-    assert {step.groups for step in validate_plan().steps} == {
+    assert {step.groups for step in validate_plan(Configuration()).steps} == {
         ("AKS.CSE.ensureGPUDrivers.validateGPUDrivers",)
     }
+
+
+def test_validation_of_a_node_with_cri_o_asks_nothing_of_containerd() -> None:
+    plan = validate_plan(Configuration(container_runtime=Engine.CRI_O))
+
+    assert [step.name for step in plan.steps] == [
+        "validate-probe",
+        "validate-query",
+        "validate-cdi-spec",
+    ]

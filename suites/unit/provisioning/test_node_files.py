@@ -256,3 +256,17 @@ def test_names_are_sorted_and_matched_by_pattern(files: NodeFiles) -> None:
     )
     assert files.names("/nothing") == ()
     assert files.matching("/nothing", "*") == ()
+
+
+def test_newer_file_is_told_by_its_time(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    files.write("/old", "")
+    files.write("/new", "")
+    os.utime(tmp_path / "old", (1000, 1000))
+    os.utime(tmp_path / "new", (1000.5, 1000.5))
+
+    assert files.is_newer("/new", "/old")
+    assert not files.is_newer("/old", "/new")
+    assert not files.is_newer("/new", "/new")
+    assert not files.is_newer("/new", "/absent")
+    assert not files.is_newer("/absent", "/new")

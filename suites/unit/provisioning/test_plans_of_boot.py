@@ -6,13 +6,14 @@ on node boot as this package carries it out.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.provisioning import bake
 from harness.provisioning.boot import make_plan
-from harness.provisioning.cdi import CdiSupport
+from harness.provisioning.cdi import CdiSupport, Engine
 from harness.provisioning.configuration import Configuration, parse_configuration
 from harness.provisioning.exit_codes import ExitCode, ProvisioningError
 from harness.provisioning.facts import NodeFacts
@@ -151,6 +152,21 @@ def arm64() -> Plan:
     )
 
 
+def cri_o() -> Plan:
+    return make_plan(
+        configuration(container_runtime="cri-o", cdi_enabled=False, enable_managed_gpu=True),
+        facts(
+            mode=Mode.DEVICE_PLUGIN,
+            record=RECORD,
+            decision=Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK),
+            runtime=RuntimeFacts(
+                text=None, cdi=CdiSupport.NATIVE, engine=Engine.CRI_O, is_cdi_enabled=False
+            ),
+        ),
+        PROGRAM,
+    )
+
+
 def no_gpu() -> Plan:
     return make_plan(
         Configuration(),
@@ -170,6 +186,7 @@ PLANS = {
     "opted-out": opted_out,
     "arm64": arm64,
     "no-gpu": no_gpu,
+    "cri-o": cri_o,
 }
 
 
@@ -255,6 +272,30 @@ def test_every_need_is_a_step_of_some_plan() -> None:
     needed = {need for plan in plans for step in plan.steps for need in step.needs}
 
     assert needed <= known
+
+
+@pytest.mark.parametrize("is_opted_out", [False, True])
+def test_containerd_is_restarted_if_a_killed_run_wrote_its_file(*, is_opted_out: bool) -> None:
+    written = RuntimeFacts(
+        text="version = 2\n" + ("" if is_opted_out else '# "/usr/bin/nvidia-container-runtime"\n'),
+        cdi=CdiSupport.ABSENT,
+        is_stale=True,
+    )
+    asked = configuration(config_gpu_driver_if_needed=False)
+
+    def names(runtime: RuntimeFacts) -> list[str]:
+        seen = facts(
+            runtime=runtime,
+            is_opted_out=is_opted_out,
+            decision=Decision(action=Action.NOTHING)
+            if is_opted_out
+            else Decision(action=Action.INSTALL_SKIP_BUILD, reason=Reason.OK),
+        )
+        return [step.name for step in make_plan(asked, seen, PROGRAM).steps]
+
+    assert names(written)[0] == "restart-containerd"
+    assert "configure-containerd" not in names(written)
+    assert "restart-containerd" not in names(replace(written, is_stale=False))
 
 
 @pytest.mark.parametrize("family", [Family.AZURE_LINUX, Family.OTHER])

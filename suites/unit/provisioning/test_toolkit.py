@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,9 +16,12 @@ from harness.provisioning.plan import Plan, Step
 from harness.provisioning.toml_text import TomlTextError
 from harness.provisioning.toolkit import (
     CDI_SPEC,
+    CRI_O_DROP_IN,
+    CRI_O_HOOK,
     TOOLKIT_CONFIG,
     RuntimeFacts,
     configure_toolkit,
+    cri_o_files,
     expect_spec,
     gpu_configuration,
     has_spec,
@@ -35,10 +40,13 @@ from .fakes import make_node
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from harness.provisioning.cdi import RuntimeChoice
     from harness.provisioning.plan import Action
 
 NATIVE = choose_runtime(Engine.CONTAINERD, is_cdi_enabled=True, is_native=True)
 OLDER = choose_runtime(Engine.CONTAINERD, is_cdi_enabled=True, is_native=False)
+
+IS_LOADED = "systemctl show --property=LoadState --value "
 
 USERS = """\
 version = 2
@@ -361,3 +369,49 @@ def test_containerd_without_the_nvidia_handler_fails_validation(
         "containerd's configuration does not name '/usr/bin/nvidia-container-runtime'; see "
         "'/etc/containerd/config.toml'."
     )
+
+
+@pytest.mark.parametrize("cdi", CdiSupport)
+def test_cdi_that_is_not_wanted_is_not_switched_on(cdi: CdiSupport) -> None:
+    text = gpu_configuration(RuntimeFacts(text=USERS, cdi=cdi, is_cdi_enabled=False))
+
+    assert text == USERS + RUNTIME + DEFAULT
+
+
+def test_containerd_keeps_its_configuration_where_pods_run_in_cri_o() -> None:
+    seen = RuntimeFacts(text=USERS + RUNTIME, cdi=CdiSupport.CAPABLE, engine=Engine.CRI_O)
+
+    assert gpu_configuration(seen) is None
+    assert gpu_configuration(replace(seen, text=None)) is None
+    assert non_gpu_configuration(seen) is None
+
+
+def crio(tmp_path: Path, choice: RuntimeChoice | None) -> dict[str, str | None]:
+    runner = ScriptedRunner().expect(f"{IS_LOADED}crio", stdout="not-found\n")
+    take(tmp_path, runner, *cri_o_files(choice))
+    files = NodeFiles(tmp_path)
+    return {"drop-in": files.read(CRI_O_DROP_IN), "hook": files.read(CRI_O_HOOK)}
+
+
+def test_cri_o_gets_the_runtime_or_the_hook(tmp_path: Path) -> None:
+    hook = choose_runtime(Engine.CRI_O, is_cdi_enabled=False, is_native=True)
+
+    assert crio(tmp_path, NATIVE) == {
+        "drop-in": '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
+        'runtime_type = "oci"\n',
+        "hook": None,
+    }
+    seen = crio(tmp_path, hook)
+    assert seen["drop-in"] is None
+    assert json.loads(seen["hook"] or "")["hook"]["args"] == [
+        "nvidia-container-runtime-hook",
+        "prestart",
+    ]
+    assert crio(tmp_path, None) == {"drop-in": None, "hook": None}
+
+
+def test_cri_o_is_restarted_where_the_node_has_it() -> None:
+    lines = plan_lines(*cri_o_files(NATIVE))
+
+    assert "if the unit crio exists:" in lines
+    assert any(line.strip().startswith("systemctl restart crio ") for line in lines)

@@ -1,0 +1,45 @@
+"""The node that is interrupted, and what one whole run makes of the same one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.lab.node import NodeRequest
+from suites.e2e.interruption.result import result_of
+from suites.e2e.runtime.refresh_unit import FILES, INSTALL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.api import GpuModel, Image
+    from harness.lab import Lab
+
+
+@pytest.fixture(scope="session")
+def usual_request(baked_image: Image, h100: GpuModel) -> NodeRequest:
+    """Return the request of a node that takes the fast path and has all services.
+
+    A run that follows the removal of the driver image pulls it again, from the node's registry.
+    """
+    return NodeRequest(
+        name="interrupted",
+        image=baked_image,
+        gpus=[h100],
+        skip_cloud_init=True,
+        config={"enable_managed_gpu": True, "mcr_repository_base": "localhost:5000/"},
+        files=FILES,
+        before=[["systemctl", "start", "docker-registry"], INSTALL],
+    )
+
+
+@pytest.fixture(scope="session")
+def whole_run(lab: Lab, usual_request: NodeRequest) -> Mapping[str, str]:
+    """Return what one run that nothing interrupts makes of the node."""
+    with lab.boot(replace(usual_request, name="whole")) as node:
+        node.wait_until_provisioned()
+        expect.provisioned(node.evidence())
+        return result_of(node)

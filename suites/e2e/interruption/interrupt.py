@@ -1,0 +1,68 @@
+"""Acts on provisioning at the beginning of one of its commands, without any sleep.
+
+A script stands before the program on PATH. At the command that is named it runs what the test asks
+for, once; all other commands, and those of other processes, go on to the program at once.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from harness.api import GuestFile
+
+#: Exists as soon as the act has begun.
+DONE = "/run/interruption-done"
+
+#: Acts; `$parent` is the process of provisioning.
+KILL = 'kill -KILL "$parent"; exit 1'
+#: The command outlives provisioning, as a container's start does.
+KILL_AND_GO_ON = 'kill -KILL "$parent"'
+TERMINATE = 'kill -TERM "$parent"; exec sleep infinity'
+#: The kernel resets the machine at once: nothing in memory is written, no service is stopped.
+LOSE_POWER = "echo b >/proc/sysrq-trigger; exec sleep infinity"
+SYNC_AND_LOSE_POWER = f"sync; {LOSE_POWER}"
+SET_CLOCK_BACK = 'date --set="-1 hour" >/dev/null'
+REMOVE_GPU = (
+    "for each in /sys/bus/pci/drivers/nvidia/0*; do echo 1 >$(readlink -f $each)/remove; done"
+)
+
+_SCRIPT = """\
+#!/bin/sh
+real=$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -v {program}) || exit 127
+parent=$PPID
+case $(tr '\\0' ' ' <"/proc/$parent/cmdline") in
+    *provisioning-*.pyz*)
+        case "{program} $*" in
+            {pattern})
+                seen=$(cat /run/interruption-seen 2>/dev/null || echo 0)
+                echo $((seen + 1)) >/run/interruption-seen
+                if [ "$seen" = {skip} ]; then
+                    cp /proc/uptime {done}
+                    {act}
+                fi
+                ;;
+        esac
+        ;;
+esac
+exec "$real" "$@"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interruption:
+    """An act at a command, whose words may end with `*`, after `skip` others of this form."""
+
+    at: str
+    act: str
+    skip: int = 0
+
+    @property
+    def file(self) -> GuestFile:
+        """Return the script that stands before the program of the command."""
+        program = self.at.split()[0]
+        pattern = "*".join(shlex.quote(part) if part else "" for part in self.at.split("*"))
+        text = _SCRIPT.format(
+            program=program, pattern=pattern, skip=self.skip, done=DONE, act=self.act
+        )
+        return GuestFile(path=f"/usr/local/sbin/{program}", content=text.encode(), mode=0o755)

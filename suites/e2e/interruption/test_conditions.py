@@ -1,0 +1,141 @@
+"""What a node lacks while it is provisioned: disk, memory, the right time, its GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.evidence import RECORD_PATH
+from suites.e2e.interruption.interrupt import (
+    DONE,
+    REMOVE_GPU,
+    SET_CLOCK_BACK,
+    Interruption,
+)
+from suites.e2e.interruption.result import expect_same, result_of
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.api import Argv, BootNode
+    from harness.lab.node import Node, NodeRequest
+
+HOUR_S = 3600
+
+
+def disturbed(boot_node: BootNode, request: NodeRequest, *, at: str, act: str) -> Node:
+    file = Interruption(at=at, act=act).file
+    node = boot_node(replace(request, files=[*request.files, file]))
+    assert node.guest.read_text(DONE) is not None, f"No command was '{at}'."
+    node.guest.output_of("rm", file.path)
+    return node
+
+
+@promise(section="3", unit="suites/unit/provisioning/test_prebake.py")
+def test_clock_behind_the_bake_changes_nothing(
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str]
+) -> None:
+    """Files from the future are as good as others: the baked driver is not built again."""
+    back = f"date --set=@$(($(stat -c %Y {RECORD_PATH}) - {HOUR_S}))"
+    node = boot_node(replace(usual_request, before=[*usual_request.before, ["sh", "-euc", back]]))
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, "install-skip-build", reason="ok")
+    assert expect.step_of(evidence, "install-driver").status == "skipped"
+    expect_same(whole_run, result_of(node))
+
+
+@promise(section="12", unit="suites/unit/provisioning/test_executor.py")
+@pytest.mark.parametrize("at", ["nvidia-modprobe -u -c0", "systemctl restart containerd"])
+def test_clock_set_back_between_two_steps_changes_nothing(
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str], at: str
+) -> None:
+    """Waits and durations are by the monotonic clock, so the run neither waits nor ends early."""
+    node = disturbed(boot_node, usual_request, at=at, act=SET_CLOCK_BACK)
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    outcome = evidence.outcome
+    assert outcome is not None
+    wrong = {
+        step.name: step.duration_s
+        for step in outcome.steps
+        if step.duration_s is None or not 0 <= step.duration_s < HOUR_S
+    }
+    assert wrong == {}, f"Durations from 0 s were expected, but these steps took {wrong}."
+    expect_same(whole_run, result_of(node))
+
+
+@promise(section="5", unit="suites/unit/provisioning/test_driver.py")
+@pytest.mark.nightly
+def test_gpu_that_leaves_the_bus_between_two_steps_ends_the_run(
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str]
+) -> None:
+    """The node is not reported as healthy; once the GPU is back, the next run completes it."""
+    request = replace(usual_request, config={**usual_request.config, "retry_budget_s": 180})
+    node = disturbed(boot_node, request, at="nvidia-modprobe -u -c0", act=REMOVE_GPU)
+    gone = node.evidence()
+    node.guest.output_of("sh", "-euc", "echo 1 >/sys/bus/pci/rescan")
+    node.provision("boot")
+
+    evidence = node.evidence()
+
+    expect.provisioned(gone, exit_code=84)
+    expect.step_failed(gone, "query-device")
+    assert not any(line.get("event") == "managed_gpu" for line in gone.prebake_lines)
+    expect.provisioned(evidence)
+    expect_same(whole_run, result_of(node))
+
+
+#: Leaves a few megabytes at the beginning of the build, and none in the middle of it.
+_FILL_DISK = (
+    "free=$(df --output=avail --block-size=1K / | tail -n 1); "
+    "fallocate -l $((free - 8000))K /var/filler"
+)
+#: All that the driver image starts on the node is in this group; a compiler needs three times that.
+_LIMIT_MEMORY = "mkdir -p /sys/fs/cgroup/k8s.io; echo 20M >/sys/fs/cgroup/k8s.io/memory.max"
+
+
+@promise(section="4", unit="suites/unit/provisioning/test_boot.py")
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("lack", "command", "words"),
+    [
+        pytest.param(
+            _FILL_DISK,
+            ["sh", "-c", "cat /var/log/nvidia-installer-*.log /var/log/azure/*.log"],
+            "No space left on device",
+            id="disk",
+        ),
+        pytest.param(_LIMIT_MEMORY, ["dmesg"], "Memory cgroup out of memory", id="memory"),
+    ],
+)
+def test_build_that_lacks_something_leaves_no_record(
+    boot_node: BootNode, usual_request: NodeRequest, lack: str, command: Argv, words: str
+) -> None:
+    """The run fails with 84 and leaves no record that claims a driver; the next run builds again."""
+    request = replace(
+        usual_request,
+        config={**usual_request.config, "retry_budget_s": 60},
+        before=[*usual_request.before, ["rm", RECORD_PATH], ["sh", "-euc", lack]],
+    )
+    node = boot_node(request)
+    # Also where the disk is full, so nothing is written for it.
+    failed = node.evidence(commands={"why": command})
+    node.guest.output_of("rm", "-f", "/var/filler")
+    node.provision("plan")
+
+    evidence = node.evidence()
+
+    assert failed.exit_code == 84
+    assert words in failed.output_of("why")
+    expect.no_record(failed)
+    expect.provisioned(evidence)
+    expect.decided(evidence, "install", reason="no_record")

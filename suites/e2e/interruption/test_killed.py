@@ -1,0 +1,214 @@
+"""Provisioning that is killed at one of its steps, and started again.
+
+`timeout` kills it after fifteen minutes, the kernel does when memory is short, and the guest agent
+starts it again. The node must then be as after one whole run, and nothing may be compiled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from suites.e2e.interruption.interrupt import (
+    DONE,
+    KILL,
+    KILL_AND_GO_ON,
+    TERMINATE,
+    Interruption,
+)
+from suites.e2e.interruption.result import expect_same, result_of
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.api import Argv, BootNode
+    from harness.lab.node import Node, NodeRequest
+
+UNIT = "suites/unit/provisioning/test_properties.py"
+KILLED = 137
+TERMINATED = 143
+NO_IMAGE = ["sh", "-euc", "ctr -n k8s.io images rm $(ctr -n k8s.io images ls -q)"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Where a run is cut off."""
+
+    at: str
+    act: str = KILL
+    skip: int = 0
+    before: tuple[Argv, ...] = ()
+
+    @property
+    def interruption(self) -> Interruption:
+        return Interruption(at=self.at, act=self.act, skip=self.skip)
+
+
+ROWS: Mapping[str, Row] = {
+    "facts": Row(at="containerd config dump"),
+    "wait for containerd": Row(at="ctr version"),
+    "early CDI refresh": Row(at="systemctl daemon-reload"),
+    "pull": Row(at="ctr -n k8s.io image pull*", before=(NO_IMAGE,)),
+    "tag": Row(at="ctr -n k8s.io image tag*", before=(NO_IMAGE,)),
+    "install": Row(at="ctr -n k8s.io run*"),
+    "install goes on alone": Row(at="ctr -n k8s.io run*", act=KILL_AND_GO_ON),
+    "removal of the image": Row(at="ctr -n k8s.io images rm*"),
+    "probe": Row(at="nvidia-modprobe -u -c0"),
+    "query": Row(at="nvidia-smi*"),
+    "libraries": Row(at="ldconfig*", skip=1),
+    "CDI spec": Row(at="systemctl start nvidia-cdi-refresh.service"),
+    "restart of containerd": Row(at="systemctl restart containerd"),
+    "modprobe unit": Row(at="systemctl restart nvidia-modprobe"),
+    "device plugin": Row(at="systemctl restart nvidia-device-plugin"),
+    "monitoring": Row(at="systemctl restart --no-block nvidia-dcgm-exporter"),
+    "kubelet": Row(at="systemctl restart kubelet"),
+    "last command": Row(at="systemctl enable kubelet"),
+}
+#: Each of these leaves something of its own behind; the others are for nightly runs.
+EVERY_RUN = ("tag", "install goes on alone", "CDI spec", "restart of containerd", "last command")
+
+
+def interrupted(boot_node: BootNode, request: NodeRequest, row: Row) -> Node:
+    """Return a node whose first run was cut off as the row says."""
+    node = boot_node(
+        replace(
+            request,
+            files=[*request.files, row.interruption.file],
+            before=[*request.before, *row.before],
+        )
+    )
+    assert node.guest.read_text(DONE) is not None, f"No command was '{row.at}'."
+    return node
+
+
+@promise(section="5", unit=UNIT)
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=name, marks=[] if name in EVERY_RUN else [pytest.mark.nightly])
+        for name, row in ROWS.items()
+    ],
+)
+def test_killed_run_is_completed_by_the_next(
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str], row: Row
+) -> None:
+    """What a killed run has left neither stops the next one nor stays."""
+    node = interrupted(boot_node, usual_request, row)
+    killed = node.evidence()
+    node.provision("boot")
+
+    evidence = node.evidence()
+
+    assert killed.exit_code == KILLED
+    assert killed.outcome is None, "A killed run was expected to leave no outcome."
+    expect.provisioned(evidence)
+    expect.decided(evidence, "install-skip-build", reason="ok")
+    assert expect.step_of(evidence, "install-driver").status == "skipped"
+    expect_same(whole_run, result_of(node))
+
+
+@promise(section="5", unit=UNIT)
+@pytest.mark.nightly
+def test_run_killed_at_each_step_in_turn_is_completed(
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str]
+) -> None:
+    """Runs that each get one step further than the last end as one whole run does."""
+    node = boot_node(replace(usual_request, command=None))
+    for row in list(ROWS.values())[4::3]:
+        file = row.interruption.file
+        node.guest.output_of("rm", "-f", DONE, "/run/interruption-seen")
+        node.guest.write_text(file.path, file.content.decode())
+        node.guest.output_of("chmod", "0755", file.path)
+        node.provision("boot")
+        assert node.guest.read_text(DONE) is not None, f"No command was '{row.at}'."
+        node.guest.output_of("rm", file.path)
+    node.provision("boot")
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect_same(whole_run, result_of(node))
+
+
+@promise(section="13", unit="suites/unit/provisioning/test_main.py")
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(Row(at="ctr -n k8s.io run*", act=TERMINATE), id="install"),
+        pytest.param(Row(at="systemctl restart containerd", act=TERMINATE), id="containerd"),
+    ],
+)
+def test_terminated_run_says_so_and_the_next_completes_it(
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str], row: Row
+) -> None:
+    """SIGTERM, as `timeout` sends it, ends the running command and leaves an outcome."""
+    node = interrupted(boot_node, usual_request, row)
+    node.provision("boot")
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code=TERMINATED, run=1)
+    expect.provisioned(evidence)
+    expect_same(whole_run, result_of(node))
+
+
+@promise(section="10", unit="suites/unit/provisioning/test_boot.py")
+def test_new_configuration_is_loaded_though_its_run_was_killed(
+    boot_node: BootNode, usual_request: NodeRequest
+) -> None:
+    """The file is complete, but the running containerd has not read it: it must still restart."""
+    request = replace(
+        usual_request,
+        config={**usual_request.config, "config_gpu_driver_if_needed": False},
+    )
+    node = interrupted(boot_node, request, Row(at="systemctl restart containerd"))
+    started = node.guest.output_of(*_CONTAINERD_STARTED)
+    node.provision("boot")
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    assert node.guest.output_of(*_CONTAINERD_STARTED) != started, (
+        "containerd was expected to restart with the new configuration, but still runs."
+    )
+
+
+_CONTAINERD_STARTED = (
+    *("systemctl", "show", "--value", "--property=ExecMainStartTimestampMonotonic"),
+    "containerd",
+)
+
+
+@promise(section="6", unit="suites/unit/provisioning/test_teardown.py")
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(Row(at="rmmod nvidia"), id="modules"),
+        pytest.param(Row(at="ldconfig*", skip=0), id="libraries"),
+    ],
+)
+def test_killed_teardown_is_completed_by_the_next(
+    boot_node: BootNode, usual_request: NodeRequest, row: Row
+) -> None:
+    """The record goes last, so that a teardown that was cut off is not forgotten."""
+    request = replace(
+        usual_request,
+        tags={"SkipGpuDriverInstall": "true"},
+        before=[["nvidia-modprobe", "-u", "-c0"]],
+        command="teardown",
+    )
+    node = interrupted(boot_node, request, row)
+    killed = node.evidence()
+    node.provision("teardown")
+
+    evidence = node.evidence()
+
+    assert killed.exit_code == KILLED
+    assert killed.record is not None, "The record was expected to go last, but it is gone."
+    expect.provisioned(evidence)
+    expect.no_driver_artefact(evidence)
+    expect.no_record(evidence)

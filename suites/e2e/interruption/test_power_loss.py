@@ -1,0 +1,58 @@
+"""Machines that lose their power in the middle of provisioning, and boot again from the same disk."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.errors import HarnessError
+from harness.settings import MachineStart
+from suites.e2e.interruption.interrupt import LOSE_POWER, SYNC_AND_LOSE_POWER, Interruption
+from suites.e2e.interruption.result import expect_same, result_of
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.lab import Lab
+    from harness.lab.node import NodeRequest
+
+
+@promise(section="5", unit="suites/unit/provisioning/test_properties.py")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("at", "act"),
+    [
+        pytest.param("ctr -n k8s.io run*", LOSE_POWER, id="install"),
+        pytest.param("systemctl restart containerd", LOSE_POWER, id="containerd"),
+        pytest.param("systemctl restart nvidia-modprobe", SYNC_AND_LOSE_POWER, id="synced"),
+    ],
+)
+def test_node_that_lost_its_power_is_completed_after_the_next_boot(
+    lab: Lab, usual_request: NodeRequest, whole_run: Mapping[str, str], at: str, act: str
+) -> None:
+    """Whatever of the first run has reached the disk, the second one ends as a whole run does."""
+    interruption = Interruption(at=at, act=act)
+    request = replace(usual_request, files=[*usual_request.files, interruption.file])
+    with lab.boot(request) as node:
+        with contextlib.suppress(HarnessError):
+            node.wait_until_provisioned()
+        node.machine.kill()
+        assert node.machine.failure() is not None, f"The machine was not ended by '{at}'."
+        disk = node.folder / "disk.qcow2"
+        with lab.boot(
+            replace(usual_request, name="again"), disk=disk, start=MachineStart.COLD
+        ) as again:
+            again.guest.output_of("rm", interruption.file.path)
+            again.provision("boot")
+
+            evidence = again.evidence()
+
+            expect.provisioned(evidence)
+            expect.decided(evidence, "install-skip-build", reason="ok")
+            assert expect.step_of(evidence, "install-driver").status == "skipped"
+            expect_same(whole_run, result_of(again))

@@ -1,0 +1,1 @@
+"""How containers get their GPU: section 10 of the contract."""

@@ -1,0 +1,252 @@
+"""What a node writes into the configuration of its container runtime, and what it leaves as it was.
+
+These nodes find their driver working and install none, which leaves the time to the runtime.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.api import GuestFile
+from suites.e2e.promises import promise
+from suites.e2e.runtime.test_detection import CONFIG, CRI, containerd_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.evidence import Evidence
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_toolkit.py"
+RUNTIME = "/usr/bin/nvidia-container-runtime"
+PLUGIN = "nvidia-device-plugin"
+SOCKET = "/run/containerd/containerd.sock"
+CRI_O_DROP_IN = "/etc/crio/crio.conf.d/99-nvidia.conf"
+CRI_O_HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+QUICK: Mapping[str, object] = {"config_gpu_driver_if_needed": False, "retry_budget_s": 240}
+
+
+def conf(text: str) -> GuestFile:
+    return GuestFile(path=CONFIG, content=text.encode())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Users:
+    """A configuration of the user, and lines that containerd must still print of it."""
+
+    config: str
+    kept: tuple[str, ...]
+    files: tuple[GuestFile, ...] = field(default=())
+
+
+USERS: Mapping[str, Users] = {
+    "imports": Users(
+        config='version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\noom_score = -7\n',
+        files=(
+            GuestFile(
+                path="/etc/containerd/conf.d/mine.toml",
+                content=b'version = 2\n[debug]\n  level = "warn"\n',
+            ),
+        ),
+        kept=("oom_score = -7", 'level = "warn"'),
+    ),
+    "another root": Users(
+        config='root = "/srv/containerd"\nversion = 2\n', kept=('root = "/srv/containerd"',)
+    ),
+    "format of containerd 1.0": Users(
+        config='[plugins.cri]\n  sandbox_image = "registry.example/pause:3.9"\n',
+        kept=('sandbox_image = "registry.example/pause:3.9"',),
+    ),
+    "own options of runc": Users(
+        config=f"version = 2\n{CRI[:-1]}.containerd.runtimes.runc]\n"
+        f'  runtime_type = "io.containerd.runc.v2"\n{CRI[:-1]}.containerd.runtimes.runc.options]\n'
+        "  SystemdCgroup = true\n",
+        kept=("SystemdCgroup = true",),
+    ),
+}
+
+
+def dump_of(evidence: Evidence) -> str:
+    return evidence.answer_of("containerd-config")
+
+
+def expect_restarted_after(evidence: Evidence) -> None:
+    """Expect the running containerd to have read the configuration that is there."""
+    written, started = evidence.paths[CONFIG], evidence.paths[SOCKET]
+    assert started.modified_at_s > written.modified_at_s, (
+        f"containerd was expected to start after '{CONFIG}' was written, but its socket is "
+        f"{written.modified_at_s - started.modified_at_s:.1f} s older."
+    )
+    expect.unit_state(evidence, "containerd.service", active="active")
+
+
+@promise(section="10", unit=UNIT)
+@pytest.mark.parametrize("users", [pytest.param(row, id=name) for name, row in USERS.items()])
+def test_users_configuration_gets_the_runtime_and_stays(
+    start_node: StartNode, users: Users
+) -> None:
+    """Only the needed keys are added, and the running containerd has them."""
+    node = start_node("users", files=[conf(users.config), *users.files], config=QUICK)
+
+    evidence = node.evidence(files=[CONFIG, SOCKET])
+
+    expect.provisioned(evidence)
+    dump = dump_of(evidence)
+    assert f'BinaryName = "{RUNTIME}"' in dump
+    missing = [line for line in users.kept if line not in dump]
+    assert missing == [], (
+        f"These lines of the user's were expected to stay, but are gone: {missing}."
+    )
+    if containerd_version(node) >= (1, 7):
+        assert "enable_cdi = true" in dump
+        assert 'default_runtime_name = "nvidia"' not in dump
+    else:
+        assert 'default_runtime_name = "nvidia"' in dump
+    expect_restarted_after(evidence)
+
+
+@promise(section="10", unit=UNIT)
+def test_configuration_that_is_no_toml_is_refused_and_kept(start_node: StartNode) -> None:
+    """A file that cannot be edited is the user's mistake, and exit code 6 says so."""
+    broken = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"\n'
+    node = start_node("broken", files=[conf(broken)], config=QUICK)
+
+    evidence = node.evidence(files=[CONFIG])
+
+    expect.provisioned(evidence, exit_code=6)
+    expect.log_line(evidence, f"containerd's configuration '{CONFIG}' cannot be edited")
+    assert evidence.file(CONFIG) == broken
+    expect.unit_state(evidence, "containerd.service", active="active")
+
+
+@promise(section="10", unit=UNIT)
+def test_node_that_opts_out_loses_the_runtime_and_nothing_else(start_node: StartNode) -> None:
+    """Without the driver, containers that name the runtime or get it by default would not start."""
+    mine = (
+        f"version = 2\n{CRI[:-1]}.containerd]\n"
+        f'default_runtime_name = "nvidia"\n{CRI[:-1]}.containerd.runtimes.runc]\n'
+        'runtime_type = "io.containerd.runc.v2"\n'
+    )
+    nvidia = (
+        f'{CRI[:-1]}.containerd.runtimes.nvidia]\nruntime_type = "io.containerd.runc.v2"\n'
+        f'{CRI[:-1]}.containerd.runtimes.nvidia.options]\nBinaryName = "{RUNTIME}"\n'
+    )
+    node = start_node(
+        "opted-out",
+        files=[conf(mine + nvidia)],
+        config=QUICK,
+        tags={"SkipGpuDriverInstall": "true"},
+    )
+
+    evidence = node.evidence(files=[CONFIG, SOCKET])
+
+    expect.provisioned(evidence)
+    assert evidence.file(CONFIG) == mine.replace('"nvidia"', '"runc"')
+    expect_restarted_after(evidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """One row of the decision table: the node's settings and the device plugin's environment."""
+
+    config: Mapping[str, object]
+    old: Mapping[str, str]
+    """With containerd 1.6."""
+    new: Mapping[str, str]
+    """With containerd 1.7."""
+    has_handler: bool = True
+    cri_o: str | None = None
+    """The file that CRI-O gets."""
+
+
+NATIVE = {
+    "DEVICE_LIST_STRATEGY": "cdi-annotations,cdi-cri",
+    "CDI_ENABLED": "true",
+    "CDI_ANNOTATION_PREFIX": "cdi.k8s.io/",
+}
+OLDER = {
+    "DEVICE_LIST_STRATEGY": "envvar,cdi-annotations",
+    "CDI_ENABLED": "true",
+    "CDI_ANNOTATION_PREFIX": "nvidia.cdi.k8s.io/",
+}
+PLAIN = {"DEVICE_LIST_STRATEGY": "envvar"}
+ENGINES: Mapping[str, Engine] = {
+    "containerd with CDI": Engine(config={}, old=OLDER, new=NATIVE),
+    "containerd without CDI": Engine(config={"cdi_enabled": False}, old=PLAIN, new=PLAIN),
+    "CRI-O with CDI": Engine(
+        config={"container_runtime": "cri-o"},
+        old=NATIVE,
+        new=NATIVE,
+        has_handler=False,
+        cri_o=CRI_O_DROP_IN,
+    ),
+    "CRI-O without CDI": Engine(
+        config={"container_runtime": "cri-o", "cdi_enabled": False},
+        old=PLAIN,
+        new=PLAIN,
+        has_handler=False,
+        cri_o=CRI_O_HOOK,
+    ),
+}
+
+
+@promise(section="10", unit=UNIT)
+@pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ENGINES.items()])
+def test_device_plugin_and_runtime_agree(start_node: StartNode, row: Engine) -> None:
+    """The device plugin names devices in the way in which the runtime takes them."""
+    node = start_node(
+        "engine",
+        config={**QUICK, "enable_managed_gpu": True, **row.config},
+    )
+
+    evidence = node.evidence(
+        files=[CRI_O_DROP_IN, CRI_O_HOOK],
+        commands={"plugin": ["systemctl", "show", "--property=Environment", "--value", PLUGIN]},
+    )
+
+    expect.provisioned(evidence)
+    is_new = containerd_version(node) >= (1, 7)
+    words = evidence.answer_of("plugin").split()
+    environment = dict(word.split("=", 1) for word in words)
+    assert environment == (row.new if is_new else row.old)
+    expect.unit_state(evidence, f"{PLUGIN}.service", active="active")
+    assert (f'BinaryName = "{RUNTIME}"' in dump_of(evidence)) == row.has_handler
+    files = [path for path in (CRI_O_DROP_IN, CRI_O_HOOK) if path in evidence.paths]
+    assert files == ([] if row.cri_o is None else [row.cri_o])
+
+
+@promise(section="10", unit=UNIT)
+def test_settings_of_the_user_apply_last(start_node: StartNode) -> None:
+    """A drop-in of the user's own overrides the environment that the node chose."""
+    own = b"[Service]\nEnvironment=DEVICE_LIST_STRATEGY=volume-mounts\n"
+    node = start_node(
+        "own-environment",
+        config={**QUICK, "enable_managed_gpu": True},
+        files=[
+            GuestFile(path=f"/etc/systemd/system/{PLUGIN}.service.d/override.conf", content=own)
+        ],
+    )
+
+    evidence = node.evidence(
+        commands={"plugin": ["systemctl", "show", "--property=Environment", "--value", PLUGIN]}
+    )
+
+    expect.provisioned(evidence)
+    assert "DEVICE_LIST_STRATEGY=volume-mounts" in evidence.answer_of("plugin").split()
+
+
+@promise(section="10", unit="suites/unit/provisioning/test_configuration.py")
+@pytest.mark.parametrize("config", [{"container_runtime": "docker"}, {"cdi_enabled": "perhaps"}])
+def test_unknown_runtime_is_refused(start_node: StartNode, config: Mapping[str, object]) -> None:
+    """A runtime that nobody knows ends with 2 before anything is changed."""
+    node = start_node("unknown", config=config)
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code=2)
+    (key,) = config
+    expect.log_line(evidence, key)

@@ -1,0 +1,121 @@
+"""How a node finds out what its containerd can do, whatever configuration a user has put in place.
+
+containerd 1.6 (Debian 12) knows no CDI. 1.7 (Debian 13) does, and has it switched off. `status` says
+what a node has found out, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.api import GuestFile
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.lab.node import Node
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_cdi.py"
+CONFIG = "/etc/containerd/config.toml"
+CRI = '[plugins."io.containerd.grpc.v1.cri"]'
+
+#: A program before the real one on PATH, which breaks some of its commands.
+BROKEN_DUMP = '[ "$*" != "config dump" ] || exit 1'
+BROKEN_VERSION = (
+    '[ "$*" != --version ] || { echo "containerd github.com/containerd/containerd"; exit; }'
+)
+
+
+def broken(*scripts: str) -> GuestFile:
+    text = "\n".join(["#!/bin/sh", *scripts, 'exec /usr/bin/containerd "$@"', ""])
+    return GuestFile(path="/usr/local/sbin/containerd", content=text.encode(), mode=0o755)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What a user has put on the node, and the CDI support that containerd 1.6 and 1.7 have then."""
+
+    config: str | None = None
+    files: tuple[GuestFile, ...] = ()
+    support: tuple[str, str]
+
+
+ROWS: Mapping[str, Row] = {
+    "as it comes": Row(support=("absent", "capable")),
+    "CDI is on": Row(
+        config=f"version = 2\n{CRI}\nenable_cdi = true\n", support=("absent", "native")
+    ),
+    "CDI is off": Row(
+        config=f"version = 2\n{CRI}\nenable_cdi = false\n", support=("absent", "capable")
+    ),
+    "CDI is on in an imported file": Row(
+        config='version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n',
+        files=(
+            GuestFile(
+                path="/etc/containerd/conf.d/cdi.toml",
+                content=f"version = 2\n{CRI}\nenable_cdi = true\n".encode(),
+            ),
+        ),
+        support=("absent", "native"),
+    ),
+    "only a comment names CDI": Row(
+        config=f"version = 2\n{CRI}\n# enable_cdi = true\n", support=("absent", "capable")
+    ),
+    "another plugin's table": Row(
+        config='version = 2\n[plugins."org.example.mine"]\nenable_cdi = true\n',
+        support=("absent", "capable"),
+    ),
+    "format of containerd 1.0": Row(
+        config="[plugins.cri]\nenable_cdi = true\n", support=("absent", "native")
+    ),
+    "another root": Row(
+        config='version = 2\nroot = "/srv/containerd"\nstate = "/run/containerd"\n',
+        support=("absent", "capable"),
+    ),
+    "dump fails": Row(files=(broken(BROKEN_DUMP),), support=("absent", "capable")),
+    "dump fails and the version is unknown": Row(
+        files=(broken(BROKEN_DUMP, BROKEN_VERSION),), support=("absent", "absent")
+    ),
+    "version is unknown": Row(files=(broken(BROKEN_VERSION),), support=("absent", "capable")),
+}
+
+
+def containerd_version(node: Node) -> tuple[int, int]:
+    """Return the version by the node's own program."""
+    words = node.guest.output_of("/usr/bin/containerd", "--version")
+    found = re.search(r"\b(\d+)\.(\d+)\.\d+", words)
+    assert found is not None, f"A version was expected, but containerd printed: {words}"
+    return int(found[1]), int(found[2])
+
+
+def expected_support(node: Node, row: Row) -> str:
+    version = containerd_version(node)
+    known = {(1, 6): row.support[0], (1, 7): row.support[1]}
+    assert version in known, f"containerd {version} is not in this table; add a column."
+    return known[version]
+
+
+@promise(section="10", unit=UNIT)
+@pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
+def test_cdi_support_is_what_containerd_says(start_node: StartNode, row: Row) -> None:
+    """The configuration as containerd has read it decides; its version is only a fallback."""
+    config = () if row.config is None else (GuestFile(path=CONFIG, content=row.config.encode()),)
+    node = start_node("detection", files=[*config, *row.files], command=None)
+
+    printed = node.provision("status").check("status").stdout
+    document = json.loads(printed[printed.index("\n{") :])
+
+    expected = expected_support(node, row)
+    cdi = document["boot"]["cdi"]
+    assert cdi["support"] == expected, f"'{expected}' was expected, but the node says {cdi}."
+    is_native = expected != "absent"
+    assert cdi["plugin_environment"]["DEVICE_LIST_STRATEGY"] == (
+        "cdi-annotations,cdi-cri" if is_native else "envvar,cdi-annotations"
+    )

@@ -1,0 +1,162 @@
+"""The unit that writes the CDI spec: early failures are tolerated, a lasting one is the node's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.api import GuestFile
+from suites.e2e.promises import promise
+from suites.e2e.runtime.refresh_unit import FAULT, FILES, INSTALL, PATH_UNIT, SERVICE, SPEC, fault
+
+if TYPE_CHECKING:
+    from harness.evidence import Evidence
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_toolkit.py"
+DEVICES = {"/run/cdi/nvidia.yaml": ["nvidia.com/gpu=0"]}
+#: A spec of another driver, with a GPU that the node has not.
+OLD = GuestFile(
+    path=SPEC, content=b'cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\ndevices:\n- name: "9"\n'
+)
+QUICK = {"retry_budget_s": 240}
+#: systemd's own stamps, in microseconds since the boot.
+STAMPS = {
+    "refresh": [
+        *("systemctl", "show", "--value", "--property=ExecMainExitTimestampMonotonic", SERVICE),
+    ],
+    "containerd": [
+        *("systemctl", "show", "--value", "--property=ExecMainStartTimestampMonotonic"),
+        "containerd",
+    ],
+}
+
+
+def stamp(evidence: Evidence, name: str) -> int:
+    return int(evidence.answer_of(name))
+
+
+@promise(section="10", unit=UNIT)
+def test_old_spec_is_replaced_before_containers_start(start_node: StartNode) -> None:
+    """Containerd starts with the spec of the driver and the GPUs that the node has now."""
+    node = start_node("fresh", files=[*FILES, OLD], before=[INSTALL], config=QUICK)
+
+    evidence = node.evidence(commands=STAMPS)
+
+    expect.provisioned(evidence)
+    assert evidence.cdi_devices == DEVICES
+    refreshed, started = stamp(evidence, "refresh"), stamp(evidence, "containerd")
+    assert 0 < refreshed < started, (
+        f"The spec was expected before containerd started ({started} us), but was written at "
+        f"{refreshed} us."
+    )
+
+
+@promise(section="10", unit=UNIT)
+def test_early_failures_do_not_keep_the_spec_from_being_written(start_node: StartNode) -> None:
+    """Without a driver the unit fails; five starts in ten seconds are its limit."""
+    early = (
+        f"{INSTALL[2]}; for start in 1 2 3 4 5 6; do systemctl start {SERVICE} || true; done; "
+        f'[ "$(systemctl show --value --property=Result {SERVICE})" = start-limit-hit ]'
+    )
+    node = start_node("early", files=FILES, before=[["sh", "-euc", early]], config=QUICK)
+
+    evidence = node.evidence(
+        commands={"codes": ["systemctl", "show", "--property=SuccessExitStatus", SERVICE]}
+    )
+
+    expect.provisioned(evidence)
+    assert evidence.cdi_devices == DEVICES
+    assert SERVICE not in evidence.failed_units
+    assert "1 2 127" in evidence.answer_of("codes")
+
+
+@promise(section="10", unit=UNIT)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("exit 1", id="generator fails"),
+        pytest.param("exit 127", id="generator is not found"),
+        pytest.param("exit 0", id="generator writes nothing"),
+        pytest.param(
+            'mkdir -p /run/cdi; echo "kind: example.com/nic" >"$NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"; exit 0',
+            id="spec without a GPU",
+        ),
+    ],
+)
+def test_lasting_failure_is_no_healthy_node(start_node: StartNode, script: str) -> None:
+    """A working driver without a spec gives no pod a GPU, and an old spec is not taken for one."""
+    node = start_node(
+        "lasting", files=[*FILES, OLD, fault(script)], before=[INSTALL], config=QUICK
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code=84)
+    expect.step_failed(evidence, "regenerate-cdi-spec")
+    assert "/run/cdi/nvidia.yaml" not in evidence.paths or "gpu" not in str(evidence.cdi_devices)
+
+
+@promise(section="10", unit=UNIT)
+def test_later_change_of_the_driver_refreshes_the_spec_again(start_node: StartNode) -> None:
+    """The path unit is armed again, even if its service had reached the limit of its starts."""
+    early = (
+        f"{INSTALL[2]}; for start in 1 2 3 4 5 6; do systemctl start {SERVICE} || true; done; "
+        f"depmod; until [ $(systemctl is-active {PATH_UNIT}) = failed ]; do sleep 0.1; done"
+    )
+    node = start_node("again", files=FILES, before=[["sh", "-euc", early]], config=QUICK)
+    node.guest.output_of("rm", SPEC)
+    node.guest.output_of(
+        "sh", "-euc", f"depmod; timeout 60 sh -c 'until [ -e {SPEC} ]; do sleep 0.1; done'"
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    assert evidence.cdi_devices == DEVICES
+
+
+@promise(section="10", unit="suites/unit/provisioning/test_driver.py")
+@pytest.mark.parametrize(
+    ("harm", "step"),
+    [
+        pytest.param(f"rm {SPEC}", "validate-cdi-spec", id="no spec"),
+        pytest.param(
+            f"sed -i s,nvidia.com/gpu,nvidia.com/nic, {SPEC}", "validate-cdi-spec", id="no GPU"
+        ),
+        pytest.param(
+            f"rm -r /etc/systemd/system/{SERVICE}.d; systemctl daemon-reload; "
+            f"echo exit 1 >{FAULT}; "
+            f"systemctl start {SERVICE} || true",
+            "validate-cdi-spec",
+            id="unit has failed",
+        ),
+        pytest.param(
+            "printf 'version = 2\\n' >/etc/containerd/config.toml",
+            "validate-runtime-handler",
+            id="no handler",
+        ),
+        pytest.param("true", None, id="nothing"),
+    ],
+)
+def test_validation_finds_what_keeps_containers_from_the_gpu(
+    start_node: StartNode, harm: str, step: str | None
+) -> None:
+    """`validate` repairs nothing, and names the step at which the node is wrong."""
+    prepare = (
+        f"{INSTALL[2]}; nvidia-modprobe -u -c0; systemctl start {SERVICE}; "
+        'printf \'version = 2\\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\\n'
+        'BinaryName = "/usr/bin/nvidia-container-runtime"\\n\' >/etc/containerd/config.toml; '
+        f"mkdir -p /etc/systemd/system/{SERVICE}.d; {harm}"
+    )
+    node = start_node(
+        "validate", files=FILES, before=[["sh", "-euc", prepare]], command="validate"
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code=0 if step is None else 84)
+    if step is not None:
+        expect.step_failed(evidence, step)
