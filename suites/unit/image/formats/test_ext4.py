@@ -87,7 +87,8 @@ def test_removed_name_is_not_there(disk: SmallExt4) -> None:
 def test_group_without_inodes_is_not_read(disk: SmallExt4) -> None:
     """The second group says nothing of its table but that nothing in it is used."""
     disk.superblock(0, "<I", 64)
-    struct.pack_into("<IIIHHHH", disk.content, 2 * 1024 + 64, 0, 0, 7, 0, 0, 0, 1)
+    struct.pack_into("<IIIHHHH", disk.content, 2 * 1024 + 64, 0, 0, 200, 0, 0, 0, 1)
+    disk.content[200 * 1024 : 208 * 1024] = b"\xff" * 8 * 1024
 
     assert "/etc/inner" in read_file_system(disk.read).inodes
 
