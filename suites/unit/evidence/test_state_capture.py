@@ -82,17 +82,20 @@ class FakeNode:
             ),
         }
         self.digested: list[str] = []
+        self.searched: list[str] = []
         self.before_read: Callable[[], None] = lambda: None
 
     def run(self, argv: Sequence[str], *, timeout_s: float, **_: object) -> CommandResult:
         assert timeout_s > 0
         if argv[0] == "sh":
+            assert argv[2].startswith("sync && "), "Times are set when data is written."
             lines = "".join(
                 f"{path}\0{line}\n" for path, lines in self.texts.items() for line in lines
             )
             answer = (2, f"{NEW_NS}\n{lines}", self.complaints)
         elif argv[0] == "find" and argv[1] == "/run/cdi":
             answer = self.answers["find /dev"]
+            self.searched = list(argv[1:-3])
         else:
             answer = self.answers.get(argv[0]) or self.answers[" ".join(argv[:2])]
         exit_code, stdout, stderr = answer
@@ -183,6 +186,16 @@ def test_newest_contents_are_read_within_the_limit(
     assert set(node.digested) == {"/etc/conf", "/run/cdi/a.yaml", "/usr/newer"}
 
 
+def test_contents_are_read_up_to_a_limit_of_bytes(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.evidence.state_capture._MOST_READ", 12)
+
+    node.state()
+
+    assert node.digested == ["/run/cdi/a.yaml", "/etc/conf"]
+
+
 @pytest.mark.parametrize(
     ("tool", "kind"),
     [
@@ -260,7 +273,13 @@ def test_mount_of_containers_and_of_a_part_is_passed_over(node: FakeNode) -> Non
         "32 26 0:9 / /run/c rw - tmpfs tmpfs rw",
     ]
 
-    assert node.state().unknown == ()
+    alone = set(FakeNode().state().paths)
+    state = node.state()
+
+    assert state.unknown == ()
+    assert set(state.paths) == alone
+    assert node.searched[-1] == "/dev"
+    assert "/run" not in node.searched
 
 
 def test_disk_that_changes_once_while_it_is_read_is_read_again(node: FakeNode) -> None:

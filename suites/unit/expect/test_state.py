@@ -200,6 +200,13 @@ def test_unknown_part_is_no_equality(is_before: bool) -> None:
     expect.unchanged(*states, allow=AllowedChanges(images=["*"]))
 
 
+def test_unknown_part_outweighs_a_difference() -> None:
+    unknown = a_state({}, None, Unknown(StateKind.UNITS, "*", "systemd does not answer"))
+
+    with pytest.raises(HarnessError, match="systemd does not answer"):
+        expect.unchanged(a_state({TOOL: a_file()}), unknown)
+
+
 def test_two_unknown_parts_are_no_equality() -> None:
     state = a_state(None, None, Unknown(StateKind.PATHS, "/srv", "Permission denied"))
 

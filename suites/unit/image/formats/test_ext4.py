@@ -66,13 +66,42 @@ def test_name_that_is_no_text_survives(disk: SmallExt4) -> None:
 
 
 def test_folder_of_many_blocks_is_read_through_its_index(disk: SmallExt4) -> None:
-    """The first block of a large folder is an index, whose one entry has no inode."""
-    index = disk.block(folder_block({})[:24] + struct.pack("<IHBB", 0, 1000, 0, 0))
+    """Its first block is an index, which looks as if it had no names."""
+    index = disk.block(folder_block({}))
     leaves = [disk.block(folder_block({f"f{number}": 12})) for number in range(3)]
     node = disk.block(extents(index, *leaves))
     disk.inode(13, 0o40755, mapped=extents(node, depth=1))
 
     assert set(read_file_system(disk.read).inodes) > {"/etc/f0", "/etc/f1", "/etc/f2"}
+
+
+def test_removed_name_is_not_there(disk: SmallExt4) -> None:
+    """Of the first name in a block, only the inode is removed."""
+    removed = struct.pack("<IHBB4s", 0, 12, 4, 0, b"gone")
+    block = disk.block(removed + struct.pack("<IHBB4s", 12, 1012, 4, 0, b"here"))
+    disk.inode(13, 0o40755, mapped=extents(block))
+
+    assert set(read_file_system(disk.read).inodes) == {"/", "/file", "/etc", "/etc/here"}
+
+
+def test_group_without_inodes_is_not_read(disk: SmallExt4) -> None:
+    """The second group says nothing of its table but that nothing in it is used."""
+    disk.superblock(0, "<I", 64)
+    struct.pack_into("<IIIHHHH", disk.content, 2 * 1024 + 64, 0, 0, 200, 0, 0, 0, 1)
+    disk.content[200 * 1024 : 208 * 1024] = b"\xff" * 8 * 1024
+
+    assert "/etc/inner" in read_file_system(disk.read).inodes
+
+
+def test_table_beyond_the_first_four_billion_blocks_is_read(disk: SmallExt4) -> None:
+    struct.pack_into("<I", disk.content, 2 * 1024 + 40, 1)
+
+    def read(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return disk.read([(at % (1024 << 32), length) for at, length in ranges])
+
+    assert "/etc/inner" in read_file_system(read).inodes
+    with pytest.raises(Ext4Error):
+        read_file_system(disk.read)
 
 
 def test_targets_of_short_and_long_links_are_read(disk: SmallExt4) -> None:
