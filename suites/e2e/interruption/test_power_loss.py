@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import pytest
 
 from harness import expect
 from harness.errors import HarnessError
+from harness.provisioner.gpu_node import OUTCOME_PATH
 from harness.settings import MachineStart
 from suites.e2e.interruption.interrupt import LOSE_POWER, SYNC_AND_LOSE_POWER, Interruption
 from suites.e2e.interruption.result import expect_same, result_of
@@ -39,14 +39,14 @@ def test_node_that_lost_its_power_is_completed_after_the_next_boot(
     interruption = Interruption(at=at, act=act)
     request = replace(usual_request, files=[*usual_request.files, interruption.file])
     with lab.boot(request) as node:
-        with contextlib.suppress(HarnessError):
+        with pytest.raises(HarnessError):
             node.wait_until_provisioned()
         node.machine.kill()
-        assert node.machine.failure() is not None, f"The machine was not ended by '{at}'."
         disk = node.folder / "disk.qcow2"
         with lab.boot(
             replace(usual_request, name="again"), disk=disk, start=MachineStart.COLD
         ) as again:
+            assert again.guest.read_text(OUTCOME_PATH) is None, f"'{at}' did not end the run."
             again.guest.output_of("rm", interruption.file.path)
             again.provision("boot")
 
