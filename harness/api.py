@@ -34,7 +34,7 @@ from harness.lab.cloud_images import CloudImageBoot
 from harness.lab.existing_node import ExistingNode
 from harness.lab.machine import LabMachine
 from harness.lab.node import Node, NodeRequest
-from harness.lab.registry import Registry
+from harness.lab.registry import Registry, driver_archive
 from harness.lab.saved_states import SavedState
 from harness.lab.vm_drivers import DriverOpener
 from harness.machine import Machine, VmDriver
@@ -139,6 +139,7 @@ __all__ = [
     "bake_cloud_image",
     "bake_evidence",
     "boot_once",
+    "driver_archive",
     "failure",
     "load_gpu_catalogue",
     "read_provisioner",

@@ -77,7 +77,7 @@ class Registry:
         )
 
     def push(self, archive: bytes, reference: str) -> None:
-        """Push the only image of an OCI archive under a name, whose registry is left out."""
+        """Push the only image of an OCI archive under a name such as `mcr.microsoft.com/gpu/driver:1`."""
         _, _, path = reference.partition("/")
         repository, _, tag = path.rpartition(":")
         self.host.server.push(archive, repository=repository, tag=tag)

@@ -156,6 +156,86 @@ PLANTS: tuple[MachinePlant, ...] = (
         "teardown/test_removal.py",
         "customer",
     ),
+    _plant(
+        "the driver image is looked for by a regular expression",
+        "containerd.py",
+        ('f"name=={image.name}"', 'f"name~={image.name}"'),
+        "registry/test_pull.py",
+        "dot",
+    ),
+    _plant(
+        "the driver image is pulled although it is there",
+        "containerd.py",
+        ("is_met=_prints_nothing", "is_met=lambda _: True"),
+        "registry/test_pull.py",
+        "present",
+    ),
+    _plant(
+        "a pull is tried once",
+        "containerd.py",
+        (
+            "PULL = Retry(attempts=3, pause_s=5, timeout_s=120)",
+            "PULL = Retry(attempts=1, pause_s=5, timeout_s=120)",
+        ),
+        "registry/test_pull.py",
+        "refused_pull_is_tried_again",
+    ),
+    _plant(
+        "the tries of a pull follow each other at once",
+        "containerd.py",
+        (
+            "PULL = Retry(attempts=3, pause_s=5, timeout_s=120)",
+            "PULL = Retry(attempts=3, pause_s=0.5, timeout_s=120)",
+        ),
+        "registry/test_pull.py",
+        "refused_pull_is_tried_again",
+    ),
+    _plant(
+        "an image of a sovereign cloud is not renamed",
+        "containerd.py",
+        (
+            'Run(argv=(*CTR, "image", "tag", image.pull_reference, image.name), retry=LOCAL),',
+            "",
+        ),
+        "registry/test_pull.py",
+        "sovereign",
+    ),
+    _plant(
+        "boot waits until the driver image is collected",
+        "containerd.py",
+        (
+            'return Run(argv=(*CTR, "images", "rm", image.name), retry=LOCAL)',
+            'return Run(argv=(*CTR, "images", "rm", "--sync", image.name), retry=LOCAL)',
+        ),
+        "registry/test_removal.py",
+    ),
+    _plant(
+        "an error of the registry is taken for a missing precompiled image",
+        "precompiled_driver.py",
+        ("if result.ok or _MISSING not in result.stderr:", "if result.ok:"),
+        "precompiled/test_precompiled.py",
+        "refusing",
+    ),
+    _plant(
+        "a precompiled image is wanted although the baked module fits",
+        "driver.py",
+        (
+            "if precompiled is None or decision.action is Action.INSTALL_SKIP_BUILD:",
+            "if precompiled is None:",
+        ),
+        "precompiled/test_precompiled.py",
+        "baked",
+    ),
+    _plant(
+        "the tag of a precompiled image does not name the kernel",
+        "precompiled.py",
+        (
+            "{self.image}:{self.version}-{self.kernel}-{self.os_tag}",
+            "{self.image}:{self.version}-{self.os_tag}",
+        ),
+        "precompiled/test_precompiled.py",
+        "used",
+    ),
 )
 
 

@@ -442,14 +442,18 @@ def test_missing_evidence_is_a_harness_error(tmp_path: Path, case: Case) -> None
         case.judge(tmp_path)
 
 
+#: They take no evidence.
+ON_REGISTRIES = {"no_request", "pull_answered", "pulls_paused", "pulls_tried"}
+
+
 @pytest.mark.parametrize("cases", [ACCEPTED, REFUSED], ids=["accepts", "refuses"])
 def test_no_expectation_is_left_out(cases: dict[str, Case]) -> None:
     seen = {name.partition(":")[0].split()[0] for name in cases}
 
-    # The expectations on every node have their own tests in test_every_node, and those on states,
-    # which need no evidence, in suites/unit/expect/test_state.py.
-    elsewhere = {*(each.judge.__name__ for each in NODE_EXPECTATIONS), "unchanged"}
-    assert seen == set(expect.__all__) - elsewhere
+    # The expectations on every node have their own tests in test_every_node; those on states and on
+    # the log of a registry, which need no evidence, in suites/unit/expect.
+    of_nodes = {each.judge.__name__ for each in NODE_EXPECTATIONS}
+    assert seen == set(expect.__all__) - of_nodes - ON_REGISTRIES - {"unchanged"}
 
 
 def test_every_public_expectation_is_exported() -> None:

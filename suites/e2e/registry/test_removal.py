@@ -16,6 +16,7 @@ from harness.lab.registry import driver_archive
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
+    from harness.api import Argv
     from harness.image import Image
     from harness.lab import Lab
     from suites.e2e.conftest import StartNode
@@ -29,6 +30,11 @@ _LATE_COLLECTION = b"""version = 2
 startup_delay = "2h"
 mutation_threshold = 0
 """
+#: The import of an image holds its content for a day, whoever removes the image.
+_REMOVE_LEASES: Argv = [
+    *("sh", "-euc"),
+    "ctr -n k8s.io leases ls -q | xargs -r ctr -n k8s.io leases rm",
+]
 
 
 def layer_of(archive: bytes) -> str:
@@ -52,7 +58,7 @@ def test_node_is_ready_before_the_removed_image_is_gone(
     assert baked_image.driver is not None
     layer = f"{_BLOBS}/{layer_of(driver_archive(lab, node_image))}"
     config = GuestFile(path="/etc/containerd/config.toml", content=_LATE_COLLECTION)
-    node = start_node("late", files=[config])
+    node = start_node("late", files=[config], before=[_REMOVE_LEASES])
 
     evidence = node.evidence(commands={"layer": ["stat", "--format=%s", layer]})
 

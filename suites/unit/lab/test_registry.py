@@ -1,0 +1,55 @@
+"""How a guest finds and trusts a registry of the test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.cloudinit import GuestFile
+from harness.lab.registry import REGISTRY_NAMES, Registry, RegistryHost
+from harness.machine.description.spec import HostPort
+from harness.registry import PullFault, RegistryLog
+from harness.registry.certificate import Certificate
+from harness.registry.server import RegistryServer
+from suites.unit.lab.builders import a_request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def a_registry(folder: Path) -> Registry:
+    (folder / "certificate.pem").write_bytes(b"PEM")
+    certificate = Certificate(certificate=folder / "certificate.pem", key=folder / "key.pem")
+    host = RegistryHost(server=RegistryServer(folder=folder), certificate=certificate)
+    return Registry(host=host, port=41000, log=RegistryLog())
+
+
+def test_node_reaches_the_registry_by_the_names_of_real_ones_beside_what_it_asked_for(
+    tmp_path: Path,
+) -> None:
+    own_port, own_file = HostPort(host_port=1, guest_port=2), GuestFile(path="/own", content=b"")
+    request = a_request(host_ports=[own_port], files=[own_file])
+
+    reaching = a_registry(tmp_path).reachable(request)
+
+    assert reaching.host_ports == (own_port, HostPort(host_port=41000, guest_port=443))
+    files = {file.path: file.content.decode() for file in reaching.files}
+    assert set(files) == {"/etc/hosts", "/etc/ssl/certs/harness-registry.pem", "/own"}
+    assert files["/etc/hosts"].splitlines() == [
+        "127.0.0.1 localhost",
+        f"10.0.2.100 {' '.join(REGISTRY_NAMES)}",
+    ]
+    assert "PEM" in files["/etc/ssl/certs/harness-registry.pem"]
+
+
+def test_planned_faults_are_those_of_the_next_pulls(tmp_path: Path) -> None:
+    registry = a_registry(tmp_path)
+    registry.disturb_all(PullFault(status=500))
+    registry.disturb_next(PullFault(status=429), PullFault())
+
+    faults = [
+        registry.log.began(number, "HEAD", "mcr", "/v2/gpu/manifests/1", is_first=True)[1]
+        for number in range(4)
+    ]
+
+    # Nothing goes wrong in the second one, although all others fail: it was planned so.
+    assert [fault.status for fault in faults] == [429, None, 500, 500]
