@@ -513,6 +513,24 @@ UNDECIDED = {
     "module_built_before_boot: no time of the boot": Case(
         lambda e: expect.module_built_before_boot(e, KERNEL), lambda f: f.file("/proc/stat", "")
     ),
+    "no_bar_access: no trace": Case(expect.no_bar_access, lambda f: f.trace(gpu="gpu1")),
+    "no_bar_access_before: no such mark": Case(
+        lambda e: expect.no_bar_access_before(e, "instal"),
+        lambda f: f.trace(IncidentKind.RESET, "step probe-device done"),
+    ),
+    "bar_access_after: no such mark": Case(
+        lambda e: expect.bar_access_after(e, "instal"), lambda f: f.trace(AccessKind.BAR_READ)
+    ),
+    "gpu_reset: too many": Case(
+        lambda e: expect.gpu_reset(e, times=1025), lambda f: f.trace(*[IncidentKind.RESET] * 1025)
+    ),
+    "gpu_reset: no such mark": Case(
+        lambda e: expect.gpu_reset(e, since="restart"), with_loaded_driver
+    ),
+    "step_failed: nobody reports it": Case(
+        lambda e: expect.step_failed(e, "install-driver"),
+        lambda f: f.outcome(steps=[{"name": "install-driver"}]),
+    ),
     "events_recorded: a damaged event": Case(
         lambda e: expect.events_recorded(e, "x"), lambda f: f.file(f"{EVENTS_FOLDER}/1.json", "{")
     ),
