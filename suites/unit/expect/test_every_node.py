@@ -169,6 +169,11 @@ NOT_MET = (
         "but ['/run/cdi/nvidia.yaml'] offer none",
     ),
     Case(
+        "cdi",
+        lambda f: f.more_paths("c 666 0 1.0 /dev/nvidia1"),
+        "expected to offer each GPU, but ['/dev/nvidia1'] are in none of ['/run/cdi/nvidia.yaml']",
+    ),
+    Case(
         "runtime",
         lambda f: f.command("containerd-config", "timeout: failed to run command\n", 127),
         "but it is not installed",

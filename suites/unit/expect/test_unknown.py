@@ -95,7 +95,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "driver_tools_installed": PROGRAMS,
     "no_gpu_error_logged": ("dmesg",),
     "record_fits": ("uname-r", RECORD_PATH, "/proc/driver/nvidia/version"),
-    "cdi_offers_gpus": CDI,
+    "cdi_offers_gpus": (*CDI, NODES),
     "runtime_hands_out_gpus": ("containerd-config",),
     "gpu_services_up": (
         *("failed-units", "units", "/run/systemd/system"),
