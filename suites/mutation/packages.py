@@ -46,7 +46,7 @@ class Package:
             file.write(self.render_configuration())
 
 
-_EXPECT_TESTS = ("suites/unit/expect", "suites/unit/test_expect.py")
+_EXPECT_TESTS = ("suites/unit/expect",)
 
 PACKAGES = {
     "provisioning": Package(

@@ -33,7 +33,7 @@ from suites.unit.evidence.folders import (
     a_serving_node,
     a_stripped_node,
 )
-from suites.unit.test_expect import ACCEPTED, Case
+from suites.unit.expect.cases import ACCEPTED, Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

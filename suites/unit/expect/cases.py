@@ -1,24 +1,17 @@
-"""Every expectation passes on a good node and fails on a bad one."""
+"""Evidence that expectations accept, refuse, or can't judge, by the name of the expectation."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness import expect
-from harness.errors import ExpectationError, HarnessError
 from harness.evidence import (
     CLOUD_INIT_OUTPUT_PATH,
     CLOUD_INIT_RESULT_PATH,
     RECORD_PATH,
     Evidence,
 )
-from harness.expect.every_node import NODE_EXPECTATIONS
 from harness.fixtures.recordings import load_recording
 from harness.gpu.trace import AccessKind, IncidentKind
 from harness.provisioner import EXIT_CODE_PATH
@@ -42,8 +35,6 @@ if TYPE_CHECKING:
     Change = Callable[[EvidenceFolder], EvidenceFolder]
     Expectation = Callable[[Evidence], object]
 
-#: Modules of the package that hold none.
-NO_EXPECTATIONS = {"failure", "every_node"}
 OUTCOME_FILE = f"files{OUTCOME_PATH}"
 INFORMATION = "/proc/driver/nvidia/gpus/0000:01:00.0/information"
 REFUSAL = load_recording("dmesg/2.38.1-nvidia-refusal").text
@@ -535,86 +526,3 @@ UNDECIDED = {
         lambda e: expect.events_recorded(e, "x"), lambda f: f.file(f"{EVENTS_FOLDER}/1.json", "{")
     ),
 }
-
-
-@pytest.mark.parametrize("case", ACCEPTED.values(), ids=ACCEPTED)
-def test_what_is_as_expected_is_accepted(tmp_path: Path, case: Case) -> None:
-    case.judge(tmp_path)
-
-
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_what_is_not_as_expected_is_refused(tmp_path: Path, case: Case) -> None:
-    with pytest.raises(ExpectationError) as caught:
-        case.judge(tmp_path)
-
-    assert case.message
-    assert case.message in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
-
-
-@pytest.mark.parametrize("case", UNDECIDED.values(), ids=UNDECIDED)
-def test_missing_evidence_is_a_harness_error(tmp_path: Path, case: Case) -> None:
-    with pytest.raises(HarnessError):
-        case.judge(tmp_path)
-
-
-@pytest.mark.parametrize("cases", [ACCEPTED, REFUSED], ids=["accepts", "refuses"])
-def test_no_expectation_is_left_out(cases: dict[str, Case]) -> None:
-    seen = {name.partition(":")[0].split()[0] for name in cases}
-
-    # The expectations on every node have their own tests in test_every_node.
-    assert seen == set(expect.__all__) - {each.judge.__name__ for each in NODE_EXPECTATIONS}
-
-
-def test_every_public_expectation_is_exported() -> None:
-    """An expectation of a module is public only if `harness.expect` exports it."""
-    modules = (
-        importlib.import_module(f"{expect.__name__}.{found.name}")
-        for found in pkgutil.iter_modules(expect.__path__)
-        if found.name not in NO_EXPECTATIONS
-    )
-    public = {
-        name
-        for module in modules
-        for name, value in inspect.getmembers(module, inspect.isfunction)
-        if value.__module__ == module.__name__ and not name.startswith("_")
-    }
-
-    assert public == set(expect.__all__)
-
-
-def test_step_is_returned_with_what_is_known_of_it(tmp_path: Path) -> None:
-    step = expect.step_of(a_gpu_node(tmp_path).evidence, "install-driver")
-
-    assert (step.status, step.duration_s, step.detail) == ("done", 1.5, None)
-
-
-def test_missing_trace_raises_harness_error(tmp_path: Path) -> None:
-    evidence = a_gpu_node(tmp_path).trace(gpu="gpu1").evidence
-
-    with pytest.raises(
-        HarnessError, match=r"no access trace of 'gpu0'; there are traces of \['gpu1'\]"
-    ):
-        expect.no_bar_access(evidence)
-
-
-def test_missing_mark_raises_harness_error(tmp_path: Path) -> None:
-    evidence = a_gpu_node(tmp_path).trace("step probe-device done").evidence
-
-    with pytest.raises(HarnessError, match=r"no mark with 'instal'; its marks are .*probe-device"):
-        expect.no_bar_access_before(evidence, "instal")
-
-
-def test_dropped_resets_raise_harness_error(tmp_path: Path) -> None:
-    evidence = a_gpu_node(tmp_path).trace(*[IncidentKind.RESET] * 1025).evidence
-
-    with pytest.raises(HarnessError, match="dropped 1 incidents"):
-        expect.gpu_reset(evidence, times=1025)
-
-
-def test_file_that_is_not_a_trace_raises_harness_error(tmp_path: Path) -> None:
-    folder = a_gpu_node(tmp_path).trace()
-    (tmp_path / "host" / "gpu0-trace.json").write_text('{"accesses": [[1]]}')
-
-    with pytest.raises(HarnessError, match=r"gpu0-trace\.json' was expected to be"):
-        expect.no_bar_access(folder.evidence)
