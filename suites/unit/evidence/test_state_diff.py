@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -61,17 +62,36 @@ def test_each_sort_of_change_is_found() -> None:
     assert diff.units is not None
     assert diff.units.changed["a.service"][1].active == "failed"
     assert (set(diff.paths.added), set(diff.paths.removed)) == ({"/etc/y"}, {"/etc/x"})
-    assert [line[:10] for line in diff.render().splitlines()] == [
-        "~ kernel: ",
-        "~ boot: th",
-        "+ module d",
-        "- module n",
-        "~ PCI func",
-        "~ mount /:",
-        "~ unit a.s",
-        "- path /et",
-        "+ path /et",
+    other_gpu = dataclasses.replace(GPU, driver=None)
+    assert diff.render().splitlines() == [
+        "~ kernel: 6.1.0-1 -> 6.1.0-2",
+        "~ boot: the node has rebooted",
+        "+ module dummy: loaded",
+        "- module nvidia: loaded",
+        f"~ PCI function 0000:01:00.0: {GPU} -> {other_gpu}",
+        f"~ mount /: {STATE.mounts} -> {after.mounts}",
+        f"~ unit a.service: {UNIT} -> {dataclasses.replace(UNIT, active='failed')}",
+        f"- path /etc/x: {FILE}",
+        f"+ path /etc/y: {FILE}",
     ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kernel": "6.1.0-2"},
+        {"boot_id": "b-2"},
+        {"modules": ("nvidia",)},
+        {"pci": ()},
+        {"mounts": ()},
+        {"units": ()},
+        {"paths": {}},
+    ],
+    ids=str,
+)
+def test_one_change_is_enough(change: dict[str, Any]) -> None:
+    assert not StateDiff.between(STATE, dataclasses.replace(STATE, **change)).is_empty
+    assert not StateDiff.between(dataclasses.replace(STATE, **change), STATE).is_empty
 
 
 def test_unknown_units_are_neither_a_change_nor_none() -> None:
@@ -79,8 +99,12 @@ def test_unknown_units_are_neither_a_change_nor_none() -> None:
     diff = StateDiff.between(STATE, silent)
 
     assert diff.units is None
-    with pytest.raises(HarnessError, match="units of the node are unknown"):
+    with pytest.raises(HarnessError) as caught:
         _ = diff.is_empty
+    assert str(caught.value) == (
+        "The units of the node are unknown in one of the snapshots, so it cannot be told whether "
+        "they changed; 'units_trouble' of that snapshot says why."
+    )
 
 
 def test_change_is_one_where_the_units_are_unknown() -> None:
