@@ -432,6 +432,19 @@ class Evidence:
         The value is None for a file that is not a valid spec. Raises HarnessError for one that is
         cut.
         """
+        return {
+            path: node_state.parse_cdi_devices(text) for path, text in self._cdi_specs().items()
+        }
+
+    @property
+    def cdi_device_nodes(self) -> Mapping[str, set[str]]:
+        """Return the device nodes that each CDI spec file gives to containers, by its path."""
+        return {
+            path: node_state.parse_cdi_device_nodes(text)
+            for path, text in self._cdi_specs().items()
+        }
+
+    def _cdi_specs(self) -> Mapping[str, str]:
         specs = {
             f"{folder}/{name}": text
             for folder in CDI_FOLDERS
@@ -440,7 +453,7 @@ class Evidence:
         }
         for path in specs:
             self.refuse_cut(path)
-        return {path: node_state.parse_cdi_devices(text) for path, text in specs.items()}
+        return specs
 
     @property
     def kernel_log(self) -> str:

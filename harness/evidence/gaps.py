@@ -51,7 +51,7 @@ def refuse_closed(folder: Path, pattern: str) -> None:
 def refuse_any_closed(folder: Path) -> None:
     """Raise HarnessError if anything could not be read."""
     for closed in _closed(folder):
-        refuse_closed(folder, closed)
+        refuse_closed(folder, f"{closed}/*")
 
 
 def _closed(folder: Path) -> Sequence[str]:

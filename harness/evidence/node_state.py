@@ -205,6 +205,21 @@ def parse_cdi_devices(text: str) -> list[str] | None:
         return None
 
 
+def parse_cdi_device_nodes(text: str) -> set[str]:
+    """Return the device nodes that a CDI spec gives with a device or with each; none if it is no spec."""
+    try:
+        spec = yaml.safe_load(text)
+        edits = [
+            spec.get("containerEdits"),
+            *(device.get("containerEdits") for device in spec["devices"]),
+        ]
+        return {
+            str(node["path"]) for edit in edits if edit for node in edit.get("deviceNodes") or ()
+        }
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError):
+        return set()
+
+
 def parse_gpu_name(text: str) -> str | None:
     """Parse the name of a GPU in the driver's `information` file."""
     found = re.search(r"^Model:[ \t]*(.*?)[ \t]*$", text, re.MULTILINE)

@@ -273,7 +273,7 @@ def record_fits(evidence: Evidence) -> str:
 
 
 def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:
-    """Return when each of the driver's modules for `kernel` was modified, that of `nvidia` first.
+    """Return when each of the driver's modules for `kernel` was modified.
 
     Raises ExpectationError if there is no module `nvidia`, whatever else there is.
     """

@@ -16,6 +16,8 @@ CDI_KIND = "nvidia.com/gpu"
 NVIDIA_RUNTIME = "nvidia-container-runtime"
 #: The program itself, not its prestart hook `nvidia-container-runtime-hook`.
 _NVIDIA_RUNTIME = re.compile(rf"(?<![\w.-]){NVIDIA_RUNTIME}(?![\w.-])")
+#: The device node of one GPU.
+_GPU_NODE = re.compile(r"/dev/nvidia\d+")
 MANAGED_MARKER = "/opt/azure/containers/managed-gpu-experience.enabled"
 #: A managed node has one of these units, which gives the GPUs to pods.
 _GPU_OWNERS = ("nvidia-device-plugin.service", "dra-driver-nvidia-gpu.service")
@@ -149,7 +151,10 @@ def unit_runs(evidence: Evidence, unit: str, command: str) -> None:
 
 
 def cdi_offers_gpus(evidence: Evidence) -> str:
-    """Expect a CDI spec that offers a GPU to containers, written since this boot or by hand."""
+    """Expect a CDI spec that offers the GPUs to containers, written since this boot or by hand.
+
+    Where specs name device nodes of GPUs, they have to name that of each GPU.
+    """
     specs = evidence.cdi_devices
     broken = [path for path, devices in specs.items() if devices is None]
     require(
@@ -171,6 +176,17 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
         "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`.",
         evidence,
     )
+    nodes = {node for path in offered for node in evidence.cdi_device_nodes[path]}
+    if any(_GPU_NODE.fullmatch(node) for node in nodes):
+        there = filter(_GPU_NODE.fullmatch, evidence.paths.matching("/dev/nvidia*"))
+        missing = sorted(set(there) - nodes)
+        require(
+            not missing,
+            f"CDI specs were expected to offer each GPU, but {missing} are in none of "
+            f"{sorted(offered)}: a GPU was added since. Write them again with "
+            "`nvidia-ctk cdi generate`.",
+            evidence,
+        )
     return " ".join(f"'{path}' offers {', '.join(names)}." for path, names in offered.items())
 
 

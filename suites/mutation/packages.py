@@ -46,7 +46,7 @@ class Package:
             file.write(self.render_configuration())
 
 
-_EXPECT_TESTS = ("suites/unit/expect", "suites/unit/test_expect.py")
+_EXPECT_TESTS = ("suites/unit/expect",)
 
 PACKAGES = {
     "provisioning": Package(
@@ -60,7 +60,9 @@ PACKAGES = {
         ),
         least=0.9,
     ),
-    "expect": Package(source="harness/expect", tests=_EXPECT_TESTS),
+    "expect": Package(
+        source="harness/expect", tests=(*_EXPECT_TESTS, "suites/unit/test_entry_points.py")
+    ),
     "evidence": Package(source="harness/evidence", tests=("suites/unit/evidence", *_EXPECT_TESTS)),
     "lease": Package(source="harness/lease.py", tests=("suites/unit/test_lease.py",)),
     "machine": Package(

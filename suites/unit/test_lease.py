@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import os
 import shutil
 import stat
 import sys
@@ -75,6 +77,29 @@ def test_folder_that_cannot_be_created_is_reported_with_a_remedy(
         make_private_folder(tmp_path / path)
 
 
+def test_folder_that_cannot_be_created_is_reported_in_a_whole_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+
+    with pytest.raises(RequirementError) as caught:
+        make_private_folder(file)
+
+    assert str(caught.value) == (
+        f"The folder '{file}' can't be created (Not a directory); choose a writable one, by "
+        "XDG_CACHE_HOME for the cache or by --evidence-dir for evidence."
+    )
+
+
+def test_folder_that_another_process_makes_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    monkeypatch.setattr(Path, "exists", lambda path: path != folder)
+
+    assert make_private_folder(folder) == folder
+
+
 def test_leased_folder_is_private_and_gone_afterwards(tmp_path: Path) -> None:
     with leased_folder(tmp_path / "runs", prefix="run") as folder:
         (folder / "disk").write_text("x")
@@ -128,6 +153,40 @@ def test_sweep_leaves_files_and_links_alone(tmp_path: Path) -> None:
 
     assert sweep(runs) == []
     assert list(precious.iterdir()) == []
+    (runs / "run-dead").mkdir()
+    assert sweep(runs) == [runs / "run-dead"]
+    assert sorted(path.name for path in runs.iterdir()) == [".gate", "file", "link"]
+    assert list(precious.iterdir()) == []
+
+
+def test_folder_that_cannot_be_removed_is_not_reported_and_keeps_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rmdir = os.rmdir
+
+    def refuse(path: Any, **options: Any) -> None:
+        if Path(os.fspath(path)).name == "b":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        rmdir(path, **options)
+
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(os, "rmdir", refuse)
+
+    assert sweep(tmp_path) == [tmp_path / "a", tmp_path / "c"]
+
+
+def test_gate_that_stays_closed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_GATE_TIMEOUT_S", 0.0)
+    gate = tmp_path / ".gate"
+
+    with hold(gate, timeout_s=0, what="it"), pytest.raises(HarnessError) as caught:
+        sweep(tmp_path)
+
+    assert str(caught.value) == (
+        f"Waited 0 s for the folder's gate, which another process has locked by '{gate}'; end that "
+        f"process (`fuser '{gate}'` names it) or wait for it."
+    )
 
 
 def test_sweep_skips_a_folder_without_permission(tmp_path: Path) -> None:
@@ -145,6 +204,7 @@ class _WatchedLock(filelock.FileLock):
     def acquire(self, *arguments: Any, **options: Any) -> Any:
         taken = super().acquire(*arguments, **options)
         if Path(self.lock_file).name == "lease":
+            assert options == {"timeout": 0}, "nobody waits for a lease behind the gate"
             _note("acquire", Path(self.lock_file).parent.parent)
         return taken
 

@@ -163,9 +163,23 @@ def a_gpu_node(folder: Path) -> EvidenceFolder:
     )
 
 
+def a_cdi_spec(gpus: int) -> dict[str, object]:
+    """Return the CDI spec of so many GPUs, as `nvidia-ctk` writes it."""
+    nodes = [{"path": f"/dev/nvidia{number}"} for number in range(gpus)]
+    devices = [
+        *(
+            {"name": str(n), "containerEdits": {"deviceNodes": [node]}}
+            for n, node in enumerate(nodes)
+        ),
+        {"name": "all", "containerEdits": {"deviceNodes": nodes}},
+    ]
+    edits = {"deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}]}
+    return {"kind": "nvidia.com/gpu", "devices": devices, "containerEdits": edits}
+
+
 def a_serving_node(folder: Path) -> EvidenceFolder:
     """Return the evidence of a node that serves its GPU to containers, gathered as root."""
-    spec = {"kind": "nvidia.com/gpu", "devices": [{"name": "0"}, {"name": "all"}]}
+    spec = a_cdi_spec(1)
     return (
         a_gpu_node(folder)
         .file(

@@ -17,9 +17,10 @@ from harness.evidence import Evidence, collect, collection_script
 from harness.evidence.collect import collect_guest, keep_host_files
 from harness.evidence.collection_script import TOOLS, render_script
 from harness.evidence.request import AdditionalEvidence, EvidenceRequest, node_request
+from harness.evidence.requested import write_request
 from harness.provisioner import ConfigurationFile, EvidenceDeclaration, Provisioner
 from harness.provisioner.outcome import OutcomeDeclaration, OutcomeFile
-from harness.provisioning.command import LocalRunner
+from harness.provisioning.command import CommandResult, LocalRunner
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 if TYPE_CHECKING:
@@ -505,3 +506,49 @@ def test_declared_command_does_not_replace_one_of_the_harness(name: str) -> None
         BadInputError, match=rf"^/p/mine\.yaml: key 'evidence\.commands\.{name}': "
     ):
         node_request([], mine)
+
+
+def test_what_was_looked_for_is_written_down(tmp_path: Path) -> None:
+    write_request(tmp_path, commands={"a": ("b", "c")}, files=("/f",), paths=("/p",))
+
+    assert (tmp_path / "requested.json").read_text() == (
+        '{\n  "schema": 1,\n  "commands": {\n    "a": [\n      "b",\n      "c"\n    ]\n  },\n'
+        '  "files": [\n    "/f"\n  ],\n  "paths": [\n    "/p"\n  ]\n}\n'
+    )
+
+
+def test_folders_of_evidence_are_private(tmp_path: Path) -> None:
+    """The outermost one keeps others out of all that is in it."""
+    unpack(tmp_path / "e", a_frame("file", "/a/b/c"), a_frame("file", "/a/d"))
+    keep_host_files(tmp_path / "e", {}, {"x": ""})
+
+    folders = ("", "host", "files/a/b")
+    modes = {name: (tmp_path / "e" / name).stat().st_mode & 0o777 for name in folders}
+    assert modes == dict.fromkeys(folders, 0o700)
+
+
+def test_nonce_is_new_for_each_gathering(tmp_path: Path) -> None:
+    """Else a guest could prepare a file that ends the frame which it is in."""
+    scripts: list[str] = []
+
+    class Guest:
+        def run(self, argv: Sequence[str], **options: Any) -> CommandResult:
+            assert (list(argv), options["timeout_s"]) == (["sh"], 180)
+            scripts.append(options["stdin"])
+            return CommandResult(argv=tuple(argv), exit_code=0, stdout="", stderr="")
+
+    for number in (1, 2):
+        with pytest.raises(HarnessError):
+            collect_guest(Guest(), NOTHING, tmp_path / str(number))
+
+    nonces = [re.findall(r"\\n([0-9a-f]{32}) ", script)[0] for script in scripts]
+    assert len(set(nonces)) == 2
+
+
+def test_manifest_is_written_at_once_and_for_people(tmp_path: Path) -> None:
+    keep_host_files(tmp_path, {"b": tmp_path / "absent"}, {"a": "1"})
+
+    assert (tmp_path / "manifest.json").read_text() == (
+        '{\n  "schema": 1,\n  "files": [\n    "host/a"\n  ],\n  "missing": [\n    "b"\n  ]\n}\n'
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["host", "manifest.json"]

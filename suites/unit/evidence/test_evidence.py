@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.evidence import RECORD_PATH
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH, RECORD_PATH, node_state
 from harness.provisioner import EXIT_CODE_PATH
 from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH
 from suites.unit.evidence.folders import KERNEL, EvidenceFolder, a_gpu_node
@@ -201,3 +201,115 @@ def test_cdi_specs_come_from_both_folders(tmp_path: Path) -> None:
         "/etc/cdi/own.json": ["a.b/c=d"],
         "/run/cdi/nvidia.yaml": None,
     }
+
+
+READS: dict[str, tuple[str, Callable[[Evidence], object]]] = {
+    "file": ("files/x", lambda e: e.file("/x")),
+    "files": ("files/a/x", lambda e: e.files("/a")["x"]),
+    "matching": ("files/a/x", lambda e: e.matching("/a/?")["/a/x"]),
+    "output": ("commands/x", lambda e: e.output_of("x")),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_bytes_that_are_no_text_are_replaced_wherever_they_are_read(
+    tmp_path: Path, read: str
+) -> None:
+    name, ask = READS[read]
+    folder = a_gpu_node(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"\xff!")
+
+    assert ask(folder.evidence) == "\ufffd!"
+
+
+def test_names_that_are_no_text_are_read(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path)
+    (tmp_path / "stat.txt").write_bytes(b"f 644 1 1.0 /\xff\n")
+    (tmp_path / "unreadable.txt").write_bytes(b"/\xfe\n")
+
+    assert list(folder.evidence.paths.seen("/*")) == ["/\ufffd"]
+    with pytest.raises(HarnessError, match="permission to read '/\ufffd'"):
+        folder.evidence.paths.matching("/?")
+
+
+def test_evidence_without_a_log_has_an_empty_one(tmp_path: Path) -> None:
+    evidence = a_gpu_node(tmp_path).without(f"files{CLOUD_INIT_OUTPUT_PATH}").evidence
+
+    assert (evidence.log, evidence.whole_log, evidence.prebake_lines) == ("", "", [])
+
+
+@pytest.mark.parametrize("part", ["commands", "files"])
+def test_evidence_of_an_earlier_version_is_complete(tmp_path: Path, part: str) -> None:
+    """It has neither a list of what was looked for, nor one of what was closed."""
+    (tmp_path / part).mkdir()
+
+    assert EvidenceFolder(tmp_path).evidence.file("/x") is None
+
+
+def test_folder_of_the_guest_is_not_one_of_its_files(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).file("/a/b/c", "1").file("/a/d", "2")
+
+    assert folder.evidence.files("/a") == {"d": "2"}
+    assert folder.evidence.files("/a/") == {"d": "2"}
+    assert folder.evidence.matching("/a/*") == {"/a/d": "2"}
+    assert folder.evidence.file("/a/b") is None
+
+
+def test_pattern_is_that_of_a_shell_and_knows_no_brackets(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).file("/a/[x]", "1").file("/a/x", "2")
+
+    assert folder.evidence.matching("/a/[x]") == {"/a/[x]": "1"}
+    assert folder.evidence.matching("/a/?") == {"/a/x": "2"}
+
+
+def test_trace_has_the_name_of_its_gpu(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).trace(gpu="gpu1").trace(gpu="gpu0")
+    (tmp_path / "host" / "gpu0-trace.txt").touch()
+
+    assert list(folder.evidence.gpu_traces) == ["gpu0", "gpu1"]
+
+
+def test_copy_that_fails_leaves_nothing_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(source: Path, beside: Path) -> None:
+        beside.mkdir()
+        (beside / "half").touch()
+        raise OSError(f"no space for '{source}'")
+
+    source = a_gpu_node(tmp_path / "source").evidence
+    monkeypatch.setattr("shutil.copytree", fail)
+
+    with pytest.raises(HarnessError, match="no space"):
+        source.copy_to(tmp_path / "kept" / "node")
+
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_file_is_cut_from_its_limit_on(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).file("/x", "")
+    kept = tmp_path / "files" / "x"
+    with kept.open("r+b") as file:
+        file.truncate((node_state.FILE_LIMIT_KIB << 10) - 1)
+    folder.evidence.refuse_cut("/x")
+    folder.evidence.refuse_cut("/absent")
+    with kept.open("r+b") as file:
+        file.truncate(node_state.FILE_LIMIT_KIB << 10)
+
+    with pytest.raises(HarnessError, match="Only the first 4096 KiB of '/x'"):
+        folder.evidence.refuse_cut("/x")
+
+
+def test_paths_are_a_mapping(tmp_path: Path) -> None:
+    paths = a_gpu_node(tmp_path).paths("f 644 1 1.0 /a/x", "d 755 2 2.0 /a/y").evidence.paths
+
+    assert (len(paths), list(paths), "/a/x" in paths, "/a/z" in paths) == (
+        *(2, ["/a/x", "/a/y"]),
+        *(True, False),
+    )
+    assert (paths["/a/y"].kind, paths["/a/y"].size, paths.get("/a/z")) == ("d", 2, None)
+    assert list(paths.matching("/a/?", "/b/*")) == ["/a/x", "/a/y"]
+    assert list(paths.seen("/a/y")) == ["/a/y"]
+    with pytest.raises(KeyError):
+        paths["/a/z"]

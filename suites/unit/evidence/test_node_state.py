@@ -12,6 +12,7 @@ from harness.evidence.node_state import (
     LoadedModule,
     PciFunction,
     parse_boot_time,
+    parse_cdi_device_nodes,
     parse_cdi_devices,
     parse_dkms_status,
     parse_driver_version,
@@ -249,3 +250,20 @@ def test_devices_of_a_cdi_spec_are_named_in_full(text: str, devices: list[str]) 
 )
 def test_invalid_cdi_spec_is_distinguished_from_an_empty_one(text: str) -> None:
     assert parse_cdi_devices(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ('{"devices": [{"containerEdits": {"deviceNodes": [{"path": "/dev/a"}]}}]}', {"/dev/a"}),
+        ('{"containerEdits": {"deviceNodes": [{"path": "/dev/b"}]}, "devices": []}', {"/dev/b"}),
+        ('{"devices": [{"name": "0"}, {"containerEdits": {"env": ["A=1"]}}]}', set()),
+        ('{"kind": "a/b"}', set()),
+        ("[", set()),
+        ("3", set()),
+        ('{"devices": 3}', set()),
+        ('{"devices": ["a"]}', set()),
+    ],
+)
+def test_device_nodes_of_a_cdi_spec(text: str, nodes: set[str]) -> None:
+    assert parse_cdi_device_nodes(text) == nodes

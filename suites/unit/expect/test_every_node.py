@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,10 +25,10 @@ from suites.unit.evidence.folders import (
     EvidenceFolder,
     a_serving_node,
 )
+from suites.unit.provisioning.goldens import expect_golden
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Change = Callable[[EvidenceFolder], EvidenceFolder]
 
@@ -167,6 +168,11 @@ NOT_MET = (
         "cdi",
         lambda f: f.file("/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\ndevices: []\n"),
         "but ['/run/cdi/nvidia.yaml'] offer none",
+    ),
+    Case(
+        "cdi",
+        lambda f: f.more_paths("c 666 0 1.0 /dev/nvidia1"),
+        "expected to offer each GPU, but ['/dev/nvidia1'] are in none of ['/run/cdi/nvidia.yaml']",
     ),
     Case(
         "runtime",
@@ -309,3 +315,13 @@ def test_expectation_that_is_not_known_is_refused() -> None:
         BadInputError, match=r"--only: 'gpus' is not an expectation .* 'gpu', 'driver'"
     ):
         node_expectations(["gpus"], source="--only")
+
+
+def test_whole_sentences_are_known(tmp_path: Path) -> None:
+    rows = []
+    for number, case in enumerate((*NOT_MET, *UNKNOWN)):
+        folder = tmp_path / str(number)
+        state, sentence = verdict_on(case.change(a_serving_node(folder)), case.name)
+        rows.append(f"{case.name}: {state.value}\n    {sentence.replace(str(folder), 'FOLDER')}")
+
+    expect_golden("verdicts", "\n\n".join(rows), Path(__file__).parent / "goldens")

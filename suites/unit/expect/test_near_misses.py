@@ -18,6 +18,7 @@ from suites.unit.evidence.folders import (
     BOOTED_AT_S,
     IMAGE,
     EvidenceFolder,
+    a_cdi_spec,
     a_serving_node,
     a_stripped_node,
 )
@@ -582,6 +583,29 @@ def test_other_kind_of_cdi_device_is_no_gpu(tmp_path: Path, kind: str) -> None:
         expect.cdi_offers_gpus(
             a_serving_node(tmp_path).file("/run/cdi/nvidia.yaml", spec).evidence
         )
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_spec_without_the_last_gpu_is_refused(tmp_path: Path, count: int) -> None:
+    folder = with_gpus(a_serving_node(tmp_path), count)
+    expect.cdi_offers_gpus(
+        folder.file("/run/cdi/nvidia.yaml", json.dumps(a_cdi_spec(count))).evidence
+    )
+    folder.more_paths(f"c 666 0 1.0 /dev/nvidia{count}", "d 755 0 1.0 /dev/nvidia-caps")
+
+    with pytest.raises(ExpectationError, match=rf"but \['/dev/nvidia{count}'\] are in none of"):
+        expect.cdi_offers_gpus(folder.evidence)
+
+
+def test_gpus_may_be_offered_by_several_specs_or_without_device_nodes(tmp_path: Path) -> None:
+    folder = with_gpus(a_serving_node(tmp_path), 2)
+    second = {"name": "1", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}
+    folder.file("/etc/cdi/x.json", json.dumps({"kind": "nvidia.com/gpu", "devices": [second]}))
+    expect.cdi_offers_gpus(folder.evidence)
+    folder.without("files/etc/cdi/x.json")
+    spec = {"kind": "nvidia.com/gpu", "devices": [{"name": "all"}, {"name": "0"}]}
+
+    expect.cdi_offers_gpus(folder.file("/run/cdi/nvidia.yaml", json.dumps(spec)).evidence)
 
 
 @pytest.mark.parametrize("seen", ["8", "840", "-84", "0"])

@@ -1,22 +1,18 @@
-"""Every expectation passes on a good node and fails on a bad one."""
+"""Evidence that expectations accept, refuse, or can't judge, by the name of the expectation."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness import expect
-from harness.errors import ExpectationError, HarnessError
 from harness.evidence import (
     CLOUD_INIT_OUTPUT_PATH,
     CLOUD_INIT_RESULT_PATH,
     RECORD_PATH,
+    Evidence,
 )
-from harness.expect.every_node import NODE_EXPECTATIONS
+from harness.fixtures.recordings import load_recording
 from harness.gpu.trace import AccessKind, IncidentKind
 from harness.provisioner import EXIT_CODE_PATH
 from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH
@@ -27,26 +23,126 @@ from suites.unit.evidence.folders import (
     MODULE,
     OTHER_KERNEL,
     VERSION,
+    EvidenceFolder,
     a_gpu_node,
     a_stripped_node,
 )
-from suites.unit.expect.accepted import (
-    ACCEPTED,
-    REFUSAL,
-    Case,
-    with_file,
-    with_loaded_driver,
-    with_xid,
-)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-#: Modules of the package that hold none.
-NO_EXPECTATIONS = {"failure", "every_node"}
+    Change = Callable[[EvidenceFolder], EvidenceFolder]
+    Expectation = Callable[[Evidence], object]
+
+#: Expectations with tests of their own beside these: on states and on the log of a registry, which need no
+#: evidence, and on units as `systemctl show` has them.
+TESTED_APART = {
+    *("no_request", "pull_answered", "pulls_paused", "pulls_tried"),
+    "unchanged",
+    *("unit_enablement", "unit_job", "unit_not_awaited", "unit_ready_before", "unit_runs"),
+}
 OUTCOME_FILE = f"files{OUTCOME_PATH}"
 INFORMATION = "/proc/driver/nvidia/gpus/0000:01:00.0/information"
+REFUSAL = load_recording("dmesg/2.38.1-nvidia-refusal").text
 
+
+def as_it_is(folder: EvidenceFolder) -> EvidenceFolder:
+    return folder
+
+
+def with_file(path: str) -> Change:
+    return lambda folder: folder.paths(f"f 644 1 1.0 {path}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An expectation and its evidence; `message` is a part of the error."""
+
+    expectation: Expectation
+    change: Change = as_it_is
+    node: Callable[[Path], EvidenceFolder] = a_gpu_node
+    message: str = ""
+
+    def judge(self, folder: Path) -> object:
+        return self.expectation(self.change(self.node(folder)).evidence)
+
+
+def with_loaded_driver(folder: EvidenceFolder) -> EvidenceFolder:
+    """Write the trace of a GPU that was reset and found, and then read by its driver."""
+    return folder.trace(
+        IncidentKind.RESET,
+        AccessKind.CONFIG_READ,
+        "step install-driver done after 3.0 s",
+        AccessKind.BAR_READ,
+    )
+
+
+def with_xid(folder: EvidenceFolder) -> EvidenceFolder:
+    return folder.command("dmesg", "[   9.1] NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>'\n")
+
+
+ACCEPTED = {
+    "provisioned": Case(expect.provisioned),
+    "provisioned with a failure that was expected": Case(
+        lambda e: expect.provisioned(e, exit_code=86),
+        lambda f: f.outcome(exit_code=86).file(EXIT_CODE_PATH, "86\n"),
+    ),
+    "cloud_init_clean": Case(expect.cloud_init_clean),
+    "cloud_init_reports_failure": Case(
+        expect.cloud_init_reports_failure, lambda f: f.cloud_init("('scripts-user', …)")
+    ),
+    "decided": Case(lambda e: expect.decided(e, action="install-skip-build", reason="ok")),
+    "prebake_line": Case(lambda e: expect.prebake_line(e, event="decision", reason="ok")),
+    "log_line": Case(lambda e: expect.log_line(e, "Cloud-init v. 22")),
+    "step_of": Case(lambda e: expect.step_of(e, "install-driver")),
+    "step_failed": Case(lambda e: expect.step_failed(e, "restart-dcgm")),
+    "kernel_running": Case(lambda e: expect.kernel_running(e, KERNEL)),
+    "record_names": Case(lambda e: expect.record_names(e, KERNEL=KERNEL)),
+    "no_record": Case(expect.no_record, node=a_stripped_node),
+    "image_present": Case(lambda e: expect.image_present(e, IMAGE)),
+    "image_absent": Case(lambda e: expect.image_absent(e, IMAGE), node=a_stripped_node),
+    "module_built_for": Case(lambda e: expect.module_built_for(e, KERNEL, version=VERSION)),
+    "no_module_for": Case(lambda e: expect.no_module_for(e, OTHER_KERNEL)),
+    "module_built_before_boot": Case(lambda e: expect.module_built_before_boot(e, KERNEL)),
+    "module_built_since_boot": Case(
+        lambda e: expect.module_built_since_boot(e, KERNEL),
+        lambda f: f.paths(f"f 644 1 {BOOTED_AT_S + 60}.0 {MODULE}"),
+    ),
+    "gpus_on_bus": Case(lambda e: expect.gpus_on_bus(e, "2330")),
+    "gpus_on_bus when there are none": Case(expect.gpus_on_bus, node=a_stripped_node),
+    "no_module_loaded": Case(expect.no_module_loaded, node=a_stripped_node),
+    "unit_state": Case(lambda e: expect.unit_state(e, "nvidia-dcgm.service", active="active")),
+    "gpu_bound": Case(lambda e: expect.gpu_bound(e, device="2330")),
+    "gpus_driven": Case(lambda e: expect.gpus_driven(e, "2330")),
+    "gpus_driven when there are none": Case(expect.gpus_driven, node=a_stripped_node),
+    "driver_names_gpus": Case(lambda e: expect.driver_names_gpus(e, "NVIDIA H100 80GB HBM3")),
+    "driver_names_gpus when there are none": Case(expect.driver_names_gpus, node=a_stripped_node),
+    "gpus_refused": Case(
+        lambda e: expect.gpus_refused(e, "2bb5"), lambda f: f.command("dmesg", REFUSAL)
+    ),
+    "gpus_refused when none is": Case(expect.gpus_refused),
+    "no_gpu": Case(expect.no_gpu, node=a_stripped_node),
+    "driver_installed": Case(expect.driver_installed),
+    "no_driver_artefact": Case(expect.no_driver_artefact, node=a_stripped_node),
+    "events_recorded": Case(lambda e: expect.events_recorded(e, "AKS.CSE.ensureGPUDrivers")),
+    "no_bar_access": Case(
+        expect.no_bar_access, lambda f: f.trace(AccessKind.CONFIG_READ, IncidentKind.RESET)
+    ),
+    "no_bar_access_before": Case(
+        lambda e: expect.no_bar_access_before(e, "step install-driver"), with_loaded_driver
+    ),
+    "bar_access_after": Case(
+        lambda e: expect.bar_access_after(e, "step install-driver"), with_loaded_driver
+    ),
+    "gpu_reset": Case(expect.gpu_reset, with_loaded_driver),
+    "gpu_reset since a mark": Case(
+        lambda e: expect.gpu_reset(e, times=0, since="step install-driver"), with_loaded_driver
+    ),
+    "kernel_log_line": Case(
+        lambda e: expect.kernel_log_line(e, "Xid (PCI:0000:01:00): 79"), with_xid
+    ),
+}
 
 REFUSED = {
     "gpus_driven: another": Case(
@@ -415,96 +511,25 @@ UNDECIDED = {
     "module_built_before_boot: no time of the boot": Case(
         lambda e: expect.module_built_before_boot(e, KERNEL), lambda f: f.file("/proc/stat", "")
     ),
+    "no_bar_access: no trace": Case(expect.no_bar_access, lambda f: f.trace(gpu="gpu1")),
+    "no_bar_access_before: no such mark": Case(
+        lambda e: expect.no_bar_access_before(e, "instal"),
+        lambda f: f.trace(IncidentKind.RESET, "step probe-device done"),
+    ),
+    "bar_access_after: no such mark": Case(
+        lambda e: expect.bar_access_after(e, "instal"), lambda f: f.trace(AccessKind.BAR_READ)
+    ),
+    "gpu_reset: too many": Case(
+        lambda e: expect.gpu_reset(e, times=1025), lambda f: f.trace(*[IncidentKind.RESET] * 1025)
+    ),
+    "gpu_reset: no such mark": Case(
+        lambda e: expect.gpu_reset(e, since="restart"), with_loaded_driver
+    ),
+    "step_failed: nobody reports it": Case(
+        lambda e: expect.step_failed(e, "install-driver"),
+        lambda f: f.outcome(steps=[{"name": "install-driver"}]),
+    ),
     "events_recorded: a damaged event": Case(
         lambda e: expect.events_recorded(e, "x"), lambda f: f.file(f"{EVENTS_FOLDER}/1.json", "{")
     ),
 }
-
-
-@pytest.mark.parametrize("case", ACCEPTED.values(), ids=ACCEPTED)
-def test_what_is_as_expected_is_accepted(tmp_path: Path, case: Case) -> None:
-    case.judge(tmp_path)
-
-
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_what_is_not_as_expected_is_refused(tmp_path: Path, case: Case) -> None:
-    with pytest.raises(ExpectationError) as caught:
-        case.judge(tmp_path)
-
-    assert case.message
-    assert case.message in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
-
-
-@pytest.mark.parametrize("case", UNDECIDED.values(), ids=UNDECIDED)
-def test_missing_evidence_is_a_harness_error(tmp_path: Path, case: Case) -> None:
-    with pytest.raises(HarnessError):
-        case.judge(tmp_path)
-
-
-#: They take no evidence.
-ON_REGISTRIES = {"no_request", "pull_answered", "pulls_paused", "pulls_tried"}
-
-
-@pytest.mark.parametrize("cases", [ACCEPTED, REFUSED], ids=["accepts", "refuses"])
-def test_no_expectation_is_left_out(cases: dict[str, Case]) -> None:
-    seen = {name.partition(":")[0].split()[0] for name in cases}
-
-    # The expectations on every node have their own tests in test_every_node; those on states and on
-    # the log of a registry, which need no evidence, in suites/unit/expect.
-    of_nodes = {each.judge.__name__ for each in NODE_EXPECTATIONS}
-    assert seen == set(expect.__all__) - of_nodes - ON_REGISTRIES - {"unchanged"}
-
-
-def test_every_public_expectation_is_exported() -> None:
-    """An expectation of a module is public only if `harness.expect` exports it."""
-    modules = (
-        importlib.import_module(f"{expect.__name__}.{found.name}")
-        for found in pkgutil.iter_modules(expect.__path__)
-        if found.name not in NO_EXPECTATIONS
-    )
-    public = {
-        name
-        for module in modules
-        for name, value in inspect.getmembers(module, inspect.isfunction)
-        if value.__module__ == module.__name__ and not name.startswith("_")
-    }
-
-    assert public == set(expect.__all__)
-
-
-def test_step_is_returned_with_what_is_known_of_it(tmp_path: Path) -> None:
-    step = expect.step_of(a_gpu_node(tmp_path).evidence, "install-driver")
-
-    assert (step.status, step.duration_s, step.detail) == ("done", 1.5, None)
-
-
-def test_missing_trace_raises_harness_error(tmp_path: Path) -> None:
-    evidence = a_gpu_node(tmp_path).trace(gpu="gpu1").evidence
-
-    with pytest.raises(
-        HarnessError, match=r"no access trace of 'gpu0'; there are traces of \['gpu1'\]"
-    ):
-        expect.no_bar_access(evidence)
-
-
-def test_missing_mark_raises_harness_error(tmp_path: Path) -> None:
-    evidence = a_gpu_node(tmp_path).trace("step probe-device done").evidence
-
-    with pytest.raises(HarnessError, match=r"no mark with 'instal'; its marks are .*probe-device"):
-        expect.no_bar_access_before(evidence, "instal")
-
-
-def test_dropped_resets_raise_harness_error(tmp_path: Path) -> None:
-    evidence = a_gpu_node(tmp_path).trace(*[IncidentKind.RESET] * 1025).evidence
-
-    with pytest.raises(HarnessError, match="dropped 1 incidents"):
-        expect.gpu_reset(evidence, times=1025)
-
-
-def test_file_that_is_not_a_trace_raises_harness_error(tmp_path: Path) -> None:
-    folder = a_gpu_node(tmp_path).trace()
-    (tmp_path / "host" / "gpu0-trace.json").write_text('{"accesses": [[1]]}')
-
-    with pytest.raises(HarnessError, match=r"gpu0-trace\.json' was expected to be"):
-        expect.no_bar_access(folder.evidence)

@@ -1,0 +1,133 @@
+"""What is gathered on every node, and by which script: whole, so that no change goes unnoticed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.evidence.collection_script import Frame, StreamError, parse_stream, render_script
+from harness.evidence.request import (
+    NOTHING_MORE,
+    AdditionalEvidence,
+    EvidenceRequest,
+    guest_request,
+    node_request,
+)
+from suites.unit.provisioning.goldens import expect_golden
+
+GOLDENS = Path(__file__).parent / "goldens"
+
+
+def test_request_for_a_node_is_known() -> None:
+    request = guest_request(["6.1.0-56", "6.1.0-55"])
+    existing = node_request(["6.1.0-56", "6.1.0-55"])
+
+    assert (request.files, request.paths) == (existing.files, existing.paths)
+    assert set(request.commands) - set(existing.commands) == {"dkms-status"}
+    expect_golden(
+        "request",
+        "\n".join(
+            [
+                *(f"{name}: {shlex.join(argv)}" for name, argv in request.commands.items()),
+                *("", "files:", *request.files, "", "paths:", *request.paths),
+            ]
+        ),
+        GOLDENS,
+    )
+
+
+def test_script_is_known() -> None:
+    request = EvidenceRequest(
+        commands={"it's": ["echo", "a b"], "x": ["true"]},
+        files=["/a b/*.x", "/c/d"],
+        paths=["/e/?/f", "/c/*"],
+    )
+
+    expect_golden("script", render_script(request, "0123456789abcdef").rstrip("\n"), GOLDENS)
+
+
+def test_frames_have_kind_name_and_content() -> None:
+    stream = b"\nn file /a b\0x\0y\nn exit 0\0\nn command c\0\nn end \0"
+
+    assert list(parse_stream(stream, "n")) == [
+        Frame(kind="file", name="/a b", content=b"x\0y"),
+        Frame(kind="exit", name="0", content=b""),
+        Frame(kind="command", name="c", content=b""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stream", "why"),
+    [
+        (b"", "the stream is incomplete"),
+        (b"x\nn end \0", "the stream is incomplete"),
+        (b"\nn end \0\n", "the stream is incomplete"),
+        (b"\nn file /a\0", "the stream is incomplete"),
+        (
+            b"\nn file /" + b"a" * 90 + b"\nn end \0",
+            f"the name of a frame has no end: {b'file /' + b'a' * 74!r}",
+        ),
+    ],
+)
+def test_incomplete_stream_is_refused_with_the_reason(stream: bytes, why: str) -> None:
+    with pytest.raises(StreamError) as caught:
+        list(parse_stream(stream, "n"))
+
+    assert str(caught.value) == why
+
+
+def test_merged_evidence_has_each_file_once_and_the_later_commands() -> None:
+    one = AdditionalEvidence(
+        files=["/b", "/a"], commands={"x": ["one"], "y": ["one"]}, source="one"
+    )
+    other = AdditionalEvidence(files=["/c", "/b"], commands={"y": ["other"]}, source="other")
+
+    assert one.merged(other) == AdditionalEvidence(
+        files=("/b", "/a", "/c"), commands={"x": ["one"], "y": ["other"]}, source="other"
+    )
+
+
+def test_request_is_extended_by_files_as_paths_too() -> None:
+    request = EvidenceRequest(commands={"a": ["a"]}, files=["/f"], paths=["/p"])
+    more = AdditionalEvidence(files=["/m"], commands={"b": ["b"]})
+
+    assert request.extended(more) == EvidenceRequest(
+        commands={"a": ["a"], "b": ["b"]}, files=["/f", "/m"], paths=["/p", "/m"]
+    )
+    assert request.extended(NOTHING_MORE) == EvidenceRequest(
+        commands={"a": ["a"]}, files=["/f"], paths=["/p"]
+    )
+
+
+REFUSED: dict[str, dict[str, object]] = {
+    "a string": {"files": "/etc/x"},
+    "a number": {"files": 5},
+    "a number in it": {"files": ["/a", 5]},
+    "a relative path": {"files": ["/a", "etc/x"]},
+    "a path upwards": {"files": ["/etc/../x"]},
+    "a path with a dot": {"files": ["/etc/./x"]},
+    "an empty part": {"files": ["/etc//x"]},
+    "a folder": {"files": ["/etc/"]},
+    "a control character": {"files": ["/etc/x\n"]},
+    "a command line": {"commands": {"a": "ip link"}},
+    "a name with a slash": {"commands": {"../a": ["ip"]}},
+    "a hidden name": {"commands": {".a": ["ip"]}},
+    "a name that is a number": {"commands": {5: ["ip"]}},
+    "the name of an exit code": {"commands": {"a.exit-code": ["ip"]}},
+}
+
+
+def test_refusals_are_worded() -> None:
+    rows = []
+    for name, more in REFUSED.items():
+        with pytest.raises(BadInputError) as caught:
+            AdditionalEvidence(**more)  # type: ignore[arg-type]  # what a person may write
+        rows.append(f"{name}\n    {caught.value}")
+    with pytest.raises(BadInputError) as caught:
+        node_request([]).extended(AdditionalEvidence(commands={"dmesg": ["x"]}, source="mine"))
+    rows.append(f"a taken name\n    {caught.value}")
+
+    expect_golden("refused-requests", "\n\n".join(rows), GOLDENS)

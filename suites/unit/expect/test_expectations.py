@@ -1,0 +1,124 @@
+"""Every expectation passes on a good node and fails on a bad one."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+from harness import expect
+from harness.errors import EvidencedError, ExpectationError, HarnessError
+from harness.expect.every_node import NODE_EXPECTATIONS
+from harness.gpu.trace import IncidentKind
+from suites.unit.evidence.folders import a_gpu_node
+from suites.unit.expect.cases import ACCEPTED, REFUSED, TESTED_APART, UNDECIDED, Case
+from suites.unit.provisioning.goldens import expect_golden
+
+#: Modules of the package that hold none.
+NO_EXPECTATIONS = {"failure", "every_node"}
+GOLDENS = Path(__file__).parent / "goldens"
+
+
+@pytest.mark.parametrize("case", ACCEPTED.values(), ids=ACCEPTED)
+def test_what_is_as_expected_is_accepted(tmp_path: Path, case: Case) -> None:
+    case.judge(tmp_path)
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_is_not_as_expected_is_refused(tmp_path: Path, case: Case) -> None:
+    with pytest.raises(ExpectationError) as caught:
+        case.judge(tmp_path)
+
+    assert case.message
+    assert case.message in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("case", UNDECIDED.values(), ids=UNDECIDED)
+def test_missing_evidence_is_a_harness_error(tmp_path: Path, case: Case) -> None:
+    with pytest.raises(HarnessError):
+        case.judge(tmp_path)
+
+
+@pytest.mark.parametrize("cases", [ACCEPTED, REFUSED], ids=["accepts", "refuses"])
+def test_no_expectation_is_left_out(cases: dict[str, Case]) -> None:
+    seen = {name.partition(":")[0].split()[0] for name in cases}
+
+    # The expectations on every node have their own tests in test_every_node.
+    of_nodes = {each.judge.__name__ for each in NODE_EXPECTATIONS}
+    assert seen == set(expect.__all__) - of_nodes - TESTED_APART
+
+
+def test_every_public_expectation_is_exported() -> None:
+    """An expectation of a module is public only if `harness.expect` exports it."""
+    modules = (
+        importlib.import_module(f"{expect.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(expect.__path__)
+        if found.name not in NO_EXPECTATIONS
+    )
+    public = {
+        name
+        for module in modules
+        for name, value in inspect.getmembers(module, inspect.isfunction)
+        if value.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+    assert public == set(expect.__all__)
+
+
+def test_step_is_returned_with_what_is_known_of_it(tmp_path: Path) -> None:
+    step = expect.step_of(a_gpu_node(tmp_path).evidence, "install-driver")
+
+    assert (step.status, step.duration_s, step.detail) == ("done", 1.5, None)
+
+
+def test_missing_trace_raises_harness_error(tmp_path: Path) -> None:
+    evidence = a_gpu_node(tmp_path).trace(gpu="gpu1").evidence
+
+    with pytest.raises(
+        HarnessError, match=r"no access trace of 'gpu0'; there are traces of \['gpu1'\]"
+    ):
+        expect.no_bar_access(evidence)
+
+
+def test_missing_mark_raises_harness_error(tmp_path: Path) -> None:
+    evidence = a_gpu_node(tmp_path).trace("step probe-device done").evidence
+
+    with pytest.raises(HarnessError, match=r"no mark with 'instal'; its marks are .*probe-device"):
+        expect.no_bar_access_before(evidence, "instal")
+
+
+def test_dropped_resets_raise_harness_error(tmp_path: Path) -> None:
+    evidence = a_gpu_node(tmp_path).trace(*[IncidentKind.RESET] * 1025).evidence
+
+    with pytest.raises(HarnessError, match="dropped 1 incidents"):
+        expect.gpu_reset(evidence, times=1025)
+
+
+def test_file_that_is_not_a_trace_raises_harness_error(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).trace()
+    (tmp_path / "host" / "gpu0-trace.json").write_text('{"accesses": [[1]]}')
+
+    with pytest.raises(HarnessError, match=r"gpu0-trace\.json' was expected to be"):
+        expect.no_bar_access(folder.evidence)
+
+
+@pytest.mark.parametrize(
+    ("cases", "error", "golden"),
+    [(REFUSED, ExpectationError, "refusals"), (UNDECIDED, HarnessError, "gaps")],
+    ids=["refusals", "gaps"],
+)
+def test_whole_sentences_are_known(
+    tmp_path: Path, cases: dict[str, Case], error: type[EvidencedError], golden: str
+) -> None:
+    rows = []
+    for number, (name, case) in enumerate(cases.items()):
+        folder = tmp_path / str(number)
+        with pytest.raises(error) as caught:
+            case.judge(folder)
+        rows.append(f"{name}\n    {caught.value.sentence.replace(str(folder), 'FOLDER')}")
+
+    expect_golden(golden, "\n\n".join(rows), GOLDENS)
