@@ -139,7 +139,6 @@ def _validate_steps(
 def _configure_steps(
     configuration: Configuration, facts: NodeFacts, decision: Decision
 ) -> list[Step]:
-    image = configuration.image(facts.driver_type)
     groups = (_ENSURE, _CONFIGURE)
     return [
         Step(

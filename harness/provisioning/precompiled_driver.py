@@ -66,13 +66,14 @@ def install_step(
         action="install",
         retry=containerd.INSTALL,
     )
-    (build,) = like.actions
+    *before, build = like.actions
     has_fallback = configuration.precompiled_fallback
     return replace(
         like,
         name=INSTALL_PRECOMPILED,
         actions=(
             _fetch(image, facts.node_name, has_fallback=has_fallback),
+            *before,
             replace(run, judge=getattr(build, "judge", None)),
         ),
         exit_code=None if has_fallback else ExitCode.GPU_DRIVERS_START_FAIL,

@@ -88,8 +88,8 @@ TARGETS = (
     _plant(
         "failing nvidia-modprobe ignored",
         "driver.py",
-        "            actions=(_probe_once_installed(image),),\n            exit_code=_FAILED,",
-        "            actions=(_probe_once_installed(image),),\n            exit_code=None,",
+        "            actions=(_probe_once_installed(configuration.image(facts.driver_type)),),\n            exit_code=_FAILED,",
+        "            actions=(_probe_once_installed(configuration.image(facts.driver_type)),),\n            exit_code=None,",
     ),
     _plant(
         "containerd not restarted",

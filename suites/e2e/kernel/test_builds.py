@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from suites.e2e.conftest import StartNode
 
 UNIT = "suites/unit/provisioning/test_driver.py"
-#: Seconds after which a step is not tried again.
-NO_RETRY = {"retry_budget_s": 1}
+#: Enough to begin with the install, but not for all of its five tries.
+FEW_TRIES = {"retry_budget_s": 45}
 _RESIDENT = "/sys/module/nvidia/version"
 
 
@@ -39,7 +39,7 @@ def test_headers_of_the_running_kernel_are_missing(
     node = start_node(
         "no-headers",
         kernel=other,
-        config=NO_RETRY,
+        config=FEW_TRIES,
         before=[["rm", "-r", f"/lib/modules/{other.version}/build"]],
     )
 

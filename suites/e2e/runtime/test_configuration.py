@@ -13,7 +13,7 @@ import pytest
 from harness import expect
 from harness.api import GuestFile
 from suites.e2e.promises import promise
-from suites.e2e.runtime.test_detection import CONFIG, CRI, containerd_version
+from suites.e2e.runtime.containerd import CONFIG, CRI, containerd_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

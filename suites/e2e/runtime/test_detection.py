@@ -7,7 +7,6 @@ what a node has found out, and changes nothing.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import pytest
 
 from harness.api import GuestFile
 from suites.e2e.promises import promise
+from suites.e2e.runtime.containerd import CONFIG, CRI, containerd_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from suites.e2e.conftest import StartNode
 
 UNIT = "suites/unit/provisioning/test_cdi.py"
-CONFIG = "/etc/containerd/config.toml"
-CRI = '[plugins."io.containerd.grpc.v1.cri"]'
 
 #: A program before the real one on PATH, which breaks some of its commands.
 BROKEN_DUMP = '[ "$*" != "config dump" ] || exit 1'
@@ -85,14 +83,6 @@ ROWS: Mapping[str, Row] = {
     ),
     "version is unknown": Row(files=(broken(BROKEN_VERSION),), support=("absent", "capable")),
 }
-
-
-def containerd_version(node: Node) -> tuple[int, int]:
-    """Return the version by the node's own program."""
-    words = node.guest.output_of("/usr/bin/containerd", "--version")
-    found = re.search(r"\b(\d+)\.(\d+)\.\d+", words)
-    assert found is not None, f"A version was expected, but containerd printed: {words}"
-    return int(found[1]), int(found[2])
 
 
 def expected_support(node: Node, row: Row) -> str:
