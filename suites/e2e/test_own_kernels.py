@@ -25,6 +25,7 @@ _MARK = "extra/harness-mark.txt"
 #: Packs the installed package of a kernel again, with its maintainer scripts and one file more.
 _REPACK = """\
 set -e
+cd /  # cp looks for the parents below the working folder.
 package=linux-image-$1 tree=/root/package
 mkdir -p "$tree/DEBIAN" "$tree/lib/modules/$1/extra"
 dpkg-query --listfiles "$package" | while read -r path; do

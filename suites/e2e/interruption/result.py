@@ -36,13 +36,17 @@ _CONTAINERS = (
 )
 _MODULES = "sed -n 's,^\\(nvidia[^ ]*\\) [0-9]* \\([0-9]*\\) .*,module \\1\\treferences \\2,p' /proc/modules"
 _LIBRARIES = "ldconfig -p | sed -n 's,^\\t\\(.*lib64.*\\),linker: \\1\\t,p'"
+#: What was only enqueued may still start.
+_IDLE = (
+    "timeout 120 sh -c 'until [ -z \"$(systemctl list-jobs --no-legend)\" ]; do sleep 0.1; done'"
+)
 _SHOWN = 40
 
 
 def result_of(node: Node) -> Mapping[str, str]:
     """Return what is on the node, by the name of each thing."""
-    script = f"{_FILES}; {_UNITS}; {_CONTAINERS}; {_MODULES}; {_LIBRARIES}"
-    lines = node.guest.output_of("sh", "-euc", script, timeout_s=120).splitlines()
+    script = f"{_IDLE}; {_FILES}; {_UNITS}; {_CONTAINERS}; {_MODULES}; {_LIBRARIES}"
+    lines = node.guest.output_of("sh", "-euc", script, timeout_s=240).splitlines()
     return dict(line.partition("\t")[::2] for line in lines)
 
 

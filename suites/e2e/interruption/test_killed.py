@@ -54,6 +54,7 @@ ROWS: Mapping[str, Row] = {
     "early CDI refresh": Row(at="systemctl daemon-reload"),
     "pull": Row(at="ctr -n k8s.io image pull*", before=(NO_IMAGE,)),
     "tag": Row(at="ctr -n k8s.io image tag*", before=(NO_IMAGE,)),
+    "removal of the pulled name": Row(at="ctr -n k8s.io image rm*", before=(NO_IMAGE,)),
     "install": Row(at="ctr -n k8s.io run*"),
     "install goes on alone": Row(at="ctr -n k8s.io run*", act=KILL_AND_GO_ON),
     "removal of the image": Row(at="ctr -n k8s.io images rm*"),
@@ -69,7 +70,14 @@ ROWS: Mapping[str, Row] = {
     "last command": Row(at="systemctl enable kubelet"),
 }
 #: Each of these leaves something of its own behind; the others are for nightly runs.
-EVERY_RUN = ("tag", "install goes on alone", "CDI spec", "restart of containerd", "last command")
+EVERY_RUN = (
+    "tag",
+    "removal of the pulled name",
+    "install goes on alone",
+    "CDI spec",
+    "restart of containerd",
+    "last command",
+)
 
 
 def interrupted(boot_node: BootNode, request: NodeRequest, row: Row) -> Node:

@@ -240,9 +240,15 @@ def test_settings_of_the_user_apply_last(start_node: StartNode) -> None:
 
 
 @promise(section="10", unit="suites/unit/provisioning/test_configuration.py")
-@pytest.mark.parametrize("config", [{"container_runtime": "docker"}, {"cdi_enabled": "perhaps"}])
-def test_unknown_runtime_is_refused(start_node: StartNode, config: Mapping[str, object]) -> None:
-    """A runtime that nobody knows ends with 2 before anything is changed."""
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param({"container_runtime": "docker"}, id="container runtime"),
+        pytest.param({"cdi_enabled": "perhaps"}, id="CDI"),
+    ],
+)
+def test_unknown_choice_is_refused(start_node: StartNode, config: Mapping[str, object]) -> None:
+    """A value that nobody knows ends with 2 before anything is changed."""
     node = start_node("unknown", config=config)
 
     evidence = node.evidence()

@@ -246,8 +246,8 @@ class SimulatedNode:
                 if name not in self.images or new in self.images:
                     return self._fail(call, "cannot tag")
                 self.images.add(new)
-            case ("image" | "images", "rm", name):
-                self.images.discard(name)
+            case ("image" | "images", "rm", *names):
+                self.images.difference_update(names)
             case _:
                 return self._containers(call)
         return self.answer(call)

@@ -91,7 +91,15 @@ def test_container_of_a_failed_try_is_taken_away() -> None:
 
 
 def test_image_is_removed_without_waiting() -> None:
-    assert plan_lines(remove(SOVEREIGN)) == [f"ctr -n k8s.io images rm {IMAGE}  # limit 60 s"]
+    assert plan_lines(remove(CANONICAL)) == [f"ctr -n k8s.io images rm {IMAGE}  # limit 60 s"]
+
+
+def test_name_that_a_killed_run_pulled_is_removed_too() -> None:
+    pulled = f"registry.example/aks/aks-gpu-cuda-lts:{VERSION}-{SHA}"
+
+    assert plan_lines(remove(SOVEREIGN)) == [
+        f"ctr -n k8s.io images rm {IMAGE} {pulled}  # limit 60 s"
+    ]
 
 
 def test_container_that_a_killed_run_left_is_removed() -> None:
