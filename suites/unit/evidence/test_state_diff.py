@@ -99,6 +99,7 @@ def test_unknown_units_are_neither_a_change_nor_none() -> None:
     diff = StateDiff.between(STATE, silent)
 
     assert diff.units is None
+    assert diff.render() == ""
     with pytest.raises(HarnessError) as caught:
         _ = diff.is_empty
     assert str(caught.value) == (
