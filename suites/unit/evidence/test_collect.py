@@ -178,6 +178,16 @@ def test_truncated_stream_is_refused(tmp_path: Path, share: float, cut: int) -> 
     assert "gzip: no" in message
 
 
+def test_archive_without_its_end_is_named(tmp_path: Path) -> None:
+    whole = base64.b64encode(an_archive(a_frame("file", "/x"))).decode()
+
+    message = _refused(tmp_path / "e", whole[:-16])
+
+    assert message.startswith(
+        "The evidence could not be gathered in the guest (it ends too early).\n"
+    )
+
+
 def test_stream_without_its_last_frame_is_refused(tmp_path: Path) -> None:
     """The shell ended before the script did, and gzip closed the stream normally."""
     archive = gzip.compress(a_frame("file", "/x"))

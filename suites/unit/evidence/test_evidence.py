@@ -25,7 +25,10 @@ def test_outcome_is_read_with_its_steps(tmp_path: Path) -> None:
 
     assert outcome is not None
     assert (outcome.exit_code, outcome.action, outcome.reason) == (0, "install-skip-build", "ok")
-    assert [step.name for step in outcome.steps] == ["install-driver", "restart-dcgm"]
+    assert outcome.steps == (
+        ReportedStep(name="install-driver", status="done", duration_s=1.5),
+        ReportedStep(name="restart-dcgm", status="failed", duration_s=0.1, detail="slow"),
+    )
 
 
 def test_outcome_without_a_decision_is_read(tmp_path: Path) -> None:
@@ -47,6 +50,14 @@ def test_event_is_known_by_its_task(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).event("2", "AKS.CSE.y").event("1", "AKS.CSE.x").evidence
 
     assert evidence.event_names == ["AKS.CSE.x", "AKS.CSE.y"]
+
+
+def test_event_may_have_several_lines(tmp_path: Path) -> None:
+    text = '{\n  "TaskName": "AKS.CSE.x"\n}\n'
+
+    assert EvidenceFolder(tmp_path).file(f"{EVENTS_FOLDER}/1.json", text).evidence.event_names == [
+        "AKS.CSE.x"
+    ]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "1"])
