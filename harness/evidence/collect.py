@@ -69,7 +69,7 @@ def _gunzip(archive: bytes) -> bytes:
 
 def _unpack(frames: Iterable[Frame], folder: Path) -> None:
     """Write frames as files, only below `folder`, because the names come from a guest."""
-    command = ""
+    command: str | None = None
     unreadable: list[str] = []
     for frame in frames:
         match frame.kind:
@@ -77,6 +77,8 @@ def _unpack(frames: Iterable[Frame], folder: Path) -> None:
                 command = frame.name
                 _write(_below(folder / "commands", command), frame.content)
             case "exit":
+                if command is None:
+                    raise StreamError("it has an exit code before any command")
                 exit_code = _below(folder / "commands", f"{command}.exit-code")
                 _write(exit_code, f"{int(frame.name)}\n".encode())
             case "file":

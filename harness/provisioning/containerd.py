@@ -138,12 +138,7 @@ def _prints_something(result: CommandResult) -> bool:
     return bool(result.stdout.strip())
 
 
-<<<<<<< HEAD
 def remove(image: ContainerImage) -> Run:
-    """Remove the image asynchronously, because waiting costs the boot seconds."""
-    return Run(argv=(*CTR, "images", "rm", image.name), retry=LOCAL)
-=======
-def remove(image: DriverImage) -> Run:
     """Remove the image asynchronously, because waiting costs the boot seconds.
 
     A run that was killed after the pull may have left the name that it pulled too, which would hold
@@ -151,4 +146,3 @@ def remove(image: DriverImage) -> Run:
     """
     names = dict.fromkeys((image.name, image.pull_reference))
     return Run(argv=(*CTR, "images", "rm", *names), retry=LOCAL)
->>>>>>> obs

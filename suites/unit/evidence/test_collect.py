@@ -16,7 +16,12 @@ from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence, collect, collection_script
 from harness.evidence.collect import collect_guest, keep_host_files
 from harness.evidence.collection_script import TOOLS, render_script
-from harness.evidence.request import AdditionalEvidence, EvidenceRequest, node_request
+from harness.evidence.request import (
+    AdditionalEvidence,
+    EvidenceRequest,
+    guest_request,
+    node_request,
+)
 from harness.evidence.requested import write_request
 from harness.provisioner import ConfigurationFile, EvidenceDeclaration, Provisioner
 from harness.provisioner.outcome import OutcomeDeclaration, OutcomeFile
@@ -145,6 +150,12 @@ def test_exit_code_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     assert "invalid literal" in _refused_frames(tmp_path / "e", *frames)
 
 
+def test_exit_code_of_no_command_is_refused(tmp_path: Path) -> None:
+    message = _refused_frames(tmp_path / "e", a_frame("exit", "0", b""))
+
+    assert "it has an exit code before any command" in message
+
+
 def test_content_that_looks_like_a_frame_is_content(tmp_path: Path) -> None:
     """Frames need the nonce, and the guest's files cannot contain it."""
     forged = b"\n0000000000000000 file /x\0forged"
@@ -165,6 +176,16 @@ def test_truncated_stream_is_refused(tmp_path: Path, share: float, cut: int) -> 
 
     assert message.startswith("The evidence could not be gathered in the guest")
     assert "gzip: no" in message
+
+
+def test_archive_without_its_end_is_named(tmp_path: Path) -> None:
+    whole = base64.b64encode(an_archive(a_frame("file", "/x"))).decode()
+
+    message = _refused(tmp_path / "e", whole[:-16])
+
+    assert message.startswith(
+        "The evidence could not be gathered in the guest (it ends too early).\n"
+    )
 
 
 def test_stream_without_its_last_frame_is_refused(tmp_path: Path) -> None:
@@ -491,6 +512,8 @@ def test_declared_evidence_is_added() -> None:
         "/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events/*",
     }
     assert list(request.commands["mounts"]) == ["findmnt"]
+    assert {*request.paths} - {*node_request([]).paths} == {"/var/log/mine/*"}
+    assert list(guest_request([], mine).commands) == [*request.commands, "dkms-status"]
 
 
 @pytest.mark.parametrize("name", ["dmesg", "dkms-status"])
@@ -502,10 +525,12 @@ def test_declared_command_does_not_replace_one_of_the_harness(name: str) -> None
         evidence=EvidenceDeclaration(commands={name: ["true"]}),
     )
 
-    with pytest.raises(
-        BadInputError, match=rf"^/p/mine\.yaml: key 'evidence\.commands\.{name}': "
-    ):
+    with pytest.raises(BadInputError) as caught:
         node_request([], mine)
+    assert str(caught.value) == (
+        f"/p/mine.yaml: key 'evidence.commands.{name}': The harness collects the output of a command "
+        "by this name itself; choose another."
+    )
 
 
 def test_what_was_looked_for_is_written_down(tmp_path: Path) -> None:

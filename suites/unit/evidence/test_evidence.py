@@ -8,6 +8,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH, RECORD_PATH, node_state
+from harness.evidence.outcome import ReportedStep, parse_log_steps
 from harness.provisioner import EXIT_CODE_PATH
 from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH
 from suites.unit.evidence.folders import KERNEL, EvidenceFolder, a_gpu_node
@@ -24,7 +25,10 @@ def test_outcome_is_read_with_its_steps(tmp_path: Path) -> None:
 
     assert outcome is not None
     assert (outcome.exit_code, outcome.action, outcome.reason) == (0, "install-skip-build", "ok")
-    assert [step.name for step in outcome.steps] == ["install-driver", "restart-dcgm"]
+    assert outcome.steps == (
+        ReportedStep(name="install-driver", status="done", duration_s=1.5),
+        ReportedStep(name="restart-dcgm", status="failed", duration_s=0.1, detail="slow"),
+    )
 
 
 def test_outcome_without_a_decision_is_read(tmp_path: Path) -> None:
@@ -46,6 +50,14 @@ def test_event_is_known_by_its_task(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).event("2", "AKS.CSE.y").event("1", "AKS.CSE.x").evidence
 
     assert evidence.event_names == ["AKS.CSE.x", "AKS.CSE.y"]
+
+
+def test_event_may_have_several_lines(tmp_path: Path) -> None:
+    text = '{\n  "TaskName": "AKS.CSE.x"\n}\n'
+
+    assert EvidenceFolder(tmp_path).file(f"{EVENTS_FOLDER}/1.json", text).evidence.event_names == [
+        "AKS.CSE.x"
+    ]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "1"])
@@ -151,6 +163,14 @@ def test_copy_is_complete_and_replaces_what_was_there(tmp_path: Path) -> None:
         path.relative_to(source.folder) for path in source.folder.rglob("*") if path.is_file()
     }
     assert [path.name for path in target.parent.iterdir()] == ["node"]
+
+
+def test_copy_makes_the_folders_that_it_lacks(tmp_path: Path) -> None:
+    source = a_gpu_node(tmp_path / "source").evidence
+
+    source.copy_to(tmp_path / "kept" / "new" / "node")
+
+    assert (tmp_path / "kept/new/node/commands/lspci").is_file()
 
 
 def test_copy_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
@@ -313,3 +333,17 @@ def test_paths_are_a_mapping(tmp_path: Path) -> None:
     assert list(paths.seen("/a/y")) == ["/a/y"]
     with pytest.raises(KeyError):
         paths["/a/z"]
+
+
+def test_step_of_a_log_has_what_its_pattern_names() -> None:
+    pattern = (
+        r"(?P<name>\w+)(?: (?P<status>\w+))?(?: (?P<duration_s>[0-9.]+) s)?(?:: (?P<detail>.*))?"
+    )
+    log = "driver failed 1.5 s: slow\ncdi\ndriver done 2 s\n"
+
+    assert parse_log_steps(log, pattern) == [
+        ReportedStep(name="driver", status="done", duration_s=2.0),
+        ReportedStep(name="cdi"),
+    ]
+    (step,) = parse_log_steps(log.partition("\n")[0], pattern)
+    assert step == ReportedStep(name="driver", status="failed", duration_s=1.5, detail="slow")

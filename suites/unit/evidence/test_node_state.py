@@ -199,6 +199,12 @@ def test_function_is_read_from_the_kernels_own_file() -> None:
     )
 
 
+def test_value_in_the_kernels_own_file_may_have_an_equals_sign() -> None:
+    text = "DRIVER=a=b=c\nPCI_CLASS=30200\nPCI_ID=10DE:2330\nPCI_SLOT_NAME=0000:01:00.0\n"
+
+    assert parse_pci_event(text, "uevent").driver_in_use == "a=b=c"
+
+
 def test_function_without_a_driver_has_none() -> None:
     text = "PCI_CLASS=60000\nPCI_ID=8086:0D57\nPCI_SLOT_NAME=0000:00:00.0\n"
 

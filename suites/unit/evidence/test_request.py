@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -57,6 +58,12 @@ def test_frames_have_kind_name_and_content() -> None:
         Frame(kind="exit", name="0", content=b""),
         Frame(kind="command", name="c", content=b""),
     ]
+
+
+def test_name_that_is_no_text_is_kept() -> None:
+    (frame,) = parse_stream(b"\nn file /\xff\0x\nn end \0", "n")
+
+    assert os.fsencode(frame.name) == b"/\xff"
 
 
 @pytest.mark.parametrize(
