@@ -12,6 +12,7 @@ from harness.cloudinit import GuestFile
 from harness.lab.node import NodeRequest
 from harness.settings import APPLICATION
 from suites.e2e.inner import OwnCache
+from suites.e2e.promises import is_nightly
 from suites.installed_wheel import installed_wheel  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
@@ -81,6 +82,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="store what the tools of a machine do as the recorded dialogues, and compare nothing",
     )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the rows that are too many for each change."""
+    if is_nightly(item):
+        item.add_marker("nightly")
 
 
 # After pytest's own order by parameters of wide fixtures, which would undo this one.

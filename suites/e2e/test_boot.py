@@ -102,7 +102,7 @@ def test_node_without_gpu_is_stripped(boot_node: BootNode, baked_image: Image) -
     expect.events_recorded(evidence, "AKS.CSE.cleanUpGPUDrivers")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_corrupt_record_falls_back_to_full_build(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
@@ -121,7 +121,7 @@ def test_corrupt_record_falls_back_to_full_build(
     expect.gpu_bound(evidence, device="2330")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_absent_image_is_pulled_from_own_registry_and_renamed(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:

@@ -39,7 +39,7 @@ def test_plan_names_the_steps_that_boot_then_takes(
     assert (outcome.action, outcome.reason) == ("install-skip-build", "ok")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_boot_again_finds_everything_done(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:

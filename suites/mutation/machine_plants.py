@@ -204,8 +204,8 @@ PLANTS: tuple[MachinePlant, ...] = (
         "boot waits until the driver image is collected",
         "containerd.py",
         (
-            'return Run(argv=(*CTR, "images", "rm", image.name), retry=LOCAL)',
-            'return Run(argv=(*CTR, "images", "rm", "--sync", image.name), retry=LOCAL)',
+            'return Run(argv=(*CTR, "images", "rm", *names), retry=LOCAL)',
+            'return Run(argv=(*CTR, "images", "rm", "--sync", *names), retry=LOCAL)',
         ),
         "registry/test_removal.py",
     ),

@@ -60,14 +60,14 @@ TARGETS = (
     _plant(
         "image stays on the node",
         "containerd.py",
-        'argv=(*CTR, "images", "rm", image.name)',
-        'argv=(*CTR, "images", "ls", image.name)',
+        'argv=(*CTR, "images", "rm", *names)',
+        'argv=(*CTR, "images", "ls", *names)',
     ),
     _plant(
         "image removed synchronously",
         "containerd.py",
-        '"images", "rm", image.name)',
-        '"images", "rm", "--sync", image.name)',
+        '"images", "rm", *names)',
+        '"images", "rm", "--sync", *names)',
     ),
     _plant(
         "driver image without privileges", "containerd.py", '            "--privileged",\n', ""

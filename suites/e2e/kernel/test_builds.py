@@ -30,7 +30,7 @@ def expect_loaded(evidence: Evidence, version: str) -> None:
     )
 
 
-@promise(section="5", unit=UNIT)
+@promise(section="5", unit=UNIT, each_change=True)
 def test_headers_of_the_running_kernel_are_missing(
     start_node: StartNode, baked_image: Image
 ) -> None:
@@ -54,7 +54,7 @@ def test_headers_of_the_running_kernel_are_missing(
     expect.no_module_for(evidence, other.version)
 
 
-@promise(section="5", unit=UNIT)
+@promise(section="5", unit=UNIT, each_change=True)
 def test_prebuilt_module_is_loaded_in_the_intended_version(
     start_node: StartNode, baked_image: Image
 ) -> None:
@@ -73,7 +73,7 @@ def test_prebuilt_module_is_loaded_in_the_intended_version(
     expect.record_names(evidence, kernel=kernel, driver_version=version)
 
 
-@promise(section="5", unit=UNIT)
+@promise(section="5", unit=UNIT, each_change=True)
 def test_loaded_module_of_another_version_ends_the_run_without_retries(
     start_node: StartNode,
 ) -> None:

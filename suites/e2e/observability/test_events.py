@@ -81,7 +81,7 @@ def events_of(evidence: Evidence) -> dict[str, Event]:
     return {event.task: event for event in events}
 
 
-@promise(section="5, 12", unit=UNIT)
+@promise(section="5, 12", unit=UNIT, each_change=True)
 def test_events_of_a_ready_node(start_validated: StartNode) -> None:
     """One for each step that ran and for each group, which spans those in it; none is lost.
 

@@ -47,6 +47,9 @@ def expect_precompiled(evidence: Evidence, kernel: str) -> None:
     assert expect.step_of(evidence, "install-driver").status == "skipped"
 
 
+@promise(
+    section="11", unit="suites/unit/provisioning/test_precompiled_driver.py", each_change=True
+)
 def test_image_of_the_kernel_is_used_and_nothing_is_compiled(
     start_precompiled: StartPrecompiled, publish: Publish, node_image: Image
 ) -> None:
@@ -82,6 +85,9 @@ def test_missing_image_is_said_and_the_driver_is_built(
     expect.pulls_tried(registry.log, 1)
 
 
+@promise(
+    section="11", unit="suites/unit/provisioning/test_precompiled_driver.py", each_change=True
+)
 def test_missing_image_ends_the_boot_where_no_build_is_allowed(
     start_precompiled: StartPrecompiled, registry: Registry, node_image: Image, os_tag: str
 ) -> None:

@@ -143,7 +143,7 @@ ROWS: Mapping[str, Row] = {
 }
 
 
-@promise(section="3", unit=UNIT)
+@promise(section="3", unit=UNIT, each_change=True)
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
 def test_decision_follows_the_record_and_the_module(
     start_node: StartNode, h100: GpuModel, row: Row

@@ -52,6 +52,7 @@ REMOVE_CONTENT: Argv = [
 ]
 
 
+@promise(section="5, step 7", unit="suites/unit/provisioning/test_containerd.py", each_change=True)
 def test_present_image_is_used_without_a_request(
     start_pulling: StartPulling, driver_registry: Registry, baked_image: Image
 ) -> None:
@@ -65,6 +66,9 @@ def test_present_image_is_used_without_a_request(
     expect.no_request(driver_registry.log)
 
 
+@promise(
+    section="5, step 7", unit="suites/unit/provisioning/test_containerd.py", each_change="429"
+)
 @pytest.mark.parametrize("status", [429, 500])
 def test_refused_pull_is_tried_again_after_a_pause(
     start_pulling: StartPulling, driver_registry: Registry, status: int

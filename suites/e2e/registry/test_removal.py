@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from harness.lab import Lab
     from suites.e2e.conftest import StartNode
 
-pytestmark = promise(section="5, step 9", unit="suites/unit/provisioning/test_containerd.py")
+pytestmark = promise(
+    section="5, step 9", unit="suites/unit/provisioning/test_containerd.py", each_change=True
+)
 
 _BLOBS = "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256"
 #: What has lost its name is collected at the start of containerd and after many changes; now neither.

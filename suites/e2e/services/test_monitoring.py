@@ -48,7 +48,7 @@ def expect_no_warning(evidence: Evidence) -> None:
     )
 
 
-@promise(section="7", unit=UNIT)
+@promise(section="7", unit=UNIT, each_change=True)
 def test_slow_monitoring_is_not_awaited(start_validated: StartNode) -> None:
     """Both become ready only after kubelet, so a node that waited for one would never end."""
     wait = "ExecStartPre=sh -c 'until systemctl is-active -q kubelet; do sleep 0.2; done'"

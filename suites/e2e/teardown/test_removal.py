@@ -37,7 +37,7 @@ def expect_line(evidence: Evidence, status: str, **fields: str) -> None:
     expect.prebake_line(evidence, event="teardown", status=status, **fields)
 
 
-@promise(section="6", unit=UNIT)
+@promise(section="6", unit=UNIT, each_change=True)
 def test_idle_modules_are_unloaded_with_their_dependents(
     start_node: StartNode, h100: GpuModel
 ) -> None:
@@ -63,7 +63,7 @@ def test_idle_modules_are_unloaded_with_their_dependents(
     expect.no_record(evidence)
 
 
-@promise(section="6", unit=UNIT)
+@promise(section="6", unit=UNIT, each_change=True)
 def test_device_in_use_keeps_everything_until_it_is_free(
     start_node: StartNode, h100: GpuModel
 ) -> None:
@@ -96,7 +96,7 @@ def test_device_in_use_keeps_everything_until_it_is_free(
     expect.no_record(evidence)
 
 
-@promise(section="6", unit=UNIT)
+@promise(section="6", unit=UNIT, each_change="setuid program")
 @pytest.mark.parametrize(
     "path",
     [
@@ -137,7 +137,7 @@ def test_node_without_a_record_keeps_what_it_has(start_node: StartNode) -> None:
     expect.driver_installed(evidence)
 
 
-@promise(section="6", unit=UNIT)
+@promise(section="6", unit=UNIT, each_change="version in DKMS")
 @pytest.mark.parametrize(
     "customer",
     [
@@ -185,7 +185,7 @@ def test_record_without_a_version_is_no_reason_to_preserve(start_node: StartNode
     expect.no_driver_artefact(evidence)
 
 
-@promise(section="6", unit=UNIT)
+@promise(section="6", unit=UNIT, each_change=True)
 def test_what_only_has_a_similar_name_stays(start_node: StartNode) -> None:
     """Names are exact: a neighbour of an artefact is somebody else's."""
     kept = (
