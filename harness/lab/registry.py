@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import shutil
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -39,17 +40,19 @@ _ARCHIVE_KVM_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryHost:
-    """What the registries of one run share: the server behind them, and the certificate."""
+    """What the registries of one run share: the program behind them, the certificate, a folder."""
 
-    server: RegistryServer
+    program: tuple[str, ...]
     certificate: Certificate
+    folder: Path
 
 
 @dataclass(frozen=True, kw_only=True)
 class Registry:
     """A registry for the nodes of one test, its requests, and what goes wrong in them."""
 
-    host: RegistryHost
+    server: RegistryServer
+    certificate: Certificate
     port: int
     log: RegistryLog = field(repr=False)
 
@@ -73,14 +76,14 @@ class Registry:
         hosts = f"127.0.0.1 localhost\n{forward.guest_address} {' '.join(REGISTRY_NAMES)}\n"
         return (
             GuestFile(path="/etc/hosts", content=hosts.encode()),
-            GuestFile(path=_TRUSTED, content=self.host.certificate.pem),
+            GuestFile(path=_TRUSTED, content=self.certificate.pem),
         )
 
     def push(self, archive: bytes, reference: str) -> None:
         """Push the only image of an OCI archive under a name such as `mcr.microsoft.com/gpu/driver:1`."""
         _, _, path = reference.partition("/")
         repository, _, tag = path.rpartition(":")
-        self.host.server.push(archive, repository=repository, tag=tag)
+        self.server.push(archive, repository=repository, tag=tag)
 
     def disturb_next(self, *faults: PullFault) -> None:
         """Plan what goes wrong in the next pulls, one fault each."""
@@ -91,30 +94,36 @@ class Registry:
         self.log.disturb_all(fault)
 
 
-@contextlib.contextmanager
-def open_registry_host(lab: Lab) -> Iterator[RegistryHost]:
-    """Run the registry of this run until the block ends.
+def prepare_registry_host(lab: Lab) -> RegistryHost:
+    """Return what the registries of this run share, in the lab's folder.
 
-    Raises RequirementError where the host lacks what it needs.
+    Raises RequirementError where the host lacks what they need.
     """
 
     def report(message: str) -> None:
         lab.listener(ProgressEvent(subject="registry", stage=Stage.BUILD, message=message))
 
-    folder = make_private_folder(lab.folder / f"registry-{secrets.token_hex(4)}")
-    certificate = Certificate.generate(folder / "certificate", REGISTRY_NAMES)
-    program = ensure_registry_program(lab.settings.cache, report=report)
-    with running_registry(program, folder) as server:
-        yield RegistryHost(server=server, certificate=certificate)
+    folder = make_private_folder(lab.folder / "registries")
+    return RegistryHost(
+        program=ensure_registry_program(lab.settings.cache, report=report),
+        certificate=Certificate.generate(folder / "certificate", REGISTRY_NAMES),
+        folder=folder,
+    )
 
 
 @contextlib.contextmanager
 def open_registry(host: RegistryHost) -> Iterator[Registry]:
-    """Serve the registry with a log and faults of its own until the block ends."""
-    log = RegistryLog()
-    tls = host.certificate.server_context()
-    with RegistryProxy(host.server.connection, log, tls=tls) as proxy:
-        yield Registry(host=host, port=proxy.port, log=log)
+    """Run a registry with storage, log and faults of its own until the block ends."""
+    log, tls = RegistryLog(), host.certificate.server_context()
+    folder = make_private_folder(host.folder / secrets.token_hex(4))
+    try:
+        with (
+            running_registry(host.program, folder) as server,
+            RegistryProxy(server.connection, log, tls=tls) as proxy,
+        ):
+            yield Registry(server=server, certificate=host.certificate, port=proxy.port, log=log)
+    finally:
+        shutil.rmtree(folder)
 
 
 def driver_archive(lab: Lab, image: Image) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import GuestFile
-from harness.lab.registry import REGISTRY_NAMES, Registry, RegistryHost
+from harness.lab.registry import REGISTRY_NAMES, Registry
 from harness.machine.description.spec import HostPort
 from harness.registry import PullFault, RegistryLog
 from harness.registry.certificate import Certificate
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def a_registry(folder: Path) -> Registry:
     (folder / "certificate.pem").write_bytes(b"PEM")
     certificate = Certificate(certificate=folder / "certificate.pem", key=folder / "key.pem")
-    host = RegistryHost(server=RegistryServer(folder=folder), certificate=certificate)
-    return Registry(host=host, port=41000, log=RegistryLog())
+    server = RegistryServer(folder=folder)
+    return Registry(server=server, certificate=certificate, port=41000, log=RegistryLog())
 
 
 def test_node_reaches_the_registry_by_the_names_of_real_ones_beside_what_it_asked_for(
