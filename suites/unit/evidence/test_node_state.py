@@ -21,6 +21,7 @@ from harness.evidence.node_state import (
     parse_modules,
     parse_pci_event,
     parse_prebake_lines,
+    parse_refused_gpus,
     parse_stat,
 )
 
@@ -273,3 +274,19 @@ def test_invalid_cdi_spec_is_distinguished_from_an_empty_one(text: str) -> None:
 )
 def test_device_nodes_of_a_cdi_spec(text: str, nodes: set[str]) -> None:
     assert parse_cdi_device_nodes(text) == nodes
+
+
+def test_report_of_a_refused_gpu_is_read_behind_stamps_of_each_line() -> None:
+    log = "".join(
+        f"[  9.{number}] {line}\n"
+        for number, line in enumerate(
+            (
+                "usb 1-1: new device",
+                "NVRM: The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:2bb5)",
+                "NVRM: installed in this system is not supported by the",
+            )
+        )
+    )
+
+    assert parse_refused_gpus(log) == ["2bb5"]
+    assert parse_refused_gpus(log.replace("[  9.0]", "")) == ["2bb5"]
