@@ -347,3 +347,13 @@ def test_step_of_a_log_has_what_its_pattern_names() -> None:
     ]
     (step,) = parse_log_steps(log.partition("\n")[0], pattern)
     assert step == ReportedStep(name="driver", status="failed", duration_s=1.5, detail="slow")
+
+
+def test_letters_of_a_path_count(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).file("/Xa/bX", "1").file("/Xa/X/b", "2")
+    (tmp_path / "unreadable.txt").write_text("/cX\n")
+
+    assert folder.evidence.files("/Xa") == {"bX": "1"}
+    assert folder.evidence.matching("/Xa/*") == {"/Xa/bX": "1"}
+    with pytest.raises(HarnessError, match="permission to read '/cX'"):
+        folder.evidence.files("/cX")

@@ -23,6 +23,7 @@ from harness.evidence.node_state import (
     parse_prebake_lines,
     parse_refused_gpus,
     parse_stat,
+    parse_units,
 )
 
 
@@ -290,3 +291,24 @@ def test_report_of_a_refused_gpu_is_read_behind_stamps_of_each_line() -> None:
 
     assert parse_refused_gpus(log) == ["2bb5"]
     assert parse_refused_gpus(log.replace("[  9.0]", "")) == ["2bb5"]
+
+
+def test_mark_before_a_unit_is_left_out() -> None:
+    text = "* a.service\n\N{BLACK CIRCLE} b.service loaded failed\nc.service loaded\n\n*\n"
+
+    assert parse_units(text) == [
+        ["a.service"],
+        ["b.service", "loaded", "failed"],
+        ["c.service", "loaded"],
+        ["*"],
+    ]
+
+
+def test_version_may_follow_other_lines() -> None:
+    text = "GCC version: 12.2.0\nNVRM version: NVIDIA UNIX x86_64 Kernel Module  580.1  Mon\n"
+
+    assert parse_driver_version(text) == "580.1"
+
+
+def test_value_of_a_prebake_line_may_have_an_equals_sign() -> None:
+    assert parse_prebake_lines("AKS_GPU_PREBAKE a=b=c d=") == [{"a": "b=c", "d": ""}]
