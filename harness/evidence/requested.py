@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 REQUESTED_NAME = "requested.json"
 SCHEMA = 1
-#: Stands for what a wildcard may match; no path that is requested by its name has it.
-_ANY = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 
 def write_request(
@@ -61,7 +59,8 @@ def was_requested(folder: Path, kind: Kind, pattern: str) -> bool:
             f"'{file}' has the schema {schema!r}, but this version of the harness reads {SCHEMA}; "
             "read it with the version that gathered it, or a newer one."
         )
-    sample = re.sub("[*?]", _ANY, pattern)
+    # A wildcard is matched by one that stands for as many characters, but not by '?' if it is '*'.
+    sample = pattern.replace("*", "**")
     return any(is_match(sample, each) for each in patterns)
 
 

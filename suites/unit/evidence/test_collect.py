@@ -22,7 +22,7 @@ from harness.evidence.request import (
     guest_request,
     node_request,
 )
-from harness.evidence.requested import write_request
+from harness.evidence.requested import was_requested, write_request
 from harness.provisioner import ConfigurationFile, EvidenceDeclaration, Provisioner
 from harness.provisioner.outcome import OutcomeDeclaration, OutcomeFile
 from harness.provisioning.command import CommandResult, LocalRunner
@@ -540,6 +540,25 @@ def test_what_was_looked_for_is_written_down(tmp_path: Path) -> None:
         '{\n  "schema": 1,\n  "commands": {\n    "a": [\n      "b",\n      "c"\n    ]\n  },\n'
         '  "files": [\n    "/f"\n  ],\n  "paths": [\n    "/p"\n  ]\n}\n'
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_covered"),
+    [
+        *(("/dev/n?", True), ("/dev/n*", False), ("/dev/n1", True), ("/dev/n12", False)),
+        *(("/etc/*", True), ("/etc/?", True), ("/etc/x*", True), ("/etc/*/x", False)),
+        *(("/lib/*/a/*", True), ("/lib/x/a/*.ko", True), ("/lib/*", False), ("/lib/*/b", False)),
+        *(("/p", False), ("/proc/x", True), ("/proc/?", False)),
+    ],
+)
+def test_pattern_is_covered_only_by_one_that_matches_as_much(
+    tmp_path: Path, asked: str, is_covered: bool
+) -> None:
+    patterns = ["/dev/n?", "/etc/*", "/lib/*/a/*", "/proc/x"]
+    write_request(tmp_path, commands={}, files=[], paths=patterns)
+
+    assert was_requested(tmp_path, "paths", asked) is is_covered
+    assert not was_requested(tmp_path, "files", asked)
 
 
 def test_folders_of_evidence_are_private(tmp_path: Path) -> None:

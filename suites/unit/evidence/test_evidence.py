@@ -8,6 +8,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH, RECORD_PATH, node_state
+from harness.evidence.node_state import PathStat
 from harness.evidence.outcome import ReportedStep, parse_log_steps
 from harness.provisioner import EXIT_CODE_PATH
 from harness.provisioner.gpu_node import EVENTS_FOLDER, OUTCOME_PATH
@@ -328,7 +329,8 @@ def test_paths_are_a_mapping(tmp_path: Path) -> None:
         *(2, ["/a/x", "/a/y"]),
         *(True, False),
     )
-    assert (paths["/a/y"].kind, paths["/a/y"].size, paths.get("/a/z")) == ("d", 2, None)
+    assert paths["/a/y"] == PathStat(path="/a/y", kind="d", mode=0o755, size=2, modified_at_s=2.0)
+    assert paths.get("/a/z") is None
     assert list(paths.matching("/a/?", "/b/*")) == ["/a/x", "/a/y"]
     assert list(paths.seen("/a/y")) == ["/a/y"]
     with pytest.raises(KeyError):
@@ -347,3 +349,19 @@ def test_step_of_a_log_has_what_its_pattern_names() -> None:
     ]
     (step,) = parse_log_steps(log.partition("\n")[0], pattern)
     assert step == ReportedStep(name="driver", status="failed", duration_s=1.5, detail="slow")
+
+
+def test_letters_of_a_path_count(tmp_path: Path) -> None:
+    folder = a_gpu_node(tmp_path).file("/Xa/bX", "1").file("/Xa/X/b", "2")
+    (tmp_path / "unreadable.txt").write_text("/cX\n")
+
+    assert folder.evidence.files("/Xa") == {"bX": "1"}
+    assert folder.evidence.file("/Xa/bX") == "1"
+    with (tmp_path / "files/Xa/bX").open("r+b") as file:
+        file.truncate(node_state.FILE_LIMIT_KIB << 10)
+    with pytest.raises(HarnessError, match="Only the first"):
+        folder.evidence.refuse_cut("/Xa/bX")
+    folder.file("/Xa/bX", "1")
+    assert folder.evidence.matching("/Xa/*") == {"/Xa/bX": "1"}
+    with pytest.raises(HarnessError, match="permission to read '/cX'"):
+        folder.evidence.files("/cX")

@@ -21,7 +21,9 @@ from harness.evidence.node_state import (
     parse_modules,
     parse_pci_event,
     parse_prebake_lines,
+    parse_refused_gpus,
     parse_stat,
+    parse_units,
 )
 
 
@@ -273,3 +275,40 @@ def test_invalid_cdi_spec_is_distinguished_from_an_empty_one(text: str) -> None:
 )
 def test_device_nodes_of_a_cdi_spec(text: str, nodes: set[str]) -> None:
     assert parse_cdi_device_nodes(text) == nodes
+
+
+def test_report_of_a_refused_gpu_is_read_behind_stamps_of_each_line() -> None:
+    log = "".join(
+        f"[  9.{number}] {line}\n"
+        for number, line in enumerate(
+            (
+                "usb 1-1: new device",
+                "NVRM: The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:2bb5)",
+                "NVRM: installed in this system is not supported by the",
+            )
+        )
+    )
+
+    assert parse_refused_gpus(log) == ["2bb5"]
+    assert parse_refused_gpus(log.replace("[  9.0]", "")) == ["2bb5"]
+
+
+def test_mark_before_a_unit_is_left_out() -> None:
+    text = "* a.service\n\N{BLACK CIRCLE} b.service loaded failed\nc.service loaded\n\n*\n"
+
+    assert parse_units(text) == [
+        ["a.service"],
+        ["b.service", "loaded", "failed"],
+        ["c.service", "loaded"],
+        ["*"],
+    ]
+
+
+def test_version_may_follow_other_lines() -> None:
+    text = "GCC version: 12.2.0\nNVRM version: NVIDIA UNIX x86_64 Kernel Module  580.1  Mon\n"
+
+    assert parse_driver_version(text) == "580.1"
+
+
+def test_value_of_a_prebake_line_may_have_an_equals_sign() -> None:
+    assert parse_prebake_lines("AKS_GPU_PREBAKE a=b=c d=") == [{"a": "b=c", "d": ""}]

@@ -1,0 +1,69 @@
+"""The outcome file of a provisioner, read by JSON pointers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
+from harness.provisioner.outcome import OutcomeFile, StepList
+
+DOCUMENT = {
+    "a/b": [{"c~d": 7}, {"c~d": "84"}],
+    "error": None,
+    "done": ["first", {"name": "second"}],
+    "steps": [{"id": "one", "took": "1.5"}, {"id": "two", "state": "failed"}],
+}
+
+
+def read(document: object = DOCUMENT, **pointers: object) -> ProvisioningOutcome:
+    file = OutcomeFile(path="/o.json", **pointers)  # type: ignore[arg-type]  # by the test
+    return ProvisioningOutcome.from_json(json.dumps(document), file)
+
+
+def test_pointer_leads_through_lists_and_names_with_its_own_signs() -> None:
+    assert read(exit_code="/a~1b/1/c~0d").exit_code == 84
+    assert read(exit_code="/a~1b/0/c~0d").exit_code == 7
+    assert read(decision="/done/0").action == "first"
+    assert read(decision="/done/1/name", reason="/error").action == "second"
+
+
+def test_what_is_not_declared_is_not_read() -> None:
+    assert read() == ProvisioningOutcome()
+
+
+@pytest.mark.parametrize("pointer", ["/done/2", "/done/x", "/done/-1", "/a/b", "/done/0/1", "/no"])
+def test_value_that_is_not_there_is_none_or_an_error(pointer: str) -> None:
+    assert read(decision=pointer).action is None
+    with pytest.raises(HarnessError, match=rf"has an unknown form \(it has no '{pointer}'\): "):
+        read(exit_code=pointer)
+
+
+def test_steps_have_what_is_declared_of_them() -> None:
+    steps = StepList(at="/steps", name="/id", status="/state", duration_s="/took")
+
+    assert read(steps=steps).steps == (
+        ReportedStep(name="one", duration_s=1.5),
+        ReportedStep(name="two", status="failed"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[]", "it is not a JSON object"),
+        ('{"steps": {}}', "'/steps' is no list"),
+        ('{"steps": [{}]}', "it has no '/id'"),
+    ],
+)
+def test_outcome_of_another_form_is_refused_with_the_reason(text: str, why: str) -> None:
+    file = OutcomeFile(path="/o.json", steps=StepList(at="/steps", name="/id"))
+
+    with pytest.raises(HarnessError) as caught:
+        ProvisioningOutcome.from_json(text, file)
+
+    assert str(caught.value) == (
+        f"The outcome of provisioning in '/o.json' has an unknown form ({why}): {text!r}."
+    )
