@@ -51,7 +51,7 @@ exec "$real" "$@"
 
 @dataclass(frozen=True, kw_only=True)
 class Interruption:
-    """An act at a command, whose words may end with `*`, after `skip` others of this form."""
+    """An act at a command, after `skip` others of this form; `*` is any text after its program."""
 
     at: str
     act: str
