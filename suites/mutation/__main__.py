@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--package",
-        choices=PACKAGES,
+        choices=sorted(PACKAGES),
         default="provisioning",
         help="what the tool mutates (default: provisioning)",
     )
