@@ -197,6 +197,20 @@ REFUSED = {
         ),
         message="was expected to end with 0, but it ended with 9: no headers.",
     ),
+    "error of a file without the exit code": Case(
+        expectation=expect.provisioned,
+        outcome=OutcomeDeclaration(file=OutcomeFile(path=OUTCOME, error="/result/why")),
+        exit_code="9\n",
+        texts=(("document", json.dumps({"result": {"why": "no headers"}})),),
+        message="expected to end with 0, but it ended with 9: no headers. Read the output",
+    ),
+    "step of a file that is not there": Case(
+        expectation=lambda e: expect.step_of(e, "driver"),
+        outcome=OutcomeDeclaration(
+            file=OutcomeFile(path="/elsewhere", steps=StepList(at="/steps", name="/id"))
+        ),
+        message="An outcome of provisioning was expected, but there is none",
+    ),
     "decision of the file": Case(
         expectation=lambda e: expect.decided(e, "build"),
         outcome=FILE,
