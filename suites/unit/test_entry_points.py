@@ -153,6 +153,7 @@ def crashes(evidence):
     return evidence.no_such_attribute
 
 def says_so(evidence):
+    """Acme has an X."""
     return "Acme was seen."
 
 ready = NodeExpectation(name="x", words="acme is ready", judge=says_so)
@@ -177,7 +178,7 @@ def test_expectations_of_a_package_are_judged_with_the_others(site: Site) -> Non
         VerdictState.MET,
         "As expected: Acme's agent runs.",
     )
-    assert verdicts["acme-says_so"][1:] == (VerdictState.MET, "Acme was seen.")
+    assert verdicts["acme-says_so"] == ("Acme has an X", VerdictState.MET, "Acme was seen.")
     assert verdicts["acme-ready"] == ("acme is ready", VerdictState.MET, "Acme was seen.")
     assert verdicts["acme-crashes"][1] is VerdictState.UNKNOWN
     assert "in 'acme 1.2' can't be used: it raises AttributeError" in verdicts["acme-crashes"][2]
@@ -200,8 +201,12 @@ def test_expectations_with_two_commands_of_one_name_are_refused() -> None:
 
     same = evidence_of([expectation("one", "true"), expectation("two", "true")])
     assert (same.files, same.commands) == (("/a",), {"x": ["true"]})
-    with pytest.raises(BadInputError, match=r"the expectation 'two': key 'commands\.x': Another"):
+    with pytest.raises(BadInputError) as caught:
         evidence_of([expectation("one", "true"), expectation("two", "false")])
+    assert str(caught.value) == (
+        "the expectation 'two': key 'commands.x': Another expectation gathers the output of ['true'] "
+        "by this name; choose another."
+    )
 
 
 def test_broken_expectation_is_unknown_and_no_other_is_lost(site: Site) -> None:
@@ -209,6 +214,7 @@ def test_broken_expectation_is_unknown_and_no_other_is_lost(site: Site) -> None:
     verdicts = judge_node(EvidenceFolder(site.folder).evidence)
 
     assert len(verdicts) == _OWN + 1
+    assert verdicts[-1].expectation.words == "of 'broken 1.2'"
     assert (verdicts[-1].state, verdicts[-1].sentence) == (VerdictState.UNKNOWN, sentence)
 
 

@@ -84,7 +84,7 @@ def test_empty_output_of_find_is_not_treated_as_an_empty_node(tmp_path: Path) ->
     """A find without -printf, as busybox has it, prints nothing and fails."""
     message = _refused_frames(tmp_path / "e", a_frame("paths", content=b""))
 
-    assert "the output of find has no line of '/'" in message
+    assert "in the guest (the output of find has no line of '/').\n" in message
 
 
 @pytest.mark.starts_process
@@ -154,6 +154,17 @@ def test_exit_code_of_no_command_is_refused(tmp_path: Path) -> None:
     message = _refused_frames(tmp_path / "e", a_frame("exit", "0", b""))
 
     assert "it has an exit code before any command" in message
+
+
+def test_letters_of_a_name_count(tmp_path: Path) -> None:
+    files = unpack(
+        tmp_path / "e",
+        a_frame("file", "/Xa", b"a"),
+        a_frame("file", "/Xb", b"b"),
+        a_frame("unreadable", "/Xb", b""),
+    )
+
+    assert files == ["e/files/Xa", "e/requested.json", "e/unreadable.txt"]
 
 
 def test_content_that_looks_like_a_frame_is_content(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,10 +32,10 @@ from harness.provisioner.outcome import (
     StepList,
 )
 from suites.unit.evidence.folders import EvidenceFolder
+from suites.unit.provisioning.goldens import expect_golden
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from harness.evidence import Evidence
 
@@ -195,6 +197,20 @@ REFUSED = {
         ),
         message="was expected to end with 0, but it ended with 9: no headers.",
     ),
+    "error of a file without the exit code": Case(
+        expectation=expect.provisioned,
+        outcome=OutcomeDeclaration(file=OutcomeFile(path=OUTCOME, error="/result/why")),
+        exit_code="9\n",
+        texts=(("document", json.dumps({"result": {"why": "no headers"}})),),
+        message="expected to end with 0, but it ended with 9: no headers. Read the output",
+    ),
+    "step of a file that is not there": Case(
+        expectation=lambda e: expect.step_of(e, "driver"),
+        outcome=OutcomeDeclaration(
+            file=OutcomeFile(path="/elsewhere", steps=StepList(at="/steps", name="/id"))
+        ),
+        message="An outcome of provisioning was expected, but there is none",
+    ),
     "decision of the file": Case(
         expectation=lambda e: expect.decided(e, "build"),
         outcome=FILE,
@@ -329,6 +345,29 @@ def test_what_cannot_be_told_is_no_verdict(tmp_path: Path, case: Case) -> None:
         case.judge(tmp_path)
 
     assert case.message in str(undecided.value)
+
+
+def _ask_undeclared(ask: Callable[[Evidence], object], folder: Path) -> object:
+    return ask(evidence_of(folder, EXIT_CODES))
+
+
+def test_whole_sentences_are_known(tmp_path: Path) -> None:
+    asked: dict[str, Callable[[Path], object]] = {
+        **{name: case.judge for name, case in REFUSED.items()},
+        **{name: case.judge for name, case in UNDECIDED.items()},
+        **{
+            f"undeclared {name}": partial(_ask_undeclared, ask)
+            for name, (ask, _) in UNDECLARED.items()
+        },
+    }
+    rows = []
+    for number, (name, ask) in enumerate(asked.items()):
+        folder = tmp_path / str(number)
+        with pytest.raises((ExpectationError, HarnessError)) as caught:
+            ask(folder)
+        rows.append(f"{name}\n    {caught.value.sentence.replace(str(folder), 'FOLDER')}")
+
+    expect_golden("declared", "\n\n".join(rows), Path(__file__).parent / "goldens")
 
 
 def test_steps_are_read_with_what_is_declared(tmp_path: Path) -> None:

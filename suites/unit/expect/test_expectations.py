@@ -119,6 +119,8 @@ def test_whole_sentences_are_known(
         folder = tmp_path / str(number)
         with pytest.raises(error) as caught:
             case.judge(folder)
-        rows.append(f"{name}\n    {caught.value.sentence.replace(str(folder), 'FOLDER')}")
+        place = "" if caught.value.evidence is None else " (evidence)"
+        assert caught.value.evidence in {None, folder}
+        rows.append(f"{name}{place}\n    {caught.value.sentence.replace(str(folder), 'FOLDER')}")
 
     expect_golden(golden, "\n\n".join(rows), GOLDENS)

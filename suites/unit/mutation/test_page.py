@@ -24,8 +24,8 @@ def test_every_function_on_the_page_is_there(package: Package) -> None:
     source = Path(package.source)
     for function, _ in parse_page(PAGE, package.source):
         name, *path = function.split(".")
-        module = source.with_suffix("") if source.suffix else source / name
-        places = [module, *source.rglob(f"{name}.py"), *source.rglob(f"{name}/__init__.py")]
+        own = [source] if name == source.stem else []
+        places = [*own, *source.rglob(f"{name}.py"), *source.rglob(f"{name}/__init__.py")]
         assert any(_has(place.with_suffix(""), path) for place in places), function
 
 
