@@ -176,6 +176,7 @@ def node_request(
             "/usr/bin/lib64",
             "/usr/bin/nvidia-*",
             "/usr/local/nvidia",
+            "/usr/src/nvidia-*",
             "/var/lib/dkms/nvidia",
             "/var/lib/dkms/nvidia/*/*/*",
         ],

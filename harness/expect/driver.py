@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 #: Everything that a teardown must remove.
 DRIVER_ARTEFACTS = (
     "/var/lib/dkms/nvidia",
+    "/usr/src/nvidia-[0-9]*",
     "/lib/modules/*/updates/dkms/nvidia*.ko*",
     "/usr/bin/lib64",
     "/etc/ld.so.conf.d/nvidia.conf",

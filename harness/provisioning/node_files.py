@@ -164,6 +164,11 @@ class NodeFiles:
         """Make a folder and its parents, unless they exist."""
         self.at(path).mkdir(parents=True, exist_ok=True)
 
+    def remove_empty_folder(self, path: str) -> None:
+        """Remove a folder if it is one and has nothing in it; whatever else is there stays."""
+        with contextlib.suppress(OSError):
+            self.at(path).rmdir()
+
     def remove(self, path: str) -> None:
         """Remove a file, a link or a tree, if it exists.
 

@@ -13,6 +13,7 @@ PAYLOAD_DIRECTORY = "/opt/gpu"
 ACTIONS_DIRECTORY = "/opt/actions"
 
 DKMS_TREE = "/var/lib/dkms/nvidia"
+SOURCES_DIRECTORY = "/usr/src"
 KERNELS_DIRECTORY = "/lib/modules"
 STAGED_LIBRARIES = "/usr/bin/lib64"
 LINKER_CONFIGURATION = "/etc/ld.so.conf.d/nvidia.conf"

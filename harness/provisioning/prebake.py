@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from .kernel_modules import ModuleProof
     from .node_files import NodeFiles
 
-DEFAULT_RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
+RECORD_DIRECTORY = "/opt/azure/aks-gpu"
+DEFAULT_RECORD_PATH = f"{RECORD_DIRECTORY}/dkms-marker"
 PROVISIONAL_RECORD = "state=building\n"
 """The record that a bake writes before it builds. It is corrupt, so that after a killed bake the
 node knows that there is something to remove."""

@@ -13,24 +13,28 @@ from .kernel_modules import (
     installed_files,
     is_busy,
     kernels,
+    module_directory,
     parse_modinfo,
     read_loaded,
     read_resident_version,
 )
 from .nvidia import (
+    ACTIONS_DIRECTORY,
     DKMS_TREE,
     DRIVER_PROGRAMS,
     GPU_DEST,
     LINKER_CONFIGURATION,
     PAYLOAD_DIRECTORY,
     PROBE_PROGRAM,
+    SOURCES_DIRECTORY,
     STAGED_LIBRARIES,
     driver_kind,
 )
-from .prebake import read_record
+from .prebake import RECORD_DIRECTORY, read_record
 
 if TYPE_CHECKING:
     from .node_context import NodeContext
+    from .node_files import NodeFiles
     from .prebake import Record
 
 COMMAND_TIMEOUT_S = 25.0
@@ -52,7 +56,7 @@ class Scope:
     """What a teardown may remove; `is_opted_out` is set for a node that gets no driver.
 
     Only such a node may have a driver that the customer installed, which is kept, and only there
-    the payload and the package caches are removed too.
+    the payload, its actions and the package caches are removed too.
     """
 
     is_opted_out: bool
@@ -71,8 +75,10 @@ class Residue:
     dkms_versions: tuple[str, ...]
     dkms_links: tuple[tuple[str, str], ...]
     module_files: tuple[str, ...]
+    sources: tuple[str, ...]
+    """The folders of the module's source from which DKMS builds."""
     present: tuple[str, ...]
-    """The existing artefacts of the full list, including DKMS tree and module files."""
+    """The existing artefacts of the full list, including DKMS tree, sources and module files."""
     installed_version: str | None = None
     """The version of the running kernel's module by `modinfo`; only on opted-out nodes."""
     record_version_files: tuple[str, ...] = ()
@@ -88,10 +94,20 @@ class RemovalPlan:
     depmod_kernels: tuple[str, ...] = ()
     customer_version: str | None = None
 
+    @property
+    def emptied(self) -> tuple[str, ...]:
+        """Return the folders that DKMS made for modules, which go if they are empty."""
+        return tuple(
+            folder
+            for kernel in self.depmod_kernels
+            for folder in (module_directory(kernel), module_directory(kernel).rpartition("/")[0])
+        )
+
     def describe(self) -> tuple[str, ...]:
         return (
             *(f"rmmod {name}" for name in self.unload),
             *(f"rm -rf {path}" for path in self.paths),
+            *(f"rmdir --ignore-fail-on-non-empty {path}" for path in self.emptied),
             *(f"depmod -a {kernel}" for kernel in self.depmod_kernels),
             "ldconfig",
         )
@@ -123,26 +139,50 @@ def _observe_files(node: NodeContext, scope: Scope) -> Residue:
     )
     listed: tuple[str, ...] = (DKMS_TREE, STAGED_LIBRARIES, LINKER_CONFIGURATION, *DRIVER_PROGRAMS)
     if scope.is_opted_out:
-        listed += (GPU_DEST, PAYLOAD_DIRECTORY, *scope.caches)
+        listed += (GPU_DEST, PAYLOAD_DIRECTORY, ACTIONS_DIRECTORY, *scope.caches)
     entries = {name: f"{DKMS_TREE}/{name}" for name in files.names(DKMS_TREE)}
+    # Beside versions, DKMS has links `kernel-<kernel>-<arch>` and `original_module`.
+    dkms_versions = tuple(
+        name
+        for name, path in entries.items()
+        if name != "original_module" and files.is_directory(path)
+    )
+    record = read_record(files, scope.record_path)
+    sources = _sources(files, record, dkms_versions)
     return Residue(
-        record=read_record(files, scope.record_path),
+        record=record,
         loaded=read_loaded(files),
         resident_version=read_resident_version(files),
-        # Beside versions, DKMS has links `kernel-<kernel>-<arch>` and `original_module`.
-        dkms_versions=tuple(
-            name
-            for name, path in entries.items()
-            if name != "original_module" and files.is_directory(path)
-        ),
+        dkms_versions=dkms_versions,
         dkms_links=tuple(
             (path, target)
             for path in entries.values()
             if (target := files.link_target(path)) is not None
         ),
         module_files=module_files,
-        present=(*(path for path in listed if files.exists(path)), *module_files),
+        sources=sources,
+        present=(*(path for path in listed if files.exists(path)), *sources, *module_files),
     )
+
+
+def _sources(
+    files: NodeFiles, record: Record | None, dkms_versions: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the sources of the record's version and of those in DKMS.
+
+    A record without a version does not say which they are, so all count that DKMS could have.
+    """
+    found = {
+        path: _source_version(path) for path in files.matching(SOURCES_DIRECTORY, "nvidia-[0-9]*")
+    }
+    recorded = None if record is None else record.driver_version
+    if recorded is None:
+        return tuple(found)
+    return tuple(path for path, version in found.items() if version in {recorded, *dkms_versions})
+
+
+def _source_version(path: str) -> str:
+    return path.removeprefix(f"{SOURCES_DIRECTORY}/nvidia-")
 
 
 def _module_version(node: NodeContext, path: str) -> str | None:
@@ -169,17 +209,24 @@ def choose_removal(scope: Scope, residue: Residue) -> RemovalPlan:
     idle = () if is_busy(residue.loaded) else tuple(m.name for m in residue.loaded)
     version = customer_version(residue) if scope.is_opted_out else None
     if version is None or residue.record is None:
-        return RemovalPlan(unload=idle, paths=residue.present)
+        return RemovalPlan(
+            unload=idle, paths=residue.present, depmod_kernels=_kernels_of(residue.module_files)
+        )
     ours = residue.record.driver_version
     folders = tuple(f"{DKMS_TREE}/{v}" for v in residue.dkms_versions if v == ours)
     links = tuple(path for path, target in residue.dkms_links if ours in target.split("/"))
+    sources = tuple(path for path in residue.sources if _source_version(path) == ours)
     staged = tuple(path for path in residue.present if path == STAGED_LIBRARIES)
     return RemovalPlan(
         unload=idle if residue.resident_version == ours else (),
-        paths=(*folders, *links, *staged, *residue.record_version_files),
-        depmod_kernels=tuple(sorted({p.split("/")[3] for p in residue.record_version_files})),
+        paths=(*folders, *links, *sources, *staged, *residue.record_version_files),
+        depmod_kernels=_kernels_of(residue.record_version_files),
         customer_version=version,
     )
+
+
+def _kernels_of(module_files: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted({path.split("/")[3] for path in module_files}))
 
 
 def tear_down(node: NodeContext, scope: Scope) -> TeardownStatus:
@@ -196,6 +243,8 @@ def tear_down(node: NodeContext, scope: Scope) -> TeardownStatus:
     _carry_out_removal(node, removal)
     after = _observe_files(node, scope)
     is_clean = _has_nothing_left(node, after, removal) and _is_removed(node, scope.record_path)
+    if is_clean:
+        node.files.remove_empty_folder(RECORD_DIRECTORY)
     if removal.customer_version is not None and is_clean:
         node.journal.line(
             f"AKS_GPU_PREBAKE event=teardown gpu_node={render_bool(scope.is_gpu_node)}"
@@ -224,6 +273,8 @@ def _carry_out_removal(node: NodeContext, removal: RemovalPlan) -> None:
             break
     for path in removal.paths:
         _is_removed(node, path)
+    for path in removal.emptied:
+        node.files.remove_empty_folder(path)
     for kernel in removal.depmod_kernels:
         node.runner.run(("depmod", "-a", kernel), timeout_s=COMMAND_TIMEOUT_S)
     node.runner.run(("ldconfig",), timeout_s=COMMAND_TIMEOUT_S)
@@ -239,6 +290,8 @@ def _is_removed(node: NodeContext, path: str) -> bool:
 
 
 def _has_nothing_left(node: NodeContext, after: Residue, removal: RemovalPlan) -> bool:
+    if any(node.files.exists(path) for path in removal.paths):
+        return False
     if removal.customer_version is None:
         return not after.loaded and not after.present
     is_ours_loaded = (
@@ -246,7 +299,7 @@ def _has_nothing_left(node: NodeContext, after: Residue, removal: RemovalPlan) -
         and after.record is not None
         and after.resident_version == after.record.driver_version
     )
-    return not is_ours_loaded and not any(node.files.exists(path) for path in removal.paths)
+    return not is_ours_loaded
 
 
 def render_grid_line(driver_type: str, record: Record | None) -> str:

@@ -450,6 +450,7 @@ REFUSED = {
         )
         for path in (
             "/var/lib/dkms/nvidia",
+            f"/usr/src/nvidia-{VERSION}",
             MODULE,
             f"/lib/modules/{OTHER_KERNEL}/updates/dkms/nvidia-drm.ko.xz",
             "/usr/bin/lib64",

@@ -292,6 +292,7 @@ class SimulatedNode:
 
     def build(self, version: str, kernel: str) -> None:
         """Change the host's files as the driver image does; write the record last."""
+        self._put(f"/usr/src/nvidia-{version}/dkms.conf")
         self._put(f"{DKMS}/{version}/source/dkms.conf")
         self._put(f"{DKMS}/{version}/{kernel}/{self.arch}/log/make.log", "CC nvidia.o\n")
         for name in ("nvidia", "nvidia_uvm"):

@@ -269,7 +269,7 @@ BAKE = {
     "gpu_image_sha": SHA,
     "feature_flags": "NVIDIA_CUDA_PREBAKE",
 }
-MOMENTS_OF_A_BAKE = 23
+MOMENTS_OF_A_BAKE = 24
 
 
 def test_bake_twice_is_bake_once() -> None:

@@ -47,6 +47,7 @@ LISTED = (
     "/usr/bin/lib64",
     "/etc/ld.so.conf.d/nvidia.conf",
     *PROGRAMS,
+    f"/usr/src/nvidia-{VERSION}",
     module_path(KERNEL),
     module_path(KERNEL, "nvidia_uvm"),
 )
@@ -111,6 +112,7 @@ def test_linker_cache_is_renewed_after_the_files_went(teardown: Teardown) -> Non
         "rmmod nvidia_drm",
         "rmmod nvidia_modeset",
         "rmmod nvidia",
+        f"depmod -a {KERNEL}",
         "ldconfig",
     ]
 
@@ -137,6 +139,58 @@ def test_no_record_is_silent_success(teardown: Teardown) -> None:
     assert teardown.files.exists("/usr/bin/nvidia-smi")
 
 
+def test_empty_folders_of_the_driver_go_and_others_stay(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    teardown.node.build(VERSION, OTHER_KERNEL)
+    theirs = f"/lib/modules/{OTHER_KERNEL}/updates/dkms/zfs.ko"
+    teardown.files.write(theirs, "")
+
+    assert teardown.run() is TeardownStatus.CLEANED
+
+    assert not teardown.files.exists(f"/lib/modules/{KERNEL}/updates")
+    assert teardown.files.exists(theirs)
+    assert teardown.files.exists(f"/lib/modules/{KERNEL}/build")
+    assert not teardown.files.exists("/opt/azure/aks-gpu")
+    assert sorted(teardown.commands()[-3:-1]) == sorted(
+        [f"depmod -a {KERNEL}", f"depmod -a {OTHER_KERNEL}"]
+    )
+
+
+def test_folder_of_the_record_stays_with_what_else_is_in_it(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    teardown.files.write("/opt/azure/aks-gpu/notes", "")
+
+    assert teardown.run() is TeardownStatus.CLEANED
+
+    assert teardown.files.names("/opt/azure/aks-gpu") == ("notes",)
+
+
+def test_sources_of_every_version_in_dkms_go(teardown: Teardown) -> None:
+    """On a managed node, all of them are the image's."""
+    teardown.node.build(OTHER_VERSION, KERNEL)
+    teardown.node.build(VERSION, KERNEL)
+    kept = ("/usr/src/linux-headers-6.1.0/x", "/usr/src/nvidia-1.0/x", "/usr/src/nvidia-fs-2.1/x")
+    for path in kept:
+        teardown.files.write(path, "")
+
+    assert teardown.run(MANAGED) is TeardownStatus.CLEANED
+
+    assert teardown.files.names("/usr/src") == (
+        *("linux-headers-6.1.0", "nvidia-1.0", "nvidia-fs-2.1"),
+    )
+
+
+def test_sources_go_with_a_record_that_does_not_say_the_version(teardown: Teardown) -> None:
+    teardown.node.build(VERSION, KERNEL)
+    teardown.files.remove(DKMS)
+    teardown.files.write(RECORD_PATH, "kernel=x\n")
+    teardown.files.write("/usr/src/nvidia-fs-2.1/x", "")
+
+    assert teardown.run() is TeardownStatus.CLEANED
+
+    assert teardown.files.names("/usr/src") == ("nvidia-fs-2.1",)
+
+
 def test_second_run_has_nothing_to_do(teardown: Teardown) -> None:
     teardown.node.build(VERSION, KERNEL)
 
@@ -148,6 +202,7 @@ def test_opted_out_node_loses_payload_and_caches_too(teardown: Teardown) -> None
     extras = (
         "/usr/local/nvidia/x",
         "/opt/gpu/config.sh",
+        "/opt/actions/install.sh",
         "/opt/datacenter-gpu-manager-4-core/x",
         "/opt/datacenter-gpu-manager-4-proprietary/x",
         "/opt/dcgm-exporter/x",
@@ -173,7 +228,7 @@ def test_managed_node_does_not_look_for_a_customers_driver(teardown: Teardown) -
     assert teardown.run(MANAGED) is TeardownStatus.CLEANED
 
     assert teardown.console == [line("cleaned", gpu_node="true")]
-    assert teardown.commands() == ["ldconfig"]
+    assert teardown.commands() == [f"depmod -a {KERNEL}", "ldconfig"]
 
 
 @pytest.mark.parametrize("path", LISTED)
@@ -268,6 +323,9 @@ def test_plan_of_a_teardown_lists_what_it_would_remove(teardown: Teardown) -> No
         *(f"rm -rf {path}" for path in LISTED[:-2]),
         f"rm -rf {module_path(KERNEL, 'nvidia_uvm')}",
         f"rm -rf {module_path(KERNEL)}",
+        f"rmdir --ignore-fail-on-non-empty /lib/modules/{KERNEL}/updates/dkms",
+        f"rmdir --ignore-fail-on-non-empty /lib/modules/{KERNEL}/updates",
+        f"depmod -a {KERNEL}",
         "ldconfig",
     )
     assert teardown.files.exists(RECORD_PATH)
@@ -284,6 +342,7 @@ def residue(**changes: object) -> Residue:
         "dkms_versions": (),
         "dkms_links": (),
         "module_files": (),
+        "sources": (),
         "present": (),
         **changes,
     }
@@ -315,6 +374,7 @@ def install_customers(teardown: Teardown) -> None:
     """Install the baked driver, then a customer's driver for the running kernel."""
     teardown.node.build(VERSION, OTHER_KERNEL)
     teardown.files.write(f"{DKMS}/{OTHER_VERSION}/source/dkms.conf", "")
+    teardown.files.write(f"/usr/src/nvidia-{OTHER_VERSION}/dkms.conf", "")
     teardown.files.write(module_path(KERNEL), module_text(OTHER_VERSION, KERNEL))
     teardown.files.write(f"{DKMS}/original_module/x", "")
     links = teardown.files.at(DKMS)
@@ -331,6 +391,7 @@ def test_customers_driver_is_preserved_and_only_our_residue_goes(teardown: Teard
     gone = (
         f"{DKMS}/{VERSION}",
         f"{DKMS}/kernel-{OTHER_KERNEL}-x86_64",
+        f"/usr/src/nvidia-{VERSION}",
         "/usr/bin/lib64",
         module_path(OTHER_KERNEL),
         module_path(OTHER_KERNEL, "nvidia_uvm"),
@@ -339,6 +400,7 @@ def test_customers_driver_is_preserved_and_only_our_residue_goes(teardown: Teard
     assert [path for path in gone if files.exists(path)] == []
     assert files.names(DKMS) == (OTHER_VERSION, f"kernel-{KERNEL}-x86_64", "original_module")
     assert files.exists(module_path(KERNEL))
+    assert files.names("/usr/src") == (f"nvidia-{OTHER_VERSION}",)
     assert all(files.exists(path) for path in (*PROGRAMS, "/etc/ld.so.conf.d/nvidia.conf"))
     (said,) = teardown.console
     assert said == (
@@ -488,9 +550,12 @@ def test_plan_beside_a_customers_driver_spares_it(teardown: Teardown) -> None:
     assert words == (
         f"rm -rf {DKMS}/{VERSION}",
         f"rm -rf {DKMS}/kernel-{OTHER_KERNEL}-x86_64",
+        f"rm -rf /usr/src/nvidia-{VERSION}",
         "rm -rf /usr/bin/lib64",
         f"rm -rf {module_path(OTHER_KERNEL, 'nvidia_uvm')}",
         f"rm -rf {module_path(OTHER_KERNEL)}",
+        f"rmdir --ignore-fail-on-non-empty /lib/modules/{OTHER_KERNEL}/updates/dkms",
+        f"rmdir --ignore-fail-on-non-empty /lib/modules/{OTHER_KERNEL}/updates",
         f"depmod -a {OTHER_KERNEL}",
         "ldconfig",
     )

@@ -1,0 +1,142 @@
+"""Provisioning leaves nothing behind, and a second run of it changes nothing: by the whole node's state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.api import AllowedChanges, MachineStart, NodeRequest
+
+if TYPE_CHECKING:
+    from harness.api import BootNode, GpuModel, Image, Lab, Node
+
+#: What cloud-init makes anew for each instance.
+OWN = AllowedChanges(
+    paths=[
+        *(
+            "/etc/ssh/ssh_host_*",
+            "/var/lib/cloud/*",
+            "/root/.ssh/*",
+            "/etc/hosts",
+            "/etc/netplan/*",
+        ),
+        *("/etc/machine-id", "/var/lib/dbus/machine-id", "/etc/systemd/network/*"),
+    ]
+)
+#: What each run of provisioning reports, with times.
+REPORTS = AllowedChanges(paths=["/var/lib/gpu-node/*", "/run/gpu-node*"])
+#: The registry from which a second run pulls the driver's image, which the first has removed.
+FROM_REGISTRY = {"mcr_repository_base": "localhost:5000/"}
+START_REGISTRY = ["systemctl", "start", "docker-registry"]
+
+
+def test_teardown_leaves_a_node_that_was_never_baked(
+    boot_node: BootNode, node_image: Image, baked_image: Image
+) -> None:
+    """A node without a GPU is the same, whether its image was baked or not."""
+    never_baked = boot_node(NodeRequest(name="no-gpu", image=node_image)).state()
+    node = boot_node(NodeRequest(name="no-gpu", image=baked_image))
+    expect.decided(node.evidence(), action="teardown", reason="opted_out")
+
+    expect.unchanged(never_baked, node.state(), allow=OWN | REPORTS)
+
+
+def test_second_run_without_a_gpu_changes_nothing(boot_node: BootNode, baked_image: Image) -> None:
+    """After the teardown there is nothing to do."""
+    node = boot_node(NodeRequest(name="twice", image=baked_image))
+    before = node.state()
+
+    node.provision("boot").check("boot")
+
+    expect.unchanged(before, node.state(), allow=REPORTS)
+
+
+@pytest.mark.slow
+def test_second_run_with_a_gpu_changes_nothing(
+    boot_node: BootNode, baked_image: Image, h100: GpuModel
+) -> None:
+    """Nor does a second GPU that came and went; and after a teardown the first is still there."""
+    node = boot_node(
+        NodeRequest(
+            name="twice",
+            image=baked_image,
+            gpus=[h100],
+            config=FROM_REGISTRY,
+            before=[START_REGISTRY],
+        )
+    )
+    before = node.state()
+
+    node.provision("boot").check("boot")
+    after = node.state()
+
+    expect.unchanged(before, after, allow=REPORTS)
+    device = node.hot_plug(h100)
+    node.machine.wait_for_gpu(h100, count=2)
+    node.hot_unplug(device)
+    expect.unchanged(after, node.state())
+
+
+@pytest.mark.slow
+def test_run_after_a_failed_one_ends_as_one_run(
+    boot_node: BootNode, baked_image: Image, h100: GpuModel
+) -> None:
+    """A node whose first run failed at a service is, once that works, as if it had never failed."""
+    managed = {"enable_managed_gpu": True}
+    request = NodeRequest(name="managed", image=baked_image, gpus=[h100], config=managed)
+    at_once = boot_node(request)
+    expect.provisioned(at_once.evidence())
+    wanted = at_once.state()
+    at_once.power_off()
+    node = boot_node(
+        replace(
+            request,
+            stand_ins={"nvidia-device-plugin": {"START_RESULT": "fail"}},
+            config={**managed, **FROM_REGISTRY},
+        )
+    )
+    assert node.evidence().exit_code == 86
+
+    node.guest.output_of("rm", "-r", "/etc/gpu-node/stand-ins")
+    node.guest.output_of(*START_REGISTRY)
+    node.provision("boot").check("boot")
+    node.guest.output_of("systemctl", "stop", "docker-registry")
+
+    expect.unchanged(
+        wanted, node.state(), allow=OWN | REPORTS | AllowedChanges(paths=["/etc/gpu-node/*"])
+    )
+
+
+@pytest.mark.slow
+def test_stripped_node_stays_so_after_a_reboot(
+    boot_node: BootNode, lab: Lab, baked_image: Image
+) -> None:
+    """The same disk boots again, without provisioning: no module is loaded, nothing comes back."""
+    request = NodeRequest(name="reboot", image=baked_image)
+    node = boot_node(request)
+    before = node.state()
+    node.power_off()
+
+    again = replace(request, command=None)
+    with lab.boot(again, disk=node.machine.spec.disk, start=MachineStart.COLD) as same:
+        same.wait_until_provisioned()
+        expect.no_driver_artefact(same.evidence())
+        expect.unchanged(before, same.state(), allow=OWN | REPORTS)
+
+
+def test_teardown_by_command_leaves_a_node_that_was_never_baked(
+    boot_node: BootNode, node_image: Image, baked_image: Image
+) -> None:
+    """As after a boot without a GPU; but nothing else has happened on these nodes."""
+    states = {}
+    for image in (node_image, baked_image):
+        node: Node = boot_node(NodeRequest(name="teardown", image=image, command=None))
+        node.provision("teardown").check("teardown")
+        states[image.name, image is baked_image] = node.state()
+        node.power_off()
+    never_baked, torn_down = states.values()
+
+    expect.unchanged(never_baked, torn_down, allow=OWN | REPORTS)
