@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from harness.evidence import RECORD_PATH
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 #: Everything that a teardown must remove.
 DRIVER_ARTEFACTS = (
     "/var/lib/dkms/nvidia",
-    "/usr/src/nvidia-[0-9]*",
+    "/usr/src/nvidia-*",
     "/lib/modules/*/updates/dkms/nvidia*.ko*",
     "/usr/bin/lib64",
     "/etc/ld.so.conf.d/nvidia.conf",
@@ -28,6 +29,8 @@ DRIVER_ARTEFACTS = (
     "/usr/bin/nvidia-ngx-updater",
     "/usr/bin/nvidia-sleep.sh",
 )
+#: Sources of a module that only begins with the same letters, such as `nvidia-fs`.
+_OTHER_SOURCES = re.compile(r"/usr/src/nvidia-\D")
 _TOOLS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
 _DEVICE_NODES = "/dev/nvidia*"
 DRIVER_MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia")
@@ -174,7 +177,7 @@ def driver_installed(evidence: Evidence) -> None:
 def no_driver_artefact(evidence: Evidence) -> None:
     """Expect no artefact of a driver on disk, in the kernel, or in DKMS."""
     paths = evidence.paths
-    left = sorted(paths.seen(*DRIVER_ARTEFACTS))
+    left = sorted(path for path in paths.seen(*DRIVER_ARTEFACTS) if not _OTHER_SOURCES.match(path))
     require(not left, f"No driver artefact was expected, but these were left: {left}.", evidence)
     loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
     require(

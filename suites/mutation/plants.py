@@ -130,8 +130,8 @@ TARGETS = (
     _plant(
         "record looked for elsewhere",
         "prebake.py",
-        '"/opt/azure/aks-gpu/dkms-marker"',
-        '"/opt/azure/aks-gpu/marker"',
+        'f"{RECORD_DIRECTORY}/dkms-marker"',
+        'f"{RECORD_DIRECTORY}/marker"',
     ),
     # Services
     _plant(
@@ -252,14 +252,14 @@ CORPUS = {
     8: _plant(
         "our busy module not seen beside a customer's",
         "teardown.py",
-        "    return not is_ours_loaded and not any(",
-        "    return not any(",
+        "    return not is_ours_loaded\n",
+        "    return True\n",
     ),
     9: _plant(
         "only the running kernel's modules are ours",
         "teardown.py",
-        "*links, *staged, *residue.record_version_files)",
-        "*links, *staged)",
+        "*sources, *staged, *residue.record_version_files)",
+        "*sources, *staged)",
     ),
     10: _plant(
         "validated after a teardown",

@@ -77,6 +77,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
         *BUILDS,
         *("/proc/modules", "/usr/bin/*", "/etc/ld.so.conf.d/nvidia.conf"),
         "/lib/modules/*/updates/dkms/nvidia*",
+        "/usr/src/nvidia-*",
     ),
     "events_recorded": (f"{EVENTS_FOLDER}/*",),
     "kernel_log_line": ("dmesg",),
