@@ -335,6 +335,16 @@ REFUSED = {
         lambda f: f.command(f"modinfo-{KERNEL}", "vermagic:\n"),
         message="but has ''",
     ),
+    "module_built_for: a module of another version": Case(
+        lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
+        lambda f: f.command(f"modinfo-{KERNEL}", f"version: 570.1\nvermagic: {KERNEL} SMP\n"),
+        message=f"expected to be of version {VERSION}, but is of 570.1.",
+    ),
+    "module_built_before_boot: another module only": Case(
+        lambda e: expect.module_built_before_boot(e, KERNEL),
+        lambda f: f.paths(f"f 644 1 1.0 {MODULE.replace('nvidia.ko', 'nvidia-uvm.ko')}"),
+        message=f"but there are only ['{MODULE.replace('nvidia.ko', 'nvidia-uvm.ko')}'].",
+    ),
     "module_built_for: no module": Case(
         lambda e: expect.module_built_for(e, KERNEL, version=VERSION),
         lambda f: f.command(f"modinfo-{KERNEL}", "modinfo: ERROR: Module nvidia not found.\n", 1),

@@ -53,6 +53,8 @@ def test_vendor_of_a_gpu_is_that_of_its_model(
     expect.gpus_on_bus(evidence, acme)
     expect.gpus_on_bus(evidence, "10de:2330")
     expect.gpus_driven(evidence, acme)
+    with pytest.raises(ExpectationError, match=r"\['/dev/nvidiactl', '/dev/nvidia0'\] were"):
+        expect.gpu_bound(on_bus(tmp_path, _OTHER).paths().evidence, device=acme)
     with pytest.raises(ExpectationError, match=r"\['1de5:0007'\] were expected .* were \[\]\."):
         expect.gpus_on_bus(on_bus(tmp_path, _NVIDIA).evidence, acme)
 
