@@ -134,6 +134,7 @@ def test_refusing_registry_is_tried_three_times_and_not_taken_for_an_empty_one(
     expect.pulls_paused(registry.log, 5)
 
 
+@pytest.mark.slow
 def test_nodes_of_two_kernels_take_two_images(
     start_precompiled: StartPrecompiled,
     publish: Publish,
