@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from . import containerd
 from .exit_codes import ExitCode, ProvisioningError
 from .families import OS_RELEASE
-from .plan import Do, PermanentFailure, Step
+from .nvidia import DKMS_TREE
+from .plan import Do, PermanentFailure, Remove, Step
 from .precompiled import KernelGroup, PrecompiledError, PrecompiledImage, choose_driver, os_tag
 from .retry import StepFailedError, try_command
 
@@ -73,6 +74,8 @@ def install_step(
         name=INSTALL_PRECOMPILED,
         actions=(
             _fetch(image, facts.node_name, has_fallback=has_fallback),
+            # What a bake registered for another kernel, the unit nvidia-modprobe would compile for this one.
+            Remove(path=DKMS_TREE),
             *before,
             replace(run, judge=getattr(build, "judge", None)),
         ),

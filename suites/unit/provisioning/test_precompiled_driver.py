@@ -9,6 +9,7 @@ import pytest
 from harness.provisioning.command import CommandResult
 
 from .fakes import GPU_NODE, IMAGE, KERNEL, OTHER_KERNEL, VERSION, Invocation
+from .simulation import DKMS
 
 if TYPE_CHECKING:
     from .simulation import SimulatedNode
@@ -61,6 +62,31 @@ def test_image_of_the_running_kernel_is_installed_and_removed(
         invocation.log()
     )
     assert "AKS.CSE.configGPUDrivers.installPrecompiledDriver" in invocation.events()
+
+
+def test_bake_for_another_kernel_is_deregistered_so_that_nothing_compiles_it(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    """`dkms autoinstall`, which the unit nvidia-modprobe runs, builds whatever is registered."""
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel = OTHER_KERNEL
+    simulated.registry = {reference(OTHER_KERNEL)}
+
+    assert invocation.run("boot", configured(precompiled_fallback=False)) == 0
+
+    # The simulated image registers its own kernel.
+    assert simulated.files.names(f"{DKMS}/{VERSION}") == (OTHER_KERNEL, "source")
+
+
+def test_failed_pull_leaves_the_bake_registered(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.build(VERSION, KERNEL)
+    simulated.kernel = OTHER_KERNEL
+
+    assert invocation.run("boot", configured(precompiled_fallback=False)) == 84
+
+    assert KERNEL in simulated.files.names(f"{DKMS}/{VERSION}")
 
 
 def test_image_that_containerd_has_is_not_pulled(
