@@ -93,7 +93,7 @@ def interrupted(boot_node: BootNode, request: NodeRequest, row: Row) -> Node:
     return node
 
 
-@promise(section="5", unit=UNIT, each_change="install")
+@promise(section="5", unit=UNIT, each_change="install goes on alone")
 @pytest.mark.parametrize(
     "row",
     [
