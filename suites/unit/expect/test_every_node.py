@@ -302,10 +302,16 @@ def test_customers_own_driver_is_named_and_nothing_else_is_wrong(tmp_path: Path)
 
 
 def test_record_fits_a_node_whose_driver_is_not_loaded(tmp_path: Path) -> None:
-    state, sentence = verdict_on(a_serving_node(tmp_path).without(VERSION_FILE), "record")
+    folder = a_serving_node(tmp_path).without(VERSION_FILE)
 
-    assert state is VerdictState.MET
-    assert sentence == f"The record names {VERSION} (cuda) for this kernel."
+    assert verdict_on(folder, "record") == (
+        VerdictState.MET,
+        f"The record names {VERSION} (cuda) for this kernel.",
+    )
+    assert verdict_on(folder, "module") == (
+        VerdictState.MET,
+        f"The module 'nvidia' {VERSION} is for the running kernel '{KERNEL}' and is not loaded.",
+    )
 
 
 def test_switches_are_not_expected_to_be_driven_as_gpus(tmp_path: Path) -> None:

@@ -53,6 +53,10 @@ def test_vendor_of_a_gpu_is_that_of_its_model(
     expect.gpus_on_bus(evidence, acme)
     expect.gpus_on_bus(evidence, "10de:2330")
     expect.gpus_driven(evidence, acme)
+    expect.gpus_on_bus(evidence, acme, "2330")
+    assert expect.has_gpus(
+        on_bus(tmp_path / "two", _NVIDIA, _NVIDIA.replace("01:", "02:")).evidence
+    ) == ("The PCI bus has 10de:2330 at 01:00.0, 10de:2330 at 02:00.0.")
     with pytest.raises(ExpectationError, match=r"\['/dev/nvidiactl', '/dev/nvidia0'\] were"):
         expect.gpu_bound(on_bus(tmp_path, _OTHER).paths().evidence, device=acme)
     with pytest.raises(ExpectationError, match=r"\['1de5:0007'\] were expected .* were \[\]\."):
