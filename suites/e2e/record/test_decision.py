@@ -104,6 +104,7 @@ ROWS: Mapping[str, Row] = {
     "module is built and not installed": installs(
         "dkms",
         'k=$(uname -r); dkms uninstall nvidia/580.126.09 -k "$k"; '
+        'mkdir -p "/lib/modules/$k/updates/dkms"; '
         "cp /var/lib/dkms/nvidia/580.126.09/$k/x86_64/module/nvidia* /lib/modules/$k/updates/dkms/; "
         "depmod; dkms status | grep built",
     ),

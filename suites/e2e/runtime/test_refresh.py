@@ -92,7 +92,7 @@ def test_lasting_failure_is_no_healthy_node(start_node: StartNode, script: str) 
         "lasting", files=[*FILES, OLD, fault(script)], before=[INSTALL], config=QUICK
     )
 
-    evidence = node.evidence()
+    evidence = node.evidence(files=["/run/cdi/*"])
 
     expect.provisioned(evidence, exit_code=84)
     expect.step_failed(evidence, "regenerate-cdi-spec")
