@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from suites.e2e.shell_provisioner.planting import plant_all
 
-from .machine_plants import run_plants
+from .machine_runner import run_plants
 from .mutant_runner import MutantRunner, PlantError
 from .packages import PACKAGES
 from .plants import CORPUS, TARGETS

@@ -6,27 +6,11 @@ after the other and runs only tests on machines.
 
 from __future__ import annotations
 
-import re
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
-from harness.payload import build_payload
-
-from .mutant_runner import MutantRunner, PlantError
 from .plants import Plant
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 _SUITES = "suites/e2e"
-_PROVISIONER = "harness/provisioner/gpu_node.py"
-_BAKE_KEY = "bake_key=payload.digest"
-#: How many plants run at the same time, each with a machine.
-_CHILDREN = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,48 +220,177 @@ PLANTS: tuple[MachinePlant, ...] = (
         "precompiled/test_precompiled.py",
         "used",
     ),
+    _plant(
+        "the device plugin is not awaited",
+        "services.py",
+        (
+            "            actions=start(DEVICE_PLUGIN, START_LIMIT_S),",
+            '            actions=enqueue(DEVICE_PLUGIN, START_LIMIT_S, "late"),',
+        ),
+        "services/test_gpu_owners.py",
+        "device_plugin",
+    ),
+    _plant(
+        "monitoring is awaited",
+        "systemd.py",
+        (
+            'argv=("systemctl", "restart", "--no-block", unit),',
+            'argv=("systemctl", "restart", unit),',
+        ),
+        "services/test_monitoring.py",
+        "slow or hanging",
+    ),
+    _plant(
+        "nothing warns of monitoring that systemd refuses",
+        "systemd.py",
+        (
+            "            is_optional=True,\n            warning=warning,",
+            "            is_optional=True,",
+        ),
+        "services/test_monitoring.py",
+        "masked or absent",
+    ),
+    _plant(
+        "a masked unit is taken for a missing one",
+        "systemd.py",
+        ('in {"loaded", "masked"}', 'in {"loaded"}'),
+        "services/test_monitoring.py",
+        "masked",
+    ),
+    _plant(
+        "the exporter keeps its own command",
+        "services.py",
+        ('"StandardError=journal\\n"\n        "ExecStart=\\n"', '"StandardError=journal\\n"'),
+        "services/test_configuration.py",
+        "units_run",
+    ),
+    _plant(
+        "the strategy is compared in any case",
+        "services.py",
+        (
+            'configuration.nvidia_mig_strategy == "Mixed"',
+            '(configuration.nvidia_mig_strategy or "").lower() == "mixed"',
+        ),
+        "services/test_configuration.py",
+        "partitioned",
+    ),
+    _plant(
+        "the DRA driver starts before kubelet",
+        "services.py",
+        (
+            'needs=("configure-managed-services", "start-kubelet"),',
+            'needs=("configure-managed-services",),',
+        ),
+        "services/test_gpu_owners.py",
+        "dra_driver_starts",
+    ),
+    _plant(
+        "names of tags are compared by case",
+        "tags.py",
+        ("name.lower() == tag.lower()", "name == tag"),
+        "services/test_gpu_owners.py",
+        "tag_of",
+    ),
+    _plant(
+        "stopped units stay enabled",
+        "systemd.py",
+        ('        Run(argv=("systemctl", "disable", unit), retry=STOP, is_optional=True),\n', ""),
+        "services/test_configuration.py",
+        "earlier",
+    ),
+    _plant(
+        "a fabric manager that fails is ignored",
+        "boot.py",
+        (
+            "            exit_code=ExitCode.GPU_DRIVERS_START_FAIL,\n            needs=needs,",
+            "            exit_code=None,\n            needs=needs,",
+        ),
+        "services/test_base_units.py",
+        "needed_fabric_manager_that",
+    ),
+    _plant(
+        "the failure of kubelet is reported as that of the driver",
+        "boot.py",
+        (
+            '            actions=start("kubelet", 240),\n            exit_code=ExitCode.SYSTEMCTL_START_FAIL',
+            '            actions=start("kubelet", 240),\n            exit_code=ExitCode.GPU_DRIVERS_START_FAIL',
+        ),
+        "services/test_base_units.py",
+        "kubelet",
+    ),
+    _plant(
+        "an outcome that cannot be written hides the exit code",
+        "__main__.py",
+        ("except OSError as failed:", "except ZeroDivisionError as failed:"),
+        "observability/test_exit_codes.py",
+        "outcome_that",
+    ),
+    _plant(
+        "SIGTERM leaves no outcome",
+        "__main__.py",
+        (
+            "signal.signal(signal.SIGTERM, signal.default_int_handler)",
+            "signal.signal(signal.SIGUSR1, signal.default_int_handler)",
+        ),
+        "observability/test_exit_codes.py",
+        "143",
+    ),
+    _plant(
+        "events of one millisecond overwrite one another",
+        "journal.py",
+        (
+            '            while not self._files.create(f"{EVENTS_DIRECTORY}/{milliseconds}.json", text):\n                milliseconds += 1',
+            '            self._files.write(f"{EVENTS_DIRECTORY}/{milliseconds}.json", text)',
+        ),
+        "observability/test_events.py",
+        "ready_node",
+    ),
+    _plant(
+        "a group that failed has no event",
+        "executor.py",
+        (
+            "        finally:\n            self._enter(())",
+            "        finally:\n            if failure is None:\n                self._enter(())",
+        ),
+        "observability/test_events.py",
+        "failed_node",
+    ),
+    _plant(
+        "readiness always says that the record was there",
+        "facts.py",
+        ("marker_present={render_bool(self.record is not None)}", "marker_present=true"),
+        "observability/test_events.py",
+        "marker",
+    ),
+    _plant(
+        "a corrupted infoROM is reported as a failed driver",
+        "driver.py",
+        ("exit_code=ExitCode.GPU_INFO_ROM_CORRUPTED", "exit_code=ExitCode.GPU_DRIVERS_START_FAIL"),
+        "observability/test_exit_codes.py",
+        "87",
+    ),
+    _plant(
+        "the failure of containerd is reported as that of the driver",
+        "driver.py",
+        ("exit_code=ExitCode.GPU_DRIVERS_INSTALL_TIMEOUT", "exit_code=_FAILED"),
+        "observability/test_exit_codes.py",
+        "containerd",
+    ),
+    _plant(
+        "the fast path is not given up for a build",
+        "driver.py",
+        ("        replace(prebuilt, exit_code=None),\n", "        prebuilt,\n"),
+        "kernel/test_builds.py",
+        "does_not_work",
+    ),
+    _plant(
+        "a loaded driver of another version is not seen",
+        "driver.py",
+        (
+            "    resident = judge_resident_version(node, version=version)\n    return resident or judge_refusal",
+            "    return judge_refusal",
+        ),
+        "kernel/test_builds.py",
+        "another_version",
+    ),
 )
-
-
-class MachineRunner(MutantRunner):
-    """Runs machine tests on a copy of the sources, with the image that the unplanted ones baked."""
-
-    def pin_bake(self) -> None:
-        """Let the copy use the image that is baked already; the defects are not about the bake."""
-        path = self.top / _PROVISIONER
-        text = path.read_text()
-        if text.count(_BAKE_KEY) != 1:
-            raise PlantError(f"'{_BAKE_KEY}' was expected once in '{_PROVISIONER}'.")
-        path.write_text(text.replace(_BAKE_KEY, f'bake_key="{build_payload().digest}"'))
-
-
-def run_plants(repository: Path, wanted: str | None, image: str) -> int:
-    """Plant each defect whose name or family matches `wanted`, and print what caught it.
-
-    Returns 0 if all but two of them were caught, else 1.
-    """
-    chosen = [
-        each
-        for each in PLANTS
-        if wanted is None or re.search(wanted, f"{each.family}: {each.plant.name}")
-    ]
-    with ThreadPoolExecutor(_CHILDREN) as pool:
-        results = pool.map(lambda each: _run(repository, each, image), chosen)
-        caught = sum(_report(results, chosen))
-    sys.stdout.write(f"{caught} of {len(chosen)} caught\n")
-    return 0 if caught >= len(chosen) - 2 else 1
-
-
-def _run(repository: Path, each: MachinePlant, image: str) -> str | None:
-    with TemporaryDirectory(prefix="plant-") as folder:
-        runner = MachineRunner.copy(repository, Path(folder))
-        runner.pin_bake()
-        return runner.run(each.plant, *each.selection, "-n0", f"--image={image}").killer
-
-
-def _report(results: Iterable[str | None], chosen: Iterable[MachinePlant]) -> Iterable[bool]:
-    for each, killer in zip(chosen, results, strict=True):
-        verdict = "NOT CAUGHT" if killer is None else f"caught by {killer}"
-        sys.stdout.write(f"{each.family}: {each.plant.name}\n    {verdict}\n")
-        sys.stdout.flush()
-        yield killer is not None
