@@ -153,7 +153,7 @@ def test_exit_code_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
 def test_exit_code_of_no_command_is_refused(tmp_path: Path) -> None:
     message = _refused_frames(tmp_path / "e", a_frame("exit", "0", b""))
 
-    assert "it has an exit code before any command" in message
+    assert "in the guest (it has an exit code before any command).\n" in message
 
 
 def test_letters_of_a_name_count(tmp_path: Path) -> None:

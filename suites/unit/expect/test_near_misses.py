@@ -602,7 +602,10 @@ def test_gpus_may_be_offered_by_several_specs_or_without_device_nodes(tmp_path: 
     folder = with_gpus(a_serving_node(tmp_path), 2)
     second = {"name": "1", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}
     folder.file("/etc/cdi/x.json", json.dumps({"kind": "nvidia.com/gpu", "devices": [second]}))
-    expect.cdi_offers_gpus(folder.evidence)
+    assert expect.cdi_offers_gpus(folder.evidence) == (
+        "'/etc/cdi/x.json' offers nvidia.com/gpu=1. "
+        "'/run/cdi/nvidia.yaml' offers nvidia.com/gpu=0, nvidia.com/gpu=all."
+    )
     folder.without("files/etc/cdi/x.json")
     spec = {"kind": "nvidia.com/gpu", "devices": [{"name": "all"}, {"name": "0"}]}
 
