@@ -13,6 +13,8 @@ from harness.api import AllowedChanges, MachineStart, NodeRequest
 if TYPE_CHECKING:
     from harness.api import BootNode, GpuModel, Image, Lab, Node
 
+pytestmark = pytest.mark.nightly
+
 #: What cloud-init makes anew for each instance, and the label of its seed.
 OWN = AllowedChanges(
     paths=[
@@ -65,7 +67,6 @@ def test_second_run_without_a_gpu_changes_nothing(boot_node: BootNode, baked_ima
     expect.unchanged(before, node.state(), allow=REPORTS)
 
 
-@pytest.mark.slow
 def test_second_run_with_a_gpu_changes_nothing(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
@@ -91,7 +92,6 @@ def test_second_run_with_a_gpu_changes_nothing(
     expect.unchanged(after, node.state(), allow=TOOLS)
 
 
-@pytest.mark.slow
 def test_run_after_a_failed_one_ends_as_one_run(
     boot_node: BootNode, baked_image: Image, h100: GpuModel
 ) -> None:
@@ -123,7 +123,6 @@ def test_run_after_a_failed_one_ends_as_one_run(
     )
 
 
-@pytest.mark.slow
 def test_stripped_node_stays_so_after_a_reboot(
     boot_node: BootNode, lab: Lab, baked_image: Image
 ) -> None:
