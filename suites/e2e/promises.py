@@ -37,7 +37,6 @@ FAMILIES = (
     "interruption",
 )
 
-_DECISIONS = "record"
 _HEAD = """\
 # Promises
 
@@ -49,12 +48,14 @@ _IMAGE = "debian-12"
 _ROW = re.compile(r"^promise\t(?P<fields>.*)$", re.MULTILINE)
 
 
-def promise(*, section: str, unit: str, each_change: bool | str = False) -> pytest.MarkDecorator:
+def promise(
+    *, section: str, unit: str, each_change: bool | tuple[str, ...] = False
+) -> pytest.MarkDecorator:
     """Mark a machine test as a row of the table, or as several where it has parameters.
 
     `section` is that of the contract; `unit` is the unit test of the same behaviour, or its file.
-    All rows together take an hour, so `./dev test` runs those with `each_change`, or of a test with
-    parameters that with this id; the others are nightly.
+    All rows together take more than an hour, so `./dev test` runs those with `each_change`, or of a
+    test with parameters those with these ids, on the first distribution; the others are nightly.
     """
     return pytest.mark.promise(section=section, unit=unit, each_change=each_change)
 
@@ -66,10 +67,9 @@ def is_nightly(item: pytest.Item) -> bool:
         return False
     chosen = marker.kwargs["each_change"]
     if item.get_closest_marker("further_image") is not None:
-        # Whether distributions differ, the decisions show in seconds.
-        chosen = chosen and _DECISIONS in item.path.parts
-    if isinstance(chosen, str):
-        return not item.name.endswith((f"-{chosen}]", f"[{chosen}]"))
+        return True
+    if isinstance(chosen, tuple):
+        return not item.name.endswith(tuple(f"-{each}]" for each in chosen))
     return not chosen
 
 

@@ -73,7 +73,7 @@ def test_clock_set_back_between_two_steps_changes_nothing(
     expect_same(whole_run, result_of(node))
 
 
-@promise(section="5", unit="suites/unit/provisioning/test_driver.py", each_change=True)
+@promise(section="5", unit="suites/unit/provisioning/test_driver.py")
 @pytest.mark.nightly
 def test_gpu_that_leaves_the_bus_between_two_steps_ends_the_run(
     boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str]

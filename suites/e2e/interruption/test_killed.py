@@ -93,7 +93,7 @@ def interrupted(boot_node: BootNode, request: NodeRequest, row: Row) -> Node:
     return node
 
 
-@promise(section="5", unit=UNIT, each_change="install goes on alone")
+@promise(section="5", unit=UNIT)
 @pytest.mark.parametrize(
     "row",
     [
@@ -142,7 +142,7 @@ def test_run_killed_at_each_step_in_turn_is_completed(
     expect_same(whole_run, result_of(node))
 
 
-@promise(section="13", unit="suites/unit/provisioning/test_main.py", each_change="install")
+@promise(section="13", unit="suites/unit/provisioning/test_main.py", each_change=("install",))
 @pytest.mark.parametrize(
     "row",
     [

@@ -30,7 +30,7 @@ def expect_loaded(evidence: Evidence, version: str) -> None:
     )
 
 
-@promise(section="5", unit=UNIT, each_change=True)
+@promise(section="5", unit=UNIT)
 def test_headers_of_the_running_kernel_are_missing(
     start_node: StartNode, baked_image: Image
 ) -> None:
@@ -73,7 +73,7 @@ def test_prebuilt_module_is_loaded_in_the_intended_version(
     expect.record_names(evidence, kernel=kernel, driver_version=version)
 
 
-@promise(section="5", unit=UNIT, each_change=True)
+@promise(section="5", unit=UNIT)
 def test_loaded_module_of_another_version_ends_the_run_without_retries(
     start_node: StartNode,
 ) -> None:

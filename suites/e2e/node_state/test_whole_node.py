@@ -15,6 +15,8 @@ from harness.api import AllowedChanges, ExpectationError, HarnessError, StateKin
 if TYPE_CHECKING:
     from harness.api import CloneState, GpuModel, LabMachine, NodeState, PathState, SavedState
 
+pytestmark = pytest.mark.nightly
+
 #: What a state may cost QEMU, of a machine at rest.
 _MOST_CPU_S = 3.0
 

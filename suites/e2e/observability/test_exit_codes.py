@@ -175,7 +175,7 @@ ENDINGS: Mapping[str, Ending] = {
 }
 
 
-@promise(section="13", unit=UNIT, each_change="2 wrong value")
+@promise(section="13", unit=UNIT, each_change=("2 wrong value",))
 @pytest.mark.parametrize(
     "ending", [pytest.param(ending, id=name) for name, ending in ENDINGS.items()]
 )

@@ -47,9 +47,7 @@ def expect_precompiled(evidence: Evidence, kernel: str) -> None:
     assert expect.step_of(evidence, "install-driver").status == "skipped"
 
 
-@promise(
-    section="11", unit="suites/unit/provisioning/test_precompiled_driver.py", each_change=True
-)
+@promise(section="11", unit="suites/unit/provisioning/test_precompiled_driver.py")
 def test_image_of_the_kernel_is_used_and_nothing_is_compiled(
     start_precompiled: StartPrecompiled, publish: Publish, node_image: Image
 ) -> None:

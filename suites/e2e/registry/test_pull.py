@@ -66,9 +66,7 @@ def test_present_image_is_used_without_a_request(
     expect.no_request(driver_registry.log)
 
 
-@promise(
-    section="5, step 7", unit="suites/unit/provisioning/test_containerd.py", each_change="429"
-)
+@promise(section="5, step 7", unit="suites/unit/provisioning/test_containerd.py")
 @pytest.mark.parametrize("status", [429, 500])
 def test_refused_pull_is_tried_again_after_a_pause(
     start_pulling: StartPulling, driver_registry: Registry, status: int

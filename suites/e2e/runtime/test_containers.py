@@ -35,7 +35,7 @@ mode = "legacy"
 UNIT = "suites/unit/provisioning/test_toolkit.py"
 
 
-@promise(section="10", unit=UNIT, each_change=True)
+@promise(section="10", unit=UNIT, each_change=("CDI",))
 @pytest.mark.parametrize(
     "cdi_enabled", [pytest.param(True, id="CDI"), pytest.param(False, id="nvidia runtime")]
 )

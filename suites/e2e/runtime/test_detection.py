@@ -92,7 +92,7 @@ def expected_support(node: Node, row: Row) -> str:
     return known[version]
 
 
-@promise(section="10", unit=UNIT, each_change="as it comes")
+@promise(section="10", unit=UNIT, each_change=("as it comes",))
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
 def test_cdi_support_is_what_containerd_says(start_node: StartNode, row: Row) -> None:
     """The configuration as containerd has read it decides; its version is only a fallback."""

@@ -38,7 +38,7 @@ def stamp(evidence: Evidence, name: str) -> int:
     return int(evidence.answer_of(name))
 
 
-@promise(section="10", unit=UNIT, each_change=True)
+@promise(section="10", unit=UNIT)
 def test_old_spec_is_replaced_before_containers_start(start_node: StartNode) -> None:
     """Containerd starts with the spec of the driver and the GPUs that the node has now."""
     node = start_node("fresh", files=[*FILES, OLD], before=[INSTALL], config=QUICK)
@@ -73,7 +73,7 @@ def test_early_failures_do_not_keep_the_spec_from_being_written(start_node: Star
     assert "1 2 127" in evidence.answer_of("codes")
 
 
-@promise(section="10", unit=UNIT, each_change="generator fails")
+@promise(section="10", unit=UNIT, each_change=("generator fails",))
 @pytest.mark.parametrize(
     "script",
     [

@@ -41,7 +41,7 @@ DRA_PROGRAM = "/usr/bin/gpu-kubelet-plugin"
 WITH_DRA: Mapping[str, object] = {"enable_managed_gpu_dra": True}
 
 
-@promise(section="7", unit=UNIT, each_change=True)
+@promise(section="7", unit=UNIT)
 def test_slow_device_plugin_holds_the_node_back(start_validated: StartNode) -> None:
     """Nothing that comes after the plugin starts before it is ready."""
     node = start_validated("slow", config=MANAGED, stand_ins={"nvidia-device-plugin": SLOW})
@@ -78,7 +78,7 @@ TROUBLES = {
 }
 
 
-@promise(section="7", unit=UNIT, each_change="failing")
+@promise(section="7", unit=UNIT, each_change=("failing",))
 @pytest.mark.parametrize(
     "trouble", [pytest.param(trouble, id=name) for name, trouble in TROUBLES.items()]
 )
@@ -156,7 +156,7 @@ def test_dra_driver_that_never_starts_ends_with_its_own_code(
     expect.unit_state(evidence, KUBELET, active="active")
 
 
-@promise(section="7", unit=UNIT, each_change="by configuration")
+@promise(section="7", unit=UNIT, each_change=("by configuration",))
 @pytest.mark.parametrize(
     ("config", "tags"),
     [

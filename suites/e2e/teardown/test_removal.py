@@ -96,7 +96,7 @@ def test_device_in_use_keeps_everything_until_it_is_free(
     expect.no_record(evidence)
 
 
-@promise(section="6", unit=UNIT, each_change="setuid program")
+@promise(section="6", unit=UNIT, each_change=("setuid program",))
 @pytest.mark.parametrize(
     "path",
     [
@@ -137,7 +137,7 @@ def test_node_without_a_record_keeps_what_it_has(start_node: StartNode) -> None:
     expect.driver_installed(evidence)
 
 
-@promise(section="6", unit=UNIT, each_change="version in DKMS")
+@promise(section="6", unit=UNIT, each_change=("version in DKMS",))
 @pytest.mark.parametrize(
     "customer",
     [
