@@ -1,7 +1,7 @@
 """The evidence of one node: a folder on disk, and a typed view of it.
 
 Nothing here touches a machine, so a failure can be checked again from its folder alone. It is one module
-of some 400 lines because each property is one fact of one view:
+of some 550 lines because each property is one fact of one view:
 
     <folder>/provisioner.json  how the result of provisioning is read; without it, as the harness's
     <folder>/manifest.json     the files that were gathered, and those that were missing

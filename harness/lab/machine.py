@@ -1,6 +1,6 @@
 """A machine of a lab: a VM with its emulated GPUs, its guest's agent, and its checkpoint.
 
-It is one module of some 400 lines because all of it is the life of that one machine.
+It is one module of some 450 lines because all of it is the life of that one machine.
 """
 
 from __future__ import annotations
