@@ -1,4 +1,4 @@
-"""Forty realistic defects of provisioning, each with the rows on machines that must catch it.
+"""Realistic defects of provisioning, each with the machine tests that are to catch it.
 
 They are regressions that a change could bring, not flipped operators. `./dev plants` plants one
 after the other and runs only tests on machines.
