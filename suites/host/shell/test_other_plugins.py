@@ -95,6 +95,26 @@ def test_plugin_for_time_limits_costs_phases_only_where_it_limits(
     assert [line.split()[0] for line in seen if line.endswith(" greets ann")] == phases
 
 
+def test_marker_of_a_time_limit_gives_its_example_all_phases(project: SpecProject) -> None:
+    project.write(
+        "conftest.py",
+        "import pytest\n\n\ndef pytest_collection_modifyitems(items):\n"
+        "    for item in items:\n"
+        "        if item.name == 'hangs':\n"
+        "            item.add_marker(pytest.mark.timeout(2))\n",
+    )
+    project.write(
+        "slow_spec.sh",
+        "It 'hangs'\nWhen run sleep 60\nThe status should be success\nEnd\n"
+        "It 'is quick'\nWhen call true\nThe status should be success\nEnd\n",
+    )
+
+    result = project.run("-p", "pytest_timeout")
+
+    assert outcomes(result) == {"hangs": "failed", "is quick": "passed"}, result.render()
+    assert "Timeout (>2.0s)" in result.stdout
+
+
 @pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.mark.parametrize("hook", _HOOKS)
 def test_hooks_of_another_plugin_run_for_each_example(
