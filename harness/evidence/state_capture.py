@@ -10,6 +10,8 @@ of the others the identity says whether they have changed. It rests on this:
 * Two changes within one tick of the clock leave the same ctime; a file that changed in the last second
   before the state was taken is not identified by it.
 * Nobody writes to the disk's device itself.
+
+The module is long because all parts of the state are taken by one script and read in its order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The catalogue of images: recipes, read from YAML and validated."""
+"""The catalogue of images: recipes, read from YAML and validated.
+
+The module is long because one class for each kind of recipe states its keys, with their descriptions.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Joins image, seed, payload, GPU and machine into nodes.
 
 The packages below do not know each other; the command line and the pytest fixtures both need them
-joined in the same way.
+joined in the same way. The module is long because each thing that a lab gives is one method of one class.
 """
 
 from __future__ import annotations

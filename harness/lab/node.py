@@ -1,4 +1,7 @@
-"""One node: a machine that provisions itself by cloud-init, and the evidence of it."""
+"""One node: a machine that provisions itself by cloud-init, and the evidence of it.
+
+The module is long because a node's boot, its runs and its evidence share the state of one machine.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Provisioners: what a project puts into a machine, runs there, and how the result is read.
 
-`Provisioner` is the declaration in Python; `harness.provisioner.file` reads the same from YAML.
+`Provisioner` is the declaration in Python; `harness.provisioner.yaml_file` reads the same from YAML.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The steps that bring a driver up on a managed node."""
+"""The steps that bring a driver up on a managed node.
+
+The module is long because each step is a function beside those that it needs, in their order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The host's requests to a guest's agent."""
+"""The host's requests to a guest's agent.
+
+The module is long because each kind of request is one method of the same client.
+"""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ that is so, and else refuses: code under test that runs `kill -9 -1` must never 
 Its parent goes on seeing the host's files, and replaces the root of the running processes by a fresh
 one when it is asked to through a socket: overlays with empty upper layers, upon what was written
 before, to which pivot_root(2) moves all processes at once.
-It is one file, and a long one, because it runs where nothing of the package can be imported. It
-imports little, not even pathlib or json: it starts once for each spec file, and their import
-costs more than all its mounts.
+The module is long because it runs where nothing of the package can be imported. It imports little,
+not even pathlib or json: it starts once for each spec file, and their import costs more than all its
+mounts.
 Sources: user_namespaces(7), mount_namespaces(7), overlayfs.rst, pivot_root(2), open_tree(2).
 """
 
