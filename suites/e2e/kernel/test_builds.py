@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
+from suites.e2e.kernel_module import BAKED_VERSION, LOAD_OTHER_VERSION, OTHER_VERSION
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
@@ -78,27 +79,19 @@ def test_loaded_module_of_another_version_ends_the_run_without_retries(
     start_node: StartNode,
 ) -> None:
     """An install can't replace a loaded module, so no time is spent on trying again."""
-    load_other = shell(
-        "f=$(ls /lib/modules/$(uname -r)/updates/dkms/nvidia.ko*); cp $f /run; f=/run/${f##*/}; "
-        "case $f in *.xz) xz -d $f; f=${f%.xz};; *.zst) zstd -q --rm -d $f; f=${f%.zst};; esac; "
-        "objcopy --dump-section .modinfo=/run/info $f; "
-        "LC_ALL=C sed -i 's/version=580\\.126\\.09/version=580.126.19/' /run/info; "
-        "objcopy --update-section .modinfo=/run/info $f; "
-        "rmmod nvidia_uvm nvidia 2>/dev/null || true; insmod $f; "
-        f"grep -qx 580.126.19 {_RESIDENT}; "
-        # The driver's own check would find the mismatch too; this is about what provisioning does.
-        "mv /usr/bin/lib64 /usr/bin/lib64.gone"
-    )
+    # The driver's own check would find the mismatch too; this is about what provisioning does.
+    load_other = shell(f"{LOAD_OTHER_VERSION}; mv /usr/bin/lib64 /usr/bin/lib64.gone")
     node = start_node("resident", before=[load_other])
 
     evidence = node.evidence(files=[_RESIDENT])
 
     expect.provisioned(evidence, exit_code="GPU_DRIVERS_START_FAIL")
-    expect_loaded(evidence, "580.126.19")
+    expect_loaded(evidence, OTHER_VERSION)
     outcome = evidence.outcome
     assert outcome is not None
     assert outcome.error is not None
-    assert "The driver 580.126.19 is loaded, so 580.126.09 cannot be loaded" in outcome.error
+    sentence = f"The driver {OTHER_VERSION} is loaded, so {BAKED_VERSION} cannot be loaded"
+    assert sentence in outcome.error
 
 
 @pytest.mark.slow

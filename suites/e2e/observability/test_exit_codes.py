@@ -13,6 +13,7 @@ import pytest
 
 from harness import expect
 from harness.cloudinit import GuestFile
+from harness.evidence import RECORD_PATH
 from harness.gpu.script import GpuScript
 from harness.provisioner import BAKE, BOOT
 from harness.provisioner.gpu_node import METADATA_CACHE, OUTCOME_PATH
@@ -76,6 +77,19 @@ ENDINGS: Mapping[str, Ending] = {
         },
         step="fetch-driver-image",
         sentence="Step 'fetch-driver-image' failed.",
+    ),
+    "1 bake records another kernel": Ending(
+        code=1,
+        command=BAKE,
+        config={**BRIEF, "gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
+        # The installer's container is started by `ctr`.
+        before=(
+            "printf '%s\\n' '#!/bin/sh' '/usr/bin/ctr \"$@\"; code=$?' "
+            f"'sed -i s/^kernel=.*/kernel=6.1.0-5-cloud-amd64/ {RECORD_PATH} 2>/dev/null' "
+            "'exit $code' >/usr/local/bin/ctr; chmod +x /usr/local/bin/ctr"
+        ),
+        step="verify-record",
+        sentence="built for kernel 6.1.0-5-cloud-amd64, expected",
     ),
     "2 wrong value": Ending(
         code=2,

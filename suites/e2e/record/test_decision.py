@@ -12,6 +12,7 @@ import pytest
 
 from harness import expect
 from harness.evidence import RECORD_PATH
+from suites.e2e.kernel_module import INSTALLED, of_other_version, with_other_field
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from suites.e2e.conftest import StartNode
 
 RECORD = f"'{RECORD_PATH}'"
-#: The installed module of the running kernel.
-MODULE = "/lib/modules/$(uname -r)/updates/dkms/nvidia.ko"
 UNIT = "suites/unit/provisioning/test_prebake.py"
 
 
@@ -82,20 +81,14 @@ ROWS: Mapping[str, Row] = {
     "record without a kernel": installs("kernel", f"sed -i '/^kernel=/d' {RECORD}"),
     "record of another architecture": installs("arch", replaced("arch", "aarch64")),
     "record without an architecture": installs("arch", f"sed -i '/^arch=/d' {RECORD}"),
-    "module file is gone": installs("module", f"rm {MODULE}*; depmod"),
+    "module file is gone": installs("module", f"rm {INSTALLED}; depmod"),
     "module of another version": installs(
         "module",
-        f"f=$(ls {MODULE}*); case $f in *.xz) xz -d $f; f=${{f%.xz}};; *.zst) zstd -q --rm -d $f;"
-        " f=${f%.zst};; esac; objcopy --dump-section .modinfo=/run/info $f; "
-        "LC_ALL=C sed -i 's/version=580\\.126\\.09/version=580.126.19/' /run/info; "
-        "objcopy --update-section .modinfo=/run/info $f; depmod",
+        f"{of_other_version(INSTALLED)}; depmod",
     ),
     "module of another kernel": installs(
         "vermagic",
-        f"f=$(ls {MODULE}*); case $f in *.xz) xz -d $f; f=${{f%.xz}};; *.zst) zstd -q --rm -d $f;"
-        " f=${f%.zst};; esac; objcopy --dump-section .modinfo=/run/info $f; "
-        "LC_ALL=C sed -i 's/vermagic=./vermagic=1/' /run/info; "
-        "objcopy --update-section .modinfo=/run/info $f; depmod",
+        f"{with_other_field(INSTALLED, 'vermagic=.', 'vermagic=1')}; depmod",
     ),
     "module is not registered with DKMS": installs("dkms", "rm -r /var/lib/dkms/nvidia"),
     "module is registered for another kernel": installs(

@@ -31,7 +31,14 @@ BROKEN_VERSION = (
 )
 
 
-def broken(*scripts: str) -> GuestFile:
+#: As containerd 2.4 answers, in which CDI is always on; no tested distribution has it.
+ANSWERS_OF_2_4 = (
+    '[ "$*" != --version ] || { echo "containerd github.com/containerd/containerd/v2 v2.4.0 1"; exit; }',
+    '[ "$*" != "config dump" ] || { echo "version = 4"; exit; }',
+)
+
+
+def wrapped(*scripts: str) -> GuestFile:
     text = "\n".join(["#!/bin/sh", *scripts, 'exec /usr/bin/containerd "$@"', ""])
     return GuestFile(path="/usr/local/sbin/containerd", content=text.encode(), mode=0o755)
 
@@ -77,11 +84,14 @@ ROWS: Mapping[str, Row] = {
         config='version = 2\nroot = "/srv/containerd"\nstate = "/run/containerd"\n',
         support=("absent", "capable"),
     ),
-    "dump fails": Row(files=(broken(BROKEN_DUMP),), support=("absent", "capable")),
+    "dump fails": Row(files=(wrapped(BROKEN_DUMP),), support=("absent", "capable")),
     "dump fails and the version is unknown": Row(
-        files=(broken(BROKEN_DUMP, BROKEN_VERSION),), support=("absent", "absent")
+        files=(wrapped(BROKEN_DUMP, BROKEN_VERSION),), support=("absent", "absent")
     ),
-    "version is unknown": Row(files=(broken(BROKEN_VERSION),), support=("absent", "capable")),
+    "containerd 2.4 without the key": Row(
+        files=(wrapped(*ANSWERS_OF_2_4),), support=("native", "native")
+    ),
+    "version is unknown": Row(files=(wrapped(BROKEN_VERSION),), support=("absent", "capable")),
 }
 
 

@@ -11,30 +11,28 @@ import pytest
 
 from harness import expect
 from harness.evidence import RECORD_PATH
+from suites.e2e.kernel_module import (
+    INSTALLED,
+    LOAD_OTHER_VERSION,
+    of_other_version,
+)
 from suites.e2e.promises import promise
+from suites.e2e.teardown.node import (
+    CUSTOMER,
+    DKMS,
+    HOLD,
+    LOAD,
+    OPTED_OUT,
+    PROBE,
+    expect_line,
+    shell,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from harness.api import Argv, GpuModel
-    from harness.evidence import Evidence
+    from harness.api import GpuModel
     from suites.e2e.conftest import StartNode
 
 UNIT = "suites/unit/provisioning/test_teardown.py"
-OPTED_OUT: Mapping[str, str] = {"SkipGpuDriverInstall": "true"}
-DKMS = "/var/lib/dkms/nvidia"
-PROBE = "/usr/bin/nvidia-modprobe"
-
-#: Loads the whole stack, and makes the device nodes.
-LOAD: Sequence[Argv] = (["nvidia-modprobe", "-u", "-c0"], ["modprobe", "nvidia-uvm"])
-
-
-def shell(script: str) -> Argv:
-    return ["sh", "-euc", script]
-
-
-def expect_line(evidence: Evidence, status: str, **fields: str) -> None:
-    expect.prebake_line(evidence, event="teardown", status=status, **fields)
 
 
 @promise(section="6", unit=UNIT, each_change=True)
@@ -68,13 +66,8 @@ def test_device_in_use_keeps_everything_until_it_is_free(
     start_node: StartNode, h100: GpuModel
 ) -> None:
     """Nothing is unloaded and nobody is killed; the next run completes the removal."""
-    hold = shell(
-        "systemd-run --quiet --unit holder sh -c 'exec sleep infinity </dev/nvidia0'; "
-        "until [ \"$(cut -d' ' -f3 /proc/modules | head -1)\" ] && "
-        "grep -q '^nvidia [0-9]* [1-9]' /proc/modules; do sleep 0.1; done"
-    )
     node = start_node(
-        "held", gpus=[h100], tags=OPTED_OUT, before=[*LOAD, hold], command="teardown"
+        "held", gpus=[h100], tags=OPTED_OUT, before=[*LOAD, HOLD], command="teardown"
     )
     node.guest.output_of("systemctl", "is-active", "holder")
     node.guest.output_of("systemctl", "stop", "holder")
@@ -141,20 +134,18 @@ def test_node_without_a_record_keeps_what_it_has(start_node: StartNode) -> None:
 @pytest.mark.parametrize(
     "customer",
     [
-        pytest.param(f"cp -a {DKMS}/580.126.09 {DKMS}/570.86.15", id="version in DKMS"),
-        pytest.param(
-            "f=$(ls /lib/modules/$(uname -r)/updates/dkms/nvidia.ko*); "
-            "case $f in *.xz) xz -d $f; f=${f%.xz};; *.zst) zstd -q --rm -d $f; f=${f%.zst};; esac; "
-            "objcopy --dump-section .modinfo=/run/info $f; "
-            "LC_ALL=C sed -i 's/version=580\\.126\\.09/version=580.126.19/' /run/info; "
-            "objcopy --update-section .modinfo=/run/info $f; depmod",
-            id="version of the module file",
-        ),
+        pytest.param(CUSTOMER, id="version in DKMS"),
+        pytest.param(f"{of_other_version(INSTALLED)}; depmod", id="version of the module file"),
+        pytest.param(LOAD_OTHER_VERSION, id="version of the loaded module"),
     ],
 )
-def test_driver_of_the_customer_is_preserved(start_node: StartNode, customer: str) -> None:
+def test_driver_of_the_customer_is_preserved(
+    start_node: StartNode, h100: GpuModel, customer: str
+) -> None:
     """Another version than the record's is not ours: only what the bake left is removed."""
-    node = start_node("customer", gpus=[], before=[shell(customer)], command="teardown")
+    node = start_node(
+        "customer", gpus=[h100], tags=OPTED_OUT, before=[shell(customer)], command="teardown"
+    )
 
     evidence = node.evidence(files=[f"{DKMS}/*/source/dkms.conf"])
 
@@ -165,6 +156,8 @@ def test_driver_of_the_customer_is_preserved(start_node: StartNode, customer: st
         status="preserved_customer_driver",
         marker_version="580.126.09",
     )
+    if customer == LOAD_OTHER_VERSION:
+        assert "nvidia" in evidence.loaded_modules, "The customer's module was unloaded."
     paths = evidence.paths
     assert PROBE in paths, "The customer's nvidia-modprobe was expected to stay, but it is gone."
     assert "/usr/bin/lib64" not in paths

@@ -1,0 +1,39 @@
+"""How the nodes of these tests are changed before their teardown, and the line that it logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness import expect
+from suites.e2e.kernel_module import BAKED_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.api import Argv
+    from harness.evidence import Evidence
+
+
+OPTED_OUT: Mapping[str, str] = {"SkipGpuDriverInstall": "true"}
+DKMS = "/var/lib/dkms/nvidia"
+PROBE = "/usr/bin/nvidia-modprobe"
+
+#: Loads the whole stack, and makes the device nodes.
+LOAD: Sequence[Argv] = (["nvidia-modprobe", "-u", "-c0"], ["modprobe", "nvidia-uvm"])
+
+
+def shell(script: str) -> Argv:
+    return ["sh", "-euc", script]
+
+
+#: Keeps the device open until the unit is stopped.
+HOLD = shell(
+    "systemd-run --quiet --unit holder sh -c 'exec sleep infinity </dev/nvidia0'; "
+    "until grep -q '^nvidia [0-9]* [1-9]' /proc/modules; do sleep 0.1; done"
+)
+#: A version of the customer in DKMS, beside the baked one.
+CUSTOMER = f"cp -a {DKMS}/{BAKED_VERSION} {DKMS}/570.86.15"
+
+
+def expect_line(evidence: Evidence, status: str, **fields: str) -> None:
+    expect.prebake_line(evidence, event="teardown", status=status, **fields)

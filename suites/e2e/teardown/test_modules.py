@@ -1,0 +1,144 @@
+"""Which kernel modules a teardown unloads, removes and leaves alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from suites.e2e.kernel_module import BAKED_VERSION, INSTALLED
+from suites.e2e.promises import promise
+from suites.e2e.teardown.node import (
+    CUSTOMER,
+    DKMS,
+    HOLD,
+    LOAD,
+    OPTED_OUT,
+    PROBE,
+    expect_line,
+    shell,
+)
+
+if TYPE_CHECKING:
+    from harness.api import GpuModel, Image
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_teardown.py"
+#: A module of the kernel, whose name begins as those of the driver do.
+BACKLIGHT = "nvidia_wmi_ec_backlight"
+
+
+@promise(section="6", unit=UNIT, each_change=True)
+def test_our_busy_module_beside_a_customers_driver_is_incomplete(
+    start_node: StartNode, h100: GpuModel
+) -> None:
+    """The record stays as long as our module is in use; the next run says what was preserved."""
+    node = start_node(
+        "busy-beside",
+        gpus=[h100],
+        tags=OPTED_OUT,
+        before=[*LOAD, HOLD, shell(CUSTOMER)],
+        command="teardown",
+    )
+    node.guest.output_of("systemctl", "stop", "holder")
+    node.provision("teardown")
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, run=1)
+    expect_line(evidence.of_run(1), "incomplete", module_after="true", marker_after="true")
+    expect.provisioned(evidence)
+    expect.prebake_line(evidence, event="teardown", status="preserved_customer_driver")
+    loaded = [name for name in evidence.loaded_modules if name.startswith("nvidia")]
+    assert loaded == [], f"Our module was expected to be unloaded, but {loaded} are loaded."
+    expect.no_record(evidence)
+
+
+@promise(section="6", unit=UNIT)
+def test_our_module_of_another_kernel_goes_from_beside_a_customers_driver(
+    start_node: StartNode, baked_image: Image
+) -> None:
+    """A node that boots its older kernel later must not find our module there."""
+    older = f"/lib/modules/{baked_image.other_kernel.version}/updates/dkms"
+    copy = shell(f"mkdir -p {older}; cp {INSTALLED} {older}; {CUSTOMER}")
+    node = start_node("older-kernel", gpus=[], before=[copy], command="teardown")
+
+    evidence = node.evidence(files=[f"{older}/*"])
+
+    expect.provisioned(evidence)
+    expect.prebake_line(evidence, event="teardown", status="preserved_customer_driver")
+    left = [path for path in evidence.paths if "/updates/dkms/nvidia" in path]
+    assert left == [], f"Our modules were expected to be removed, but these were left: {left}."
+
+
+@pytest.mark.slow
+@promise(section="6", unit=UNIT)
+def test_module_that_dkms_builds_after_an_incomplete_removal_is_removed_too(
+    start_node: StartNode, baked_image: Image
+) -> None:
+    """A kernel that arrives meanwhile gets a module from the DKMS tree that could not be removed."""
+    arrived = baked_image.other_kernel.version
+    lock = shell(f"chattr +i {DKMS}/{BAKED_VERSION}")
+    node = start_node("rebuilt", gpus=[], before=[lock], command="teardown")
+    node.guest.output_of("chattr", "-i", f"{DKMS}/{BAKED_VERSION}")
+    build = node.guest.run("dkms", "install", f"nvidia/{BAKED_VERSION}", "-k", arrived)
+    built = node.guest.run("sh", "-c", f"ls /lib/modules/{arrived}/updates/dkms/nvidia.ko*")
+    before = node.evidence()
+    node.provision("teardown")
+
+    evidence = node.evidence()
+
+    expect.provisioned(before)
+    expect_line(before, "incomplete", marker_after="true", dkms_after="true")
+    assert built.ok, f"DKMS was expected to build a module for '{arrived}', but: {build}."
+    expect.provisioned(evidence)
+    expect_line(evidence, "cleaned", dkms_before="true", marker_after="false")
+    expect.no_module_for(evidence, arrived)
+    expect.no_driver_artefact(evidence)
+
+
+@promise(section="6", unit=UNIT)
+def test_module_of_the_kernel_with_a_similar_name_stays_loaded(start_node: StartNode) -> None:
+    """It is neither the driver's nor a sign that the driver is loaded."""
+    folder = "/run/backlight"
+    load = shell(
+        f"mkdir {folder}; cd {folder}; echo 'obj-m := {BACKLIGHT}.o' >Makefile; "
+        f"printf '#include <linux/module.h>\\nMODULE_LICENSE(\"GPL\");\\n' >{BACKLIGHT}.c; "
+        f'make -s -C "/lib/modules/$(uname -r)/build" M={folder} modules; insmod {BACKLIGHT}.ko'
+    )
+    node = start_node("backlight", gpus=[], before=[load], command="teardown")
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect_line(evidence, "cleaned", module_before="false", module_after="false")
+    assert BACKLIGHT in evidence.loaded_modules, f"'{BACKLIGHT}' was unloaded."
+    expect.no_driver_artefact(evidence)
+
+
+@promise(section="6", unit="suites/unit/provisioning/test_driver.py")
+def test_incomplete_removal_for_a_grid_node_is_not_validated(start_node: StartNode) -> None:
+    """The old driver would still answer; a node of another kind must not be ready with it."""
+    images = "ctr -n k8s.io images"
+    change = shell(
+        f"name=$({images} ls -q | grep aks-gpu-cuda-lts); "
+        f'{images} tag $name "$(echo $name | sed s/aks-gpu-cuda-lts/aks-gpu-grid/)"; '
+        f"chattr +i $(dirname {PROBE})"
+    )
+    node = start_node(
+        "grid-locked",
+        config={
+            "gpu_driver_type": "grid",
+            "config_gpu_driver_if_needed": False,
+            "retry_budget_s": 45,
+        },
+        before=[change],
+    )
+
+    evidence = node.evidence()
+
+    expect.decided(evidence, "teardown-install", reason="kind")
+    expect_line(evidence, "incomplete", modprobe_after="true", marker_after="true")
+    expect.provisioned(evidence, exit_code="GPU_DRIVERS_START_FAIL")
+    expect.step_failed(evidence, "install-driver")
