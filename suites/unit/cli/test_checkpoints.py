@@ -14,7 +14,7 @@ from harness.cli.checkpoints import _age
 from harness.machine.checkpoint.store import Checkpoint, CheckpointStore
 from harness.provisioning.wait import Deadline
 from harness.settings import Settings
-from suites.unit.machine.fake_fallocate import FakeFallocate
+from suites.unit.machine.fake_copy import FakeCopy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStore:
         Settings().checkpoint_store,
         limit_mib=100,
         free_bytes=lambda _folder: 1 << 40,
-        runner=FakeFallocate(),
+        runner=FakeCopy(),
     )
 
 

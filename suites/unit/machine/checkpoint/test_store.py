@@ -22,7 +22,7 @@ from harness.machine.checkpoint.manifest import CHECKPOINT_FORMAT
 from harness.machine.checkpoint.store import Checkpoint, CheckpointPlace, CheckpointStore
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
-from suites.unit.machine.fake_fallocate import FakeFallocate
+from suites.unit.machine.fake_copy import FakeCopy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ class Cache:
     def __init__(self, top: Path, *, limit_mib: int = 1000, free_bytes: int = PLENTY) -> None:
         self.folder = top / "checkpoints"
         self.free_bytes = free_bytes
-        self.fallocate = FakeFallocate()
+        self.copy = FakeCopy()
         self.events: list[ProgressEvent] = []
         self.made = 0
         self.blocks_mib = 0
@@ -54,7 +54,7 @@ class Cache:
             self.folder,
             limit_mib=limit_mib,
             free_bytes=lambda _folder: self.free_bytes,
-            runner=self.fallocate,
+            runner=self.copy,
         )
 
     def use(
@@ -124,7 +124,8 @@ def test_checkpoint_is_made_once(cache: Cache) -> None:
         assert first.parent is None
 
     assert cache.made == 1
-    assert cache.fallocate.dug == ["ram"]
+    assert cache.copy.copied == ["ram"]
+    assert not list(cache.folder.rglob("*.sparse"))
 
 
 def test_manifest_records_the_inputs_of_a_checkpoint(cache: Cache) -> None:

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class FakeFallocate:
-    """Takes calls of `fallocate --dig-holes`; digging fails, which has to do no harm."""
+class FakeCopy:
+    """Takes calls of `cp --sparse=always`; copying fails, which has to do no harm."""
 
     def __init__(self) -> None:
-        self.dug: list[str] = []
+        self.copied: list[str] = []
 
     def run(
         self,
@@ -25,9 +25,10 @@ class FakeFallocate:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        assert argv[:2] == ["fallocate", "--dig-holes"]
+        assert argv[:2] == ["cp", "--sparse=always"]
         assert timeout_s > 0
         assert stdin is None
         assert env is None
-        self.dug.append(Path(argv[2]).name)
-        return CommandResult(argv=tuple(argv), exit_code=1, stdout="", stderr="not supported")
+        self.copied.append(Path(argv[2]).name)
+        Path(argv[3]).write_bytes(b"half")
+        return CommandResult(argv=tuple(argv), exit_code=1, stdout="", stderr="no space left")

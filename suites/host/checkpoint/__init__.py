@@ -1,0 +1,1 @@
+"""Checkpoints on this host's file system."""
