@@ -81,7 +81,7 @@ ENDINGS: Mapping[str, Ending] = {
     "1 bake records another kernel": Ending(
         code=1,
         command=BAKE,
-        config={**BRIEF, "gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
+        config={"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
         # The installer's container is started by `ctr`.
         before=(
             "printf '%s\\n' '#!/bin/sh' '/usr/bin/ctr \"$@\"; code=$?' "

@@ -77,11 +77,11 @@ def test_our_module_of_another_kernel_goes_from_beside_a_customers_driver(
 def test_module_that_dkms_builds_after_an_incomplete_removal_is_removed_too(
     start_node: StartNode, baked_image: Image
 ) -> None:
-    """A kernel that arrives meanwhile gets a module from the DKMS tree that could not be removed."""
+    """A kernel that arrives meanwhile gets a module from the sources that could not be removed."""
     arrived = baked_image.other_kernel.version
-    lock = shell(f"chattr +i {DKMS}/{BAKED_VERSION}")
-    node = start_node("rebuilt", gpus=[], before=[lock], command="teardown")
-    node.guest.output_of("chattr", "-i", f"{DKMS}/{BAKED_VERSION}")
+    locked = (f"{DKMS}/{BAKED_VERSION}", f"/usr/src/nvidia-{BAKED_VERSION}")
+    node = start_node("rebuilt", gpus=[], before=[["chattr", "+i", *locked]], command="teardown")
+    node.guest.output_of("chattr", "-i", *locked)
     build = node.guest.run("dkms", "install", f"nvidia/{BAKED_VERSION}", "-k", arrived)
     built = node.guest.run("sh", "-c", f"ls /lib/modules/{arrived}/updates/dkms/nvidia.ko*")
     before = node.evidence()
