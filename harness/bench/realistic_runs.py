@@ -78,15 +78,15 @@ def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | Non
         with _project() as folder:
             write_suite(folder)
             run(folder, False)  # fills the cache of bytecode
-            usages = [run(folder, False) for _ in range(rounds)]
-            external = [external_cpu_s(folder) for _ in range(rounds)]
+            # By turns, since the speed of a host changes within minutes.
+            pairs = [(run(folder, False), external_cpu_s(folder)) for _ in range(rounds)]
         with _project() as folder:
             (folder / "one_spec.sh").write_text(_ONE_EXAMPLE)
             starts = [run(folder, True) for _ in range(rounds)]
         return RealisticBench(
-            cpu_s=statistics.median(usage.cpu_s for usage in usages),
-            external_cpu_s=statistics.median(external),
-            wall_s=statistics.median(usage.wall_s for usage in usages),
+            cpu_s=statistics.median(usage.cpu_s for usage, _ in pairs),
+            external_cpu_s=statistics.median(external for _, external in pairs),
+            wall_s=statistics.median(usage.wall_s for usage, _ in pairs),
             startup_cpu_s=statistics.median(usage.cpu_s for usage in starts),
         )
 

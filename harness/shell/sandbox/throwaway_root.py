@@ -19,19 +19,19 @@ Sources: user_namespaces(7), mount_namespaces(7), overlayfs.rst, pivot_root(2), 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
 import select
-import signal
 import stat
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # each import costs CPU time for each spec file
-    from collections.abc import Iterator
+    import signal
     from typing import NoReturn
+else:
+    import _signal as signal  # without the enums of `signal`
 
 CANNOT_ENTER = 251
 TOO_MANY_PROCESSES = 250
@@ -73,6 +73,19 @@ _NOTHING_GRANTED = (errno.EPERM, errno.EACCES)
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.ENOSPC, errno.EUSERS)
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Suppressed:
+    """`contextlib.suppress`, whose import would take longer than that of all else here."""
+
+    def __init__(self, error: type[OSError]) -> None:
+        self.error = error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, raised: type[BaseException] | None, *_rest: object) -> bool:
+        return raised is not None and issubclass(raised, self.error)
 
 
 def _call(result: int, what: str) -> int:
@@ -121,7 +134,7 @@ def _list(path: str) -> list[str]:
 
 def _make_directory(path: str) -> None:
     """Make a directory where there is none."""
-    with contextlib.suppress(FileExistsError):
+    with _Suppressed(FileExistsError):
         os.mkdir(path)
 
 
@@ -307,7 +320,7 @@ def _copy_texts(source: str, target: str) -> None:
     """Copy the small files of a directory, and make its directories, empty."""
     for name in os.listdir(source):
         entry = f"{source}/{name}"
-        with contextlib.suppress(OSError):
+        with _Suppressed(OSError):
             if os.path.isdir(entry):
                 os.mkdir(f"{target}/{name}")
             else:
@@ -335,12 +348,12 @@ class _Layers:
             status = os.stat(source)
             _make_directory(target)
             os.chmod(target, status.st_mode & 0o7777)
-            with contextlib.suppress(OSError):
+            with _Suppressed(OSError):
                 os.chown(target, status.st_uid, status.st_gid)
             if self.descend and any(
                 point.startswith(f"{source}/") for point in self.builder.mounts
             ):
-                with contextlib.suppress(PermissionError):
+                with _Suppressed(PermissionError):
                     for entry in _list(source):
                         self.add(entry, f"{target}/{os.path.basename(entry)}")
                 return
@@ -382,7 +395,7 @@ class _Layers:
             lowers.insert(0, f"{self.below}/{name}/upper")
         status = os.stat(lower if self.below is None else lowers[0])
         os.chmod(upper, status.st_mode & 0o7777)
-        with contextlib.suppress(OSError):
+        with _Suppressed(OSError):
             os.chown(upper, status.st_uid, status.st_gid)
         if self.descend and self.below is None:
             _make_ours(lower, upper)
@@ -393,7 +406,7 @@ class _Layers:
             _mount("overlay", target, "overlay", 0, places + self.builder.options)
         except OSError:
             return False
-        with contextlib.suppress(OSError):  # so that an ordinary user can remove it from a disk
+        with _Suppressed(OSError):  # so that an ordinary user can remove it from a disk
             os.chmod(f"{work}/work", 0o700)
         return True
 
@@ -408,7 +421,7 @@ def _cover(root: str, sockets: list[str]) -> None:
     """Hide socket files: a daemon behind one (systemd, a container engine) acts on the host."""
     for path in sockets:
         place = _in_root(root, path)
-        with contextlib.suppress(OSError):
+        with _Suppressed(OSError):
             if path.startswith("/") and stat.S_ISSOCK(os.stat(place).st_mode):
                 try:  # in the upper layer, where no umount shows it again
                     os.unlink(place)
@@ -427,7 +440,7 @@ def _overlay_options(staging: str) -> str | None:
         ("trusted.overlay.trial", ""),
         ("user.overlay.trial", ",userxattr"),
     ):
-        with contextlib.suppress(OSError):
+        with _Suppressed(OSError):
             os.setxattr(staging, attribute, b"y")
             return options
     return None
@@ -449,9 +462,9 @@ def _make_ours(lower: str, upper: str) -> None:
 
 def _take(lower: str, upper: str, depth: int) -> None:
     """Make the directories below `lower` anew in `upper`; copy what is configuration."""
-    with contextlib.suppress(OSError), os.scandir(lower) as entries:
+    with _Suppressed(OSError), os.scandir(lower) as entries:
         for entry in entries:
-            with contextlib.suppress(OSError):
+            with _Suppressed(OSError):
                 status = entry.stat(follow_symlinks=False)
                 own = f"{upper}/{entry.name}"
                 if stat.S_ISDIR(status.st_mode) and depth:
@@ -498,10 +511,10 @@ def _build_dev(dev: str) -> None:
     _mount("tmpfs", dev, "tmpfs", _MS_NOSUID, "size=64m,mode=755")
     for name in _DEVICES:
         _touch(f"{dev}/{name}")
-        with contextlib.suppress(OSError):
+        with _Suppressed(OSError):
             _mount(f"/dev/{name}", f"{dev}/{name}", "", _MS_BIND)
     os.mkdir(f"{dev}/pts")
-    with contextlib.suppress(OSError):
+    with _Suppressed(OSError):
         _mount(
             "devpts", f"{dev}/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=666"
         )
@@ -516,7 +529,7 @@ def _finish_root(root: str, limit: int) -> None:
     """Mount `/proc` of the new process space, then make `root` the only root there is."""
     proc = f"{root}/proc"
     _mount("proc", proc, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    with contextlib.suppress(OSError):  # per process space since Linux 6.14
+    with _Suppressed(OSError):  # per process space since Linux 6.14
         _write(f"{proc}/sys/kernel/pid_max", str(max(limit * 4, 1024)))
     for name in _PROC_READ_ONLY:
         place = f"{proc}/{name}"
@@ -542,7 +555,7 @@ def _watch(child: int, limit: int) -> int:
 
 def _die_of(number: int) -> NoReturn:
     """End as the command ended, so that whoever waits sees a signal and no exit status."""
-    with contextlib.suppress(OSError):  # SIGKILL has no other effect
+    with _Suppressed(OSError):  # SIGKILL has no other effect
         signal.signal(number, signal.SIG_DFL)
     import resource  # noqa: PLC0415 - few commands end so
 
@@ -563,7 +576,7 @@ def _close_all_but(*kept: int) -> None:
 def _reset_signals() -> None:
     """Let each signal that is ignored here, as Python ignores SIGPIPE, have its default effect."""
     for number in signal.valid_signals():
-        if signal.getsignal(number) is signal.SIG_IGN:
+        if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
 
@@ -583,7 +596,7 @@ class _Spaces:
 
 def _expect_new_spaces(host: _Spaces) -> None:
     """Raise OSError where mounts would be the host's, or processes to come."""
-    with contextlib.suppress(FileNotFoundError):  # a new space has no process yet
+    with _Suppressed(FileNotFoundError):  # a new space has no process yet
         if os.readlink("/proc/self/ns/pid_for_children") == host.names["pid"]:
             raise OSError("the process space is not a new one")
     if os.readlink("/proc/self/ns/mnt") == host.names["mnt"]:
@@ -669,6 +682,35 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
     return code
 
 
+class _MountSpace:
+    """Acts in the mount space at `path`, with its root, for a `with` block."""
+
+    def __init__(self, path: str) -> None:
+        self.own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.other = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            os.close(self.own)
+            raise
+
+    def __enter__(self) -> None:
+        try:
+            _call(_libc.setns(self.other, _CLONE_NEWNS), "setns")
+        except OSError:
+            self._close()
+            raise
+
+    def __exit__(self, *_raised: object) -> None:
+        try:
+            _call(_libc.setns(self.own, _CLONE_NEWNS), "setns")
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self.own)
+        os.close(self.other)
+
+
 class _Renewal:
     """Replaces the root of running processes, which are those of the name spaces of `init`."""
 
@@ -700,7 +742,7 @@ class _Renewal:
                     answer = f"failed {error}".replace("\n", " ")
                 os.write(control, f"{answer}\n".encode(errors="surrogateescape"))
                 if self.prepared is None and answer == "done":
-                    with contextlib.suppress(OSError):  # while the test runs
+                    with _Suppressed(OSError):  # while the test runs
                         self.prepared = self.builder.build_again()
 
     def _do(self, request: str) -> None:
@@ -752,20 +794,8 @@ class _Renewal:
         if self.mounts not in {-1, self._count_mounts()}:
             raise OSError("the code under test mounted something")
 
-    @contextlib.contextmanager
-    def _inside(self) -> Iterator[None]:
-        """Act in the name space of the other processes, whose root is their root."""
-        own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        theirs = os.open(f"/proc/{self.init}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _call(_libc.setns(theirs, _CLONE_NEWNS), "setns")
-            try:
-                yield
-            finally:
-                _call(_libc.setns(own, _CLONE_NEWNS), "setns")
-        finally:
-            os.close(own)
-            os.close(theirs)
+    def _inside(self) -> _MountSpace:
+        return _MountSpace(f"/proc/{self.init}/ns/mnt")
 
 
 def _be_init(
@@ -808,4 +838,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())

@@ -351,6 +351,17 @@ def test_node_with_cri_o_leaves_containerd_as_it_is(
     assert "configure-cri-o" in invocation.steps()
 
 
+def test_opted_out_node_with_cri_o_loses_the_nvidia_runtime(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.files.write(CRI_O_DROP_IN, "old")
+    write_tags(simulated.files, ("SkipGpuDriverInstall", "true"))
+
+    assert invocation.run("boot", {**GPU_NODE, "container_runtime": "cri-o"}) == 0
+
+    assert not simulated.files.exists(CRI_O_DROP_IN)
+
+
 def test_events_of_a_boot_are_those_that_dashboards_know(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:

@@ -91,6 +91,12 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
     assert set(document) == {field.name for field in fields(Configuration)}
 
 
+def test_host_of_a_precompiled_image_may_have_capital_letters() -> None:
+    name = "Registry-1.Example.COM:5000/gpu/driver"
+
+    assert parse_configuration({"precompiled_image": name}, {}).precompiled_image == name
+
+
 def test_environment_overrides_the_file() -> None:
     configuration = parse_configuration(
         {"gpu_node": True, "gpu_driver_version": "1.2", "gpu_image_sha": "x"},

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.provisioning.cdi import CdiSupport
+from harness.provisioning.cdi import CdiSupport, Engine
 from harness.provisioning.configuration import ConfigurationError, parse_configuration
 from harness.provisioning.exit_codes import ProvisioningError
 from harness.provisioning.facts import NodeFacts, collect_facts
@@ -141,6 +141,28 @@ def test_requested_type_overrides_the_vm_size(tmp_path: Path) -> None:
     facts = see(runner, tmp_path, {**GPU_NODE, "gpu_driver_type": "grid"})
 
     assert facts.driver_type == "grid"
+
+
+def test_cri_o_is_asked_nothing(tmp_path: Path) -> None:
+    write_tags(NodeFiles(tmp_path))
+    fields = {**GPU_NODE, "container_runtime": "cri-o", "cdi_enabled": False}
+
+    facts = see(script().expect("uname -n"), tmp_path, fields)
+
+    assert facts.runtime == RuntimeFacts(
+        text=None, cdi=CdiSupport.NATIVE, engine=Engine.CRI_O, is_cdi_enabled=False
+    )
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_runtime_knows_whether_cdi_is_switched_on(tmp_path: Path, *, is_enabled: bool) -> None:
+    write_tags(NodeFiles(tmp_path))
+    runner = script_runtime(script().expect("uname -n"))
+
+    facts = see(runner, tmp_path, {**GPU_NODE, "cdi_enabled": is_enabled})
+
+    assert facts.runtime is not None
+    assert facts.runtime.is_cdi_enabled is is_enabled
 
 
 def test_facts_of_an_opted_out_gpu_node_include_runtime_and_removal(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from harness.provisioning.command import CommandResult
 
-from .fakes import GPU_NODE, IMAGE, KERNEL, OTHER_KERNEL, VERSION, Invocation
+from .fakes import GPU_NODE, IMAGE, KERNEL, OTHER_KERNEL, OTHER_VERSION, VERSION, Invocation
 from .simulation import DKMS
 
 if TYPE_CHECKING:
@@ -146,6 +146,20 @@ def test_registry_that_refuses_is_asked_three_times_and_not_taken_for_one_withou
     log = "\n".join(invocation.log())
     assert "500 Internal Server Error" in log
     assert "The registry has no" not in log
+
+
+def test_install_beside_another_loaded_version_is_not_tried_again(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    simulated.registry = {reference()}
+    simulated.files.write("/sys/module/nvidia/version", OTHER_VERSION)
+    refusal = CommandResult(argv=(), exit_code=1, stdout="", stderr="version mismatch")
+    simulated.failing["ctr -n k8s.io run"] = refusal
+
+    assert invocation.run("boot", configured(precompiled_fallback=False)) == 84
+
+    assert images_run(simulated) == [reference()]
+    assert f"The driver {OTHER_VERSION} is loaded" in str(invocation.outcome()["error"])
 
 
 def test_baked_driver_that_fits_is_used_without_a_question_to_the_registry(
