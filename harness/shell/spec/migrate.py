@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from harness.shell.lexer import rest_after, split_words, strip_comment
 from harness.shell.spec.python_assertions import AT, AssertionWriter, NoEquivalentError
-from harness.shell.spec.translate import translate
+from harness.shell.spec.translate import continues, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from harness.shell.lexer import Word
     from harness.shell.spec.spec_file import RowEvaluator
@@ -72,8 +72,7 @@ def migrate(path: str, text: str, evaluate_rows: RowEvaluator) -> str:
 class _Migration:
     def __init__(self, path: str, text: str) -> None:
         self.path = path
-        joined = re.sub(r"\\\n\s*", "", text.replace("\r\n", "\n"))
-        self.lines = joined.split("\n")
+        self.lines = list(_joined(text.replace("\r\n", "\n").split("\n")))
         self.at = 0
         self.scopes = [_Scope()]
         self.functions: list[str] = []
@@ -298,6 +297,16 @@ class _Migration:
             candidate = f"{name}_{number}"
         self.names.add(candidate)
         return candidate
+
+
+def _joined(lines: Sequence[str]) -> Iterator[str]:
+    """Yield each line with those that continue it; a line of text ends where it ends."""
+    rest = iter(lines)
+    for line in rest:
+        joined = line
+        while continues(joined) and (following := next(rest, None)) is not None:
+            joined = joined[:-1] + following.lstrip()
+        yield joined
 
 
 def _docstring(chain: Sequence[_Scope]) -> str:

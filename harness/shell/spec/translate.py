@@ -123,7 +123,7 @@ class _Translator:
 
     def _take_logical_line(self) -> str:
         first = self.at
-        while self.at + 1 < len(self.lines) and _continues(self.lines[self.at]):
+        while self.at + 1 < len(self.lines) and continues(self.lines[self.at]):
             self.at += 1
         self.at += 1
         return "\n".join(self.lines[first : self.at])
@@ -437,7 +437,7 @@ class _Translator:
         return self.dialect.mock(number, words[1].raw, body)
 
 
-def _continues(line: str) -> bool:
+def continues(line: str) -> bool:
     """Tell whether the next line belongs to this one; a line of text ends where it ends."""
     ends_in_backslash = (len(line) - len(line.rstrip("\\"))) % 2 == 1
     return ends_in_backslash and not line.lstrip(" \t").startswith("#|")

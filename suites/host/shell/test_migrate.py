@@ -196,3 +196,15 @@ def test_line_without_equivalent_fails_instead_of_vanishing() -> None:
 
     assert "pytest.fail('to be translated by hand: The output should satisfy g')" in module
     assert "pytest.fail('to be translated by hand: Intercept h')" in module
+
+
+def _outcomes(project: SpecProject, text: str) -> dict[str, str]:
+    """Return what becomes of the tests that a spec is translated to."""
+    project.write("test_it.py", _migrate(text))
+    return outcomes(project.run())
+
+
+def test_line_of_data_that_ends_with_a_backslash_is_the_whole_line(project: SpecProject) -> None:
+    spec = "It 'x'\nData\n#|one \\\nEnd\nWhen call cat\nThe output should equal 'one \\'\nEnd\n"
+
+    assert _outcomes(project, spec) == {"test_x": "passed"}
