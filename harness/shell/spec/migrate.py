@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.shell.lexer import rest_after, split_words, strip_comment
 from harness.shell.spec.python_assertions import AT, AssertionWriter, NoEquivalentError
-from harness.shell.spec.translate import continues, translate
+from harness.shell.spec.translate import SELF_EXECUTING, continues, translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -143,7 +143,7 @@ class _Migration:
             self._when(text, [word.raw for word in words])
         elif keyword in {"The", "Assert"}:
             self._expect(keyword, text)
-        elif not self._take_directive(keyword, text, words):
+        elif not SELF_EXECUTING.match(line) and not self._take_directive(keyword, text, words):
             if scope.code is not None and text and not text.startswith("#"):
                 scope.python.append(f"shell.evaluate({text!r})")
             else:

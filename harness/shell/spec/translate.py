@@ -38,7 +38,7 @@ _HOOKS = {
 _GROUP_ONLY = {"BeforeEach", "Before", "AfterEach", "After", "BeforeAll", "AfterAll"}
 _EVALUATIONS = {"command": "command", "script": "script", "source": "source"}
 _FIRST_WORD = re.compile(r"[ \t]*([A-Za-z]+(?::[a-z]+)?)(?= |$|\n|\\\n)")
-_SELF_EXECUTING = re.compile(r"""\s*eval ["']\$\(shellspec\b""")
+SELF_EXECUTING = re.compile(r"""\s*eval ["']\$\(shellspec\b""")
 
 
 def translate(
@@ -145,7 +145,7 @@ class _Translator:
             stripped = text.strip()
             if stripped and not stripped.startswith("#"):
                 self.blocks[-1].has_body = True
-            return ":" if _SELF_EXECUTING.match(text) else text
+            return ":" if SELF_EXECUTING.match(text) else text
         indent = text[: len(text) - len(text.lstrip())]
         return indent + handler(keyword, text.lstrip(" \t"), line)
 

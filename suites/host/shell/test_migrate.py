@@ -208,3 +208,11 @@ def test_line_of_data_that_ends_with_a_backslash_is_the_whole_line(project: Spec
     spec = "It 'x'\nData\n#|one \\\nEnd\nWhen call cat\nThe output should equal 'one \\'\nEnd\n"
 
     assert _outcomes(project, spec) == {"test_x": "passed"}
+
+
+def test_line_that_executes_the_spec_itself_is_left_out(project: SpecProject) -> None:
+    spec = "eval \"$(shellspec - -c) exit 1\"\nIt 'x'\nWhen call true\nThe status should equal 0\nEnd\n"
+    module = _migrate(spec)
+
+    assert "shellspec -" not in module
+    assert _outcomes(project, spec) == {"test_x": "passed"}
