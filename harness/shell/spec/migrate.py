@@ -140,9 +140,9 @@ class _Migration:
         elif keyword == "Include":
             scope.sources.append(words[1].text)
         elif keyword == "When":
-            self._when(text, [word.raw for word in words])
+            self._when(strip_comment(text), [word.raw for word in words])
         elif keyword in {"The", "Assert"}:
-            self._expect(keyword, text)
+            self._expect(keyword, strip_comment(text))
         elif not SELF_EXECUTING.match(line) and not self._take_directive(keyword, text, words):
             if scope.code is not None and text and not text.startswith("#"):
                 scope.python.append(f"shell.evaluate({text!r})")

@@ -216,3 +216,12 @@ def test_line_that_executes_the_spec_itself_is_left_out(project: SpecProject) ->
 
     assert "shellspec -" not in module
     assert _outcomes(project, spec) == {"test_x": "passed"}
+
+
+def test_comment_after_an_evaluation_is_left_out(project: SpecProject) -> None:
+    spec = (
+        "It 'runs'\nWhen run echo b # c\nThe output should equal b # d\nEnd\n"
+        "It 'calls'\nWhen call echo 'b # c' # d\nAssert true # e\nThe output should equal 'b # c'\nEnd\n"
+    )
+
+    assert set(_outcomes(project, spec).values()) == {"passed"}
