@@ -197,6 +197,23 @@ def _skip_brackets(line: str, start: int) -> int:
     return len(line)
 
 
+def is_open(text: str) -> bool:
+    """Tell whether a quote or an expansion of `text` is not closed where the text ends."""
+    at = 0
+    blank_before = True
+    while at < len(text):
+        if text[at] == "#" and blank_before:
+            at = _find(text, "\n", at)
+        elif text[at] in " \t\n" or (text[at] in _OPERATORS and not _opens_substitution(text, at)):
+            blank_before = True
+            at += 1
+        else:
+            # in an open word, what follows the text is part of it
+            _, at = _read_word(f"{text}\n ", at)
+            blank_before = False
+    return at > len(text)
+
+
 def strip_comment(line: str) -> str:
     """Return `line` without the comment that ends it."""
     at = 0

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.shell.lexer import rest_after, split_words, strip_comment
+from harness.shell.lexer import is_open, rest_after, split_words, strip_comment
 from harness.shell.spec.python_assertions import AT, AssertionWriter, NoEquivalentError
 from harness.shell.spec.translate import SELF_EXECUTING, continues, translate
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from harness.shell.spec.spec_file import RowEvaluator
 
 _BLOCK = re.compile(r"[xf]?(Describe|Context|ExampleGroup|It|Specify|Example)\Z")
+_SENTENCE = re.compile(r"[ \t]*(?:The|When|Assert) ")
 _EXAMPLES = {"It", "Specify", "Example"}
 _HOOKS = {"BeforeEach", "Before", "BeforeAll", "AfterEach", "After", "AfterAll"}
 _BY_HAND = {"Intercept"}
@@ -82,6 +83,10 @@ class _Migration:
         while self.at < len(self.lines):
             line = self.lines[self.at]
             self.at += 1
+            if _SENTENCE.match(line):
+                while is_open(line) and self.at < len(self.lines):
+                    line += f"\n{self.lines[self.at]}"
+                    self.at += 1
             self._take(line)
         body = "\n\n\n".join(self.functions)
         if "at(shell, result" in body:

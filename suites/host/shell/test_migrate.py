@@ -225,3 +225,25 @@ def test_comment_after_an_evaluation_is_left_out(project: SpecProject) -> None:
     )
 
     assert set(_outcomes(project, spec).values()) == {"passed"}
+
+
+def test_quoted_text_over_several_lines_is_kept(project: SpecProject) -> None:
+    spec = """\
+It 'expects'
+  f() { printf '%s\\n' "$1"; }
+  When call f "one
+  two"
+  The output should equal "one
+  two"
+End
+It 'expects another'
+  When call printf 'one\\ntwo\\n'
+  The output should equal 'one
+three'
+End
+"""
+
+    assert _outcomes(project, spec) == {
+        "test_expects": "passed",
+        "test_expects_another": "failed",
+    }
