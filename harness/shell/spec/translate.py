@@ -37,7 +37,7 @@ _HOOKS = {
 }  # fmt: skip
 _GROUP_ONLY = {"BeforeEach", "Before", "AfterEach", "After", "BeforeAll", "AfterAll"}
 _EVALUATIONS = {"command": "command", "script": "script", "source": "source"}
-_FIRST_WORD = re.compile(r"[ \t]*([A-Za-z]+(?::[a-z]+)?)(?= |$|\n|\\\n)")
+FIRST_WORD = re.compile(r"[ \t]*([A-Za-z]+(?::[a-z]+)?)(?= |$|\n|\\\n)")
 SELF_EXECUTING = re.compile(r"""\s*eval ["']\$\(shellspec\b""")
 
 
@@ -138,7 +138,7 @@ class _Translator:
         directive = directives.match(text)
         if directive is not None:
             return self._directive(directive, line)
-        found = _FIRST_WORD.match(text)
+        found = FIRST_WORD.match(text)
         keyword = found[1] if found else ""
         handler = self._handler(keyword)
         if handler is None:
@@ -428,7 +428,7 @@ class _Translator:
             directive = directives.match(inner)
             if directive is not None:
                 inner = self._directive(directive, start + 1)
-            found = _FIRST_WORD.match(inner)
+            found = FIRST_WORD.match(inner)
             if found and self._handler(found[1]):
                 raise self._error(f"'{found[1]}' stands inside 'Mock'.", start + 1)
             body.append(inner)
