@@ -337,7 +337,8 @@ class _Migration:
 
     def _data(self, keyword: str, text: str, words: Sequence[Word]) -> None:
         del words
-        scope = self.scopes[-1]
+        before = self.scopes[-1]
+        scope = Scope() if before.has(Kind.EVALUATION) else before  # too late for what has run
         rest = strip_comment(text[len(keyword) :]).strip()
         if rest and not rest.startswith("|"):
             found = split_words(rest)
@@ -396,8 +397,11 @@ class _Migration:
             code = f"Run . {rest_after(text, 3)}"
         elif kind == "command":
             code = f"Run command {rest_after(text, 3)}"
-        else:
+        elif words[1].raw == "run":
             code = f"Run {rest_after(text, 2)}"
+        else:
+            scope.give_up(text, "there is no such evaluation")
+            return
         scope.add(Kind.EVALUATION, code)
 
     def _expect(self, keyword: str, text: str, words: Sequence[Word]) -> None:

@@ -96,6 +96,7 @@ class AssertionWriter:
     in_shell: bool = False
     captures: list[str] = field(default_factory=list)
     claims: Stream = Stream.NONE
+    runs_statements: bool = False
 
     def expectation(self, line: str) -> list[str]:
         """Return the lines that say what the sentence in `line` says.
@@ -117,20 +118,33 @@ class AssertionWriter:
 
     def command(self, line: str) -> list[str]:
         """Return the assertion that a command of the example succeeds."""
-        return [f"assert {self._succeeds(f'{{ {rest_after(line, 1)}; }}')}"]
+        code = f"( {rest_after(line, 1)} ) </dev/null"
+        return [f'assert {self._succeeds(code)} == "0"']
 
     def statement(self, code: str) -> None:
         """Let the evaluation run a statement of the example where it stands."""
         self.captures.append(f"{{\n{code}\n}} >/dev/null")
+        self.runs_statements = True
+
+    def end(self) -> list[str]:
+        """Return what has to hold at the end of the example."""
+        lines: list[str] = []
+        if any("spec_result" in code for code in self.captures):
+            lines.append('assert result.variable("spec_noise") is None')
+        if self.runs_statements:
+            self.captures.append("spec_ended=1")
+            lines.append('assert result.variable("spec_ended") == "1"')
+        return lines
 
     def hook(self, code: str) -> list[str]:
         """Return the assertion that a hook after the example succeeds."""
         code = f"{{ {code}\n}} </dev/null"
-        return [f"assert {self._succeeds(code)}"]
+        return [f'assert {self._succeeds(code)} == "0"']
 
     def _succeeds(self, code: str, first: str = "") -> str:
-        name = self._capture(f"{first}NAME=0; {code} >/dev/null 2>&1 || NAME=$?", "assert")
-        return f'result.variable("{name}") == "0"'
+        quiet = f"{code} >/dev/null 2>|/proc/self/fd/196"
+        name = self._capture(f"{first}{quiet}; spec_judge NAME $?", "assert")
+        return f'result.variable("{name}")'
 
     def _capture(self, code: str, kind: str) -> str:
         """Let the evaluation run code that sets NAME; return what stands for it."""
@@ -145,7 +159,9 @@ class AssertionWriter:
         command = words[-len(sentence.matcher.arguments) :]
         asks = f"spec_satisfies {' '.join(word.raw for word in command)}"
         test = self._succeeds(asks, first=f"{self._shell_value(sentence, unknown)}; ")
-        return [f"assert {f'not ({test})' if sentence.negated else test}"]
+        if sentence.negated:
+            return [f'assert {test} not in {{"0", "it wrote to stderr"}}']
+        return [f'assert {test} == "0"']
 
     def _text(self, argument: str, unknown: Mapping[str, Word]) -> str:
         """Return the expression for an argument of a sentence."""
@@ -239,9 +255,8 @@ class AssertionWriter:
             modifiers.clear()
         if modifiers and subject.kind is SubjectKind.VARIABLE:
             base = f"({base} or '')"
-        is_part = not sentence.negated and sentence.matcher.name not in _OF_ANY_VALUE
         for modifier in modifiers:
-            base = _modified(base, modifier, must_be=is_part)
+            base = _modified(base, modifier)
         return base
 
     def _kept(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
@@ -294,10 +309,11 @@ class AssertionWriter:
     def _test(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
         name = sentence.matcher.name
         if name in _PATH_TESTS and sentence.subject.kind is SubjectKind.PATH and self.in_shell:
-            return self._succeeds(_path_test(name, self._path_word(sentence, unknown)))
-        is_part = any(modifier.name in {"line", "word"} for modifier in sentence.modifiers)
-        tells_unset = name in {"be defined", "be undefined", "be successful"} and is_part
-        get = self._kept if tells_unset else self._value
+            return f'{self._succeeds(_path_test(name, self._path_word(sentence, unknown)))} == "0"'
+        may_be_missing = sentence.negated or name in _OF_ANY_VALUE
+        is_kept = may_be_missing and sentence.has_modifier("line", "word", *_CONTENTS)
+        is_kept = is_kept or sentence.has_modifier("lines")
+        get = self._kept if is_kept or _is_element(sentence) else self._value
         value = get(sentence, unknown)
         if name in _PATH_TESTS and sentence.subject.kind is SubjectKind.PATH:
             return _PATH_TESTS[name].format(value)
@@ -306,6 +322,9 @@ class AssertionWriter:
             and sentence.subject.kind is SubjectKind.VARIABLE
         ):
             letter = "x" if name == "be exported" else "r"
+            if self.in_shell:
+                test = f"[[ ${{{sentence.subject.argument}@a}} == *{letter}* ]]"
+                return f'{self._succeeds(test)} == "0"'
             return f"'{letter}' in result.variables[{sentence.subject.argument!r}].attributes"
         if name not in _TEXT_TESTS:
             raise NoEquivalentError(f"'{_plain(name, unknown)}' has no equivalent here")
@@ -342,22 +361,20 @@ def _literal(text: str) -> str:
     return escaped.replace("\t", "\\t").replace("{", "{{").replace("}", "}}")
 
 
-def _modified(base: str, modifier: Modifier, *, must_be: bool) -> str:
-    """Return the expression for a part; a line or word that is missing is '' or an error."""
+def _is_element(sentence: Sentence) -> bool:
+    """Tell whether the sentence speaks of an element of an array."""
+    return sentence.subject.kind is SubjectKind.VARIABLE and "[" in sentence.subject.argument
+
+
+def _modified(base: str, modifier: Modifier) -> str:
     if modifier.name == "line":
-        return _part(f"{base}.splitlines()", modifier.number, must_be=must_be)
+        return f'{base}.split("\\n")[{modifier.number - 1}]'
     if modifier.name == "word":
-        return _part(f"{base}.split()", modifier.number, must_be=must_be)
+        return f"{base}.split()[{modifier.number - 1}]"
     if modifier.name == "contents":
         return f'{base}.read_text().rstrip("\\n")'
     if modifier.name == "entire contents":
         return f"{base}.read_text()"
-    if modifier.name == "lines":
-        return f"str(len({base}.splitlines()))"
     if modifier.name == "length":
         return f"str(len({base}))"
     raise NoEquivalentError(f"'{modifier.name}' has no equivalent here")
-
-
-def _part(parts: str, number: int, *, must_be: bool) -> str:
-    return f"{parts}[{number - 1}]" if must_be else f"''.join({parts}[{number - 1}:{number}])"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.shell.lexer import rest_after, split_words
+from harness.shell.lexer import quote_on_lines, rest_after, split_words
 from harness.shell.spec.python_assertions import AssertionWriter, NoEquivalentError
 from harness.shell.spec.scopes import Kind, Scope, Statement
 from harness.shell.spec.sentences import Stream
@@ -111,9 +110,7 @@ class TestWriter:
         self.lines.append(f"shell.define({literal(_guarded(code))})")
 
     def _before(self, hook: str) -> None:
-        simple = re.fullmatch(r"[\w.:/=-]+", hook)
-        code = f"{hook} || exit" if simple else f"{{ {hook}\n}} || exit"
-        self.lines.append(f"shell.define({literal(code)})")
+        self.lines.append(f"shell.define({literal(f'spec_try {quote_on_lines(hook)}')})")
 
     def _give_up(self, line: str, why: str) -> None:
         if (line, why) not in self.by_hand:
@@ -125,7 +122,7 @@ class TestWriter:
             self._set_up(statement)
         if not any("pytest.skip(" in s.text for s in example.statements):
             if any(s.kind is Kind.SHELL and _has_code(s.text) for s in example.statements):
-                self.lines.append('shell.evaluate(":")')
+                self.lines.append('shell.evaluate(":").check()')
             self.lines.append('pytest.xfail("not yet implemented")')
         return self.lines
 
@@ -160,8 +157,11 @@ class TestWriter:
             )
             if not example.has(Kind.EXPECTATION, Kind.ASSERTION):
                 self.lines.append(_by_hand("When", "shellspec asks for an expectation"))
+        elif any(line.startswith("shell.define(") for line in self.lines):
+            self.lines.append('assert result.stderr == ""')
         for hook in after:
             self.lines.extend(writer.hook(hook))
+        self.lines.extend(writer.end())
         self.lines.insert(place or 0, self._evaluation(code, writer, has_when=has_when))
         return self.lines
 
@@ -188,19 +188,15 @@ class TestWriter:
         options = ["__hx_apply_options"] if any(s.sets_options for s in self.chain) else []
         given = next((s.stdin for s in reversed(self.chain) if s.stdin is not None), ("", ""))
         code += given[1]
+        code = " && ".join(
+            [*(f"{{ {h}\n}}" for h in before), code, *(f"{{ {h}\n}}" for h in after)]
+        )
         if kind == "Run":
             options = ["set -e"] * self.has_errexit + options
-            tail = (
-                ["__status=$?", '[[ $__status == 0 ]] || exit "$__status"', *after]
-                if after
-                else []
-            )
-            inner = "\n".join([*options, *before, code, *tail])
+            inner = "\n".join([*options, code])
             code = f"( {inner} )" if "\n" not in inner else f"(\n{inner}\n)"
-        else:
-            tail = ["__status=$?", *after, "(exit $__status)"] if after else []
-            options.extend(["set +e"] * bool(options))
-            code = "\n".join([*options, *before, code, *tail])
+        elif options:
+            code = "\n".join([*options, "set +e", code])
         if writer.captures:
             code = (
                 "\n".join([code, "__status=$?", *writer.captures, "(exit $__status)"])

@@ -156,10 +156,10 @@ Describe 'files'
     after() { echo after; }
     BeforeCall 'before'
     AfterCall 'after'
-    When call false
+    When call echo body
     The line 1 of output should equal before
-    The line 2 of output should equal after
-    The status should equal 1
+    The line 2 of output should equal body
+    The line 3 of output should equal after
   End
 End
 """

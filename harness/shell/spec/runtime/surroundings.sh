@@ -87,8 +87,9 @@ spec_result() { # FUNCTION
   __hx_out=$__hx_value
   spec_output 2 entire
   __hx_err=$__hx_value
-  __hx_value=$("$1" "$__hx_out" "$__hx_err" "$__status" < <(builtin printf '%s' "$__hx_out")) ||
-    unset -v __hx_value
+  __hx_value=$("$1" "$__hx_out" "$__hx_err" "$__status" < <(builtin printf '%s' "$__hx_out") \
+    2>|/proc/self/fd/196) || unset -v __hx_value
+  [[ ! -s /proc/self/fd/196 ]] || spec_noise=$1
 }
 
 spec_part() { # line|word|lines|length [NUMBER]
@@ -107,6 +108,24 @@ spec_part() { # line|word|lines|length [NUMBER]
     __hx_value=${__hx_parts[${2-1} - 1]}
   else
     unset -v __hx_value
+  fi
+}
+
+spec_try() { # CODE: run a hook, which may write nothing to stderr; end the shell where it fails
+  local __hx_text
+  if eval "$1" </dev/null 2>|/proc/self/fd/196 && [[ ! -s /proc/self/fd/196 ]]; then
+    return 0
+  fi
+  __hx_read_file /proc/self/fd/196
+  builtin printf "The hook '%s' failed. %s\n" "$1" "$__hx_text" >&2
+  builtin exit 1
+}
+
+spec_judge() { # NAME STATUS: keep what became of a command that wrote its stderr to 196
+  if [[ -s /proc/self/fd/196 ]]; then
+    builtin printf -v "$1" 'it wrote to stderr'
+  else
+    builtin printf -v "$1" '%s' "$2"
   fi
 }
 
