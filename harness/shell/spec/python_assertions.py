@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.shell.lexer import Word, quote, rest_after, split_words
+from harness.shell.lexer import Word, quote, quote_on_lines, rest_after, split_words
 from harness.shell.spec.sentences import (
     PATH_FLAGS,
     Modifier,
@@ -118,8 +118,8 @@ class AssertionWriter:
 
     def command(self, line: str) -> list[str]:
         """Return the assertion that a command of the example succeeds."""
-        code = f"( {rest_after(line, 1)} ) </dev/null"
-        return [f'assert {self._succeeds(code)} == "0"']
+        name = self._capture(f"spec_assert NAME {rest_after(line, 1)}", "assert")
+        return [f'assert result.variable("{name}") == "0"']
 
     def statement(self, code: str) -> None:
         """Let the evaluation run a statement of the example where it stands."""
@@ -138,13 +138,13 @@ class AssertionWriter:
 
     def hook(self, code: str) -> list[str]:
         """Return the assertion that a hook after the example succeeds."""
-        code = f"{{ {code}\n}} </dev/null"
-        return [f'assert {self._succeeds(code)} == "0"']
+        name = self._capture(f"spec_hook NAME {quote_on_lines(code)}", "hook")
+        return [f'assert result.variable("{name}") == "0"']
 
-    def _succeeds(self, code: str, first: str = "") -> str:
-        quiet = f"{code} >/dev/null 2>|/proc/self/fd/196"
-        name = self._capture(f"{first}{quiet}; spec_judge NAME $?", "assert")
-        return f'result.variable("{name}")'
+    def _succeeds(self, command: str) -> str:
+        """Return the test that a command succeeds where the sentence stands."""
+        name = self._capture(f"spec_assert NAME {command}", "assert")
+        return f'result.variable("{name}") == "0"'
 
     def _capture(self, code: str, kind: str) -> str:
         """Let the evaluation run code that sets NAME; return what stands for it."""
@@ -157,11 +157,11 @@ class AssertionWriter:
     ) -> list[str]:
         """Return the lines that ask a function of the spec, as shellspec asks it."""
         command = words[-len(sentence.matcher.arguments) :]
-        asks = f"spec_satisfies {' '.join(word.raw for word in command)}"
-        test = self._succeeds(asks, first=f"{self._shell_value(sentence, unknown)}; ")
+        asks = f"spec_satisfies NAME {' '.join(word.raw for word in command)}"
+        name = self._capture(f"{self._shell_value(sentence, unknown)}; {asks}", "assert")
         if sentence.negated:
-            return [f'assert {test} not in {{"0", "it wrote to stderr"}}']
-        return [f'assert {test} == "0"']
+            return [f'assert result.variable("{name}") not in {{"0", "it wrote to stderr"}}']
+        return [f'assert result.variable("{name}") == "0"']
 
     def _text(self, argument: str, unknown: Mapping[str, Word]) -> str:
         """Return the expression for an argument of a sentence."""
@@ -309,7 +309,7 @@ class AssertionWriter:
     def _test(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
         name = sentence.matcher.name
         if name in _PATH_TESTS and sentence.subject.kind is SubjectKind.PATH and self.in_shell:
-            return f'{self._succeeds(_path_test(name, self._path_word(sentence, unknown)))} == "0"'
+            return self._succeeds(_path_test(name, self._path_word(sentence, unknown)))
         may_be_missing = sentence.negated or name in _OF_ANY_VALUE
         is_kept = may_be_missing and sentence.has_modifier("line", "word", *_CONTENTS)
         is_kept = is_kept or sentence.has_modifier("lines")
@@ -323,8 +323,7 @@ class AssertionWriter:
         ):
             letter = "x" if name == "be exported" else "r"
             if self.in_shell:
-                test = f"[[ ${{{sentence.subject.argument}@a}} == *{letter}* ]]"
-                return f'{self._succeeds(test)} == "0"'
+                return self._succeeds(f"spec_has_attribute {letter} {sentence.subject.argument}")
             return f"'{letter}' in result.variables[{sentence.subject.argument!r}].attributes"
         if name not in _TEXT_TESTS:
             raise NoEquivalentError(f"'{_plain(name, unknown)}' has no equivalent here")
@@ -349,10 +348,8 @@ def _plain(message: str, unknown: Mapping[str, Word]) -> str:
 def _path_test(name: str, path: str) -> str:
     flag = PATH_FLAGS[name]
     if flag == "0":
-        return f"[[ -f {path} && ! -s {path} ]]"
-    if flag == "E":
-        return f"[[ -d {path} && -z $(command -p ls -A -- {path}) ]]"
-    return f"[[ -{flag} {path} ]]"
+        return f"test -f {path} -a ! -s {path}"
+    return f"spec_is_empty_directory {path}" if flag == "E" else f"test -{flag} {path}"
 
 
 def _literal(text: str) -> str:

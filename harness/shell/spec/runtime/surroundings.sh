@@ -129,17 +129,36 @@ spec_judge() { # NAME STATUS: keep what became of a command that wrote its stder
   fi
 }
 
-spec_satisfies() { # FUNCTION ARGS...: whether it does so, with the value on stdin and in its variable
+spec_hook() { # NAME CODE: run a hook after the example; keep what became of it
+  eval "$2" >/dev/null </dev/null 2>|/proc/self/fd/196
+  spec_judge "$1" $?
+}
+
+spec_assert() { # NAME COMMAND ARGS...: keep what became of the command
+  ("${@:2}") >/dev/null </dev/null 2>|/proc/self/fd/196
+  spec_judge "$1" $?
+}
+
+spec_is_empty_directory() { # PATH
+  [[ -d $1 && -z $(command -p ls -A -- "$1") ]]
+}
+
+spec_has_attribute() { # LETTER NAME
+  [[ ${!2@a} == *"$1"* ]]
+}
+
+spec_satisfies() { # NAME FUNCTION ARGS...: the value is on its stdin, and in its variable
   (
-    if [[ $1 =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]]; then
+    if [[ $2 =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]]; then
       if [[ -n ${__hx_value+x} ]]; then
-        builtin printf -v "$1" '%s' "$__hx_value"
+        builtin printf -v "$2" '%s' "$__hx_value"
       else
-        unset -v "$1"
+        unset -v "$2"
       fi
     fi
-    "$@"
-  ) < <(builtin printf '%s' "${__hx_value-}")
+    "${@:2}"
+  ) >/dev/null < <(builtin printf '%s' "${__hx_value-}") 2>|/proc/self/fd/196
+  spec_judge "$1" $?
 }
 
 spec_keep() { # NAME: keep the value in this variable
