@@ -19,7 +19,7 @@ from harness.shell.lexer import (
 )
 from harness.shell.spec import directives, parameters
 from harness.shell.spec.migrated_project import MOCKS, MigratedProject
-from harness.shell.spec.python_assertions import AT
+from harness.shell.spec.python_module import module_text
 from harness.shell.spec.python_tests import TestWriter
 from harness.shell.spec.scopes import Kind, Scope
 from harness.shell.spec.translate import FIRST_WORD, SELF_EXECUTING, continues, translate
@@ -34,14 +34,6 @@ _EXAMPLES = {"It", "Specify", "Example"}
 _HOOKS = {"Before": "BeforeEach", "After": "AfterEach"}
 _HOOK = re.compile(r"(?:Before|After)(?:Each|All|Call|Run)?\Z")
 _PATHS = {"Path", "File", "Dir"}
-#: What a module imports where its text has the name behind it.
-_IMPORTS = {
-    "import os": "os.",
-    "import re": "re.",
-    "import shlex": "shlex.",
-    "import stat": "stat.",
-    "from pathlib import Path, PurePosixPath": "PurePosixPath",
-}
 _SIMPLE_MOCK = re.compile(r"\s*(?:echo (?P<text>'[^']*'|\"[^\"$`\\]*\")|exit (?P<code>\d+))\s*\Z")
 _NUMBERS = re.compile(r"SHELLSPEC_(?:GROUP_ID|EXAMPLE_ID|EXAMPLE_NO)\b")
 _OF_THE_HOST = re.compile(r"\$\((?!\()|`|[<>]\(")
@@ -81,25 +73,7 @@ class _Migration:
     def run(self) -> str:
         while self.at < len(self.lines):
             self._take(self._next_line())
-        body = "\n\n\n".join([self.project.fixture(), *self.functions])
-        if "at(shell, result" in body:
-            body = f"{AT}\n\n{body}"
-        standard = [line for line, name in _IMPORTS.items() if name in body]
-        classes = "Evaluation, Shell" if ": Evaluation" in body else "Shell"
-        ours = [
-            "from harness.shell.surroundings import give_surroundings",
-            f"from harness.shell.testing import {classes}",
-        ]
-        if "pattern_matches(" in body:
-            ours.insert(0, "from harness.shell.spec.patterns import pattern_matches")
-        blocks = [
-            "from __future__ import annotations",
-            "\n".join(standard),
-            "import pytest",
-            "\n".join(ours),
-        ]
-        imports = "\n\n".join(block for block in blocks if block)
-        return f'"""Shell code as {self.path} tested it."""\n\n{imports}\n\n\n{body}\n'
+        return module_text(self.path, [self.project.fixture(), *self.functions])
 
     def _next_line(self) -> str:
         """Return the next line with those that continue it."""
