@@ -107,6 +107,7 @@ class TestWriter:
     def _define(self, code: str) -> None:
         if not is_complete(code):
             self._give_up(code.strip().partition("\n")[0], _CUT)
+        code = code if "\n" in code else code.strip()
         self.lines.append(f"shell.define({literal(_guarded(code))})")
 
     def _before(self, hook: str) -> None:

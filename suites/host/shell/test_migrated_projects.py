@@ -112,6 +112,20 @@ End
     assert _outcomes(project, spec) == {"test_group_x": "passed"}
 
 
+def test_work_directory_is_writable_without_a_throwaway_root(project: SpecProject) -> None:
+    text = """\
+It 'x'
+  When call mkdir "$SHELLSPEC_WORKDIR/x"
+  The dir "$SHELLSPEC_WORKDIR/x" should exist
+End
+"""
+    project.write("test_it.py", migrate("it_spec.sh", text, row_evaluator("it_spec.sh")))
+
+    result = project.run("--shell-sandbox=off")
+
+    assert outcomes(result) == {"test_x": "passed"}, result.render()
+
+
 def test_mocks_only_project_finds_mocks_and_support_commands(project: SpecProject) -> None:
     project.write(".shellspec", "--sandbox\n")
     project.write("spec/support/bin/helps", "#!/bin/sh\necho helped\n").chmod(0o755)

@@ -13,7 +13,10 @@ SHELLSPEC_SPECDIR=$SHELLSPEC_HELPERDIR
 SHELLSPEC_LIB=${__hx_parts%/*}
 SHELLSPEC_SUPPORT_BIN=$SHELLSPEC_LIB/support_bin.sh
 SHELLSPEC_TMPDIR=${TMPDIR:-/tmp}
-SHELLSPEC_TMPBASE=$(command -p mktemp -d) || builtin exit 1
+# without a throw-away root, what is written stays, and may be refused but for the run's own folder
+__hx_scratch=${HX_THROWAWAY:+$SHELLSPEC_TMPDIR}
+SHELLSPEC_TMPBASE=$(command -p mktemp -d "${__hx_scratch:-${HX_MOCKED%/*}}/shellspec.XXXXXX") ||
+  builtin exit 1
 SHELLSPEC_WORKDIR=$SHELLSPEC_TMPBASE/1
 command -p mkdir -- "$SHELLSPEC_WORKDIR"
 SHELLSPEC_SPEC_NO=1
@@ -34,7 +37,7 @@ if [[ -n ${HX_ENV_FROM-} ]]; then
   HX_ENV_FROM=$SHELLSPEC_PROJECT_ROOT/$HX_ENV_FROM
 fi
 unset HX_PROJECT HX_EXEC_DIR HX_HELPER_DIR HX_LOAD_PATH HX_PROJECT_PATH HX_ONLY_PATH HX_MOCKS
-unset __hx_directory __hx_directories
+unset __hx_directory __hx_directories __hx_scratch
 
 declare -A __hx_syntax=() __hx_subjects=()
 __hx_before_each=() __hx_after_each=() __hx_before_all=() __hx_after_all=()
