@@ -17,6 +17,12 @@ _IMPORTS = {
     "import stat": "stat.",
     "from pathlib import Path, PurePosixPath": "PurePosixPath",
 }
+_OURS = {
+    "Evaluation": ": Evaluation",
+    "Shell": ": Shell",
+    "give_surroundings": "give_surroundings(",
+    "pattern_matches": "pattern_matches(",
+}
 
 
 def module_text(path: str, functions: Sequence[str]) -> str:
@@ -25,18 +31,12 @@ def module_text(path: str, functions: Sequence[str]) -> str:
     if "at(shell, result" in body:
         body = f"{AT}\n\n{body}"
     standard = [line for line, name in _IMPORTS.items() if name in body]
-    classes = "Evaluation, Shell" if ": Evaluation" in body else "Shell"
-    ours = [
-        "from harness.shell.surroundings import give_surroundings",
-        f"from harness.shell.testing import {classes}",
-    ]
-    if "pattern_matches(" in body:
-        ours.insert(0, "from harness.shell.spec.patterns import pattern_matches")
+    names = [name for name, use in _OURS.items() if use in body]
     blocks = [
         "from __future__ import annotations",
         "\n".join(standard),
         "import pytest",
-        "\n".join(ours),
+        f"from harness.shell.testing import {', '.join(names)}",
     ]
     imports = "\n\n".join(block for block in blocks if block)
     return f'"""Shell code as {path} tested it."""\n\n{imports}\n\n\n{body}\n'
