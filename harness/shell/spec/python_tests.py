@@ -158,7 +158,7 @@ class TestWriter:
             )
             if not example.has(Kind.EXPECTATION, Kind.ASSERTION):
                 self.lines.append(_by_hand("When", "shellspec asks for an expectation"))
-        elif any(line.startswith("shell.define(") for line in self.lines):
+        elif not has_when and any(line.startswith("shell.define(") for line in self.lines):
             self.lines.append('assert result.stderr == ""')
         for hook in after:
             self.lines.extend(writer.hook(hook))

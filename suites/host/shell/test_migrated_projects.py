@@ -126,6 +126,20 @@ End
     assert outcomes(result) == {"test_x": "passed"}, result.render()
 
 
+def test_warnings_of_a_project_that_lets_them_pass_are_not_asserted(project: SpecProject) -> None:
+    project.write(".shellspec", "--no-warning-as-failure\n")
+    spec = """\
+value=$(echo 1)
+It 'x'
+  f() { echo out; echo err >&2; return "$value"; }
+  When call f
+  The output should equal out
+End
+"""
+
+    assert _outcomes(project, spec) == {"test_x": "passed"}
+
+
 def test_mocks_only_project_finds_mocks_and_support_commands(project: SpecProject) -> None:
     project.write(".shellspec", "--sandbox\n")
     project.write("spec/support/bin/helps", "#!/bin/sh\necho helped\n").chmod(0o755)
