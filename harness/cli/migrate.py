@@ -9,6 +9,7 @@ from harness.errors import BadInputError
 from harness.provisioning.command import LocalRunner
 from harness.shell.sandbox import choose_sandbox
 from harness.shell.spec.migrate import migrate
+from harness.shell.spec.migrated_project import MigratedProject
 from harness.shell.spec.parameter_rows import ShellRowEvaluator
 from harness.shell.spec.project import Project, project_variables
 
@@ -36,12 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
             source=str(spec),
         ) from error
     path = spec.absolute()
+    project = Project.of(path, Path.cwd())
     evaluate = ShellRowEvaluator(
         LocalRunner(),
         lambda: choose_sandbox("auto"),
         source=str(spec),
         cwd=Path.cwd(),
-        env=project_variables(Project.of(path, Path.cwd()), path),
+        env=project_variables(project, path),
     )
-    print(migrate(str(spec), text, evaluate), end="")
+    migrated = MigratedProject.of(project, path, Path.cwd())
+    print(migrate(str(spec), text, evaluate, migrated), end="")
     return 0

@@ -9,6 +9,11 @@ _DOUBLE_QUOTED_ESCAPES = frozenset('$`"\\\n')
 _OPERATORS = frozenset(";&|<>()")
 _PLAIN_RUN = re.compile(r"[A-Za-z0-9_./:,+@%=^{}~!-]+")
 _SIMPLE_QUOTE = re.compile(r"""'([^']*)'|"([^"$`\\]*)\"""")
+_ANSI_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", re.DOTALL)
+_ANSI = {
+    "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
+    "v": "\v", "\\": "\\", "'": "'", '"': '"', "?": "?",
+}  # fmt: skip
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:,+@%=^-]+\Z")
 
 
@@ -155,8 +160,13 @@ def _read_ansi_quoted(line: str, start: int) -> tuple[str, int]:
     while at < len(line) and line[at] != "'":
         at += 2 if line[at] == "\\" else 1
     body = line[start:at]
-    simple = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "e": "\x1b"}
-    return re.sub(r"\\(.)", lambda m: simple.get(m[1], m[0]), body), at + 1
+    return _ANSI_ESCAPE.sub(_unescaped, body), at + 1
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found[1]:
+        return chr(int(found[1], 8))
+    return chr(int(found[2], 16)) if found[2] else _ANSI.get(found[3], found[0])
 
 
 def _skip_expansion(line: str, at: int) -> int:
@@ -195,6 +205,23 @@ def _skip_brackets(line: str, start: int) -> int:
                 return at + 1
         at += 1
     return len(line)
+
+
+def is_open(text: str) -> bool:
+    """Tell whether a quote or an expansion of `text` is not closed where the text ends."""
+    at = 0
+    blank_before = True
+    while at < len(text):
+        if text[at] == "#" and blank_before:
+            at = _find(text, "\n", at)
+        elif text[at] in " \t\n" or (text[at] in _OPERATORS and not _opens_substitution(text, at)):
+            blank_before = True
+            at += 1
+        else:
+            # in an open word, what follows the text is part of it
+            _, at = _read_word(f"{text}\n ", at)
+            blank_before = False
+    return at > len(text)
 
 
 def strip_comment(line: str) -> str:

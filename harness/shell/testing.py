@@ -8,6 +8,8 @@ from harness.shell.mocks.commands import (
     MockedCommand,
     UnmockedCommandError,
 )
+from harness.shell.spec.patterns import pattern_matches
+from harness.shell.surroundings import give_surroundings
 from harness.shell.warm_shell.evaluation import Evaluation, ShellTimeoutError
 from harness.shell.warm_shell.shell import Shell
 
@@ -21,4 +23,6 @@ __all__ = [
     "Shell",
     "ShellTimeoutError",
     "UnmockedCommandError",
+    "give_surroundings",
+    "pattern_matches",
 ]

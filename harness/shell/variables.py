@@ -41,7 +41,7 @@ def parse_declarations(text: str) -> dict[str, Variable]:
 def _statements(text: str) -> list[str]:
     """Cut at lines that begin a declaration; a value may span lines, but is then quoted."""
     chunks: list[str] = []
-    for line in text.splitlines():
+    for line in text.removesuffix("\n").split("\n"):
         if chunks and (not line.startswith("declare -") or _is_open(chunks[-1])):
             chunks[-1] += "\n" + line
         else:

@@ -15,7 +15,7 @@ _COREUTILS = """
     [ arch b2sum base32 base64 basename basenc cat chcon chgrp chmod chown cksum comm cp csplit cut
     date df dir dircolors dirname du echo env expand expr factor false fmt fold groups head hostid
     id install join link ln logname ls md5sum mkdir mkfifo mknod mktemp mv nice nl nohup nproc
-    numfmt od paste pathchk pinky pr printenv printf ptx pwd readlink realpath rm rmdir sha1sum
+    numfmt od paste pathchk pinky pr printenv printf ptx pwd readlink realpath rm rmdir seq sha1sum
     sha224sum sha256sum sha384sum sha512sum shred shuf sleep sort split stat stdbuf stty sum sync
     tac tail tee test timeout touch tr true truncate tsort tty uname unexpand uniq unlink users
     vdir wc who whoami yes

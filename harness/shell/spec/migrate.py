@@ -1,296 +1,207 @@
 """Turns a `*_spec.sh` into a pytest module for the `shell` fixture, to be reviewed and kept.
 
-What has an equivalent is translated; a line that has none becomes a call of `pytest.fail` that
-quotes it, so that nothing passes by being left out.
+What has an equivalent is translated; an example with a line that has none becomes a call of
+`pytest.fail` that quotes it and says why, so that nothing passes by being left out.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.shell.lexer import rest_after, split_words, strip_comment
-from harness.shell.spec.python_assertions import AT, AssertionWriter, NoEquivalentError
-from harness.shell.spec.translate import translate
+from harness.shell.lexer import (
+    Word,
+    is_open,
+    quote_on_lines,
+    rest_after,
+    split_words,
+    strip_comment,
+)
+from harness.shell.spec import directives, parameters
+from harness.shell.spec.migrated_project import MOCKS, MigratedProject
+from harness.shell.spec.python_module import module_text
+from harness.shell.spec.python_tests import TestWriter
+from harness.shell.spec.scopes import Kind, Scope
+from harness.shell.spec.translate import FIRST_WORD, SELF_EXECUTING, continues, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from harness.shell.lexer import Word
     from harness.shell.spec.spec_file import RowEvaluator
 
 _BLOCK = re.compile(r"[xf]?(Describe|Context|ExampleGroup|It|Specify|Example)\Z")
 _EXAMPLES = {"It", "Specify", "Example"}
-_HOOKS = {"BeforeEach", "Before", "BeforeAll", "AfterEach", "After", "AfterAll"}
-_BY_HAND = {"Intercept"}
+_HOOKS = {"Before": "BeforeEach", "After": "AfterEach"}
+_HOOK = re.compile(r"(?:Before|After)(?:Each|All|Call|Run)?\Z")
 _PATHS = {"Path", "File", "Dir"}
-_AROUND = {"BeforeCall", "AfterCall", "BeforeRun", "AfterRun"}
-#: What a module imports where its text has the name behind it.
-_IMPORTS = {
-    "import os": "os.",
-    "import re": "re.",
-    "import shlex": "shlex.",
-    "import stat": "stat.",
-    "from pathlib import Path, PurePosixPath": "PurePosixPath",
-}
 _SIMPLE_MOCK = re.compile(r"\s*(?:echo (?P<text>'[^']*'|\"[^\"$`\\]*\")|exit (?P<code>\d+))\s*\Z")
+_NUMBERS = re.compile(r"SHELLSPEC_(?:GROUP_ID|EXAMPLE_ID|EXAMPLE_NO)\b")
+_OF_THE_HOST = re.compile(r"\$\((?!\()|`|[<>]\(")
+_ROWS_OF_CODE = "the rows that the code of the spec gave when it was translated"
+_SKIPPED = '@pytest.mark.skip(reason="skipped in the spec")'
 
 
-@dataclass(kw_only=True)
-class _Scope:
-    """What a group or an example has stated so far."""
-
-    name: str = ""
-    is_example: bool = False
-    mark: str = ""
-    sources: list[str] = field(default_factory=list)
-    shell: list[str] = field(default_factory=list)
-    before: list[str] = field(default_factory=list)
-    after: list[str] = field(default_factory=list)
-    mocks: list[str] = field(default_factory=list)
-    rows: list[tuple[str, ...]] = field(default_factory=list)
-    python: list[str] = field(default_factory=list)
-    stdin: str = ""
-    stdin_code: str = ""
-    aliases: dict[str, Word] = field(default_factory=dict)
-    around: dict[str, list[str]] = field(default_factory=dict)
-    code: str | None = None
-    evaluated_at: int = 0
-    writer: AssertionWriter = field(default_factory=AssertionWriter)
-
-
-def migrate(path: str, text: str, evaluate_rows: RowEvaluator) -> str:
+def migrate(
+    path: str, text: str, evaluate_rows: RowEvaluator, project: MigratedProject | None = None
+) -> str:
     """Return the module that tests what the spec `text` from the file `path` tests.
 
     Raises BadInputError where the spec itself is wrong.
     """
     translate(path, text, evaluate_rows)
-    return _Migration(path, text).run()
+    return _Migration(path, text, evaluate_rows, project or MigratedProject(spec=path)).run()
 
 
 class _Migration:
-    def __init__(self, path: str, text: str) -> None:
+    def __init__(
+        self, path: str, text: str, evaluate_rows: RowEvaluator, project: MigratedProject
+    ) -> None:
         self.path = path
-        joined = re.sub(r"\\\n\s*", "", text.replace("\r\n", "\n"))
-        self.lines = joined.split("\n")
+        self.lines = [line.removesuffix("\r") for line in text.split("\n")]
+        self.evaluate_rows = evaluate_rows
+        self.project = project
+        self.is_numbered = bool(_NUMBERS.search(text + project.helper_text))
         self.at = 0
-        self.scopes = [_Scope()]
+        self.scopes = [Scope()]
+        if project.has_hooks_after:
+            self.scopes[0].give_up("after_each", "the project's helper modules add hooks")
+        self.constants: list[str] = []
         self.functions: list[str] = []
         self.names: set[str] = set()
+        self.examples = 0
 
     def run(self) -> str:
         while self.at < len(self.lines):
-            line = self.lines[self.at]
-            self.at += 1
-            self._take(line)
-        body = "\n\n\n".join(self.functions)
-        if "at(shell, result" in body:
-            body = f"{AT}\n\n{body}"
-        standard = [line for line, name in _IMPORTS.items() if name in body]
-        classes = "Evaluation, Shell" if ": Evaluation" in body else "Shell"
-        ours = [f"from harness.shell.testing import {classes}"]
-        if "pattern_matches(" in body:
-            ours.insert(0, "from harness.shell.spec.patterns import pattern_matches")
-        blocks = [
-            "from __future__ import annotations",
-            "\n".join(standard),
-            "import pytest",
-            "\n".join(ours),
-        ]
-        imports = "\n\n".join(block for block in blocks if block)
-        return f'"""Shell code as {self.path} tested it."""\n\n{imports}\n\n\n{body}\n'
+            self._take(self._next_line())
+        return module_text(self.path, [self.project.fixture(), *self.functions])
 
-    def _take(self, line: str) -> None:
-        words = split_words(line.strip())
-        keyword = words[0].text if words and words[0].raw == words[0].text else ""
-        if _BLOCK.match(keyword):
-            self._open(keyword, words)
-        elif keyword == "End":
-            scope = self.scopes.pop()
-            if scope.is_example:
-                self.functions.append(self._function(scope))
-        elif keyword == "Mock":
-            self._mock(words[1].text)
-        elif keyword.partition(":")[0] in {"Parameters", "Data"}:
-            self._block(keyword, line)
-        else:
-            self._take_statement(keyword, line, words)
-
-    def _open(self, keyword: str, words: Sequence[Word]) -> None:
-        skip = '@pytest.mark.skip(reason="skipped in the spec")\n'
-        self.scopes.append(
-            _Scope(
-                name=words[1].text if len(words) > 1 else f"line {self.at}",
-                is_example=keyword.lstrip("xf") in _EXAMPLES,
-                mark=skip if keyword.startswith("x") else self.scopes[-1].mark,
-            )
-        )
-        scope = self.scopes[-1]
-        scope.writer = AssertionWriter(
-            aliases={name: word for each in self.scopes for name, word in each.aliases.items()},
-            has_rows=any(each.rows for each in self.scopes),
-        )
-
-    def _take_statement(self, keyword: str, line: str, words: Sequence[Word]) -> None:
-        scope = self.scopes[-1]
-        text = line.strip()
-        if keyword in _HOOKS:
-            hooks = scope.before if keyword.startswith("Before") else scope.after
-            hooks.extend(word.text for word in words[1:])
-        elif keyword == "Include":
-            scope.sources.append(words[1].text)
-        elif keyword == "When":
-            self._when(text, [word.raw for word in words])
-        elif keyword in {"The", "Assert"}:
-            self._expect(keyword, text)
-        elif not self._take_directive(keyword, text, words):
-            if scope.code is not None and text and not text.startswith("#"):
-                scope.python.append(f"shell.evaluate({text!r})")
-            else:
-                scope.shell.append(line.rstrip())
-
-    def _take_directive(self, keyword: str, text: str, words: Sequence[Word]) -> bool:
-        """Take a line that is neither shell nor an expectation; return whether it is one."""
-        scope = self.scopes[-1]
-        if keyword == "Skip":
-            scope.python.extend(_skip(text, words))
-        elif keyword == "Pending":
-            reason = words[1].text if words[1:] else "pending in the spec"
-            scope.mark += f"@pytest.mark.xfail(reason={reason!r}, strict=True)\n"
-        elif keyword in _PATHS:
-            scope.aliases.update(_named_paths(words))
-            scope.writer.aliases = {**scope.writer.aliases, **scope.aliases}
-        elif keyword == "Set":
-            scope.shell.extend(_shell_options(words))
-        elif keyword in _AROUND:
-            scope.around.setdefault(keyword, []).extend(word.text for word in words[1:])
-        elif keyword in _BY_HAND:
-            scope.python.append(_give_up(text))
-        else:
-            return keyword in {"Dump", "Todo"}
-        return True
-
-    def _expect(self, keyword: str, line: str) -> None:
-        scope = self.scopes[-1]
-        if scope.code is None:
-            self._evaluate(":")
-        try:
-            write = scope.writer.command if keyword == "Assert" else scope.writer.expectation
-            scope.python.append(write(line))
-        except NoEquivalentError:
-            scope.python.append(_give_up(line))
-
-    def _inner(self) -> list[str]:
-        inner: list[str] = []
-        while strip_comment(self.lines[self.at]).strip() != "End":
-            inner.append(self.lines[self.at].strip())
+    def _next_line(self) -> str:
+        """Return the next line with those that continue it."""
+        first = self.at
+        while self.at + 1 < len(self.lines) and continues(self.lines[self.at]):
             self.at += 1
         self.at += 1
+        return "\n".join(self.lines[first : self.at])
+
+    def _inner(self) -> list[str]:
+        """Return the lines up to the `End` of a block that holds no others."""
+        inner: list[str] = []
+        while strip_comment(line := self._next_line()).strip() != "End":
+            inner.append(line)
         return inner
 
-    def _mock(self, name: str) -> None:
-        body = [line for line in self._inner() if line and not line.startswith("#")]
-        found = [_SIMPLE_MOCK.match(line) for line in body]
-        scope = self.scopes[-1]
-        if all(found):
-            out = "".join(f"{split_words(m['text'])[0].text}\n" for m in found if m and m["text"])
-            code = next((m["code"] for m in found if m and m["code"]), "0")
-            scope.mocks.append(f"shell.mock({name!r}).answers({out!r}, exit_code={code})")
-        else:
-            # seen by functions, not by child processes
-            scope.shell.extend([f"{name}() (", *(f"  {line}" for line in body), ")"])
+    # --- lines ---------------------------------------------------------------------------
 
-    def _block(self, keyword: str, line: str) -> None:
+    def _take(self, line: str) -> None:
+        directive = directives.match(line)
+        found = FIRST_WORD.match(line)
+        keyword = found[1] if found else ""
+        take = self._statement(keyword)
+        if directive is not None:
+            self._directive(directive, line)
+        elif take is not None:
+            while is_open(line) and self.at < len(self.lines):
+                line += f"\n{self._next_line()}"
+            text = line.strip().replace("\\\n", "")
+            take(keyword, text, split_words(text))
+        elif not SELF_EXECUTING.match(line):
+            self.scopes[-1].add(Kind.SHELL, line.rstrip())
+
+    def _statement(self, keyword: str) -> Callable[[str, str, Sequence[Word]], None] | None:
+        name, _, mode = keyword.partition(":")
+        if mode:
+            return {"Data": self._data, "Parameters": self._parameters}.get(name)
+        if _BLOCK.match(name):
+            return self._open
+        if _HOOK.match(name):
+            return self._hook
+        if name in _PATHS:
+            return self._name_paths
+        return {
+            "End": self._end, "Todo": self._todo, "Include": self._include, "When": self._when,
+            "The": self._expect, "Assert": self._expect, "Skip": self._skip,
+            "Pending": self._pending, "Set": self._set, "Dump": self._leave_out,
+            "Intercept": self._intercept, "Data": self._data, "Parameters": self._parameters,
+            "Mock": self._mock,
+        }.get(name)  # fmt: skip
+
+    def _directive(self, directive: directives.Directive, line: str) -> None:
         scope = self.scopes[-1]
-        rest = strip_comment(line.strip()[len(keyword) :]).strip()
-        if keyword.startswith("Data") and rest and not rest.startswith("|"):
-            words = split_words(rest)
-            if rest[0] in "'\"" and words[0].literal:
-                scope.stdin = words[0].text + "\n"
-            elif rest.startswith("<"):
-                scope.stdin_code = f" {rest}"
-            else:
-                source = f"printf '%s\\n' {rest}" if rest[0] in "'\"" else rest
-                scope.stdin_code = f" < <({source})"
+        if directive.name == "preserve":
+            scope.give_up(line.strip(), "variables do not come back from processes of their own")
+        elif directive.name == "const":
+            assignment = directives.constant(directive) or ":"
+            self.constants.append(assignment)
+            scope.add(Kind.SHELL, assignment)
+        else:
+            scope.add(Kind.SHELL, self._command(directive))
+
+    def _command(self, directive: directives.Directive) -> str:
+        """Return the command of a directive that prints, or does what a command does."""
+        if directive.name != "text":
+            return directives.render(directive)
+        lines: list[str] = []
+        while self.at < len(self.lines) and self.lines[self.at].lstrip(" \t").startswith("#|"):
+            lines.append(self.lines[self.at].lstrip(" \t")[2:])
+            self.at += 1
+        text = quote_on_lines("".join(f"{one}\n" for one in lines))
+        is_raw = directive.mode == "raw"
+        command = f"printf '%s' {text}" if is_raw else f'__hx_expand {text} "$@"'
+        return f"{directive.head}{command}{directive.rest}"
+
+    def _leave_out(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del keyword, text, words
+
+    # --- blocks --------------------------------------------------------------------------
+
+    def _open(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del text
+        around = self.scopes[-1]
+        around.children += 1
+        number = f"{around.number}-{around.children}".lstrip("-")
+        is_example = keyword.lstrip("xf") in _EXAMPLES
+        scope = Scope(
+            name=words[1].text if len(words) > 1 else f"line {self.at}",
+            number=number,
+            is_example=is_example,
+            marks=[_SKIPPED] if keyword.startswith("x") else [],
+        )
+        self.scopes.append(scope)
+        if self.is_numbered:
+            self._number(scope)
+        if is_example:
+            self.examples += max(1, sum(len(each.rows) for each in self.scopes))
+
+    def _number(self, scope: Scope) -> None:
+        if not scope.is_example:
+            scope.add(Kind.SHELL, f"SHELLSPEC_GROUP_ID={scope.number}")
             return
-        if keyword == "Parameters:value":
-            scope.rows.extend((word.text,) for word in split_words(rest))
-            return
-        inner = self._inner()
-        if keyword in {"Parameters", "Parameters:block"}:
-            rows = [tuple(word.text for word in split_words(row)) for row in inner]
-            scope.rows.extend(row for row in rows if row)
-        elif keyword in {"Data", "Data:raw"} and not rest:
-            scope.stdin = "".join(f"{row[2:]}\n" for row in inner if row.startswith("#|"))
-        elif keyword == "Data:expand" and not rest:
-            text = "".join(f"{row[2:]}\n" for row in inner if row.startswith("#|"))
-            scope.stdin_code = f" <<__DATA__\n{text}__DATA__"
-        else:
-            scope.python.append(_give_up(line.strip()))
+        scope.add(Kind.SHELL, f"SHELLSPEC_EXAMPLE_ID={scope.number}")
+        scope.add(Kind.SHELL, f"SHELLSPEC_EXAMPLE_NO={self.examples + 1}")
+        if any(each.rows for each in self.scopes):
+            scope.give_up("Parameters", "each row has a SHELLSPEC_EXAMPLE_NO of its own")
 
-    def _when(self, line: str, words: Sequence[str]) -> None:
-        if words[1] == "call":
-            self._evaluate(rest_after(line, 2), "Call")
-        elif words[2] == "script":
-            self._evaluate(f"bash {rest_after(line, 3)}", "Run")
-        elif words[2] == "source":
-            self._evaluate(f"( . {rest_after(line, 3)}", "Run")
-        else:
-            self._evaluate(f"( {rest_after(line, 3 if words[2] == 'command' else 2)}", "Run")
+    def _end(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del keyword, text, words
+        if self.scopes[-1].is_example:
+            self._write_test()
+        self.scopes.pop()
 
-    def _evaluate(self, code: str, kind: str = "") -> None:
-        """Note what the example evaluates; `_evaluation` writes it when all is known."""
-        scope = self.scopes[-1]
-        given = next((s.stdin_code for s in reversed(self.scopes) if s.stdin_code), "")
-        scope.code = code + (" )" if code.startswith("( ") else "") + given
-        for when in ("Before", "After"):
-            hooks = [h for s in self.scopes for h in s.around.get(f"{when}{kind}", ())]
-            if hooks and when == "Before":
-                scope.code = "\n".join([*hooks, scope.code])
-            elif hooks:
-                scope.code = "\n".join([scope.code, "__status=$?", *hooks, "(exit $__status)"])
-        scope.python.append("")  # the place of the evaluation
-        scope.evaluated_at = len(scope.python) - 1
+    def _todo(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        self._open("It", text, words)
+        self._end(keyword, text, words)
 
-    def _evaluation(self, scope: _Scope) -> str:
-        """Return the line that evaluates an example's code, and what its expectations need."""
-        code = scope.code or ":"
-        if scope.writer.captures:
-            code = "\n".join([code, "__status=$?", *scope.writer.captures, "(exit $__status)"])
-        stdin = next((s.stdin for s in reversed([*self.scopes, scope]) if s.stdin), "")
-        given = f", stdin={stdin!r}" if stdin else ""
-        return f"result = shell.evaluate({_literal(code)}{given})"
+    def _write_test(self) -> None:
+        writer = TestWriter(
+            chain=self.scopes,
+            folder=self.project.folder,
+            warns=self.project.warns,
+            has_errexit=self.project.has_errexit,
+        )
+        self.functions.append(writer.function(self._test_name()))
 
-    def _function(self, scope: _Scope) -> str:
-        chain = [*self.scopes, scope]
-        rows = [row for each in chain for row in each.rows]
-        name = self._test_name(chain)
-        lines = [f'    """{_docstring(chain)}"""']
-        sources = [source for each in chain for source in each.sources]
-        lines.extend(f"    shell.source({source!r})" for source in sources)
-        if rows:
-            lines.append('    shell.define(f"set -- {shlex.join(row)}")')
-        for each in chain:
-            code = "\n".join(each.shell).strip("\n")
-            if code.strip():
-                lines.append(f"    shell.define({_literal(code)})")
-            lines.extend(f"    {mock}" for mock in each.mocks)
-            lines.extend(f"    shell.define({hook!r})" for hook in each.before)
-        if scope.code is not None:
-            scope.python[scope.evaluated_at] = self._evaluation(scope)
-        lines.extend(f"    {line}" for line in scope.python)
-        for each in reversed(chain):
-            lines.extend(f"    shell.evaluate({hook!r})" for hook in each.after)
-        decorator = scope.mark
-        arguments = "shell: Shell"
-        if rows:
-            decorator += f'@pytest.mark.parametrize("row", {rows!r})\n'
-            arguments += ", row: tuple[str, ...]"
-        return f"{decorator}def {name}({arguments}) -> None:\n" + "\n".join(lines)
-
-    def _test_name(self, chain: Sequence[_Scope]) -> str:
-        words = re.sub(r"\W+", "_", " ".join(each.name for each in chain).lower()).strip("_")
+    def _test_name(self) -> str:
+        words = re.sub(r"\W+", "_", " ".join(each.name for each in self.scopes).lower()).strip("_")
         name = candidate = f"test_{words or 'example'}"
         number = 1
         while candidate in self.names:
@@ -299,52 +210,175 @@ class _Migration:
         self.names.add(candidate)
         return candidate
 
+    # --- what groups and examples state --------------------------------------------------
 
-def _docstring(chain: Sequence[_Scope]) -> str:
-    text = ": ".join(each.name for each in chain if each.name)
-    return text.replace("\\", "\\\\").replace('"', "'")
+    def _hook(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del text
+        kind = _HOOKS.get(keyword, keyword)
+        self.scopes[-1].hooks.setdefault(kind, []).extend(word.text for word in words[1:])
 
+    def _include(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del keyword, words
+        self.scopes[-1].add(Kind.SOURCE, strip_comment(text))
 
-def _literal(code: str) -> str:
-    if "\n" not in code:
-        return repr(code)
-    if '"""' in code or "\\" in code:
-        return 'r"""\n' + code + '\n"""' if '"""' not in code else repr(code)
-    return '"""\n' + code + '\n"""'
+    def _name_paths(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del keyword, text
+        for word in words[1:]:
+            name = word.text.partition("=")[0]
+            raw = word.raw.partition("=")[2]
+            quoted = raw if word.raw.startswith(f"{name}=") else f'"{raw}'
+            found = split_words(quoted)
+            self.scopes[-1].aliases[name] = found[0] if found else Word("''", "", literal=True)
 
+    def _set(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del keyword, text
+        self.scopes[-1].sets_options = True
+        self.scopes[-1].add(Kind.SHELL, f"__hx_set {' '.join(word.raw for word in words[1:])}")
 
-def _give_up(line: str) -> str:
-    return f"pytest.fail({f'to be translated by hand: {line}'!r})"
+    def _intercept(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del words
+        self.scopes[-1].give_up(text, f"'{keyword}' has no equivalent here")
 
+    def _skip(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del keyword
+        scope = self.scopes[-1]
+        if len(words) > 1 and words[1].raw == "if":
+            reason = words[2].text if len(words) > 2 else "skipped in the spec"
+            code = strip_comment(rest_after(text, 3))
+            scope.add(
+                Kind.PYTHON,
+                f"if shell.evaluate({code!r}).status == 0:\n    pytest.skip({reason!r})",
+            )
+            return
+        reason = words[1].text if len(words) > 1 else "skipped in the spec"
+        if scope.is_example:
+            scope.add(Kind.PYTHON, f"pytest.skip({reason!r})")
+        else:
+            scope.marks.append(f"@pytest.mark.skip(reason={reason!r})")
 
-def _skip(line: str, words: Sequence[Word]) -> list[str]:
-    """Return the lines that skip a test, always or where a command succeeds."""
-    if len(words) < 3:
-        return [f"pytest.skip({words[1].text if words[1:] else 'skipped'!r})"]
-    if words[1].text not in {"if", "unless"} or len(words) < 4:
-        return [_give_up(line)]
-    code, sign = rest_after(line, 3), "==" if words[1].text == "if" else "!="
-    return [
-        f"if shell.evaluate({code!r}).status {sign} 0:",
-        f"    pytest.skip({words[2].text!r})",
-    ]
+    def _pending(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del keyword
+        scope = self.scopes[-1]
+        if scope.is_example and scope.has(Kind.EXPECTATION, Kind.ASSERTION):
+            scope.give_up(text, "what stands before it is not pending")
+        reason = words[1].text if len(words) > 1 else "pending in the spec"
+        scope.marks.append(
+            f"@pytest.mark.xfail(reason={reason!r}, raises=AssertionError, strict=True)"
+        )
 
+    def _mock(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del keyword
+        scope, name = self.scopes[-1], words[1].text
+        inner = self._mock_lines(scope)
+        body = [line for line in inner if line.strip() and not line.lstrip().startswith("#")]
+        if not words[1].literal:
+            scope.give_up(text, "the name is known to the shell alone")
+            return
+        found = [_SIMPLE_MOCK.match(line) for line in body]
+        if all(found) and not self._is_defined(name):
+            out = "".join(f"{split_words(m['text'])[0].text}\n" for m in found if m and m["text"])
+            code = next((m["code"] for m in found if m and m["code"]), "0")
+            answer = f".answers({out!r}, exit_code={code})" if found else ""
+            scope.add(Kind.PYTHON, f"shell.mock({name!r}, optional=True){answer}")
+            return
+        script = "\n".join(["#!/bin/bash", *body, ""])
+        scope.add(Kind.PYTHON, f"shell.write('{MOCKS}/{name}', {script!r}, 0o755)")
+        if re.fullmatch(r"[A-Za-z_]\w*", name):
+            scope.add(Kind.SHELL, f'{name}() {{ command {name} "$@"; }}')
 
-def _named_paths(words: Sequence[Word]) -> list[tuple[str, Word]]:
-    """Return the paths that `Path name=path` names."""
-    found: list[tuple[str, Word]] = []
-    for word in words[1:]:
-        name = word.text.partition("=")[0]
-        raw = word.raw.partition("=")[2]
-        quoted = raw if word.raw.startswith(f"{name}=") else f'"{raw}'
-        found.append((name, split_words(quoted)[0]))
-    return found
+    def _mock_lines(self, scope: Scope) -> list[str]:
+        lines: list[str] = []
+        while strip_comment(line := self._next_line()).strip() != "End":
+            directive = directives.match(line)
+            if directive is not None and directive.name in {"preserve", "const"}:
+                self._directive(directive, line)
+            elif directive is not None:
+                scope.give_up(line.strip(), "a mock's own process has no such command")
+            else:
+                lines.append(line)
+        return lines
 
+    def _is_defined(self, name: str) -> bool:
+        """Tell whether the spec itself defines a function of this name, or may by a file."""
+        pattern = re.compile(
+            rf"^\s*(?:function\s+)?{re.escape(name)}\s*(?:\(\)|\{{)", re.MULTILINE
+        )
+        return any(
+            statement.kind is Kind.SHELL and pattern.search(statement.text)
+            for scope in self.scopes
+            for statement in scope.statements
+        )
 
-def _shell_options(words: Sequence[Word]) -> list[str]:
-    """Return the commands that set what `Set 'name:on'` sets."""
-    lines: list[str] = []
-    for word in words[1:]:
-        name, _, value = word.text.partition(":")
-        lines.append(f"set {'-' if value == 'on' else '+'}o {name}")
-    return lines
+    def _data(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del words
+        before = self.scopes[-1]
+        scope = Scope() if before.has(Kind.EVALUATION) else before  # too late for what has run
+        rest = strip_comment(text[len(keyword) :]).strip()
+        if rest and not rest.startswith("|"):
+            found = split_words(rest)
+            if rest.startswith("<"):
+                scope.stdin = "", f" {rest}"
+            elif rest[0] in "'\"" and all(word.literal for word in found):
+                scope.stdin = "".join(f"{word.text}\n" for word in found), ""
+            else:
+                source = f"printf '%s\\n' {rest}" if rest[0] in "'\"" else rest
+                scope.stdin = "", f" < <({source})"
+            return
+        inner = (line.lstrip(" \t") for line in self._inner())
+        given = "".join(f"{line[2:]}\n" for line in inner if line.startswith("#|"))
+        if keyword == "Data:expand":
+            scope.stdin = (
+                "",
+                f' < <(__hx_expand {quote_on_lines(given)} "$@"{" " + rest if rest else ""})',
+            )
+        elif rest:
+            scope.stdin = "", f" < <(printf '%s' {quote_on_lines(given)} {rest})"
+        else:
+            scope.stdin = given, ""
+
+    def _parameters(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del words
+        scope = self.scopes[-1]
+        mode = keyword.partition(":")[2] or "block"
+        inner = [strip_comment(text[len(keyword) :])] if mode == "value" else self._inner()
+        was_run: list[str] = []
+
+        def evaluate(code: str) -> Sequence[tuple[str, ...]]:
+            was_run.append(code)
+            return self.evaluate_rows("\n".join([*self.constants, code]), line=self.at)
+
+        scope.rows.extend(parameters.read(mode, inner, evaluate).rows)
+        if was_run:
+            scope.rows_comment = _ROWS_OF_CODE
+        if any(_OF_THE_HOST.search(code) for code in was_run):
+            scope.give_up(text, "its rows are what commands print where the spec is run")
+
+    # --- examples ------------------------------------------------------------------------
+
+    def _when(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del keyword
+        scope = self.scopes[-1]
+        if scope.has(Kind.EVALUATION, Kind.EXPECTATION, Kind.ASSERTION):
+            scope.give_up(text, "'When' comes first, and once")
+            return
+        text = strip_comment(text)
+        kind = words[2].raw if words[1].raw == "run" else ""
+        if words[1].raw == "call":
+            code = f"Call {rest_after(text, 2)}"
+        elif kind == "script":
+            code = f"Run bash {rest_after(text, 3)}"
+        elif kind == "source":
+            code = f"Run . {rest_after(text, 3)}"
+        elif kind == "command":
+            code = f"Run command {rest_after(text, 3)}"
+        elif words[1].raw == "run":
+            code = f"Run {rest_after(text, 2)}"
+        else:
+            scope.give_up(text, "there is no such evaluation")
+            return
+        scope.add(Kind.EVALUATION, code)
+
+    def _expect(self, keyword: str, text: str, words: Sequence[Word]) -> None:
+        del words
+        kind = Kind.ASSERTION if keyword == "Assert" else Kind.EXPECTATION
+        self.scopes[-1].add(kind, strip_comment(text))

@@ -29,7 +29,7 @@ _WITH_VALUE = {
 }  # fmt: skip
 _IGNORED_WITH_VALUE = {
     "--format", "-f", "--output", "-o", "--reportdir", "--jobs", "-j", "--random", "--color-mode",
-    "--kcov-path", "--kcov-options", "--covdir", "--tmpdir", "--failure-exit-code",
+    "--kcov-path", "--kcov-options", "--kcov-common-options", "--covdir", "--tmpdir", "--failure-exit-code",
     "--error-exit-code", "--profile-limit", "--log-file", "--docker", "--directory", "-c",
     "--chdir", "-C", "--skip-message", "--pending-message", "--timeout",
 }  # fmt: skip

@@ -18,7 +18,7 @@ from harness.shell.spec.options import SpecOptions, read_options
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_VERSION = "0.28.1"
+SHELLSPEC_VERSION = "0.28.1"
 
 
 def find_root(start: Path, fallback: Path) -> Path:
@@ -152,7 +152,7 @@ def project_variables(project: Project, spec: Path) -> Mapping[str, str]:
         "SHELLSPEC_TMPDIR": tempfile.gettempdir(),
         "SHELLSPEC_SHELL": options.shell.text,
         "SHELLSPEC_SHELL_TYPE": options.shell.kind.value,
-        "SHELLSPEC_VERSION": _VERSION,
+        "SHELLSPEC_VERSION": SHELLSPEC_VERSION,
         "SHELLSPEC_LOAD_PATH": ":".join([helper_dir, *load_path]),
         "SHELLSPEC_LIB": str(Path(__file__).parent),
     }

@@ -1,7 +1,8 @@
 """Writes expectations of a spec as assertions in Python, for `harness migrate`.
 
 A word with plain variables becomes an f-string of the evaluation's variables. Any other expansion
-is done by the evaluation itself, at its end, and read from it.
+is done by the evaluation itself, after its code, and read from it. So are files and variables where
+what follows in the example could change them.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.shell.lexer import Word, rest_after, split_words
+from harness.shell.lexer import Word, quote, quote_on_lines, rest_after, split_words
 from harness.shell.spec.sentences import (
+    PATH_FLAGS,
     Modifier,
     Sentence,
     SentenceError,
+    Stream,
     SubjectKind,
     parse_sentence,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 #: The names of functions that a module defines where a test calls them.
 AT = """\
@@ -41,14 +44,14 @@ _PATH_TESTS = {
     "be socket": "{}.is_socket()",
     "be block device": "{}.is_block_device()",
     "be character device": "{}.is_char_device()",
-    "be empty file": "{}.stat().st_size == 0",
-    "be empty directory": "not any({}.iterdir())",
-    "be empty dir": "not any({}.iterdir())",
+    "be empty file": "{0}.is_file() and {0}.stat().st_size == 0",
+    "be empty directory": "{0}.is_dir() and not any({0}.iterdir())",
+    "be empty dir": "{0}.is_dir() and not any({0}.iterdir())",
     "be readable": "os.access({}, os.R_OK)",
     "be writable": "os.access({}, os.W_OK)",
     "be executable": "os.access({}, os.X_OK)",
-    "has setuid": "{}.stat().st_mode & stat.S_ISUID",
-    "has setgid": "{}.stat().st_mode & stat.S_ISGID",
+    "has setuid": "{0}.exists() and {0}.stat().st_mode & stat.S_ISUID",
+    "has setgid": "{0}.exists() and {0}.stat().st_mode & stat.S_ISGID",
 }
 _TEXT_TESTS = {
     "equal": "{value} == {wanted}",
@@ -68,26 +71,37 @@ _TEXT_TESTS = {
 }
 
 
+_NAME = re.compile(r"[A-Za-z_]\w*\Z")
+_SHELL_PARTS = {"line", "word", "lines", "length"}
+_CONTENTS = ("contents", "entire contents")
+_OF_ANY_VALUE = {"be present", "be blank", "be defined", "be undefined", "be successful"}
+
+
 class NoEquivalentError(ValueError):
-    """A line that has no equivalent in Python."""
+    """A line that has no equivalent in Python; the message says why."""
 
 
 @dataclass(kw_only=True)
 class AssertionWriter:
     """Writes the expectations of one example.
 
-    `captures` are lines of shell that the evaluation has to run at its end. `aliases` are the
-    paths that the spec has named; `has_rows` says whether the example has parameters.
+    `captures` are lines of shell that the evaluation has to run after its code; they look at files
+    and variables, too, where the example is `in_shell`. `aliases` are the paths that the spec has
+    named. `row_length` is the number of parameters that the test knows, None where it knows none of
+    them, as its rows are shell code.
     """
 
     aliases: Mapping[str, Word] = field(default_factory=dict)
-    has_rows: bool = False
+    row_length: int | None = 0
+    in_shell: bool = False
     captures: list[str] = field(default_factory=list)
+    claims: Stream = Stream.NONE
+    runs_statements: bool = False
 
-    def expectation(self, line: str) -> str:
-        """Return the assertion that says what the sentence in `line` says.
+    def expectation(self, line: str) -> list[str]:
+        """Return the lines that say what the sentence in `line` says.
 
-        Raises NoEquivalentError where there is none.
+        Raises NoEquivalentError where there are none.
         """
         words = split_words(line)[1:]
         unknown = {f"\0{at}": word for at, word in enumerate(words) if not word.literal}
@@ -95,17 +109,59 @@ class AssertionWriter:
         try:
             sentence = parse_sentence(tuple(texts))
         except SentenceError as error:
-            raise NoEquivalentError(line) from error
+            raise NoEquivalentError(_plain(str(error), unknown)) from error
+        self.claims |= sentence.claims
+        if sentence.matcher.name == "satisfy":
+            return self._satisfaction(sentence, unknown, words)
         test = self._test(sentence, unknown)
-        return f"assert {f'not ({test})' if sentence.negated else test}"
+        return [f"assert {f'not ({test})' if sentence.negated else test}"]
 
-    def command(self, line: str) -> str:
+    def command(self, line: str) -> list[str]:
         """Return the assertion that a command of the example succeeds."""
-        name = f"__assert_{len(self.captures)}"
-        self.captures.append(
-            f"{name}=0; {{ {rest_after(line, 1)}; }} >/dev/null 2>&1 || {name}=$?"
-        )
-        return f'assert result.variable("{name}") == "0"'
+        name = self._capture(f"spec_assert NAME {rest_after(line, 1)}", "assert")
+        return [f'assert result.variable("{name}") == "0"']
+
+    def statement(self, code: str) -> None:
+        """Let the evaluation run a statement of the example where it stands."""
+        self.captures.append(f"{{\n{code}\n}} >/dev/null")
+        self.runs_statements = True
+
+    def end(self) -> list[str]:
+        """Return what has to hold at the end of the example."""
+        lines: list[str] = []
+        if any("spec_result" in code for code in self.captures):
+            lines.append('assert result.variable("spec_noise") is None')
+        if self.runs_statements:
+            self.captures.append("spec_ended=1")
+            lines.append('assert result.variable("spec_ended") == "1"')
+        return lines
+
+    def hook(self, code: str) -> list[str]:
+        """Return the assertion that a hook after the example succeeds."""
+        name = self._capture(f"spec_hook NAME {quote_on_lines(code)}", "hook")
+        return [f'assert result.variable("{name}") == "0"']
+
+    def _succeeds(self, command: str) -> str:
+        """Return the test that a command succeeds where the sentence stands."""
+        name = self._capture(f"spec_assert NAME {command}", "assert")
+        return f'result.variable("{name}") == "0"'
+
+    def _capture(self, code: str, kind: str) -> str:
+        """Let the evaluation run code that sets NAME; return what stands for it."""
+        name = f"__{kind}_{len(self.captures)}"
+        self.captures.append(code.replace("NAME", name))
+        return name
+
+    def _satisfaction(
+        self, sentence: Sentence, unknown: Mapping[str, Word], words: Sequence[Word]
+    ) -> list[str]:
+        """Return the lines that ask a function of the spec, as shellspec asks it."""
+        command = words[-len(sentence.matcher.arguments) :]
+        asks = f"spec_satisfies NAME {' '.join(word.raw for word in command)}"
+        name = self._capture(f"{self._shell_value(sentence, unknown)}; {asks}", "assert")
+        if sentence.negated:
+            return [f'assert result.variable("{name}") not in {{"0", "it wrote to stderr"}}']
+        return [f'assert result.variable("{name}") == "0"']
 
     def _text(self, argument: str, unknown: Mapping[str, Word]) -> str:
         """Return the expression for an argument of a sentence."""
@@ -119,9 +175,8 @@ class AssertionWriter:
         plain = self._formatted(word.raw)
         if plain is not None:
             return plain
-        name = f"__word_{len(self.captures)}"
-        self.captures.append(f"{name}={word.raw}")
-        return f'result.variable("{name}")'
+        name = self._capture(f"NAME={word.raw}", "word")
+        return f'(result.variable("{name}") or "")'
 
     def _formatted(self, raw: str) -> str | None:
         """Return an f-string for a word with plain variables only."""
@@ -144,7 +199,10 @@ class AssertionWriter:
                 out.append(_literal(f"\\{following}" if kept else following))
                 at += 2
             elif variable is not None:
-                out.append(f"{{{self._variable(variable[1] or variable[2])}}}")
+                text = self._variable(variable[1] or variable[2])
+                if text is None:
+                    return None
+                out.append(f"{{{text}}}")
                 at = variable.end()
             elif char in "$`" or (char in "*?[~" and not is_quoted):
                 return None
@@ -153,10 +211,12 @@ class AssertionWriter:
                 at += 1
         return f'f"{"".join(out)}"'
 
-    def _variable(self, name: str) -> str:
+    def _variable(self, name: str) -> str | None:
         if name.isdigit():
-            return f"row[{int(name) - 1}]" if self.has_rows else "''"
-        return f"result.variable('{name}') or ''"
+            if self.row_length is None or 0 < self.row_length < int(name):
+                return None
+            return f"row[{int(name) - 1}]" if self.row_length else "''"
+        return None if self.in_shell else f"result.variable('{name}') or ''"
 
     def _path(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
         argument = sentence.subject.argument
@@ -167,11 +227,21 @@ class AssertionWriter:
             return f"shell.path({text})"
         return f"at(shell, result, {text}{'' if follows else ', follow=False'})"
 
+    def _path_word(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
+        """Return the sentence's path as a word of shell."""
+        argument = sentence.subject.argument
+        word = self.aliases.get(argument) or unknown.get(argument)
+        return quote(argument) if word is None else word.raw
+
     def _value(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
         """Return the expression for what the sentence speaks of."""
         subject = sentence.subject
+        modifiers = list(sentence.modifiers)
+        is_file = subject.kind is SubjectKind.PATH and sentence.has_modifier(*_CONTENTS)
+        if self.in_shell and (is_file or subject.kind is SubjectKind.VARIABLE):
+            return self._kept(sentence, unknown)
         if subject.kind is SubjectKind.PATH:
-            base = self._path(sentence, unknown)
+            base = self._path_value(sentence, unknown, modifiers)
         elif subject.kind in _STREAMS:
             base = _STREAMS[subject.kind] + ("" if subject.entire else '.rstrip("\\n")')
         elif subject.kind is SubjectKind.STATUS:
@@ -181,30 +251,105 @@ class AssertionWriter:
         elif subject.kind is SubjectKind.VARIABLE and subject.argument not in unknown:
             base = f"result.variable({subject.argument!r})"
         else:
-            raise NoEquivalentError(subject.argument)
-        for modifier in sentence.modifiers:
+            base = self._kept(sentence, unknown)
+            modifiers.clear()
+        if modifiers and subject.kind is SubjectKind.VARIABLE:
+            base = f"({base} or '')"
+        for modifier in modifiers:
             base = _modified(base, modifier)
         return base
 
+    def _kept(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
+        """Return the variable that has the value as the shell tells it."""
+        value = self._shell_value(sentence, unknown)
+        return f'result.variable("{self._capture(f"{value}; spec_keep NAME", "value")}")'
+
+    def _shell_value(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
+        """Return the commands that have the shell look at what the sentence speaks of."""
+        subject = sentence.subject
+        modifiers = list(sentence.modifiers)
+        if subject.kind in _STREAMS:
+            number = 1 if subject.kind is SubjectKind.OUTPUT else 2
+            commands = [f"spec_output {number}{' entire' if subject.entire else ''}"]
+        elif subject.kind is SubjectKind.STATUS:
+            commands = ['spec_value "$__status"']
+        elif subject.kind is SubjectKind.FUNCTION:
+            if not modifiers or modifiers.pop(0).name != "result":
+                raise NoEquivalentError("a function has a result alone")
+            commands = [f"spec_result {self._word(subject.argument, unknown)}"]
+        elif subject.kind is SubjectKind.VARIABLE:
+            commands = [f"spec_variable {self._word(subject.argument, unknown)}"]
+        elif subject.kind is SubjectKind.PATH:
+            commands = [f"spec_value {self._path_word(sentence, unknown)}"]
+        else:
+            commands = [f"spec_value {self._word(subject.argument, unknown)}"]
+        for modifier in modifiers:
+            if modifier.name.endswith("contents"):
+                commands.append("spec_contents" + " entire" * modifier.name.startswith("entire"))
+            elif modifier.name in _SHELL_PARTS:
+                commands.append(f"spec_part {modifier.name} {modifier.number or ''}".rstrip())
+            else:
+                raise NoEquivalentError(f"'{modifier.name}' has no equivalent here")
+        return "; ".join(commands)
+
+    def _word(self, argument: str, unknown: Mapping[str, Word]) -> str:
+        """Return an argument of a sentence as a word of shell."""
+        return unknown[argument].raw if argument in unknown else quote(argument)
+
+    def _path_value(
+        self, sentence: Sentence, unknown: Mapping[str, Word], modifiers: list[Modifier]
+    ) -> str:
+        kinds = [modifier.name for modifier in modifiers]
+        if kinds and not kinds[0].endswith("contents"):
+            return self._text(sentence.subject.argument, unknown)
+        if not kinds and sentence.matcher.name not in _PATH_TESTS:
+            return self._text(sentence.subject.argument, unknown)
+        return self._path(sentence, unknown)
+
     def _test(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
-        value = self._value(sentence, unknown)
         name = sentence.matcher.name
+        if name in _PATH_TESTS and sentence.subject.kind is SubjectKind.PATH and self.in_shell:
+            return self._succeeds(_path_test(name, self._path_word(sentence, unknown)))
+        may_be_missing = sentence.negated or name in _OF_ANY_VALUE
+        is_kept = may_be_missing and sentence.has_modifier("line", "word", *_CONTENTS)
+        is_kept = is_kept or sentence.has_modifier("lines")
+        get = self._kept if is_kept or _is_element(sentence) else self._value
+        value = get(sentence, unknown)
         if name in _PATH_TESTS and sentence.subject.kind is SubjectKind.PATH:
             return _PATH_TESTS[name].format(value)
-        if name in {"be exported", "be readonly"}:
+        if (
+            name in {"be exported", "be readonly"}
+            and sentence.subject.kind is SubjectKind.VARIABLE
+        ):
             letter = "x" if name == "be exported" else "r"
+            if self.in_shell:
+                return self._succeeds(f"spec_has_attribute {letter} {sentence.subject.argument}")
             return f"'{letter}' in result.variables[{sentence.subject.argument!r}].attributes"
         if name not in _TEXT_TESTS:
-            raise NoEquivalentError(name)
+            raise NoEquivalentError(f"'{_plain(name, unknown)}' has no equivalent here")
         arguments = sentence.matcher.arguments
         wanted = self._text(arguments[0], unknown) if arguments else ""
-        is_status = sentence.subject.kind is SubjectKind.STATUS
+        is_status = sentence.subject.kind is SubjectKind.STATUS and not sentence.modifiers
         if is_status and name == "equal":
             number = wanted.strip("'")
             return f"{value} == {number}" if number.isdigit() else f"str({value}) == {wanted}"
-        is_variable = sentence.subject.kind is SubjectKind.VARIABLE
-        text = f"({value} or '')" if is_variable else f"str({value})" if is_status else value
+        may_be_unset = value.startswith("result.variable(")
+        text = f"({value} or '')" if may_be_unset else f"str({value})" if is_status else value
         return _TEXT_TESTS[name].format(value=value, wanted=wanted, text=text)
+
+
+def _plain(message: str, unknown: Mapping[str, Word]) -> str:
+    """Return a message with the words of the spec in it."""
+    for argument, word in unknown.items():
+        message = message.replace(argument, word.raw)
+    return message
+
+
+def _path_test(name: str, path: str) -> str:
+    flag = PATH_FLAGS[name]
+    if flag == "0":
+        return f"test -f {path} -a ! -s {path}"
+    return f"spec_is_empty_directory {path}" if flag == "E" else f"test -{flag} {path}"
 
 
 def _literal(text: str) -> str:
@@ -213,17 +358,20 @@ def _literal(text: str) -> str:
     return escaped.replace("\t", "\\t").replace("{", "{{").replace("}", "}}")
 
 
+def _is_element(sentence: Sentence) -> bool:
+    """Tell whether the sentence speaks of an element of an array."""
+    return sentence.subject.kind is SubjectKind.VARIABLE and "[" in sentence.subject.argument
+
+
 def _modified(base: str, modifier: Modifier) -> str:
     if modifier.name == "line":
-        return f"{base}.splitlines()[{modifier.number - 1}]"
+        return f'{base}.split("\\n")[{modifier.number - 1}]'
     if modifier.name == "word":
         return f"{base}.split()[{modifier.number - 1}]"
     if modifier.name == "contents":
         return f'{base}.read_text().rstrip("\\n")'
     if modifier.name == "entire contents":
         return f"{base}.read_text()"
-    if modifier.name == "lines":
-        return f"str(len({base}.splitlines()))"
     if modifier.name == "length":
         return f"str(len({base}))"
-    raise NoEquivalentError(modifier.name)
+    raise NoEquivalentError(f"'{modifier.name}' has no equivalent here")

@@ -37,8 +37,8 @@ _HOOKS = {
 }  # fmt: skip
 _GROUP_ONLY = {"BeforeEach", "Before", "AfterEach", "After", "BeforeAll", "AfterAll"}
 _EVALUATIONS = {"command": "command", "script": "script", "source": "source"}
-_FIRST_WORD = re.compile(r"[ \t]*([A-Za-z]+(?::[a-z]+)?)(?= |$|\n|\\\n)")
-_SELF_EXECUTING = re.compile(r"""\s*eval ["']\$\(shellspec\b""")
+FIRST_WORD = re.compile(r"[ \t]*([A-Za-z]+(?::[a-z]+)?)(?= |$|\n|\\\n)")
+SELF_EXECUTING = re.compile(r"""\s*eval ["']\$\(shellspec\b""")
 
 
 def translate(
@@ -123,7 +123,7 @@ class _Translator:
 
     def _take_logical_line(self) -> str:
         first = self.at
-        while self.at + 1 < len(self.lines) and _continues(self.lines[self.at]):
+        while self.at + 1 < len(self.lines) and continues(self.lines[self.at]):
             self.at += 1
         self.at += 1
         return "\n".join(self.lines[first : self.at])
@@ -138,14 +138,14 @@ class _Translator:
         directive = directives.match(text)
         if directive is not None:
             return self._directive(directive, line)
-        found = _FIRST_WORD.match(text)
+        found = FIRST_WORD.match(text)
         keyword = found[1] if found else ""
         handler = self._handler(keyword)
         if handler is None:
             stripped = text.strip()
             if stripped and not stripped.startswith("#"):
                 self.blocks[-1].has_body = True
-            return ":" if _SELF_EXECUTING.match(text) else text
+            return ":" if SELF_EXECUTING.match(text) else text
         indent = text[: len(text) - len(text.lstrip())]
         return indent + handler(keyword, text.lstrip(" \t"), line)
 
@@ -428,7 +428,7 @@ class _Translator:
             directive = directives.match(inner)
             if directive is not None:
                 inner = self._directive(directive, start + 1)
-            found = _FIRST_WORD.match(inner)
+            found = FIRST_WORD.match(inner)
             if found and self._handler(found[1]):
                 raise self._error(f"'{found[1]}' stands inside 'Mock'.", start + 1)
             body.append(inner)
@@ -437,7 +437,7 @@ class _Translator:
         return self.dialect.mock(number, words[1].raw, body)
 
 
-def _continues(line: str) -> bool:
+def continues(line: str) -> bool:
     """Tell whether the next line belongs to this one; a line of text ends where it ends."""
     ends_in_backslash = (len(line) - len(line.rstrip("\\"))) % 2 == 1
     return ends_in_backslash and not line.lstrip(" \t").startswith("#|")

@@ -139,10 +139,12 @@ Describe 'files'
   It 'is skipped where a command succeeds'
     Skip if 'always' true
     When call false
+    The status should be failure
   End
   It 'is skipped unless a command succeeds'
     Skip unless 'never' false
     When call false
+    The status should be failure
   End
   It 'is pending'
     Pending 'later'
@@ -154,10 +156,10 @@ Describe 'files'
     after() { echo after; }
     BeforeCall 'before'
     AfterCall 'after'
-    When call false
+    When call echo body
     The line 1 of output should equal before
-    The line 2 of output should equal after
-    The status should equal 1
+    The line 2 of output should equal body
+    The line 3 of output should equal after
   End
 End
 """
@@ -192,7 +194,216 @@ def test_files_and_variables_are_looked_at_where_the_evaluation_left_them(
 
 
 def test_line_without_equivalent_fails_instead_of_vanishing() -> None:
-    module = _migrate("It 'x'\nWhen call f\nThe output should satisfy g\nIntercept h\nEnd\n")
+    module = _migrate("It 'x'\nWhen call f\nThe output should be odd\nIntercept h\nEnd\n")
 
-    assert "pytest.fail('to be translated by hand: The output should satisfy g')" in module
-    assert "pytest.fail('to be translated by hand: Intercept h')" in module
+    assert (
+        "to be translated by hand ('be' has no equivalent here): The output should be o" in module
+    )
+    assert "to be translated by hand ('Intercept' has no equivalent here): Intercept h" in module
+
+
+def _outcomes(project: SpecProject, text: str) -> dict[str, str]:
+    """Return what becomes of the tests that a spec is translated to."""
+    project.write("test_it.py", _migrate(text))
+    return outcomes(project.run())
+
+
+def test_line_of_data_that_ends_with_a_backslash_is_the_whole_line(project: SpecProject) -> None:
+    spec = "It 'x'\nData\n#|one \\\nEnd\nWhen call cat\nThe output should equal 'one \\'\nEnd\n"
+
+    assert _outcomes(project, spec) == {"test_x": "passed"}
+
+
+def test_line_that_executes_the_spec_itself_is_left_out(project: SpecProject) -> None:
+    spec = "eval \"$(shellspec - -c) exit 1\"\nIt 'x'\nWhen call true\nThe status should equal 0\nEnd\n"
+    module = _migrate(spec)
+
+    assert "shellspec -" not in module
+    assert _outcomes(project, spec) == {"test_x": "passed"}
+
+
+def test_comment_after_an_evaluation_is_left_out(project: SpecProject) -> None:
+    spec = (
+        "It 'runs'\nWhen run echo b # c\nThe output should equal b # d\nEnd\n"
+        "It 'calls'\nWhen call echo 'b # c' # d\nAssert true # e\nThe output should equal 'b # c'\nEnd\n"
+    )
+
+    assert set(_outcomes(project, spec).values()) == {"passed"}
+
+
+def test_quoted_text_over_several_lines_is_kept(project: SpecProject) -> None:
+    spec = """\
+It 'expects'
+  f() { printf '%s\\n' "$1"; }
+  When call f "one
+  two"
+  The output should equal "one
+  two"
+End
+It 'expects another'
+  When call printf 'one\\ntwo\\n'
+  The output should equal 'one
+three'
+End
+"""
+
+    assert _outcomes(project, spec) == {
+        "test_expects": "passed",
+        "test_expects_another": "failed",
+    }
+
+
+def test_skip_with_a_condition_skips_where_it_holds(project: SpecProject) -> None:
+    spec = """\
+Describe 'group'
+  holds() { [ "$1" = yes ]; }
+  Skip if 'not here' holds yes
+  It 'is skipped'
+    When call false
+  End
+End
+Describe 'other group'
+  holds() { [ "$1" = yes ]; }
+  Skip if 'not here' holds no
+  It 'runs'
+    When call true
+    The status should be success
+  End
+  It 'is skipped by a function of its own'
+    here() { true; }
+    Skip if 'not here' here
+    When call false
+  End
+End
+Describe 'always'
+  Skip 'never'
+  It 'is skipped'
+    When call false
+  End
+End
+"""
+
+    assert _outcomes(project, spec) == {
+        "test_group_is_skipped": "skipped",
+        "test_other_group_runs": "passed",
+        "test_other_group_is_skipped_by_a_function_of_its_own": "skipped",
+        "test_always_is_skipped": "skipped",
+    }
+
+
+def test_skip_without_if_ignores_what_follows_its_reason(project: SpecProject) -> None:
+    spec = "It 'x'\nSkip 'reason' false\nWhen call false\nEnd\n"
+
+    assert _outcomes(project, spec) == {"test_x": "skipped"}
+
+
+def test_rows_of_every_kind_are_kept(project: SpecProject) -> None:
+    spec = """\
+Describe 'matrix'
+  Parameters:matrix
+    a b
+    1 2 # of them
+  End
+  It "x $1"
+    When call echo "$1-$2"
+    The output should equal b-2
+  End
+End
+Describe 'value'
+  Parameters:value one 'a b'
+  It 'x'
+    When call echo "$1"
+    The output should equal 'a b'
+  End
+End
+Describe 'dynamic'
+  Parameters:dynamic
+    for n in 1 2 3; do
+      %data "$n" $((n * n))
+    done
+  End
+  It 'x'
+    When call echo "$(($1 * $1))"
+    The output should equal "$2"
+  End
+End
+Describe 'expanded'
+  name='a b'
+  Parameters
+    "$name" 1
+    c 2
+  End
+  It 'x'
+    When call echo "$1$2"
+    The output should equal 'a b1'
+    The output should equal "$1$2"
+  End
+End
+"""
+
+    assert list(_outcomes(project, spec).items()) == [
+        ("test_matrix_x_1[row0]", "failed"),
+        ("test_matrix_x_1[row1]", "failed"),
+        ("test_matrix_x_1[row2]", "failed"),
+        ("test_matrix_x_1[row3]", "passed"),
+        ("test_value_x[row0]", "failed"),
+        ("test_value_x[row1]", "passed"),
+        ("test_dynamic_x[row0]", "passed"),
+        ("test_dynamic_x[row1]", "passed"),
+        ("test_dynamic_x[row2]", "passed"),
+        ("test_expanded_x[row0]", "passed"),
+        ("test_expanded_x[row1]", "failed"),
+    ]
+
+
+def test_rows_that_commands_print_are_marked() -> None:
+    module = _migrate(
+        "Parameters:dynamic\nfor f in $(ls /); do %data $f; done\nEnd\n"
+        "It 'x'\nWhen call true\nThe status should equal 0\nEnd\n"
+    )
+
+    assert "by hand (its rows are what commands print where the spec is run)" in module
+
+
+def test_functions_of_the_spec_judge_values(project: SpecProject) -> None:
+    spec = """\
+later() { [ "$later" -gt "$1" ]; }
+reads() { [ "$(cat)" = "$1" ]; }
+has_moved() { [ "$moved" = "$1" ] && cat >/dev/null && echo yes; }
+It 'is satisfied'
+  move() { moved=there; echo "version is 12"; echo 3 >&2; return 4; }
+  When call move
+  The third word of output should satisfy later 10
+  The stderr should satisfy reads 3
+  The status should satisfy later 3
+  The variable moved should satisfy reads there
+  The value "$moved" should not satisfy reads here
+End
+It 'is not satisfied'
+  When call echo 'version is 9'
+  The third word of output should satisfy later 10
+End
+It 'has results'
+  move() { moved=there; echo out; }
+  shows() { echo "$1-$2-$3-$(cat)"; }
+  checks() { has_moved there; }
+  fails() { has_moved here; }
+  When call move
+  The result of function checks should be successful
+  The result of "checks()" should equal yes
+  The result of function fails should not be successful
+  The result of function shows should equal "out
+--0-out"
+End
+It 'has another result'
+  When call echo
+  The result of function false should be successful
+End
+"""
+
+    assert _outcomes(project, spec) == {
+        "test_is_satisfied": "passed",
+        "test_is_not_satisfied": "failed",
+        "test_has_results": "passed",
+        "test_has_another_result": "failed",
+    }

@@ -22,3 +22,10 @@ def test_option_file_that_is_not_text_is_named_and_hides_no_spec(tmp_path: Path)
     assert refusal.value.source == str(tmp_path / ".shellspec")
     assert is_spec(tmp_path / "some_spec.sh")
     assert not is_spec(tmp_path / "some.sh")
+
+
+@pytest.mark.parametrize("option", ["--kcov-options", "--kcov-common-options"])
+def test_options_of_coverage_are_ignored(tmp_path: Path, option: str) -> None:
+    (tmp_path / ".shellspec").write_text(f'--kcov\n{option} "--include-path=./bin"\n--sandbox\n')
+
+    assert read_options(tmp_path).mocks_only

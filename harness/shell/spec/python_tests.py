@@ -1,0 +1,247 @@
+"""Writes an example of a spec, with the groups around it, as a test in Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.shell.lexer import quote_on_lines, rest_after, split_words
+from harness.shell.spec.python_assertions import AssertionWriter, NoEquivalentError
+from harness.shell.spec.scopes import Kind, Scope, Statement
+from harness.shell.spec.sentences import Stream
+from harness.shell.spec.shell_syntax import is_complete, may_fail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CUT = "the shell code around it is cut by lines of the spec's own language"
+_LEFT = {
+    Stream.STATUS: "result.status == 0",
+    Stream.STDOUT: 'result.stdout == ""',
+    Stream.STDERR: 'result.stderr == ""',
+}
+
+
+@dataclass(kw_only=True)
+class TestWriter:
+    """Writes the test of one example; `chain` is the file, its groups and the example.
+
+    `folder` is where the spec runs, relative to pytest's root directory.
+    `warns`: what an evaluation leaves and no expectation mentions makes the example fail.
+    `has_errexit`: the project's helper modules set errexit, which 'When run' then keeps.
+    """
+
+    chain: Sequence[Scope]
+    folder: str = ""
+    warns: bool = True
+    has_errexit: bool = False
+    lines: list[str] = field(default_factory=list)
+    by_hand: list[tuple[str, str]] = field(default_factory=list)
+
+    def function(self, name: str) -> str:
+        """Return the test function."""
+        example = self.chain[-1]
+        self.by_hand = [one for scope in self.chain for one in scope.by_hand]
+        rows, length = self._rows()
+        body = self._body(example, length)
+        if self.by_hand:
+            body = [*(_by_hand(line, why) for line, why in self.by_hand), *body]
+        marks = [mark for scope in self.chain for mark in scope.marks]
+        arguments = "shell: Shell"
+        if rows:
+            comments = dict.fromkeys(s.rows_comment for s in self.chain if s.rows_comment)
+            marks.extend(f"# {comment}" for comment in comments)
+            marks.append(self._parametrize(rows, length))
+            arguments += f", row: {'tuple[str, ...]' if length else 'str'}"
+        text = [f'"""{_docstring(self.chain)}"""', *body]
+        head = "".join(f"{mark}\n" for mark in dict.fromkeys(marks))
+        return f"{head}def {name}({arguments}) -> None:\n" + "\n".join(f"    {t}" for t in text)
+
+    def _rows(self) -> tuple[list[str], int | None]:
+        """Return the rows as Python, and how many words of each the test knows."""
+        rows = [row for scope in self.chain for row in scope.rows]
+        if all(word.literal for row in rows for word in row):
+            texts = [tuple(word.text for word in row) for row in rows]
+            return [repr(text) for text in texts], min(map(len, rows), default=0)
+        return [repr(" ".join(word.raw for word in row)) for row in rows], None
+
+    def _parametrize(self, rows: Sequence[str], length: int | None) -> str:
+        ids = f', ids=[f"row{{n}}" for n in range({len(rows)})]' if length is None else ""
+        return f'@pytest.mark.parametrize("row", [{", ".join(rows)}]{ids})'
+
+    def _body(self, example: Scope, row_length: int | None) -> list[str]:
+        for scope in self.chain[:-1]:
+            for statement in scope.statements:
+                self._set_up(statement)
+            for hook in scope.hooks.get("BeforeAll", ()):
+                self._before(hook)
+        for scope in self.chain:
+            for hook in scope.hooks.get("BeforeEach", ()):
+                self._before(hook)
+        if any(scope.rows for scope in self.chain):
+            given = "row" if row_length is None else "shlex.join(row)"
+            self.lines.append(f'shell.define(f"set -- {{{given}}}")')
+        if not example.has(Kind.EVALUATION, Kind.EXPECTATION, Kind.ASSERTION):
+            return self._without_evaluation(example)
+        return self._evaluated(example, row_length)
+
+    def _set_up(self, statement: Statement) -> None:
+        text = statement.text.strip("\n")
+        if statement.kind is Kind.SOURCE:
+            self._source(text)
+        elif statement.kind is Kind.PYTHON:
+            self.lines.extend(text.split("\n"))
+        elif _has_code(text):
+            self._define(text)
+
+    def _source(self, text: str) -> None:
+        """Source a file: before all else where that is the same, else where it stands."""
+        words = split_words(text)[1:]
+        is_first = all(line.startswith("shell.source(") for line in self.lines)
+        if is_first and len(words) == 1 and words[0].literal and "/" in words[0].text:
+            path = f"{self.folder}/{words[0].text}" if self.folder else words[0].text
+            self.lines.append(f"shell.source({path!r})")
+        else:
+            self._define(f"__SOURCED__={words[0].raw} . {rest_after(text, 1)}")
+
+    def _define(self, code: str) -> None:
+        if not is_complete(code):
+            self._give_up(code.strip().partition("\n")[0], _CUT)
+        code = code if "\n" in code else code.strip()
+        self.lines.append(f"shell.define({literal(_guarded(code))})")
+
+    def _before(self, hook: str) -> None:
+        self.lines.append(f"shell.define({literal(f'spec_try {quote_on_lines(hook)}')})")
+
+    def _give_up(self, line: str, why: str) -> None:
+        if (line, why) not in self.by_hand:
+            self.by_hand.append((line, why))
+
+    def _without_evaluation(self, example: Scope) -> list[str]:
+        """Return the test of an example that only runs statements, which are pending or skipped."""
+        for statement in example.statements:
+            self._set_up(statement)
+        if not any(s.text.startswith("pytest.skip(") for s in example.statements):
+            if any(s.kind is Kind.SHELL and _has_code(s.text) for s in example.statements):
+                self.lines.append('shell.evaluate(":").check()')
+            self.lines.append('pytest.xfail("not yet implemented")')
+        return self.lines
+
+    def _evaluated(self, example: Scope, row_length: int | None) -> list[str]:
+        after = [
+            hook
+            for kind in ("AfterEach", "AfterAll")
+            for scope in reversed(self.chain)
+            for hook in reversed(scope.hooks.get(kind, []))
+        ]
+        writer = AssertionWriter(
+            aliases={name: word for scope in self.chain for name, word in scope.aliases.items()},
+            row_length=row_length,
+            in_shell=bool(after) or _changes_what_was_looked_at(example),
+        )
+        place: int | None = None
+        code = ":"
+        for statement in example.statements:
+            if statement.kind is Kind.EVALUATION:
+                place, code = len(self.lines), statement.text
+            elif statement.kind in {Kind.EXPECTATION, Kind.ASSERTION}:
+                place = len(self.lines) if place is None else place
+                self._expect(writer, statement)
+            elif place is None or statement.kind is not Kind.SHELL:
+                self._set_up(statement)
+            elif _has_code(statement.text):
+                self._state(writer, statement.text.strip("\n"))
+        has_when = example.has(Kind.EVALUATION)
+        if has_when and self.warns:
+            self.lines.extend(
+                f"assert {test}" for left, test in _LEFT.items() if left not in writer.claims
+            )
+            if not example.has(Kind.EXPECTATION, Kind.ASSERTION):
+                self.lines.append(_by_hand("When", "shellspec asks for an expectation"))
+        elif not has_when and any(line.startswith("shell.define(") for line in self.lines):
+            self.lines.append('assert result.stderr == ""')
+        for hook in after:
+            self.lines.extend(writer.hook(hook))
+        self.lines.extend(writer.end())
+        self.lines.insert(place or 0, self._evaluation(code, writer, has_when=has_when))
+        return self.lines
+
+    def _expect(self, writer: AssertionWriter, statement: Statement) -> None:
+        is_sentence = statement.kind is Kind.EXPECTATION
+        write = writer.expectation if is_sentence else writer.command
+        try:
+            self.lines.extend(write(statement.text))
+        except NoEquivalentError as error:
+            self._give_up(statement.text, str(error))
+
+    def _state(self, writer: AssertionWriter, code: str) -> None:
+        if not is_complete(code):
+            self._give_up(code.strip().partition("\n")[0], _CUT)
+        writer.statement(_guarded(code))
+
+    def _evaluation(self, code: str, writer: AssertionWriter, *, has_when: bool) -> str:
+        """Return the line that evaluates the example's code, and what its expectations need."""
+        kind, _, code = code.partition(" ") if has_when else ("", "", code)
+        before = [h for s in self.chain for h in s.hooks.get(f"Before{kind}", ())]
+        after = [
+            h for s in reversed(self.chain) for h in reversed(s.hooks.get(f"After{kind}", []))
+        ]
+        options = ["__hx_apply_options"] if any(s.sets_options for s in self.chain) else []
+        given = next((s.stdin for s in reversed(self.chain) if s.stdin is not None), ("", ""))
+        code += given[1]
+        code = " && ".join(
+            [*(f"{{ {h}\n}}" for h in before), code, *(f"{{ {h}\n}}" for h in after)]
+        )
+        if kind == "Run":
+            options = ["set -e"] * self.has_errexit + options
+            inner = "\n".join([*options, code])
+            code = f"( {inner} )" if "\n" not in inner else f"(\n{inner}\n)"
+        elif options:
+            code = "\n".join([*options, "set +e", code])
+        if writer.captures:
+            code = (
+                "\n".join([code, "__status=$?", *writer.captures, "(exit $__status)"])
+                if has_when
+                else "\n".join(["__status=", *writer.captures])
+            )
+        stdin = f", stdin={given[0]!r}" if given[0] else ""
+        used = "result = " if any("result" in line for line in self.lines) else ""
+        return f"{used}shell.evaluate({literal(code)}{stdin})"
+
+
+def _changes_what_was_looked_at(example: Scope) -> bool:
+    """Tell whether the example runs a statement after an expectation."""
+    seen = False
+    for statement in example.statements:
+        seen = seen or statement.kind in {Kind.EXPECTATION, Kind.ASSERTION}
+        if seen and statement.kind is Kind.SHELL and _has_code(statement.text):
+            return True
+    return False
+
+
+def _has_code(text: str) -> bool:
+    """Tell whether there is more than comments."""
+    return any(line.strip() and not line.lstrip().startswith("#") for line in text.split("\n"))
+
+
+def _guarded(code: str) -> str:
+    """Return code that ends the shell where one of its statements fails, as in a spec."""
+    return f"set -e\n{code}\nset +e" if may_fail(code) else code
+
+
+def _by_hand(line: str, why: str) -> str:
+    """Return the call that marks a line as one that has to be translated by hand."""
+    return f"pytest.fail({f'to be translated by hand ({why}): {line}'!r})"
+
+
+def _docstring(chain: Sequence[Scope]) -> str:
+    text = ": ".join(scope.name for scope in chain if scope.name)
+    return text.replace("\\", "\\\\").replace('"', "'")
+
+
+def literal(code: str) -> str:
+    """Return shell code as a literal of Python that can be read."""
+    plain = code.replace("\n", "").replace("\t", "")
+    if plain == code or '"""' in code or code.endswith('"') or not plain.isprintable():
+        return repr(code)
+    return ("r" if "\\" in code else "") + '"""\n' + code + '\n"""'

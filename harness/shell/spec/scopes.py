@@ -1,0 +1,69 @@
+"""What the groups and examples of a spec state, in their order, for `harness migrate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.shell.lexer import Word
+
+
+class Kind(Enum):
+    """What a statement of a spec is."""
+
+    SHELL = "shell"
+    PYTHON = "python"
+    SOURCE = "source"
+    EVALUATION = "evaluation"
+    EXPECTATION = "expectation"
+    ASSERTION = "assertion"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A line of shell code, of Python, or of the spec's language."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass(kw_only=True)
+class Scope:
+    """An open group or example; the file itself is the outermost group.
+
+    `by_hand` are lines that have no translation, with the reason: nobody may take an example below
+    for translated.
+    """
+
+    name: str = ""
+    number: str = ""
+    is_example: bool = False
+    marks: list[str] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    hooks: dict[str, list[str]] = field(default_factory=dict)
+    rows: list[tuple[Word, ...]] = field(default_factory=list)
+    rows_comment: str = ""
+    sets_options: bool = False
+    stdin: tuple[str, str] | None = None
+    aliases: dict[str, Word] = field(default_factory=dict)
+    by_hand: list[tuple[str, str]] = field(default_factory=list)
+    children: int = 0
+
+    def add(self, kind: Kind, text: str) -> None:
+        """Note a statement; lines of shell that follow each other are one."""
+        last = self.statements[-1] if self.statements else None
+        if kind is Kind.SHELL and last is not None and last.kind is Kind.SHELL:
+            self.statements[-1] = Statement(kind, f"{last.text}\n{text}")
+        else:
+            self.statements.append(Statement(kind, text))
+
+    def give_up(self, line: str, why: str) -> None:
+        """Mark a line as one that has to be translated by hand."""
+        if (line, why) not in self.by_hand:
+            self.by_hand.append((line, why))
+
+    def has(self, *kinds: Kind) -> bool:
+        """Tell whether there is such a statement."""
+        return any(statement.kind in kinds for statement in self.statements)

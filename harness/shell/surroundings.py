@@ -1,0 +1,55 @@
+"""Gives the code under test what the shell of a spec has, for tests that were translated from one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.shell.spec.migrated_project import MOCKS
+from harness.shell.spec.project import SHELLSPEC_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.shell.warm_shell.shell import Shell
+
+_RUNTIME = Path(__file__).parent / "spec" / "runtime" / "surroundings.sh"
+
+
+def give_surroundings(
+    shell: Shell,
+    *,
+    spec: str,
+    project: str = "",
+    exec_dir: str = "",
+    helper_dir: str = "spec",
+    requires: Sequence[str] = (),
+    load_path: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    env_from: str | None = None,
+    path: str | None = None,
+    only_path: str | None = None,
+) -> None:
+    """Set the variables that a spec finds, and read its helper modules, before the code under test.
+
+    The names are those of `.shellspec`. `project` is the project's directory, relative to pytest's
+    root directory; other paths are relative to it. `only_path` replaces PATH but for mocks.
+    """
+    optional = {"HX_ENV_FROM": env_from, "HX_PROJECT_PATH": path, "HX_ONLY_PATH": only_path}
+    shell.source(
+        _RUNTIME,
+        env={
+            **(env or {}),
+            "HX_PROJECT": project,
+            "HX_EXEC_DIR": exec_dir,
+            "HX_HELPER_DIR": helper_dir,
+            "HX_LOAD_PATH": ":".join(load_path),
+            "HX_REQUIRE": " ".join(requires),
+            "HX_MOCKS": MOCKS,
+            "SHELLSPEC_SPECFILE": spec,
+            "SHELLSPEC_VERSION": SHELLSPEC_VERSION,
+            **{name: value for name, value in optional.items() if value is not None},
+        },
+    )
+    if requires:  # which may have added hooks
+        shell.define("__hx_run_before_all; __hx_run_before_each")

@@ -1,0 +1,175 @@
+"""What a spec's project gives to its code, its translated tests give, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.shell.spec.migrate import migrate
+from harness.shell.spec.migrated_project import MigratedProject
+from harness.shell.spec.project import Project
+from suites.host.shell.running import outcomes, row_evaluator
+
+if TYPE_CHECKING:
+    from suites.host.shell.running import SpecProject
+
+
+def _outcomes(project: SpecProject, text: str) -> dict[str, str]:
+    """Write a spec and its translation; both reach the same verdicts, which are returned."""
+    spec = project.write("spec/it_spec.sh", text)
+    found = MigratedProject.of(Project.of(spec, project.root), spec, project.root)
+    module = migrate("spec/it_spec.sh", text, row_evaluator("it_spec.sh"), found)
+    project.write("test_it.py", module)
+    seen = outcomes(project.run())
+    tests = {name: seen.pop(name) for name in list(seen) if name.startswith("test_")}
+    assert sorted(tests.values()) == sorted(seen.values())
+    return tests
+
+
+def test_path_of_an_include_is_expanded_by_the_shell(project: SpecProject) -> None:
+    project.write("lib/hello.sh", "hello() { echo hello; }\n")
+    project.write("lib/world.sh", "world() { echo world; }\n")
+    spec = """\
+LIB=lib
+Include "${LIB}/hello.sh"
+Include "$SHELLSPEC_PROJECT_ROOT/lib/world.sh"
+It 'x'
+  both() { hello; world; }
+  When call both
+  The line 1 of output should equal hello
+  The line 2 of output should equal world
+End
+"""
+
+    assert _outcomes(project, spec) == {"test_x": "passed"}
+
+
+def test_helper_modules_are_read_before_the_code_under_test(project: SpecProject) -> None:
+    project.write(".shellspec", "--require spec_helper\n--env FLAVOUR=sweet\n")
+    project.write("lib.sh", 'greet() { echo "$GREETING $1"; }\nfull=$FROM_HELPER\n')
+    project.write("spec/support.sh", "supported() { echo support; }\n")
+    project.write(
+        "spec/spec_helper.sh",
+        "export GREETING=hello FROM_HELPER=$SHELLSPEC_HELPERDIR\n"
+        'double() { echo "$1$1"; }\nclean() { rm -f junk; echo x >cleaned; }\n'
+        "spec_helper_precheck() { minimum_version 0.28.1; }\n"
+        "spec_helper_configure() { import support; before_each clean; }\n",
+    )
+    spec = """\
+Include ./lib.sh
+It 'x'
+  When call greet "$(double ab)"
+  The output should equal 'hello abab'
+  The variable full should equal "$SHELLSPEC_PROJECT_ROOT/spec"
+  The variable FLAVOUR should equal sweet
+  The file cleaned should be exist
+  The result of function supported should equal support
+End
+It 'fails'
+  When call greet "$(double ab)"
+  The output should equal 'hello ab'
+End
+"""
+
+    assert _outcomes(project, spec) == {"test_x": "passed", "test_fails": "failed"}
+
+
+def test_errexit_of_a_helper_module_holds_where_code_is_run(project: SpecProject) -> None:
+    project.write(".shellspec", "--require spec_helper\n")
+    project.write("spec/spec_helper.sh", "set -eu\n")
+    spec = """\
+f() { false; echo on; }
+It 'runs'
+  When run f
+  The status should equal 1
+End
+It 'calls'
+  When call f
+  The output should equal on
+End
+"""
+
+    assert _outcomes(project, spec) == {"test_runs": "passed", "test_calls": "passed"}
+
+
+def test_documented_variables_are_set(project: SpecProject) -> None:
+    spec = """\
+Describe 'group'
+  It 'x'
+    write() { echo text >"$SHELLSPEC_WORKDIR/file"; sh -c 'echo "$SHELLSPEC_PROJECT_ROOT"'; }
+    When call write
+    The output should equal "$PWD"
+    The contents of file "$SHELLSPEC_WORKDIR/file" should equal text
+    The path "$SHELLSPEC_TMPBASE" should be directory
+    The variable SHELLSPEC_SPECFILE should equal spec/it_spec.sh
+    The variable SHELLSPEC_EXAMPLE_ID should equal 1-1
+    The variable SHELLSPEC_GROUP_ID should equal 1
+    The variable SHELLSPEC_UNIXTIME should be valid number
+    The value "a${SHELLSPEC_TAB}b${SHELLSPEC_LF}c" should equal "$(printf 'a\\tb\\nc')"
+  End
+End
+"""
+
+    assert _outcomes(project, spec) == {"test_group_x": "passed"}
+
+
+def test_work_directory_is_writable_without_a_throwaway_root(project: SpecProject) -> None:
+    text = """\
+It 'x'
+  When call mkdir "$SHELLSPEC_WORKDIR/x"
+  The dir "$SHELLSPEC_WORKDIR/x" should exist
+End
+"""
+    project.write("test_it.py", migrate("it_spec.sh", text, row_evaluator("it_spec.sh")))
+
+    result = project.run("--shell-sandbox=off")
+
+    assert outcomes(result) == {"test_x": "passed"}, result.render()
+
+
+def test_warnings_of_a_project_that_lets_them_pass_are_not_asserted(project: SpecProject) -> None:
+    project.write(".shellspec", "--no-warning-as-failure\n")
+    spec = """\
+value=$(echo 1)
+It 'x'
+  f() { echo out; echo err >&2; return "$value"; }
+  When call f
+  The output should equal out
+End
+"""
+
+    assert _outcomes(project, spec) == {"test_x": "passed"}
+
+
+def test_mocks_only_project_finds_mocks_and_support_commands(project: SpecProject) -> None:
+    project.write(".shellspec", "--sandbox\n")
+    project.write("spec/support/bin/helps", "#!/bin/sh\necho helped\n").chmod(0o755)
+    spec = """\
+It 'finds a support command'
+  When call helps
+  The output should equal helped
+End
+It 'finds a mock'
+  Mock curl
+    printf '%s\\n' "got $1"
+  End
+  in_child() { "$BASH" -c 'curl a'; }
+  When call in_child
+  The output should equal 'got a'
+End
+"""
+
+    assert set(_outcomes(project, spec).values()) == {"passed"}
+
+
+def test_project_below_pytests_root_directory_runs_where_it_is(project: SpecProject) -> None:
+    project.write("below/.shellspec", "")
+    project.write("below/lib.sh", "f() { cat data; }\n")
+    project.write("below/data", "content\n")
+    text = "Include ./lib.sh\nIt 'x'\nWhen call f\nThe output should equal content\nEnd\n"
+    spec = project.write("below/spec/it_spec.sh", text)
+    found = MigratedProject.of(Project.of(spec, project.root), spec, project.root)
+    module = migrate("it_spec.sh", text, row_evaluator("it_spec.sh"), found)
+
+    result = project.run(str(project.write("test_it.py", module)))
+
+    assert outcomes(result)["test_x"] == "passed", result.render()

@@ -1,0 +1,92 @@
+"""A translated example has the verdict that its name in `conformance/` states, or is marked.
+
+Where neither is so, the example stands below, by why.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.shell.spec.migrate import migrate
+from harness.shell.spec.translate import translate
+from suites.host.shell.running import outcomes, row_evaluator
+
+if TYPE_CHECKING:
+    from harness.shell.spec.spec_file import Case
+    from suites.host.shell.running import SpecProject
+
+_FILES = sorted((Path(__file__).parent / "conformance").glob("*.sh"))
+_OUTCOMES = {
+    "succeeded": "passed", "failed": "failed", "warned": "failed", "fixed": "failed",
+    "pending": "xfail", "skipped": "skipped",
+}  # fmt: skip
+_STRICT = {
+    "an unknown command",
+    "what the shell says cites the line of the spec",
+    "the body does not see functions",
+    "a mock sees no function and no plain variable of the spec",
+    "nor where its own text does not name them",
+}
+_ROOT_OF_ITS_OWN = {
+    "sees what the hooks did",
+    "AfterAll has run when its group is left",
+    "second",
+    "files stay",
+    "and only that",
+}
+_NOT_TOLD = {
+    "exit aborts the example",
+    "exit under call aborts",
+    "unset in call ends the example",
+    "an unquoted variable that splits",
+    "plain statements after Skip still run",
+}
+_OTHER_SHELL_AROUND = {
+    "local and return work",
+    "return ends the body",
+    "errexit is without effect under call",
+    "a trace is stderr of the evaluation",
+    "a trace shows how deep a command is",
+    "variables, elements, whole arrays",
+    "arrays",
+    "a path is not found",
+    "a file that may not run",
+    "no When leaves output and status unset",
+}
+_DIFFERENT = _STRICT | _ROOT_OF_ITS_OWN | _NOT_TOLD | _OTHER_SHELL_AROUND
+_JOBS_ARE_NOT_WAITED_FOR = {
+    "output of a process that outlives its evaluation",
+    "output of a job that outlives its evaluation",
+}
+
+
+def _expected(case: Case) -> str:
+    verdict, separator, _ = case.name.partition(":")
+    is_verdict = separator and not case.name.startswith("<")
+    return _OUTCOMES[verdict.lower()] if is_verdict else "passed"
+
+
+@pytest.mark.parametrize("path", _FILES, ids=[path.stem for path in _FILES])
+def test_translated_example_has_its_verdict_or_is_marked(project: SpecProject, path: Path) -> None:
+    text, evaluate = path.read_text(), row_evaluator(path.name)
+    cases = translate(path.name, text, evaluate).cases
+    module = migrate(path.name, text, evaluate)
+    project.write("test_it.py", module)
+
+    seen = outcomes(project.run())
+
+    functions = [n for n in ast.parse(module).body if isinstance(n, ast.FunctionDef)]
+    marked = {n.name for n in functions if "translated by hand" in ast.unparse(n)}
+    assert len(seen) == len(cases)
+    different = {
+        case.name.partition(": ")[2]
+        for case, (name, outcome) in zip(cases, seen.items(), strict=True)
+        if name.partition("[")[0] not in marked
+        and outcome != _expected(case)
+        and not _JOBS_ARE_NOT_WAITED_FOR & {group.name for group in case.groups}
+    }
+    assert different == _DIFFERENT & {case.name.partition(": ")[2] for case in cases}
