@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
+from suites.e2e.guest_script import shell
 from suites.e2e.kernel_module import BAKED_VERSION, LOAD_OTHER_VERSION, OTHER_VERSION
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
-    from harness.api import Argv, Evidence, Image
+    from harness.api import Evidence, Image
     from suites.e2e.conftest import StartNode
 
 UNIT = "suites/unit/provisioning/test_driver.py"
 #: Enough to begin with the install, but not for all of its five tries.
 FEW_TRIES = {"retry_budget_s": 45}
 _RESIDENT = "/sys/module/nvidia/version"
-
-
-def shell(script: str) -> Argv:
-    return ["sh", "-euc", script]
 
 
 def expect_loaded(evidence: Evidence, version: str) -> None:

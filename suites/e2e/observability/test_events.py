@@ -15,8 +15,9 @@ from harness import expect
 from harness.evidence import RECORD_PATH
 from harness.gpu.script import GpuScript
 from harness.provisioner.gpu_node import EVENTS_FOLDER
+from suites.e2e.guest_script import TAG_AS_GRID, shell
 from suites.e2e.promises import promise
-from suites.e2e.services.units import MANAGED, NO_SERVICES, shell
+from suites.e2e.services.units import MANAGED, NO_SERVICES
 
 if TYPE_CHECKING:
     from harness.evidence import Evidence
@@ -199,13 +200,8 @@ def test_readiness_tells_whether_the_marker_was_there(
 @promise(section="6, 12", unit="suites/unit/provisioning/test_facts.py")
 def test_readiness_tells_that_the_marker_was_of_another_kind(start_validated: StartNode) -> None:
     """A GRID node on a CUDA bake: torn down, built, and counted as a mismatch."""
-    images = "ctr -n k8s.io images"
-    retag = (
-        f"name=$({images} ls -q | grep aks-gpu-cuda-lts); "
-        f'{images} tag $name "$(echo $name | sed s/aks-gpu-cuda-lts/aks-gpu-grid/)"'
-    )
     node = start_validated(
-        "grid", config={"gpu_driver_type": "grid"}, before=[NO_SERVICES, shell(retag)]
+        "grid", config={"gpu_driver_type": "grid"}, before=[NO_SERVICES, shell(TAG_AS_GRID)]
     )
 
     evidence = node.evidence()

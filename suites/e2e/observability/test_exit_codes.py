@@ -17,6 +17,7 @@ from harness.evidence import RECORD_PATH
 from harness.gpu.script import GpuScript
 from harness.provisioner import BAKE, BOOT
 from harness.provisioner.gpu_node import METADATA_CACHE, OUTCOME_PATH
+from suites.e2e.guest_script import shell
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
     BRIEF,
@@ -27,7 +28,6 @@ from suites.e2e.services.units import (
     PLUGIN,
     drop_in,
     evidence_of,
-    shell,
 )
 
 if TYPE_CHECKING:

@@ -12,21 +12,18 @@ import pytest
 
 from harness import expect
 from harness.evidence import RECORD_PATH
+from suites.e2e.guest_script import shell
 from suites.e2e.kernel_module import INSTALLED, of_other_version, with_other_field
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from harness.api import Argv, GpuModel
+    from harness.api import GpuModel
     from suites.e2e.conftest import StartNode
 
 RECORD = f"'{RECORD_PATH}'"
 UNIT = "suites/unit/provisioning/test_prebake.py"
-
-
-def shell(script: str) -> Argv:
-    return ["sh", "-euc", script]
 
 
 @dataclass(frozen=True, kw_only=True)

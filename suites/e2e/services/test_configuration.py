@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
+from suites.e2e.guest_script import shell
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
     BRIEF,
@@ -21,7 +22,6 @@ from suites.e2e.services.units import (
     UNIT,
     evidence_of,
     remove_unit,
-    shell,
 )
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import GuestFile
 from harness.evidence.units import unit_commands
+from suites.e2e.guest_script import shell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,10 +40,6 @@ MONITORING_PACKAGES = (
     "datacenter-gpu-manager-4-proprietary",
     "dcgm-exporter",
 )
-
-
-def shell(script: str) -> Argv:
-    return ["sh", "-euc", script]
 
 
 #: A node without the managed services has nothing to stop.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness import expect
+from suites.e2e.guest_script import shell
 from suites.e2e.kernel_module import BAKED_VERSION
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ PROBE = "/usr/bin/nvidia-modprobe"
 
 #: Loads the whole stack, and makes the device nodes.
 LOAD: Sequence[Argv] = (["nvidia-modprobe", "-u", "-c0"], ["modprobe", "nvidia-uvm"])
-
-
-def shell(script: str) -> Argv:
-    return ["sh", "-euc", script]
 
 
 #: Keeps the device open until the unit is stopped.

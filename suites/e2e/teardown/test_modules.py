@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
+from suites.e2e.guest_script import TAG_AS_GRID, shell
 from suites.e2e.kernel_module import BAKED_VERSION, INSTALLED
 from suites.e2e.promises import promise
 from suites.e2e.teardown.node import (
@@ -17,7 +18,6 @@ from suites.e2e.teardown.node import (
     OPTED_OUT,
     PROBE,
     expect_line,
-    shell,
 )
 
 if TYPE_CHECKING:
@@ -120,12 +120,7 @@ def test_module_of_the_kernel_with_a_similar_name_stays_loaded(start_node: Start
 @promise(section="6", unit="suites/unit/provisioning/test_driver.py")
 def test_incomplete_removal_for_a_grid_node_is_not_validated(start_node: StartNode) -> None:
     """The old driver would still answer; a node of another kind must not be ready with it."""
-    images = "ctr -n k8s.io images"
-    change = shell(
-        f"name=$({images} ls -q | grep aks-gpu-cuda-lts); "
-        f'{images} tag $name "$(echo $name | sed s/aks-gpu-cuda-lts/aks-gpu-grid/)"; '
-        f"chattr +i $(dirname {PROBE})"
-    )
+    change = shell(f"{TAG_AS_GRID}; chattr +i $(dirname {PROBE})")
     node = start_node(
         "grid-locked",
         config={

@@ -11,6 +11,7 @@ import pytest
 
 from harness import expect
 from harness.evidence import RECORD_PATH
+from suites.e2e.guest_script import shell
 from suites.e2e.kernel_module import (
     INSTALLED,
     LOAD_OTHER_VERSION,
@@ -25,7 +26,6 @@ from suites.e2e.teardown.node import (
     OPTED_OUT,
     PROBE,
     expect_line,
-    shell,
 )
 
 if TYPE_CHECKING:
