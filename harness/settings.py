@@ -97,6 +97,14 @@ class MachineStart(OptionValue):
     BOTH = "both"
 
 
+class GpuSource(OptionValue):
+    """Where the GPUs of machines come from; `AUTO` is the host where it has enough of them."""
+
+    EMULATED = "emulated"
+    HOST = "host"
+    AUTO = "auto"
+
+
 class EvidenceMode(OptionValue):
     """When the evidence of a test is kept."""
 
@@ -128,6 +136,10 @@ class Settings:
     beside those that come with the harness. Images under a licence that is not in
     `accepted_licences` are neither built nor used.
 
+    GPUs of machines come from `gpu_source`. `gpu_inventory` is the file that says which GPUs of the
+    host may be taken; without one, all that the host can spare. Where `is_gpu_required`, a test that
+    finds none fails.
+
     `provisioner` is the name of the provisioner of nodes, or the path of its file.
 
     `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`. With
@@ -141,6 +153,9 @@ class Settings:
     image_folders: tuple[Path, ...] = ()
     provisioner: str = PROVISIONER
     gpu_models: tuple[Path, ...] = ()
+    gpu_source: GpuSource = GpuSource.EMULATED
+    gpu_inventory: Path | None = None
+    is_gpu_required: bool = False
     cache: Path = field(default_factory=_cache)
     machine_driver: MachineDriver | PluginDriver = MachineDriver.QEMU
     machine_uri: str | None = None

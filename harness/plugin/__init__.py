@@ -19,6 +19,7 @@ from harness.settings import (
     URI_VARIABLE,
     AcceleratorOption,
     EvidenceMode,
+    GpuSource,
     MachineDriver,
     MachineStart,
     Settings,
@@ -74,6 +75,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="DIR",
         help="folder with further GPU models; may be repeated",
+    )
+    group.addoption(
+        "--gpu-source",
+        choices=GpuSource.words(),
+        help="where the GPUs of nodes come from: emulated, the host's by VFIO, or the host's where it "
+        "has enough (default: emulated; in suites/passthrough: host)",
+    )
+    group.addoption(
+        "--gpu-inventory",
+        metavar="FILE",
+        help="YAML file that says which GPUs of the host tests may take (default: all that it can "
+        "spare)",
+    )
+    group.addoption(
+        "--require-gpu",
+        action="store_true",
+        help="fail where a test needs a GPU of the host and there is none to take, instead of "
+        "skipping it",
     )
     group.addoption(
         "--machine-driver",
@@ -151,6 +170,7 @@ def pytest_configure(config: pytest.Config) -> None:
     root = config.rootpath
     gpu_models = [root / folder for folder in config.getoption("--gpu-models")]
     image_folders = [root / folder for folder in config.getoption("--images-dir")]
+    defaults = Settings()
     try:
         config.stash[SETTINGS] = Settings(
             accelerator=AcceleratorOption(config.getoption("--accelerator")),
@@ -159,6 +179,9 @@ def pytest_configure(config: pytest.Config) -> None:
             image_folders=(*config.getini("images_dir"), *image_folders),
             provisioner=_provisioner(config.getoption("--provisioner"), root),
             gpu_models=(*config.getini("gpu_models"), *gpu_models),
+            gpu_source=GpuSource(config.getoption("--gpu-source") or defaults.gpu_source.value),
+            gpu_inventory=_optional_path(config.getoption("--gpu-inventory"), root),
+            is_gpu_required=config.getoption("--require-gpu"),
             machine_driver=machine_driver(
                 config.getoption("--machine-driver"), config.getini("machine_driver")
             ),
@@ -187,6 +210,10 @@ def pytest_configure(config: pytest.Config) -> None:
         machine_drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
     )
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)
+
+
+def _optional_path(word: str | None, root: Path) -> Path | None:
+    return None if word is None else root / word
 
 
 def _provisioner(word: str, root: Path) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.gpu.passthrough import HostDevices, HostFunction, HostGpu, IommuGroup
+from harness.gpu.passthrough.bars import parse_resource
 from harness.gpu.passthrough.device_users import find_device_users
 from harness.gpu.passthrough.host_use import find_host_use
 from harness.gpu.passthrough.judgement import judge
@@ -79,6 +80,7 @@ def read_function(root: Path, address: str) -> HostFunction | None:
         numa_node=_numa_node(attributes),
         power_state=attributes.text("power_state"),
         is_answering=state,
+        bars=parse_resource(attributes.text("resource") or ""),
         physical_function=attributes.link("physfn"),
         virtual_functions=attributes.links("virtfn*"),
         mdev_types=attributes.names("mdev_supported_types"),

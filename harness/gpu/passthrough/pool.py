@@ -153,6 +153,10 @@ class GpuPool:
                 for gpu in gpus
             )
 
+    def require(self, wanted: Sequence[GpuChoice]) -> None:
+        """Raise RequirementError where this host can't lease these GPUs at once, now or later."""
+        self._look(wanted)
+
     @contextlib.contextmanager
     def lease(
         self,

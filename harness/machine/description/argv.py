@@ -72,7 +72,7 @@ def render_argv(
         *("-display", "none"),
         "-nodefaults",
         "-no-user-config",
-        *(() if isinstance(spec.kernel, Firmware) else ("-no-reboot",)),
+        *(() if spec.may_reboot else ("-no-reboot",)),
         *("-chardev", f"socket,id=qmp,fd={channels.qmp_fd}"),
         *("-mon", "chardev=qmp,mode=control"),
         *("-chardev", f"socket,id=serial,fd={channels.serial_fd},logfile={_quoted(serial_log)}"),

@@ -88,8 +88,8 @@ def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) 
     clock = ET.SubElement(domain, "clock", offset="utc")
     ET.SubElement(clock, "timer", name="hpet", present="no")
     _text(domain, "on_poweroff", "destroy")
-    # A guest whose kernel QEMU loads ends with its reboot, as with `-no-reboot`.
-    _text(domain, "on_reboot", "restart" if isinstance(spec.kernel, Firmware) else "destroy")
+    # As with `-no-reboot`.
+    _text(domain, "on_reboot", "restart" if spec.may_reboot else "destroy")
     _text(domain, "on_crash", "destroy")
     _add_devices(domain, spec, host)
     _add_security(domain, host)
