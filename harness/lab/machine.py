@@ -56,6 +56,8 @@ NONCE_FACT = "nonce_sha256"
 #: The folder of differences between states, in a machine's folder and in its evidence.
 STATES = "states"
 
+#: The device files of single GPUs, which `/dev/nvidiactl` is not.
+GPU_DEVICE_FILES = "/dev/nvidia[0-9]*"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 #: Seconds that KVM is given; TCG gets them times its patience.
@@ -351,8 +353,18 @@ class LabMachine:
         """
         self.guest.wait_for_pci(str(model.pci), count=count)
 
-    def hot_unplug(self, device_id: str) -> None:
-        """Ask the guest to release a GPU, and wait until it is removed; its trace is kept."""
+    def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
+        """Ask the guest to release a GPU, and wait until it is removed; its trace is kept.
+
+        Raises HarnessError where a process of the guest has a GPU open, unless it may be removed while
+        it is `in_use`: NVIDIA's driver waits for that process, and does not answer before it ends.
+        """
+        users = [] if in_use else self.guest.users_of(GPU_DEVICE_FILES)
+        if users:
+            raise HarnessError(
+                f"GPU '{device_id}' of machine '{self.name}' is not unplugged, since a GPU is in use in "
+                f"the guest: {'; '.join(users)}. End that first, or pass `in_use=True`."
+            )
         self.vm.unplug(device_id, self.deadline(_HOT_PLUG_KVM_S))
         self.gpus.withdraw(device_id)
 

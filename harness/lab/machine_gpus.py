@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from harness.gpu import Attachment
+    from harness.gpu import Attachment, Bars
     from harness.gpu.emulated import EmulatedGpu
     from harness.gpu.passthrough.pool import LeasedGpu
     from harness.gpu.script import GpuScript
@@ -37,6 +37,8 @@ class ProvidedGpu:
     device_id: str
     pci: str
     """Vendor and device id, such as `10de:2330`."""
+    bars: Bars
+    """The memory BARs of the GPU itself."""
     attachment: Attachment
 
 
@@ -117,7 +119,10 @@ class MachineGpus:
     def _serve(self, model: GpuModel) -> ProvidedGpu:
         server = self.serve(model)
         return ProvidedGpu(
-            device_id=server.device_id, pci=str(model.pci), attachment=server.attachment()
+            device_id=server.device_id,
+            pci=str(model.pci),
+            bars=server.gpu.bars,
+            attachment=server.attachment(),
         )
 
     def _hand_over(self, gpu: LeasedGpu) -> ProvidedGpu:
@@ -127,19 +132,17 @@ class MachineGpus:
                 f"A test makes GPU '{device_id}' of machine '{self._spec.name}' fail, which only an "
                 "emulated GPU does on request; run it with --gpu-source=emulated."
             )
-        bars = dict(
-            enumerate(
-                bar.to_bar() for function in gpu.gpu.functions for bar in function.bars.values()
-            )
-        )
+        functions = gpu.gpu.functions
+        windows = dict(enumerate(bar.to_bar() for each in functions for bar in each.bars.values()))
         return ProvidedGpu(
             device_id=device_id,
             pci=gpu.gpu.function.ids,
+            bars={index: bar.to_bar() for index, bar in gpu.gpu.function.bars.items()},
             attachment=HostGpuAttachment(
                 id=device_id,
                 addresses=gpu.addresses,
-                root_port_window_mib=root_port_window_mib(bars),
-                aperture_mib=aperture_mib(bars),
+                root_port_window_mib=root_port_window_mib(windows),
+                aperture_mib=aperture_mib(windows),
             ),
         )
 

@@ -291,9 +291,12 @@ class Node:
         """Plug a GPU into the running node, and return its device id."""
         return self.machine.hot_plug(gpu)
 
-    def hot_unplug(self, device_id: str) -> None:
-        """Ask the guest to release a GPU, and wait until it is removed."""
-        self.machine.hot_unplug(device_id)
+    def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
+        """Ask the guest to release a GPU, and wait until it is removed.
+
+        Raises HarnessError where a process of the guest has a GPU open, unless it may be `in_use`.
+        """
+        self.machine.hot_unplug(device_id, in_use=in_use)
 
     def mark(self, words: str) -> None:
         """Write a line into the trace of every GPU, which separates before from after."""
