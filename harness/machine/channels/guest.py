@@ -26,7 +26,7 @@ UNTIL_LISTED = (
 )
 
 #: Prints PID, path and name of each process with an open file that matches. A process may end meanwhile.
-_USERS = r"""
+USERS = r"""
 command -v find >/dev/null || { echo "there is no 'find' in the guest" >&2; exit 1; }
 find /proc/[0-9]*/fd -lname "$1" -printf '%h %l\n' 2>/dev/null | while read -r folder path; do
     pid=${folder#/proc/}; pid=${pid%/fd}
@@ -146,7 +146,7 @@ class Guest:
 
         Each is a phrase: its name, its PID and the file. Raises HarnessError where that can't be read.
         """
-        listed = self.output_of("sh", "-c", _USERS, "users", pattern)
+        listed = self.output_of("sh", "-c", USERS, "users", pattern)
         users = []
         for line in listed.splitlines():
             pid, path, name = line.split("\t")
