@@ -103,26 +103,14 @@ def test_host_with_an_inventory_but_no_gpu_lacks_it(host: FakeHost, inventory: S
 @pytest.mark.parametrize(
     ("firmware", "remedy"),
     [
-        (
-            "GenuineIntel",
-            "quiet",
-            ("DMAR",),
-            "Add `intel_iommu=on iommu=pt` in GRUB_CMDLINE_LINUX",
-        ),
+        (("GenuineIntel", "quiet", "DMAR"), "Add `intel_iommu=on iommu=pt` in GRUB_CMDLINE_LINUX"),
         (("AuthenticAMD", "quiet", "IVRS"), "Add `amd_iommu=on iommu=pt` in GRUB_CMDLINE_LINUX"),
-        (
-            "GenuineIntel",
-            "quiet",
-            (),
-            "Enable VT-d in the firmware. Add `intel_iommu=on iommu=pt`",
-        ),
+        (("GenuineIntel", "quiet"), "Enable VT-d in the firmware. Add `intel_iommu=on iommu=pt`"),
         (("AuthenticAMD", "quiet"), "Enable AMD-Vi (IOMMU) in the firmware. Add `amd_iommu=on"),
         (("GenuineIntel", "intel_iommu=on"), "Enable VT-d in the firmware; the kernel has"),
         (("AuthenticAMD", "amd_iommu=off", "IVRS"), "Replace `amd_iommu=off` by `amd_iommu=on"),
         (
-            "GenuineIntel",
-            "iommu=off",
-            ("DMAR",),
+            ("GenuineIntel", "iommu=off", "DMAR"),
             "Replace `iommu=off` by `intel_iommu=on iommu=pt`",
         ),
         (("HygonGenuine", "quiet"), "Enable it in the firmware, and remove `iommu=off`"),
