@@ -30,7 +30,8 @@ from harness.lab.cloud_images import (
     cloud_image_booted,
     cloud_image_seed,
 )
-from harness.lab.gpu_sources import GpuSources, open_pool
+from harness.lab.gpu_pool import open_gpu_pool
+from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine import MachineServices
 from harness.lab.machine_request import MachineRequest, Platform
 from harness.lab.node import Node, NodeRequest, render_node_seed
@@ -391,7 +392,7 @@ class Lab:
 
         Raises BadInputError for an inventory that is wrong.
         """
-        return open_pool(self.settings)
+        return open_gpu_pool(self.settings)
 
     def _any_model(self) -> GpuModel:
         """Return the model to emulate where any GPU is requested."""

@@ -8,36 +8,20 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from harness.errors import RequirementError
 from harness.gpu import GpuModel
-from harness.gpu.catalogue import load_catalogue
 from harness.gpu.passthrough import GpuChoice
-from harness.gpu.passthrough.inventory import Inventory, read_inventory
-from harness.gpu.passthrough.pool import GpuPool
 from harness.provisioning.wait import Deadline
 from harness.settings import GpuSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from harness.gpu.passthrough.pool import LeasedGpu
-    from harness.settings import Settings
+    from harness.gpu.passthrough.pool import GpuPool, LeasedGpu
 
 #: What a test may request: a model, or a GPU of the host by address; without both, any GPU.
 RequestedGpu: TypeAlias = "GpuModel | GpuChoice"
 
 #: Seconds that a machine waits for GPUs which others hold.
 _LEASE_S = 1800.0
-
-
-def open_pool(settings: Settings) -> GpuPool:
-    """Return the pool of this host's GPUs, as the inventory of the settings allows.
-
-    Raises BadInputError for an inventory that is wrong.
-    """
-    inventory = Inventory()
-    if settings.gpu_inventory is not None:
-        models = load_catalogue(*settings.gpu_models).models
-        inventory = read_inventory(settings.gpu_inventory, models)
-    return GpuPool(inventory=inventory)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,9 @@ from harness.errors import HarnessError
 from harness.plugin import fixture_modules, machine_drivers, report, select
 from harness.settings import (
     ACCEPT_OPTION,
+    INVENTORY,
+    INVENTORY_VARIABLE,
+    POOL_VARIABLE,
     PROVISIONER,
     STORAGE_VARIABLE,
     TESTED_IMAGES,
@@ -25,6 +28,7 @@ from harness.settings import (
     Settings,
     accepted_licences,
     first_of,
+    first_path,
     is_ci,
     machine_driver,
     remote_path,
@@ -83,17 +87,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "has enough (default: emulated; in suites/passthrough: host)",
     )
     group.addoption(
-        "--gpu-inventory",
-        metavar="FILE",
-        help="YAML file that says which GPUs of the host tests may take (default: all that it can "
-        "spare)",
-    )
-    group.addoption(
         "--require-gpu",
         action="store_true",
         help="fail where a test needs a GPU of the host and there is none to take, instead of "
         "skipping it",
     )
+    group.addoption(
+        "--gpu-inventory",
+        metavar="FILE",
+        help=f"which GPUs of this host tests may take (default: {INVENTORY} if it exists)",
+    )
+    group.addoption(
+        "--gpu-pool-dir",
+        metavar="DIR",
+        help="folder of the leases of this host's GPUs, shared by all users "
+        f"(default: {defaults.gpu_pool_folder})",
+    )
+    parser.addini("gpu_inventory", "default of --gpu-inventory", default="")
     group.addoption(
         "--machine-driver",
         metavar="NAME",
@@ -180,8 +190,17 @@ def pytest_configure(config: pytest.Config) -> None:
             provisioner=_provisioner(config.getoption("--provisioner"), root),
             gpu_models=(*config.getini("gpu_models"), *gpu_models),
             gpu_source=GpuSource(config.getoption("--gpu-source") or defaults.gpu_source.value),
-            gpu_inventory=_optional_path(config.getoption("--gpu-inventory"), root),
             is_gpu_required=config.getoption("--require-gpu"),
+            gpu_inventory=first_path(
+                config.getoption("--gpu-inventory"),
+                INVENTORY_VARIABLE,
+                config.getini("gpu_inventory"),
+                root=root,
+            ),
+            gpu_pool_folder=first_path(
+                config.getoption("--gpu-pool-dir"), POOL_VARIABLE, root=root
+            )
+            or defaults.gpu_pool_folder,
             machine_driver=machine_driver(
                 config.getoption("--machine-driver"), config.getini("machine_driver")
             ),
@@ -210,10 +229,6 @@ def pytest_configure(config: pytest.Config) -> None:
         machine_drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
     )
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)
-
-
-def _optional_path(word: str | None, root: Path) -> Path | None:
-    return None if word is None else root / word
 
 
 def _provisioner(word: str, root: Path) -> str:

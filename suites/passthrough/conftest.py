@@ -13,7 +13,7 @@ import pytest
 from harness.api import GpuChoice, NodeRequest, RequirementError
 from harness.fixtures.machines import REAL_DRIVER_IMAGE, settings_of
 from harness.lab import Lab
-from harness.lab.gpu_sources import open_pool
+from harness.lab.gpu_pool import open_gpu_pool
 from harness.plugin.select import requirements
 from harness.settings import GpuSource, Settings
 from suites.passthrough.nights import GpuFacts, Night, StepTime, nights_file, read_nights, table_of
@@ -59,7 +59,7 @@ def require_gpus(config: pytest.Config, wanted: Sequence[GpuChoice]) -> None:
     if settings.gpu_source is not GpuSource.HOST:
         return
     try:
-        open_pool(settings).require(wanted)
+        open_gpu_pool(settings).require(wanted)
     except RequirementError as error:
         reason = (
             f"These tests need a GPU that this host can hand to a machine by VFIO. {error} "

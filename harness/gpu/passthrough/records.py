@@ -51,7 +51,7 @@ class DeviceRecords:
     """
 
     def __init__(self, folder: Path, *, boot_id: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._boot_id = boot_id
 
     def save_drivers(self, address: str, functions: Iterable[HostFunction]) -> None:
@@ -82,8 +82,14 @@ class DeviceRecords:
         self._remove(_DRIVERS, address)
 
     def taken(self) -> list[str]:
-        """Return the GPUs of which drivers are recorded in this boot."""
-        return [each for each in self._addresses(_DRIVERS) if self.drivers(each) is not None]
+        """Return the GPUs of which drivers were recorded in this boot, or can't be read."""
+        return [each for each in self._addresses(_DRIVERS) if self._is_current(each)]
+
+    def _is_current(self, address: str) -> bool:
+        try:
+            return self.drivers(address) is not None
+        except HarnessError:
+            return True
 
     def save_quarantine(self, address: str, quarantine: Quarantine) -> None:
         self._write(_QUARANTINE, address, vars(quarantine))
@@ -103,11 +109,11 @@ class DeviceRecords:
         self._remove(_QUARANTINE, address)
 
     def _addresses(self, kind: str) -> list[str]:
-        found = self._folder.glob(f"{kind}-*.json")
+        found = self.folder.glob(f"{kind}-*.json")
         return sorted(each.name.removeprefix(f"{kind}-").removesuffix(".json") for each in found)
 
     def _path(self, kind: str, address: str) -> Path:
-        return self._folder / f"{kind}-{address}.json"
+        return self.folder / f"{kind}-{address}.json"
 
     def _read(self, kind: str, address: str) -> dict[str, object] | None:
         try:
@@ -145,7 +151,7 @@ class DeviceRecords:
                 beside.unlink()
             raise HarnessError(
                 f"The record '{path}' can't be written ({error.strerror}); free some space in "
-                f"'{self._folder}', or ask who owns it for access."
+                f"'{self.folder}', or ask who owns it for access."
             ) from error
 
     def _remove(self, kind: str, address: str) -> None:

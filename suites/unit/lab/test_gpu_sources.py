@@ -14,7 +14,8 @@ from harness.gpu.passthrough import GpuChoice, HostFunction, HostGpu, Verdict
 from harness.gpu.passthrough.bars import MemoryBar
 from harness.gpu.passthrough.pool import LeasedGpu
 from harness.gpu.script import GpuScript
-from harness.lab.gpu_sources import GpuSources, open_pool
+from harness.lab.gpu_pool import open_gpu_pool
+from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine_gpus import MachineGpus
 from harness.settings import GpuSource, Settings
 from suites.unit.gpu.models import a_model
@@ -218,4 +219,4 @@ def test_inventory_of_the_settings_is_read(tmp_path: Path) -> None:
     inventory.write_text("schema: 1\ngpu: {}\n")
 
     with pytest.raises(BadInputError, match=r"gpus\.yaml"):
-        open_pool(Settings(gpu_inventory=inventory))
+        open_gpu_pool(Settings(gpu_inventory=inventory))
