@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from harness.api import GpuChoice, NodeRequest, RequirementError
+from harness.api import GpuChoice, HarnessError, NodeRequest, RequirementError
 from harness.fixtures.machines import REAL_DRIVER_IMAGE, settings_of
 from harness.lab import Lab
 from harness.lab.gpu_pool import open_gpu_pool
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from harness.lab.gpu_sources import RequestedGpu
 
 ANY = GpuChoice()
+NO_GPU = "These tests need GPUs that this host can hand to a machine by VFIO."
 NIGHT: pytest.StashKey[Night] = pytest.StashKey()
 
 
@@ -55,19 +57,19 @@ def passthrough_settings(config: pytest.Config) -> Settings:
 
 def require_gpus(config: pytest.Config, wanted: Sequence[GpuChoice]) -> None:
     """Skip the test where the host can't give these GPUs; with `--require-gpu`, fail."""
+    __tracebackhide__ = True
     settings = passthrough_settings(config)
     if settings.gpu_source is not GpuSource.HOST:
         return
     try:
         open_gpu_pool(settings).require(wanted)
     except RequirementError as error:
-        reason = (
-            f"These tests need a GPU that this host can hand to a machine by VFIO. {error} "
-            "`harness gpu host ls` lists its GPUs, and docs/gpu-lab.md says how to prepare a host."
-        )
-        if settings.is_gpu_required:
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        reason = f"{NO_GPU} {error} docs/gpu-lab.md says how to prepare a host."
+    else:
+        return
+    if settings.is_gpu_required:
+        raise HarnessError(reason)
+    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -155,10 +157,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[NIGHT] = Night(run=run, file=nights_file(settings.evidence_folder))
 
 
+def _reasons(terminalreporter: TerminalReporter) -> set[str]:
+    """Return why tests had no GPU; pytest itself shows the reasons of skips with `-rs` only."""
+    reports = (*terminalreporter.getreports("skipped"), *terminalreporter.getreports("error"))
+    found = (re.search(rf"{re.escape(NO_GPU)}.*", report.longreprtext) for report in reports)
+    return {match[0].rstrip("')") for match in found if match is not None}
+
+
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """Print the steps of this night beside those of earlier ones."""
+    """Print why tests had no GPU, and the steps of this night beside those of earlier ones."""
+    if hasattr(config, "workerinput"):
+        return
+    for reason in sorted(_reasons(terminalreporter)):
+        terminalreporter.section("no GPU of this host")
+        terminalreporter.write_line(reason)
     night = config.stash[NIGHT]
-    if hasattr(config, "workerinput") or not night.file.exists():
+    if not night.file.exists():
         return
     table = table_of(read_nights(night.file), run=night.run)
     if table:

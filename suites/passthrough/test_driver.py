@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness import expect
 from harness.api import NodeRequest
+from harness.provisioner.gpu_node import CONFIG_PATH
 from suites.passthrough.conftest import ANY
 from suites.passthrough.memory_health import QUERIES, parse_memory_health
 
@@ -64,27 +66,19 @@ def test_memory_of_the_gpu_is_healthy(provisioned: Node) -> None:
     assert health.faults == [], f"A healthy memory was expected, but: {'; '.join(health.faults)}."
 
 
-def test_gpu_is_partitioned_where_it_can_be(boot_node: BootNode, driver_image: Image) -> None:
-    """MIG is switched on by provisioning; a GPU without it says so, and the test is skipped."""
-    node = boot_node(
-        NodeRequest(
-            name="mig",
-            image=driver_image,
-            gpus=[ANY],
-            skip_cloud_init=True,
-            config={"gpu_instance_profile": "MIG3g"},
-            command=None,
-        )
-    )
-    node.guest.output_of("nvidia-modprobe", "-u", "-c0", timeout_s=120.0)
+def test_gpu_is_partitioned_where_it_can_be(provisioned: Node) -> None:
+    """Provisioning switches MIG on; the test is skipped for a GPU whose driver says that it has none."""
     query = ("nvidia-smi", "--query-gpu=mig.mode.current", "--format=csv,noheader")
-    if node.guest.output_of(*query) == "[N/A]":
+    if provisioned.guest.output_of(*query) == "[N/A]":
         pytest.skip("This GPU has no MIG.")
+    config = json.loads(provisioned.guest.read_text(CONFIG_PATH) or "")
+    changed = {**config, "gpu_instance_profile": "MIG3g"}
+    provisioned.guest.write_text(CONFIG_PATH, json.dumps(changed))
 
-    node.provision("boot").check("Provisioning with a MIG profile")
+    provisioned.provision("boot").check("Provisioning with a MIG profile")
 
-    assert node.guest.output_of(*query) == "Enabled"
-    expect.unit_enablement(node.evidence(), "mig-partition.service", "enabled")
+    assert provisioned.guest.output_of(*query) == "Enabled"
+    expect.unit_enablement(provisioned.evidence(), "mig-partition.service", "enabled")
 
 
 @pytest.mark.slow
