@@ -212,7 +212,7 @@ def test_wish_for_a_model_takes_a_gpu_of_it(pool: GpuPool) -> None:
 
     with (
         pytest.raises(
-            RequirementError, match=f"a GPU of model '{absent.name}' is wanted, but not"
+            RequirementError, match=f"what is wanted: a GPU of model '{absent.name}'"
         ),
         lease(pool, GpuChoice(model=absent)),
     ):
