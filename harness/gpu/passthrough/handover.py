@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Runner
 
 #: udev gives the group's file its owner some time after the kernel has made it.
-_PERMISSIONS_S = 5.0
+_PERMISSIONS_S = 10.0
 #: A machine that was told to end may still have the file open for a moment.
 _CLOSED_S = 15.0
 
@@ -131,8 +131,13 @@ class Handover:
             function: HostFunction | None = functions.get(each)
             if function is None or function.driver != VFIO_DRIVER or function.group is None:
                 continue
-            if self._is_open(function.group):
-                raise NotNowError(self._opened(function.group))
+            match probe_vfio_file(self._root, function.group):
+                case VfioFile.BUSY:
+                    raise NotNowError(self._opened(function.group))
+                case VfioFile.FORBIDDEN:
+                    raise RequirementError(forbidden(function.group))
+                case VfioFile.FREE | VfioFile.ABSENT:
+                    pass
         with self._quarantining(address):
             for each in drivers:
                 self._binder.require_answer(each)
