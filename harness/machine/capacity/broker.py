@@ -34,11 +34,11 @@ from harness.errors import HarnessError, RequirementError
 from harness.machine.capacity.reservations import (
     Demand,
     Entry,
-    ReservationFile,
     host_folder,
-    ticket_of,
+    reservations_in,
 )
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
+from harness.reservation_folder import ahead_of, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +64,6 @@ _LEAST_VCPUS = 8
 _PORT_RANGES = (range(24000, 26000), range(61000, 63000), range(10000, 12000))
 
 _INTERVAL_S = 0.05
-_LONGEST_WHO = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +133,7 @@ class Broker:
         is_free: Callable[[int], bool] = is_bindable,
         process: int | None = None,
     ) -> None:
-        self._reservations = ReservationFile(folder)
+        self._reservations = reservations_in(folder)
         self._capacity = capacity
         self._proc = proc
         self._is_free = is_free
@@ -163,7 +162,7 @@ class Broker:
         the deadline or once `cancelled`, called before each attempt, returns a reason.
         """
         self._require_possible(demand)
-        entry = Entry(who=_plain(who), process=self._process or os.getpid(), demand=demand)
+        entry = Entry(who=one_line(who), process=self._process or os.getpid(), demand=demand)
         with self._reservations.enter(entry) as name:
             granted = self._wait(name, entry, deadline, report, cancelled)
 
@@ -231,7 +230,7 @@ class Broker:
                 "remove the broker's files."
             )
         held = [entry for _, entry in entries if entry.is_granted]
-        ahead = _ahead(name, entries)
+        ahead = ahead_of(name, entries)
         available_mib = _field_mib(self._proc / "meminfo", "MemAvailable")
         untouched_mib = sum(entry.demand.memory_mib for entry in held)
         if mine.demand.memory_mib > available_mib - untouched_mib:
@@ -277,18 +276,6 @@ class Broker:
         return tuple(found)
 
 
-def _ahead(name: str, entries: Sequence[tuple[str, Entry]]) -> list[Entry]:
-    """Return the waiting entries whose turn comes before that of `name`."""
-    holders = {entry.process for _, entry in entries if entry.is_granted}
-    waiting = sorted(
-        (entry.process not in holders, ticket_of(each), each, entry)
-        for each, entry in entries
-        if not entry.is_granted
-    )
-    place = next(place for place, (_, _, each, _) in enumerate(waiting) if each == name)
-    return [entry for *_, entry in waiting[:place]]
-
-
 def _shortages(
     demand: Demand,
     held: Sequence[Entry],
@@ -310,11 +297,6 @@ def _shortages(
     if demand.cpus > cpus_left:
         short["cpus"] = f"{cpus_left} of {capacity.cpus} vCPUs are not reserved"
     return short
-
-
-def _plain(who: str) -> str:
-    """Return `who` on one line, shortened."""
-    return "".join(each if each.isprintable() else "?" for each in who)[:_LONGEST_WHO]
 
 
 def _field_mib(path: Path, name: str) -> int:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness import reservation_folder
 from harness.errors import HarnessError, RequirementError
-from harness.machine.capacity import reservations
 from harness.machine.capacity.broker import Broker, Demand, HostCapacity, host_folder
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock, in_turn
@@ -309,7 +309,7 @@ def test_full_disk_leaves_the_reservation_as_it_was(
 def test_folder_locked_by_a_stopped_process_is_named(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reservations, "_LOCK_S", 0.01)
+    monkeypatch.setattr(reservation_folder, "_LOCK_S", 0.01)
     assert host.broker().entries() == []
     descriptor = os.open(host.folder, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)

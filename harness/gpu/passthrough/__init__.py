@@ -1,0 +1,207 @@
+"""GPUs of this host as data: their functions, IOMMU groups, and whether a test may take them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from harness.gpu import GpuModel
+
+VFIO_DRIVER = "vfio-pci"
+
+_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])")
+_DISPLAY = 0x03
+_ACCELERATOR = 0x12
+_BRIDGES = frozenset({0x0600, 0x0604})
+
+
+def parse_address(text: str, *, source: str, key: str | None = None) -> str:
+    """Return a PCI address with its segment, such as '0000:65:00.0'; raises BadInputError."""
+    match = _ADDRESS.fullmatch(text.strip().lower())
+    if match is None:
+        raise BadInputError(
+            f"'{text}' is no PCI address; write it as `lspci -D` does, such as '0000:65:00.0'.",
+            source=source,
+            key=key,
+        )
+    return f"{match[1] or '0000'}:{match[2]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFunction:
+    """A PCI function of this host, as sysfs shows it.
+
+    `unreadable` has the attributes that exist but could not be read: their values are unknown, not
+    absent. `reset_methods` are in the order in which the kernel tries them; a kernel before 5.15
+    does not name its method, which is 'default' here. `is_answering` is false where configuration
+    space reads as all ones or the function stays in D3cold.
+    """
+
+    address: str
+    vendor: int
+    device: int
+    subsystem_vendor: int = 0
+    subsystem: int = 0
+    class_code: int
+    driver: str | None = None
+    driver_override: str | None = None
+    group: int | None = None
+    reset_methods: tuple[str, ...] = ()
+    is_boot_vga: bool = False
+    rom_bytes: int | None = None
+    numa_node: int | None = None
+    power_state: str | None = None
+    is_answering: bool = True
+    physical_function: str | None = None
+    """The function of which this one is an SR-IOV virtual function."""
+    virtual_functions: tuple[str, ...] = ()
+    mdev_types: tuple[str, ...] = ()
+    """The types of mediated devices (vGPUs) that its driver offers."""
+    mdevs: tuple[str, ...] = ()
+    """The mediated devices that exist, by UUID."""
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def slot(self) -> str:
+        """Return the address without the function's number."""
+        return self.address.rpartition(".")[0]
+
+    @property
+    def ids(self) -> str:
+        return f"{self.vendor:04x}:{self.device:04x}"
+
+    @property
+    def is_gpu(self) -> bool:
+        """Return whether this is a display controller, or an accelerator without a display."""
+        return self.class_code >> 16 in {_DISPLAY, _ACCELERATOR}
+
+    @property
+    def is_bridge(self) -> bool:
+        """Return whether this is a host or PCI bridge; VFIO leaves those of a group alone."""
+        return self.class_code >> 8 in _BRIDGES
+
+    @override
+    def __str__(self) -> str:
+        driver = f", driver {self.driver}" if self.driver else ""
+        return f"{self.address} ({self.ids}, class {self.class_code:06x}{driver})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IommuGroup:
+    """Functions that the IOMMU can't tell apart; a machine gets all of its endpoints or none."""
+
+    number: int
+    functions: tuple[HostFunction, ...]
+
+    @property
+    def endpoints(self) -> tuple[HostFunction, ...]:
+        """Return the functions that are no bridges."""
+        return tuple(each for each in self.functions if not each.is_bridge)
+
+
+class VerdictKind(IntEnum):
+    """What can be said of a GPU; of several, the largest counts."""
+
+    USABLE = 0
+    BUSY = 1
+    """In use now, usable later."""
+    UNKNOWN = 2
+    """Something that decides could not be read."""
+    REFUSED = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether a GPU may be leased; `reasons` are sentences, the most important first."""
+
+    kind: VerdictKind
+    reasons: tuple[str, ...]
+
+    @classmethod
+    def of(cls, findings: Iterable[tuple[VerdictKind, str]], usable: str) -> Verdict:
+        """Return the verdict from all findings; without any, the GPU is `usable`, a sentence."""
+        ranked = sorted(findings, key=lambda finding: -finding[0])
+        if not ranked:
+            return cls(kind=VerdictKind.USABLE, reasons=(usable,))
+        return cls(kind=ranked[0][0], reasons=tuple(reason for _, reason in ranked))
+
+    @property
+    def is_usable(self) -> bool:
+        return self.kind is VerdictKind.USABLE
+
+    @property
+    def reason(self) -> str:
+        return " ".join(self.reasons)
+
+    def with_finding(self, kind: VerdictKind, reason: str) -> Verdict:
+        """Return this verdict with one more finding."""
+        if self.is_usable:
+            return Verdict(kind=kind, reasons=(reason,))
+        if kind > self.kind:
+            return Verdict(kind=kind, reasons=(reason, *self.reasons))
+        return Verdict(kind=self.kind, reasons=(*self.reasons, reason))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostGpu:
+    """A GPU of this host; `group` is None where the host has no IOMMU, or it is off.
+
+    `model` is the name that the inventory gives it, if any.
+    """
+
+    function: HostFunction
+    group: IommuGroup | None
+    verdict: Verdict
+    model: str | None = None
+
+    @property
+    def address(self) -> str:
+        return self.function.address
+
+    @property
+    def functions(self) -> tuple[HostFunction, ...]:
+        """Return what a machine gets: the GPU, then the other endpoints of its group."""
+        others = () if self.group is None else self.group.endpoints
+        return (self.function, *(each for each in others if each.address != self.address))
+
+    def is_model(self, model: GpuModel) -> bool:
+        """Return whether this is a GPU of `model`: by the inventory, else by its PCI ids."""
+        if self.model is not None:
+            return self.model == model.name
+        pci = model.pci
+        return (self.function.vendor, self.function.device) == (pci.vendor, pci.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostDevices:
+    """All PCI functions of this host by address, and its GPUs."""
+
+    functions: Mapping[str, HostFunction]
+    gpus: tuple[HostGpu, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuChoice:
+    """Which GPU of the host a test wants; without `model` and `address`, any."""
+
+    model: GpuModel | None = None
+    address: str | None = None
+
+    @override
+    def __str__(self) -> str:
+        if self.address is not None:
+            return f"GPU {self.address}"
+        return "any GPU" if self.model is None else f"a GPU of model '{self.model.name}'"

@@ -1,0 +1,160 @@
+"""Binds functions to drivers, and resets them, through sysfs; each step is verified."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError, RequirementError
+from harness.gpu.passthrough import VFIO_DRIVER
+from harness.gpu.passthrough.discovery import PCI, read_function
+from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from harness.gpu.passthrough import HostFunction
+    from harness.gpu.passthrough.records import BoundDriver
+    from harness.provisioning.command import Runner
+
+#: A driver's probe takes seconds; NVIDIA's that finds a broken card takes a minute.
+_WRITE_S = 120.0
+_LINK_S = 5.0
+
+
+class DeviceError(HarnessError):
+    """A function does not do what it was told: its card is to be quarantined."""
+
+
+class Binder:
+    """Changes the drivers of functions of the host whose sysfs lies below `root`.
+
+    `runner` writes the files by `tee`: a write to 'unbind' or 'reset' of a broken device may never
+    return, and then only a child process hangs.
+    """
+
+    def __init__(self, root: Path, runner: Runner) -> None:
+        self._root = root
+        self._runner = runner
+
+    def bind_to_vfio(self, address: str) -> None:
+        """Take the driver off a function and bind vfio-pci."""
+        if not (self._root / PCI / "drivers" / VFIO_DRIVER).is_dir():
+            raise RequirementError(
+                f"The kernel module '{VFIO_DRIVER}' is not loaded; as root, run `modprobe "
+                f"{VFIO_DRIVER}`, and `echo {VFIO_DRIVER} > /etc/modules-load.d/vfio-pci.conf` for "
+                "the next boot."
+            )
+        if self._function(address).driver == VFIO_DRIVER:
+            return
+        self._write_override(address, VFIO_DRIVER)
+        self._unbind(address)
+        self._probe(address, VFIO_DRIVER)
+
+    def restore(self, drivers: Mapping[str, BoundDriver]) -> None:
+        """Bind to each function the driver that it had, and verify that."""
+        for address, before in reversed([*drivers.items()]):
+            if self._function(address).driver != before.driver:
+                # A driver that takes other ids than its own list binds only to its override.
+                self._write_override(address, before.driver)
+                self._unbind(address)
+                if before.driver is not None:
+                    self._probe(address, before.driver)
+            if self._function(address).driver_override != before.override:
+                self._write_override(address, before.override)
+            self._require_driver(address, before.driver)
+
+    def reset(self, address: str) -> None:
+        """Reset a function by the first method that works, and check that it answers.
+
+        The kernel tries the methods of 'reset_method' in order, but stops at one that fails.
+        """
+        methods = self._function(address).reset_methods
+        folder = self._folder(address)
+        failure = self._try_write(folder / "reset", "1")
+        if failure is not None and len(methods) > 1:
+            try:
+                for method in methods[1:]:
+                    self._write(folder / "reset_method", method)
+                    failure = self._try_write(folder / "reset", "1")
+                    if failure is None:
+                        break
+            finally:
+                self._write(folder / "reset_method", " ".join(methods))
+        if failure is not None:
+            raise DeviceError(
+                f"{address} can't be reset by {', '.join(methods) or 'any method'}: {failure}"
+            )
+        self.require_answer(address)
+
+    def require_answer(self, address: str) -> None:
+        """Raise DeviceError unless the function is on the bus and its configuration space reads."""
+        function = self._function(address)
+        if not function.is_answering:
+            raise DeviceError(
+                f"{address} does not answer: its configuration space reads as all ones, or it stays "
+                f"in D3cold (power state {function.power_state or 'unknown'})."
+            )
+
+    def _function(self, address: str) -> HostFunction:
+        function = read_function(self._root, address)
+        if function is None:
+            raise DeviceError(f"{address} is not on the PCI bus any more.")
+        return function
+
+    def _unbind(self, address: str) -> None:
+        folder = self._folder(address)
+        if (folder / "driver").exists():
+            self._write(folder / "driver" / "unbind", address)
+        self._require_driver(address, None)
+
+    def _probe(self, address: str, driver: str) -> None:
+        self._write(self._root / PCI / "drivers_probe", address)
+        self._require_driver(address, driver)
+
+    def _require_driver(self, address: str, driver: str | None) -> None:
+        """Wait until the function has `driver`; a driver may probe in the background."""
+
+        def look() -> Observation[bool]:
+            found = self._function(address).driver
+            return Observation(True if found == driver else None, f"driver '{found or 'none'}'")
+
+        try:
+            wait_for(
+                f"driver '{driver or 'none'}' of {address}",
+                look,
+                Deadline.after(_LINK_S),
+                interval_s=0.02,
+            )
+        except WaitTimeoutError as error:
+            raise DeviceError(
+                f"{address} does not get the driver '{driver or 'none'}': {error} The kernel's log "
+                "(`dmesg`) may say why."
+            ) from error
+
+    def _write_override(self, address: str, driver: str | None) -> None:
+        # The kernel clears it for an empty line.
+        self._write(self._folder(address) / "driver_override", f"{driver or ''}\n")
+
+    def _folder(self, address: str) -> Path:
+        return self._root / PCI / "devices" / address
+
+    def _write(self, path: Path, text: str) -> None:
+        failure = self._try_write(path, text)
+        if failure is not None:
+            raise DeviceError(f"'{text.strip()}' can't be written into '{path}': {failure}")
+
+    def _try_write(self, path: Path, text: str) -> str | None:
+        """Return why the kernel refused, or None; raise RequirementError where this user may not."""
+        if path.exists() and not os.access(path, os.W_OK):
+            raise RequirementError(
+                f"User {os.geteuid()} may not write '{path}'; run as root, or let an administrator "
+                "give your group access (docs/gpu-lab.md has the udev rule)."
+            )
+        result = self._runner.run(["tee", str(path)], stdin=text, timeout_s=_WRITE_S)
+        if result.timed_out:
+            return f"the kernel did not return within {_WRITE_S:.0f} s."
+        if not result.ok:
+            return result.stderr.strip().rpartition(": ")[2] or f"exit code {result.exit_code}"
+        return None

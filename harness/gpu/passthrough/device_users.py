@@ -1,0 +1,168 @@
+"""Finds the processes that have the device files of GPUs open."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import os
+import pwd
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_WATCHED = re.compile(r"/dev/(?:nvidia[0-9]+|dri/(?:card|renderD)[0-9]+|vfio/.+)")
+_FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_NVIDIA = "/dev/nvidia"
+_NVIDIA_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceUsers:
+    """The processes with an open device file, in words, by the file's path.
+
+    `files_of` has the device files of functions by address. `is_complete` is false where the files
+    of some processes could not be listed, as an ordinary user can't those of others.
+    """
+
+    processes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    files_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    is_complete: bool = True
+
+    def of_file(self, path: str) -> tuple[str, ...]:
+        return self.processes.get(path, ())
+
+    def of_function(self, address: str) -> list[tuple[str, tuple[str, ...]]]:
+        """Return the open files of a function, and the processes of each."""
+        return [
+            (file, self.processes[file])
+            for file in self.files_of.get(address, ())
+            if file in self.processes
+        ]
+
+    def has_nvidia_file(self, address: str) -> bool:
+        """Return whether the file of a function that NVIDIA's driver has is known."""
+        return any(file.startswith(_NVIDIA) for file in self.files_of.get(address, ()))
+
+    def unassigned_nvidia_files(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Return the open files of NVIDIA's driver that are those of no known function."""
+        known = {file for files in self.files_of.values() for file in files}
+        return [
+            (file, processes)
+            for file, processes in self.processes.items()
+            if file.startswith(_NVIDIA) and file not in known
+        ]
+
+
+class VfioFile(enum.Enum):
+    """What opening the file of a VFIO group shows; the kernel lets one process open it."""
+
+    FREE = "free"
+    BUSY = "busy"
+    FORBIDDEN = "forbidden"
+    ABSENT = "absent"
+
+
+def vfio_file(group: int) -> str:
+    """Return the path of a VFIO group's file."""
+    return f"/dev/vfio/{group}"
+
+
+def probe_vfio_file(root: Path, group: int) -> VfioFile:
+    """Open the file of a VFIO group and close it.
+
+    Exact for any user, where the files of other users' processes can't be listed. Only for a group
+    that no other run may open at that moment: its QEMU would find the file busy.
+    """
+    path = root / vfio_file(group).lstrip("/")
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return VfioFile.ABSENT
+    except OSError as error:
+        return VfioFile.BUSY if error.errno == errno.EBUSY else VfioFile.FORBIDDEN
+    return VfioFile.FREE
+
+
+def find_device_users(root: Path) -> DeviceUsers:
+    """List the open device files of all processes of the host below `root`."""
+    processes: dict[str, list[str]] = {}
+    # With the mount option 'hidepid', others' processes are not even listed; there always is a 1.
+    is_complete = (root / "proc/1").exists()
+    for process in _processes(root):
+        try:
+            files = {file for file in _open_files(process) if _WATCHED.fullmatch(file)}
+        except PermissionError:
+            is_complete = False
+            continue
+        for file in files:
+            processes.setdefault(file, []).append(_described(process))
+    return DeviceUsers(
+        processes={file: tuple(found) for file, found in sorted(processes.items())},
+        files_of=_files_by_function(root),
+        is_complete=is_complete,
+    )
+
+
+def _processes(root: Path) -> list[Path]:
+    try:
+        found = [each for each in (root / "proc").iterdir() if each.name.isdecimal()]
+    except OSError:
+        return []
+    return sorted(found, key=lambda each: int(each.name))
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    """Yield what the descriptors of a process lead to; raises PermissionError."""
+    try:
+        descriptors = list((process / "fd").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    for descriptor in descriptors:
+        # It may be closed meanwhile, or the process may end.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            yield str(descriptor.readlink())
+
+
+def _described(process: Path) -> str:
+    try:
+        name = (process / "comm").read_text().strip()
+        user = process.stat().st_uid
+    except OSError:
+        return f"process {process.name}"
+    return f"process {process.name} ('{name}' of user {user_name(user)})"
+
+
+def user_name(number: int) -> str:
+    """Return the name of a user, or the number where there is none."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _files_by_function(root: Path) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for folder, pattern, place in (
+        ("sys/class/drm", "card*", "/dev/dri"),
+        ("sys/class/drm", "renderD*", "/dev/dri"),
+        ("sys/class/vfio-dev", "vfio*", "/dev/vfio/devices"),
+    ):
+        for device in sorted((root / folder).glob(pattern)):
+            parts = (device / "device").resolve().parts
+            address = next((part for part in reversed(parts) if _FUNCTION.fullmatch(part)), None)
+            if address is not None:
+                found.setdefault(address, []).append(f"{place}/{device.name}")
+    for information in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
+        try:
+            minor = _NVIDIA_MINOR.search(information.read_text())
+        except OSError:
+            continue
+        if minor is not None:
+            file = f"/dev/nvidia{minor[1]}"
+            found.setdefault(information.parent.name.lower(), []).append(file)
+    return {address: tuple(files) for address, files in found.items()}

@@ -1,0 +1,208 @@
+"""Reads PCI functions and IOMMU groups of this host from sysfs, and judges its GPUs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.gpu.passthrough import HostDevices, HostFunction, HostGpu, IommuGroup
+from harness.gpu.passthrough.device_users import find_device_users
+from harness.gpu.passthrough.host_use import find_host_use
+from harness.gpu.passthrough.judgement import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+PCI = "sys/bus/pci"
+_GROUP_FOLDER = "sys/kernel/iommu_groups"
+_FUNCTION_NAME = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+#: The dword of configuration space that holds vendor and device id.
+_IDS_BYTES = 4
+_ALL_ONES = b"\xff" * _IDS_BYTES
+_D3COLD = "D3cold"
+#: What a kernel writes into driver_override that has none.
+_NULL = "(null)"
+
+
+def read_host(root: Path = Path("/")) -> HostDevices:
+    """Read the PCI functions of the host whose sysfs, procfs and /dev lie below `root`.
+
+    The verdicts are those of the host alone: they know no inventory, quarantine or lease.
+    """
+    functions = read_functions(root)
+    groups = _groups(functions.values())
+    host_use = find_host_use(root)
+    users = find_device_users(root)
+    gpus = []
+    for function in functions.values():
+        if not function.is_gpu:
+            continue
+        group = None if function.group is None else groups[function.group]
+        verdict = judge(function, group, host_use, users, has_iommu=_has_iommu(root))
+        gpus.append(HostGpu(function=function, group=group, verdict=verdict))
+    return HostDevices(functions=functions, gpus=tuple(gpus))
+
+
+def read_functions(root: Path) -> Mapping[str, HostFunction]:
+    """Return all PCI functions by address, in the order of addresses."""
+    folder = root / PCI / "devices"
+    if not folder.is_dir():
+        return {}
+    names = sorted(each.name for each in folder.iterdir() if _FUNCTION_NAME.fullmatch(each.name))
+    found = (read_function(root, name) for name in names)
+    return {each.address: each for each in found if each is not None}
+
+
+def read_function(root: Path, address: str) -> HostFunction | None:
+    """Return one PCI function, or None where the bus has none of that address."""
+    attributes = _Attributes(root / PCI / "devices" / address)
+    vendor = attributes.number("vendor")
+    if vendor is None and not attributes.folder.is_dir():
+        return None
+    override = attributes.text("driver_override")
+    class_code = attributes.number("class") or 0
+    state = _answer(attributes)
+    return HostFunction(
+        address=address,
+        vendor=vendor or 0,
+        device=attributes.number("device") or 0,
+        subsystem_vendor=attributes.number("subsystem_vendor") or 0,
+        subsystem=attributes.number("subsystem_device") or 0,
+        class_code=class_code,
+        driver=attributes.link("driver"),
+        driver_override=None if override in {None, "", _NULL} else override,
+        group=_group_number(attributes),
+        reset_methods=_reset_methods(attributes),
+        is_boot_vga=attributes.number("boot_vga") == 1,
+        rom_bytes=attributes.size("rom"),
+        numa_node=_numa_node(attributes),
+        power_state=attributes.text("power_state"),
+        is_answering=state,
+        physical_function=attributes.link("physfn"),
+        virtual_functions=attributes.links("virtfn*"),
+        mdev_types=attributes.names("mdev_supported_types"),
+        mdevs=_mdevs(root, attributes),
+        unreadable=tuple(attributes.unreadable),
+    )
+
+
+class _Attributes:
+    """Reads files of one device, and notes those that exist but can't be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.unreadable: list[str] = []
+
+    def text(self, name: str) -> str | None:
+        try:
+            return (self.folder / name).read_text().strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError):
+            self.unreadable.append(name)
+            return None
+
+    def number(self, name: str) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return int(text, 0)
+        except ValueError:
+            self.unreadable.append(name)
+            return None
+
+    def link(self, name: str) -> str | None:
+        """Return the name of what a symbolic link leads to."""
+        try:
+            return (self.folder / name).readlink().name
+        except FileNotFoundError:
+            return None
+        except OSError:
+            self.unreadable.append(name)
+            return None
+
+    def links(self, pattern: str) -> tuple[str, ...]:
+        found = (self.link(each.name) for each in sorted(self.folder.glob(pattern)))
+        return tuple(each for each in found if each is not None)
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        try:
+            return tuple(sorted(each.name for each in (self.folder / folder).iterdir()))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError:
+            self.unreadable.append(folder)
+            return ()
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file; sysfs gives that of the ROM BAR."""
+        try:
+            return (self.folder / name).stat().st_size
+        except OSError:
+            return None
+
+
+def _answer(attributes: _Attributes) -> bool:
+    """Return whether configuration space answers; reading it wakes a sleeping function."""
+    try:
+        with (attributes.folder / "config").open("rb") as config:
+            ids = config.read(_IDS_BYTES)
+    except OSError:
+        attributes.unreadable.append("config")
+        return True
+    return ids != _ALL_ONES and attributes.text("power_state") != _D3COLD
+
+
+def _group_number(attributes: _Attributes) -> int | None:
+    name = attributes.link("iommu_group")
+    if name is None:
+        return None
+    if not name.isdecimal():
+        attributes.unreadable.append("iommu_group")
+        return None
+    return int(name)
+
+
+def _reset_methods(attributes: _Attributes) -> tuple[str, ...]:
+    methods = attributes.text("reset_method")
+    if methods is not None:
+        return tuple(methods.split())
+    return ("default",) if (attributes.folder / "reset").exists() else ()
+
+
+def _numa_node(attributes: _Attributes) -> int | None:
+    """Return the NUMA node; the kernel writes -1 where firmware names none."""
+    node = attributes.number("numa_node")
+    return None if node is None or node < 0 else node
+
+
+def _mdevs(root: Path, attributes: _Attributes) -> tuple[str, ...]:
+    """Return the mediated devices, which are children of their function."""
+    devices = root / "sys/bus/mdev/devices"
+    if not devices.is_dir():
+        return ()
+    parent = attributes.folder.resolve()
+    return tuple(
+        sorted(each.name for each in devices.iterdir() if each.resolve().parent == parent)
+    )
+
+
+def _groups(functions: Iterable[HostFunction]) -> dict[int, IommuGroup]:
+    members: dict[int, list[HostFunction]] = {}
+    for function in functions:
+        if function.group is not None:
+            members.setdefault(function.group, []).append(function)
+    return {
+        number: IommuGroup(number=number, functions=tuple(found))
+        for number, found in members.items()
+    }
+
+
+def _has_iommu(root: Path) -> bool:
+    """Return whether the kernel has any IOMMU group."""
+    try:
+        return any((root / _GROUP_FOLDER).iterdir())
+    except OSError:
+        return False

@@ -1,0 +1,194 @@
+"""Judges whether a GPU of the host may be taken, from what was read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from harness.gpu.passthrough import VFIO_DRIVER, Verdict, VerdictKind
+from harness.gpu.passthrough.device_users import vfio_file
+
+if TYPE_CHECKING:
+    from harness.gpu.passthrough import HostFunction, IommuGroup
+    from harness.gpu.passthrough.device_users import DeviceUsers
+    from harness.gpu.passthrough.host_use import HostUse
+
+Finding: TypeAlias = "tuple[VerdictKind, str]"
+
+_STORAGE = 0x01
+_NETWORK = 0x02
+_USB = 0x0C03
+#: Unread, these attributes leave open whether the GPU can be taken; the others inform people.
+_DECISIVE = frozenset(
+    {
+        *("vendor", "device", "class", "config", "driver", "iommu_group", "boot_vga"),
+        *("reset_method", "physfn", "mdev_supported_types", "driver_override"),
+    }
+)
+
+
+def judge(
+    function: HostFunction,
+    group: IommuGroup | None,
+    host_use: HostUse,
+    users: DeviceUsers,
+    *,
+    has_iommu: bool,
+) -> Verdict:
+    """Return whether the GPU `function` may be taken, with all reasons why not.
+
+    Whether a GPU on vfio-pci is open in a process that can't be looked into is left to whoever
+    leases it: opening the group's file tells.
+    """
+    functions = (function,) if group is None else group.endpoints
+    findings = [
+        *_host_needs(functions, host_use),
+        *_grouping(function, group, has_iommu=has_iommu),
+        *_sharing(function),
+        *_state(function),
+        *(finding for each in functions for finding in _unread(each)),
+        *_open_files(functions, group, users),
+    ]
+    number = "" if group is None else f" of group {group.number}"
+    count = len(functions)
+    usable = (
+        f"All {count} functions{number} can be taken."
+        if count > 1
+        else (f"The one function{number} can be taken.")
+    )
+    return Verdict.of(findings, usable)
+
+
+def _refused(reason: str) -> Finding:
+    return VerdictKind.REFUSED, reason
+
+
+def _unknown(reason: str) -> Finding:
+    return VerdictKind.UNKNOWN, reason
+
+
+def _host_needs(functions: tuple[HostFunction, ...], host_use: HostUse) -> list[Finding]:
+    findings = [
+        _refused(f"{each.address}: {reason}")
+        for each in functions
+        for reason in host_use.reasons.get(each.address, ())
+    ]
+    findings += [
+        _refused(f"{each.address}: The firmware chose it for the console (boot_vga is 1).")
+        for each in functions
+        if each.is_boot_vga
+    ]
+    for each in functions:
+        is_usb = each.class_code >> 8 == _USB
+        kind = each.class_code >> 16
+        unknown = [
+            *(host_use.unknown_disks if is_usb or kind == _STORAGE else ()),
+            *(host_use.unknown_network if is_usb or kind == _NETWORK else ()),
+        ]
+        findings += [_unknown(f"The host may need {each.address}: {reason}") for reason in unknown]
+    return findings
+
+
+def _grouping(
+    function: HostFunction, group: IommuGroup | None, *, has_iommu: bool
+) -> list[Finding]:
+    if group is None:
+        if "iommu_group" in function.unreadable:
+            return []
+        if has_iommu:
+            return [_refused("It is in no IOMMU group, although others are.")]
+        return [
+            _refused(
+                "The host has no IOMMU groups: its IOMMU is off; `harness doctor` says how to "
+                "switch it on."
+            )
+        ]
+    # The other functions of its own slot, such as audio and USB, are parts of the card.
+    others = [
+        each
+        for each in group.endpoints
+        if each.address != function.address and (each.slot != function.slot or each.is_gpu)
+    ]
+    if not others:
+        return []
+    return [
+        _refused(
+            f"It shares IOMMU group {group.number} with {', '.join(map(str, others))}; put the card "
+            "into another slot, or enable ACS in the firmware."
+        )
+    ]
+
+
+def _sharing(function: HostFunction) -> list[Finding]:
+    findings = []
+    if function.physical_function is not None:
+        findings.append(
+            _refused(
+                f"It is an SR-IOV virtual function of {function.physical_function}; only whole "
+                "GPUs are taken."
+            )
+        )
+    if function.virtual_functions:
+        findings.append(
+            _refused(
+                f"It has {len(function.virtual_functions)} SR-IOV virtual functions; disable them "
+                f"by `echo 0 > /sys/bus/pci/devices/{function.address}/sriov_numvfs`."
+            )
+        )
+    if function.mdevs:
+        mdevs = ", ".join(function.mdevs)
+        findings.append(_refused(f"It has mediated devices (vGPUs): {mdevs}; remove them first."))
+    return findings
+
+
+def _state(function: HostFunction) -> list[Finding]:
+    findings = []
+    if not function.is_answering:
+        findings.append(
+            _refused(
+                "It does not answer: its configuration space reads as all ones, or it stays in "
+                f"D3cold (power state {function.power_state or 'unknown'})."
+            )
+        )
+    if not function.reset_methods and "reset_method" not in function.unreadable:
+        findings.append(
+            _refused(
+                "The kernel has no method to reset it ('reset_method' is empty or absent), so one "
+                "test would find what another left."
+            )
+        )
+    return findings
+
+
+def _unread(function: HostFunction) -> list[Finding]:
+    names = [name for name in function.unreadable if name in _DECISIVE]
+    if not names:
+        return []
+    return [
+        _unknown(f"{', '.join(names)} can't be read in '/sys/bus/pci/devices/{function.address}'.")
+    ]
+
+
+def _open_files(
+    functions: tuple[HostFunction, ...], group: IommuGroup | None, users: DeviceUsers
+) -> list[Finding]:
+    opened = [open_file for each in functions for open_file in users.of_function(each.address)]
+    if group is not None and (processes := users.of_file(vfio_file(group.number))):
+        opened.append((vfio_file(group.number), processes))
+    findings = [
+        (VerdictKind.BUSY, f"{', '.join(processes)} has '{file}' open; end it first.")
+        for file, processes in opened
+    ]
+    driver = functions[0].driver
+    if not users.is_complete and driver not in {None, VFIO_DRIVER}:
+        findings.append(
+            _unknown(
+                f"Whether another user's process has it open is not known, and driver '{driver}' "
+                "can't be taken off a GPU in use; run as root, or bind it to vfio-pci at boot."
+            )
+        )
+    if driver == "nvidia" and not users.has_nvidia_file(functions[0].address):
+        findings += [
+            _unknown(f"{', '.join(processes)} has '{file}' open, of a GPU that is not known.")
+            for file, processes in users.unassigned_nvidia_files()
+        ]
+    return findings

@@ -1,0 +1,112 @@
+"""Who holds which GPUs of the host, who waits, and whose turn it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from harness.reservation_folder import ahead_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuLease:
+    """A lease, or a wish for one (without `taken`).
+
+    `wanted` has, for each GPU that is wanted, the addresses that would do. `since` is when the
+    process came, as ISO 8601.
+    """
+
+    who: str
+    process: int
+    user: str
+    since: str
+    wanted: tuple[tuple[str, ...], ...]
+    taken: tuple[str, ...] = ()
+
+    @property
+    def is_granted(self) -> bool:
+        return bool(self.taken)
+
+    @override
+    def __str__(self) -> str:
+        return f"'{self.who}' of user {self.user} (process {self.process}, since {self.since})"
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> GpuLease:
+        """Raise ValueError, KeyError or TypeError where `text` is no lease."""
+        fields = json.loads(text)
+        return cls(
+            who=str(fields["who"]),
+            process=int(fields["process"]),
+            user=str(fields["user"]),
+            since=str(fields["since"]),
+            wanted=tuple(tuple(map(str, each)) for each in fields["wanted"]),
+            taken=tuple(map(str, fields["taken"])),
+        )
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a waiting process gets now: addresses, in the order of its wishes, or why none."""
+
+    taken: tuple[str, ...] = ()
+    text: str = ""
+
+
+def grant(name: str, entries: Sequence[tuple[str, GpuLease]], usable: Collection[str]) -> Turn:
+    """Return what the entry `name` gets of the GPUs that are `usable` now.
+
+    All of its GPUs or none, so that no two processes each wait for what the other holds. Whoever
+    came first keeps all GPUs that it could use: one that wants several is not starved by many that
+    want one, and one that wants a certain GPU does not hinder those that want another.
+    """
+    mine = next(entry for each, entry in entries if each == name)
+    held = {address: entry for _, entry in entries for address in entry.taken}
+    ahead = ahead_of(name, entries)
+    kept = {address for entry in ahead for wish in entry.wanted for address in wish}
+    free = [
+        [each for each in wish if each in usable and each not in held and each not in kept]
+        for wish in mine.wanted
+    ]
+    taken = _assigned(free)
+    if taken is not None:
+        return Turn(taken)
+    could_use = {address for wish in mine.wanted for address in wish}
+    holders = [f"{address} is held by {held[address]}" for address in sorted(could_use & {*held})]
+    before = [f"{entry} came first" for entry in ahead if could_use & {*_wishes(entry)}]
+    busy = [f"{each} is in use" for each in sorted(could_use - {*usable} - {*held})]
+    return Turn(text="; ".join([*holders, *before[:1], *busy]))
+
+
+def _wishes(entry: GpuLease) -> list[str]:
+    return [address for wish in entry.wanted for address in wish]
+
+
+def _assigned(wishes: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
+    """Return a different address for each wish, or None: Kuhn's algorithm for matchings."""
+    taker: dict[str, int] = {}
+
+    def place(wish: int, seen: set[str]) -> bool:
+        for address in wishes[wish]:
+            if address in seen:
+                continue
+            seen.add(address)
+            if address not in taker or place(taker[address], seen):
+                taker[address] = wish
+                return True
+        return False
+
+    if not all(place(wish, set()) for wish in range(len(wishes))):
+        return None
+    by_wish = {wish: address for address, wish in taker.items()}
+    return tuple(by_wish[wish] for wish in range(len(wishes)))

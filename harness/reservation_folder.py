@@ -1,0 +1,323 @@
+"""Reservations of several processes as files of one folder: who holds what, and who waits.
+
+There is one file per reservation, locked by `flock` for as long as the reservation lasts: the kernel
+releases the lock when its holder dies, also after `kill -9`, and the next process that reads the
+folder removes the file. A lock on the folder itself serialises reading and adding. A reservation
+outlives its process only through a forked child that has not executed another program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from harness.errors import HarnessError, RequirementError
+from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+_LOCK_INTERVAL_S = 0.002
+#: The lock is held for about a millisecond; longer only by a process that was stopped meanwhile.
+_LOCK_S = 10.0
+_LONGEST_WHO = 80
+_FILE_NAME = re.compile(r"[0-9]{9,}-[0-9a-f]{8}")
+
+
+class Entry(Protocol):
+    """What a file holds: a reservation, or a demand that waits for one."""
+
+    @property
+    def who(self) -> str: ...
+
+    @property
+    def process(self) -> int: ...
+
+    @property
+    def is_granted(self) -> bool: ...
+
+    def to_json(self) -> str: ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class Sharing(enum.Enum):
+    """Who may use a folder of reservations."""
+
+    USER = "user"
+    """One user: the folder is private (0700)."""
+    GROUP = "group"
+    """A group of users, to all of whom the resource belongs: the folder has mode 2770."""
+
+    @property
+    def folder_mode(self) -> int:
+        return 0o700 if self is Sharing.USER else 0o2770
+
+    @property
+    def file_mode(self) -> int:
+        """Return the mode of a file: others of the group must be able to open and lock it."""
+        return 0o600 if self is Sharing.USER else 0o640
+
+
+class ReservationFolder(Generic[E]):
+    """The reservations in `folder`, which is created on first use.
+
+    `parse` makes an entry of the text of a file; it raises ValueError, KeyError or TypeError where
+    the text is none. `owner` is who keeps the folder, for messages.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        parse: Callable[[str], E],
+        *,
+        owner: str,
+        sharing: Sharing = Sharing.USER,
+    ) -> None:
+        self.folder = folder
+        self._parse = parse
+        self._owner = owner
+        self._sharing = sharing
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[OpenReservations[E]]:
+        """Lock the folder: no other process reads or adds meanwhile.
+
+        Raises RequirementError where others than those who share it could change the folder.
+        """
+
+        def poll() -> Observation[int]:
+            descriptor = self._open_folder()
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return Observation(None, "another process holds it")
+            if os.fstat(descriptor).st_nlink == 0:
+                os.close(descriptor)
+                return Observation(None, "it was removed")
+            return Observation(descriptor, "free")
+
+        what = f"the lock on '{self.folder}'"
+        try:
+            descriptor = wait_for(what, poll, Deadline.after(_LOCK_S), interval_s=_LOCK_INTERVAL_S)
+        except WaitTimeoutError as error:
+            raise HarnessError(
+                f"{error} A process that was stopped may hold it; `fuser '{self.folder}'` names it."
+            ) from error
+        try:
+            yield OpenReservations(
+                folder=self.folder,
+                descriptor=descriptor,
+                parse=self._parse,
+                file_mode=self._sharing.file_mode,
+            )
+        finally:
+            # A child between fork and exec has the descriptor too, and must not keep the lock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def enter(self, entry: E) -> Iterator[str]:
+        """Add `entry` at the end, yield its name, and remove it afterwards.
+
+        Removing it does not need the lock, so that no other process has to wait.
+        """
+        with contextlib.ExitStack() as leaving:
+            with self.open() as book:
+                name, descriptor = book.add(entry)
+                leaving.callback(os.close, descriptor)
+                leaving.callback((self.folder / name).unlink, missing_ok=True)
+            yield name
+
+    def _open_folder(self) -> int:
+        """Open the folder, created if missing; refuse one that others can use."""
+        try:
+            self._create()
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(self.folder, flags)
+        except OSError as error:
+            is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
+            why = "it is a link or no folder" if is_link else f"{error.strerror}"
+            raise self._refusal(why) from error
+        state = os.fstat(descriptor)
+        refusal = self._private(state) if self._sharing is Sharing.USER else self._shared(state)
+        if refusal is not None:
+            os.close(descriptor)
+            raise self._refusal(refusal)
+        return descriptor
+
+    def _create(self) -> None:
+        if self._sharing is Sharing.GROUP and not self.folder.exists():
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            if os.geteuid() != 0 and self.folder.parent.stat().st_mode & stat.S_IWOTH:
+                # Created here by an ordinary user, it would be closed to all others for good.
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        with contextlib.suppress(FileExistsError):
+            self.folder.mkdir(mode=0o700, parents=True)
+            self.folder.chmod(self._sharing.folder_mode)
+
+    def _private(self, state: os.stat_result) -> str | None:
+        if state.st_uid != os.geteuid():
+            return f"it belongs to user {state.st_uid}"
+        if stat.S_IMODE(state.st_mode) & 0o077:
+            return f"its mode lets others use it: {stat.S_IMODE(state.st_mode):o}"
+        return None
+
+    def _shared(self, state: os.stat_result) -> str | None:
+        mode = stat.S_IMODE(state.st_mode)
+        if state.st_uid not in {0, os.geteuid()}:
+            return f"it belongs to user {state.st_uid}"
+        if mode & stat.S_IWOTH:
+            return f"its mode lets everybody change it: {mode:o}"
+        if mode & stat.S_IRWXG and not mode & stat.S_ISGID:
+            return (
+                f"its mode {mode:o} lacks the setgid bit, so that files would not be its group's"
+            )
+        if not os.access(self.folder, os.R_OK | os.W_OK | os.X_OK):
+            return f"user {os.geteuid()} may not write there"
+        return None
+
+    def _refusal(self, why: str) -> RequirementError:
+        if self._sharing is Sharing.USER:
+            return RequirementError(
+                f"The {self._owner}'s folder '{self.folder}' must be private to user {os.geteuid()}, "
+                f"but {why}; remove it, or ask its owner to."
+            )
+        return RequirementError(
+            f"The {self._owner}'s folder '{self.folder}' must be root's, or yours, and writable by "
+            f"the group of its users, but {why}; as root, run `install -d -m 2770 -g GROUP "
+            f"{self.folder}`, where you are in GROUP, or name another folder."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenReservations(Generic[E]):
+    """The reservations while the folder is locked; `descriptor` is that of the folder."""
+
+    folder: Path
+    descriptor: int
+    parse: Callable[[str], E]
+    file_mode: int
+
+    def entries(self) -> list[tuple[str, E]]:
+        """Return the live entries by name, oldest first, and remove those whose holder is dead.
+
+        Raises HarnessError at a file that is locked but can't be parsed: what it reserves is unknown.
+        """
+        entries: list[tuple[str, E]] = []
+        for name in self._names():
+            try:
+                file = self._open(name, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(name, dir_fd=self.descriptor)
+            except FileNotFoundError:
+                pass
+            except BlockingIOError:
+                entries.append((name, self._parsed(name, os.pread(file, 65536, 0))))
+            finally:
+                os.close(file)
+        return entries
+
+    def add(self, entry: E) -> tuple[str, int]:
+        """Create the file of `entry`; it is reserved until the returned descriptor is closed."""
+        last = max((ticket_of(name) for name in self._names()), default=0)
+        # The random suffix keeps a late removal from hitting a successor of the same number.
+        name = f"{last + 1:09d}-{secrets.token_hex(4)}"
+        try:
+            file = self._open(name, os.O_RDONLY | os.O_CREAT | os.O_EXCL)
+        except OSError as error:
+            raise self._unwritten(entry, error) from error
+        try:
+            # The umask may have closed it to the group that shares the folder.
+            os.fchmod(file, self.file_mode)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.write(name, entry)
+        except BaseException:
+            os.unlink(name, dir_fd=self.descriptor)
+            os.close(file)
+            raise
+        return name, file
+
+    def write(self, name: str, entry: E) -> None:
+        """Write into the file `name`.
+
+        By name: a descriptor may have been closed meanwhile, and its number reused.
+        Raises FileNotFoundError where the reservation has ended.
+        """
+        content = entry.to_json().encode()
+        file = self._open(name, os.O_WRONLY)
+        try:
+            # In this order, a full disk leaves the previous content.
+            os.pwrite(file, content, 0)
+            os.ftruncate(file, len(content))
+        except OSError as error:
+            raise self._unwritten(entry, error) from error
+        finally:
+            os.close(file)
+
+    def _names(self) -> list[str]:
+        names = os.listdir(self.descriptor)  # noqa: PTH208 - pathlib knows no descriptors
+        return sorted((name for name in names if _FILE_NAME.fullmatch(name)), key=ticket_of)
+
+    def _open(self, name: str, flags: int) -> int:
+        flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, self.file_mode, dir_fd=self.descriptor)
+
+    def _parsed(self, name: str, content: bytes) -> E:
+        try:
+            return self.parse(content.decode())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            path = self.folder / name
+            raise HarnessError(
+                f"The reservation '{path}' can't be parsed ({error}), but a process holds it, maybe of "
+                f"another version; end that process: `fuser '{path}'` names it."
+            ) from error
+
+    def _unwritten(self, entry: E, error: OSError) -> HarnessError:
+        return HarnessError(
+            f"The reservation of '{entry.who}' can't be written ({error.strerror}); free some space in "
+            f"'{self.folder.parent}'."
+        )
+
+
+def ticket_of(name: str) -> int:
+    """Return the position of the entry `name` in the order of arrival."""
+    return int(name.partition("-")[0])
+
+
+def ahead_of(name: str, entries: Sequence[tuple[str, E]]) -> list[E]:
+    """Return the waiting entries whose turn comes before that of `name`.
+
+    First come, first served; but a process that holds a reservation goes ahead of those that hold
+    none, because it does not release what it holds while it waits.
+    """
+    holders = {entry.process for _, entry in entries if entry.is_granted}
+    waiting = sorted(
+        (
+            (entry.process not in holders, ticket_of(each), each, entry)
+            for each, entry in entries
+            if not entry.is_granted
+        ),
+        key=lambda place: place[:3],
+    )
+    position = next(index for index, (_, _, each, _) in enumerate(waiting) if each == name)
+    return [entry for *_, entry in waiting[:position]]
+
+
+def one_line(who: str) -> str:
+    """Return the name of a holder on one line, shortened."""
+    return "".join(each if each.isprintable() else "?" for each in who)[:_LONGEST_WHO]
