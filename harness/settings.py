@@ -21,6 +21,12 @@ APPLICATION = "gpu-node-harness"
 DRIVER_VARIABLE = "HARNESS_MACHINE_DRIVER"
 URI_VARIABLE = "HARNESS_MACHINE_URI"
 STORAGE_VARIABLE = "HARNESS_MACHINE_STORAGE"
+INVENTORY_VARIABLE = "HARNESS_GPU_INVENTORY"
+POOL_VARIABLE = "HARNESS_GPU_POOL_DIR"
+#: Where an administrator says which of the host's GPUs tests may take; it need not exist.
+INVENTORY = Path("/etc/gpu-node-harness/gpus.yaml")
+#: Local, since file locks are not reliable on network file systems, and empty after a reboot.
+POOL_FOLDER = Path("/run/lock/gpu-node-harness")
 #: What tests of nodes run with by default: each distribution of which nodes are made.
 TESTED_IMAGES = "debian-12,debian-13"
 #: The provisioner that comes with the harness.
@@ -133,6 +139,10 @@ class Settings:
     `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`. With
     `MachineDriver.NODE` the URI names an existing node. Where libvirt runs on a remote host,
     disks lie in that host's folder `machine_storage`.
+
+    `gpu_inventory` says which of the host's GPUs tests may take; without one, the file INVENTORY is
+    read where it exists. Leases of them are files in `gpu_pool_folder`, which all users of the host
+    share.
     """
 
     accelerator: AcceleratorOption = AcceleratorOption.AUTO
@@ -141,6 +151,8 @@ class Settings:
     image_folders: tuple[Path, ...] = ()
     provisioner: str = PROVISIONER
     gpu_models: tuple[Path, ...] = ()
+    gpu_inventory: Path | None = None
+    gpu_pool_folder: Path = POOL_FOLDER
     cache: Path = field(default_factory=_cache)
     machine_driver: MachineDriver | PluginDriver = MachineDriver.QEMU
     machine_uri: str | None = None
@@ -231,6 +243,22 @@ def first_of(
     return (
         option or (os.environ if environment is None else environment).get(variable) or ini or None
     )
+
+
+def first_path(
+    option: str | None,
+    variable: str,
+    ini: str = "",
+    *,
+    root: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Path | None:
+    """Return the path that the option names, else the environment, else the ini file.
+
+    It is absolute; an option and the ini file may be relative to `root`.
+    """
+    text = first_of(option, variable, ini, environment)
+    return None if text is None else (root or Path.cwd()) / Path(text).expanduser()
 
 
 def machine_driver(

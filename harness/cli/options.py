@@ -9,6 +9,9 @@ from harness.settings import (
     ACCEPT_OPTION,
     ACCEPT_VARIABLE,
     DRIVER_VARIABLE,
+    INVENTORY,
+    INVENTORY_VARIABLE,
+    POOL_VARIABLE,
     STORAGE_VARIABLE,
     URI_VARIABLE,
     AcceleratorOption,
@@ -16,6 +19,7 @@ from harness.settings import (
     Settings,
     accepted_licences,
     first_of,
+    first_path,
     is_ci,
     machine_driver,
     remote_path,
@@ -143,6 +147,23 @@ def add_gpu_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_host_gpu_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for which GPUs of this host may be taken, and where leases are kept."""
+    add_gpu_options(parser)
+    parser.add_argument(
+        "--gpu-inventory",
+        metavar="FILE",
+        help="which of this host's GPUs tests may take "
+        f"(default: {INVENTORY_VARIABLE}, else {INVENTORY} if it exists)",
+    )
+    parser.add_argument(
+        "--gpu-pool-dir",
+        metavar="DIR",
+        help="folder of the leases of this host's GPUs, shared by all users "
+        f"(default: {POOL_VARIABLE}, else {Settings().gpu_pool_folder})",
+    )
+
+
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """Return the settings that parsed arguments ask for."""
     defaults = Settings()
@@ -158,6 +179,9 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         ),
         image=getattr(arguments, "image", defaults.image),
         gpu_models=tuple(getattr(arguments, "gpu_models", defaults.gpu_models)),
+        gpu_inventory=first_path(getattr(arguments, "gpu_inventory", None), INVENTORY_VARIABLE),
+        gpu_pool_folder=first_path(getattr(arguments, "gpu_pool_dir", None), POOL_VARIABLE)
+        or defaults.gpu_pool_folder,
         image_folders=tuple(getattr(arguments, "images_dir", defaults.image_folders)),
         provisioner=getattr(arguments, "provisioner", defaults.provisioner),
         checkpoint_limit_mib=getattr(

@@ -13,6 +13,9 @@ from harness.errors import HarnessError
 from harness.plugin import fixture_modules, machine_drivers, report, select
 from harness.settings import (
     ACCEPT_OPTION,
+    INVENTORY,
+    INVENTORY_VARIABLE,
+    POOL_VARIABLE,
     PROVISIONER,
     STORAGE_VARIABLE,
     TESTED_IMAGES,
@@ -24,6 +27,7 @@ from harness.settings import (
     Settings,
     accepted_licences,
     first_of,
+    first_path,
     is_ci,
     machine_driver,
     remote_path,
@@ -75,6 +79,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="folder with further GPU models; may be repeated",
     )
+    group.addoption(
+        "--gpu-inventory",
+        metavar="FILE",
+        help=f"which GPUs of this host tests may take (default: {INVENTORY} if it exists)",
+    )
+    group.addoption(
+        "--gpu-pool-dir",
+        metavar="DIR",
+        help="folder of the leases of this host's GPUs, shared by all users "
+        f"(default: {defaults.gpu_pool_folder})",
+    )
+    parser.addini("gpu_inventory", "default of --gpu-inventory", default="")
     group.addoption(
         "--machine-driver",
         metavar="NAME",
@@ -159,6 +175,16 @@ def pytest_configure(config: pytest.Config) -> None:
             image_folders=(*config.getini("images_dir"), *image_folders),
             provisioner=_provisioner(config.getoption("--provisioner"), root),
             gpu_models=(*config.getini("gpu_models"), *gpu_models),
+            gpu_inventory=first_path(
+                config.getoption("--gpu-inventory"),
+                INVENTORY_VARIABLE,
+                config.getini("gpu_inventory"),
+                root=root,
+            ),
+            gpu_pool_folder=first_path(
+                config.getoption("--gpu-pool-dir"), POOL_VARIABLE, root=root
+            )
+            or Settings().gpu_pool_folder,
             machine_driver=machine_driver(
                 config.getoption("--machine-driver"), config.getini("machine_driver")
             ),

@@ -1,0 +1,29 @@
+"""Opens the pool of this host's GPUs as a run's settings say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.gpu.catalogue import load_catalogue
+from harness.gpu.passthrough.inventory import Inventory, read_inventory
+from harness.gpu.passthrough.pool import GpuPool
+from harness.settings import INVENTORY
+
+if TYPE_CHECKING:
+    from harness.gpu.catalogue import Catalogue
+    from harness.settings import Settings
+
+
+def open_gpu_pool(settings: Settings, catalogue: Catalogue | None = None) -> GpuPool:
+    """Return the pool; raises BadInputError where the inventory is wrong."""
+    return GpuPool(settings.gpu_pool_folder, inventory=_inventory(settings, catalogue))
+
+
+def _inventory(settings: Settings, catalogue: Catalogue | None) -> Inventory:
+    file = settings.gpu_inventory
+    if file is None:
+        if not INVENTORY.exists():
+            return Inventory()
+        file = INVENTORY
+    models = (catalogue or load_catalogue(*settings.gpu_models)).models
+    return read_inventory(file, models)
