@@ -121,7 +121,7 @@ def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
     else:
         texts.append(own)
     seen: set[tuple[str, str]] = set()
-    for line in "\n".join(texts).splitlines():
+    for line in (line for text in texts for line in text.splitlines()):
         fields, _, rest = line.partition(" - ")
         words, tail = fields.split(), rest.split()
         if len(words) < 5 or len(tail) < 2:

@@ -12,7 +12,8 @@ from typing_extensions import override
 from harness.reservation_folder import ahead_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +64,18 @@ class Turn:
     text: str = ""
 
 
-def grant(name: str, entries: Sequence[tuple[str, GpuLease]], usable: Collection[str]) -> Turn:
+def grant(
+    name: str,
+    entries: Sequence[tuple[str, GpuLease]],
+    usable: AbstractSet[str],
+    why_not: Mapping[str, str],
+) -> Turn:
     """Return what the entry `name` gets of the GPUs that are `usable` now.
 
     All of its GPUs or none, so that no two processes each wait for what the other holds. Whoever
     came first keeps all GPUs that it could use: one that wants several is not starved by many that
-    want one, and one that wants a certain GPU does not hinder those that want another.
+    want one, and one that wants a certain GPU does not hinder those that want another. `why_not`
+    has sentences on GPUs that are not usable.
     """
     mine = next(entry for each, entry in entries if each == name)
     held = {address: entry for _, entry in entries for address in entry.taken}
@@ -84,7 +91,10 @@ def grant(name: str, entries: Sequence[tuple[str, GpuLease]], usable: Collection
     could_use = {address for wish in mine.wanted for address in wish}
     holders = [f"{address} is held by {held[address]}" for address in sorted(could_use & {*held})]
     before = [f"{entry} came first" for entry in ahead if could_use & {*_wishes(entry)}]
-    busy = [f"{each} is in use" for each in sorted(could_use - {*usable} - {*held})]
+    busy = [
+        f"{each}: {why_not.get(each, 'It is in use.')}".rstrip(".")
+        for each in sorted(could_use - usable - {*held})
+    ]
     return Turn(text="; ".join([*holders, *before[:1], *busy]))
 
 

@@ -51,7 +51,7 @@ class DeviceRecords:
     """
 
     def __init__(self, folder: Path, *, boot_id: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._boot_id = boot_id
 
     def save_drivers(self, address: str, functions: Iterable[HostFunction]) -> None:
@@ -103,11 +103,11 @@ class DeviceRecords:
         self._remove(_QUARANTINE, address)
 
     def _addresses(self, kind: str) -> list[str]:
-        found = self._folder.glob(f"{kind}-*.json")
+        found = self.folder.glob(f"{kind}-*.json")
         return sorted(each.name.removeprefix(f"{kind}-").removesuffix(".json") for each in found)
 
     def _path(self, kind: str, address: str) -> Path:
-        return self._folder / f"{kind}-{address}.json"
+        return self.folder / f"{kind}-{address}.json"
 
     def _read(self, kind: str, address: str) -> dict[str, object] | None:
         try:
@@ -145,7 +145,7 @@ class DeviceRecords:
                 beside.unlink()
             raise HarnessError(
                 f"The record '{path}' can't be written ({error.strerror}); free some space in "
-                f"'{self._folder}', or ask who owns it for access."
+                f"'{self.folder}', or ask who owns it for access."
             ) from error
 
     def _remove(self, kind: str, address: str) -> None:

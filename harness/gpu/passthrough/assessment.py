@@ -1,0 +1,90 @@
+"""Judges GPUs by the host, the inventory and the quarantine together; leases are left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.gpu.passthrough import VFIO_DRIVER, VerdictKind
+from harness.gpu.passthrough.device_users import (
+    VfioFile,
+    probe_vfio_file,
+    user_name,
+    vfio_file,
+)
+from harness.gpu.passthrough.discovery import read_host
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.gpu.passthrough import HostDevices, HostGpu
+    from harness.gpu.passthrough.inventory import Inventory
+    from harness.gpu.passthrough.records import DeviceRecords
+
+
+class Assessor:
+    """Reads and judges the GPUs of the host below `root`."""
+
+    def __init__(self, root: Path, inventory: Inventory, records: DeviceRecords) -> None:
+        self._root = root
+        self._inventory = inventory
+        self._records = records
+
+    def assess(self) -> HostDevices:
+        """Return the host's devices, judged with the inventory, the quarantine, but not leases."""
+        host = read_host(self._root)
+        self._inventory.require_gpus(host)
+        gpus = []
+        for gpu in host.gpus:
+            findings = self._inventory.findings(gpu.address)
+            if self._records.folder.exists():
+                findings += self._recorded_findings(gpu.address)
+            one = dataclasses.replace(gpu, model=self._inventory.model_of(gpu.address))
+            for kind, reason in findings:
+                one = with_finding(one, kind, reason)
+            gpus.append(one)
+        return dataclasses.replace(host, gpus=tuple(gpus))
+
+    def _recorded_findings(self, address: str) -> list[tuple[VerdictKind, str]]:
+        try:
+            quarantine = self._records.quarantine(address)
+            self._records.drivers(address)
+        except HarnessError as error:
+            return [(VerdictKind.UNKNOWN, str(error))]
+        if quarantine is None:
+            return []
+        reason = (
+            f"It is quarantined since {quarantine.since}: {quarantine.reason} When it is repaired, "
+            f"run `harness gpu host release {address}`."
+        )
+        return [(VerdictKind.REFUSED, reason)]
+
+    def with_open_file(self, gpu: HostGpu) -> HostGpu:
+        """Return `gpu`, judged by whether its group's file can be opened, if it is on vfio-pci."""
+        if gpu.group is None or gpu.function.driver != VFIO_DRIVER or not gpu.verdict.is_usable:
+            return gpu
+        match probe_vfio_file(self._root, gpu.group.number):
+            case VfioFile.BUSY:
+                reason = f"Another process has '{vfio_file(gpu.group.number)}' open."
+                return with_finding(gpu, VerdictKind.BUSY, reason)
+            case VfioFile.FORBIDDEN:
+                reason = forbidden(gpu.group.number)
+                return with_finding(gpu, VerdictKind.REFUSED, reason)
+            case VfioFile.ABSENT:
+                reason = f"'{vfio_file(gpu.group.number)}' does not exist."
+                return with_finding(gpu, VerdictKind.UNKNOWN, reason)
+            case VfioFile.FREE:
+                return gpu
+
+
+def with_finding(gpu: HostGpu, kind: VerdictKind, reason: str) -> HostGpu:
+    return dataclasses.replace(gpu, verdict=gpu.verdict.with_finding(kind, reason))
+
+
+def forbidden(group: int) -> str:
+    return (
+        f"User {user_name(os.geteuid())} may not open '{vfio_file(group)}'; run as root, or let an "
+        "administrator give your group access by the udev rule of docs/gpu-lab.md."
+    )

@@ -1,0 +1,65 @@
+"""Finds the GPUs of the host that would do for what tests want."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.errors import RequirementError, listed
+from harness.gpu.passthrough import VerdictKind, parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
+
+    from harness.gpu.passthrough import GpuChoice, HostDevices, HostGpu
+
+
+def candidates(
+    wanted: Sequence[GpuChoice], host: HostDevices, held: AbstractSet[str]
+) -> tuple[tuple[str, ...], ...]:
+    """Return for each of `wanted` the GPUs that would do, now or later.
+
+    One that is `held` is judged when it is free.
+    """
+    found = []
+    for choice in wanted:
+        fitting = _fitting(choice, host)
+        later = [
+            gpu.address
+            for gpu in fitting
+            if gpu.verdict.kind <= VerdictKind.BUSY or gpu.address in held
+        ]
+        if not later:
+            reasons = " ".join(f"{gpu.address}: {gpu.verdict.reason}" for gpu in fitting)
+            raise RequirementError(f"{choice} can't be leased. {reasons}")
+        found.append(tuple(later))
+    several = {address for each in found for address in each}
+    if len(several) < len(wanted):
+        raise RequirementError(
+            f"{len(wanted)} GPUs are wanted at once, but this host has only "
+            f"{listed(sorted(several))} for them; want fewer, or use another host."
+        )
+    return tuple(found)
+
+
+def _fitting(choice: GpuChoice, host: HostDevices) -> list[HostGpu]:
+    """Return the GPUs that `choice` means; raises RequirementError where there are none."""
+    if choice.address is not None:
+        address = parse_address(choice.address, source="GpuChoice", key="address")
+        fitting = [gpu for gpu in host.gpus if gpu.address == address]
+        function = host.functions.get(address)
+        if not fitting and function is not None:
+            raise RequirementError(f"{function} is no GPU; this host's are {_all_gpus(host)}.")
+    else:
+        fitting = [gpu for gpu in host.gpus if choice.model is None or gpu.is_model(choice.model)]
+    if not fitting:
+        raise RequirementError(
+            f"{choice} is wanted, but this host has none such; its GPUs are {_all_gpus(host)}."
+        )
+    return fitting
+
+
+def _all_gpus(host: HostDevices) -> str:
+    return ", ".join(f"{gpu.address} ({gpu.model or gpu.function.ids})" for gpu in host.gpus) or (
+        "none"
+    )

@@ -1,0 +1,214 @@
+"""Takes a GPU from the host and gives it back: drivers, access, reset, quarantine.
+
+Only whoever holds the lease of the GPU may do so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError, RequirementError
+from harness.gpu.passthrough import VFIO_DRIVER
+from harness.gpu.passthrough.assessment import forbidden
+from harness.gpu.passthrough.binding import Binder, DeviceError
+from harness.gpu.passthrough.device_users import (
+    VfioFile,
+    find_device_users,
+    probe_vfio_file,
+    user_name,
+    vfio_file,
+)
+from harness.gpu.passthrough.discovery import read_functions
+from harness.gpu.passthrough.records import Quarantine
+from harness.provisioning.wait import (
+    SYSTEM_CLOCK,
+    Deadline,
+    Observation,
+    WaitTimeoutError,
+    wait_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.gpu.passthrough import HostFunction, HostGpu
+    from harness.gpu.passthrough.assessment import Assessor
+    from harness.gpu.passthrough.records import DeviceRecords
+    from harness.provisioning.command import Runner
+
+#: udev gives the group's file its owner some time after the kernel has made it.
+_PERMISSIONS_S = 5.0
+#: A machine that was told to end may still have the file open for a moment.
+_CLOSED_S = 15.0
+
+
+class NotNowError(Exception):
+    """A GPU that was granted can't be taken now; the message is a sentence."""
+
+
+class Handover:
+    """Takes GPUs of the host below `root`; `runner` writes into sysfs."""
+
+    def __init__(
+        self, root: Path, *, assessor: Assessor, records: DeviceRecords, runner: Runner
+    ) -> None:
+        self._root = root
+        self._assessor = assessor
+        self._records = records
+        self._binder = Binder(root, runner)
+
+    def take(self, address: str) -> HostGpu:
+        """Bind all functions of a GPU to vfio-pci, and return it as it was before.
+
+        Raises NotNowError where it is in use, and DeviceError once it is quarantined.
+        """
+        self.restore(address)
+        gpus = self._assessor.assess().gpus
+        gpu = next((each for each in gpus if each.address == address), None)
+        if gpu is None or gpu.group is None:
+            raise self._quarantined(address, f"{address} is not on the PCI bus any more.")
+        group = gpu.group.number
+        # A process may have opened the GPU since the host was read last.
+        gpu = self._assessor.with_open_file(gpu)
+        if not gpu.verdict.is_usable:
+            raise NotNowError(f"{address}: {gpu.verdict.reason}")
+        self._records.save_drivers(address, gpu.functions)
+        try:
+            with self._quarantining(address):
+                for function in gpu.functions:
+                    self._binder.bind_to_vfio(function.address)
+                self._require_access(group)
+                self._reset_functions(gpu)
+        except DeviceError:
+            raise
+        except BaseException:
+            # Not a fault of the GPU, such as a lack of permission: leave it as it was.
+            with contextlib.suppress(HarnessError, NotNowError):
+                self.restore(address)
+            raise
+        return gpu
+
+    def give_back(self, gpu: HostGpu) -> list[str]:
+        """Restore the drivers of a GPU; return what went wrong, as sentences."""
+        if self._records.quarantine(gpu.address) is not None:
+            return []
+        try:
+            self._require_closed(gpu)
+            with self._quarantining(gpu.address):
+                self._reset_functions(gpu)
+            self.restore(gpu.address)
+        except DeviceError as error:
+            return [str(error)]
+        except (NotNowError, HarnessError) as error:
+            return [f"GPU {gpu.address} stays on {VFIO_DRIVER}: {error}"]
+        return []
+
+    def reset(self, gpu: HostGpu) -> None:
+        """Reset all functions of a GPU that no machine has."""
+        group = gpu.group
+        if group is not None and self._is_open(group.number):
+            raise HarnessError(
+                f"GPU {gpu.address} can't be reset while a machine has it: "
+                f"{self._opened(group.number)}"
+            )
+        with self._quarantining(gpu.address):
+            self._reset_functions(gpu)
+
+    def restore(self, address: str) -> None:
+        """Restore the recorded drivers of a GPU's functions, if there are any.
+
+        Raises NotNowError while a process still has the GPU open: taking vfio-pci off it would not
+        return before that ends.
+        """
+        drivers = self._records.drivers(address)
+        if drivers is None:
+            return
+        functions = read_functions(self._root)
+        for each in drivers:
+            function: HostFunction | None = functions.get(each)
+            if function is None or function.driver != VFIO_DRIVER or function.group is None:
+                continue
+            if self._is_open(function.group):
+                raise NotNowError(self._opened(function.group))
+        with self._quarantining(address):
+            for each in drivers:
+                self._binder.require_answer(each)
+            self._binder.restore(drivers)
+        self._records.forget_drivers(address)
+
+    def recover(self, address: str) -> None:
+        """Restore a quarantined GPU; raise DeviceError where it does not answer."""
+        self._binder.require_answer(address)
+        self.restore(address)
+
+    def _require_access(self, group: int) -> None:
+        """Wait until this user may open the group's file."""
+
+        def look() -> Observation[bool]:
+            found = probe_vfio_file(self._root, group)
+            return Observation(True if found is VfioFile.FREE else None, found.value)
+
+        try:
+            wait_for(vfio_file(group), look, Deadline.after(_PERMISSIONS_S), interval_s=0.05)
+        except WaitTimeoutError as error:
+            match probe_vfio_file(self._root, group):
+                case VfioFile.ABSENT:
+                    raise DeviceError(f"'{vfio_file(group)}' does not appear.") from error
+                case VfioFile.FORBIDDEN:
+                    raise RequirementError(forbidden(group)) from error
+                case VfioFile.BUSY | VfioFile.FREE:
+                    raise NotNowError(self._opened(group)) from error
+
+    def _require_closed(self, gpu: HostGpu) -> None:
+        """Wait until no machine has the GPU open any more."""
+        if gpu.group is None:
+            return
+        group = gpu.group.number
+
+        def look() -> Observation[bool]:
+            return Observation(None if self._is_open(group) else True, "open")
+
+        try:
+            wait_for(f"the end of '{vfio_file(group)}'", look, Deadline.after(_CLOSED_S))
+        except WaitTimeoutError as error:
+            raise NotNowError(self._opened(group)) from error
+
+    def _is_open(self, group: int) -> bool:
+        return probe_vfio_file(self._root, group) is VfioFile.BUSY
+
+    def _opened(self, group: int) -> str:
+        file = vfio_file(group)
+        processes = find_device_users(self._root).of_file(file) or ("a process",)
+        return f"{', '.join(processes)} has '{file}' open; end it first."
+
+    def _reset_functions(self, gpu: HostGpu) -> None:
+        for function in gpu.functions:
+            self._binder.require_answer(function.address)
+            if function.reset_methods:
+                self._binder.reset(function.address)
+
+    @contextlib.contextmanager
+    def _quarantining(self, address: str) -> Iterator[None]:
+        """Quarantine the GPU at `address` where it does not do what it is told in this block."""
+        try:
+            yield
+        except DeviceError as error:
+            raise self._quarantined(address, str(error)) from error
+
+    def _quarantined(self, address: str, reason: str) -> DeviceError:
+        """Quarantine a GPU and return the error that says so."""
+        if self._records.quarantine(address) is None:
+            quarantine = Quarantine(reason=reason, since=now_text(), user=user_name(os.geteuid()))
+            self._records.save_quarantine(address, quarantine)
+        return DeviceError(
+            f"GPU {address} is quarantined: {reason} When it is repaired, run `harness gpu host "
+            f"release {address}`."
+        )
+
+
+def now_text() -> str:
+    """Return the time as ISO 8601."""
+    return SYSTEM_CLOCK.now().isoformat(timespec="seconds")

@@ -1,0 +1,260 @@
+"""A host as files: sysfs, procfs and /dev in a folder, and a kernel that answers writes to sysfs.
+
+The kernel is a `Runner` for `tee`, by which the pool writes. It changes the files as Linux does for
+driver_override, unbind, drivers_probe, reset and reset_method, and can be told to fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.provisioning.command import CommandResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BUS = "sys/bus/pci"
+GPU_CLASS = 0x030200
+VGA_CLASS = 0x030000
+AUDIO_CLASS = 0x040300
+ROOT_PORT_CLASS = 0x060400
+NVME_CLASS = 0x010802
+NIC_CLASS = 0x020000
+USB_CLASS = 0x0C0330
+H100 = 0x2330
+L4 = 0x27B8
+#: What the host writes where it has no driver_override.
+_NULL = "(null)"
+
+
+@dataclass
+class FakeHost:
+    """A host whose files lie below `root`; a new one has an IOMMU, but no functions."""
+
+    root: Path
+    boot_id: str = "b0071d00-0000-4000-8000-000000000001"
+
+    def __post_init__(self) -> None:
+        if self.root.exists():
+            return
+        for folder in (
+            *(f"{BUS}/devices", f"{BUS}/drivers", "sys/kernel/iommu_groups", "dev/vfio"),
+            *("proc/self", "proc/1/fd", "proc/net", "proc/sys/kernel/random"),
+        ):
+            (self.root / folder).mkdir(parents=True)
+        self.write("proc/self/mountinfo", "22 1 0:21 / / rw - tmpfs tmpfs rw\n")
+        self.write("proc/swaps", "Filename Type Size Used Priority\n")
+        self.write("proc/net/route", "Iface Destination Gateway Flags RefCnt Use Metric Mask\n")
+        self.write("proc/sys/kernel/random/boot_id", f"{self.boot_id}\n")
+        self.write(f"{BUS}/drivers_probe", "")
+        self.add_driver("vfio-pci")
+
+    def write(self, path: str, text: str) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def link(self, path: str, target: Path) -> None:
+        """Make a relative link, as sysfs has them."""
+        link = self.root / path
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(_relative(target, link.parent))
+
+    def device(self, address: str) -> Path:
+        """Return the folder of a function."""
+        return (self.root / BUS / "devices" / address).resolve()
+
+    def add_driver(self, name: str) -> None:
+        (self.root / BUS / "drivers" / name).mkdir()
+        self.write(f"{BUS}/drivers/{name}/unbind", "")
+
+    def add_function(
+        self,
+        address: str,
+        *,
+        group: int | None,
+        class_code: int = GPU_CLASS,
+        vendor: int = 0x10DE,
+        device: int = H100,
+        driver: str | None = None,
+        reset_methods: str | None = "flr bus",
+        boot_vga: bool | None = None,
+        below: str = "",
+    ) -> Path:
+        """Add a function; `below` is the address of its root port, if any."""
+        segment = address.rpartition(":")[0]
+        folder = self.root / "sys/devices" / f"pci{segment}" / below / address
+        folder.mkdir(parents=True)
+        for name, text in (
+            ("vendor", f"{vendor:#06x}"),
+            ("device", f"{device:#06x}"),
+            ("subsystem_vendor", f"{vendor:#06x}"),
+            ("subsystem_device", "0x16c1"),
+            ("class", f"{class_code:#08x}"),
+            ("numa_node", "-1"),
+            ("power_state", "D0"),
+            ("driver_override", _NULL),
+        ):
+            (folder / name).write_text(f"{text}\n")
+        (folder / "config").write_bytes(
+            vendor.to_bytes(2, "little") + device.to_bytes(2, "little") + bytes(60)
+        )
+        if reset_methods is not None:
+            (folder / "reset_method").write_text(f"{reset_methods}\n")
+            (folder / "reset").write_text("")
+        if boot_vga is not None:
+            (folder / "boot_vga").write_text(f"{int(boot_vga)}\n")
+        self.link(f"{BUS}/devices/{address}", folder)
+        if group is not None:
+            groups = self.root / "sys/kernel/iommu_groups" / str(group)
+            (groups / "devices").mkdir(parents=True, exist_ok=True)
+            self.link(f"sys/kernel/iommu_groups/{group}/devices/{address}", folder)
+            self.link(f"{folder.relative_to(self.root)}/iommu_group", groups)
+        if driver is not None:
+            self.bind(address, driver)
+        return folder
+
+    def bind(self, address: str, driver: str) -> None:
+        if not (self.root / BUS / "drivers" / driver).exists():
+            self.add_driver(driver)
+        folder = self.device(address)
+        self.link(f"{folder.relative_to(self.root)}/driver", self.root / BUS / "drivers" / driver)
+        if driver == "vfio-pci" and (group := self.group_of(address)):
+            self.write(f"dev/vfio/{group}", "")
+
+    def unbind(self, address: str) -> None:
+        (self.device(address) / "driver").unlink()
+
+    def group_of(self, address: str) -> str | None:
+        link = self.device(address) / "iommu_group"
+        return link.readlink().name if link.is_symlink() else None
+
+    def driver_of(self, address: str) -> str | None:
+        link = self.device(address) / "driver"
+        return link.readlink().name if link.is_symlink() else None
+
+    def override_of(self, address: str) -> str:
+        return (self.device(address) / "driver_override").read_text().strip()
+
+    def remove(self, address: str) -> None:
+        """Take a function off the bus."""
+        (self.root / BUS / "devices" / address).unlink()
+
+    def add_process(self, number: int, name: str, *files: str) -> None:
+        """Add a process that has `files` open."""
+        self.write(f"proc/{number}/comm", f"{name}\n")
+        (self.root / f"proc/{number}/fd").mkdir()
+        for descriptor, file in enumerate(files, 3):
+            (self.root / f"proc/{number}/fd/{descriptor}").symlink_to(file)
+
+    def add_disk(self, name: str, address: str, number: str) -> Path:
+        """Add a disk behind a function, and its first partition with that device number."""
+        disk = self.device(address) / "block" / name
+        partition = disk / f"{name}p1"
+        partition.mkdir(parents=True)
+        (partition / "partition").write_text("1\n")
+        for each in (disk, partition):
+            self.link(f"sys/class/block/{each.name}", each)
+        self.link(f"sys/dev/block/{number}", partition)
+        return disk
+
+    def mount(self, number: str, point: str, kind: str = "ext4", source: str = "/dev/x") -> None:
+        with (self.root / "proc/self/mountinfo").open("a") as table:
+            table.write(f"23 22 {number} / {point} rw,noatime shared:1 - {kind} {source} rw\n")
+
+    def add_interface(self, name: str, address: str, *, is_default: bool) -> None:
+        folder = self.device(address) / "net" / name
+        folder.mkdir(parents=True)
+        self.link(f"sys/class/net/{name}", folder)
+        self.link(f"{(folder / 'device').relative_to(self.root)}", self.device(address))
+        if is_default:
+            self.add_default_route(name)
+
+    def add_default_route(self, interface: str) -> None:
+        with (self.root / "proc/net/route").open("a") as table:
+            table.write(f"{interface}\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n")
+
+
+def _relative(target: Path, folder: Path) -> Path:
+    """Return the path from `folder` to `target`; pathlib has this since Python 3.12."""
+    shared = next(each for each in (folder, *folder.parents) if target.is_relative_to(each))
+    up = len(folder.relative_to(shared).parts)
+    return Path(*[".."] * up, target.relative_to(shared))
+
+
+@dataclass
+class FakeKernel:
+    """Answers `tee` into the sysfs of `host`, as Linux does.
+
+    `broken` tells for a path's end why writing fails; `matching` has the driver that a function gets
+    without an override. `on_reset` is what a reset leaves of the configuration space.
+    """
+
+    host: FakeHost
+    broken: dict[str, str] = field(default_factory=dict)
+    matching: dict[str, str] = field(default_factory=dict)
+    dies_at_reset: set[str] = field(default_factory=set)
+    failing_methods: set[str] = field(default_factory=set)
+    hangs: str | None = None
+    writes: list[tuple[str, str]] = field(default_factory=list)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        del timeout_s, env
+        assert argv[0] == "tee"
+        path, text = Path(argv[1]), stdin or ""
+        shown = str(path.relative_to(self.host.root / BUS))
+        self.writes.append((shown, text.strip()))
+        if self.hangs is not None and shown.endswith(self.hangs):
+            return CommandResult(
+                argv=tuple(argv), exit_code=124, stdout="", stderr="", timed_out=True
+            )
+        failure = next(
+            (why for end, why in self.broken.items() if shown.endswith(end)), None
+        ) or self._written(path, text.strip())
+        return CommandResult(
+            argv=tuple(argv),
+            exit_code=1 if failure else 0,
+            stdout=text,
+            stderr=f"tee: {path}: {failure}\n" if failure else "",
+        )
+
+    def _written(self, path: Path, text: str) -> str | None:
+        address = path.parent.name
+        if not path.exists():
+            return "No such file or directory"
+        if path.name == "driver_override":
+            path.write_text(f"{text or _NULL}\n")
+        elif path.name == "unbind":
+            self.host.unbind(text)
+        elif path.name == "drivers_probe":
+            return self._probe(text)
+        elif path.name == "reset_method":
+            path.write_text(f"{text}\n")
+        elif path.name == "reset":
+            method = (path.parent / "reset_method").read_text().split()[0]
+            if method in self.failing_methods:
+                return "Connection timed out"
+            if address in self.dies_at_reset:
+                (path.parent / "config").write_bytes(b"\xff" * 64)
+        else:
+            raise AssertionError(f"unexpected write into '{path}'")
+        return None
+
+    def _probe(self, address: str) -> str | None:
+        override = self.host.override_of(address)
+        driver = self.matching.get(address) if override == _NULL else override
+        if driver is None or not (self.host.root / BUS / "drivers" / driver).exists():
+            # The kernel reports no error where no driver takes the function.
+            return None
+        self.host.bind(address, driver)
+        return None

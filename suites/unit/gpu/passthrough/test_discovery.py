@@ -1,0 +1,438 @@
+"""What is read of a host's PCI functions, and which GPUs may be taken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.gpu.passthrough import VerdictKind
+from harness.gpu.passthrough.discovery import read_host
+from suites.unit.gpu.passthrough.fake_host import (
+    AUDIO_CLASS,
+    BUS,
+    L4,
+    NIC_CLASS,
+    NVME_CLASS,
+    ROOT_PORT_CLASS,
+    USB_CLASS,
+    VGA_CLASS,
+    FakeHost,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.gpu.passthrough import Verdict
+
+GPU = "0000:65:00.0"
+SECOND = "0000:66:00.0"
+AUDIO = "0000:65:00.1"
+USB = "0000:65:00.2"
+NVME = "0000:03:00.0"
+NIC = "0000:04:00.0"
+PORT = "0000:00:01.0"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    """Return a host with a GPU in group 5 and another in group 6."""
+    host = FakeHost(tmp_path / "host")
+    host.add_function(PORT, group=1, class_code=ROOT_PORT_CLASS, driver="pcieport")
+    host.add_function(GPU, group=5, below=PORT)
+    host.add_function(SECOND, group=6, device=L4)
+    return host
+
+
+def verdict(host: FakeHost, address: str = GPU) -> Verdict:
+    return next(gpu for gpu in read_host(host.root).gpus if gpu.address == address).verdict
+
+
+def test_gpu_in_a_group_of_its_own_is_usable(host: FakeHost) -> None:
+    found = read_host(host.root)
+
+    assert [(gpu.address, gpu.verdict.kind) for gpu in found.gpus] == [
+        (GPU, VerdictKind.USABLE),
+        (SECOND, VerdictKind.USABLE),
+    ]
+    assert list(found.functions) == [PORT, GPU, SECOND]
+
+
+def test_function_has_what_sysfs_shows(host: FakeHost) -> None:
+    folder = host.add_function(
+        "0000:67:00.0", group=7, class_code=VGA_CLASS, driver="nvidia", reset_methods="flr pm"
+    )
+    (folder / "rom").write_bytes(bytes(512))
+    (folder / "numa_node").write_text("1\n")
+    (folder / "power_state").write_text("D3hot\n")
+    (folder / "driver_override").write_text("nvidia\n")
+    (folder / "mdev_supported_types" / "nvidia-63").mkdir(parents=True)
+
+    function = read_host(host.root).functions["0000:67:00.0"]
+
+    assert (function.vendor, function.device, function.class_code) == (0x10DE, 0x2330, VGA_CLASS)
+    assert (function.subsystem_vendor, function.subsystem) == (0x10DE, 0x16C1)
+    assert (function.driver, function.driver_override) == ("nvidia", "nvidia")
+    assert (function.group, function.reset_methods) == (7, ("flr", "pm"))
+    assert (function.rom_bytes, function.numa_node) == (512, 1)
+    assert (function.power_state, function.is_answering) == ("D3hot", True)
+    assert function.mdev_types == ("nvidia-63",)
+    assert not function.is_boot_vga
+
+
+def test_unset_values_are_absent(host: FakeHost) -> None:
+    function = read_host(host.root).functions[GPU]
+
+    assert (function.driver, function.driver_override) == (None, None)
+    assert (function.numa_node, function.rom_bytes) == (None, None)
+    assert function.unreadable == ()
+
+
+def test_audio_function_of_the_card_goes_with_the_gpu(host: FakeHost) -> None:
+    host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS, driver="snd_hda_intel")
+
+    gpu = read_host(host.root).gpus[0]
+
+    assert gpu.verdict.is_usable
+    assert [each.address for each in gpu.functions] == [GPU, AUDIO]
+
+
+def test_root_port_in_the_group_stays_with_the_host(host: FakeHost) -> None:
+    host.add_function("0000:00:02.0", group=5, class_code=ROOT_PORT_CLASS, driver="pcieport")
+
+    gpu = read_host(host.root).gpus[0]
+
+    assert gpu.verdict.is_usable
+    assert [each.address for each in gpu.functions] == [GPU]
+
+
+def test_group_shared_with_another_card_is_refused(host: FakeHost) -> None:
+    host.add_function(NVME, group=5, class_code=NVME_CLASS, driver="nvme")
+
+    found = verdict(host)
+
+    assert found.kind is VerdictKind.REFUSED
+    assert f"shares IOMMU group 5 with {NVME}" in found.reason
+    assert "driver nvme" in found.reason
+    assert verdict(host, SECOND).is_usable
+
+
+def test_group_shared_with_another_gpu_is_refused_for_both(host: FakeHost) -> None:
+    host.add_function("0000:65:00.3", group=5)
+
+    assert verdict(host).kind is VerdictKind.REFUSED
+    assert verdict(host, "0000:65:00.3").kind is VerdictKind.REFUSED
+
+
+def test_gpu_without_a_group_is_refused(host: FakeHost) -> None:
+    host.add_function("0000:67:00.0", group=None)
+
+    assert "in no IOMMU group, although others are" in verdict(host, "0000:67:00.0").reason
+
+
+def test_host_without_groups_has_its_iommu_off(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path / "host")
+    host.add_function(GPU, group=None)
+
+    found = verdict(host)
+
+    assert found.kind is VerdictKind.REFUSED
+    assert "its IOMMU is off" in found.reason
+
+
+@pytest.mark.parametrize("number", ["259:1", "0:40"])
+def test_group_of_a_mounted_disk_is_refused(host: FakeHost, number: str) -> None:
+    host.add_function(USB, group=5, class_code=USB_CLASS)
+    host.add_disk("nvme0n1", USB, "259:1")
+    btrfs = host.root / "sys/fs/btrfs/f00/devices"
+    btrfs.mkdir(parents=True)
+    host.link("sys/fs/btrfs/f00/devices/nvme0n1p1", host.root / "sys/class/block/nvme0n1p1")
+    host.mount(number, r"/my\040data", "btrfs" if number == "0:40" else "ext4", "/dev/nvme0n1p1")
+
+    found = verdict(host)
+
+    assert found.kind is VerdictKind.REFUSED
+    assert found.reason == f"{USB}: The host has mounted '/my data' from it."
+
+
+def test_disk_that_is_not_mounted_goes_with_the_card(host: FakeHost) -> None:
+    host.add_function(USB, group=5, class_code=USB_CLASS)
+    host.add_disk("sda", USB, "8:1")
+
+    assert verdict(host).is_usable
+
+
+def test_disk_below_device_mapper_is_found(host: FakeHost) -> None:
+    host.add_function(USB, group=5, class_code=USB_CLASS)
+    disk = host.add_disk("sda", USB, "8:1")
+    mapped = host.root / "sys/devices/virtual/block/dm-0"
+    (mapped / "slaves").mkdir(parents=True)
+    host.link("sys/devices/virtual/block/dm-0/slaves/sdap1", disk / "sdap1")
+    host.link("sys/dev/block/253:0", mapped)
+    host.mount("253:0", "/")
+
+    assert f"{USB}: The host has mounted '/'" in verdict(host).reason
+
+
+def test_disk_with_several_paths_is_found(host: FakeHost) -> None:
+    """A multipath namespace is a child of its subsystem and not of a controller."""
+    host.add_function("0000:65:00.4", group=5, class_code=NVME_CLASS)
+    controller = host.device("0000:65:00.4") / "nvme/nvme3"
+    controller.mkdir(parents=True)
+    subsystem = host.root / "sys/devices/virtual/nvme-subsystem/nvme-subsys3"
+    (subsystem / "nvme3n1").mkdir(parents=True)
+    host.link("sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3", controller)
+    host.link("sys/dev/block/259:7", subsystem / "nvme3n1")
+    host.mount("259:7", "/")
+
+    assert "0000:65:00.4: The host has mounted '/'" in verdict(host).reason
+
+
+def test_group_of_a_swap_partition_is_refused(host: FakeHost) -> None:
+    host.add_function(USB, group=5, class_code=USB_CLASS)
+    host.add_disk("sda", USB, "8:1")
+    with (host.root / "proc/swaps").open("a") as table:
+        table.write("/dev/sdap1 partition 1000 0 -2\n")
+
+    assert f"{USB}: The host swaps to '/dev/sdap1' on it." in verdict(host).reason
+
+
+@pytest.mark.parametrize(("kind", "source"), [("zfs", "tank/root"), ("btrfs", "/dev/mapper/root")])
+def test_disks_that_are_not_known_leave_a_storage_function_unknown(
+    host: FakeHost, kind: str, source: str
+) -> None:
+    host.add_function(USB, group=5, class_code=USB_CLASS)
+    host.mount("0:50", "/srv", kind, source)
+
+    found = verdict(host)
+
+    assert found.kind is VerdictKind.UNKNOWN
+    assert f"The host may need {USB}: The disks of '/srv'" in found.reason
+    assert verdict(host, SECOND).is_usable
+
+
+def test_network_file_system_has_no_disk(host: FakeHost) -> None:
+    host.add_function(USB, group=5, class_code=USB_CLASS)
+    host.mount("0:51", "/home", "nfs4", "server:/home")
+
+    assert verdict(host).is_usable
+
+
+def test_group_of_the_card_with_the_default_route_is_refused(host: FakeHost) -> None:
+    host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
+    host.add_interface("eth0", "0000:65:00.5", is_default=True)
+
+    found = verdict(host)
+
+    assert found.kind is VerdictKind.REFUSED
+    assert (
+        "0000:65:00.5: The default route of the host is by its interface 'eth0'." in found.reason
+    )
+
+
+def test_network_card_without_the_default_route_goes_with_its_card(host: FakeHost) -> None:
+    host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
+    host.add_interface("eth1", "0000:65:00.5", is_default=False)
+
+    assert verdict(host).is_usable
+
+
+def test_default_route_by_a_bond_needs_the_cards_below(host: FakeHost) -> None:
+    host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
+    host.add_interface("eth0", "0000:65:00.5", is_default=False)
+    bond = host.root / "sys/devices/virtual/net/bond0"
+    bond.mkdir(parents=True)
+    host.link("sys/class/net/bond0", bond)
+    host.link("sys/devices/virtual/net/bond0/lower_eth0", host.device("0000:65:00.5") / "net/eth0")
+    host.write(
+        "proc/net/ipv6_route",
+        f"{'0' * 32} 00 {'0' * 32} 00 fe80{'0' * 28} 00000400 1 0 00000003    bond0\n",
+    )
+
+    assert "by its interface 'bond0'" in verdict(host).reason
+
+
+def test_unread_routes_leave_a_network_card_unknown(host: FakeHost) -> None:
+    host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
+    (host.root / "proc/net/route").unlink()
+
+    assert verdict(host).kind is VerdictKind.UNKNOWN
+    assert verdict(host, SECOND).is_usable
+
+
+def test_gpu_of_the_console_is_refused(host: FakeHost) -> None:
+    host.add_function("0000:67:00.0", group=7, class_code=VGA_CLASS, boot_vga=True)
+    host.add_function("0000:68:00.0", group=8, class_code=VGA_CLASS, boot_vga=False)
+
+    assert "boot_vga is 1" in verdict(host, "0000:67:00.0").reason
+    assert verdict(host, "0000:68:00.0").is_usable
+
+
+def test_gpu_with_a_framebuffer_is_refused(host: FakeHost) -> None:
+    buffer = host.device(GPU) / "graphics/fb0"
+    buffer.mkdir(parents=True)
+    host.link("sys/class/graphics/fb0", buffer)
+    host.link(str((buffer / "device").relative_to(host.root)), host.device(GPU))
+
+    assert "The host's console is on its framebuffer 'fb0'" in verdict(host).reason
+    assert verdict(host, SECOND).is_usable
+
+
+@pytest.mark.parametrize("methods", [None, ""])
+def test_gpu_that_cannot_be_reset_is_refused(host: FakeHost, methods: str | None) -> None:
+    host.add_function("0000:67:00.0", group=7, reset_methods=methods)
+
+    assert "no method to reset it" in verdict(host, "0000:67:00.0").reason
+
+
+def test_kernel_that_does_not_name_its_method_can_reset(host: FakeHost) -> None:
+    """Linux before 5.15 has 'reset' but no 'reset_method'."""
+    (host.device(GPU) / "reset_method").unlink()
+
+    assert read_host(host.root).functions[GPU].reset_methods == ("default",)
+    assert verdict(host).is_usable
+
+
+def test_gpu_that_does_not_answer_is_refused(host: FakeHost) -> None:
+    (host.device(GPU) / "config").write_bytes(b"\xff" * 64)
+
+    assert "does not answer" in verdict(host).reason
+
+
+def test_gpu_that_stays_in_d3cold_is_refused(host: FakeHost) -> None:
+    (host.device(GPU) / "power_state").write_text("D3cold\n")
+
+    assert "power state D3cold" in verdict(host).reason
+
+
+def test_idle_gpu_in_d3hot_is_usable(host: FakeHost) -> None:
+    (host.device(GPU) / "power_state").write_text("D3hot\n")
+
+    assert verdict(host).is_usable
+
+
+@pytest.mark.parametrize("name", ["config", "boot_vga", "reset_method", "driver_override"])
+def test_unreadable_attribute_leaves_the_gpu_unknown(host: FakeHost, name: str) -> None:
+    # A folder can't be read as a file, by root neither.
+    (host.device(GPU) / name).unlink(missing_ok=True)
+    (host.device(GPU) / name).mkdir()
+
+    found = verdict(host)
+
+    assert found.kind is VerdictKind.UNKNOWN
+    assert f"{name} can't be read in '/sys/bus/pci/devices/{GPU}'" in found.reason
+
+
+def test_unreadable_attribute_that_decides_nothing_is_noted(host: FakeHost) -> None:
+    (host.device(GPU) / "numa_node").unlink()
+    (host.device(GPU) / "numa_node").mkdir()
+
+    assert verdict(host).is_usable
+    assert read_host(host.root).functions[GPU].unreadable == ("numa_node",)
+
+
+def test_number_that_is_none_is_unreadable(host: FakeHost) -> None:
+    (host.device(GPU) / "boot_vga").write_text("maybe\n")
+
+    assert verdict(host).kind is VerdictKind.UNKNOWN
+
+
+def test_virtual_function_is_recognised(host: FakeHost) -> None:
+    virtual = host.add_function("0000:66:00.4", group=9)
+    host.link(str((virtual / "physfn").relative_to(host.root)), host.device(SECOND))
+    host.link(str((host.device(SECOND) / "virtfn0").relative_to(host.root)), virtual)
+
+    assert f"SR-IOV virtual function of {SECOND}" in verdict(host, "0000:66:00.4").reason
+    assert "It has 1 SR-IOV virtual functions" in verdict(host, SECOND).reason
+    assert verdict(host).is_usable
+
+
+def test_gpu_with_mediated_devices_is_refused(host: FakeHost) -> None:
+    mdev = host.device(GPU) / "83b8f4f2"
+    mdev.mkdir()
+    host.link("sys/bus/mdev/devices/83b8f4f2", mdev)
+
+    assert "mediated devices (vGPUs): 83b8f4f2" in verdict(host).reason
+    assert verdict(host, SECOND).is_usable
+
+
+def test_gpu_that_only_offers_mediated_devices_is_usable(host: FakeHost) -> None:
+    (host.device(GPU) / "mdev_supported_types/nvidia-63").mkdir(parents=True)
+
+    assert verdict(host).is_usable
+
+
+def test_process_with_the_groups_file_open_is_named(host: FakeHost) -> None:
+    host.bind(GPU, "vfio-pci")
+    host.add_process(4711, "qemu-system-x86", "/dev/vfio/vfio", "/dev/vfio/5")
+
+    found = verdict(host)
+
+    assert found.kind is VerdictKind.BUSY
+    assert "process 4711 ('qemu-system-x86' of user " in found.reason
+    assert "has '/dev/vfio/5' open" in found.reason
+    assert verdict(host, SECOND).is_usable
+
+
+def test_process_that_uses_nvidias_driver_is_named(host: FakeHost) -> None:
+    host.bind(GPU, "nvidia")
+    host.bind(SECOND, "nvidia")
+    host.write(f"proc/driver/nvidia/gpus/{GPU}/information", "Model: x\nDevice Minor: \t 0\n")
+    host.write(f"proc/driver/nvidia/gpus/{SECOND}/information", "Model: x\nDevice Minor: \t 1\n")
+    host.add_process(12, "nvidia-persiste", "/dev/nvidiactl", "/dev/nvidia1")
+
+    assert verdict(host).is_usable
+    assert "process 12 ('nvidia-persiste'" in verdict(host, SECOND).reason
+
+
+def test_nvidia_file_of_an_unknown_gpu_leaves_all_unknown(host: FakeHost) -> None:
+    host.bind(GPU, "nvidia")
+    host.add_process(12, "python3", "/dev/nvidia0")
+
+    assert verdict(host).kind is VerdictKind.UNKNOWN
+    assert verdict(host, SECOND).is_usable
+
+
+def test_process_that_draws_is_named(host: FakeHost) -> None:
+    host.bind(GPU, "nouveau")
+    card = host.device(GPU) / "drm/renderD129"
+    card.mkdir(parents=True)
+    host.link("sys/class/drm/renderD129", card)
+    host.link(str((card / "device").relative_to(host.root)), host.device(GPU))
+    host.add_process(99, "Xorg", "/dev/dri/renderD129")
+
+    assert "has '/dev/dri/renderD129' open" in verdict(host).reason
+
+
+def test_processes_that_cannot_be_seen_leave_a_driver_in_doubt(host: FakeHost) -> None:
+    """An ordinary user does not see what processes of others have open."""
+    host.bind(GPU, "nvidia")
+    host.bind(SECOND, "vfio-pci")
+    (host.root / "proc/1/fd").rmdir()
+    (host.root / "proc/1").rmdir()
+
+    assert verdict(host).kind is VerdictKind.UNKNOWN
+    assert "run as root, or bind it to vfio-pci at boot" in verdict(host).reason
+    # Opening the group's file will tell.
+    assert verdict(host, SECOND).is_usable
+
+
+def test_refusal_counts_more_than_use(host: FakeHost) -> None:
+    host.add_function(NVME, group=5, class_code=NVME_CLASS)
+    host.add_process(1234, "qemu", "/dev/vfio/5")
+
+    found = verdict(host)
+
+    assert found.kind is VerdictKind.REFUSED
+    assert "shares" in found.reasons[0]
+    assert "open" in found.reasons[1]
+
+
+def test_host_without_pci_has_no_gpus(tmp_path: Path) -> None:
+    assert read_host(tmp_path).gpus == ()
+
+
+def test_entry_that_is_no_function_is_ignored(host: FakeHost) -> None:
+    (host.root / BUS / "devices" / "junk").mkdir()
+
+    assert "junk" not in read_host(host.root).functions

@@ -1,0 +1,791 @@
+"""Leases of a host's GPUs: drivers, queue, restoring, quarantine."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.gpu.catalogue import load_catalogue
+from harness.gpu.passthrough import GpuChoice, VerdictKind
+from harness.gpu.passthrough import handover as handover_module
+from harness.gpu.passthrough.binding import DeviceError
+from harness.gpu.passthrough.inventory import GpuKeys, Inventory
+from harness.gpu.passthrough.pool import GpuPool
+from harness.provisioning.command import PIPE, spawn
+from harness.provisioning.wait import Deadline, Observation, wait_for
+from suites.unit.gpu.passthrough.fake_host import (
+    AUDIO_CLASS,
+    L4,
+    NVME_CLASS,
+    FakeHost,
+    FakeKernel,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.gpu.passthrough.pool import LeasedGpu
+    from harness.provisioning.command import ChildProcess
+
+GPU = "0000:65:00.0"
+AUDIO = "0000:65:00.1"
+SECOND = "0000:66:00.0"
+NVME = "0000:03:00.0"
+ANY = GpuChoice()
+FIRST = GpuChoice(address=GPU)
+OTHER = GpuChoice(address=SECOND)
+
+#: Leases one GPU, says so, and holds it until its input ends.
+_HOLDER = """\
+import pathlib, sys
+from harness.gpu.passthrough import GpuChoice
+from harness.gpu.passthrough.pool import GpuPool
+from harness.provisioning.wait import Deadline
+from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
+root, folder, address = sys.argv[1:]
+host = FakeHost(pathlib.Path(root))
+kernel = FakeKernel(host)
+pool = GpuPool(pathlib.Path(folder), root=host.root, runner=kernel)
+with pool.lease([GpuChoice(address=address)], holder="a child", deadline=Deadline.after(10)):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    """Return a host with an H100 that has an audio function, and an L4."""
+    host = FakeHost(tmp_path / "host")
+    host.add_function(GPU, group=5, driver="nvidia")
+    host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS, driver="snd_hda_intel")
+    host.add_function(SECOND, group=6, device=L4)
+    return host
+
+
+@pytest.fixture
+def kernel(host: FakeHost) -> FakeKernel:
+    return FakeKernel(host, matching={GPU: "nvidia", AUDIO: "snd_hda_intel"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "leases"
+    folder.mkdir()
+    folder.chmod(0o2770)
+    return folder
+
+
+@pytest.fixture
+def pool(host: FakeHost, kernel: FakeKernel, folder: Path) -> GpuPool:
+    return GpuPool(folder, root=host.root, runner=kernel, process=1)
+
+
+@pytest.fixture
+def other_pool(host: FakeHost, kernel: FakeKernel, folder: Path) -> GpuPool:
+    """Return the pool as another process has it."""
+    return GpuPool(folder, root=host.root, runner=kernel, process=2)
+
+
+def lease(
+    pool: GpuPool,
+    *wanted: GpuChoice,
+    holder: str = "a test",
+    within_s: float = 0.3,
+    reports: list[str] | None = None,
+) -> contextlib.AbstractContextManager[tuple[LeasedGpu, ...]]:
+    return pool.lease(
+        wanted or (ANY,),
+        holder=holder,
+        deadline=Deadline.after(within_s),
+        report=(reports if reports is not None else []).append,
+    )
+
+
+def verdicts(pool: GpuPool) -> dict[str, VerdictKind]:
+    return {gpu.address: gpu.verdict.kind for gpu in pool.survey()}
+
+
+def reason(pool: GpuPool, address: str = GPU) -> str:
+    return next(gpu for gpu in pool.survey() if gpu.address == address).verdict.reason
+
+
+def drivers(host: FakeHost) -> dict[str, str | None]:
+    return {address: host.driver_of(address) for address in (GPU, AUDIO, SECOND)}
+
+
+BEFORE = {GPU: "nvidia", AUDIO: "snd_hda_intel", SECOND: None}
+
+
+@contextlib.contextmanager
+def busy(monkeypatch: pytest.MonkeyPatch, *groups: int) -> Iterator[None]:
+    """Let the files of VFIO groups be open in another process."""
+    true_open = os.open
+
+    def refuse(path: str | Path, flags: int, *arguments: int, **more: int) -> int:
+        if str(path).endswith(tuple(f"/dev/vfio/{group}" for group in groups)):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        return true_open(path, flags, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        yield
+
+
+def test_leased_gpu_is_on_vfio_with_its_whole_group(host: FakeHost, pool: GpuPool) -> None:
+    with lease(pool) as (gpu,):
+        assert gpu.addresses == (GPU, AUDIO)
+        assert drivers(host) == {GPU: "vfio-pci", AUDIO: "vfio-pci", SECOND: None}
+
+    assert drivers(host) == BEFORE
+    assert {host.override_of(each) for each in (GPU, AUDIO)} == {"(null)"}
+
+
+def test_gpu_without_a_driver_is_without_one_afterwards(host: FakeHost, pool: GpuPool) -> None:
+    with lease(pool, OTHER):
+        assert host.driver_of(SECOND) == "vfio-pci"
+
+    assert host.driver_of(SECOND) is None
+    assert host.override_of(SECOND) == "(null)"
+
+
+def test_driver_bound_by_an_override_comes_back_with_it(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool
+) -> None:
+    """The driver that the kernel would choose is another one."""
+    host.bind(SECOND, "pci-stub")
+    (host.device(SECOND) / "driver_override").write_text("pci-stub\n")
+    kernel.matching[SECOND] = "nouveau"
+
+    with lease(pool, OTHER):
+        pass
+
+    assert (host.driver_of(SECOND), host.override_of(SECOND)) == ("pci-stub", "pci-stub")
+
+
+def test_gpu_that_is_on_vfio_for_good_stays_there(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool
+) -> None:
+    host.bind(SECOND, "vfio-pci")
+
+    with lease(pool, OTHER):
+        pass
+
+    assert host.driver_of(SECOND) == "vfio-pci"
+    assert {path.rpartition("/")[2] for path, _ in kernel.writes} == {"reset"}
+
+
+def test_gpu_is_reset_before_and_after_a_lease_and_on_demand(
+    kernel: FakeKernel, pool: GpuPool
+) -> None:
+    def resets() -> int:
+        return sum(path == f"devices/{SECOND}/reset" for path, _ in kernel.writes)
+
+    with lease(pool, OTHER) as (gpu,):
+        assert resets() == 1
+        gpu.reset()
+        assert resets() == 2
+
+    assert resets() == 3
+
+
+def test_second_lease_takes_the_other_gpu(pool: GpuPool, other_pool: GpuPool) -> None:
+    with lease(pool) as (first,), lease(other_pool) as (second,):
+        assert (first.gpu.address, second.gpu.address) == (GPU, SECOND)
+
+
+def test_wish_for_a_model_takes_a_gpu_of_it(pool: GpuPool) -> None:
+    models = load_catalogue().models
+    l4 = next(model for model in models.values() if model.pci.device == L4)
+    absent = next(model for model in models.values() if model.pci.device not in {L4, 0x2330})
+
+    with lease(pool, GpuChoice(model=l4)) as (gpu,):
+        assert gpu.gpu.address == SECOND
+
+    with (
+        pytest.raises(RequirementError, match=f"a GPU of model '{absent.name}' is wanted, but"),
+        lease(pool, GpuChoice(model=absent)),
+    ):
+        pass
+
+
+def test_inventory_names_the_model_of_a_gpu(
+    host: FakeHost, kernel: FakeKernel, folder: Path
+) -> None:
+    h100 = next(model for model in load_catalogue().models.values() if model.pci.device == 0x2330)
+    inventory = Inventory(gpus={SECOND: GpuKeys(model=h100.name), GPU: GpuKeys(model="l4")})
+    pool = GpuPool(folder, inventory=inventory, root=host.root, runner=kernel)
+
+    with lease(pool, GpuChoice(model=h100)) as (gpu,):
+        assert gpu.gpu.address == SECOND
+
+
+def test_several_gpus_are_leased_in_the_order_of_the_wishes(pool: GpuPool) -> None:
+    with lease(pool, ANY, FIRST) as gpus:
+        assert [each.gpu.address for each in gpus] == [SECOND, GPU]
+
+
+def test_more_gpus_than_the_host_has_are_refused_at_once(pool: GpuPool) -> None:
+    with (
+        pytest.raises(RequirementError, match="3 GPUs are wanted at once, but this host has only"),
+        lease(pool, ANY, ANY, ANY),
+    ):
+        pass
+
+
+def test_waiting_process_is_told_who_holds_what(pool: GpuPool, other_pool: GpuPool) -> None:
+    reports: list[str] = []
+
+    with (
+        lease(pool, FIRST, holder="suite [row]"),
+        pytest.raises(HarnessError) as caught,
+        lease(other_pool, FIRST, holder="other suite", reports=reports),
+    ):
+        pass
+
+    assert len(reports) == 1
+    assert f"'other suite' waits for GPU {GPU}: {GPU} is held by 'suite [row]'" in reports[0]
+    assert "(process 1, since 20" in reports[0]
+    assert "held by 'suite [row]'" in str(caught.value)
+    assert not isinstance(caught.value, RequirementError)
+
+
+def test_survey_says_who_holds_a_gpu(pool: GpuPool, other_pool: GpuPool) -> None:
+    with lease(pool, FIRST, holder="suite"):
+        assert verdicts(other_pool) == {GPU: VerdictKind.BUSY, SECOND: VerdictKind.USABLE}
+        assert "It is held by 'suite' of user " in reason(other_pool)
+
+    assert verdicts(pool) == {GPU: VerdictKind.USABLE, SECOND: VerdictKind.USABLE}
+
+
+def test_lease_waits_for_all_gpus_without_holding_one(pool: GpuPool, other_pool: GpuPool) -> None:
+    with (
+        lease(pool, FIRST),
+        pytest.raises(HarnessError, match="is held by"),
+        lease(other_pool, ANY, ANY),
+    ):
+        pass
+    with lease(pool, ANY, ANY):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (NVME, f"{NVME} .10de:2330, class 010802. is no GPU; this host's are {GPU}"),
+        ("0000:99:00.0", "GPU 0000:99:00.0 is wanted, but this host has none such"),
+    ],
+)
+def test_address_that_is_no_gpu_is_refused(
+    host: FakeHost, pool: GpuPool, address: str, message: str
+) -> None:
+    host.add_function(NVME, group=9, class_code=NVME_CLASS)
+
+    with (
+        pytest.raises(RequirementError, match=message),
+        lease(pool, GpuChoice(address=address)),
+    ):
+        pass
+
+
+def test_address_that_is_none_is_bad_input(pool: GpuPool) -> None:
+    with (
+        pytest.raises(BadInputError, match="'slot 3' is no PCI address"),
+        lease(pool, GpuChoice(address="slot 3")),
+    ):
+        pass
+
+
+def test_address_may_lack_its_segment(pool: GpuPool) -> None:
+    with lease(pool, GpuChoice(address="66:00.0")) as (gpu,):
+        assert gpu.gpu.address == SECOND
+
+
+def test_shared_group_is_refused_at_once_and_the_other_gpu_taken(
+    host: FakeHost, pool: GpuPool
+) -> None:
+    host.add_function(NVME, group=5, class_code=NVME_CLASS, driver="nvme")
+
+    with (
+        pytest.raises(RequirementError, match=f"GPU {GPU} can't be leased.*group 5 with {NVME}"),
+        lease(pool, FIRST),
+    ):
+        pass
+    with lease(pool) as (gpu,):
+        assert gpu.gpu.address == SECOND
+    assert host.driver_of(NVME) == "nvme"
+
+
+def test_gpu_in_use_is_waited_for(host: FakeHost, pool: GpuPool) -> None:
+    host.add_process(77, "python3", "/dev/nvidia0")
+    host.write(f"proc/driver/nvidia/gpus/{GPU}/information", "Device Minor: 0\n")
+    reports: list[str] = []
+
+    with (
+        pytest.raises(
+            HarnessError,
+            match=f"last seen: {GPU}: process 77 .'python3' .*has '/dev/nvidia0' open",
+        ),
+        lease(pool, FIRST, reports=reports),
+    ):
+        pass
+    with lease(pool) as (gpu,):
+        assert gpu.gpu.address == SECOND
+    assert drivers(host) == BEFORE
+
+
+def test_gpu_that_another_process_opened_is_left_alone(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ordinary user does not see what others have open; opening the group's file tells."""
+    host.bind(SECOND, "vfio-pci")
+
+    with busy(monkeypatch, 6):
+        assert verdicts(pool)[SECOND] is VerdictKind.BUSY
+        with pytest.raises(HarnessError, match="/dev/vfio/6' open"), lease(pool, OTHER):
+            pass
+        with lease(pool) as (gpu,):
+            assert gpu.gpu.address == GPU
+    assert not [path for path, _ in kernel.writes if SECOND in path]
+
+
+def test_gpu_is_not_reset_while_a_machine_has_it(
+    pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        lease(pool, OTHER) as (gpu,),
+        busy(monkeypatch, 6),
+        pytest.raises(HarnessError, match=f"GPU {SECOND} can't be reset while a machine has it"),
+    ):
+        gpu.reset()
+    assert verdicts(pool)[SECOND] is VerdictKind.USABLE
+
+
+def test_gpu_that_stays_open_stays_on_vfio_until_it_is_closed(
+    host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover_module, "_CLOSED_S", 0.1)
+    held = lease(pool, FIRST)
+    held.__enter__()
+
+    with (
+        busy(monkeypatch, 5),
+        pytest.raises(DeviceError, match=f"GPU {GPU} stays on vfio-pci: a process has"),
+    ):
+        held.__exit__(None, None, None)
+
+    assert host.driver_of(GPU) == "vfio-pci"
+    with lease(pool, FIRST):
+        pass
+    assert drivers(host) == BEFORE
+
+
+def test_file_that_this_user_may_not_open_is_no_fault_of_the_gpu(
+    host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover_module, "_PERMISSIONS_S", 0.1)
+    (host.root / "dev/vfio/5").mkdir()
+    monkeypatch.setattr(host, "write", lambda *_: None)
+
+    with pytest.raises(RequirementError, match=r"may not open '/dev/vfio/5'"), lease(pool, FIRST):
+        pass
+
+    assert drivers(host) == BEFORE
+    assert verdicts(pool)[GPU] is VerdictKind.USABLE
+
+
+def test_sysfs_that_this_user_may_not_write_is_no_fault_of_the_gpu(
+    host: FakeHost, pool: GpuPool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: "unbind" not in str(path) and true_access(path, mode)
+    )
+
+    with pytest.raises(RequirementError, match=r"may not write .*unbind'; run as root"):
+        lease(pool, FIRST).__enter__()
+
+    assert drivers(host) == BEFORE
+    assert verdicts(pool)[GPU] is VerdictKind.USABLE
+    assert [each.name for each in folder.glob("quarantine-*")] == []
+
+
+def test_host_without_vfio_is_told_what_to_load(host: FakeHost, pool: GpuPool) -> None:
+    (host.root / "sys/bus/pci/drivers/vfio-pci/unbind").unlink()
+    (host.root / "sys/bus/pci/drivers/vfio-pci").rmdir()
+
+    with pytest.raises(RequirementError, match="run `modprobe vfio-pci`"), lease(pool, FIRST):
+        pass
+
+    assert drivers(host) == BEFORE
+
+
+def test_error_of_the_test_is_what_is_raised(host: FakeHost, pool: GpuPool) -> None:
+    with pytest.raises(ZeroDivisionError), lease(pool, FIRST):
+        raise ZeroDivisionError
+    assert drivers(host) == BEFORE
+
+
+def test_fault_at_the_end_is_reported_beside_the_error_of_the_test(
+    kernel: FakeKernel, pool: GpuPool
+) -> None:
+    reports: list[str] = []
+
+    held = lease(pool, FIRST, reports=reports)
+    held.__enter__()
+    kernel.dies_at_reset.add(GPU)
+
+    assert not held.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+
+    assert len(reports) == 1
+    assert f"GPU {GPU} is quarantined: {GPU} does not answer" in reports[0]
+
+
+def test_gpu_that_dies_at_its_reset_is_quarantined_and_the_other_taken(
+    kernel: FakeKernel, pool: GpuPool
+) -> None:
+    kernel.dies_at_reset.add(GPU)
+
+    with lease(pool, within_s=5) as (gpu,):
+        assert gpu.gpu.address == SECOND
+
+    assert verdicts(pool) == {GPU: VerdictKind.REFUSED, SECOND: VerdictKind.USABLE}
+    assert "It is quarantined since 20" in reason(pool)
+    assert f"{GPU} does not answer: its configuration space reads as all ones" in reason(pool)
+    assert f"run `harness gpu host release {GPU}`" in reason(pool)
+
+
+def test_gpu_that_dies_in_a_test_is_quarantined_with_an_error(
+    host: FakeHost, pool: GpuPool
+) -> None:
+    with pytest.raises(DeviceError, match=f"GPU {GPU} is quarantined: "), lease(pool, FIRST):
+        (host.device(GPU) / "config").write_bytes(b"\xff" * 64)
+
+    with pytest.raises(RequirementError, match="It is quarantined since"), lease(pool, FIRST):
+        pass
+
+
+def test_gpu_that_left_the_bus_is_quarantined(host: FakeHost, pool: GpuPool) -> None:
+    with (
+        pytest.raises(DeviceError, match=f"{GPU} is not on the PCI bus any more"),
+        lease(pool, FIRST),
+    ):
+        host.remove(GPU)
+
+    with lease(pool) as (gpu,):
+        assert gpu.gpu.address == SECOND
+
+
+def test_failing_reset_is_tried_by_the_next_method(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool
+) -> None:
+    kernel.failing_methods.add("flr")
+
+    with lease(pool, OTHER):
+        assert (host.device(SECOND) / "reset_method").read_text() == "flr bus\n"
+
+    assert (f"devices/{SECOND}/reset_method", "bus") in kernel.writes
+
+
+def test_reset_that_fails_by_all_methods_quarantines(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool
+) -> None:
+    with lease(pool, OTHER) as (gpu,):
+        kernel.failing_methods |= {"flr", "bus"}
+        with pytest.raises(DeviceError, match=r"can't be reset by flr, bus: Connection timed out"):
+            gpu.reset()
+
+    assert "can't be reset by flr, bus" in reason(pool, SECOND)
+    assert (host.device(SECOND) / "reset_method").read_text() == "flr bus\n"
+
+
+def test_write_that_does_not_return_quarantines(kernel: FakeKernel, pool: GpuPool) -> None:
+    kernel.hangs = f"{SECOND}/reset"
+
+    with (
+        pytest.raises(HarnessError, match="the kernel did not return within"),
+        lease(pool, OTHER),
+    ):
+        pass
+
+
+def test_driver_that_does_not_bind_again_quarantines(
+    host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.gpu.passthrough.binding._LINK_S", 0.1)
+
+    held = lease(pool, FIRST)
+    held.__enter__()
+    (host.root / "sys/bus/pci/drivers/nvidia/unbind").unlink()
+    (host.root / "sys/bus/pci/drivers/nvidia").rmdir()
+
+    with pytest.raises(DeviceError, match=f"{GPU} does not get the driver 'nvidia'"):
+        held.__exit__(None, None, None)
+
+    assert "does not get the driver 'nvidia'" in reason(pool)
+    assert host.driver_of(AUDIO) == "snd_hda_intel"
+
+
+def test_released_gpu_is_back_on_its_driver(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool
+) -> None:
+    kernel.dies_at_reset.add(GPU)
+    with pytest.raises(HarnessError), lease(pool, FIRST):
+        pass
+    with pytest.raises(DeviceError, match="does not answer"):
+        pool.release(GPU)
+    assert "It is quarantined" in reason(pool)
+
+    kernel.dies_at_reset.clear()
+    (host.device(GPU) / "config").write_bytes(b"\xde\x10\x30\x23")
+    pool.release(GPU)
+
+    assert drivers(host) == BEFORE
+    with lease(pool, FIRST):
+        pass
+
+
+def test_gpu_that_is_not_quarantined_is_not_released(pool: GpuPool, other_pool: GpuPool) -> None:
+    with pytest.raises(RequirementError, match=f"{GPU} is not quarantined; quarantined are none"):
+        pool.release(GPU)
+    with lease(pool, FIRST), pytest.raises(RequirementError, match="is held by 'a test'"):
+        other_pool.release(GPU)
+
+
+@contextlib.contextmanager
+def holding_child(host: FakeHost, folder: Path, address: str) -> Iterator[ChildProcess]:
+    """Run a process that holds the GPU at `address`."""
+    child = spawn(
+        [sys.executable, "-c", _HOLDER, str(host.root), str(folder), address],
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=None,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"held\n"
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def test_lease_of_a_killed_process_is_free_and_its_gpu_restored_first(
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path
+) -> None:
+    with holding_child(host, folder, GPU) as child:
+        assert drivers(host)[GPU] == "vfio-pci"
+        with pytest.raises(HarnessError, match=r"is held by 'a child' of user .* \(process"):
+            lease(pool, FIRST).__enter__()
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+
+    assert drivers(host) == {GPU: "vfio-pci", AUDIO: "vfio-pci", SECOND: None}
+    with lease(pool, FIRST) as (gpu,):
+        probed = [text for path, text in kernel.writes if path == "drivers_probe"]
+        # First audio and GPU get back the drivers that they had.
+        assert probed == [AUDIO, GPU, GPU, AUDIO]
+        assert gpu.gpu.function.driver == "nvidia"
+    assert drivers(host) == BEFORE
+
+
+def test_gpus_of_killed_processes_are_restored_on_demand(
+    host: FakeHost, pool: GpuPool, folder: Path
+) -> None:
+    with holding_child(host, folder, GPU), holding_child(host, folder, SECOND) as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        done = pool.restore_abandoned()
+
+        assert done == [f"{SECOND} is back on the driver that it had."]
+        assert drivers(host) == {GPU: "vfio-pci", AUDIO: "vfio-pci", SECOND: None}
+    assert pool.restore_abandoned() == [f"{GPU} is back on the driver that it had."]
+    assert pool.restore_abandoned() == []
+    assert drivers(host) == BEFORE
+
+
+def test_gpu_of_a_killed_process_is_not_restored_while_its_machine_runs(
+    host: FakeHost, pool: GpuPool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holding_child(host, folder, GPU) as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+
+    with busy(monkeypatch, 5):
+        (done,) = pool.restore_abandoned()
+        assert f"{GPU} is not restored: a process has '/dev/vfio/5' open" in done
+        with pytest.raises(HarnessError, match="/dev/vfio/5' open"), lease(pool, FIRST):
+            pass
+    assert verdicts(pool)[GPU] is VerdictKind.USABLE
+    with lease(pool, FIRST):
+        pass
+    assert drivers(host) == BEFORE
+
+
+def test_drivers_recorded_before_a_reboot_are_void(
+    host: FakeHost, folder: Path, kernel: FakeKernel
+) -> None:
+    with holding_child(host, folder, GPU) as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    host.write("proc/sys/kernel/random/boot_id", "another\n")
+    for address in (GPU, AUDIO):
+        host.unbind(address)
+        (host.device(address) / "driver_override").write_text("(null)\n")
+    host.bind(GPU, "nouveau")
+    rebooted = GpuPool(folder, root=host.root, runner=kernel)
+
+    assert rebooted.restore_abandoned() == []
+    with lease(rebooted, FIRST):
+        pass
+    assert drivers(host) == {GPU: "nouveau", AUDIO: None, SECOND: None}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"boot_id": "BOOT"}',
+        '{"boot_id": "BOOT", "functions": {"0000:65:00.0": {"driver": "../x", "override": null}}}',
+        '{"boot_id": "BOOT", "functions": {"0000:65:00.0": {"driver": 7, "override": null}}}',
+        '{"boot_id": "BOOT", "functions": {"0000:65:00.0": "nvidia"}}',
+    ],
+)
+def test_record_that_cannot_be_read_leaves_its_gpu_unknown(
+    host: FakeHost, pool: GpuPool, folder: Path, content: str
+) -> None:
+    record = folder / f"drivers-{GPU}.json"
+    record.write_text(content.replace("BOOT", host.boot_id))
+
+    assert verdicts(pool) == {GPU: VerdictKind.UNKNOWN, SECOND: VerdictKind.USABLE}
+    assert f"The record '{record}' can't be read" in reason(pool)
+    with lease(pool) as (gpu,):
+        assert gpu.gpu.address == SECOND
+
+
+def test_records_are_open_to_the_group(pool: GpuPool, folder: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        with lease(pool, FIRST):
+            modes = {each.name: each.stat().st_mode & 0o777 for each in folder.iterdir()}
+    finally:
+        os.umask(old)
+    assert len(modes) == 2
+    assert set(modes.values()) == {0o640}
+    assert list(folder.iterdir()) == []
+
+
+def test_first_survey_of_a_host_creates_nothing(host: FakeHost, tmp_path: Path) -> None:
+    pool = GpuPool(tmp_path / "absent", root=host.root)
+
+    assert verdicts(pool) == {GPU: VerdictKind.USABLE, SECOND: VerdictKind.USABLE}
+    assert pool.leases() == []
+    assert pool.restore_abandoned() == []
+    assert not (tmp_path / "absent").exists()
+
+
+def test_lease_whose_file_was_removed_is_an_error(
+    pool: GpuPool, other_pool: GpuPool, folder: Path
+) -> None:
+    def remove(_: str) -> None:
+        for file in folder.glob("0*"):
+            file.unlink()
+
+    with (
+        lease(pool, FIRST),
+        pytest.raises(HarnessError, match="was removed while its owner waited"),
+        other_pool.lease([FIRST], holder="other", deadline=Deadline.after(1), report=remove),
+    ):
+        pass
+
+
+#: Leases GPUs again and again, and holds a lock of its own on each meanwhile: nobody else may.
+_COMPETITOR = """\
+import fcntl, json, os, pathlib, random, sys
+from harness.gpu.passthrough import GpuChoice
+from harness.gpu.passthrough.pool import GpuPool
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
+from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
+root, folder, log = map(pathlib.Path, sys.argv[1:4])
+chance = random.Random(int(sys.argv[4]))
+host = FakeHost(root)
+pool = GpuPool(folder, root=root, runner=FakeKernel(host))
+end = Deadline.after(float(sys.argv[5]))
+def say(what, address):
+    with log.open("a") as file:
+        file.write(json.dumps({"what": what, "gpu": address, "process": os.getpid()}) + "\\n")
+while not end.has_passed():
+    count = chance.choice((1, 1, 2))
+    with pool.lease(
+        [GpuChoice()] * count, holder=sys.argv[4], deadline=Deadline.after(60)
+    ) as gpus:
+        with open(os.devnull) as _:
+            witnesses = []
+            for gpu in gpus:
+                witness = open(log.with_name(gpu.gpu.address), "w")
+                try:
+                    fcntl.flock(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    say("second holder", gpu.gpu.address)
+                if host.driver_of(gpu.gpu.address) != "vfio-pci":
+                    say("other driver", gpu.gpu.address)
+                say("taken", gpu.gpu.address)
+                witnesses.append(witness)
+            SYSTEM_CLOCK.sleep(chance.random() / 20)
+            for witness in witnesses:
+                witness.close()
+"""
+_COMPETITION_S = 2.5
+
+
+def test_competing_processes_of_which_some_are_killed_never_share_a_gpu(
+    tmp_path: Path, folder: Path
+) -> None:
+    host = FakeHost(tmp_path / "host")
+    gpus = [f"0000:6{number}:00.0" for number in range(3)]
+    for number, address in enumerate(gpus):
+        host.add_function(address, group=number + 1, driver="nvidia")
+    log = tmp_path / "log"
+    log.touch()
+
+    def start(number: int) -> ChildProcess:
+        arguments = [str(host.root), str(folder), str(log), str(number), str(_COMPETITION_S)]
+        return spawn([sys.executable, "-c", _COMPETITOR, *arguments], stderr=None)
+
+    def count() -> int:
+        return len(log.read_text().splitlines())
+
+    children = [start(number) for number in range(5)]
+    for child in children[:2]:
+        # Each is killed while the others take and give back.
+        before = count()
+
+        def look(least: int = before + 5) -> Observation[bool]:
+            return Observation(True if count() >= least else None, f"{count()} leases")
+
+        wait_for("more leases", look, Deadline.after(30))
+        child.kill()
+        child.wait()
+    exit_codes = [child.wait() for child in children]
+
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["what"] for line in lines} == {"taken"}
+    assert exit_codes == [-9, -9, 0, 0, 0]
+    assert {line["gpu"] for line in lines} == {*gpus}
+    pool = GpuPool(folder, root=host.root, runner=FakeKernel(host))
+    pool.restore_abandoned()
+    assert {host.driver_of(address) for address in gpus} == {"nvidia"}
+    assert set(verdicts(pool).values()) == {VerdictKind.USABLE}
+    assert pool.leases() == []
