@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
     from suites.e2e.passthrough.conftest import StartHost
 
-_SECONDS = 180
+_SECONDS = 40
 _PROCESSES_PER_USER = 4
 _END_S = 200.0
 _GPUS = 4
