@@ -180,7 +180,7 @@ class ReservationFolder(Generic[E]):
             return f"it belongs to user {state.st_uid}"
         if mode & stat.S_IWOTH:
             return f"its mode lets everybody change it: {mode:o}"
-        if mode & stat.S_IRWXG and not mode & stat.S_ISGID:
+        if mode & stat.S_IWGRP and not mode & stat.S_ISGID:
             return (
                 f"its mode {mode:o} lacks the setgid bit, so that files would not be its group's"
             )

@@ -13,7 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from harness.cli.options import add_json_option, add_machine_options, settings_of
+from harness.cli.host_gpu_checks import examine_host_gpus
+from harness.cli.options import (
+    add_host_gpu_options,
+    add_json_option,
+    add_machine_options,
+    settings_of,
+)
 from harness.errors import HarnessError
 from harness.gpu.transport import find_transport
 from harness.image.catalogue import Recipe, load_catalogue
@@ -47,6 +53,7 @@ _MEMORY_INFO = Path("/proc/meminfo")
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("doctor", help="check what machines need on this host")
     add_machine_options(parser)
+    add_host_gpu_options(parser)
     add_json_option(parser)
     parser.set_defaults(run=_run)
 
@@ -59,11 +66,13 @@ def _run(arguments: argparse.Namespace) -> int:
         # Folded and not truncated: people need the end of a path.
         table = Table("requirement", "state", Column("found, or what to do", overflow="fold"))
         for finding in findings:
-            state = "[green]ok[/]" if finding.is_met else "[red]missing[/]"
+            state = "[red]missing[/]" if finding.is_needed else "[yellow]optional[/]"
+            if finding.is_met:
+                state = "[green]ok[/]"
             remedy = f" {finding.remedy}" if finding.remedy else ""
             table.add_row(finding.requirement, state, escape(f"{finding.found}{remedy}"))
         Console().print(table)
-    return 0 if all(finding.is_met for finding in findings) else 2
+    return 0 if all(finding.is_met or not finding.is_needed for finding in findings) else 2
 
 
 def examine(settings: Settings, runner: Runner) -> list[RequirementCheck]:
@@ -83,6 +92,7 @@ def examine(settings: Settings, runner: Runner) -> list[RequirementCheck]:
         *(_image(settings, name) for name in settings.images),
         _disk(settings),
         _memory(),
+        *examine_host_gpus(settings),
         *_plugins(),
     ]
 

@@ -1,4 +1,4 @@
-"""`harness gpu`: the GPU models that machines can have."""
+"""`harness gpu`: the GPU models that machines can have, and the GPUs of this host."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from harness.cli import host_gpus
 from harness.cli.columns import print_columns
 from harness.cli.options import add_gpu_options, add_json_option, settings_of
 from harness.gpu.catalogue import load_catalogue
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("gpu", help="list the models of emulated GPUs")
+    parser = commands.add_parser("gpu", help="list the models of GPUs, and the GPUs of this host")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     listing = actions.add_parser("ls", help="list the GPU models and GPU nodes of the catalogue")
     add_gpu_options(listing)
     add_json_option(listing)
     listing.set_defaults(run=_list)
+    host_gpus.add_parser(actions)
 
 
 def _list(arguments: argparse.Namespace) -> int:

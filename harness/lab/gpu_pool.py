@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 def open_gpu_pool(settings: Settings, catalogue: Catalogue | None = None) -> GpuPool:
     """Return the pool; raises BadInputError where the inventory is wrong."""
-    return GpuPool(settings.gpu_pool_folder, inventory=_inventory(settings, catalogue))
+    return GpuPool(settings.gpu_pool_folder, inventory=inventory_of(settings, catalogue))
 
 
-def _inventory(settings: Settings, catalogue: Catalogue | None) -> Inventory:
+def inventory_of(settings: Settings, catalogue: Catalogue | None) -> Inventory:
+    """Return the inventory that the settings name, else that of the host, else an empty one."""
     file = settings.gpu_inventory
     if file is None:
         if not INVENTORY.exists():

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementCheck:
-    """One requirement: what was found, or what is missing; `remedy` only where not `is_met`."""
+    """One requirement: what was found, or what is missing; `remedy` only where not `is_met`.
+
+    What is not `is_needed` is of use to those who want it; a host without it lacks nothing.
+    """
 
     requirement: str
     is_met: bool
     found: str
     remedy: str | None = None
+    is_needed: bool = True

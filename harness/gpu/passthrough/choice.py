@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.errors import RequirementError, listed
+from harness.errors import BadInputError, RequirementError, listed
 from harness.gpu.passthrough import VerdictKind, parse_address
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ def candidates(
 
     One that is `held` is judged when it is free.
     """
+    if not wanted:
+        raise BadInputError("0 GPUs are wanted; want at least one.", source="GpuPool.lease")
     found = []
     for choice in wanted:
         fitting = _fitting(choice, host)
@@ -44,22 +46,21 @@ def candidates(
 
 def _fitting(choice: GpuChoice, host: HostDevices) -> list[HostGpu]:
     """Return the GPUs that `choice` means; raises RequirementError where there are none."""
-    if choice.address is not None:
+    if choice.address is None:
+        fitting = [gpu for gpu in host.gpus if choice.model is None or gpu.is_model(choice.model)]
+    else:
         address = parse_address(choice.address, source="GpuChoice", key="address")
         fitting = [gpu for gpu in host.gpus if gpu.address == address]
         function = host.functions.get(address)
         if not fitting and function is not None:
-            raise RequirementError(f"{function} is no GPU; this host's are {_all_gpus(host)}.")
-    else:
-        fitting = [gpu for gpu in host.gpus if choice.model is None or gpu.is_model(choice.model)]
+            raise RequirementError(f"{function} is no GPU. {_all_gpus(host)}")
     if not fitting:
-        raise RequirementError(
-            f"{choice} is wanted, but this host has none such; its GPUs are {_all_gpus(host)}."
-        )
+        raise RequirementError(f"{choice} is wanted, but not on this host. {_all_gpus(host)}")
     return fitting
 
 
 def _all_gpus(host: HostDevices) -> str:
-    return ", ".join(f"{gpu.address} ({gpu.model or gpu.function.ids})" for gpu in host.gpus) or (
-        "none"
-    )
+    if not host.gpus:
+        return "This host has no GPU on its PCI bus; `lspci` lists what it has."
+    gpus = ", ".join(f"{gpu.address} ({gpu.model or gpu.function.ids})" for gpu in host.gpus)
+    return f"This host's GPUs are {gpus}; `harness gpu host ls` lists them with a verdict."

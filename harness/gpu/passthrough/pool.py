@@ -82,6 +82,15 @@ class LeasedGpu:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Restoration:
+    """What became of a GPU whose holder died."""
+
+    address: str
+    is_restored: bool
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class _View:
     """What a waiting process knows of the host, until a lease begins or ends."""
 
@@ -176,24 +185,27 @@ class GpuPool:
             if failures:
                 raise DeviceError(" ".join(failures))
 
-    def restore_abandoned(self) -> list[str]:
-        """Restore the drivers of GPUs whose holder died, and return what was done, as sentences."""
+    def restore_abandoned(self) -> list[Restoration]:
+        """Restore the drivers of GPUs whose holder died, except those that are quarantined."""
         if not self.folder.exists():
             return []
-        done: list[str] = []
+        done: list[Restoration] = []
         for address in self._records.taken():
             if self._records.quarantine(address) is not None:
                 continue
             with self._claim(address) as holder:
-                if holder is not None:
-                    continue
-                try:
-                    self._handover.restore(address)
-                except (NotNowError, DeviceError) as error:
-                    done.append(f"{address} is not restored: {error}")
-                else:
-                    done.append(f"{address} is back on the driver that it had.")
+                if holder is None:
+                    done.append(self._restored(address))
         return done
+
+    def _restored(self, address: str) -> Restoration:
+        try:
+            self._handover.restore(address)
+        except (NotNowError, HarnessError) as error:
+            sentence = f"{address} is not restored: {error}"
+            return Restoration(address=address, is_restored=False, sentence=sentence)
+        sentence = f"{address} is back on the drivers that it had."
+        return Restoration(address=address, is_restored=True, sentence=sentence)
 
     def release(self, address: str) -> None:
         """End the quarantine of a GPU, once its functions are back on the drivers that they had.

@@ -82,8 +82,14 @@ class DeviceRecords:
         self._remove(_DRIVERS, address)
 
     def taken(self) -> list[str]:
-        """Return the GPUs of which drivers are recorded in this boot."""
-        return [each for each in self._addresses(_DRIVERS) if self.drivers(each) is not None]
+        """Return the GPUs of which drivers were recorded in this boot, or can't be read."""
+        return [each for each in self._addresses(_DRIVERS) if self._is_current(each)]
+
+    def _is_current(self, address: str) -> bool:
+        try:
+            return self.drivers(address) is not None
+        except HarnessError:
+            return True
 
     def save_quarantine(self, address: str, quarantine: Quarantine) -> None:
         self._write(_QUARANTINE, address, vars(quarantine))

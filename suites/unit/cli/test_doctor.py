@@ -77,6 +77,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     memory.write_text(f"MemTotal: 1 kB\nMemAvailable: {8 << 20} kB\n")
     monkeypatch.setattr(doctor, "_MEMORY_INFO", memory)
     monkeypatch.setattr(doctor, "_reservations", list)
+    monkeypatch.setattr(doctor, "examine_host_gpus", lambda _: [])
     return Host(programs)
 
 
@@ -314,7 +315,13 @@ def test_json_is_for_programs(
 
     assert code == 2
     assert json.loads(capsys.readouterr().out) == [
-        {"requirement": "disk", "is_met": False, "found": "0 GiB", "remedy": "Free some."}
+        {
+            "requirement": "disk",
+            "is_met": False,
+            "found": "0 GiB",
+            "remedy": "Free some.",
+            "is_needed": True,
+        }
     ]
 
 

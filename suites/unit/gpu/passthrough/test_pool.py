@@ -211,7 +211,9 @@ def test_wish_for_a_model_takes_a_gpu_of_it(pool: GpuPool) -> None:
         assert gpu.gpu.address == SECOND
 
     with (
-        pytest.raises(RequirementError, match=f"a GPU of model '{absent.name}' is wanted, but"),
+        pytest.raises(
+            RequirementError, match=f"a GPU of model '{absent.name}' is wanted, but not"
+        ),
         lease(pool, GpuChoice(model=absent)),
     ):
         pass
@@ -280,8 +282,8 @@ def test_lease_waits_for_all_gpus_without_holding_one(pool: GpuPool, other_pool:
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        (NVME, f"{NVME} .10de:2330, class 010802. is no GPU; this host's are {GPU}"),
-        ("0000:99:00.0", "GPU 0000:99:00.0 is wanted, but this host has none such"),
+        (NVME, f"{NVME} .10de:2330, class 010802. is no GPU. This host's GPUs are {GPU}"),
+        ("0000:99:00.0", "GPU 0000:99:00.0 is wanted, but not on this host. This host's GPUs are"),
     ],
 )
 def test_address_that_is_no_gpu_is_refused(
@@ -608,9 +610,9 @@ def test_gpus_of_killed_processes_are_restored_on_demand(
         child.wait()
         done = pool.restore_abandoned()
 
-        assert done == [f"{SECOND} is back on the driver that it had."]
+        assert [(each.address, each.is_restored) for each in done] == [(SECOND, True)]
         assert drivers(host) == {GPU: "vfio-pci", AUDIO: "vfio-pci", SECOND: None}
-    assert pool.restore_abandoned() == [f"{GPU} is back on the driver that it had."]
+    assert [each.address for each in pool.restore_abandoned()] == [GPU]
     assert pool.restore_abandoned() == []
     assert drivers(host) == BEFORE
 
@@ -624,7 +626,8 @@ def test_gpu_of_a_killed_process_is_not_restored_while_its_machine_runs(
 
     with busy(monkeypatch, 5):
         (done,) = pool.restore_abandoned()
-        assert f"{GPU} is not restored: a process has '/dev/vfio/5' open" in done
+        assert not done.is_restored
+        assert f"{GPU} is not restored: a process has '/dev/vfio/5' open" in done.sentence
         with pytest.raises(HarnessError, match="/dev/vfio/5' open"), lease(pool, FIRST):
             pass
     assert verdicts(pool)[GPU] is VerdictKind.USABLE

@@ -1,0 +1,254 @@
+"""What the doctor says of a host's GPUs."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cli import doctor, host_gpu_checks, main
+from harness.cli.host_gpu_checks import examine_host_gpus
+from harness.gpu.passthrough import GpuChoice
+from harness.gpu.passthrough.pool import GpuPool
+from harness.lab import gpu_pool
+from harness.machine.requirement_check import RequirementCheck
+from harness.provisioning.wait import Deadline
+from harness.settings import Settings
+from suites.unit.gpu.passthrough.fake_host import NVME_CLASS, VGA_CLASS, FakeHost, FakeKernel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.gpu.catalogue import Catalogue
+
+GPU = "0000:65:00.0"
+SECOND = "0000:66:00.0"
+NVME = "0000:03:00.0"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    host = FakeHost(tmp_path / "host")
+    host.add_function(GPU, group=5)
+    host.add_function(SECOND, group=6)
+    return host
+
+
+@pytest.fixture
+def settings(tmp_path: Path, host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    def open_pool(settings: Settings, catalogue: Catalogue) -> GpuPool:
+        inventory = gpu_pool.inventory_of(settings, catalogue)
+        return GpuPool(settings.gpu_pool_folder, inventory=inventory, root=host.root)
+
+    monkeypatch.setattr(host_gpu_checks, "open_gpu_pool", open_pool)
+    monkeypatch.setattr(host_gpu_checks, "INVENTORY", tmp_path / "absent.yaml")
+    monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "absent.yaml")
+    tmp_path.chmod(0o755)
+    return Settings(gpu_pool_folder=tmp_path / "leases")
+
+
+@pytest.fixture
+def inventory(tmp_path: Path, settings: Settings) -> Settings:
+    """Return settings with an inventory, by which the GPUs are for tests."""
+    (tmp_path / "gpus.yaml").write_text("schema: 1\n")
+    return replace(settings, gpu_inventory=tmp_path / "gpus.yaml")
+
+
+def missing(host: FakeHost, settings: Settings) -> dict[str, RequirementCheck]:
+    checks = examine_host_gpus(settings, host.root)
+    return {check.requirement: check for check in checks if not check.is_met}
+
+
+def iommu_off(host: FakeHost, vendor: str, parameters: str = "quiet", *tables: str) -> None:
+    for address in (GPU, SECOND):
+        (host.device(address) / "iommu_group").unlink()
+    for group in (host.root / "sys/kernel/iommu_groups").iterdir():
+        for link in (group / "devices").iterdir():
+            link.unlink()
+        (group / "devices").rmdir()
+        group.rmdir()
+    host.write("proc/cpuinfo", f"processor : 0\nvendor_id\t: {vendor}\nmodel : 1\n")
+    host.write("proc/cmdline", f"BOOT_IMAGE=/vmlinuz {parameters}\n")
+    for table in ("FACP", *tables):
+        host.write(f"sys/firmware/acpi/tables/{table}", "")
+
+
+def test_host_whose_gpus_can_be_taken_lacks_nothing(host: FakeHost, settings: Settings) -> None:
+    checks = examine_host_gpus(settings, host.root)
+
+    assert [check.requirement for check in checks] == [
+        *("IOMMU", "vfio-pci", "locked memory", "leases of GPUs", f"GPU {GPU}", f"GPU {SECOND}")
+    ]
+    assert all(check.is_met and check.remedy is None for check in checks)
+
+
+def test_host_without_gpus_for_tests_has_no_rows(host: FakeHost, settings: Settings) -> None:
+    """The display of a laptop, or of a server's BMC, is none."""
+    host.remove(GPU)
+    host.remove(SECOND)
+    host.add_function("0000:00:02.0", group=1, class_code=VGA_CLASS, vendor=0x8086, boot_vga=True)
+
+    assert examine_host_gpus(settings, host.root) == []
+
+
+def test_host_with_an_inventory_but_no_gpu_lacks_it(host: FakeHost, inventory: Settings) -> None:
+    host.remove(GPU)
+    host.remove(SECOND)
+
+    assert "this host has none" in missing(host, inventory)["GPUs of this host"].found
+
+
+@pytest.mark.parametrize(
+    ("firmware", "remedy"),
+    [
+        (
+            "GenuineIntel",
+            "quiet",
+            ("DMAR",),
+            "Add `intel_iommu=on iommu=pt` in GRUB_CMDLINE_LINUX",
+        ),
+        (("AuthenticAMD", "quiet", "IVRS"), "Add `amd_iommu=on iommu=pt` in GRUB_CMDLINE_LINUX"),
+        (
+            "GenuineIntel",
+            "quiet",
+            (),
+            "Enable VT-d in the firmware. Add `intel_iommu=on iommu=pt`",
+        ),
+        (("AuthenticAMD", "quiet"), "Enable AMD-Vi (IOMMU) in the firmware. Add `amd_iommu=on"),
+        (("GenuineIntel", "intel_iommu=on"), "Enable VT-d in the firmware; the kernel has"),
+        (("AuthenticAMD", "amd_iommu=off", "IVRS"), "Replace `amd_iommu=off` by `amd_iommu=on"),
+        (
+            "GenuineIntel",
+            "iommu=off",
+            ("DMAR",),
+            "Replace `iommu=off` by `intel_iommu=on iommu=pt`",
+        ),
+        (("HygonGenuine", "quiet"), "Enable it in the firmware, and remove `iommu=off`"),
+    ],
+)
+def test_iommu_that_is_off_is_reported_with_the_parameter_to_set(
+    host: FakeHost,
+    settings: Settings,
+    firmware: tuple[str, ...],
+    remedy: str,
+) -> None:
+    iommu_off(host, *firmware)
+
+    found = missing(host, settings)
+
+    assert list(found) == ["IOMMU"]
+    assert str(found["IOMMU"].remedy).startswith(remedy)
+
+
+def test_missing_module_is_reported(host: FakeHost, settings: Settings) -> None:
+    (host.root / "sys/bus/pci/drivers/vfio-pci/unbind").unlink()
+    (host.root / "sys/bus/pci/drivers/vfio-pci").rmdir()
+
+    assert "Run `modprobe vfio-pci`" in str(missing(host, settings)["vfio-pci"].remedy)
+
+
+def test_shared_group_is_a_row_of_its_gpu(host: FakeHost, settings: Settings) -> None:
+    host.add_function(NVME, group=5, class_code=NVME_CLASS, driver="nvme")
+
+    found = missing(host, settings)
+
+    assert list(found) == [f"GPU {GPU}"]
+    assert f"It shares IOMMU group 5 with {NVME}" in found[f"GPU {GPU}"].found
+
+
+def test_process_that_has_a_gpu_open_is_named(host: FakeHost, settings: Settings) -> None:
+    host.add_process(4711, "qemu-system-x86", "/dev/vfio/6")
+
+    found = missing(host, settings)
+
+    assert list(found) == [f"GPU {SECOND}"]
+    assert "process 4711 ('qemu-system-x86'" in found[f"GPU {SECOND}"].found
+
+
+def test_leased_gpu_is_no_fault(host: FakeHost, settings: Settings) -> None:
+    pool = GpuPool(settings.gpu_pool_folder, root=host.root, runner=FakeKernel(host))
+
+    with pool.lease([GpuChoice()], holder="a suite", deadline=Deadline.after(1)):
+        checks = examine_host_gpus(settings, host.root)
+
+    row = next(check for check in checks if check.requirement == f"GPU {GPU}")
+    assert row.is_met
+    assert "It is held by 'a suite'" in row.found
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_met"),
+    [(8 << 20, False), (2559 << 20, False), (2560 << 20, True), (resource.RLIM_INFINITY, True)],
+)
+def test_limit_of_locked_memory_is_checked_for_ordinary_users(
+    monkeypatch: pytest.MonkeyPatch, limit: int, *, is_met: bool
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+
+    row = host_gpu_checks._locked_memory()
+
+    assert row.is_met == is_met
+    assert is_met or "`LimitMEMLOCK=infinity`" in str(row.remedy)
+
+
+def test_root_may_lock_any_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (0, 0))
+
+    assert host_gpu_checks._locked_memory().is_met
+
+
+def test_missing_folder_of_leases_is_reported_to_ordinary_users(
+    host: FakeHost, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+
+    found = missing(host, settings)
+
+    assert list(found) == ["leases of GPUs"]
+    assert "`install -d -m 2770 -g GROUP" in str(found["leases of GPUs"].remedy)
+
+
+def test_mistake_in_the_inventory_is_a_row(
+    host: FakeHost, inventory: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "gpus.yaml").write_text("gpu: {}\n")
+
+    found = missing(host, inventory)
+
+    assert list(found) == ["GPUs of this host"]
+    assert "gpus.yaml:1: key 'gpu'" in found["GPUs of this host"].found
+
+
+def test_gpus_count_as_a_fault_only_where_an_inventory_gives_them_to_tests(
+    host: FakeHost, settings: Settings, inventory: Settings
+) -> None:
+    iommu_off(host, "GenuineIntel")
+
+    assert not missing(host, settings)["IOMMU"].is_needed
+    assert missing(host, inventory)["IOMMU"].is_needed
+
+
+@pytest.mark.parametrize(
+    ("is_needed", "code", "state"), [(True, 2, "missing"), (False, 0, "optional")]
+)
+def test_what_is_not_needed_does_not_fail_the_doctor(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    code: int,
+    state: str,
+    *,
+    is_needed: bool,
+) -> None:
+    check = RequirementCheck(
+        requirement="IOMMU", is_met=False, found="It is off.", is_needed=is_needed
+    )
+    monkeypatch.setattr(doctor, "examine", lambda *_: [check])
+
+    assert main(["doctor"]) == code
+
+    assert state in capsys.readouterr().out

@@ -1,0 +1,233 @@
+"""`harness gpu host`: GPUs of a simulated host."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cli import host_gpus, main
+from harness.gpu.passthrough.discovery import read_functions
+from harness.gpu.passthrough.pool import GpuPool
+from harness.gpu.passthrough.records import DeviceRecords
+from harness.lab import gpu_pool
+from suites.unit.gpu.passthrough.fake_host import AUDIO_CLASS, L4, FakeHost, FakeKernel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.gpu.catalogue import Catalogue
+    from harness.settings import Settings
+
+GPU = "0000:65:00.0"
+AUDIO = "0000:65:00.1"
+SECOND = "0000:66:00.0"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    host = FakeHost(tmp_path / "host")
+    host.add_function(GPU, group=5, driver="nvidia")
+    host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS)
+    host.add_function(SECOND, group=6, device=L4, boot_vga=True)
+    return host
+
+
+@pytest.fixture
+def kernel(host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
+    """Return the kernel that answers the commands; leases are in a folder of this test."""
+    kernel = FakeKernel(host)
+    tmp_path.chmod(0o755)
+
+    def open_pool(settings: Settings, catalogue: Catalogue | None = None) -> GpuPool:
+        return GpuPool(
+            settings.gpu_pool_folder,
+            inventory=gpu_pool.inventory_of(settings, catalogue),
+            root=host.root,
+            runner=kernel,
+        )
+
+    monkeypatch.setenv("HARNESS_GPU_POOL_DIR", str(tmp_path / "leases"))
+    monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "absent.yaml")
+    monkeypatch.setattr(host_gpus, "open_gpu_pool", open_pool)
+    return kernel
+
+
+@pytest.mark.usefixtures("kernel")
+def test_every_gpu_has_a_line_with_verdict_and_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpu", "host", "ls"]) == 0
+
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split() == [
+        "ADDRESS",
+        "PCI",
+        "ID",
+        "MODEL",
+        "GROUP",
+        "DRIVER",
+        "VERDICT",
+        "REASON",
+    ]
+    words = first.split()
+    assert (words[0], words[1], words[3:6]) == (GPU, "10de:2330", ["5", "nvidia", "usable"])
+    assert "h100" in words[2]
+    assert second.split()[3:6] == ["6", "-", "refused"]
+    assert second.endswith(f"{SECOND}: The firmware chose it for the console (boot_vga is 1).")
+
+
+@pytest.mark.usefixtures("kernel")
+def test_json_has_each_function(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpu", "host", "ls", "--json"]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    gpu, other = document["gpus"]
+    assert (gpu["address"], gpu["verdict"], gpu["is_usable"]) == (GPU, "usable", True)
+    assert (gpu["iommu_group"], other["verdict"]) == (5, "refused")
+    assert [each["address"] for each in gpu["functions"]] == [GPU, AUDIO]
+    assert (gpu["functions"][0]["device"], gpu["functions"][0]["reset_methods"]) == (
+        "2330",
+        ["flr", "bus"],
+    )
+    assert document["leases"] == []
+
+
+def test_host_without_gpus_says_so(
+    host: FakeHost, kernel: FakeKernel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del kernel
+    for address in (GPU, AUDIO, SECOND):
+        host.remove(address)
+
+    assert main(["gpu", "host", "ls"]) == 0
+
+    assert capsys.readouterr().out == "This host has no GPU on its PCI bus.\n"
+
+
+@pytest.mark.usefixtures("kernel")
+def test_mistake_in_the_inventory_ends_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gpus.yaml").write_text('gpus:\n  "0000:65:00.0": {modle: l4}\n')
+
+    assert main(["gpu", "host", "ls", f"--gpu-inventory={tmp_path / 'gpus.yaml'}"]) == 2
+
+    assert "gpus.yaml:2: key 'gpus.0000:65:00.0.modle'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("kernel")
+def test_inventory_of_the_host_is_read_without_an_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "absent.yaml").write_text('gpus:\n  "0000:65:00.0": {exclude: broken fan}\n')
+
+    assert main(["gpu", "host", "ls"]) == 0
+
+    assert "excludes it: broken fan." in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("arguments", [[], [f"--address={GPU}"], ["--count=1"]])
+def test_command_runs_with_its_gpu_on_vfio(
+    host: FakeHost, arguments: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    driver = host.device(GPU) / "driver"
+    code = (
+        "import os, pathlib, sys; "
+        f"print(os.environ['HARNESS_GPU_ADDRESSES'], pathlib.Path('{driver}').readlink().name); "
+        "sys.exit(7)"
+    )
+
+    assert main(["gpu", "host", "run", *arguments, "--", sys.executable, "-c", code]) == 7
+
+    assert capfd.readouterr().out == f"{GPU},{AUDIO} vfio-pci\n"
+    assert host.driver_of(GPU) == "nvidia"
+
+
+@pytest.mark.usefixtures("kernel")
+def test_command_that_a_signal_ends_gives_the_code_of_a_shell() -> None:
+    assert main(["gpu", "host", "run", "--", "sh", "-c", "kill -TERM $$"]) == 143
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([f"--address={SECOND}"], "The firmware chose it for the console"),
+        ([f"--address={AUDIO}"], f"{AUDIO} (10de:2330, class 040300) is no GPU"),
+        (["--address=card0"], "'card0' is no PCI address"),
+        (["--count=2"], "2 GPUs are wanted at once"),
+        (["--count=0"], "0 GPUs are wanted; want at least one"),
+    ],
+)
+def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(
+    arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["gpu", "host", "run", *arguments, "--", "true"]) == 2
+
+    assert message in capfd.readouterr().err
+
+
+def test_quarantined_gpu_is_listed_and_released(
+    host: FakeHost, kernel: FakeKernel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel.dies_at_reset.add(GPU)
+    assert main(["gpu", "host", "run", "--wait=0.1", "--", "true"]) == 2
+    capsys.readouterr()
+    assert main(["gpu", "host", "ls"]) == 0
+    listed = capsys.readouterr().out
+    assert "refused  It does not answer" in listed
+    assert "It is quarantined since 20" in listed
+
+    assert main(["gpu", "host", "release", GPU]) == 2
+    assert f"{GPU} does not answer" in capsys.readouterr().err
+
+    (host.device(GPU) / "config").write_bytes(b"\xde\x10\x30\x23")
+    assert main(["gpu", "host", "release", "65:00.0"]) == 0
+    assert capsys.readouterr().out == f"GPU {GPU} is released.\n"
+    assert host.driver_of(GPU) == "nvidia"
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("address", ["0000:77:00.0", GPU, "gpu0"])
+def test_gpu_that_is_not_quarantined_is_not_released(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["gpu", "host", "release", address]) == 2
+
+    error = capsys.readouterr().err
+    assert "is not quarantined" in error or "is no PCI address" in error
+
+
+@pytest.mark.usefixtures("kernel")
+def test_gpus_of_a_dead_holder_are_restored(
+    host: FakeHost, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "leases").mkdir()
+    records = DeviceRecords(tmp_path / "leases", boot_id=host.boot_id)
+    records.save_drivers(GPU, [read_functions(host.root)[GPU]])
+    host.unbind(GPU)
+    host.bind(GPU, "vfio-pci")
+
+    assert main(["gpu", "host", "restore"]) == 0
+
+    assert capsys.readouterr().out == f"{GPU} is back on the drivers that it had.\n"
+    assert host.driver_of(GPU) == "nvidia"
+
+
+def test_gpu_that_cannot_be_restored_ends_with_2(
+    host: FakeHost, kernel: FakeKernel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "leases").mkdir()
+    records = DeviceRecords(tmp_path / "leases", boot_id=host.boot_id)
+    records.save_drivers(GPU, [read_functions(host.root)[GPU]])
+    host.unbind(GPU)
+    host.bind(GPU, "vfio-pci")
+    kernel.broken["unbind"] = "Input/output error"
+
+    assert main(["gpu", "host", "restore"]) == 2
+
+    printed = capsys.readouterr().out
+    assert f"{GPU} is not restored: GPU {GPU} is quarantined:" in printed
+    assert "Input/output error" in printed

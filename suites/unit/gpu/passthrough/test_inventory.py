@@ -1,0 +1,143 @@
+"""What an administrator says of a host's GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.gpu.passthrough import GpuChoice, VerdictKind
+from harness.gpu.passthrough.inventory import Inventory, read_inventory
+from harness.gpu.passthrough.pool import GpuPool
+from harness.provisioning.wait import Deadline
+from suites.unit.gpu.passthrough.fake_host import NVME_CLASS, FakeHost, FakeKernel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GPU = "0000:65:00.0"
+SECOND = "0000:66:00.0"
+MODELS = ("l4", "h100-pcie")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    host = FakeHost(tmp_path / "host")
+    host.add_function(GPU, group=5)
+    host.add_function(SECOND, group=6)
+    return host
+
+
+def read(tmp_path: Path, text: str) -> Inventory:
+    file = tmp_path / "gpus.yaml"
+    file.write_text(text)
+    return read_inventory(file, MODELS)
+
+
+def pool(host: FakeHost, inventory: Inventory, tmp_path: Path) -> GpuPool:
+    return GpuPool(
+        tmp_path / "leases", inventory=inventory, root=host.root, runner=FakeKernel(host)
+    )
+
+
+def verdicts(host: FakeHost, inventory: Inventory, tmp_path: Path) -> dict[str, VerdictKind]:
+    gpus = pool(host, inventory, tmp_path).survey()
+    return {gpu.address: gpu.verdict.kind for gpu in gpus}
+
+
+def test_inventory_names_models_and_excludes(tmp_path: Path, host: FakeHost) -> None:
+    inventory = read(
+        tmp_path,
+        'schema: 1\ngpus:\n  "0000:65:00.0": {model: l4}\n'
+        '  "66:00.0": {exclude: the display of a workstation}\n',
+    )
+
+    gpus = pool(host, inventory, tmp_path).survey()
+
+    assert [(gpu.model, gpu.verdict.is_usable) for gpu in gpus] == [("l4", True), (None, False)]
+    assert gpus[1].verdict.reason == (
+        f"'{tmp_path / 'gpus.yaml'}' excludes it: the display of a workstation."
+    )
+
+
+def test_listed_gpu_may_have_no_keys(tmp_path: Path, host: FakeHost) -> None:
+    inventory = read(tmp_path, 'gpus:\n  "0000:65:00.0":\nothers: exclude\n')
+
+    assert verdicts(host, inventory, tmp_path) == {
+        GPU: VerdictKind.USABLE,
+        SECOND: VerdictKind.REFUSED,
+    }
+
+
+def test_empty_inventory_takes_all(tmp_path: Path, host: FakeHost) -> None:
+    assert set(verdicts(host, read(tmp_path, "schema: 1\n"), tmp_path).values()) == {
+        VerdictKind.USABLE
+    }
+
+
+def test_excluded_gpu_is_not_leased(tmp_path: Path, host: FakeHost) -> None:
+    inventory = read(tmp_path, 'gpus:\n  "0000:65:00.0": {exclude: broken fan}\n')
+    leases = pool(host, inventory, tmp_path)
+
+    with leases.lease([GpuChoice()], holder="a test", deadline=Deadline.after(1)) as (gpu,):
+        assert gpu.gpu.address == SECOND
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "gpu: {}\n",
+            r"gpus\.yaml:1: key 'gpu': This key is not known here; known are 'schema', 'g",
+        ),
+        (
+            'gpus:\n  "0000:65:00.0":\n    exlude: x\n',
+            r"gpus\.yaml:3: key 'gpus.0000:65:00.0.exlude': This key is not known here; known",
+        ),
+        (
+            'gpus:\n  "0000:65:00":\n    model: l4\n',
+            r"gpus\.yaml:2: key 'gpus.0000:65:00': '0000:65:00' is no PCI address",
+        ),
+        (
+            'gpus:\n  "0000:65:00.0":\n    model: l5\n',
+            r"gpus\.yaml:3: key 'gpus.0000:65:00.0.model': There is no GPU model 'l5'; known",
+        ),
+        (
+            'gpus:\n  "0000:65:00.0": {}\n  "65:00.0": {}\n',
+            r"gpus\.yaml:3: key 'gpus.65:00.0': 0000:65:00.0 is listed twice",
+        ),
+        ("others: maybe\n", r"gpus\.yaml:1: key 'others': .*'take' or 'exclude'.*'maybe'"),
+        ('gpus:\n  "0000:65:00.0": {exclude: ""}\n', r"gpus\.yaml:2: key 'gpus.0000:65:00.0.excl"),
+        ("schema: 2\n", "reads 1"),
+        ("gpus: [\n", "This is not YAML"),
+    ],
+)
+def test_mistake_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        read(tmp_path, text)
+
+
+def test_missing_inventory_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="The file cannot be read"):
+        read_inventory(tmp_path / "gpus.yaml", MODELS)
+
+
+def test_listed_address_that_is_no_gpu_is_an_error(tmp_path: Path, host: FakeHost) -> None:
+    host.add_function("0000:03:00.0", group=9, class_code=NVME_CLASS, driver="nvme")
+    inventory = read(tmp_path, 'gpus:\n  "0000:03:00.0": {}\n')
+
+    with pytest.raises(
+        BadInputError,
+        match=r"gpus\.yaml: key 'gpus.0000:03:00.0': 0000:03:00.0 .* is no GPU; this host's are "
+        f"'{GPU}', '{SECOND}'",
+    ):
+        pool(host, inventory, tmp_path).survey()
+
+
+def test_listed_gpu_that_left_the_bus_does_not_hinder_the_others(
+    tmp_path: Path, host: FakeHost
+) -> None:
+    inventory = read(tmp_path, 'gpus:\n  "0000:99:00.0": {model: l4}\n')
+
+    assert set(verdicts(host, inventory, tmp_path).values()) == {VerdictKind.USABLE}

@@ -1,0 +1,154 @@
+"""Whose turn it is among those who want GPUs."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.gpu.passthrough.leases import GpuLease, grant
+
+A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
+ALL = frozenset({A, B, C})
+
+
+def entry(
+    number: int,
+    *wanted: tuple[str, ...],
+    taken: tuple[str, ...] = (),
+    process: int | None = None,
+) -> tuple[str, GpuLease]:
+    lease = GpuLease(
+        who=f"test {number}",
+        process=process or number,
+        user="ci",
+        since="2026-11-23T02:00:00+00:00",
+        wanted=wanted,
+        taken=taken,
+    )
+    return name(number), lease
+
+
+def name(number: int) -> str:
+    return f"{number:09d}-00000000"
+
+
+def turn(
+    number: int, *entries: tuple[str, GpuLease], usable: frozenset[str] = ALL
+) -> tuple[str, ...]:
+    return grant(name(number), entries, usable, {}).taken
+
+
+def text(number: int, *entries: tuple[str, GpuLease], busy: dict[str, str] | None = None) -> str:
+    return grant(name(number), entries, ALL - {*(busy or {})}, busy or {}).text
+
+
+def test_lease_survives_its_file() -> None:
+    _, lease = entry(3, (A, B), (B,), taken=(A, B))
+
+    assert GpuLease.from_json(lease.to_json()) == lease
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"who": "x"}', '{"wanted": 3}'])
+def test_text_that_is_no_lease_is_refused(content: str) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        GpuLease.from_json(content)
+
+
+def test_free_gpu_is_granted_at_once() -> None:
+    assert turn(1, entry(1, (A, B))) == (A,)
+
+
+def test_held_gpu_is_passed_over() -> None:
+    assert turn(2, entry(1, (A,), taken=(A,)), entry(2, (A, B))) == (B,)
+
+
+def test_wishes_get_different_gpus_even_where_the_first_fits_both() -> None:
+    assert turn(1, entry(1, (A, B), (A,))) == (B, A)
+
+
+def test_lease_gets_all_of_its_gpus_or_none() -> None:
+    assert turn(2, entry(1, (A,), taken=(A,)), entry(2, (A, B), (A, B))) == ()
+
+
+def test_who_came_first_is_served_first() -> None:
+    waiting = entry(1, (A, B)), entry(2, (A, B))
+
+    assert turn(2, *waiting) == ()
+    assert turn(1, *waiting) == (A,)
+
+
+def test_wish_for_several_is_not_starved_by_wishes_for_one() -> None:
+    entries = (entry(1, (A, B), taken=(A,)), entry(2, (A, B), (A, B)), entry(3, (A, B)))
+
+    assert turn(2, *entries) == ()
+    assert turn(3, *entries) == ()
+
+
+def test_wish_for_one_gpu_does_not_hinder_that_for_another() -> None:
+    entries = (entry(1, (A,), taken=(A,)), entry(2, (A,)), entry(3, (B,)))
+
+    assert turn(3, *entries) == (B,)
+
+
+def test_process_that_holds_a_gpu_goes_ahead() -> None:
+    """It would keep what it holds while it waits behind others who want that."""
+    entries = (
+        entry(1, (A,), taken=(A,), process=7),
+        entry(2, (A, B), (A, B), process=8),
+        entry(3, (B,), process=7),
+    )
+
+    assert turn(3, *entries) == (B,)
+
+
+def test_gpu_that_is_not_usable_is_not_granted() -> None:
+    assert turn(1, entry(1, (A, B)), usable=frozenset({B})) == (B,)
+    assert turn(1, entry(1, (A,)), usable=frozenset({B})) == ()
+
+
+def test_who_waits_is_told_the_holder_and_who_came_first() -> None:
+    entries = (entry(1, (A,), taken=(A,)), entry(2, (A,)), entry(3, (A,)))
+
+    assert text(3, *entries) == (
+        f"{A} is held by 'test 1' of user ci (process 1, since 2026-11-23T02:00:00+00:00); "
+        "'test 2' of user ci (process 2, since 2026-11-23T02:00:00+00:00) came first"
+    )
+
+
+def test_who_waits_for_a_gpu_in_use_is_told_why() -> None:
+    assert (
+        text(1, entry(1, (A,)), busy={A: "Process 3 has it open."})
+        == f"{A}: Process 3 has it open"
+    )
+
+
+@given(
+    st.lists(
+        st.lists(st.sets(st.sampled_from(sorted(ALL)), min_size=1), min_size=1, max_size=3),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_no_gpu_is_held_twice_and_someone_always_can(wishes: list[list[set[str]]]) -> None:
+    entries = [
+        entry(number, *(tuple(sorted(wish)) for wish in several))
+        for number, several in enumerate(wishes, 1)
+    ]
+    held: list[str] = []
+    for index, (each, lease) in enumerate(entries):
+        taken = grant(each, entries, ALL, {}).taken
+        assert len(taken) in {0, len(lease.wanted)}
+        assert all(address in wish for address, wish in zip(taken, lease.wanted, strict=False))
+        held += taken
+        entries[index] = entry(index + 1, *lease.wanted, taken=taken)
+
+    assert len(held) == len({*held})
+    first = entries[0][1]
+    is_possible = any(
+        all(address in wish for address, wish in zip(order, first.wanted, strict=False))
+        for order in itertools.permutations(ALL)
+    )
+    assert first.is_granted == is_possible

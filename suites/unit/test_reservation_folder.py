@@ -1,0 +1,168 @@
+"""Reservations that several users of a host share; the broker's tests have those of one user."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.reservation_folder import ReservationFolder, Sharing, ahead_of, one_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    who: str
+    process: int = 1
+    is_granted: bool = True
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+
+def parse(text: str) -> Note:
+    return Note(**json.loads(text))
+
+
+def shared(folder: Path) -> ReservationFolder[Note]:
+    return ReservationFolder(folder, parse, owner="pool", sharing=Sharing.GROUP)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "pool"
+    folder.mkdir()
+    folder.chmod(0o2770)
+    return folder
+
+
+def test_missing_folder_is_created_for_its_group(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+
+    with shared(tmp_path / "above" / "pool").enter(Note("a")):
+        assert (tmp_path / "above" / "pool").stat().st_mode & 0o7777 == 0o2770
+
+
+def test_ordinary_user_creates_none_where_everybody_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In '/run/lock' it would be closed to all other users."""
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+    with (
+        pytest.raises(RequirementError, match="as root, run `install -d -m 2770 -g GROUP"),
+        shared(tmp_path / "pool").enter(Note("a")),
+    ):
+        pass
+
+    assert not (tmp_path / "pool").exists()
+
+
+def test_file_is_open_to_the_group_whatever_the_umask(folder: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        with shared(folder).enter(Note("a")) as name:
+            assert (folder / name).stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(old)
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        (0o2777, "its mode lets everybody change it: 2777"),
+        (0o2772, "its mode lets everybody change it: 2772"),
+        (0o770, "its mode 770 lacks the setgid bit"),
+    ],
+)
+def test_folder_with_a_mode_that_does_not_share_safely_is_refused(
+    folder: Path, mode: int, why: str
+) -> None:
+    folder.chmod(mode)
+
+    with pytest.raises(RequirementError, match=why), shared(folder).enter(Note("a")):
+        pass
+
+
+@pytest.mark.parametrize("mode", [0o2770, 0o2775, 0o755, 0o700])
+def test_folder_that_only_its_group_or_owner_changes_is_used(folder: Path, mode: int) -> None:
+    folder.chmod(mode)
+
+    with shared(folder).enter(Note("a")), shared(folder).open() as book:
+        assert [note.who for _, note in book.entries()] == ["a"]
+
+
+def test_folder_of_another_ordinary_user_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chown(folder, 1234, -1)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+    with (
+        pytest.raises(RequirementError, match=r"must be root's, or yours.*belongs to user 1234"),
+        shared(folder).enter(Note("a")),
+    ):
+        pass
+
+
+def test_folder_that_this_user_may_not_write_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+
+    with (
+        pytest.raises(RequirementError, match=r"but user \d+ may not write there"),
+        shared(folder).enter(Note("a")),
+    ):
+        pass
+
+
+def test_link_in_the_place_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder)
+
+    with (
+        pytest.raises(RequirementError, match="it is a link or no folder"),
+        shared(tmp_path / "link").enter(Note("a")),
+    ):
+        pass
+
+
+def test_held_file_that_is_no_entry_is_an_error(folder: Path) -> None:
+    with shared(folder).enter(Note("a")) as name:
+        (folder / name).write_text("{}")
+        with (
+            pytest.raises(HarnessError, match="can't be parsed"),
+            shared(folder).open() as book,
+        ):
+            book.entries()
+
+
+def test_other_files_of_the_folder_are_no_reservations(folder: Path) -> None:
+    (folder / "drivers-0000:65:00.0.json").write_text("{}")
+
+    with shared(folder).open() as book:
+        assert book.entries() == []
+    assert (folder / "drivers-0000:65:00.0.json").exists()
+
+
+def test_process_that_holds_something_goes_ahead_of_those_that_came_before() -> None:
+    entries = [
+        ("000000001-0", Note("held", process=9)),
+        ("000000002-0", Note("first", process=1, is_granted=False)),
+        ("000000003-0", Note("holder", process=9, is_granted=False)),
+    ]
+
+    assert ahead_of("000000003-0", entries) == []
+    assert [note.who for note in ahead_of("000000002-0", entries)] == ["holder"]
+
+
+def test_name_of_a_holder_is_one_short_line() -> None:
+    assert one_line("a\nb\x1b[0m") == "a?b?[0m"
+    assert len(one_line("x" * 500)) == 80
