@@ -20,7 +20,7 @@ from harness.gpu.passthrough.device_users import (
     user_name,
     vfio_file,
 )
-from harness.gpu.passthrough.discovery import read_functions
+from harness.gpu.passthrough.discovery import read_function
 from harness.gpu.passthrough.records import Quarantine
 from harness.provisioning.wait import (
     SYSTEM_CLOCK,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from harness.gpu.passthrough import HostFunction, HostGpu
+    from harness.gpu.passthrough import HostGpu
     from harness.gpu.passthrough.assessment import Assessor
     from harness.gpu.passthrough.records import DeviceRecords
     from harness.provisioning.command import Runner
@@ -126,9 +126,8 @@ class Handover:
         drivers = self._records.drivers(address)
         if drivers is None:
             return
-        functions = read_functions(self._root)
         for each in drivers:
-            function: HostFunction | None = functions.get(each)
+            function = read_function(self._root, each)
             if function is None or function.driver != VFIO_DRIVER or function.group is None:
                 continue
             match probe_vfio_file(self._root, function.group):
