@@ -71,7 +71,7 @@ class MachineRequest:
     With a `checkpoint` it continues from there: its disk is an overlay on the checkpoint's, and it
     maps the checkpoint's memory privately unless a `memory_file` is named. Without one it boots
     `source`. A `disk` of its own replaces the overlay. `slots` is the number of root ports for
-    GPUs, `host_ports` what the guest reaches of the host. `seed` renders the seed volume for an instance-id; a booting machine has it from the
+    GPUs, `host_ports` what the guest reaches of the host. One that `has_iommu` can pass them on. `seed` renders the seed volume for an instance-id; a booting machine has it from the
     start, and one that continues has it in its folder, to be plugged.
     """
 
@@ -86,6 +86,7 @@ class MachineRequest:
     gpus: Sequence[RequestedGpu] = ()
     gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
     hostname: str | None = None
+    has_iommu: bool = False
     host_ports: Sequence[HostPort] = ()
 
 
@@ -107,6 +108,7 @@ def finish_spec(request: MachineRequest, platform: Platform, folder: Path) -> Ma
         memory_mib=request.memory_mib,
         root_ports=request.slots,
         root_port_aperture_mib=aperture_mib(request.slots) if platform.has_apertures else 0,
+        has_iommu=request.has_iommu,
         memory_file=memory,
         is_restored=request.checkpoint is not None,
         qemu=platform.qemu,

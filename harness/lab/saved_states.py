@@ -141,8 +141,8 @@ class BuiltImageSource:
             _BOOT_CLOUD_IMAGE_KVM_S if self._is_cloud_image else _BOOT_KVM_S
         )
         for unit in UNITS_BEFORE_CLOUD_INIT:
-            # A node image that was made of a cloud image may have no containerd.
-            if not self._is_cloud_image or machine.guest.run("systemctl", "cat", unit).ok:
+            # Not every image has containerd.
+            if machine.guest.run("systemctl", "cat", unit).ok:
                 machine.agent.wait_for_unit(unit, deadline)
         if self._is_cloud_image:
             machine.guest.write_text(_NETPLAN_DROP_IN, _NETPLAN)
@@ -162,6 +162,7 @@ class SavedState:
     origin: SavedStateSource
     memory_mib: int = _MEMORY_MIB
     slots: int = _SLOTS
+    has_iommu: bool = False
     parent: SavedState | None = None
     make: Callable[[LabMachine], None] | None = field(default=None, compare=False)
     parts: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -195,6 +196,7 @@ class SavedState:
             source=self.origin,
             memory_mib=self.memory_mib,
             slots=self.slots,
+            has_iommu=self.has_iommu,
             checkpoint=checkpoint,
         )
 
@@ -205,6 +207,7 @@ def booted(
     *,
     memory_mib: int = _MEMORY_MIB,
     slots: int = _SLOTS,
+    has_iommu: bool = False,
 ) -> SavedState:
     """Return the saved state of an image booted up to the point just before cloud-init."""
     return SavedState(
@@ -212,6 +215,7 @@ def booted(
         origin=BuiltImageSource(image=image, kernel_image=kernel or image.newest_kernel),
         memory_mib=memory_mib,
         slots=max(slots, _SLOTS),
+        has_iommu=has_iommu,
     )
 
 

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
+from configparser import ConfigParser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence.outcome import ProvisioningOutcome
-from harness.gpu.catalogue import read_model
+from harness.gpu.catalogue import load_catalogue, read_model
+from harness.gpu.passthrough.inventory import read_inventory
 from harness.image.catalogue import read_recipe
 from harness.provisioner import gpu_node
 from harness.provisioner.yaml_file import read_provisioner
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.configuration import ConfigurationError, parse_configuration
 from suites.docs import collect
+from suites.docs.commands import CommandLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from suites.docs.pages import Block, Place
 
 _FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|sh|yaml))\n")
+_SYSTEM_FILE = re.compile(r"# (/etc/[\w./-]+)")
 _PYTEST_S = 300.0
 
 #: Nothing is left in the copy, and no garbage is looked through after a run that made none.
@@ -218,10 +224,33 @@ def check_yaml(block: Block, file: Path) -> None:
     read: Callable[[Path], object] = read_recipe if file.parent.name == "images" else read_model
     if file.name == "provisioner.yaml":
         read = read_provisioner
+    elif file.name == "gpus.yaml":
+        read = functools.partial(read_inventory, models=load_catalogue().models)
     try:
         read(file)
     except HarnessError as error:
         raise block.place.refuse(str(error)) from error
+
+
+def system_file(block: Block) -> str:
+    """Return where the file of an `ini` block belongs on a host; its first line says so."""
+    found = _SYSTEM_FILE.match(block.text)
+    if found is None:
+        raise block.place.refuse("The first line is to name a file below '/etc'.")
+    return found[1]
+
+
+def unit_commands(block: Block) -> Iterator[CommandLine]:
+    """Yield the commands of a systemd unit, with the program's name in the place of its path."""
+    if not system_file(block).endswith((".service", ".timer")):
+        return
+    unit = ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign] # systemd's keys have capitals
+    unit.read_string(block.text)
+    for key, value in unit["Service"].items() if unit.has_section("Service") else ():
+        if key.startswith("Exec"):
+            program, *arguments = shlex.split(value)
+            yield CommandLine(place=block.place, words=(Path(program).name, *arguments))
 
 
 def check_json(block: Block) -> None:

@@ -13,9 +13,12 @@ from harness.plugin.report import folder_name
 from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.outcome import Outcome
 from harness.provisioning.prebake import Action, Decision, Reason
+from harness.reservation_folder import Sharing
+from harness.settings import POOL_FOLDER
 from suites.docs import examples
+from suites.docs.commands import Programs
 from suites.docs.examples import file_name
-from suites.docs.pages import Block, Page, Place, StaleDocumentError
+from suites.docs.pages import REPOSITORY, Block, Page, Place, StaleDocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from suites.docs.examples import Sandbox
 
-LANGUAGES = frozenset({"bash", "json", "python", "sh", "toml", "yaml"})
+LANGUAGES = frozenset({"bash", "ini", "json", "python", "sh", "toml", "yaml"})
 
 
 def python(text: str) -> Block:
@@ -83,6 +86,35 @@ def test_data_files_are_valid(sandbox: Sandbox, blocks: Callable[[str], list[Blo
         examples.check_yaml(block, sandbox.folder / str(file_name(block)))
 
 
+def test_units_of_systemd_start_programs_as_these_accept_it(
+    blocks: Callable[[str], list[Block]],
+) -> None:
+    programs = Programs.of(REPOSITORY)
+    lines = [line for block in blocks("ini") for line in examples.unit_commands(block)]
+
+    assert {line.words[0] for line in lines} == {"tox", "harness"}
+    for line in lines:
+        programs.check(line)
+
+
+def test_files_of_the_system_agree_with_the_defaults(
+    blocks: Callable[[str], list[Block]],
+) -> None:
+    files = {examples.system_file(block): block.text for block in blocks("ini")}
+
+    mode = Sharing.GROUP.folder_mode
+    assert f"d {POOL_FOLDER} {mode:o} root gpu-lab" in files["/etc/tmpfiles.d/gpu-lab.conf"]
+    assert all("gpu-lab" in text or "vfio" in text or "iommu" in text for text in files.values())
+
+
+@pytest.mark.parametrize("text", ["options vfio-pci\n", "# lab.conf\n", "# etc/lab.conf\n"])
+def test_file_of_the_system_without_a_place_is_reported(text: str) -> None:
+    block = Block(place=Place(page="page.md", line=1), language="ini", kind="", text=text)
+
+    with pytest.raises(StaleDocumentError, match="is to name a file below '/etc'"):
+        examples.system_file(block)
+
+
 def test_entry_points_are_of_groups_that_exist(blocks: Callable[[str], list[Block]]) -> None:
     for block in blocks("toml"):
         parser = configparser.ConfigParser()
@@ -130,6 +162,7 @@ def test_example_never_replaces_a_file_of_the_repository(sandbox: Sandbox) -> No
         ("images/mine.yaml", "schema: 1\nkinds: build\n", "key 'kinds': This key is not known"),
         ("mine/provisioner.yaml", "schema: 1\nrnu: []\n", "key 'rnu': This key is not known"),
         ("gpus/mine.yaml", "titel: Mine\n", "key 'titel': This key is not known"),
+        ("lab/gpus.yaml", "gpu: {}\n", "key 'gpu': This key is not known"),
     ],
 )
 def test_broken_data_file_is_reported(tmp_path: Path, file: str, text: str, message: str) -> None:

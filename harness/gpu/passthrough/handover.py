@@ -20,7 +20,7 @@ from harness.gpu.passthrough.device_users import (
     user_name,
     vfio_file,
 )
-from harness.gpu.passthrough.discovery import read_functions
+from harness.gpu.passthrough.discovery import read_function
 from harness.gpu.passthrough.records import Quarantine
 from harness.provisioning.wait import (
     SYSTEM_CLOCK,
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from harness.gpu.passthrough import HostFunction, HostGpu
+    from harness.gpu.passthrough import HostGpu
     from harness.gpu.passthrough.assessment import Assessor
     from harness.gpu.passthrough.records import DeviceRecords
     from harness.provisioning.command import Runner
 
 #: udev gives the group's file its owner some time after the kernel has made it.
-_PERMISSIONS_S = 5.0
+_PERMISSIONS_S = 10.0
 #: A machine that was told to end may still have the file open for a moment.
 _CLOSED_S = 15.0
 
@@ -126,13 +126,17 @@ class Handover:
         drivers = self._records.drivers(address)
         if drivers is None:
             return
-        functions = read_functions(self._root)
         for each in drivers:
-            function: HostFunction | None = functions.get(each)
+            function = read_function(self._root, each)
             if function is None or function.driver != VFIO_DRIVER or function.group is None:
                 continue
-            if self._is_open(function.group):
-                raise NotNowError(self._opened(function.group))
+            match probe_vfio_file(self._root, function.group):
+                case VfioFile.BUSY:
+                    raise NotNowError(self._opened(function.group))
+                case VfioFile.FORBIDDEN:
+                    raise RequirementError(forbidden(function.group))
+                case VfioFile.FREE | VfioFile.ABSENT:
+                    pass
         with self._quarantining(address):
             for each in drivers:
                 self._binder.require_answer(each)

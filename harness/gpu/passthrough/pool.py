@@ -51,8 +51,13 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = Path("/run/lock/gpu-node-harness")
 
 _INTERVAL_S = 0.1
-#: While a process waits, it reads the host again after this time, or when a lease begins or ends.
+#: While a process waits, it looks at the leases when one begins or ends, and after this time, since
+#: nobody removes that of a killed process.
+_LOOK_AGAIN_S = 0.5
+#: It reads the host again when leases changed and after this time, if it could be its turn.
 _READ_AGAIN_S = 2.0
+#: And after this time in any case: other GPUs may have become usable.
+_READ_ANYWAY_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,10 +269,22 @@ class GpuPool:
         # GPUs that could not be taken: when they may be tried again, and why they could not be.
         later: dict[str, tuple[float, str]] = {}
 
+        seen = Observation[tuple[LeasedGpu, ...]](None, "the start")
+        seen_change, seen_at = 0, float("-inf")
+
         def look() -> Observation[tuple[LeasedGpu, ...]]:
+            nonlocal seen, seen_change, seen_at
+            change, now = self.folder.stat().st_mtime_ns, clock.monotonic()
+            # A lease that ends removes its file; only that of a killed process stays.
+            if change != seen_change or now - seen_at > _LOOK_AGAIN_S:
+                seen, seen_change, seen_at = look_closely(now), change, now
+            return seen
+
+        def look_closely(now: float) -> Observation[tuple[LeasedGpu, ...]]:
             nonlocal view, read_at
-            now = clock.monotonic()
-            if view.held != self._held() or now - read_at > _READ_AGAIN_S:
+            age = now - read_at
+            # Reading the host is work, which many that wait do not do at once for the turn of one.
+            if age > _READ_ANYWAY_S or self._is_near(name, view, is_old=age > _READ_AGAIN_S):
                 view, read_at = self._look(wanted), clock.monotonic()
             tried = {address: why for address, (at, why) in later.items() if at > now}
             waiting = dataclasses.replace(lease, wanted=view.candidates)
@@ -295,6 +312,16 @@ class GpuPool:
             raise HarnessError(
                 f"{error} End the runs that hold them, or run fewer workers (`-n 1`)."
             ) from error
+
+    def _is_near(self, name: str, view: _View, *, is_old: bool) -> bool:
+        """Return whether a new look at the host could give the lease `name` its GPUs."""
+        with self._leases.open() as book:
+            entries = book.entries()
+        held = {address for _, entry in entries for address in entry.taken}
+        if not is_old and held == view.held:
+            return False
+        every = {address for wish in view.candidates for address in wish}
+        return name not in dict(entries) or bool(grant(name, entries, every, {}).taken)
 
     def _turn(
         self, name: str, waiting: GpuLease, usable: frozenset[str], why_not: Mapping[str, str]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import MAC_ADDRESS
 from harness.errors import HarnessError
 from harness.machine.description.host_port import connect_argv
-from harness.machine.description.spec import Firmware
+from harness.machine.description.spec import Accelerator, Firmware
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ def render_argv(
     argv = [
         spec.qemu,
         *("-name", f"guest={spec.name},debug-threads=on"),
-        *("-machine", "q35,memory-backend=ram,hpet=off"),
+        *("-machine", "q35,memory-backend=ram,hpet=off" + _irqchip(spec)),
         *("-object", _memory_backend(spec)),
         *("-accel", spec.accelerator.to_qemu()),
         *("-cpu", spec.accelerator.cpu_model),
@@ -73,6 +73,8 @@ def render_argv(
         "-nodefaults",
         "-no-user-config",
         *(() if spec.may_reboot else ("-no-reboot",)),
+        # It has to be there before the devices behind it.
+        *(("-device", "intel-iommu") if spec.has_iommu else ()),
         *("-chardev", f"socket,id=qmp,fd={channels.qmp_fd}"),
         *("-mon", "chardev=qmp,mode=control"),
         *("-chardev", f"socket,id=serial,fd={channels.serial_fd},logfile={_quoted(serial_log)}"),
@@ -115,6 +117,12 @@ def render_argv(
     if spec.is_restored:
         argv += ["-incoming", "defer"]
     return argv
+
+
+def _irqchip(spec: MachineSpec) -> str:
+    """Render where KVM emulates interrupts: VFIO wants an IOMMU that remaps them, and that is QEMU's."""
+    is_split = spec.has_iommu and spec.accelerator is Accelerator.KVM
+    return ",kernel-irqchip=split" if is_split else ""
 
 
 def _network(spec: MachineSpec) -> str:

@@ -10,6 +10,8 @@ from typing import Literal
 
 from harness.errors import BadInputError
 
+#: Debian's kernels have the driver, switched off.
+_IOMMU_APPEND = "intel_iommu=on"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 
 
@@ -137,6 +139,9 @@ class MachineSpec:
     BARs of a hot-plugged function; `root_port_aperture_mib` is the same for 64-bit BARs. A machine
     that `is_restored` waits for the state that `Machine.restore` loads; everything else must be the
     same as when that state was saved. Only `host_ports` may differ: they are no part of the guest.
+
+    With `has_iommu` the machine has an IOMMU, and a kernel that QEMU loads itself switches it on: each
+    GPU is in a group of its own, and VFIO in the guest can take it.
     """
 
     name: str
@@ -149,6 +154,7 @@ class MachineSpec:
     root_ports: int = 1
     root_port_window_mib: int = 64
     root_port_aperture_mib: int = 0
+    has_iommu: bool = False
     memory_file: MemoryFile | None = None
     is_restored: bool = False
     qemu: str = "qemu-system-x86_64"
@@ -193,7 +199,8 @@ class MachineSpec:
         if isinstance(kernel, Firmware):
             return ""
         added = () if kernel.is_verbatim else self.accelerator.kernel_append
-        return " ".join((*kernel.append, *added, *self.extra_append))
+        iommu = (_IOMMU_APPEND,) if self.has_iommu else ()
+        return " ".join((*kernel.append, *added, *iommu, *self.extra_append))
 
 
 def without_paths(spec: MachineSpec) -> MachineSpec:

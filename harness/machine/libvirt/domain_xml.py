@@ -84,6 +84,9 @@ def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) 
     features = ET.SubElement(domain, "features")
     ET.SubElement(features, "acpi")
     ET.SubElement(features, "apic")
+    if spec.has_iommu and is_kvm:
+        # Else KVM emulates interrupts itself, and the IOMMU could not remap them.
+        ET.SubElement(features, "ioapic", driver="qemu")
     _add_cpu(domain, spec.accelerator)
     clock = ET.SubElement(domain, "clock", offset="utc")
     ET.SubElement(clock, "timer", name="hpet", present="no")
@@ -195,6 +198,10 @@ def _add_devices(domain: ET.Element, spec: MachineSpec, host: DomainHost) -> Non
         ET.SubElement(channel, "source", mode="connect", path=str(host.agent_socket))
     ET.SubElement(channel, "target", type="virtio", name=AGENT_PORT)
     ET.SubElement(devices, "memballoon", model="none")
+    if spec.has_iommu:
+        iommu = ET.SubElement(devices, "iommu", model="intel")
+        if spec.accelerator is Accelerator.KVM:
+            ET.SubElement(iommu, "driver", intremap="on")
     rng = ET.SubElement(devices, "rng", model="virtio")
     ET.SubElement(rng, "backend", model="builtin")
     _address(rng, bus=0, slot=_RNG_SLOT)

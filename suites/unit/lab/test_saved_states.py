@@ -72,8 +72,9 @@ def test_neither_name_nor_place_counts() -> None:
         {"origin": an_origin(image=replace(an_image(), key="1" * 64))},
         {"origin": an_origin(kernel_image=an_image().other_kernel)},
         {"parts": {"payload": "2"}},
+        {"has_iommu": True},
     ],
-    ids=["memory", "slots", "image", "kernel", "parts"],
+    ids=["memory", "slots", "image", "kernel", "parts", "iommu"],
 )
 def test_whatever_changes_the_bytes_counts(changes: dict[str, Any]) -> None:
     saved_state = booted(an_image())
@@ -85,6 +86,12 @@ def test_accelerator_counts() -> None:
     saved_state = booted(an_image())
 
     assert parts_of(saved_state, accelerator=Accelerator.KVM) != parts_of(saved_state)
+
+
+def test_iommu_that_is_requested_is_in_the_machine() -> None:
+    request = booted(an_image(), has_iommu=True).machine("node", None)
+
+    assert finish_spec(request, a_platform(), Path("/runs")).has_iommu
 
 
 def test_machine_that_becomes_a_checkpoint_stops_before_cloud_init() -> None:

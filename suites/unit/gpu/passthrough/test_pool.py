@@ -211,9 +211,7 @@ def test_wish_for_a_model_takes_a_gpu_of_it(pool: GpuPool) -> None:
         assert gpu.gpu.address == SECOND
 
     with (
-        pytest.raises(
-            RequirementError, match=f"what is wanted: a GPU of model '{absent.name}'"
-        ),
+        pytest.raises(RequirementError, match=f"what is wanted: a GPU of model '{absent.name}'"),
         lease(pool, GpuChoice(model=absent)),
     ):
         pass

@@ -223,3 +223,27 @@ def test_ports_of_the_host_are_no_part_of_what_a_checkpoint_depends_on() -> None
     spec = a_machine_spec(host_ports=(HostPort(host_port=41000, guest_port=443),))
 
     assert without_paths(spec) == without_paths(a_machine_spec())
+
+
+def test_iommu_comes_before_the_devices_behind_it_and_the_kernel_switches_it_on() -> None:
+    argv = render_argv(a_machine_spec(has_iommu=True), CHANNELS, serial_log=LOG)
+
+    assert values_of(argv, "-device")[0] == "intel-iommu"
+    assert "intel_iommu=on" in values_of(argv, "-append")[0].split()
+    assert values_of(argv, "-machine") == ["q35,memory-backend=ram,hpet=off"]
+
+
+def test_kvm_leaves_interrupts_to_the_iommu_of_qemu() -> None:
+    """VFIO in the guest refuses an IOMMU that can't remap interrupts."""
+    spec = a_machine_spec(has_iommu=True, accelerator=Accelerator.KVM)
+
+    argv = render_argv(spec, CHANNELS, serial_log=LOG)
+
+    assert values_of(argv, "-machine") == ["q35,memory-backend=ram,hpet=off,kernel-irqchip=split"]
+
+
+def test_command_line_of_a_boot_loader_stays_its_own_with_an_iommu() -> None:
+    argv = render_argv(a_machine_spec(has_iommu=True, kernel=Firmware()), CHANNELS, serial_log=LOG)
+
+    assert "intel-iommu" in values_of(argv, "-device")
+    assert "-append" not in argv

@@ -69,6 +69,10 @@ CASES: Mapping[str, Case] = MappingProxyType(
             ),
             host=a_host(),
         ),
+        "iommu": Case(spec=a_machine_spec(has_iommu=True), host=a_host()),
+        "kvm-with-iommu": Case(
+            spec=a_machine_spec(has_iommu=True, accelerator=Accelerator.KVM), host=a_host()
+        ),
         "uefi": Case(
             spec=a_machine_spec(
                 kernel=Firmware(

@@ -78,6 +78,7 @@ OTHERS: dict[str, Any] = {
     "root_ports": 3,
     "root_port_window_mib": 128,
     "root_port_aperture_mib": 64,
+    "has_iommu": True,
     "memory_file": MemoryFile(path=Path("/other"), is_private=True),
     "is_restored": True,
     "extra_append": ("other",),

@@ -1,0 +1,1 @@
+"""Programs that the tests run on the host of GPUs, which is a guest."""

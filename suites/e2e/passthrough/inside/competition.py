@@ -1,0 +1,145 @@
+"""Lets processes of one user compete for the host's GPUs, and kills a third of them.
+
+usage: python3 -m suites.e2e.passthrough.inside.competition SECONDS PROCESSES SEED
+
+So many processes run at any time. Two of three lease once, and end. The third leases until it is
+killed, at a random time: while it waits, takes, holds or gives back. What happens is written to
+stdout, one JSON object a line, with the host's monotonic time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.gpu.passthrough import VFIO_DRIVER, GpuChoice
+from harness.gpu.passthrough.discovery import read_functions
+from harness.gpu.passthrough.pool import GpuPool
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from harness.gpu.passthrough.pool import LeasedGpu
+
+#: Longer than all others may take together, and far below the suite's limit.
+_WAIT_S = 150.0
+_LONGEST_HOLD_S = 0.6
+_LONGEST_LIFE_S = 20.0
+_LOOK_S = 0.05
+
+
+def say(event: str, **fields: object) -> None:
+    """Write a line at once, in one call, so that lines of several processes do not mix."""
+    line = {"at": time.monotonic(), "pid": os.getpid(), "event": event, **fields}
+    os.write(1, (json.dumps(line) + "\n").encode())
+
+
+@contextlib.contextmanager
+def sole_user(gpu: LeasedGpu) -> Iterator[None]:
+    """Use the GPU as a machine does: the kernel lets one process open a group's file."""
+    if gpu.gpu.group is None:
+        raise RuntimeError(f"{gpu.gpu.address} has no group")
+    file = os.open(f"/dev/vfio/{gpu.gpu.group.number}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        os.close(file)
+
+
+def lease_once(pool: GpuPool, choices: random.Random) -> None:
+    count = choices.choice((1, 1, 1, 2))
+    wanted = [GpuChoice()] * count
+    with pool.lease(
+        wanted, holder=f"competitor {os.getpid()}", deadline=Deadline.after(_WAIT_S)
+    ) as leased:
+        addresses = [address for gpu in leased for address in gpu.addresses]
+        with contextlib.ExitStack() as using:
+            for gpu in leased:
+                using.enter_context(sole_user(gpu))
+            say("taken", addresses=addresses)
+            SYSTEM_CLOCK.sleep(choices.uniform(0.0, _LONGEST_HOLD_S))
+            require_held(pool, addresses)
+        say("leaving", addresses=addresses)
+    say("given-back", addresses=addresses)
+
+
+def require_held(pool: GpuPool, addresses: Sequence[str]) -> None:
+    """Raise RuntimeError where the lease or a function's driver was lost meanwhile."""
+    mine = [each.taken for each in pool.leases() if each.process == os.getpid()]
+    if [set(addresses)] != [set(each) for each in mine]:
+        raise RuntimeError(f"The pool has the leases {mine} of this process, not {addresses}.")
+    functions = read_functions(Path("/"))
+    drivers = {address: functions[address].driver for address in addresses}
+    if set(drivers.values()) != {VFIO_DRIVER}:
+        raise RuntimeError(f"The drivers changed while the lease lasted: {drivers}.")
+
+
+def compete(seed: int, *, is_doomed: bool) -> None:
+    choices = random.Random(seed)  # noqa: S311 - a test's choices
+    try:
+        pool = GpuPool()
+        lease_once(pool, choices)
+        while is_doomed:
+            lease_once(pool, choices)
+    except BaseException as error:
+        say("failed", error=f"{type(error).__name__}: {error}")
+        os._exit(1)
+    say("ended")
+    os._exit(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Competitor:
+    pid: int
+    killed_at: float | None
+
+
+def start(choices: random.Random, number: int) -> Competitor:
+    is_doomed = number % 3 == 1
+    life_s = choices.uniform(0.2, _LONGEST_LIFE_S)
+    seed = choices.getrandbits(32)
+    pid = os.fork()
+    if pid == 0:
+        compete(seed, is_doomed=is_doomed)
+    say("started", competitor=pid)
+    return Competitor(pid=pid, killed_at=time.monotonic() + life_s if is_doomed else None)
+
+
+def main() -> None:
+    seconds, processes, seed = (int(word) for word in sys.argv[1:])
+    choices = random.Random(seed)  # noqa: S311 - a test's choices
+    running: dict[int, Competitor] = {}
+    started = 0
+    end = time.monotonic() + seconds
+    while running or time.monotonic() < end:
+        while len(running) < processes and time.monotonic() < end:
+            started += 1
+            competitor = start(choices, started)
+            running[competitor.pid] = competitor
+        for each in list(running.values()):
+            if each.killed_at is not None and each.killed_at <= time.monotonic():
+                # Written before: afterwards the next holder may be earlier.
+                say("killing", competitor=each.pid)
+                os.kill(each.pid, signal.SIGKILL)
+                os.waitpid(each.pid, 0)
+                say("killed", competitor=each.pid)
+                del running[each.pid]
+                continue
+            ended, _ = os.waitpid(each.pid, os.WNOHANG)
+            if ended:
+                del running[ended]
+        SYSTEM_CLOCK.sleep(_LOOK_S)
+    say("over", started=started)
+
+
+if __name__ == "__main__":
+    main()
