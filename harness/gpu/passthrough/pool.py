@@ -133,7 +133,7 @@ class GpuPool:
 
     def require(self, wanted: Sequence[GpuChoice]) -> None:
         """Raise RequirementError where this host can't lease these GPUs at once, now or later."""
-        self._look(wanted)
+        view_host(self._assessor, self._leases, wanted)
 
     @contextlib.contextmanager
     def lease(
