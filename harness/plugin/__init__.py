@@ -111,6 +111,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "package; 'node' tests an existing node instead (default: qemu)",
     )
     group.addoption(
+        "--nvidia-smi",
+        action="store_true",
+        help="with --machine-driver=node: run `nvidia-smi -q` on the node too, which loads the driver's "
+        "module",
+    )
+    group.addoption(
         "--machine-uri",
         metavar="URI",
         help="URI of libvirt, such as qemu:///session, or of the existing node",
