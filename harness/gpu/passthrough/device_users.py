@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-_WATCHED = re.compile(r"/dev/(?:nvidia[0-9]+|dri/(?:card|renderD)[0-9]+|vfio/.+)")
+_WATCHED = re.compile(r"/dev/(?:nvidia[0-9]+|dri/(?:card|renderD)[0-9]+|uio[0-9]+|vfio/.+)")
 _FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NVIDIA = "/dev/nvidia"
 _NVIDIA_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
@@ -150,6 +150,7 @@ def _files_by_function(root: Path) -> dict[str, tuple[str, ...]]:
     for folder, pattern, place in (
         ("sys/class/drm", "card*", "/dev/dri"),
         ("sys/class/drm", "renderD*", "/dev/dri"),
+        ("sys/class/uio", "uio*", "/dev"),
         ("sys/class/vfio-dev", "vfio*", "/dev/vfio/devices"),
     ):
         for device in sorted((root / folder).glob(pattern)):

@@ -65,6 +65,8 @@ class Handover:
 
         Raises NotNowError where it is in use, and DeviceError once it is quarantined.
         """
+        if self._records.quarantine(address) is not None:
+            raise NotNowError(f"{address} was quarantined meanwhile.")
         self.restore(address)
         gpus = self._assessor.assess().gpus
         gpu = next((each for each in gpus if each.address == address), None)
@@ -82,12 +84,13 @@ class Handover:
                     self._binder.bind_to_vfio(function.address)
                 self._require_access(group)
                 self._reset_functions(gpu)
-        except DeviceError:
+        except (DeviceError, NotNowError):
             raise
         except BaseException:
-            # Not a fault of the GPU, such as a lack of permission: leave it as it was.
-            with contextlib.suppress(HarnessError, NotNowError):
-                self.restore(address)
+            # Not a fault of the GPU, such as a lack of permission: leave it as it was. Nobody has
+            # opened it, since it was just bound, and this user may not be able to try.
+            with contextlib.suppress(HarnessError):
+                self._restore_closed(address)
             raise
         return gpu
 
@@ -120,13 +123,11 @@ class Handover:
     def restore(self, address: str) -> None:
         """Restore the recorded drivers of a GPU's functions, if there are any.
 
-        Raises NotNowError while a process still has the GPU open: taking vfio-pci off it would not
-        return before that ends.
+        Raises NotNowError while a process still has the GPU open, since taking vfio-pci off it would
+        not return before that ends, and RequirementError where this user can't tell.
         """
         drivers = self._records.drivers(address)
-        if drivers is None:
-            return
-        for each in drivers:
+        for each in drivers or ():
             function = read_function(self._root, each)
             if function is None or function.driver != VFIO_DRIVER or function.group is None:
                 continue
@@ -137,6 +138,13 @@ class Handover:
                     raise RequirementError(forbidden(function.group))
                 case VfioFile.FREE | VfioFile.ABSENT:
                     pass
+        self._restore_closed(address)
+
+    def _restore_closed(self, address: str) -> None:
+        """Restore the recorded drivers of a GPU that no process has open."""
+        drivers = self._records.drivers(address)
+        if drivers is None:
+            return
         with self._quarantining(address):
             for each in drivers:
                 self._binder.require_answer(each)

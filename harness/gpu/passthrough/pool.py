@@ -24,40 +24,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, RequirementError, listed
-from harness.gpu.passthrough import GpuChoice, VerdictKind
+from harness.gpu.passthrough import VerdictKind
 from harness.gpu.passthrough.assessment import Assessor, with_finding
 from harness.gpu.passthrough.binding import DeviceError
-from harness.gpu.passthrough.choice import candidates
 from harness.gpu.passthrough.device_users import user_name
 from harness.gpu.passthrough.handover import Handover, NotNowError, now_text
 from harness.gpu.passthrough.inventory import Inventory
-from harness.gpu.passthrough.leases import GpuLease, Turn, grant
+from harness.gpu.passthrough.leases import GpuLease
 from harness.gpu.passthrough.records import DeviceRecords
+from harness.gpu.passthrough.waiting import Waiting, view_host
 from harness.provisioning.command import LocalRunner
-from harness.provisioning.wait import (
-    Deadline,
-    Observation,
-    WaitTimeoutError,
-    wait_for,
-)
 from harness.reservation_folder import ReservationFolder, Sharing, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from harness.gpu.passthrough import HostGpu
+    from harness.gpu.passthrough import GpuChoice, HostGpu
     from harness.provisioning.command import Runner
+    from harness.provisioning.wait import Deadline
 
 DEFAULT_FOLDER = Path("/run/lock/gpu-node-harness")
-
-_INTERVAL_S = 0.1
-#: While a process waits, it looks at the leases when one begins or ends, and after this time, since
-#: nobody removes that of a killed process.
-_LOOK_AGAIN_S = 2.0
-#: It reads the host again when leases changed and after this time, if it could be its turn.
-_READ_AGAIN_S = 2.0
-#: And after this time in any case: other GPUs may have become usable.
-_READ_ANYWAY_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +74,6 @@ class Restoration:
     address: str
     is_restored: bool
     sentence: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _View:
-    """What a waiting process knows of the host, until a lease begins or ends."""
-
-    candidates: tuple[tuple[str, ...], ...]
-    usable: frozenset[str]
-    why_not: dict[str, str]
-    held: set[str]
 
 
 class GpuPool:
@@ -171,10 +147,20 @@ class GpuPool:
         At the end each function is back on the driver that it had; raises DeviceError where one is
         not, unless the block ends with an error of its own, which is then reported.
         """
-        view = self._look(wanted)
+        view = view_host(self._assessor, self._leases, wanted)
         lease = self._entry(one_line(holder), view.candidates)
         with self._leases.enter(lease) as name:
-            leased = self._wait(name, lease, wanted, view, deadline=deadline, report=report)
+            waiting = Waiting(
+                self._assessor,
+                self._leases,
+                name=name,
+                lease=lease,
+                wanted=wanted,
+                view=view,
+                clock=deadline.clock,
+                report=report,
+            )
+            leased = waiting.wait(self._take, deadline)
             try:
                 yield leased
             except BaseException:
@@ -227,113 +213,6 @@ class GpuPool:
                 raise RequirementError(f"GPU {address} can't be released: {error}") from error
             self._records.end_quarantine(address)
 
-    def _held(self) -> set[str]:
-        return {address for lease in self.leases() for address in lease.taken}
-
-    def _look(self, wanted: Sequence[GpuChoice]) -> _View:
-        """Read the host; raise RequirementError where it can't have what is wanted."""
-        # A lease that began and ended meanwhile may have made a GPU look broken: its holder reset it.
-        with contextlib.suppress(RequirementError):
-            return self._look_once(wanted)
-        return self._look_once(wanted)
-
-    def _look_once(self, wanted: Sequence[GpuChoice]) -> _View:
-        before = self._held()
-        host = self._assessor.assess()
-        held = self._held()
-        return _View(
-            candidates=candidates(wanted, host, before | held),
-            usable=frozenset(gpu.address for gpu in host.gpus if gpu.verdict.is_usable),
-            why_not={gpu.address: gpu.verdict.reason for gpu in host.gpus},
-            held=held,
-        )
-
-    def _wait(
-        self,
-        name: str,
-        lease: GpuLease,
-        wanted: Sequence[GpuChoice],
-        view: _View,
-        *,
-        deadline: Deadline,
-        report: Callable[[str], None],
-    ) -> tuple[LeasedGpu, ...]:
-        """Return the GPUs once it is this lease's turn and they are on vfio-pci."""
-        clock = deadline.clock
-        read_at = clock.monotonic()
-        reported: set[str] = set()
-        # GPUs that could not be taken: when they may be tried again, and why they could not be.
-        later: dict[str, tuple[float, str]] = {}
-
-        seen = Observation[tuple[LeasedGpu, ...]](None, "the start")
-        seen_change, seen_at = 0, float("-inf")
-
-        def look() -> Observation[tuple[LeasedGpu, ...]]:
-            nonlocal seen, seen_change, seen_at
-            change, now = self.folder.stat().st_mtime_ns, clock.monotonic()
-            # A lease that ends removes its file; only that of a killed process stays.
-            if change != seen_change or now - seen_at > _LOOK_AGAIN_S:
-                seen, seen_change, seen_at = look_closely(now), change, now
-            return seen
-
-        def look_closely(now: float) -> Observation[tuple[LeasedGpu, ...]]:
-            nonlocal view, read_at
-            age = now - read_at
-            # Reading the host is work, which many that wait do not do at once for the turn of one.
-            if age > _READ_ANYWAY_S or self._is_near(name, view, is_old=age > _READ_AGAIN_S):
-                view, read_at = self._look(wanted), clock.monotonic()
-            tried = {address: why for address, (at, why) in later.items() if at > now}
-            waiting = dataclasses.replace(lease, wanted=view.candidates)
-            turn = self._turn(name, waiting, view.usable - tried.keys(), {**view.why_not, **tried})
-            text = turn.text
-            if turn.taken:
-                try:
-                    return Observation(self._take(turn.taken), "taken")
-                except (NotNowError, DeviceError) as error:
-                    text = str(error)
-                with self._leases.open() as book:
-                    book.write(name, waiting)
-                at = clock.monotonic() + _READ_AGAIN_S
-                later.update((address, (at, text)) for address in turn.taken)
-                read_at = float("-inf")
-            if text not in reported:
-                reported.add(text)
-                report(f"'{lease.who}' waits for {_wishes(wanted)}: {text.rstrip('.')}.")
-            return Observation(None, text.rstrip("."))
-
-        try:
-            what = f"{_wishes(wanted)} of this host for '{lease.who}'"
-            return wait_for(what, look, deadline, interval_s=_INTERVAL_S)
-        except WaitTimeoutError as error:
-            raise HarnessError(
-                f"{error} End the runs that hold them, or run fewer workers (`-n 1`)."
-            ) from error
-
-    def _is_near(self, name: str, view: _View, *, is_old: bool) -> bool:
-        """Return whether a new look at the host could give the lease `name` its GPUs."""
-        with self._leases.open() as book:
-            entries = book.entries()
-        held = {address for _, entry in entries for address in entry.taken}
-        if not is_old and held == view.held:
-            return False
-        every = {address for wish in view.candidates for address in wish}
-        return name not in dict(entries) or bool(grant(name, entries, every, {}).taken)
-
-    def _turn(
-        self, name: str, waiting: GpuLease, usable: frozenset[str], why_not: Mapping[str, str]
-    ) -> Turn:
-        """Write what the lease `name` waits for, and what it gets now."""
-        with self._leases.open() as book:
-            entries = dict(book.entries())
-            if name not in entries:
-                raise HarnessError(
-                    f"The file '{self.folder / name}' was removed while its owner waited; do not "
-                    "remove the pool's files."
-                )
-            turn = grant(name, [*{**entries, name: waiting}.items()], usable, why_not)
-            book.write(name, dataclasses.replace(waiting, taken=turn.taken))
-        return turn
-
     def _take(self, addresses: Sequence[str]) -> tuple[LeasedGpu, ...]:
         """Bind all GPUs to vfio-pci, or none."""
         with contextlib.ExitStack() as undoing:
@@ -370,10 +249,6 @@ class GpuPool:
                 if holder is None:
                     book.write(name, dataclasses.replace(lease, taken=(address,)))
             yield holder
-
-
-def _wishes(wanted: Sequence[GpuChoice]) -> str:
-    return ", ".join(map(str, wanted))
 
 
 def _boot_id(root: Path) -> str:

@@ -404,6 +404,17 @@ def test_process_that_draws_is_named(host: FakeHost) -> None:
     assert "has '/dev/dri/renderD129' open" in verdict(host).reason
 
 
+def test_process_that_drives_a_function_itself_is_named(host: FakeHost) -> None:
+    host.bind(GPU, "uio_pci_generic")
+    uio = host.device(GPU) / "uio/uio3"
+    uio.mkdir(parents=True)
+    host.link("sys/class/uio/uio3", uio)
+    host.link(str((uio / "device").relative_to(host.root)), host.device(GPU))
+    host.add_process(99, "dpdk-app", "/dev/uio3")
+
+    assert "has '/dev/uio3' open" in verdict(host).reason
+
+
 def test_processes_that_cannot_be_seen_leave_a_driver_in_doubt(host: FakeHost) -> None:
     """An ordinary user does not see what processes of others have open."""
     host.bind(GPU, "nvidia")

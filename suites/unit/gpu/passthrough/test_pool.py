@@ -19,6 +19,7 @@ from harness.gpu.passthrough import handover as handover_module
 from harness.gpu.passthrough.binding import DeviceError
 from harness.gpu.passthrough.inventory import GpuKeys, Inventory
 from harness.gpu.passthrough.pool import GpuPool
+from harness.gpu.passthrough.records import Quarantine
 from harness.provisioning.command import PIPE, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.unit.gpu.passthrough.fake_host import (
@@ -49,6 +50,7 @@ _HOLDER = """\
 import pathlib, sys
 from harness.gpu.passthrough import GpuChoice
 from harness.gpu.passthrough.pool import GpuPool
+from harness.gpu.passthrough.records import Quarantine
 from harness.provisioning.wait import Deadline
 from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
 root, folder, address = sys.argv[1:]
@@ -536,6 +538,32 @@ def test_driver_that_does_not_bind_again_quarantines(
     assert host.driver_of(AUDIO) == "snd_hda_intel"
 
 
+def test_gpu_that_was_quarantined_while_others_waited_stays_as_it_is(
+    host: FakeHost, pool: GpuPool, other_pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that is bound to a broken GPU may not come back."""
+    monkeypatch.setattr("harness.gpu.passthrough.waiting._READ_ANYWAY_S", 1e9)
+    monkeypatch.setattr("harness.gpu.passthrough.waiting._READ_AGAIN_S", 1e9)
+    held = lease(pool, FIRST)
+    (gpu,) = held.__enter__()
+    quarantine = Quarantine(reason="It smells.", since="now", user="ann")
+
+    def quarantine_it(_: str) -> None:
+        pool._records.save_quarantine(GPU, quarantine)
+        held.__exit__(None, None, None)
+
+    with (
+        pytest.raises(HarnessError, match=r"It smells|was quarantined meanwhile"),
+        other_pool.lease(
+            [FIRST], holder="other", deadline=Deadline.after(2), report=quarantine_it
+        ),
+    ):
+        pass
+
+    assert gpu.gpu.address == GPU
+    assert host.driver_of(GPU) == "vfio-pci"
+
+
 def test_released_gpu_is_back_on_its_driver(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
@@ -719,6 +747,7 @@ _COMPETITOR = """\
 import fcntl, json, os, pathlib, random, sys
 from harness.gpu.passthrough import GpuChoice
 from harness.gpu.passthrough.pool import GpuPool
+from harness.gpu.passthrough.records import Quarantine
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline
 from suites.unit.gpu.passthrough.fake_host import FakeHost, FakeKernel
 root, folder, log = map(pathlib.Path, sys.argv[1:4])

@@ -1,0 +1,189 @@
+"""Waits until it is the turn of a process to have the GPUs that it wants."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from harness.errors import HarnessError, RequirementError
+from harness.gpu.passthrough.binding import DeviceError
+from harness.gpu.passthrough.choice import candidates
+from harness.gpu.passthrough.handover import NotNowError
+from harness.gpu.passthrough.leases import GpuLease, Turn, grant
+from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
+from harness.reservation_folder import ReservationFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from harness.gpu.passthrough import GpuChoice
+    from harness.gpu.passthrough.assessment import Assessor
+    from harness.provisioning.wait import Clock, Deadline
+
+T = TypeVar("T")
+Leases: TypeAlias = ReservationFolder[GpuLease]
+
+_INTERVAL_S = 0.1
+#: A process that waits looks at the leases when one begins or ends, and after this time, since nobody
+#: removes that of a killed process.
+_LOOK_AGAIN_S = 2.0
+#: It reads the host again when leases changed and after this time, if it could be its turn.
+_READ_AGAIN_S = 2.0
+#: And after this time in any case: other GPUs may have become usable.
+_READ_ANYWAY_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostView:
+    """What a process knows of the host, until a lease begins or ends.
+
+    `candidates` has for each wish the GPUs that would do now or later, `usable` the GPUs that nothing
+    but a lease keeps, and `why_not` the reasons of the others.
+    """
+
+    candidates: tuple[tuple[str, ...], ...]
+    usable: frozenset[str]
+    why_not: Mapping[str, str]
+    held: frozenset[str]
+
+
+def view_host(assessor: Assessor, leases: Leases, wanted: Sequence[GpuChoice]) -> HostView:
+    """Read the host; raise RequirementError where it can't have what is wanted."""
+    try:
+        return _view_once(assessor, leases, wanted)
+    except RequirementError:
+        # A lease that began and ended meanwhile may have made a GPU look broken: its holder reset it.
+        return _view_once(assessor, leases, wanted)
+
+
+def _view_once(assessor: Assessor, leases: Leases, wanted: Sequence[GpuChoice]) -> HostView:
+    before = _held(leases)
+    host = assessor.assess()
+    held = _held(leases)
+    return HostView(
+        candidates=candidates(wanted, host, before | held),
+        usable=frozenset(gpu.address for gpu in host.gpus if gpu.verdict.is_usable),
+        why_not={gpu.address: gpu.verdict.reason for gpu in host.gpus},
+        held=held,
+    )
+
+
+def _held(leases: Leases) -> frozenset[str]:
+    if not leases.folder.exists():
+        return frozenset()
+    with leases.open() as book:
+        return frozenset(address for _, lease in book.entries() for address in lease.taken)
+
+
+@dataclass
+class Waiting:
+    """The wait of the lease `name`, which the queue has already."""
+
+    assessor: Assessor
+    leases: Leases
+    name: str = field(kw_only=True)
+    lease: GpuLease = field(kw_only=True)
+    wanted: Sequence[GpuChoice] = field(kw_only=True)
+    view: HostView = field(kw_only=True)
+    clock: Clock = field(kw_only=True)
+    report: Callable[[str], None] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._read_at = self.clock.monotonic()
+        self._looked_at = float("-inf")
+        self._change = 0
+        self._seen = "the start"
+        self._reported: set[str] = set()
+        #: GPUs that could not be taken: when they may be tried again, and why they could not be.
+        self._later: dict[str, tuple[float, str]] = {}
+
+    def wait(self, take: Callable[[Sequence[str]], T], deadline: Deadline) -> T:
+        """Return what `take` makes of the GPUs, once it is this lease's turn.
+
+        It raises NotNowError or DeviceError where it can't take them; then this waits on. Raises
+        HarnessError at the deadline.
+        """
+        wishes = ", ".join(map(str, self.wanted))
+
+        def look() -> Observation[T]:
+            if not self._may_have_changed():
+                return Observation(None, self._seen)
+            turn = self._turn()
+            text = turn.text
+            if turn.taken:
+                try:
+                    return Observation(take(turn.taken), "taken")
+                except (NotNowError, DeviceError) as error:
+                    text = str(error)
+                self._put_back(turn.taken, text)
+            self._seen = text.rstrip(".")
+            if text not in self._reported:
+                self._reported.add(text)
+                self.report(f"'{self.lease.who}' waits for {wishes}: {self._seen}.")
+            return Observation(None, self._seen)
+
+        try:
+            what = f"{wishes} of this host for '{self.lease.who}'"
+            return wait_for(what, look, deadline, interval_s=_INTERVAL_S)
+        except WaitTimeoutError as error:
+            raise HarnessError(
+                f"{error} End the runs that hold them, or run fewer workers (`-n 1`)."
+            ) from error
+
+    def _may_have_changed(self) -> bool:
+        """Return whether a lease began or ended, or may have since it was looked at last."""
+        # A lease that ends removes its file; only that of a killed process stays.
+        change, now = self.leases.folder.stat().st_mtime_ns, self.clock.monotonic()
+        if change == self._change and now - self._looked_at <= _LOOK_AGAIN_S:
+            return False
+        self._change, self._looked_at = change, now
+        return True
+
+    def _turn(self) -> Turn:
+        """Write what this lease waits for, and what it gets now."""
+        age_s = self.clock.monotonic() - self._read_at
+        # Reading the host is work, which many that wait do not do at once for the turn of one.
+        if age_s > _READ_ANYWAY_S or self._is_near(is_old=age_s > _READ_AGAIN_S):
+            self.view = view_host(self.assessor, self.leases, self.wanted)
+            self._read_at = self.clock.monotonic()
+        now = self.clock.monotonic()
+        tried = {address: why for address, (at, why) in self._later.items() if at > now}
+        waiting = self._ungranted()
+        with self.leases.open() as book:
+            entries = dict(book.entries())
+            if self.name not in entries:
+                raise HarnessError(
+                    f"The file '{self.leases.folder / self.name}' was removed while its owner "
+                    "waited; do not remove the pool's files."
+                )
+            turn = grant(
+                self.name,
+                [*{**entries, self.name: waiting}.items()],
+                self.view.usable - tried.keys(),
+                {**self.view.why_not, **tried},
+            )
+            book.write(self.name, dataclasses.replace(waiting, taken=turn.taken))
+        return turn
+
+    def _is_near(self, *, is_old: bool) -> bool:
+        """Return whether a new look at the host could give this lease its GPUs."""
+        with self.leases.open() as book:
+            entries = book.entries()
+        held = {address for _, entry in entries for address in entry.taken}
+        if not is_old and held == self.view.held:
+            return False
+        every = {address for wish in self.view.candidates for address in wish}
+        return self.name not in dict(entries) or bool(grant(self.name, entries, every, {}).taken)
+
+    def _put_back(self, addresses: Sequence[str], why: str) -> None:
+        """Wait on, in the same place of the queue; try other GPUs than these for a while."""
+        with self.leases.open() as book:
+            book.write(self.name, self._ungranted())
+        at = self.clock.monotonic() + _READ_AGAIN_S
+        self._later.update((address, (at, why)) for address in addresses)
+        # Both the host and the leases are looked at again at once.
+        self._read_at = self._looked_at = float("-inf")
+
+    def _ungranted(self) -> GpuLease:
+        return dataclasses.replace(self.lease, wanted=self.view.candidates, taken=())
