@@ -738,7 +738,7 @@ def test_lease_whose_file_was_removed_is_an_error(
     with (
         lease(pool, FIRST),
         pytest.raises(HarnessError, match="was removed while its owner waited"),
-        other_pool.lease([FIRST], holder="other", deadline=Deadline.after(1), report=remove),
+        other_pool.lease([FIRST], holder="other", deadline=Deadline.after(5), report=remove),
     ):
         pass
 
