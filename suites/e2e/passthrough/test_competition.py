@@ -28,7 +28,7 @@ _FEWEST_HOLDS = 20
 
 @pytest.mark.slow
 def test_no_gpu_ever_has_two_holders_and_all_are_given_back(
-    start_host: StartHost, record_property: Callable[[str, object], None]
+    start_host: StartHost, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     host = start_host(_GPUS)
     gpus = gpu_addresses(host)
@@ -40,8 +40,8 @@ def test_no_gpu_ever_has_two_holders_and_all_are_given_back(
 
     verdict = judge([line for log in logs for line in parse_log(log)])
     for fact in ("started", "killed", "killed_while_holding"):
-        record_property(fact, getattr(verdict, fact))
-    record_property("holds", len(verdict.holds))
+        record_testsuite_property(fact, getattr(verdict, fact))
+    record_testsuite_property("holds", len(verdict.holds))
     assert verdict.faults == ()
     assert verdict.killed * 3 >= verdict.started
     assert verdict.killed_while_holding > 0
