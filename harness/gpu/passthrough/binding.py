@@ -63,7 +63,6 @@ class Binder:
                     self._probe(address, before.driver)
             if self._function(address).driver_override != before.override:
                 self._write_override(address, before.override)
-            self._require_driver(address, before.driver)
 
     def reset(self, address: str) -> None:
         """Reset a function by the first method that works, and check that it answers.
