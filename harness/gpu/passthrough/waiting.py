@@ -27,7 +27,7 @@ Leases: TypeAlias = ReservationFolder[GpuLease]
 _INTERVAL_S = 0.1
 #: A process that waits looks at the leases when one begins or ends, and after this time, since nobody
 #: removes that of a killed process.
-_LOOK_AGAIN_S = 0.5
+_LOOK_AGAIN_S = 2.0
 #: It reads the host again when leases changed and after this time, if it could be its turn.
 _READ_AGAIN_S = 2.0
 #: And after this time in any case: other GPUs may have become usable.

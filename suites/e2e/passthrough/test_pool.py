@@ -61,7 +61,7 @@ def test_gpu_of_a_killed_holder_is_restored_by_the_next_one(start_host: StartHos
     assert driver_of(host, gpu) == DRIVER
 
 
-def test_gpu_that_leaves_the_bus_is_quarantined_and_the_other_goes_on(
+def test_gpu_that_leaves_the_bus_is_quarantined_until_it_answers_and_is_released(
     start_host: StartHost,
 ) -> None:
     host = start_host(2)
@@ -70,6 +70,7 @@ def test_gpu_that_leaves_the_bus_is_quarantined_and_the_other_goes_on(
     (held,) = _held(holder.answer())
     (other,) = set(gpus) - {held}
     device_id = _device_id(host, held)
+    release = ("harness", "gpu", "host", "release", held)
 
     host.gpu(device_id).fall_off_bus()
     holder.tell("reset")
@@ -82,6 +83,15 @@ def test_gpu_that_leaves_the_bus_is_quarantined_and_the_other_goes_on(
     next_holder.tell("end")
     assert next_holder.answer() == {"ended": True}
     assert driver_of(host, other) == DRIVER
+
+    holder.tell("end")
+    assert "quarantined" in str(holder.answer())
+    refused = host.guest.run(*release)
+    assert not refused.ok
+    assert f"{held} does not answer" in refused.stderr, refused.render()
+    host.gpu(device_id).return_to_bus()
+    assert host.guest.output_of(*release) == f"GPU {held} is released."
+    assert driver_of(host, held) == DRIVER
 
 
 def _held(answer: object) -> list[str]:

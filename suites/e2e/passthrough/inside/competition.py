@@ -3,7 +3,8 @@
 usage: python3 -m suites.e2e.passthrough.inside.competition SECONDS PROCESSES SEED
 
 So many processes run at any time. Two of three lease once, and end. The third leases until it is
-killed, at a random time: while it waits, takes, holds or gives back. What happens is written to
+killed at a random time: every other one after its start, so mostly while it waits or takes, and the
+others after they took GPUs, so while they hold them or give them back. What happens is written to
 stdout, one JSON object a line, with the host's monotonic time.
 """
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _WAIT_S = 150.0
 _LONGEST_HOLD_S = 0.6
 _LONGEST_LIFE_S = 20.0
+_LONGEST_AFTER_TAKING_S = 2.5
 _LOOK_S = 0.05
 
 
@@ -55,7 +57,7 @@ def sole_user(gpu: LeasedGpu) -> Iterator[None]:
         os.close(file)
 
 
-def lease_once(pool: GpuPool, choices: random.Random) -> None:
+def lease_once(pool: GpuPool, choices: random.Random, *, dies_after_s: float | None) -> None:
     count = choices.choice((1, 1, 1, 2))
     wanted = [GpuChoice()] * count
     with pool.lease(
@@ -66,10 +68,18 @@ def lease_once(pool: GpuPool, choices: random.Random) -> None:
             for gpu in leased:
                 using.enter_context(sole_user(gpu))
             say("taken", addresses=addresses)
+            if dies_after_s is not None:
+                signal.signal(signal.SIGALRM, die)
+                signal.setitimer(signal.ITIMER_REAL, dies_after_s)
             SYSTEM_CLOCK.sleep(choices.uniform(0.0, _LONGEST_HOLD_S))
             require_held(pool, addresses)
         say("leaving", addresses=addresses)
     say("given-back", addresses=addresses)
+
+
+def die(_signal: int, _frame: object) -> None:
+    say("killing", competitor=os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def require_held(pool: GpuPool, addresses: Sequence[str]) -> None:
@@ -83,13 +93,13 @@ def require_held(pool: GpuPool, addresses: Sequence[str]) -> None:
         raise RuntimeError(f"The drivers changed while the lease lasted: {drivers}.")
 
 
-def compete(seed: int, *, is_doomed: bool) -> None:
+def compete(seed: int, *, is_doomed: bool, dies_after_s: float | None) -> None:
     choices = random.Random(seed)  # noqa: S311 - a test's choices
     try:
         pool = GpuPool()
-        lease_once(pool, choices)
+        lease_once(pool, choices, dies_after_s=dies_after_s)
         while is_doomed:
-            lease_once(pool, choices)
+            lease_once(pool, choices, dies_after_s=dies_after_s)
     except BaseException as error:
         say("failed", error=f"{type(error).__name__}: {error}")
         os._exit(1)
@@ -104,14 +114,20 @@ class Competitor:
 
 
 def start(choices: random.Random, number: int) -> Competitor:
+    """Start a process; the first and then each third one is to be killed."""
     is_doomed = number % 3 == 1
+    is_killed_after_its_start = number % 6 == 4
     life_s = choices.uniform(0.2, _LONGEST_LIFE_S)
+    dies_after_s = choices.uniform(0.0, _LONGEST_AFTER_TAKING_S)
     seed = choices.getrandbits(32)
     pid = os.fork()
     if pid == 0:
-        compete(seed, is_doomed=is_doomed)
+        is_killed_later = is_doomed and not is_killed_after_its_start
+        compete(seed, is_doomed=is_doomed, dies_after_s=dies_after_s if is_killed_later else None)
     say("started", competitor=pid)
-    return Competitor(pid=pid, killed_at=time.monotonic() + life_s if is_doomed else None)
+    return Competitor(
+        pid=pid, killed_at=time.monotonic() + life_s if is_killed_after_its_start else None
+    )
 
 
 def main() -> None:
