@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.errors import HarnessError
 from harness.gpu.passthrough import VerdictKind
-from harness.gpu.passthrough.discovery import read_host
+from harness.gpu.passthrough.discovery import read_function, read_host
 from suites.unit.gpu.passthrough.fake_host import (
     AUDIO_CLASS,
     BUS,
@@ -473,3 +474,26 @@ def test_entry_that_is_no_function_is_ignored(host: FakeHost) -> None:
     (host.root / BUS / "devices" / "junk").mkdir()
 
     assert "junk" not in read_host(host.root).functions
+
+
+def test_function_that_leaves_the_bus_while_it_is_read_is_absent(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: int) -> list[str]:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("os.listdir", gone)
+
+    assert read_function(host.root, GPU) is None
+
+
+def test_folder_that_cannot_be_read_is_not_an_absent_function(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.open", refuse)
+
+    with pytest.raises(HarnessError, match=f"{GPU}' can't be read: Permission denied"):
+        read_function(host.root, GPU)
