@@ -24,6 +24,7 @@ from harness.gpu import GpuModel, GpuNode
 from harness.gpu.catalogue import Catalogue as GpuCatalogue
 from harness.gpu.catalogue import load_catalogue as load_gpu_catalogue
 from harness.gpu.emulated import EmulatedGpu
+from harness.gpu.passthrough import GpuChoice
 from harness.gpu.script import GpuScript
 from harness.image import CloudImage, DriverImage, FirmwareType, Image, Kernel
 from harness.image.own_kernel import KernelFiles, KernelPackages
@@ -90,6 +91,7 @@ __all__ = [
     "ExpectationError",
     "FirmwareType",
     "GpuCatalogue",
+    "GpuChoice",
     "GpuModel",
     "GpuNode",
     "GpuScript",

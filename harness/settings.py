@@ -103,6 +103,14 @@ class MachineStart(OptionValue):
     BOTH = "both"
 
 
+class GpuSource(OptionValue):
+    """Where the GPUs of machines come from; `AUTO` is the host where it has enough of them."""
+
+    EMULATED = "emulated"
+    HOST = "host"
+    AUTO = "auto"
+
+
 class EvidenceMode(OptionValue):
     """When the evidence of a test is kept."""
 
@@ -134,6 +142,9 @@ class Settings:
     beside those that come with the harness. Images under a licence that is not in
     `accepted_licences` are neither built nor used.
 
+    GPUs of machines come from `gpu_source`. Where `is_gpu_required`, a test that finds none on the
+    host fails.
+
     `provisioner` is the name of the provisioner of nodes, or the path of its file.
 
     `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`. With
@@ -151,8 +162,10 @@ class Settings:
     image_folders: tuple[Path, ...] = ()
     provisioner: str = PROVISIONER
     gpu_models: tuple[Path, ...] = ()
+    gpu_source: GpuSource = GpuSource.EMULATED
     gpu_inventory: Path | None = None
     gpu_pool_folder: Path = POOL_FOLDER
+    is_gpu_required: bool = False
     cache: Path = field(default_factory=_cache)
     machine_driver: MachineDriver | PluginDriver = MachineDriver.QEMU
     machine_uri: str | None = None

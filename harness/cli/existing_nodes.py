@@ -61,12 +61,19 @@ def add_parser(commands: Commands) -> None:
         metavar="DIR",
         help="keep the evidence below this folder, in node/HOST (default: %(default)s)",
     )
+    judge.add_argument(
+        "--nvidia-smi",
+        action="store_true",
+        help="run `nvidia-smi -q` on the node too, which loads the driver's module, and judge its report",
+    )
     add_json_option(judge)
     judge.set_defaults(run=_judge)
 
 
 def _judge(arguments: argparse.Namespace) -> int:
-    expectations = node_expectations(arguments.only, source="--only")
+    expectations = node_expectations(
+        arguments.only, source="--only", asks_driver=arguments.nvidia_smi
+    )
     node = ExistingNode(NodeAddress.from_uri(arguments.uri, source="URI"))
     folder = arguments.evidence_dir.absolute() / "node" / node.name
     with tempfile.TemporaryDirectory(prefix="harness-node-") as place:

@@ -22,6 +22,7 @@ from harness.expect.driver import (
     record_fits,
     record_names,
 )
+from harness.expect.driver_report import driver_reports_health
 from harness.expect.gpu_trace import (
     bar_access_after,
     gpu_reset,
@@ -74,6 +75,7 @@ __all__ = [
     "decided",
     "driver_installed",
     "driver_names_gpus",
+    "driver_reports_health",
     "driver_tools_installed",
     "events_recorded",
     "every_gpu_driven",

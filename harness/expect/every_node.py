@@ -11,6 +11,7 @@ from harness.entry_points import Group, Plugin, PluginError, plugins, unambiguou
 from harness.errors import BadInputError, ExpectationError, HarnessError, listed
 from harness.evidence.request import NOTHING_MORE, AdditionalEvidence
 from harness.expect.driver import driver_tools_installed, module_fits_kernel, record_fits
+from harness.expect.driver_report import ARGV, NVIDIA_SMI, driver_reports_health
 from harness.expect.failure import failure
 from harness.expect.gpus import every_gpu_driven, has_gpus, no_gpu_error_logged
 from harness.expect.runtime import cdi_offers_gpus, gpu_services_up, runtime_hands_out_gpus
@@ -58,6 +59,14 @@ NODE_EXPECTATIONS = (
     ),
 )
 
+#: Only on request: what it runs on the node loads the driver's module.
+DRIVER_REPORT = NodeExpectation(
+    name="nvidia-smi",
+    words="nvidia-smi reports healthy GPUs",
+    judge=driver_reports_health,
+    evidence=AdditionalEvidence(commands={NVIDIA_SMI: list(ARGV)}),
+)
+
 
 class VerdictState(enum.Enum):
     """The result of an expectation; UNKNOWN means that the harness could not tell."""
@@ -98,12 +107,16 @@ def _judge(evidence: Evidence, expectation: NodeExpectation) -> NodeVerdict:
     return NodeVerdict(expectation=expectation, state=state, sentence=sentence)
 
 
-def node_expectations(names: Sequence[str], *, source: str) -> tuple[NodeExpectation, ...]:
+def node_expectations(
+    names: Sequence[str], *, source: str, asks_driver: bool = False
+) -> tuple[NodeExpectation, ...]:
     """Return the expectations with these names, or all if no name is given.
 
-    Raises BadInputError that names `source` if a name is unknown.
+    DRIVER_REPORT is one of them if the node `asks_driver`. Raises BadInputError that names `source`
+    if a name is unknown.
     """
-    known = {expectation.name: expectation for expectation in every_expectation()}
+    asked = (DRIVER_REPORT,) if asks_driver else ()
+    known = {expectation.name: expectation for expectation in (*every_expectation(), *asked)}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise BadInputError(

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from typing_extensions import override
 
@@ -159,20 +159,76 @@ class GpuAttachment:
                 key="id",
             )
 
-    def to_device_argv(self, bus: str) -> str:
-        """Return the value of `-device` that plugs the GPU at start, with `fd` inherited.
+    def to_device_argv(self, bus: str) -> list[str]:
+        """Return the values of `-device` that plug the GPU at start, with `fd` inherited.
 
         QEMU accepts JSON there since 6.2; devices without a descriptor are newer than that.
         """
         if self.fd is None:
-            return json.dumps(self.to_device_add(bus, None))
+            return [json.dumps(each) for each in self.to_device_add(bus, None)]
         pairs = {"id": self.id, "fd": str(self.fd), "bus": bus, **self.properties}
-        return ",".join((self.driver, *(f"{key}={_escaped(pairs[key])}" for key in pairs)))
+        return [",".join((self.driver, *(f"{key}={_escaped(pairs[key])}" for key in pairs)))]
 
-    def to_device_add(self, bus: str, fdname: str | None) -> dict[str, object]:
-        """Return the arguments of QMP's `device_add`; `fdname` is the name given to `getfd`."""
+    def to_device_add(self, bus: str, fdname: str | None) -> list[dict[str, object]]:
+        """Return the arguments of each `device_add` of QMP; `fdname` is the name given to `getfd`."""
         handed = {} if fdname is None else {"fd": fdname}
-        return {"driver": self.driver, "id": self.id, **handed, "bus": bus, **self.properties}
+        return [{"driver": self.driver, "id": self.id, **handed, "bus": bus, **self.properties}]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostGpuAttachment:
+    """How to hand a GPU of the host to a machine by VFIO, as data.
+
+    `addresses` are the functions of its IOMMU group, the GPU's own first, such as
+    `0000:65:00.0`: all are bound to `vfio-pci`, and all take one slot of the guest under their own
+    function numbers. The windows are as for `GpuAttachment`.
+    """
+
+    id: str
+    addresses: tuple[str, ...]
+    root_port_window_mib: int = 64
+    aperture_mib: int = 0
+    driver: ClassVar[str] = "vfio-pci"
+    fd: ClassVar[None] = None
+
+    def to_device_argv(self, bus: str) -> list[str]:
+        """Return the values of `-device` that plug all functions at start."""
+        return [json.dumps(each) for each in self.to_device_add(bus, None)]
+
+    def to_device_add(self, bus: str, _fdname: str | None) -> list[dict[str, object]]:
+        """Return the arguments of each `device_add` of QMP; VFIO needs no descriptor.
+
+        Function 0 comes last: a guest looks at a PCIe slot when that one is plugged. The BIOS of a
+        GPU is left out, since firmware would run it.
+        """
+        devices: list[dict[str, object]] = []
+        for address in sorted(self.addresses, key=_function_number, reverse=True):
+            device: dict[str, object] = {
+                "driver": self.driver,
+                "id": self.id_of(address),
+                "host": address,
+                "bus": bus,
+                "addr": f"0x0.{_function_number(address):x}",
+                "rombar": 0,
+            }
+            if len(self.addresses) > 1:
+                device["multifunction"] = True
+            devices.append(device)
+        return devices
+
+    def id_of(self, address: str) -> str:
+        """Return QEMU's id of a function: that of the GPU, or one that is derived from it."""
+        if address == self.addresses[0]:
+            return self.id
+        return f"{self.id}-{_function_number(address):x}"
+
+
+#: What can be plugged into a root port of a machine.
+Attachment: TypeAlias = "GpuAttachment | HostGpuAttachment"
+
+
+def _function_number(address: str) -> int:
+    return int(address.rpartition(".")[2], 16)
 
 
 def root_port_window_mib(bars: Bars) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from harness.artifact_cache import ProgressEvent, Stage
 from harness.errors import BadInputError, HarnessError
+from harness.gpu.catalogue import load_catalogue as load_gpu_catalogue
 from harness.gpu.transport import Transport
 from harness.image import CloudImage
 from harness.image.catalogue import Recipe, load_catalogue
@@ -29,6 +30,8 @@ from harness.lab.cloud_images import (
     cloud_image_booted,
     cloud_image_seed,
 )
+from harness.lab.gpu_pool import open_gpu_pool
+from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine import MachineServices
 from harness.lab.machine_request import MachineRequest, Platform
 from harness.lab.node import Node, NodeRequest, render_node_seed
@@ -44,7 +47,7 @@ from harness.machine.checkpoint.store import CheckpointStore
 from harness.payload import build_agent
 from harness.provisioner.choice import choose_provisioner
 from harness.provisioning.wait import Deadline
-from harness.settings import MachineStart
+from harness.settings import GpuSource, MachineStart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,8 +57,10 @@ if TYPE_CHECKING:
     from harness.cloudinit import SeedFiles
     from harness.evidence import Evidence
     from harness.gpu import GpuModel
+    from harness.gpu.passthrough.pool import GpuPool
     from harness.gpu.script import GpuScript
     from harness.image import CloudImageKernel, Image
+    from harness.lab.gpu_sources import RequestedGpu
     from harness.lab.machine import LabMachine
     from harness.lab.saved_states import SavedState
     from harness.machine import VmDriver
@@ -69,6 +74,8 @@ if TYPE_CHECKING:
 _IMAGE_S = 1500.0
 _FETCH_S = 3600.0
 _KERNELS_S = 600.0
+#: What is emulated where a test requests any GPU.
+_ANY_MODEL = "h100-sxm5-80gb"
 
 
 @dataclass(kw_only=True)
@@ -108,6 +115,11 @@ class Lab:
                 identity=self.identity,
                 broker=self.broker,
                 transport=lambda: self.transport,
+                gpu_sources=GpuSources(
+                    source=self.settings.gpu_source,
+                    pool=lambda: self.gpu_pool,
+                    any_model=self._any_model,
+                ),
                 report=self._report,
             ),
             platform=lambda: self.platform,
@@ -255,7 +267,11 @@ class Lab:
             machine = self._cloud_image_machine(
                 request.name, request.image, request.cloud_image_boot, slots=request.slots
             )
-        elif disk is None and (start or self.settings.machine_start) is MachineStart.CLONE:
+        elif (
+            disk is None
+            and not request.may_reboot
+            and (start or self.settings.machine_start) is MachineStart.CLONE
+        ):
             state = booted(
                 request.image,
                 request.booted_kernel,
@@ -267,7 +283,11 @@ class Lab:
             machine = state.machine(request.name, self.ensure_checkpoint(state))
         else:
             machine = booting_node(
-                request.name, request.image, request.booted_kernel, slots=request.slots
+                request.name,
+                request.image,
+                request.booted_kernel,
+                slots=request.slots,
+                may_reboot=request.may_reboot,
             )
 
         def seed(instance_id: str) -> SeedFiles:
@@ -341,7 +361,7 @@ class Lab:
         saved_state: SavedState,
         name: str = "clone",
         *,
-        gpus: Sequence[GpuModel] = (),
+        gpus: Sequence[RequestedGpu] = (),
         gpu_scripts: Mapping[str, GpuScript] | None = None,
         hostname: str | None = None,
     ) -> Iterator[LabMachine]:
@@ -367,6 +387,18 @@ class Lab:
         return self.checkpoint_builder.ensure_checkpoint(saved_state)
 
     @functools.cached_property
+    def gpu_pool(self) -> GpuPool:
+        """Return the pool of this host's GPUs.
+
+        Raises BadInputError for an inventory that is wrong.
+        """
+        return open_gpu_pool(self.settings)
+
+    def _any_model(self) -> GpuModel:
+        """Return the model to emulate where any GPU is requested."""
+        return load_gpu_catalogue(*self.settings.gpu_models).get(_ANY_MODEL)
+
+    @functools.cached_property
     def transport(self) -> Transport:
         """Return the transport by which machines can take an emulated GPU.
 
@@ -379,12 +411,11 @@ class Lab:
         """Return what all machines of this lab have in common.
 
         A machine without a GPU needs no space for 64-bit BARs: where QEMU can't take one, plugging
-        a GPU or starting the machine reports why.
+        a GPU or starting the machine reports why. Those of a host's GPU are 64-bit.
         """
-        try:
-            has_apertures = self.transport is Transport.VFIO_USER
-        except HarnessError:
-            has_apertures = False
+        has_apertures = self.settings.gpu_source is not GpuSource.EMULATED
+        with contextlib.suppress(HarnessError):
+            has_apertures = has_apertures or self.transport is Transport.VFIO_USER
         return Platform(
             accelerator=self.accelerator.accelerator,
             qemu=self.settings.qemu,

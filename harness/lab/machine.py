@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from harness.lab.machine_request import SEED
 from harness.machine.capacity.broker import Demand
 from harness.machine.channels.guest import Guest
 from harness.machine.channels.ssh import SshRunner
-from harness.machine.description.spec import DirectKernel, Firmware
+from harness.machine.description.spec import DirectKernel
 from harness.provisioning.wait import (
     Deadline,
     Observation,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from harness.gpu.emulated import EmulatedGpu
     from harness.gpu.trace import AccessTrace
     from harness.gpu.transport import Transport
+    from harness.lab.gpu_sources import GpuSources, RequestedGpu
     from harness.lab.machine_request import MachineRequest
     from harness.machine import Machine, VmDriver
     from harness.machine.capacity.broker import Broker
@@ -54,6 +56,8 @@ NONCE_FACT = "nonce_sha256"
 #: The folder of differences between states, in a machine's folder and in its evidence.
 STATES = "states"
 
+#: The device files of single GPUs, which `/dev/nvidiactl` is not.
+GPU_DEVICE_FILES = "/dev/nvidia[0-9]*"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 #: Seconds that KVM is given; TCG gets them times its patience.
@@ -99,7 +103,9 @@ START_CLOUD_INIT = (
 class MachineServices:
     """What all machines of a lab share.
 
-    `driver` starts the VM. `transport` raises RequirementError where QEMU can't take an emulated GPU; `report` is called with the reason while a machine waits for capacity.
+    `driver` starts the VM. `transport` raises RequirementError where QEMU can't take an emulated
+    GPU. `report` is called with the reason while a machine waits for capacity, or for GPUs of the
+    host.
     """
 
     driver: VmDriver
@@ -107,6 +113,7 @@ class MachineServices:
     identity: SshIdentity
     broker: Broker
     transport: Callable[[], Transport]
+    gpu_sources: GpuSources
     report: Callable[[str], None]
 
 
@@ -158,6 +165,7 @@ class LabMachine:
             folder,
             driver=services.driver,
             transport=services.transport,
+            sources=services.gpu_sources,
             scripts=request.gpu_scripts,
         )
 
@@ -200,6 +208,10 @@ class LabMachine:
 
     def _start(self) -> None:
         services = self._services
+        # Closed after the VM, whose guest would otherwise see its GPUs vanish.
+        self._resources.callback(self.gpus.close)
+        # Before capacity, which a machine must not hold while it waits for GPUs of the host.
+        gpus = self.gpus.provide(self.request.gpus, report=services.report)
         reservation = self._resources.enter_context(
             services.broker.reserve(
                 self.name,
@@ -209,10 +221,8 @@ class LabMachine:
                 cancelled=self._stop_reason,
             )
         )
-        # Closed after the VM, whose guest would otherwise see its GPUs vanish.
-        self._resources.callback(self.gpus.close)
-        at_start = () if self.checkpoint is not None else self.request.gpus
-        attachments = [self.gpus.serve(model).attachment() for model in at_start]
+        at_start = () if self.checkpoint is not None else gpus
+        attachments = [gpu.attachment for gpu in at_start]
         self._vm = self._resources.enter_context(
             services.driver.machine(
                 self.spec, self.folder, attachments, agent_program=services.agent_program
@@ -225,8 +235,8 @@ class LabMachine:
             raise HarnessError(why)
         if self.checkpoint is not None:
             self._restore(self.checkpoint)
-            for model in self.request.gpus:
-                self.hot_plug(model)
+            for gpu in gpus:
+                self._vm.plug(gpu.attachment)
 
     def _stop_reason(self) -> str | None:
         return (
@@ -322,11 +332,19 @@ class LabMachine:
         self.agent.remember(nonce, self.deadline(_CONNECT_KVM_S))
         self.vm.save(state)
 
-    def hot_plug(self, model: GpuModel) -> str:
+    def hot_plug(self, gpu: RequestedGpu) -> str:
         """Plug a GPU into the running machine, and return its device id."""
-        server = self.gpus.serve(model)
-        self.vm.plug(server.attachment())
-        return server.device_id
+        (provided,) = self.gpus.provide([gpu], report=self._services.report)
+        self.vm.plug(provided.attachment)
+        return provided.device_id
+
+    def wait_for_gpus(self) -> None:
+        """Wait until the guest lists every plugged GPU on its bus.
+
+        Raises HarnessError with the functions that it lists instead.
+        """
+        for pci, count in Counter(gpu.pci for gpu in self.gpus.provided).items():
+            self.guest.wait_for_pci(pci, count=count)
 
     def wait_for_gpu(self, model: GpuModel, *, count: int = 1) -> None:
         """Wait until the guest lists `count` GPUs of this model on its bus.
@@ -335,10 +353,20 @@ class LabMachine:
         """
         self.guest.wait_for_pci(str(model.pci), count=count)
 
-    def hot_unplug(self, device_id: str) -> None:
-        """Ask the guest to release a GPU, and wait until it is removed; its trace is kept."""
+    def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
+        """Ask the guest to release a GPU, and wait until it is removed; its trace is kept.
+
+        Raises HarnessError where a process of the guest has a GPU open, unless it may be removed while
+        it is `in_use`: NVIDIA's driver waits for that process, and does not answer before it ends.
+        """
+        users = [] if in_use else self.guest.users_of(GPU_DEVICE_FILES)
+        if users:
+            raise HarnessError(
+                f"GPU '{device_id}' of machine '{self.name}' is not unplugged, since a GPU is in use in "
+                f"the guest: {'; '.join(users)}. End that first, or pass `in_use=True`."
+            )
         self.vm.unplug(device_id, self.deadline(_HOT_PLUG_KVM_S))
-        self.gpus.stop_serving(device_id)
+        self.gpus.withdraw(device_id)
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
         """Return the device model behind a GPU, plugged or one of the last to be unplugged.
@@ -409,13 +437,13 @@ class LabMachine:
     def reboot(self, deadline: Deadline) -> None:
         """Reboot the guest within its machine, and wait until its agent answers again.
 
-        Only a machine that boots by firmware can: others end when their guest reboots. Raises
-        HarnessError when the guest is not back in time.
+        One that boots by firmware can, and a node whose request says that it `may_reboot`: others end
+        when their guest reboots. Raises HarnessError when the guest is not back in time.
         """
-        if not isinstance(self.spec.kernel, Firmware):
+        if not self.spec.may_reboot:
             raise HarnessError(
                 f"Machine '{self.name}' boots a kernel that QEMU loads, and ends when its guest "
-                "reboots; boot it by firmware."
+                "reboots; boot it by firmware, or request the node with 'may_reboot'."
             )
         before = self.guest.output_of("cat", _BOOT_ID)
         # The guest may go down before the answer arrives.

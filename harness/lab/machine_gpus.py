@@ -1,24 +1,28 @@
-"""The emulated GPUs of one machine: their servers, and the traces of the guest's accesses."""
+"""The GPUs of one machine: servers of emulated ones, leases of the host's, and traces of accesses."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import HarnessError, listed
+from harness.errors import HarnessError, RequirementError, listed
+from harness.gpu import GpuModel, HostGpuAttachment, aperture_mib, root_port_window_mib
 from harness.gpu.serving import serve_gpu
 from harness.gpu.transport import Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from harness.gpu import GpuModel
+    from harness.gpu import Attachment, Bars
     from harness.gpu.emulated import EmulatedGpu
+    from harness.gpu.passthrough.pool import LeasedGpu
     from harness.gpu.script import GpuScript
     from harness.gpu.server import DeviceServer
     from harness.gpu.trace import AccessTrace
+    from harness.lab.gpu_sources import GpuSources, RequestedGpu
     from harness.machine import VmDriver
     from harness.machine.description.spec import MachineSpec
 
@@ -26,11 +30,24 @@ if TYPE_CHECKING:
 _MOST_DEPARTED = 16
 
 
-class MachineGpus:
-    """Serves GPUs to the machine of `spec`, with sockets in `folder`, until it is closed.
+@dataclass(frozen=True, kw_only=True)
+class ProvidedGpu:
+    """A GPU that a machine has, or is about to be plugged."""
 
-    `transport` raises RequirementError where QEMU can't take an emulated GPU. `scripts` describe
-    faults of a GPU, by device id, from the moment it is plugged.
+    device_id: str
+    pci: str
+    """Vendor and device id, such as `10de:2330`."""
+    bars: Bars
+    """The memory BARs of the GPU itself."""
+    attachment: Attachment
+
+
+class MachineGpus:
+    """Provides the GPUs of the machine of `spec`, with sockets in `folder`, until it is closed.
+
+    `transport` raises RequirementError where QEMU can't take an emulated GPU. `sources` decides
+    which GPUs are emulated and which are the host's. `scripts` describe faults of an emulated GPU,
+    by device id, from the moment it is plugged.
     """
 
     def __init__(
@@ -40,21 +57,94 @@ class MachineGpus:
         *,
         driver: VmDriver,
         transport: Callable[[], Transport],
+        sources: GpuSources,
         scripts: Mapping[str, GpuScript],
     ) -> None:
         self._spec = spec
         self._folder = folder
         self._driver = driver
         self._transport = transport
+        self._sources = sources
         self._scripts = scripts
         self._servers: dict[str, DeviceServer[Any]] = {}
         self._departed: dict[str, EmulatedGpu] = {}
+        self._leases: dict[str, contextlib.ExitStack] = {}
+        self._provided: dict[str, ProvidedGpu] = {}
         self._numbers = itertools.count()
 
     @property
     def plugged(self) -> tuple[str, ...]:
-        """Return the device ids of the GPUs that are served."""
-        return tuple(self._servers)
+        """Return the device ids of the GPUs that are provided."""
+        return tuple(self._provided)
+
+    @property
+    def provided(self) -> tuple[ProvidedGpu, ...]:
+        return tuple(self._provided.values())
+
+    @property
+    def has_host_gpu(self) -> bool:
+        return bool(self._leases)
+
+    def provide(
+        self, requested: Sequence[RequestedGpu], *, report: Callable[[str], None]
+    ) -> list[ProvidedGpu]:
+        """Start to serve the emulated ones of these GPUs, and lease those of the host together.
+
+        `report` is called with the reason while GPUs of the host are awaited. Raises RequirementError
+        where this host can't provide them.
+        """
+        resolved = self._sources.resolve(requested)
+        choices = [each for each in resolved if not isinstance(each, GpuModel)]
+        leases = contextlib.ExitStack()
+        leased = iter(
+            leases.enter_context(
+                self._sources.lease(choices, holder=self._spec.name, report=report)
+            )
+            if choices
+            else ()
+        )
+        with contextlib.ExitStack() as undoing:
+            undoing.callback(leases.close)
+            provided = [
+                self._serve(each) if isinstance(each, GpuModel) else self._hand_over(next(leased))
+                for each in resolved
+            ]
+            undoing.pop_all()
+        for one in provided:
+            if one.device_id not in self._servers:
+                self._leases[one.device_id] = leases
+        self._provided.update({one.device_id: one for one in provided})
+        return provided
+
+    def _serve(self, model: GpuModel) -> ProvidedGpu:
+        server = self.serve(model)
+        return ProvidedGpu(
+            device_id=server.device_id,
+            pci=str(model.pci),
+            bars=server.gpu.bars,
+            attachment=server.attachment(),
+        )
+
+    def _hand_over(self, gpu: LeasedGpu) -> ProvidedGpu:
+        device_id = f"gpu{next(self._numbers)}"
+        if device_id in self._scripts:
+            raise RequirementError(
+                f"A test makes GPU '{device_id}' of machine '{self._spec.name}' fail, which only an "
+                "emulated GPU does on request; run it with --gpu-source=emulated."
+            )
+        functions = gpu.gpu.functions
+        windows = dict(enumerate(bar.to_bar() for each in functions for bar in each.bars.values()))
+        return ProvidedGpu(
+            device_id=device_id,
+            pci=gpu.gpu.function.ids,
+            bars={index: bar.to_bar() for index, bar in gpu.gpu.function.bars.items()},
+            attachment=HostGpuAttachment(
+                id=device_id,
+                addresses=gpu.addresses,
+                root_port_window_mib=root_port_window_mib(windows),
+                aperture_mib=aperture_mib(windows),
+            ),
+        )
 
     def serve(self, model: GpuModel) -> DeviceServer[Any]:
         """Start to serve a GPU of this model, to be plugged into the machine.
@@ -84,8 +174,17 @@ class MachineGpus:
         self._servers[device_id] = server
         return server
 
-    def stop_serving(self, device_id: str) -> None:
-        """Stop serving an unplugged GPU; its trace is kept."""
+    def withdraw(self, device_id: str) -> None:
+        """End the serving of an unplugged GPU, whose trace is kept, or the lease of the host's.
+
+        GPUs of the host that were leased together are returned together.
+        """
+        del self._provided[device_id]
+        leases = self._leases.pop(device_id, None)
+        if leases is not None:
+            if leases not in self._leases.values():
+                leases.close()
+            return
         server = self._servers.pop(device_id)
         server.close()
         self._departed[device_id] = server.gpu
@@ -93,17 +192,24 @@ class MachineGpus:
             del self._departed[next(iter(self._departed))]
 
     def close(self) -> None:
-        """End every server; the machine must have ended first."""
+        """End every server and lease; the machine must have ended first."""
         with contextlib.ExitStack() as closing:
             for server in self._servers.values():
                 closing.callback(server.close)
+            for leases in self._leases.values():
+                closing.callback(leases.close)
 
     def gpu(self, device_id: str) -> EmulatedGpu:
         """Return the device model behind a GPU, plugged or one of the last to be unplugged.
 
-        Raises HarnessError where there is none.
+        Raises HarnessError where there is none, RequirementError where it is the host's.
         """
         gpus = self._by_id()
+        if device_id in self._leases:
+            raise RequirementError(
+                f"GPU '{device_id}' of machine '{self._spec.name}' is the host's, and has no device "
+                "model to look into or to change; run this test with --gpu-source=emulated."
+            )
         if device_id not in gpus:
             raise HarnessError(
                 f"Machine '{self._spec.name}' has no GPU '{device_id}'; it has {listed(gpus)}."

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.cloudinit import SeedFiles
-    from harness.gpu import GpuModel
     from harness.gpu.script import GpuScript
     from harness.image.store import ImageStore
+    from harness.lab.gpu_sources import RequestedGpu
     from harness.machine.checkpoint.store import Checkpoint
     from harness.machine.description.spec import Accelerator, Firmware, HostPort
 
@@ -83,7 +83,7 @@ class MachineRequest:
     memory_file: MemoryFile | None = None
     disk: Path | None = None
     seed: Callable[[str], SeedFiles] | None = None
-    gpus: Sequence[GpuModel] = ()
+    gpus: Sequence[RequestedGpu] = ()
     gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
     hostname: str | None = None
     has_iommu: bool = False

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from harness.cloudinit import SeedFiles, SshAccess
     from harness.evidence import Evidence
     from harness.evidence.state import NodeState
-    from harness.gpu import GpuModel
     from harness.gpu.emulated import EmulatedGpu
     from harness.gpu.script import GpuScript
     from harness.image import Image, Kernel
     from harness.image.own_kernel import OwnKernel
     from harness.lab.cloud_images import CloudImageBoot
+    from harness.lab.gpu_sources import RequestedGpu
     from harness.lab.machine import LabMachine
     from harness.machine.channels.guest import Guest
     from harness.machine.description.spec import HostPort
@@ -82,8 +82,8 @@ class NodeRequest:
     """The provisioner's command that cloud-init runs; None for none."""
     config: Mapping[str, object] = field(default_factory=dict)
     """Keys of the provisioner's configuration, added to those that it declares."""
-    gpus: Sequence[GpuModel] = ()
-    """Models of the GPUs that are plugged from the start."""
+    gpus: Sequence[RequestedGpu] = ()
+    """The GPUs that are plugged from the start: models, or `GpuChoice` for those of the host."""
     gpu_scripts: Mapping[str, GpuScript] = field(default_factory=dict)
     """Faults of a GPU from the moment it is plugged, by device id (`gpu0`)."""
     spare_slots: int = 1
@@ -109,6 +109,8 @@ class NodeRequest:
     skip_cloud_init: bool = False
     """Continue from a state after cloud-init: the guest agent writes the files and runs the commands.
     That is many seconds quicker than a boot, for tests that are not about it."""
+    may_reboot: bool = False
+    """Let the machine go on when its guest reboots; such a node boots from cold."""
 
     def __post_init__(self) -> None:
         if self.skip_cloud_init and isinstance(self.image, CloudImage):
@@ -266,17 +268,12 @@ class Node:
     ) -> None:
         self._resources.close()
 
-    def _wait_for_gpus(self) -> None:
-        """Wait until the guest lists every GPU that is plugged from the start."""
-        for model in self.request.gpus:
-            self.machine.wait_for_gpu(model, count=self.request.gpus.count(model))
-
     def _prepare_after_cloud_init(self) -> None:
         """Write the node's files and run the commands before provisioning, by the guest agent."""
         machine = self.machine
         if machine.checkpoint is None:
             machine.wait_until_cloud_init_finished(self._deadline())
-        self._wait_for_gpus()
+        self.machine.wait_for_gpus()
         deadline = machine.deadline(_PREPARE_KVM_S)
         for file in all_files(self.request, self.provisioner):
             machine.agent.write_bytes(file.path, file.content, deadline, file.mode)
@@ -286,17 +283,20 @@ class Node:
     def _start_cloud_init(self) -> None:
         """Plug the seed into a machine that stopped before cloud-init, and continue its boot."""
         machine = self.machine
-        self._wait_for_gpus()
+        self.machine.wait_for_gpus()
         machine.plug_seed(self.folder / SEED)
         machine.start_cloud_init()
 
-    def hot_plug(self, model: GpuModel) -> str:
+    def hot_plug(self, gpu: RequestedGpu) -> str:
         """Plug a GPU into the running node, and return its device id."""
-        return self.machine.hot_plug(model)
+        return self.machine.hot_plug(gpu)
 
-    def hot_unplug(self, device_id: str) -> None:
-        """Ask the guest to release a GPU, and wait until it is removed."""
-        self.machine.hot_unplug(device_id)
+    def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
+        """Ask the guest to release a GPU, and wait until it is removed.
+
+        Raises HarnessError where a process of the guest has a GPU open, unless it may be `in_use`.
+        """
+        self.machine.hot_unplug(device_id, in_use=in_use)
 
     def mark(self, words: str) -> None:
         """Write a line into the trace of every GPU, which separates before from after."""

@@ -75,11 +75,15 @@ class SavedStateSource(BootSource, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltImageSource:
-    """A built image and one of its kernels; the boot stops before cloud-init where it `is_held`."""
+    """A built image and one of its kernels; the boot stops before cloud-init where it `is_held`.
+
+    The machine goes on when its guest reboots where it `may_reboot`.
+    """
 
     image: Image
     kernel_image: Kernel
     is_held: bool = True
+    may_reboot: bool = False
 
     @property
     def name(self) -> str:
@@ -104,7 +108,12 @@ class BuiltImageSource:
     def kernel(self, folder: Path) -> DirectKernel:
         del folder
         kernel = self.kernel_image
-        direct = DirectKernel(version=kernel.version, vmlinuz=kernel.vmlinuz, initrd=kernel.initrd)
+        direct = DirectKernel(
+            version=kernel.version,
+            vmlinuz=kernel.vmlinuz,
+            initrd=kernel.initrd,
+            may_reboot=self.may_reboot,
+        )
         if isinstance(kernel, CloudImageKernel):
             return replace(direct, append=kernel.command_line, is_verbatim=True)
         return direct
@@ -217,12 +226,16 @@ def booting_node(
     *,
     memory_mib: int = _MEMORY_MIB,
     slots: int = _SLOTS,
+    may_reboot: bool = False,
 ) -> MachineRequest:
     """Return the request for a machine that boots a built image and runs cloud-init."""
     return MachineRequest(
         name=name,
         source=BuiltImageSource(
-            image=image, kernel_image=kernel or image.newest_kernel, is_held=False
+            image=image,
+            kernel_image=kernel or image.newest_kernel,
+            is_held=False,
+            may_reboot=may_reboot,
         ),
         memory_mib=memory_mib,
         slots=max(slots, _SLOTS),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from harness.gpu import GpuAttachment
+    from harness.gpu import Attachment
     from harness.gpu.transport import Transport
     from harness.machine.accelerator import AcceleratorChoice
     from harness.machine.channels.agent import Agent
@@ -62,7 +62,7 @@ class Machine(Protocol):
     def ssh_port(self) -> int:
         """Return the loopback port that leads to the guest's SSH server."""
 
-    def plug(self, attachment: GpuAttachment) -> None:
+    def plug(self, attachment: Attachment) -> None:
         """Hot-plug a device into the first free root port."""
 
     def unplug(self, device_id: str, deadline: Deadline) -> None:
@@ -119,7 +119,7 @@ class VmDriver(Protocol):
         self,
         spec: MachineSpec,
         folder: Path,
-        attachments: Sequence[GpuAttachment] = (),
+        attachments: Sequence[Attachment] = (),
         *,
         agent_program: bytes = b"",
     ) -> AbstractContextManager[Machine]:

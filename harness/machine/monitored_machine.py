@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from harness.gpu import GpuAttachment
+    from harness.gpu import Attachment
     from harness.machine.channels.agent import Agent
     from harness.machine.channels.console import Console
     from harness.machine.channels.event_log import QmpEvent
@@ -46,7 +46,7 @@ class MonitoredMachine(abc.ABC):
     agent: Agent
 
     def __init__(
-        self, spec: MachineSpec, folder: Path, at_start: Sequence[GpuAttachment] = ()
+        self, spec: MachineSpec, folder: Path, at_start: Sequence[Attachment] = ()
     ) -> None:
         self.spec = spec
         self.folder = folder
@@ -134,7 +134,7 @@ class MonitoredMachine(abc.ABC):
         answer = self.monitor.execute("human-monitor-command", {"command-line": "info usernet"})
         return ssh_port_of(str(answer))
 
-    def plug(self, attachment: GpuAttachment) -> None:
+    def plug(self, attachment: Attachment) -> None:
         """Hot-plug a device into the first free root port.
 
         Raises HarnessError where no port is free, or the ports' windows are too small for it.
@@ -144,7 +144,8 @@ class MonitoredMachine(abc.ABC):
         if attachment.fd is not None:
             fdname = f"fd-{attachment.id}"
             self.monitor.execute("getfd", {"fdname": fdname}, fd=attachment.fd)
-        self.monitor.execute("device_add", attachment.to_device_add(self._qemu_id(port), fdname))
+        for device in attachment.to_device_add(self._qemu_id(port), fdname):
+            self.monitor.execute("device_add", device)
         self._ports.take(attachment.id, port)
 
     def unplug(self, device_id: str, deadline: Deadline) -> None:

@@ -22,6 +22,7 @@ from harness.settings import (
     URI_VARIABLE,
     AcceleratorOption,
     EvidenceMode,
+    GpuSource,
     MachineDriver,
     MachineStart,
     Settings,
@@ -80,6 +81,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="folder with further GPU models; may be repeated",
     )
     group.addoption(
+        "--gpu-source",
+        choices=GpuSource.words(),
+        help="where the GPUs of nodes come from: emulated, the host's by VFIO, or the host's where it "
+        "has enough (default: emulated; in suites/passthrough: host)",
+    )
+    group.addoption(
+        "--require-gpu",
+        action="store_true",
+        help="fail where a test needs a GPU of the host and there is none to take, instead of "
+        "skipping it",
+    )
+    group.addoption(
         "--gpu-inventory",
         metavar="FILE",
         help=f"which GPUs of this host tests may take (default: {INVENTORY} if it exists)",
@@ -96,6 +109,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help=f"what runs machines: {', '.join(MachineDriver.words())}, or the VM driver of an installed "
         "package; 'node' tests an existing node instead (default: qemu)",
+    )
+    group.addoption(
+        "--nvidia-smi",
+        action="store_true",
+        help="with --machine-driver=node: run `nvidia-smi -q` on the node too, which loads the driver's "
+        "module",
     )
     group.addoption(
         "--machine-uri",
@@ -167,6 +186,7 @@ def pytest_configure(config: pytest.Config) -> None:
     root = config.rootpath
     gpu_models = [root / folder for folder in config.getoption("--gpu-models")]
     image_folders = [root / folder for folder in config.getoption("--images-dir")]
+    defaults = Settings()
     try:
         config.stash[SETTINGS] = Settings(
             accelerator=AcceleratorOption(config.getoption("--accelerator")),
@@ -175,6 +195,8 @@ def pytest_configure(config: pytest.Config) -> None:
             image_folders=(*config.getini("images_dir"), *image_folders),
             provisioner=_provisioner(config.getoption("--provisioner"), root),
             gpu_models=(*config.getini("gpu_models"), *gpu_models),
+            gpu_source=GpuSource(config.getoption("--gpu-source") or defaults.gpu_source.value),
+            is_gpu_required=config.getoption("--require-gpu"),
             gpu_inventory=first_path(
                 config.getoption("--gpu-inventory"),
                 INVENTORY_VARIABLE,
@@ -184,7 +206,7 @@ def pytest_configure(config: pytest.Config) -> None:
             gpu_pool_folder=first_path(
                 config.getoption("--gpu-pool-dir"), POOL_VARIABLE, root=root
             )
-            or Settings().gpu_pool_folder,
+            or defaults.gpu_pool_folder,
             machine_driver=machine_driver(
                 config.getoption("--machine-driver"), config.getini("machine_driver")
             ),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 KERNEL_LABEL = "feature.node.kubernetes.io/kernel-version.full"
 _ARCHITECTURE = re.compile(r"[.-]?(?:x86_64|amd64|aarch64|arm64)")
+#: What neither a tag of an image nor the value of a label may have.
+_NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class PrecompiledError(ValueError):
@@ -36,7 +38,8 @@ class PrecompiledImage:
 
     @property
     def reference(self) -> str:
-        return f"{self.repository}/{self.image}:{self.version}-{self.kernel}-{self.os_tag}"
+        kernel = label_value(self.kernel)
+        return f"{self.repository}/{self.image}:{self.version}-{kernel}-{self.os_tag}"
 
     @property
     def name(self) -> str:
@@ -60,9 +63,17 @@ def os_tag(os_release: str) -> str:
     return name + version
 
 
+def label_value(kernel: str) -> str:
+    """Return a kernel as labels and tags spell it: `_` for each `+` of Debian 13's versions.
+
+    Node feature discovery writes its label in this way, and a registry refuses any other tag.
+    """
+    return _NOT_IN_A_TAG.sub("_", kernel)
+
+
 def kernel_suffix(kernel: str) -> str:
     """Return the suffix of a DaemonSet's name: the kernel, as a valid DNS name."""
-    return _ARCHITECTURE.sub("", kernel).replace("_", ".").lower()
+    return _ARCHITECTURE.sub("", label_value(kernel)).replace("_", ".").lower()
 
 
 @dataclass(frozen=True, kw_only=True)

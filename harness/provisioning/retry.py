@@ -47,9 +47,15 @@ def _try(node: NodeContext, run: Run) -> str | None:
         if result.ok and permanent is None:
             return None if attempt == 1 else f"Succeeded on attempt {attempt}."
         _clean_up(node, run)
-        seen = result.render()
         if permanent is not None:
-            raise StepFailedError(f"{permanent.message}\n{seen}", permanent.exit_code)
+            raise StepFailedError(f"{permanent.message}\n{result.render()}", permanent.exit_code)
+        if attempt > 1 and result.timed_out and node.retries.has_passed():
+            # The attempt was cut off, and only the one before shows what fails.
+            raise StepFailedError(
+                f"The time budget of the node was used up during attempt {attempt}. "
+                f"Attempt {attempt - 1} failed too: {seen}"
+            )
+        seen = result.render()
         if attempt < run.retry.attempts:
             node.clock.sleep(node.retries.cap(run.retry.pause_s))
     raise StepFailedError(seen)

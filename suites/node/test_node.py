@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from harness.expect.every_node import every_expectation, node_expectations
+from harness.expect.every_node import NodeExpectation, node_expectations
 
 if TYPE_CHECKING:
+    import pytest
+
     from harness.evidence import Evidence
 
 
-@pytest.mark.parametrize("name", [expectation.name for expectation in every_expectation()])
-def test_existing_node(existing_evidence: Evidence, name: str) -> None:
-    """The node meets the expectation with this name."""
-    (expectation,) = node_expectations([name], source="suites/node")
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of each expectation; with `--nvidia-smi`, also of what the driver reports."""
+    asks_driver = metafunc.config.getoption("--nvidia-smi")
+    expectations = node_expectations([], source="suites/node", asks_driver=asks_driver)
+    metafunc.parametrize("expectation", expectations, ids=[each.name for each in expectations])
 
+
+def test_existing_node(existing_evidence: Evidence, expectation: NodeExpectation) -> None:
+    """The node meets the expectation."""
     expectation.judge(existing_evidence)

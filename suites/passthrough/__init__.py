@@ -1,1 +1,5 @@
-"""Suites for real GPUs; there are none yet, since passthrough is not built."""
+"""Suites for GPUs of the host that are passed through to nodes.
+
+They run with `pytest suites/passthrough` or `tox -e passthrough`; docs/gpu-lab.md says what a host needs.
+With `--gpu-source=emulated` the same tests run with emulated GPUs.
+"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from harness.gpu import GpuModel
+    from harness.gpu.passthrough.bars import MemoryBar
 
 VFIO_DRIVER = "vfio-pci"
 
@@ -61,6 +62,7 @@ class HostFunction:
     numa_node: int | None = None
     power_state: str | None = None
     is_answering: bool = True
+    bars: Mapping[int, MemoryBar] = field(default_factory=dict)
     physical_function: str | None = None
     """The function of which this one is an SR-IOV virtual function."""
     virtual_functions: tuple[str, ...] = ()

@@ -55,7 +55,9 @@ def _fitting(choice: GpuChoice, host: HostDevices) -> list[HostGpu]:
         if not fitting and function is not None:
             raise RequirementError(f"{function} is no GPU. {_all_gpus(host)}")
     if not fitting:
-        raise RequirementError(f"{choice} is wanted, but not on this host. {_all_gpus(host)}")
+        raise RequirementError(
+            f"This host does not have what is wanted: {choice}. {_all_gpus(host)}"
+        )
     return fitting
 
 

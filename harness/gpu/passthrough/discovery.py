@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.gpu.passthrough import HostDevices, HostFunction, HostGpu, IommuGroup
+from harness.gpu.passthrough.bars import parse_resource
 from harness.gpu.passthrough.device_users import find_device_users
 from harness.gpu.passthrough.host_use import find_host_use
 from harness.gpu.passthrough.judgement import judge
@@ -93,6 +94,7 @@ def _read(root: Path, address: str, attributes: _Attributes) -> HostFunction:
         numa_node=_numa_node(attributes),
         power_state=attributes.text("power_state"),
         is_answering=_is_answering(attributes),
+        bars=parse_resource(attributes.text("resource") or ""),
         physical_function=attributes.link("physfn"),
         virtual_functions=attributes.links("virtfn"),
         mdev_types=attributes.names("mdev_supported_types"),

@@ -131,6 +131,10 @@ class GpuPool:
                 for gpu in gpus
             )
 
+    def require(self, wanted: Sequence[GpuChoice]) -> None:
+        """Raise RequirementError where this host can't lease these GPUs at once, now or later."""
+        view_host(self._assessor, self._leases, wanted)
+
     @contextlib.contextmanager
     def lease(
         self,

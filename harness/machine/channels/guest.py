@@ -25,6 +25,16 @@ UNTIL_LISTED = (
     '[ "$found" -lt "$2" ] || exit 0; sleep 0.02; done'
 )
 
+#: Prints PID, path and name of each process with an open file that matches. A process may end meanwhile.
+USERS = r"""
+command -v find >/dev/null || { echo "there is no 'find' in the guest" >&2; exit 1; }
+find /proc/[0-9]*/fd -lname "$1" -printf '%h %l\n' 2>/dev/null | while read -r folder path; do
+    pid=${folder#/proc/}; pid=${pid%/fd}
+    read -r name <"/proc/$pid/comm" 2>/dev/null || continue
+    printf '%s\t%s\t%s\n' "$pid" "$path" "$name"
+done
+"""
+
 
 class Guest:
     """A guest that runs commands."""
@@ -130,6 +140,18 @@ class Guest:
                 f"Machine '{self.name}' was expected to list {count} PCI functions '{ids}' "
                 f"within {timeout_s:.0f} s, but lists:\n{self.output_of('lspci', '-nn')}"
             )
+
+    def users_of(self, pattern: str) -> list[str]:
+        """Return the processes that have a file open whose path matches, such as '/dev/nvidia[0-9]*'.
+
+        Each is a phrase: its name, its PID and the file. Raises HarnessError where that can't be read.
+        """
+        listed = self.output_of("sh", "-c", USERS, "users", pattern)
+        users = []
+        for line in listed.splitlines():
+            pid, path, name = line.split("\t")
+            users.append(f"'{name}' (PID {pid}) has '{path}' open")
+        return sorted(set(users))
 
     def power_off(self) -> None:
         """Ask systemd to power the guest off; returns at once.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from harness.gpu import GpuAttachment
+    from harness.gpu import Attachment
     from harness.machine.description.spec import Flash, MachineSpec
 
 #: The guest's name of the virtio-serial port on which its agent listens.
@@ -47,7 +47,7 @@ def render_argv(
     channels: Channels,
     *,
     serial_log: Path,
-    attachments: Sequence[GpuAttachment] = (),
+    attachments: Sequence[Attachment] = (),
 ) -> list[str]:
     """Render QEMU's command line; pure.
 
@@ -72,7 +72,7 @@ def render_argv(
         *("-display", "none"),
         "-nodefaults",
         "-no-user-config",
-        *(() if isinstance(spec.kernel, Firmware) else ("-no-reboot",)),
+        *(() if spec.may_reboot else ("-no-reboot",)),
         # It has to be there before the devices behind it.
         *(("-device", "intel-iommu") if spec.has_iommu else ()),
         *("-chardev", f"socket,id=qmp,fd={channels.qmp_fd}"),
@@ -112,7 +112,8 @@ def render_argv(
             ),
         ]
     for index, attachment in enumerate(attachments):
-        argv += ["-device", attachment.to_device_argv(root_port_id(index))]
+        for device in attachment.to_device_argv(root_port_id(index)):
+            argv += ["-device", device]
     if spec.is_restored:
         argv += ["-incoming", "defer"]
     return argv

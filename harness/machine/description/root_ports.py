@@ -10,20 +10,20 @@ from harness.machine.description.argv import root_port_id
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.gpu import GpuAttachment
+    from harness.gpu import Attachment
     from harness.machine.description.spec import MachineSpec
 
 
 class RootPorts:
     """The root ports of one machine; the attachments at its start use the first ones."""
 
-    def __init__(self, spec: MachineSpec, attachments: Sequence[GpuAttachment] = ()) -> None:
+    def __init__(self, spec: MachineSpec, attachments: Sequence[Attachment] = ()) -> None:
         self._spec = spec
         self._taken = {
             attachment.id: root_port_id(index) for index, attachment in enumerate(attachments)
         }
 
-    def choose(self, attachment: GpuAttachment) -> str:
+    def choose(self, attachment: Attachment) -> str:
         """Return the first free root port; `take` assigns it once the device is plugged.
 
         Raises HarnessError where none is free, or their windows are too small for it.

@@ -71,7 +71,8 @@ class DirectKernel:
     """A kernel that QEMU loads itself, without firmware and boot loader.
 
     The command line of one that `is_verbatim` is `append` and what a caller adds, without the
-    arguments of the accelerator.
+    arguments of the accelerator. The machine ends when its guest reboots, unless it `may_reboot`:
+    then QEMU loads the kernel again.
     """
 
     version: str
@@ -87,6 +88,7 @@ class DirectKernel:
         "quiet",
     )
     is_verbatim: bool = False
+    may_reboot: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +186,11 @@ class MachineSpec:
                 raise BadInputError(
                     f"{value} is too small; use {least} or more.", source="MachineSpec", key=key
                 )
+
+    @property
+    def may_reboot(self) -> bool:
+        """Return whether the machine goes on when its guest reboots."""
+        return isinstance(self.kernel, Firmware) or self.kernel.may_reboot
 
     @property
     def kernel_command_line(self) -> str:

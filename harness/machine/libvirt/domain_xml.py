@@ -7,15 +7,12 @@ libvirt's own extension of the schema; what neither supports is refused.
 from __future__ import annotations
 
 import json
-import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from typing_extensions import override
-
 from harness.cloudinit import MAC_ADDRESS
-from harness.errors import BadInputError, RequirementError
+from harness.errors import RequirementError
 from harness.machine.description.argv import AGENT_PORT, SEED_PORT, root_port_id
 from harness.machine.description.spec import Accelerator, Firmware
 
@@ -23,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from harness.gpu import HostGpuAttachment
     from harness.machine.description.spec import MachineSpec, MemoryFile
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
-_PCI_ADDRESS = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
 #: libvirt accepts user-defined device aliases only with this prefix.
 _USER_ALIAS = "ua-"
 SEED_ALIAS = f"{_USER_ALIAS}seed-disk"
@@ -54,33 +51,6 @@ class DomainHost:
     security_models: tuple[str, ...] = ()
     owner: tuple[int, int] | None = None
     agent_socket: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PciAddress:
-    """The address of a PCI function of the host."""
-
-    segment: int
-    bus: int
-    slot: int
-    function: int
-
-    @classmethod
-    def parse(cls, text: str) -> PciAddress:
-        """Parse an address as `lspci -D` prints it; raises BadInputError for anything else."""
-        found = _PCI_ADDRESS.fullmatch(text)
-        if found is None:
-            raise BadInputError(
-                f"'{text}' is not a PCI address; `lspci -D` lists them, such as '0000:65:00.0'.",
-                source="PciAddress",
-                key="text",
-            )
-        segment, bus, slot, function = (int(part, 16) for part in found.groups())
-        return cls(segment=segment, bus=bus, slot=slot, function=function)
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.segment:04x}:{self.bus:02x}:{self.slot:02x}.{self.function:x}"
 
 
 def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) -> str:
@@ -121,8 +91,8 @@ def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) 
     clock = ET.SubElement(domain, "clock", offset="utc")
     ET.SubElement(clock, "timer", name="hpet", present="no")
     _text(domain, "on_poweroff", "destroy")
-    # A guest whose kernel QEMU loads ends with its reboot, as with `-no-reboot`.
-    _text(domain, "on_reboot", "restart" if isinstance(spec.kernel, Firmware) else "destroy")
+    # As with `-no-reboot`.
+    _text(domain, "on_reboot", "restart" if spec.may_reboot else "destroy")
     _text(domain, "on_crash", "destroy")
     _add_devices(domain, spec, host)
     _add_security(domain, host)
@@ -137,22 +107,32 @@ def render_seed_disk(seed: Path) -> str:
     return ET.tostring(_seed_disk(seed), encoding="unicode")
 
 
-def render_host_gpu(address: PciAddress, device_id: str, *, port: int) -> str:
+def render_host_gpu(attachment: HostGpuAttachment, *, port: int) -> str:
     """Render a GPU of the host, to be plugged into the root port number `port`, from 0.
 
-    libvirt unbinds it from its driver on the host, and binds it again at the end ('managed').
+    libvirt leaves its binding to `vfio-pci` to the harness ('managed'), whose pool would compete
+    with it otherwise. Raises RequirementError for a GPU of several functions: libvirt plugs none
+    but number 0 into a running domain.
     """
-    device = ET.Element("hostdev", mode="subsystem", type="pci", managed="yes")
+    if len(attachment.addresses) > 1:
+        raise RequirementError(
+            f"The GPU '{attachment.addresses[0]}' has {len(attachment.addresses)} functions, but "
+            "libvirt can plug a device of one function only; use --machine-driver=qemu."
+        )
+    segment, bus, rest = attachment.addresses[0].split(":")
+    slot, _, function = rest.partition(".")
+    device = ET.Element("hostdev", mode="subsystem", type="pci", managed="no")
     source = ET.SubElement(device, "source")
     ET.SubElement(
         source,
         "address",
-        domain=f"{address.segment:#06x}",
-        bus=f"{address.bus:#04x}",
-        slot=f"{address.slot:#04x}",
-        function=f"{address.function:#x}",
+        domain=f"0x{segment}",
+        bus=f"0x{bus}",
+        slot=f"0x{slot}",
+        function=f"0x{function}",
     )
-    ET.SubElement(device, "alias", name=alias_of(device_id))
+    ET.SubElement(device, "rom", enabled="no")
+    ET.SubElement(device, "alias", name=alias_of(attachment.id))
     _address(device, bus=_FIRST_PORT_BUS + port, slot=0)
     return ET.tostring(device, encoding="unicode")
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import PurePosixPath
 
-    from harness.gpu import GpuAttachment
+    from harness.gpu import Attachment
     from harness.machine.accelerator import AcceleratorChoice
     from harness.machine.description.spec import Accelerator, MachineSpec
     from harness.settings import AcceleratorOption
@@ -146,7 +146,7 @@ class LibvirtDriver:
         self,
         spec: MachineSpec,
         folder: Path,
-        attachments: Sequence[GpuAttachment] = (),
+        attachments: Sequence[Attachment] = (),
         *,
         agent_program: bytes = b"",
     ) -> LibvirtMachine:

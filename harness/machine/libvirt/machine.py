@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from harness.errors import HarnessError, RequirementError
+from harness.gpu import HostGpuAttachment
 from harness.machine.channels.agent import Agent
 from harness.machine.channels.console import Console
 from harness.machine.channels.event_log import disk_failure
-from harness.machine.description.argv import AGENT_PORT, root_port_id
+from harness.machine.description.argv import AGENT_PORT
 from harness.machine.libvirt.domain import POWERED_OFF, Domain
 from harness.machine.libvirt.domain_xml import (
     SEED_ALIAS,
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from harness.gpu import GpuAttachment
+    from harness.gpu import Attachment
     from harness.machine.description.spec import MachineSpec
     from harness.machine.libvirt.connection import Connection
-    from harness.machine.libvirt.domain_xml import DomainHost, PciAddress
+    from harness.machine.libvirt.domain_xml import DomainHost
     from harness.machine.libvirt.monitor import DomainMonitor, MonitorEvents
     from harness.provisioning.wait import Deadline
 
@@ -53,7 +54,7 @@ class LibvirtMachine(MonitoredMachine):
         self,
         spec: MachineSpec,
         folder: Path,
-        attachments: Sequence[GpuAttachment] = (),
+        attachments: Sequence[Attachment] = (),
         *,
         connection: Connection,
         host: DomainHost,
@@ -67,6 +68,7 @@ class LibvirtMachine(MonitoredMachine):
         self._host = host
         self._qemu_logs = qemu_logs
         self._attachments = tuple(attachments)
+        self._host_gpus: set[str] = set()
         self._agent_program = agent_program
         self._domain = Domain(connection, monitor_events, machine=spec.name)
         self._pid: int | None = None
@@ -192,11 +194,14 @@ class LibvirtMachine(MonitoredMachine):
         return super().ssh_port()
 
     @override
-    def plug(self, attachment: GpuAttachment) -> None:
+    def plug(self, attachment: Attachment) -> None:
         """Hot-plug a device into the first free root port.
 
-        Raises RequirementError for a device whose socket libvirt can't pass to QEMU.
+        Raises RequirementError for a device that libvirt can't pass to QEMU.
         """
+        if isinstance(attachment, HostGpuAttachment):
+            self._plug_host_gpu(attachment)
+            return
         if attachment.fd is None or not self._connection.is_local:
             raise RequirementError(
                 f"Machine '{self.spec.name}' can't take '{attachment.driver}' at "
@@ -205,33 +210,33 @@ class LibvirtMachine(MonitoredMachine):
             )
         super().plug(attachment)
 
-    @staticmethod
-    @override
-    def _qemu_id(name: str) -> str:
-        return alias_of(name)
-
-    def plug_host_gpu(self, address: PciAddress, device_id: str) -> None:
-        """Plug a GPU of the host itself into the first free root port.
-
-        Raises RequirementError where VFIO does not give it away.
-        """
-        index = self._ports.free()
-        xml = render_host_gpu(address, device_id, port=index)
+    def _plug_host_gpu(self, attachment: HostGpuAttachment) -> None:
+        port = self._ports.choose(attachment)
+        address = attachment.addresses[0]
+        xml = render_host_gpu(attachment, port=self._ports.free())
         try:
             self._domain.attach(f"the host's GPU '{address}'", xml)
         except LibvirtError as error:
             raise RequirementError(
-                f"{error} A GPU is handed over by VFIO: switch the IOMMU on in the firmware and by "
-                "the kernel's command line ('intel_iommu=on' or 'amd_iommu=on'), load 'vfio-pci', "
-                "end what uses the GPU on the host, and hand over its whole IOMMU group "
-                f"(`ls /sys/bus/pci/devices/{address}/iommu_group/devices`)."
+                f"{error} `harness gpu host ls` shows whether '{address}' can be handed over, and "
+                "`harness doctor` what this host lacks for it."
             ) from error
-        self._ports.take(device_id, root_port_id(index))
+        self._ports.take(attachment.id, port)
+        self._host_gpus.add(attachment.id)
 
-    def unplug_host_gpu(self, device_id: str, deadline: Deadline) -> None:
-        """Ask the guest to let go of a GPU of the host, and wait until the host has it back."""
+    @override
+    def unplug(self, device_id: str, deadline: Deadline) -> None:
+        if device_id not in self._host_gpus:
+            super().unplug(device_id, deadline)
+            return
         self._domain.detach(f"the host's GPU '{device_id}'", alias_of(device_id), deadline)
+        self._host_gpus.remove(device_id)
         self._ports.release(device_id)
+
+    @staticmethod
+    @override
+    def _qemu_id(name: str) -> str:
+        return alias_of(name)
 
     @override
     def _attach_seed(self, seed: Path) -> None:

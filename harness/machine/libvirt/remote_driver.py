@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from harness.gpu import GpuAttachment
+    from harness.gpu import Attachment
     from harness.gpu.transport import Transport
     from harness.machine.description.spec import MachineSpec
     from harness.machine.libvirt.connection import Connection
@@ -51,7 +51,7 @@ class RemoteMachine(LibvirtMachine):
         self,
         files: RemoteFiles,
         folder: Path,
-        attachments: Sequence[GpuAttachment] = (),
+        attachments: Sequence[Attachment] = (),
         *,
         connection: Connection,
         host: DomainHost,
@@ -149,7 +149,7 @@ class RemoteLibvirtDriver:
         self,
         spec: MachineSpec,
         folder: Path,
-        attachments: Sequence[GpuAttachment] = (),
+        attachments: Sequence[Attachment] = (),
         *,
         agent_program: bytes = b"",
     ) -> Iterator[RemoteMachine]:

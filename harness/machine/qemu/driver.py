@@ -15,7 +15,7 @@ from harness.provisioning.command import LocalRunner
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.gpu import GpuAttachment
+    from harness.gpu import Attachment
     from harness.gpu.transport import Transport
     from harness.machine.accelerator import AcceleratorChoice
     from harness.machine.description.spec import MachineSpec
@@ -61,7 +61,7 @@ class QemuDriver:
         self,
         spec: MachineSpec,
         folder: Path,
-        attachments: Sequence[GpuAttachment] = (),
+        attachments: Sequence[Attachment] = (),
         *,
         agent_program: bytes = b"",
     ) -> QemuMachine:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from harness.errors import HarnessError, RequirementError
+from harness.gpu import HostGpuAttachment
 from harness.machine.channels.agent import Agent
 from harness.machine.channels.console import Console
 from harness.machine.channels.event_log import disk_failure
@@ -22,13 +23,14 @@ from harness.machine.channels.qmp import QmpSession
 from harness.machine.description.argv import SEED_PORT, Channels, render_argv
 from harness.machine.description.spec import Accelerator
 from harness.machine.monitored_machine import MonitoredMachine
+from harness.machine.qemu.locked_memory import require_locked_memory
 from harness.provisioning.command import spawn
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.gpu import GpuAttachment
+    from harness.gpu import Attachment
     from harness.machine.description.spec import MachineSpec
     from harness.provisioning.command import ChildProcess
 
@@ -85,7 +87,7 @@ class QemuMachine(MonitoredMachine):
         self,
         spec: MachineSpec,
         folder: Path,
-        attachments: Sequence[GpuAttachment] = (),
+        attachments: Sequence[Attachment] = (),
         *,
         agent_program: bytes = b"",
     ) -> None:
@@ -131,6 +133,8 @@ class QemuMachine(MonitoredMachine):
         where it refuses.
         """
         require_qemu(self.spec.qemu)
+        if any(isinstance(each, HostGpuAttachment) for each in self._attachments):
+            require_locked_memory(self.spec.memory_mib)
         qmp_ours, qmp_theirs = socket.socketpair()
         serial_ours, serial_theirs = socket.socketpair()
         agent_ours, agent_theirs = socket.socketpair()
@@ -180,6 +184,16 @@ class QemuMachine(MonitoredMachine):
     def failure(self) -> str | None:
         """Say why this machine will not go on, or None."""
         return disk_failure(self.events, self.folder)
+
+    @override
+    def plug(self, attachment: Attachment) -> None:
+        """Hot-plug a device into the first free root port.
+
+        Raises RequirementError where a GPU of the host needs more locked memory than is allowed.
+        """
+        if isinstance(attachment, HostGpuAttachment):
+            require_locked_memory(self.spec.memory_mib)
+        super().plug(attachment)
 
     @override
     def _attach_seed(self, seed: Path) -> None:

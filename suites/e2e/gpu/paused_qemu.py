@@ -72,7 +72,7 @@ class PausedQemu:
             ]
             fds = [qtest_theirs.fileno(), qmp_theirs.fileno()]
             if attachment is not None:
-                argv += ["-device", attachment.to_device_argv(ROOT_PORT)]
+                argv += ["-device", *attachment.to_device_argv(ROOT_PORT)]
                 if attachment.fd is not None:
                     fds.append(attachment.fd)
             self._process = spawn(argv, stderr=stderr, pass_fds=fds, cwd=self._folder)
@@ -160,7 +160,8 @@ class PausedQemu:
         if attachment.fd is not None:
             fdname = "fd-gpu"
             self._qmp_execute("getfd", {"fdname": fdname}, fd=attachment.fd)
-        self._qmp_execute("device_add", attachment.to_device_add(ROOT_PORT, fdname))
+        for device in attachment.to_device_add(ROOT_PORT, fdname):
+            self._qmp_execute("device_add", device)
 
     def _qmp_execute(
         self, command: str, arguments: dict[str, object], *, fd: int | None = None

@@ -212,7 +212,7 @@ def test_firmware_gives_every_bar_an_address(
                 *("-cpu", "max"),
                 *("-display", "none"),
                 *("-device", root_port),
-                *("-device", attachment.to_device_argv("rp0")),
+                *("-device", *attachment.to_device_argv("rp0")),
             ],
             stderr=stderr,
             pass_fds=[] if attachment.fd is None else [attachment.fd],

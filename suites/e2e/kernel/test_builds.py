@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 UNIT = "suites/unit/provisioning/test_driver.py"
 #: Enough to begin with the install, but not for all of its five tries.
-FEW_TRIES = {"retry_budget_s": 45}
+FEW_TRIES = {"retry_budget_s": 90}
 _RESIDENT = "/sys/module/nvidia/version"
 
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError, RequirementError
+from harness.gpu import HostGpuAttachment
 from harness.lab import saved_states
 from harness.machine.description.spec import Firmware, MachineSpec
 from harness.machine.libvirt import connection as connection_module
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.domain import Domain
-from harness.machine.libvirt.domain_xml import DomainHost, PciAddress, render_domain
+from harness.machine.libvirt.domain_xml import DomainHost, render_domain
 from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
 from harness.machine.libvirt.watchdog import LibvirtHangsError
@@ -146,8 +147,8 @@ def test_gpu_that_the_host_does_not_give_away_is_refused_with_the_remedy(
     with firmware_machine(libvirt_lab, tmp_path, Firmware()) as machine:
         assert isinstance(machine, LibvirtMachine)
 
-        with pytest.raises(RequirementError, match=r"'0000:fe:1f\.7'.*IOMMU.*vfio-pci"):
-            machine.plug_host_gpu(PciAddress.parse("0000:fe:1f.7"), "gpu0")
+        with pytest.raises(RequirementError, match=r"'0000:fe:1f\.7'.*gpu host ls"):
+            machine.plug(HostGpuAttachment(id="gpu0", addresses=("0000:fe:1f.7",)))
 
         assert machine.is_running
 

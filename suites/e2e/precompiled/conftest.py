@@ -59,7 +59,9 @@ def publish(
 
     def push(kernel: Kernel) -> str:
         assert baked_image.driver is not None
-        reference = f"{NAME}:{baked_image.driver.version}-{kernel.version}-{os_tag}"
+        # A tag can't have the '+' of a kernel of Debian 13.
+        tag = f"{baked_image.driver.version}-{kernel.version.replace('+', '_')}-{os_tag}"
+        reference = f"{NAME}:{tag}"
         with requirements(lab.settings):
             modules = modules_for(lab, baked_image, kernel)
             archive = precompiled_archive(driver_archive(lab, node_image), kernel.version, modules)

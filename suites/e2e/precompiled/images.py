@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.artifact_cache import KEY_DIGITS
+from harness.errors import HarnessError
 from harness.image.formats.oci import Entry, archive_of, container_image, tar_of
 from harness.lab.saved_states import booted
 from harness.lease import hold, make_private_folder
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 INSTALL = Path(__file__).parent / "install.sh"
 _PAYLOAD = "opt/gpu/precompiled"
 _BUILD_S = 900.0
+#: The kernel modules that the driver's stand-in has.
+MODULES = {"nvidia", "nvidia-uvm"}
 
 
 def precompiled_archive(driver_archive: bytes, kernel: str, modules: Mapping[str, bytes]) -> bytes:
@@ -96,8 +99,16 @@ def _build(lab: Lab, baked: Image, kernel: Kernel) -> bytes:
                 *("dkms", "build", "-k", kernel.version, f"nvidia/{baked.driver.version}"),
                 timeout_s=_BUILD_S,
             )
-        names = machine.guest.output_of("ls", folder).split()
+        # DKMS 3.1 leaves 'Module.symvers' there too.
+        names = machine.guest.output_of(
+            "find", folder, "-name", "*.ko*", "-printf", r"%f\n"
+        ).split()
         deadline = machine.deadline(60.0)
         contents = {name: machine.agent.read_bytes(f"{folder}/{name}", deadline) for name in names}
-    assert {name.partition(".")[0] for name in contents} == {"nvidia", "nvidia-uvm"}
+    found = {name.partition(".")[0] for name in contents}
+    if found != MODULES:
+        raise HarnessError(
+            f"DKMS was expected to have built {sorted(MODULES)} for '{kernel.version}', but "
+            f"'{folder}' has {sorted(contents)}; look at the driver's dkms.conf."
+        )
     return tar_of(Entry(path=name, content=content or b"") for name, content in contents.items())

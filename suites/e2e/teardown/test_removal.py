@@ -215,7 +215,7 @@ def test_payload_and_caches_go_only_from_a_node_that_opted_out(
         command="teardown",
     )
     managed = node.evidence(files=[f"{path}/x" for path in folders])
-    node.guest.output_of("sh", "-c", f"printf 'driver_version=1\\n' >{RECORD_PATH}")
+    node.guest.write_text(RECORD_PATH, "driver_version=1\n")
     config = node.guest.output_of("sed", 's/"gpu_node": true/"gpu_node": false/', _CONFIG)
     node.guest.write_text(_CONFIG, config)
     node.provision("teardown")

@@ -109,3 +109,18 @@ def test_new_evidence_replaces_older_evidence(tmp_path: Path) -> None:
 
     assert (tmp_path / "node/local/commands/dmesg").exists()
     assert not yesterday.exists()
+
+
+@pytest.mark.starts_process
+def test_driver_is_asked_only_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`nvidia-smi` loads the driver's module, and nothing is to change by itself."""
+    names = {}
+    for option in ((), ("--nvidia-smi",)):
+        main(["node", "judge", "--json", f"--evidence-dir={tmp_path}", *option])
+        verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+        names[option] = [each["name"] for each in verdicts]
+
+    assert "nvidia-smi" not in names[()]
+    assert names["--nvidia-smi",] == [*names[()], "nvidia-smi"]

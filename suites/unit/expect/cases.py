@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 TESTED_APART = {
     *("no_request", "pull_answered", "pulls_paused", "pulls_tried"),
     "unchanged",
+    "driver_reports_health",
     *("unit_enablement", "unit_job", "unit_not_awaited", "unit_ready_before", "unit_runs"),
 }
 OUTCOME_FILE = f"files{OUTCOME_PATH}"

@@ -211,23 +211,23 @@ def _attachment(device_id: str = "gpu0", **properties: str) -> GpuAttachment:
 
 
 def test_attachment_plugs_at_start() -> None:
-    assert _attachment().to_device_argv("rp0") == "x-pci-proxy-dev,id=gpu0,fd=7,bus=rp0"
+    assert _attachment().to_device_argv("rp0") == ["x-pci-proxy-dev,id=gpu0,fd=7,bus=rp0"]
 
 
 def test_attachment_plugs_hot() -> None:
-    assert _attachment().to_device_add("rp0", "fd-gpu0") == {
-        "driver": "x-pci-proxy-dev",
-        "id": "gpu0",
-        "fd": "fd-gpu0",
-        "bus": "rp0",
-    }
+    assert _attachment().to_device_add("rp0", "fd-gpu0") == [
+        {"driver": "x-pci-proxy-dev", "id": "gpu0", "fd": "fd-gpu0", "bus": "rp0"}
+    ]
 
 
 def test_comma_in_a_property_is_escaped() -> None:
     attachment = _attachment(note="a,b")
 
-    assert attachment.to_device_argv("rp0").endswith(",note=a,,b")
-    assert attachment.to_device_add("rp0", "fd")["note"] == "a,b"
+    (argument,) = attachment.to_device_argv("rp0")
+    (device,) = attachment.to_device_add("rp0", "fd")
+
+    assert argument.endswith(",note=a,,b")
+    assert device["note"] == "a,b"
 
 
 @pytest.mark.parametrize("device_id", ["", "0gpu", "gpu,fd=0", "gpu 0"])

@@ -186,14 +186,17 @@ def test_folder_may_have_a_longer_name_than_a_socket(tmp_path: Path) -> None:
 def test_attachment_says_how_to_plug(server: VfioUserServer) -> None:
     attachment = server.attachment()
 
-    assert attachment.to_device_add("rp0", None) == {
+    (argument,) = attachment.to_device_argv("rp0")
+    (device,) = attachment.to_device_add("rp0", None)
+
+    assert device == {
         "driver": "vfio-user-pci",
         "id": "gpu0",
         "bus": "rp0",
         "socket": {"type": "unix", "path": "gpu0.sock"},
         "x-msg-timeout": 3_600_000,
     }
-    assert attachment.to_device_argv("rp0").startswith('{"driver": "vfio-user-pci"')
+    assert argument.startswith('{"driver": "vfio-user-pci"')
     assert (attachment.root_port_window_mib, attachment.aperture_mib) == (64, 128 << 10)
 
 

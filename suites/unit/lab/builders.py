@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.gpu.transport import Transport
 from harness.image import CloudImage, DriverImage, Image, Kernel
+from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine import LabMachine, MachineServices
 from harness.lab.machine_request import MachineRequest, Platform, finish_spec
 from harness.lab.node import NodeRequest
@@ -17,10 +18,13 @@ from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.spec import Accelerator
 from harness.payload import Payload
 from harness.provisioner.gpu_node import gpu_node_provisioner
+from harness.settings import GpuSource
+from suites.unit.gpu.models import a_model
 from suites.unit.lab.drivers import StuckDriver
 
 if TYPE_CHECKING:
     from harness.artifact_cache import ProgressEvent
+    from harness.gpu.passthrough.pool import GpuPool
     from harness.provisioner import Provisioner
 
 
@@ -78,6 +82,14 @@ def a_lab_machine(
     return LabMachine(request, spec, folder, services or machine_services(folder))
 
 
+def no_pool() -> GpuPool:
+    raise AssertionError("The host's GPUs are not to be looked at.")
+
+
+def emulated_gpus() -> GpuSources:
+    return GpuSources(source=GpuSource.EMULATED, pool=no_pool, any_model=a_model)
+
+
 def machine_services(folder: Path) -> MachineServices:
     return MachineServices(
         driver=StuckDriver(),
@@ -85,6 +97,7 @@ def machine_services(folder: Path) -> MachineServices:
         identity=SshIdentity(folder=folder),
         broker=Broker(folder / "room"),
         transport=lambda: Transport.MPQEMU,
+        gpu_sources=emulated_gpus(),
         report=lambda _: None,
     )
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from harness.gpu import GpuAttachment
+    from harness.gpu import Attachment
     from harness.machine.description.spec import MachineSpec
     from harness.settings import AcceleratorOption
 
@@ -44,7 +44,7 @@ class StuckDriver:
         self,
         spec: MachineSpec,
         folder: Path,
-        attachments: Sequence[GpuAttachment] = (),
+        attachments: Sequence[Attachment] = (),
         *,
         agent_program: bytes = b"",
     ) -> QemuMachine:

@@ -10,6 +10,7 @@ from harness.provisioning.precompiled import (
     Grouping,
     KernelGroup,
     PrecompiledError,
+    PrecompiledImage,
     choose_driver,
     group_by_kernel,
     kernel_suffix,
@@ -52,10 +53,24 @@ def test_system_without_name_or_version_is_refused(text: str) -> None:
         ("5.14.0-284.EL9_2.aarch64", "5.14.0-284.el9.2"),
         ("5.15.0-1041-azure", "5.15.0-1041-azure"),
         ("6.1.0-56-cloud-amd64", "6.1.0-56-cloud"),
+        ("6.12.117+deb13-cloud-amd64", "6.12.117.deb13-cloud"),
     ],
 )
 def test_kernel_ends_a_daemonsets_name(kernel: str, suffix: str) -> None:
     assert kernel_suffix(kernel) == suffix
+
+
+def test_tag_has_no_character_that_a_registry_refuses() -> None:
+    image = PrecompiledImage(
+        repository="registry.test/gpu",
+        image="driver",
+        version="580.1",
+        kernel="6.12.117+deb13-cloud-amd64",
+        os_tag="debian13",
+    )
+
+    assert image.reference == "registry.test/gpu/driver:580.1-6.12.117_deb13-cloud-amd64-debian13"
+    assert image.pull_reference == image.name == image.reference
 
 
 def test_nodes_are_grouped_by_kernel() -> None:

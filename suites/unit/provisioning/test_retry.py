@@ -79,6 +79,58 @@ def test_each_try_is_cut_to_what_the_budget_has_left(tmp_path: Path) -> None:
     )
 
 
+def test_try_that_the_budget_cuts_off_does_not_hide_the_one_before(tmp_path: Path) -> None:
+    """The second try has a second left, in which nothing can show why the command fails."""
+    clock = FakeClock()
+    with (
+        ScriptedRunner()
+        .expect(
+            "work hard", exit_code=3, stderr="no kernel headers", effect=lambda: clock.advance(54)
+        )
+        .expect(
+            "work hard", timeout_s=1, is_timed_out=True, effect=lambda: clock.advance(1)
+        ) as runner,
+        pytest.raises(StepFailedError) as failure,
+    ):
+        try_command(make_node(runner, tmp_path, clock, budget_s=60), command(9, timeout_s=60))
+
+    assert clock.sleeps == [5]
+    assert str(failure.value) == (
+        "The time budget of the node was used up during attempt 2. Attempt 1 failed too: "
+        "command: work hard\nexit code: 3, after 0.0 s\nstdout: -\nstderr: no kernel headers"
+    )
+
+
+def test_first_try_that_the_budget_cuts_off_is_reported_itself(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedRunner().expect(
+            "work hard", timeout_s=60, is_timed_out=True, effect=lambda: clock.advance(60)
+        ) as runner,
+        pytest.raises(StepFailedError) as failure,
+    ):
+        try_command(make_node(runner, tmp_path, clock, budget_s=60), command(9, timeout_s=90))
+
+    assert str(failure.value).startswith(
+        "The time budget of the node is used up. command: work hard\nexit code: 124"
+    )
+
+
+def test_try_that_ends_by_its_own_limit_is_followed_by_another(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedRunner()
+        .expect("work hard", exit_code=1)
+        .expect("work hard", is_timed_out=True, effect=lambda: clock.advance(10))
+        .expect("work hard") as runner
+    ):
+        detail = try_command(
+            make_node(runner, tmp_path, clock, budget_s=60), command(9, timeout_s=10)
+        )
+
+    assert detail == "Succeeded on attempt 3."
+
+
 def test_nothing_starts_once_the_budget_is_spent(tmp_path: Path) -> None:
     with pytest.raises(StepFailedError) as failure, ScriptedRunner() as runner:
         try_command(make_node(runner, tmp_path, budget_s=0), command())

@@ -217,9 +217,7 @@ def test_wish_for_a_model_takes_a_gpu_of_it(pool: GpuPool) -> None:
         assert gpu.gpu.address == SECOND
 
     with (
-        pytest.raises(
-            RequirementError, match=f"a GPU of model '{absent.name}' is wanted, but not"
-        ),
+        pytest.raises(RequirementError, match=f"what is wanted: a GPU of model '{absent.name}'"),
         lease(pool, GpuChoice(model=absent)),
     ):
         pass
@@ -309,7 +307,10 @@ def test_lease_waits_for_all_gpus_without_holding_one(pool: GpuPool, other_pool:
     ("address", "message"),
     [
         (NVME, f"{NVME} .10de:2330, class 010802. is no GPU. This host's GPUs are {GPU}"),
-        ("0000:99:00.0", "GPU 0000:99:00.0 is wanted, but not on this host. This host's GPUs are"),
+        (
+            "0000:99:00.0",
+            "This host does not have what is wanted: GPU 0000:99:00.0. This host's GPUs are",
+        ),
     ],
 )
 def test_address_that_is_no_gpu_is_refused(

@@ -1,0 +1,50 @@
+"""Memory BARs of a PCI function, as the kernel lists them in sysfs, on a host or in a guest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from harness.errors import HarnessError
+from harness.gpu import MIB, Bar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Of the flags in include/linux/ioport.h.
+_MEMORY, _MEMORY_64 = 0x200, 0x100000
+#: The lines behind these are the ROM and the windows of a bridge.
+_BARS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBar:
+    """A memory BAR: its size in bytes, and whether it may lie above 4 GiB."""
+
+    size: int
+    bits: Literal[32, 64]
+
+    def to_bar(self) -> Bar:
+        """Return it with its size in MiB, one at least."""
+        return Bar(mib=max(1, self.size // MIB), bits=self.bits)
+
+
+def parse_resource(text: str) -> Mapping[int, MemoryBar]:
+    """Parse the file `resource` of a function; BARs that have no address are left out.
+
+    Each line has the first address, the last address and the flags, in the order of the BARs.
+    Raises HarnessError for anything else.
+    """
+    bars: dict[int, MemoryBar] = {}
+    for index, line in enumerate(text.splitlines()[:_BARS]):
+        try:
+            first, last, flags = (int(word, 16) for word in line.split())
+        except ValueError:
+            raise HarnessError(
+                f"Three hexadecimal numbers were expected in line {index + 1} of a PCI function's "
+                f"'resource', but it is {line!r}."
+            ) from None
+        if flags & _MEMORY and last > first:
+            bits: Literal[32, 64] = 64 if flags & _MEMORY_64 else 32
+            bars[index] = MemoryBar(size=last - first + 1, bits=bits)
+    return bars

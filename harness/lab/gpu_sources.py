@@ -1,0 +1,80 @@
+"""Decides which GPUs of a machine are emulated, and which are leased from the host."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from harness.errors import RequirementError
+from harness.gpu import GpuModel
+from harness.gpu.passthrough import GpuChoice
+from harness.provisioning.wait import Deadline
+from harness.settings import GpuSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from harness.gpu.passthrough.pool import GpuPool, LeasedGpu
+
+#: What a test may request: a model, or a GPU of the host by address; without both, any GPU.
+RequestedGpu: TypeAlias = "GpuModel | GpuChoice"
+
+#: Seconds that a machine waits for GPUs which others hold.
+_LEASE_S = 1800.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSources:
+    """Where the GPUs of a run come from, as `--gpu-source` says.
+
+    `pool` opens the pool of the host's GPUs; `any_model` is emulated for a request of any GPU.
+    """
+
+    source: GpuSource
+    pool: Callable[[], GpuPool]
+    any_model: Callable[[], GpuModel]
+
+    def resolve(self, requested: Sequence[RequestedGpu]) -> list[RequestedGpu]:
+        """Return each requested GPU as a model to be emulated or as a choice among the host's.
+
+        A GPU that is requested by its address is the host's. With `auto` the others are emulated
+        unless the host has a usable one for each of them.
+        """
+        is_host = self.source is GpuSource.HOST or (
+            self.source is GpuSource.AUTO and self._host_has(requested)
+        )
+        return [self._resolve(each, is_host=is_host) for each in requested]
+
+    def _resolve(self, gpu: RequestedGpu, *, is_host: bool) -> RequestedGpu:
+        if is_host:
+            return _choice(gpu)
+        if isinstance(gpu, GpuModel) or gpu.address is not None:
+            return gpu
+        return gpu.model or self.any_model()
+
+    def _host_has(self, requested: Sequence[RequestedGpu]) -> bool:
+        """Return whether the host has a GPU for each request, free now or later."""
+        try:
+            self.pool().require([_choice(gpu) for gpu in requested])
+        except RequirementError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def lease(
+        self, choices: Sequence[GpuChoice], *, holder: str, report: Callable[[str], None]
+    ) -> Iterator[tuple[LeasedGpu, ...]]:
+        """Lease these GPUs of the host together, bound to `vfio-pci`.
+
+        Raises RequirementError where this host can't provide them.
+        """
+        with self.pool().lease(
+            choices, holder=holder, deadline=Deadline.after(_LEASE_S), report=report
+        ) as leased:
+            yield leased
+
+
+def _choice(gpu: RequestedGpu) -> GpuChoice:
+    """Return a request as a choice among the host's GPUs."""
+    return GpuChoice(model=gpu) if isinstance(gpu, GpuModel) else gpu

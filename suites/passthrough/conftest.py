@@ -1,0 +1,181 @@
+"""Fixtures of the suites for GPUs of the host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from harness.api import GpuChoice, HarnessError, NodeRequest, RequirementError
+from harness.fixtures.machines import REAL_DRIVER_IMAGE, settings_of
+from harness.lab import Lab
+from harness.lab.gpu_pool import open_gpu_pool
+from harness.plugin.select import requirements
+from harness.settings import GpuSource, Settings
+from suites.passthrough.nights import GpuFacts, Night, StepTime, nights_file, read_nights, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from _pytest.terminal import TerminalReporter
+
+    from harness.api import BootNode, Image, Node
+    from harness.artifact_cache import ProgressEvent
+    from harness.lab.gpu_sources import RequestedGpu
+
+ANY = GpuChoice()
+NO_GPU = "These tests need GPUs that this host can hand to a machine by VFIO."
+NIGHT: pytest.StashKey[Night] = pytest.StashKey()
+
+
+class Step(Protocol):
+    """Measures a step of the running test, which the night's report names."""
+
+    def __call__(self, name: str, /) -> contextlib.AbstractContextManager[None]: ...
+
+
+class StartNode(Protocol):
+    """Starts a node with GPUs for the running test, without provisioning; it ends with the test."""
+
+    def __call__(
+        self, name: str, /, gpus: Sequence[RequestedGpu] = (ANY,), *, may_reboot: bool = False
+    ) -> Node: ...
+
+
+def passthrough_settings(config: pytest.Config) -> Settings:
+    """Return the settings of the run, whose GPUs are the host's where no option says otherwise."""
+    settings = settings_of(config)
+    if config.getoption("--gpu-source") is not None:
+        return settings
+    return replace(settings, gpu_source=GpuSource.HOST)
+
+
+def require_gpus(config: pytest.Config, wanted: Sequence[GpuChoice]) -> None:
+    """Skip the test where the host can't give these GPUs; with `--require-gpu`, fail."""
+    __tracebackhide__ = True
+    settings = passthrough_settings(config)
+    if settings.gpu_source is not GpuSource.HOST:
+        return
+    try:
+        open_gpu_pool(settings).require(wanted)
+    except RequirementError as error:
+        reason = f"{NO_GPU} {error} docs/gpu-lab.md says how to prepare a host."
+    else:
+        return
+    if settings.is_gpu_required:
+        raise HarnessError(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def gpu_of_the_host(pytestconfig: pytest.Config) -> None:
+    """Skip all tests with the reason where there is no GPU to take; with `--require-gpu`, fail."""
+    require_gpus(pytestconfig, [ANY])
+
+
+@pytest.fixture(scope="session")
+def lab(
+    pytestconfig: pytest.Config,
+    gpu_of_the_host: None,
+    announce: Callable[[ProgressEvent], None],
+) -> Iterator[Lab]:
+    """Open a lab whose GPUs are the host's."""
+    del gpu_of_the_host
+    settings = passthrough_settings(pytestconfig)
+    with contextlib.ExitStack() as stack:
+        with requirements(settings):
+            opened = stack.enter_context(Lab.open(settings, announce))
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def driver_image(request: pytest.FixtureRequest, image_name: str) -> Image:
+    """Return the image with a driver for its newest kernel: NVIDIA's own where `--image` names it."""
+    name = "node_image" if image_name == REAL_DRIVER_IMAGE else "baked_image"
+    image: Image = request.getfixturevalue(name)
+    return image
+
+
+@pytest.fixture
+def start_node(boot_node: BootNode, node_image: Image) -> StartNode:
+    """Return a function that starts a node of which only the PCI bus is of interest."""
+
+    def start(
+        name: str, /, gpus: Sequence[RequestedGpu] = (ANY,), *, may_reboot: bool = False
+    ) -> Node:
+        return boot_node(
+            NodeRequest(
+                name=name,
+                image=node_image,
+                gpus=gpus,
+                command=None,
+                skip_cloud_init=True,
+                may_reboot=may_reboot,
+            )
+        )
+
+    return start
+
+
+@pytest.fixture
+def step(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Step:
+    """Return a context manager that measures a step for the night's report."""
+    night = pytestconfig.stash[NIGHT]
+
+    @contextlib.contextmanager
+    def measure(name: str, /) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        night.add(StepTime(test=request.node.name, step=name, seconds=time.monotonic() - begin))
+
+    return measure
+
+
+@pytest.fixture
+def describe_gpu(pytestconfig: pytest.Config) -> Callable[[Node], GpuFacts]:
+    """Return a function that asks a node's driver for its GPU, for the night's report."""
+    night = pytestconfig.stash[NIGHT]
+
+    def describe(node: Node) -> GpuFacts:
+        facts = GpuFacts.of_node(node)
+        night.gpu = facts
+        return facts
+
+    return describe
+
+
+# After the plugin, which makes the settings.
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    settings = settings_of(config)
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid()}-{time.time_ns()}"
+    config.stash[NIGHT] = Night(run=run, file=nights_file(settings.evidence_folder))
+
+
+def _reasons(terminalreporter: TerminalReporter) -> set[str]:
+    """Return why tests had no GPU; pytest itself shows the reasons of skips with `-rs` only."""
+    reports = (*terminalreporter.getreports("skipped"), *terminalreporter.getreports("error"))
+    found = (re.search(rf"{re.escape(NO_GPU)}.*", report.longreprtext) for report in reports)
+    return {match[0].rstrip("')") for match in found if match is not None}
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+    """Print why tests had no GPU, and the steps of this night beside those of earlier ones."""
+    if hasattr(config, "workerinput"):
+        return
+    for reason in sorted(_reasons(terminalreporter)):
+        terminalreporter.section("no GPU of this host")
+        terminalreporter.write_line(reason)
+    night = config.stash[NIGHT]
+    if not night.file.exists():
+        return
+    table = table_of(read_nights(night.file), run=night.run)
+    if table:
+        terminalreporter.section("GPUs of this host")
+        terminalreporter.write_line(table)
+        terminalreporter.write_line(f"kept in '{night.file}'")

@@ -1,0 +1,91 @@
+"""What a guest sees of a GPU that was handed to it: before any driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.api import NodeRequest
+from suites.passthrough.conftest import ANY, require_gpus
+from suites.passthrough.guest_gpu import NOTHING, addresses_of, bars_of, first_register_of
+
+if TYPE_CHECKING:
+    import pytest
+
+    from harness.api import Image, Lab
+    from suites.passthrough.conftest import StartNode, Step
+
+
+def test_guest_sees_the_ids_and_bars_of_the_gpu(start_node: StartNode, step: Step) -> None:
+    """Each BAR has the size that it has on the host, and an address."""
+    with step("start with a GPU"):
+        node = start_node("bus")
+    (gpu,) = node.machine.gpus.provided
+
+    (address,) = addresses_of(node, gpu.pci)
+
+    assert bars_of(node, address) == gpu.bars
+
+
+def test_gpu_answers_the_guest(start_node: StartNode) -> None:
+    """The register that names the chip has a value, the same each time."""
+    node = start_node("register")
+    (gpu,) = node.machine.gpus.provided
+    (address,) = addresses_of(node, gpu.pci)
+
+    values = {first_register_of(node, address) for _ in range(3)}
+
+    assert len(values) == 1, f"One value was expected, but the guest read {values}."
+    assert not values & NOTHING, f"A chip was expected, but the guest read {values}."
+
+
+def test_two_nodes_have_a_gpu_each_at_once(
+    pytestconfig: pytest.Config, start_node: StartNode, step: Step
+) -> None:
+    """Neither sees the other's; both work at the same time."""
+    require_gpus(pytestconfig, [ANY, ANY])
+    with step("start two"):
+        nodes = [start_node("one"), start_node("two")]
+
+    for node in nodes:
+        (gpu,) = node.machine.gpus.provided
+        (address,) = addresses_of(node, gpu.pci)
+        assert first_register_of(node, address) not in NOTHING
+
+
+def test_gpu_serves_the_next_node_after_a_power_loss(
+    lab: Lab, node_image: Image, start_node: StartNode, step: Step
+) -> None:
+    """The first machine is killed; the GPU is reset, and the second finds it as the first did."""
+    request = NodeRequest(
+        name="first", image=node_image, gpus=[ANY], command=None, skip_cloud_init=True
+    )
+    with lab.boot(request) as first:
+        (gpu,) = first.machine.gpus.provided
+        (address,) = addresses_of(first, gpu.pci)
+        before = first_register_of(first, address)
+        first.machine.kill()
+
+    with step("start with the same GPU"):
+        second = start_node("second")
+    (again,) = second.machine.gpus.provided
+    (address,) = addresses_of(second, again.pci)
+
+    assert (again.pci, again.bars) == (gpu.pci, gpu.bars)
+    assert first_register_of(second, address) == before
+    assert bars_of(second, address) == gpu.bars
+
+
+def test_gpu_stays_when_the_guest_reboots(start_node: StartNode, step: Step) -> None:
+    """The machine resets it, and the new kernel finds it as the one before did."""
+    with step("boot from cold"):
+        node = start_node("reboot", may_reboot=True)
+    (gpu,) = node.machine.gpus.provided
+    (address,) = addresses_of(node, gpu.pci)
+    before = first_register_of(node, address)
+
+    with step("reboot"):
+        node.machine.reboot(node.machine.deadline(60))
+
+    (address,) = addresses_of(node, gpu.pci)
+    assert bars_of(node, address) == gpu.bars
+    assert first_register_of(node, address) == before

@@ -1,0 +1,131 @@
+"""Provisioning drives a GPU that was handed to a node, and takes the driver away again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.api import NodeRequest
+from harness.provisioner.gpu_node import CONFIG_PATH
+from suites.passthrough.conftest import ANY
+from suites.passthrough.memory_health import QUERIES, parse_memory_health
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.api import BootNode, Image, Node
+    from suites.passthrough.conftest import Step
+    from suites.passthrough.nights import GpuFacts
+
+
+@pytest.fixture
+def provisioned(
+    boot_node: BootNode,
+    driver_image: Image,
+    step: Step,
+    describe_gpu: Callable[[Node], GpuFacts],
+) -> Node:
+    """Return a node whose driver was there before its first boot, provisioned."""
+    with step("provision"):
+        node = boot_node(
+            NodeRequest(name="driven", image=driver_image, gpus=[ANY], skip_cloud_init=True)
+        )
+    describe_gpu(node)
+    return node
+
+
+def test_provisioning_drives_the_gpu(provisioned: Node) -> None:
+    """Nothing is compiled, the module is bound, and the driver's own tool names the GPU."""
+    evidence = provisioned.evidence()
+    (gpu,) = provisioned.machine.gpus.provided
+
+    expect.provisioned(evidence)
+    expect.decided(evidence, "install-skip-build", reason="ok")
+    expect.gpus_driven(evidence, gpu.pci)
+    listed = provisioned.guest.output_of("nvidia-smi", "-L").splitlines()
+    assert len(listed) == 1, f"One GPU was expected, but nvidia-smi lists {listed}."
+    assert listed[0].startswith("GPU 0: NVIDIA"), listed[0]
+
+
+def test_memory_of_the_gpu_is_healthy(provisioned: Node) -> None:
+    """By the driver's own counters: errors that were not corrected, pages and rows to be replaced."""
+    answers = {}
+    for query in QUERIES:
+        result = provisioned.guest.run(
+            "nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"
+        )
+        if "not a valid field" in result.stdout + result.stderr or "--format" in result.stdout:
+            pytest.skip(f"This nvidia-smi does not know '{query}': it is the stand-in's.")
+        answers[query] = result.check("nvidia-smi").stdout
+
+    health = parse_memory_health(answers)
+
+    assert health.faults == [], f"A healthy memory was expected, but: {'; '.join(health.faults)}."
+
+
+def test_gpu_is_partitioned_where_it_can_be(provisioned: Node) -> None:
+    """Provisioning switches MIG on; the test is skipped for a GPU whose driver says that it has none."""
+    query = ("nvidia-smi", "--query-gpu=mig.mode.current", "--format=csv,noheader")
+    if provisioned.guest.output_of(*query) == "[N/A]":
+        pytest.skip("This GPU has no MIG.")
+    config = json.loads(provisioned.guest.read_text(CONFIG_PATH) or "")
+    changed = {**config, "gpu_instance_profile": "MIG3g"}
+    provisioned.guest.write_text(CONFIG_PATH, json.dumps(changed))
+
+    provisioned.provision("boot").check("Provisioning with a MIG profile")
+
+    assert provisioned.guest.output_of(*query) == "Enabled"
+    expect.unit_enablement(provisioned.evidence(), "mig-partition.service", "enabled")
+
+
+@pytest.mark.slow
+def test_kernel_without_a_module_gets_one_built(
+    boot_node: BootNode, driver_image: Image, step: Step
+) -> None:
+    """The record names the other kernel, so the driver is built, and drives the GPU."""
+    other = driver_image.other_kernel
+    with step("build for another kernel"):
+        node = boot_node(
+            NodeRequest(
+                name="mismatch", image=driver_image, kernel=other, gpus=[ANY], skip_cloud_init=True
+            )
+        )
+
+    evidence = node.evidence()
+
+    (gpu,) = node.machine.gpus.provided
+    expect.decided(evidence, "install", reason="kernel")
+    expect.provisioned(evidence)
+    assert driver_image.driver is not None
+    expect.module_built_for(evidence, other.version, version=driver_image.driver.version)
+    expect.gpus_driven(evidence, gpu.pci)
+
+
+def test_teardown_leaves_the_gpu_without_a_driver(
+    boot_node: BootNode, driver_image: Image, step: Step
+) -> None:
+    """A node that has opted out keeps its GPU, and nothing of the driver."""
+    node = boot_node(
+        NodeRequest(
+            name="opted-out",
+            image=driver_image,
+            gpus=[ANY],
+            skip_cloud_init=True,
+            tags={"SkipGpuDriverInstall": "true"},
+            command=None,
+        )
+    )
+    with step("teardown"):
+        node.provision("boot").check("Provisioning of a node that has opted out")
+
+    evidence = node.evidence()
+
+    (gpu,) = node.machine.gpus.provided
+    expect.decided(evidence, "teardown", reason="opted_out")
+    expect.gpus_on_bus(evidence, gpu.pci)
+    expect.gpus_driven(evidence)
+    expect.no_driver_artefact(evidence)
+    expect.no_record(evidence)

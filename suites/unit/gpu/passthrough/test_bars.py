@@ -1,0 +1,47 @@
+"""Memory BARs of a PCI function, from its file `resource`."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.gpu import Bar
+from harness.gpu.passthrough.bars import MemoryBar, parse_resource
+
+#: Of an H100, shortened: its windows of a bridge, the ROM and SR-IOV BARs lie behind the six BARs.
+H100 = """\
+0x0000000042000000 0x0000000042ffffff 0x0000000000040200
+0x0000000000000000 0x0000000000000000 0x0000000000000000
+0x0000200000000000 0x0000201fffffffff 0x000000000014220c
+0x0000000000000000 0x0000000000000000 0x0000000000000000
+0x0000202000000000 0x0000202001ffffff 0x000000000014220c
+0x000000000000e000 0x000000000000e07f 0x0000000000040101
+0x00000000fe000000 0x00000000fe07ffff 0x0000000000046200
+"""
+
+
+def test_bars_of_a_gpu_are_read() -> None:
+    """The one for ports is left out, and so is the ROM."""
+    assert parse_resource(H100) == {
+        0: MemoryBar(size=16 << 20, bits=32),
+        2: MemoryBar(size=128 << 30, bits=64),
+        4: MemoryBar(size=32 << 20, bits=64),
+    }
+
+
+def test_function_without_bars_has_none() -> None:
+    assert parse_resource("") == {}
+    assert parse_resource("0x0000000000000000 0x0000000000000000 0x0000000000040200\n" * 6) == {}
+
+
+@pytest.mark.parametrize("line", ["0x1 0x2", "0x1 0x2 0x3 0x4", "a b z"])
+def test_other_text_is_refused_with_its_line(line: str) -> None:
+    with pytest.raises(HarnessError, match=r"line 2 of a PCI function's 'resource'"):
+        parse_resource(f"0x0 0x0 0x0\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("size", "mib"), [(16 << 10, 1), (1 << 20, 1), (16 << 20, 16), (128 << 30, 128 << 10)]
+)
+def test_window_of_a_small_bar_is_a_mebibyte(size: int, mib: int) -> None:
+    assert MemoryBar(size=size, bits=64).to_bar() == Bar(mib=mib, bits=64)

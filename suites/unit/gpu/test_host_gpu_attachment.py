@@ -1,0 +1,50 @@
+"""A GPU of the host as arguments of QEMU."""
+
+from __future__ import annotations
+
+import json
+
+from harness.gpu import HostGpuAttachment
+
+
+def test_gpu_of_one_function_is_plugged_without_its_bios() -> None:
+    gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0",))
+
+    assert gpu.to_device_add("rp2", None) == [
+        {
+            "driver": "vfio-pci",
+            "id": "gpu0",
+            "host": "0000:65:00.0",
+            "bus": "rp2",
+            "addr": "0x0.0",
+            "rombar": 0,
+        }
+    ]
+
+
+def test_function_zero_of_a_group_is_plugged_last() -> None:
+    """A guest looks at the slot when function 0 appears, and overlooks what comes later."""
+    gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1", "0000:65:00.2"))
+
+    devices = gpu.to_device_add("rp0", None)
+
+    assert [(each["id"], each["host"], each["addr"]) for each in devices] == [
+        ("gpu0-2", "0000:65:00.2", "0x0.2"),
+        ("gpu0-1", "0000:65:00.1", "0x0.1"),
+        ("gpu0", "0000:65:00.0", "0x0.0"),
+    ]
+    assert all(each["multifunction"] is True for each in devices)
+
+
+def test_gpu_that_is_not_function_zero_of_its_group_keeps_the_device_id() -> None:
+    gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.1", "0000:65:00.0"))
+
+    assert [each["id"] for each in gpu.to_device_add("rp0", None)] == ["gpu0", "gpu0-0"]
+
+
+def test_arguments_at_start_are_those_of_the_hot_plug() -> None:
+    gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1"))
+
+    assert [json.loads(each) for each in gpu.to_device_argv("rp0")] == gpu.to_device_add(
+        "rp0", None
+    )

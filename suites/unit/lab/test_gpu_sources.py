@@ -1,0 +1,222 @@
+"""Where the GPUs of a machine come from."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from harness.errors import BadInputError, RequirementError
+from harness.gpu import HostGpuAttachment
+from harness.gpu.passthrough import GpuChoice, HostFunction, HostGpu, Verdict
+from harness.gpu.passthrough.bars import MemoryBar
+from harness.gpu.passthrough.pool import LeasedGpu
+from harness.gpu.script import GpuScript
+from harness.lab.gpu_pool import open_gpu_pool
+from harness.lab.gpu_sources import GpuSources
+from harness.lab.machine_gpus import MachineGpus
+from harness.settings import GpuSource, Settings
+from suites.unit.gpu.models import a_model
+from suites.unit.lab.builders import a_lab_machine, machine_services
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from harness.gpu import GpuModel
+    from harness.gpu.passthrough.pool import GpuPool
+    from harness.provisioning.wait import Deadline
+
+ANY = GpuChoice()
+ADDRESS = "0000:65:00.0"
+BY_ADDRESS = GpuChoice(address=ADDRESS)
+
+
+def named(name: str) -> GpuModel:
+    return replace(a_model(), name=name)
+
+
+def a_leased_gpu(address: str) -> LeasedGpu:
+    function = HostFunction(
+        address=address,
+        vendor=0x10DE,
+        device=0x2330,
+        class_code=0x030200,
+        bars={0: MemoryBar(size=16 << 20, bits=32), 2: MemoryBar(size=128 << 30, bits=64)},
+    )
+    gpu = HostGpu(function=function, group=None, verdict=Verdict.of((), "It is free."))
+    return LeasedGpu(gpu=gpu, _reset=lambda: None)
+
+
+@dataclass
+class FakePool:
+    """A pool of some GPUs, which notes what is leased."""
+
+    addresses: tuple[str, ...]
+    held: list[str] = field(default_factory=list)
+    holders: list[str] = field(default_factory=list)
+
+    def require(self, wanted: Sequence[GpuChoice]) -> None:
+        if len(wanted) > len(self.addresses):
+            raise RequirementError(f"{len(wanted)} GPUs are wanted at once.")
+
+    @contextlib.contextmanager
+    def lease(
+        self,
+        wanted: Sequence[GpuChoice],
+        *,
+        holder: str,
+        deadline: Deadline,
+        report: Callable[[str], None],
+    ) -> Iterator[tuple[LeasedGpu, ...]]:
+        assert deadline.remaining_s() > 0
+        report("waiting")
+        self.require(wanted)
+        taken = [each for each in self.addresses if each not in self.held][: len(wanted)]
+        self.held += taken
+        self.holders.append(holder)
+        try:
+            yield tuple(a_leased_gpu(each) for each in taken)
+        finally:
+            for each in taken:
+                self.held.remove(each)
+
+
+def sources(source: GpuSource, *addresses: str) -> tuple[GpuSources, FakePool]:
+    fake = FakePool(addresses)
+    made = GpuSources(
+        source=source, pool=lambda: cast("GpuPool", fake), any_model=lambda: named("any")
+    )
+    return made, fake
+
+
+@pytest.mark.parametrize(
+    ("source", "addresses", "expected"),
+    [
+        (GpuSource.EMULATED, (ADDRESS,), ["model", "any", BY_ADDRESS]),
+        (GpuSource.HOST, (), ["choice of model", ANY, BY_ADDRESS]),
+        (GpuSource.AUTO, ("a", "b", "c"), ["choice of model", ANY, BY_ADDRESS]),
+        (GpuSource.AUTO, ("a", "b"), ["model", "any", BY_ADDRESS]),
+    ],
+    ids=["emulated", "host", "auto and enough", "auto and one too few"],
+)
+def test_source_decides_what_is_emulated(
+    source: GpuSource, addresses: tuple[str, ...], expected: list[object]
+) -> None:
+    """A GPU that is named by its address is the host's in any case."""
+    model = named("model")
+    meanings: dict[object, object] = {
+        "model": model,
+        "any": named("any"),
+        "choice of model": GpuChoice(model=model),
+    }
+
+    resolved = sources(source, *addresses)[0].resolve([model, ANY, BY_ADDRESS])
+
+    assert resolved == [meanings[each] if isinstance(each, str) else each for each in expected]
+
+
+def test_choice_of_a_model_is_emulated_as_that_model() -> None:
+    model = named("model")
+
+    assert sources(GpuSource.EMULATED)[0].resolve([GpuChoice(model=model)]) == [model]
+
+
+def machine_gpus(
+    folder: Path, source: GpuSource, *addresses: str, scripts: dict[str, GpuScript] | None = None
+) -> tuple[MachineGpus, FakePool]:
+    made, fake = sources(source, *addresses)
+    gpus = MachineGpus(
+        a_lab_machine(folder, slots=4).spec,
+        folder,
+        driver=machine_services(folder).driver,
+        transport=machine_services(folder).transport,
+        sources=made,
+        scripts=scripts or {},
+    )
+    return gpus, fake
+
+
+def test_gpus_of_the_host_are_leased_together_and_returned_when_the_last_is_unplugged(
+    tmp_path: Path,
+) -> None:
+    gpus, pool = machine_gpus(tmp_path, GpuSource.HOST, "0000:65:00.0", "0000:66:00.0")
+    said: list[str] = []
+
+    first, second = gpus.provide([ANY, a_model()], report=said.append)
+
+    assert isinstance(first.attachment, HostGpuAttachment)
+    assert (first.device_id, first.pci) == ("gpu0", "10de:2330")
+    assert first.attachment.addresses == ("0000:65:00.0",)
+    assert (first.attachment.root_port_window_mib, first.attachment.aperture_mib) == (
+        64,
+        128 << 10,
+    )
+    assert (second.device_id, gpus.plugged) == ("gpu1", ("gpu0", "gpu1"))
+    assert (said, len(pool.holders)) == (["waiting"], 1)
+    gpus.withdraw("gpu0")
+    assert len(pool.held) == 2
+    gpus.withdraw("gpu1")
+    assert (pool.held, gpus.plugged) == ([], ())
+
+
+def test_end_of_the_machine_ends_its_leases(tmp_path: Path) -> None:
+    gpus, pool = machine_gpus(tmp_path, GpuSource.HOST, "0000:65:00.0", "0000:66:00.0")
+    gpus.provide([ANY], report=lambda _: None)
+    gpus.provide([ANY], report=lambda _: None)
+
+    gpus.close()
+
+    assert (len(pool.holders), pool.held) == (2, [])
+
+
+def test_emulated_gpus_need_no_pool(tmp_path: Path) -> None:
+    gpus, pool = machine_gpus(tmp_path, GpuSource.EMULATED)
+
+    (one,) = gpus.provide([ANY], report=lambda _: None)
+
+    assert one.device_id == "gpu0"
+    assert pool.holders == []
+    gpus.close()
+
+
+def test_host_and_emulated_gpu_in_one_machine_have_their_own_device_ids(tmp_path: Path) -> None:
+    gpus, pool = machine_gpus(tmp_path, GpuSource.EMULATED, ADDRESS)
+
+    emulated, host = gpus.provide([a_model(), BY_ADDRESS], report=lambda _: None)
+
+    assert (emulated.device_id, host.device_id) == ("gpu0", "gpu1")
+    assert isinstance(host.attachment, HostGpuAttachment)
+    assert gpus.gpu("gpu0") is not None
+    with pytest.raises(RequirementError, match=r"'gpu1'.*is the host's.*--gpu-source=emulated"):
+        gpus.gpu("gpu1")
+    gpus.close()
+    assert pool.held == []
+
+
+def test_fault_of_a_host_gpu_is_refused_and_nothing_stays_leased(tmp_path: Path) -> None:
+    gpus, pool = machine_gpus(
+        tmp_path, GpuSource.HOST, ADDRESS, scripts={"gpu0": GpuScript(is_dead=True)}
+    )
+
+    with pytest.raises(RequirementError, match=r"'gpu0'.*only an emulated GPU.*emulated"):
+        gpus.provide([ANY], report=lambda _: None)
+
+    assert (pool.held, gpus.plugged) == ([], ())
+
+
+def test_missing_gpu_of_the_host_is_a_requirement(tmp_path: Path) -> None:
+    gpus, _ = machine_gpus(tmp_path, GpuSource.HOST)
+
+    with pytest.raises(RequirementError, match="1 GPUs are wanted"):
+        gpus.provide([ANY], report=lambda _: None)
+
+
+def test_inventory_of_the_settings_is_read(tmp_path: Path) -> None:
+    inventory = tmp_path / "gpus.yaml"
+    inventory.write_text("schema: 1\ngpu: {}\n")
+
+    with pytest.raises(BadInputError, match=r"gpus\.yaml"):
+        open_gpu_pool(Settings(gpu_inventory=inventory))

@@ -1,0 +1,1 @@
+"""Unit tests of what the passthrough suites compute themselves."""
