@@ -70,8 +70,6 @@ def _follow_the_page(host: LabMachine) -> None:
             host.guest.write_text(system_file(block), block.text)
     host.guest.output_of("useradd", "--create-home", "alice")
     host.guest.output_of("sh", "-euxc", _set_up(page.blocks), timeout_s=_COMMANDS_S)
-    # The service's user.
-    host.guest.output_of("useradd", "--system", "--gid", "gpu-lab", "gpu-lab")
     host.guest.output_of("udevadm", "settle")
 
 
