@@ -26,7 +26,7 @@ FOREIGN = frozenset(
     {
         *("allure", "cd", "coverage", "git", "less", "lint-imports", "ls", "pip", "pre-commit"),
         *("pyproject-build", "ruff", "towncrier", "twine"),
-        *("groupadd", "systemctl", "systemd-tmpfiles", "udevadm", "usermod"),
+        *("groupadd", "systemctl", "systemd-tmpfiles", "udevadm", "useradd", "usermod"),
     }
 )
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.errors import HarnessError
 from harness.gpu.passthrough import HostDevices, HostFunction, HostGpu, IommuGroup
 from harness.gpu.passthrough.bars import parse_resource
 from harness.gpu.passthrough.device_users import find_device_users
@@ -62,10 +63,15 @@ def read_function(root: Path, address: str) -> HostFunction | None:
     folder = root / PCI / "devices" / address
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise HarnessError(f"'{folder}' can't be read: {error.strerror}; mount '/sys'.") from error
     try:
         return _read(root, address, _Attributes(folder, descriptor))
+    except FileNotFoundError:
+        # The function left the bus meanwhile.
+        return None
     finally:
         os.close(descriptor)
 

@@ -48,7 +48,10 @@ def archived_files() -> dict[str, Path]:
     found = {name: REPOSITORY / name for name in _FILES}
     for tree in _TREES:
         for path in sorted((REPOSITORY / tree).rglob("*")):
-            if not _CACHES.intersection(path.parts) and (path.is_file() or path.is_symlink()):
+            # Python writes byte code beside its place, and then renames it.
+            is_unfinished = ".pyc." in path.name
+            is_in_cache = bool(_CACHES.intersection(path.parts))
+            if not is_unfinished and not is_in_cache and (path.is_file() or path.is_symlink()):
                 found[str(path.relative_to(REPOSITORY))] = path
     for distribution in _distributions():
         for file in distribution.files or ():

@@ -13,6 +13,8 @@ from suites.e2e.passthrough.holder_log import judge, parse_log
 from suites.e2e.passthrough.holders import driver_of, gpu_addresses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.lab.machine import LabMachine
     from suites.e2e.passthrough.conftest import StartHost
 
@@ -25,7 +27,9 @@ _FEWEST_HOLDS = 20
 
 
 @pytest.mark.slow
-def test_no_gpu_ever_has_two_holders_and_all_are_given_back(start_host: StartHost) -> None:
+def test_no_gpu_ever_has_two_holders_and_all_are_given_back(
+    start_host: StartHost, record_testsuite_property: Callable[[str, object], None]
+) -> None:
     host = start_host(_GPUS)
     gpus = gpu_addresses(host)
     _set_drivers(host, {gpus[0]: VFIO_DRIVER, gpus[1]: VFIO_DRIVER, gpus[2]: None, gpus[3]: None})
@@ -35,6 +39,9 @@ def test_no_gpu_ever_has_two_holders_and_all_are_given_back(start_host: StartHos
         logs = list(threads.map(lambda user: _compete(host, user), USERS))
 
     verdict = judge([line for log in logs for line in parse_log(log)])
+    for fact in ("started", "killed", "killed_while_holding"):
+        record_testsuite_property(fact, getattr(verdict, fact))
+    record_testsuite_property("holds", len(verdict.holds))
     assert verdict.faults == ()
     assert verdict.killed * 3 >= verdict.started
     assert verdict.killed_while_holding > 0

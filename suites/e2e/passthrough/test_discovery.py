@@ -43,9 +43,11 @@ def test_every_gpu_is_listed_with_its_verdict_and_reason(
         "blockdev-add",
         {"driver": "file", "node-name": "shared", "filename": str(disk)},
     )
-    _plug_beside(host, h100, {"driver": "virtio-blk-pci", "drive": "shared", "serial": "shared"})
+    _plug_beside(
+        host, h100, "rp1", {"driver": "virtio-blk-pci", "drive": "shared", "serial": "shared"}
+    )
     _monitored(host).monitor.execute("netdev_add", {"type": "user", "id": "other"})
-    _plug_beside(host, h100, {"driver": "virtio-net-pci", "netdev": "other", "romfile": ""})
+    _plug_beside(host, h100, "rp2", {"driver": "virtio-net-pci", "netdev": "other", "romfile": ""})
     host.wait_for_gpu(h100, count=3)
     host.guest.output_of("udevadm", "settle")
     host.guest.output_of("sh", "-euc", _USE_DISK)
@@ -66,15 +68,14 @@ def test_every_gpu_is_listed_with_its_verdict_and_reason(
     assert listed["leases"] == []
 
 
-def _plug_beside(host: LabMachine, model: GpuModel, other: dict[str, object]) -> None:
-    """Plug a card whose function 0 is `other` and whose function 1 is a GPU.
+def _plug_beside(host: LabMachine, model: GpuModel, port: str, other: dict[str, object]) -> None:
+    """Plug into `port`, the first free one, a card whose functions are `other` and a GPU.
 
     QEMU shows the card to its guest once it has function 0.
     """
     server = host.gpus.serve(model)
     _mark_as_part_of_a_card(server.gpu)
     attachment = server.attachment()
-    port = f"rp{len(host.gpus.plugged) - 1}"
     host.vm.plug(replace(attachment, properties={**attachment.properties, "addr": "0x0.0x1"}))
     _monitored(host).monitor.execute(
         "device_add",

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.errors import HarnessError
 from harness.gpu.passthrough import VerdictKind
-from harness.gpu.passthrough.discovery import read_host
+from harness.gpu.passthrough.discovery import read_function, read_host
 from suites.unit.gpu.passthrough.fake_host import (
     AUDIO_CLASS,
     BUS,
@@ -180,9 +181,11 @@ def test_disk_with_several_paths_is_found(host: FakeHost) -> None:
     controller = host.device("0000:65:00.4") / "nvme/nvme3"
     controller.mkdir(parents=True)
     subsystem = host.root / "sys/devices/virtual/nvme-subsystem/nvme-subsys3"
-    (subsystem / "nvme3n1").mkdir(parents=True)
+    partition = subsystem / "nvme3n1/nvme3n1p2"
+    partition.mkdir(parents=True)
+    (partition / "partition").write_text("2\n")
     host.link("sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3", controller)
-    host.link("sys/dev/block/259:7", subsystem / "nvme3n1")
+    host.link("sys/dev/block/259:7", partition)
     host.mount("259:7", "/")
 
     assert "0000:65:00.4: The host has mounted '/'" in verdict(host).reason
@@ -211,6 +214,21 @@ def test_disks_that_are_not_known_leave_a_storage_function_unknown(
     assert verdict(host, SECOND).is_usable
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("bcache0", VerdictKind.UNKNOWN), ("loop3", VerdictKind.USABLE)]
+)
+def test_virtual_disk_leaves_a_storage_function_unknown_unless_it_has_no_hardware(
+    host: FakeHost, name: str, kind: VerdictKind
+) -> None:
+    host.add_function(USB, group=5, class_code=USB_CLASS)
+    disk = host.root / "sys/devices/virtual/block" / name
+    disk.mkdir(parents=True)
+    host.link("sys/dev/block/251:0", disk)
+    host.mount("251:0", "/srv")
+
+    assert verdict(host).kind is kind
+
+
 def test_network_file_system_has_no_disk(host: FakeHost) -> None:
     host.add_function(USB, group=5, class_code=USB_CLASS)
     host.mount("0:51", "/home", "nfs4", "server:/home")
@@ -233,6 +251,15 @@ def test_group_of_the_card_with_the_default_route_is_refused(host: FakeHost) -> 
 def test_network_card_without_the_default_route_goes_with_its_card(host: FakeHost) -> None:
     host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
     host.add_interface("eth1", "0000:65:00.5", is_default=False)
+
+    assert verdict(host).is_usable
+
+
+def test_route_to_half_of_all_addresses_is_no_default_route(host: FakeHost) -> None:
+    host.add_function("0000:65:00.5", group=5, class_code=NIC_CLASS)
+    host.add_interface("eth1", "0000:65:00.5", is_default=False)
+    with (host.root / "proc/net/route").open("a") as table:
+        table.write("eth1\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000080\t0\t0\t0\n")
 
     assert verdict(host).is_usable
 
@@ -447,3 +474,26 @@ def test_entry_that_is_no_function_is_ignored(host: FakeHost) -> None:
     (host.root / BUS / "devices" / "junk").mkdir()
 
     assert "junk" not in read_host(host.root).functions
+
+
+def test_function_that_leaves_the_bus_while_it_is_read_is_absent(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: int) -> list[str]:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("os.listdir", gone)
+
+    assert read_function(host.root, GPU) is None
+
+
+def test_folder_that_cannot_be_read_is_not_an_absent_function(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.open", refuse)
+
+    with pytest.raises(HarnessError, match=f"{GPU}' can't be read: Permission denied"):
+        read_function(host.root, GPU)

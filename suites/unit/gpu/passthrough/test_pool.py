@@ -16,7 +16,10 @@ from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.gpu.catalogue import load_catalogue
 from harness.gpu.passthrough import GpuChoice, VerdictKind
 from harness.gpu.passthrough import handover as handover_module
+from harness.gpu.passthrough.assessment import Assessor
 from harness.gpu.passthrough.binding import DeviceError
+from harness.gpu.passthrough.device_users import VfioFile
+from harness.gpu.passthrough.handover import NotNowError
 from harness.gpu.passthrough.inventory import GpuKeys, Inventory
 from harness.gpu.passthrough.pool import GpuPool
 from harness.gpu.passthrough.records import Quarantine
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from harness.gpu.passthrough import HostDevices
     from harness.gpu.passthrough.pool import LeasedGpu
     from harness.provisioning.command import ChildProcess
 
@@ -268,6 +272,26 @@ def test_survey_says_who_holds_a_gpu(pool: GpuPool, other_pool: GpuPool) -> None
     assert verdicts(pool) == {GPU: VerdictKind.USABLE, SECOND: VerdictKind.USABLE}
 
 
+def test_gpu_that_looked_broken_once_is_looked_at_again(
+    host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease that began and ended while the host was read has reset it at that moment."""
+    true_assess = Assessor.assess
+    config = host.device(SECOND) / "config"
+    content = config.read_bytes()
+    config.write_bytes(b"\xff" * 64)
+
+    def assess(self: Assessor) -> HostDevices:
+        devices = true_assess(self)
+        config.write_bytes(content)
+        return devices
+
+    monkeypatch.setattr(Assessor, "assess", assess)
+
+    with lease(pool, OTHER) as (gpu,):
+        assert gpu.gpu.address == SECOND
+
+
 def test_lease_waits_for_all_gpus_without_holding_one(pool: GpuPool, other_pool: GpuPool) -> None:
     with (
         lease(pool, FIRST),
@@ -357,9 +381,33 @@ def test_gpu_that_another_process_opened_is_left_alone(
         assert verdicts(pool)[SECOND] is VerdictKind.BUSY
         with pytest.raises(HarnessError, match="/dev/vfio/6' open"), lease(pool, OTHER):
             pass
-        with lease(pool) as (gpu,):
-            assert gpu.gpu.address == GPU
-    assert not [path for path, _ in kernel.writes if SECOND in path]
+    assert kernel.writes == []
+
+
+def test_other_gpu_is_taken_where_one_turns_out_to_be_open(
+    host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for address in (GPU, AUDIO):
+        host.unbind(address)
+        host.bind(address, "vfio-pci")
+
+    with busy(monkeypatch, 5), lease(pool, within_s=1.5) as (gpu,):
+        assert gpu.gpu.address == SECOND
+
+
+def test_gpu_that_its_holder_resets_is_waited_for(
+    host: FakeHost, pool: GpuPool, other_pool: GpuPool
+) -> None:
+    """Meanwhile it does not answer, which would be a reason to refuse it for good."""
+    with lease(pool, FIRST):
+        config = host.device(GPU) / "config"
+        content = config.read_bytes()
+        config.write_bytes(b"\xff" * 64)
+        with pytest.raises(HarnessError, match="is held by") as caught, lease(other_pool, FIRST):
+            pass
+        config.write_bytes(content)
+
+    assert not isinstance(caught.value, RequirementError)
 
 
 def test_gpu_is_not_reset_while_a_machine_has_it(
@@ -375,11 +423,12 @@ def test_gpu_is_not_reset_while_a_machine_has_it(
 
 
 def test_gpu_that_stays_open_stays_on_vfio_until_it_is_closed(
-    host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+    host: FakeHost, kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover_module, "_CLOSED_S", 0.1)
     held = lease(pool, FIRST)
     held.__enter__()
+    kernel.writes.clear()
 
     with (
         busy(monkeypatch, 5),
@@ -387,9 +436,26 @@ def test_gpu_that_stays_open_stays_on_vfio_until_it_is_closed(
     ):
         held.__exit__(None, None, None)
 
+    assert kernel.writes == []
     assert host.driver_of(GPU) == "vfio-pci"
     with lease(pool, FIRST):
         pass
+    assert drivers(host) == BEFORE
+
+
+def test_gpu_whose_machine_ends_a_moment_later_is_given_back(
+    host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = lease(pool, FIRST)
+    held.__enter__()
+    states = [VfioFile.BUSY, VfioFile.BUSY]
+    monkeypatch.setattr(
+        handover_module, "probe_vfio_file", lambda *_: states.pop() if states else VfioFile.FREE
+    )
+
+    held.__exit__(None, None, None)
+
+    assert states == []
     assert drivers(host) == BEFORE
 
 
@@ -539,32 +605,6 @@ def test_driver_that_does_not_bind_again_quarantines(
     assert host.driver_of(AUDIO) == "snd_hda_intel"
 
 
-def test_gpu_that_was_quarantined_while_others_waited_stays_as_it_is(
-    host: FakeHost, pool: GpuPool, other_pool: GpuPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A driver that is bound to a broken GPU may not come back."""
-    monkeypatch.setattr("harness.gpu.passthrough.waiting._READ_ANYWAY_S", 1e9)
-    monkeypatch.setattr("harness.gpu.passthrough.waiting._READ_AGAIN_S", 1e9)
-    held = lease(pool, FIRST)
-    (gpu,) = held.__enter__()
-    quarantine = Quarantine(reason="It smells.", since="now", user="ann")
-
-    def quarantine_it(_: str) -> None:
-        pool._records.save_quarantine(GPU, quarantine)
-        held.__exit__(None, None, None)
-
-    with (
-        pytest.raises(HarnessError, match=r"It smells|was quarantined meanwhile"),
-        other_pool.lease(
-            [FIRST], holder="other", deadline=Deadline.after(2), report=quarantine_it
-        ),
-    ):
-        pass
-
-    assert gpu.gpu.address == GPU
-    assert host.driver_of(GPU) == "vfio-pci"
-
-
 def test_released_gpu_is_back_on_its_driver(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
@@ -665,6 +705,22 @@ def test_gpu_of_a_killed_process_is_not_restored_while_its_machine_runs(
     assert drivers(host) == BEFORE
 
 
+def test_quarantined_gpu_is_neither_restored_nor_taken(host: FakeHost, pool: GpuPool) -> None:
+    """A driver that is bound to a broken GPU may not come back."""
+    held = lease(pool, FIRST)
+    held.__enter__()
+    pool._records.save_quarantine(GPU, Quarantine(reason="It smells.", since="now", user="ann"))
+    held.__exit__(None, None, None)
+
+    assert pool.restore_abandoned() == []
+    with pytest.raises(NotNowError, match="was quarantined meanwhile"):
+        pool._handover.take(GPU)
+
+    assert host.driver_of(GPU) == "vfio-pci"
+    pool.release(GPU)
+    assert drivers(host) == BEFORE
+
+
 def test_drivers_recorded_before_a_reboot_are_void(
     host: FakeHost, folder: Path, kernel: FakeKernel
 ) -> None:
@@ -738,7 +794,7 @@ def test_lease_whose_file_was_removed_is_an_error(
     with (
         lease(pool, FIRST),
         pytest.raises(HarnessError, match="was removed while its owner waited"),
-        other_pool.lease([FIRST], holder="other", deadline=Deadline.after(1), report=remove),
+        other_pool.lease([FIRST], holder="other", deadline=Deadline.after(5), report=remove),
     ):
         pass
 
