@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from harness.api import GpuModel, Image
     from suites.e2e.conftest import StartNode
 
+#: DKMS takes a minute where three machines share two processors.
+_BUILD_S = 600.0
 UNIT = "suites/unit/provisioning/test_teardown.py"
 #: A module of the kernel, whose name begins as those of the driver do.
 BACKLIGHT = "nvidia_wmi_ec_backlight"
@@ -82,7 +84,9 @@ def test_module_that_dkms_builds_after_an_incomplete_removal_is_removed_too(
     locked = (f"{DKMS}/{BAKED_VERSION}", f"/usr/src/nvidia-{BAKED_VERSION}")
     node = start_node("rebuilt", gpus=[], before=[["chattr", "+i", *locked]], command="teardown")
     node.guest.output_of("chattr", "-i", *locked)
-    build = node.guest.run("dkms", "install", f"nvidia/{BAKED_VERSION}", "-k", arrived)
+    build = node.guest.run(
+        "dkms", "install", f"nvidia/{BAKED_VERSION}", "-k", arrived, timeout_s=_BUILD_S
+    )
     built = node.guest.run("sh", "-c", f"ls /lib/modules/{arrived}/updates/dkms/nvidia.ko*")
     before = node.evidence()
     node.provision("teardown")
