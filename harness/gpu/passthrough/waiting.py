@@ -28,6 +28,7 @@ _INTERVAL_S = 0.1
 #: A process that waits looks at the leases when one begins or ends, and after this time, since nobody
 #: removes that of a killed process.
 _LOOK_AGAIN_S = 2.0
+_TICK_S = 0.02
 #: It reads the host again when leases changed and after this time, if it could be its turn.
 _READ_AGAIN_S = 2.0
 #: And after this time in any case: other GPUs may have become usable.
@@ -137,7 +138,10 @@ class Waiting:
         change, now = self.leases.folder.stat().st_mtime_ns, self.clock.monotonic()
         if change == self._change and now - self._looked_at <= _LOOK_AGAIN_S:
             return False
-        self._change, self._looked_at = change, now
+        # The kernel's time of a change is as coarse as its ticks: another one may follow in this tick.
+        is_settled = abs(self.clock.now().timestamp() * 1e9 - change) > _TICK_S * 1e9
+        self._change = change if is_settled else 0
+        self._looked_at = now
         return True
 
     def _turn(self) -> Turn:
