@@ -123,7 +123,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "the tag of a precompiled image does not name the kernel",
         "precompiled.py",
         (
-            "{self.image}:{self.version}-{self.kernel}-{self.os_tag}",
+            "{self.image}:{self.version}-{kernel}-{self.os_tag}",
             "{self.image}:{self.version}-{self.os_tag}",
         ),
         "precompiled/test_precompiled.py",
