@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import pytest
@@ -17,6 +16,7 @@ from suites.installed_wheel import installed_wheel  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from typing_extensions import Unpack
 
@@ -27,8 +27,14 @@ if TYPE_CHECKING:
     from harness.lab.node import Node
     from harness.machine.description.spec import HostPort
 
-#: The tests that take longest: one image is made, fetched, booted and baked for all of them.
-_LONGEST = Path(__file__).parent / "cloud_images"
+#: Where the tests are that take longest, since each makes an image or bakes a driver of its own.
+_LONGEST = (
+    "cloud_images",
+    "test_own_provisioner.py",
+    "passthrough",
+    "test_own_kernels.py",
+    "existing",
+)
 
 
 #: A configuration of containerd that needs no change, and so no restart of containerd.
@@ -94,7 +100,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that no worker is alone with it at the end."""
-    items.sort(key=lambda item: _LONGEST not in item.path.parents)
+    items.sort(key=lambda item: _rank(item.path))
+
+
+def _rank(path: Path) -> int:
+    """Return the place of a test's file among those that take longest, or one behind them."""
+    names = path.parts
+    return next((rank for rank, name in enumerate(_LONGEST) if name in names), len(_LONGEST))
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ _FEWEST_HOLDS = 20
 _RESTORE = "from harness.gpu.passthrough.pool import GpuPool; GpuPool().restore_abandoned()"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_gpu_ever_has_two_holders_and_all_are_given_back(
     start_host: StartHost, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
