@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _LONGEST = (
     "cloud_images",
     "test_own_provisioner.py",
-    "passthrough",
     "test_own_kernels.py",
     "existing",
 )

@@ -44,6 +44,7 @@ What provisioning promises, by section of its contract, and the tests that hold 
 commands, and tests on machines with each distribution. `python -m suites.e2e.promises` writes this page from the tests.
 """
 _COLLECT_S = 120.0
+_PASSTHROUGH = "passthrough"
 _IMAGE = "debian-12"
 _ROW = re.compile(r"^promise\t(?P<fields>.*)$", re.MULTILINE)
 
@@ -61,7 +62,13 @@ def promise(
 
 
 def is_nightly(item: pytest.Item) -> bool:
-    """Return whether a collected test is a row that `./dev test` leaves out."""
+    """Return whether a collected test is one that `./dev test` leaves out.
+
+    It is a row without `each_change`, or a test on a host with real VFIO: that host's image and saved
+    state take minutes.
+    """
+    if _PASSTHROUGH in item.path.parts:
+        return True
     marker = item.get_closest_marker("promise")
     if marker is None:
         return False

@@ -5,8 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness.gpu.passthrough import VFIO_DRIVER
 from suites.e2e.passthrough.conftest import USERS
 from suites.e2e.passthrough.holder_log import judge, parse_log
@@ -29,7 +27,6 @@ _FEWEST_HOLDS = 20
 _RESTORE = "from harness.gpu.passthrough.pool import GpuPool; GpuPool().restore_abandoned()"
 
 
-@pytest.mark.nightly
 def test_no_gpu_ever_has_two_holders_and_all_are_given_back(
     start_host: StartHost, record_testsuite_property: Callable[[str, object], None]
 ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from harness.provisioning.wait import Observation, wait_for
 from suites.docs.examples import system_file
 from suites.docs.pages import read_pages
@@ -30,7 +28,6 @@ _NIGHT_KVM_S = 20.0
 _COMMANDS_S = 60.0
 
 
-@pytest.mark.nightly
 def test_timer_starts_a_night_of_an_ordinary_user(start_host: StartHost) -> None:
     host = start_host(1)
     (gpu,) = gpu_addresses(host)
