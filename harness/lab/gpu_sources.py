@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,11 +12,12 @@ from harness.provisioning.wait import Deadline
 from harness.settings import GpuSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from harness.gpu.passthrough.pool import GpuPool, LeasedGpu
 
-#: What a test may request: a model, or a GPU of the host by address; without both, any GPU.
+#: What a test may request: a model, or a choice among the GPUs of the host.
 RequestedGpu: TypeAlias = "GpuModel | GpuChoice"
 
 #: Seconds that a machine waits for GPUs which others hold.
@@ -41,6 +41,8 @@ class GpuSources:
         A GPU that is requested by its address is the host's. With `auto` the others are emulated
         unless the host has a usable one for each of them.
         """
+        if not requested:
+            return []
         is_host = self.source is GpuSource.HOST or (
             self.source is GpuSource.AUTO and self._host_has(requested)
         )
@@ -61,18 +63,15 @@ class GpuSources:
             return False
         return True
 
-    @contextlib.contextmanager
     def lease(
         self, choices: Sequence[GpuChoice], *, holder: str, report: Callable[[str], None]
-    ) -> Iterator[tuple[LeasedGpu, ...]]:
+    ) -> AbstractContextManager[tuple[LeasedGpu, ...]]:
         """Lease these GPUs of the host together, bound to `vfio-pci`.
 
         Raises RequirementError where this host can't provide them.
         """
-        with self.pool().lease(
-            choices, holder=holder, deadline=Deadline.after(_LEASE_S), report=report
-        ) as leased:
-            yield leased
+        deadline = Deadline.after(_LEASE_S)
+        return self.pool().lease(choices, holder=holder, deadline=deadline, report=report)
 
 
 def _choice(gpu: RequestedGpu) -> GpuChoice:

@@ -81,10 +81,6 @@ class MachineGpus:
     def provided(self) -> tuple[ProvidedGpu, ...]:
         return tuple(self._provided.values())
 
-    @property
-    def has_host_gpu(self) -> bool:
-        return bool(self._leases)
-
     def provide(
         self, requested: Sequence[RequestedGpu], *, report: Callable[[str], None]
     ) -> list[ProvidedGpu]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from harness.api import GpuChoice, HarnessError, NodeRequest, RequirementError
+from harness.api import BadInputError, GpuChoice, HarnessError, NodeRequest, RequirementError
 from harness.fixtures.machines import REAL_DRIVER_IMAGE, settings_of
 from harness.lab import Lab
 from harness.lab.gpu_pool import open_gpu_pool
@@ -174,7 +174,14 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     night = config.stash[NIGHT]
     if not night.file.exists():
         return
-    table = table_of(read_nights(night.file), run=night.run)
+    try:
+        entries = read_nights(night.file)
+    except BadInputError as error:
+        # Raised from here it would hide the results of the tests.
+        terminalreporter.section("GPUs of this host")
+        terminalreporter.write_line(str(error))
+        return
+    table = table_of(entries, run=night.run)
     if table:
         terminalreporter.section("GPUs of this host")
         terminalreporter.write_line(table)

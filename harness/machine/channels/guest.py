@@ -149,7 +149,7 @@ class Guest:
         listed = self.output_of("sh", "-c", USERS, "users", pattern)
         users = []
         for line in listed.splitlines():
-            pid, path, name = line.split("\t")
+            pid, path, name = line.split("\t", 2)
             users.append(f"'{name}' (PID {pid}) has '{path}' open")
         return sorted(set(users))
 

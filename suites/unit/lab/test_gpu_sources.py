@@ -59,6 +59,8 @@ class FakePool:
     holders: list[str] = field(default_factory=list)
 
     def require(self, wanted: Sequence[GpuChoice]) -> None:
+        if not wanted:
+            raise BadInputError("0 GPUs are wanted; want at least one.", source="GpuPool.lease")
         if len(wanted) > len(self.addresses):
             raise RequirementError(f"{len(wanted)} GPUs are wanted at once.")
 
@@ -116,6 +118,12 @@ def test_source_decides_what_is_emulated(
     resolved = sources(source, *addresses)[0].resolve([model, ANY, BY_ADDRESS])
 
     assert resolved == [meanings[each] if isinstance(each, str) else each for each in expected]
+
+
+@pytest.mark.parametrize("source", list(GpuSource))
+def test_node_without_gpus_needs_none_of_any_source(source: GpuSource) -> None:
+    """The pool refuses an empty request."""
+    assert sources(source, ADDRESS)[0].resolve([]) == []
 
 
 def test_choice_of_a_model_is_emulated_as_that_model() -> None:

@@ -37,3 +37,12 @@ def test_guest_that_can_not_tell_is_not_taken_for_idle() -> None:
         pytest.raises(HarnessError, match="no 'find'"),
     ):
         Guest("node", runner).users_of("/dev/nvidia[0-9]*")
+
+
+def test_name_that_a_process_chose_itself_is_not_taken_apart() -> None:
+    with ScriptedRunner().expect(
+        ["sh", "-c", USERS, "users", "/dev/nvidia0"], stdout="7\t/dev/nvidia0\todd\tname\n"
+    ) as runner:
+        users = Guest("node", runner).users_of("/dev/nvidia0")
+
+    assert users == ["'odd\tname' (PID 7) has '/dev/nvidia0' open"]
