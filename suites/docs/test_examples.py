@@ -108,7 +108,7 @@ def test_files_of_the_system_agree_with_the_defaults(
 
 
 @pytest.mark.parametrize("text", ["options vfio-pci\n", "# lab.conf\n", "# etc/lab.conf\n"])
-def test_file_of_the_system_without_a_place_is_reported(text: str) -> None:
+def test_system_file_without_a_path_is_reported(text: str) -> None:
     block = Block(place=Place(page="page.md", line=1), language="ini", kind="", text=text)
 
     with pytest.raises(StaleDocumentError, match="is to name a file below '/etc'"):

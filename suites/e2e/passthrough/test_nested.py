@@ -46,10 +46,10 @@ _QEMU = (
 def test_nested_guest_reads_the_registers_of_a_leased_gpu(
     start_host: StartHost, h100: GpuModel
 ) -> None:
-    """The first read counts: QEMU resets the GPU when it opens it, and its BARs are lost by that.
+    """The first read counts: it is 0 if the device ignores the reset by which QEMU opens it.
 
-    The host's kernel writes them again, unless they still read as before. A device that ignores
-    the reset keeps its own copy of them, so QEMU never learns where they are, and reads return 0.
+    That was measured; the reason is an inference: QEMU clears its own copy of the BARs, and the
+    host's kernel does not write them again where the device still answers as before.
     """
     host = start_host(1)
     (address,) = gpu_addresses(host)

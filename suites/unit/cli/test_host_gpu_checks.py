@@ -93,7 +93,9 @@ def test_host_without_gpus_for_tests_has_no_rows(host: FakeHost, settings: Setti
     assert examine_host_gpus(settings, host.root) == []
 
 
-def test_host_with_an_inventory_but_no_gpu_lacks_it(host: FakeHost, inventory: Settings) -> None:
+def test_missing_gpu_is_reported_on_a_host_with_an_inventory(
+    host: FakeHost, inventory: Settings
+) -> None:
     host.remove(GPU)
     host.remove(SECOND)
 

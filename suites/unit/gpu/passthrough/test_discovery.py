@@ -442,7 +442,7 @@ def test_process_that_drives_a_function_itself_is_named(host: FakeHost) -> None:
     assert "has '/dev/uio3' open" in verdict(host).reason
 
 
-def test_processes_that_cannot_be_seen_leave_a_driver_in_doubt(host: FakeHost) -> None:
+def test_verdict_is_unknown_where_processes_cannot_be_seen(host: FakeHost) -> None:
     """An ordinary user does not see what processes of others have open."""
     host.bind(GPU, "nvidia")
     host.bind(SECOND, "vfio-pci")
