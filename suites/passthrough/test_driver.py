@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness import expect
-from harness.api import NodeRequest
-from harness.provisioner.gpu_node import CONFIG_PATH
+from harness.api import NodeRequest, unit_commands
 from suites.passthrough.conftest import ANY
 from suites.passthrough.memory_health import QUERIES, parse_memory_health
 
@@ -19,6 +17,8 @@ if TYPE_CHECKING:
     from harness.api import BootNode, Image, Node
     from suites.passthrough.conftest import Step
     from suites.passthrough.nights import GpuFacts
+
+MIG = "mig-partition.service"
 
 
 @pytest.fixture
@@ -66,19 +66,28 @@ def test_memory_of_the_gpu_is_healthy(provisioned: Node) -> None:
     assert health.faults == [], f"A healthy memory was expected, but: {'; '.join(health.faults)}."
 
 
-def test_gpu_is_partitioned_where_it_can_be(provisioned: Node) -> None:
+def test_gpu_is_partitioned_where_it_can_be(boot_node: BootNode, driver_image: Image) -> None:
     """Provisioning switches MIG on; the test is skipped for a GPU whose driver says that it has none."""
-    query = ("nvidia-smi", "--query-gpu=mig.mode.current", "--format=csv,noheader")
-    if provisioned.guest.output_of(*query) == "[N/A]":
+    node = boot_node(
+        NodeRequest(
+            name="mig",
+            image=driver_image,
+            gpus=[ANY],
+            skip_cloud_init=True,
+            config={"gpu_instance_profile": "MIG3g"},
+        )
+    )
+    mode = node.guest.output_of(
+        "nvidia-smi", "--query-gpu=mig.mode.current", "--format=csv,noheader"
+    )
+    if mode == "[N/A]":
         pytest.skip("This GPU has no MIG.")
-    config = json.loads(provisioned.guest.read_text(CONFIG_PATH) or "")
-    changed = {**config, "gpu_instance_profile": "MIG3g"}
-    provisioned.guest.write_text(CONFIG_PATH, json.dumps(changed))
 
-    provisioned.provision("boot").check("Provisioning with a MIG profile")
+    evidence = node.evidence(commands=unit_commands(MIG))
 
-    assert provisioned.guest.output_of(*query) == "Enabled"
-    expect.unit_enablement(provisioned.evidence(), "mig-partition.service", "enabled")
+    expect.provisioned(evidence)
+    assert mode == "Enabled", f"MIG was expected to be enabled, but nvidia-smi says '{mode}'."
+    expect.unit_enablement(evidence, MIG, "enabled")
 
 
 @pytest.mark.slow
