@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass, field
@@ -23,10 +24,12 @@ URI_VARIABLE = "HARNESS_MACHINE_URI"
 STORAGE_VARIABLE = "HARNESS_MACHINE_STORAGE"
 INVENTORY_VARIABLE = "HARNESS_GPU_INVENTORY"
 POOL_VARIABLE = "HARNESS_GPU_POOL_DIR"
+TIMEOUT_VARIABLE = "HARNESS_TIMEOUT_MULTIPLIER"
 #: Where an administrator says which of the host's GPUs tests may take; it need not exist.
 INVENTORY = Path("/etc/gpu-node-harness/gpus.yaml")
 #: Local, since file locks are not reliable on network file systems, and empty after a reboot.
 POOL_FOLDER = Path("/run/lock/gpu-node-harness")
+_LEAST_MULTIPLIER, _MOST_MULTIPLIER = 0.1, 1000.0
 #: What tests of nodes run with by default: each distribution of which nodes are made.
 TESTED_IMAGES = "debian-12,debian-13"
 #: The provisioner that comes with the harness.
@@ -147,6 +150,8 @@ class Settings:
 
     `provisioner` is the name of the provisioner of nodes, or the path of its file.
 
+    Waits for guests may take `timeout_multiplier` times as long as usual.
+
     `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`. With
     `MachineDriver.NODE` the URI names an existing node. Where libvirt runs on a remote host,
     disks lie in that host's folder `machine_storage`.
@@ -157,6 +162,7 @@ class Settings:
     """
 
     accelerator: AcceleratorOption = AcceleratorOption.AUTO
+    timeout_multiplier: float = 1.0
     qemu: str = "qemu-system-x86_64"
     image: str = "debian-12"
     image_folders: tuple[Path, ...] = ()
@@ -255,6 +261,24 @@ def first_of(
     """Return the value of the option, else of the environment, else of the ini file."""
     return (
         option or (os.environ if environment is None else environment).get(variable) or ini or None
+    )
+
+
+def timeout_multiplier(option: str | None, environment: Mapping[str, str] | None = None) -> float:
+    """Return the factor for waits on guests that the option names, else the environment, else 1.
+
+    Raises BadInputError for what is no number from 0.1 to 1000.
+    """
+    text = first_of(option, TIMEOUT_VARIABLE, environment=environment)
+    if text is None:
+        return 1.0
+    with contextlib.suppress(ValueError):
+        if _LEAST_MULTIPLIER <= float(text) <= _MOST_MULTIPLIER:
+            return float(text)
+    raise BadInputError(
+        f"'{text}' does not say by what to multiply the time limits of guests; give a number from "
+        f"{_LEAST_MULTIPLIER:g} to {_MOST_MULTIPLIER:g}, such as 3 on a slow host.",
+        source=f"--timeout-multiplier or {TIMEOUT_VARIABLE}",
     )
 
 

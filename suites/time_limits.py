@@ -1,12 +1,15 @@
 """A time limit for every test of this repository, by the folder of its suite.
 
 A test that waits for something that never comes ends as failed, and the run goes on. An example of a
-`*_spec.sh` file has a limit of its own, `--shell-timeout`.
+`*_spec.sh` file has a limit of its own, `--shell-timeout`. With `--timeout-multiplier` above 1 the
+limits grow as the waits on guests do.
 """
 
 from __future__ import annotations
 
 import pytest
+
+from harness.plugin import SETTINGS
 
 #: Seconds for a test and its fixtures. Those of a virtual machine may build its image first.
 LIMITS_S = {
@@ -27,6 +30,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.pluginmanager.hasplugin("timeout"):
         return
     suites = config.rootpath / "suites"
+    multiplier = max(1.0, config.stash[SETTINGS].timeout_multiplier)
     for item in items:
         if not isinstance(item, pytest.Function) or item.get_closest_marker("timeout") is not None:
             continue
@@ -35,4 +39,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         limit_s = LIMITS_S[item.path.relative_to(suites).parts[0]]
         if any(item.get_closest_marker(mark) for mark in LONG_MARKS):
             limit_s = max(limit_s, LONG_S)
-        item.add_marker(pytest.mark.timeout(limit_s))
+        item.add_marker(pytest.mark.timeout(limit_s * multiplier))

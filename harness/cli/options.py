@@ -13,6 +13,7 @@ from harness.settings import (
     INVENTORY_VARIABLE,
     POOL_VARIABLE,
     STORAGE_VARIABLE,
+    TIMEOUT_VARIABLE,
     URI_VARIABLE,
     AcceleratorOption,
     MachineDriver,
@@ -23,6 +24,7 @@ from harness.settings import (
     is_ci,
     machine_driver,
     remote_path,
+    timeout_multiplier,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +51,12 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
         choices=AcceleratorOption.words(),
         default=defaults.accelerator.value,
         help="how guests run; auto uses KVM where it works, else TCG (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout-multiplier",
+        metavar="FACTOR",
+        help="factor for all waits on guests, such as 3 on a slow host "
+        f"(default: {TIMEOUT_VARIABLE}, else 1)",
     )
     parser.add_argument(
         "--qemu",
@@ -171,6 +179,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         accelerator=AcceleratorOption(
             getattr(arguments, "accelerator", defaults.accelerator.value)
         ),
+        timeout_multiplier=timeout_multiplier(getattr(arguments, "timeout_multiplier", None)),
         qemu=getattr(arguments, "qemu", defaults.qemu),
         machine_driver=machine_driver(getattr(arguments, "machine_driver", None)),
         machine_uri=first_of(getattr(arguments, "machine_uri", None), URI_VARIABLE),

@@ -120,6 +120,7 @@ class Lab:
                     pool=lambda: self.gpu_pool,
                     any_model=self._any_model,
                 ),
+                patience=self.patience,
                 report=self._report,
             ),
             platform=lambda: self.platform,
@@ -135,9 +136,14 @@ class Lab:
             agent_digest=self.agent_program.digest,
             folder=self.folder,
             evidence_folder=self.settings.evidence_folder,
-            patience=self.accelerator.accelerator.patience,
+            patience=self.patience,
             listener=self.listener,
         )
+
+    @property
+    def patience(self) -> float:
+        """Return the factor for waits on a guest: 1 under KVM, unless the run asked for more."""
+        return self.accelerator.accelerator.patience * self.settings.timeout_multiplier
 
     @classmethod
     @contextlib.contextmanager

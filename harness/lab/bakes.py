@@ -112,7 +112,7 @@ def _parts(provisioner: Provisioner) -> Mapping[str, str]:
 
 
 def _deadline(lab: Lab, provisioner: Provisioner, extra_kvm_s: float) -> Deadline:
-    patience = lab.accelerator.accelerator.patience
+    patience = lab.patience
     return Deadline.after((provisioner.timeout_s + extra_kvm_s) * patience)
 
 

@@ -103,7 +103,7 @@ START_CLOUD_INIT = (
 class MachineServices:
     """What all machines of a lab share.
 
-    `driver` starts the VM. `transport` raises RequirementError where QEMU can't take an emulated
+    `driver` starts the VM. `patience` is the factor for waits on a guest, whose limits are KVM's. `transport` raises RequirementError where QEMU can't take an emulated
     GPU. `report` is called with the reason while a machine waits for capacity, or for GPUs of the
     host.
     """
@@ -114,6 +114,7 @@ class MachineServices:
     broker: Broker
     transport: Callable[[], Transport]
     gpu_sources: GpuSources
+    patience: float
     report: Callable[[str], None]
 
 
@@ -481,5 +482,5 @@ class LabMachine:
             self._vm.kill()
 
     def deadline(self, kvm_s: float) -> Deadline:
-        """Return a deadline of `kvm_s` seconds, multiplied by the accelerator's patience."""
-        return Deadline.after(kvm_s * self.spec.accelerator.patience)
+        """Return a deadline of `kvm_s` seconds, multiplied by the patience of the run."""
+        return Deadline.after(kvm_s * self._services.patience)

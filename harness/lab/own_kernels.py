@@ -44,7 +44,7 @@ def install_kernel(lab: Lab, image: Image, kernel: OwnKernel) -> tuple[Image, Ke
         image,
         parts,
         functools.partial(_install, lab, image, kernel),
-        deadline=Deadline.after(_INSTALL_KVM_S * lab.accelerator.accelerator.patience),
+        deadline=Deadline.after(_INSTALL_KVM_S * lab.patience),
         listener=lab.listener,
     )
     return derived, derived.newest_kernel

@@ -98,7 +98,7 @@ def prepare_node_image(lab: Lab, image: CloudImage) -> Image:
         image.name,
         parts,
         functools.partial(_make, lab, image, kernels),
-        deadline=Deadline.after(_PREPARE_KVM_S * lab.accelerator.accelerator.patience),
+        deadline=Deadline.after(_PREPARE_KVM_S * lab.patience),
         listener=lab.listener,
     )
 

@@ -133,7 +133,7 @@ def driver_archive(lab: Lab, image: Image) -> bytes:
     """
     folder = make_private_folder(lab.settings.cache / "driver-images")
     kept = folder / f"{image.name}-{image.key[:KEY_DIGITS]}.tar"
-    patience = lab.accelerator.accelerator.patience
+    patience = lab.patience
     with hold(folder / "lock", timeout_s=_ARCHIVE_KVM_S * patience, what="a driver image"):
         if not kept.exists():
             _read_archive(lab, image, kept)

@@ -19,6 +19,7 @@ from harness.settings import (
     PROVISIONER,
     STORAGE_VARIABLE,
     TESTED_IMAGES,
+    TIMEOUT_VARIABLE,
     URI_VARIABLE,
     AcceleratorOption,
     EvidenceMode,
@@ -32,6 +33,7 @@ from harness.settings import (
     is_ci,
     machine_driver,
     remote_path,
+    timeout_multiplier,
 )
 
 #: The key under which fixtures find the settings of this run.
@@ -46,6 +48,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=AcceleratorOption.words(),
         default=defaults.accelerator.value,
         help="accelerator for guests; 'auto' uses KVM if it works on this host (default: %(default)s)",
+    )
+    group.addoption(
+        "--timeout-multiplier",
+        metavar="FACTOR",
+        help="factor for all waits on guests, such as 3 on a slow host; "
+        f"default: {TIMEOUT_VARIABLE}, 1",
     )
     group.addoption(
         "--qemu",
@@ -190,6 +198,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.stash[SETTINGS] = Settings(
             accelerator=AcceleratorOption(config.getoption("--accelerator")),
+            timeout_multiplier=timeout_multiplier(config.getoption("--timeout-multiplier")),
             qemu=config.getoption("--qemu"),
             image=config.getoption("--image"),
             image_folders=(*config.getini("images_dir"), *image_folders),

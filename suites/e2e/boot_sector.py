@@ -53,4 +53,4 @@ def firmware_machine(
 
 
 def patience(lab: Lab) -> Deadline:
-    return Deadline.after(_BOOT_S * lab.accelerator.accelerator.patience)
+    return Deadline.after(_BOOT_S * lab.patience)

@@ -15,6 +15,7 @@ from harness.settings import (
     accepted_licences,
     is_ci,
     machine_driver,
+    timeout_multiplier,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +55,29 @@ def test_images_are_separated_by_commas() -> None:
 def test_list_of_images_with_a_gap_or_a_repetition_is_refused(value: str) -> None:
     with pytest.raises(BadInputError, match=f"--image: '{value}' is not a list of images"):
         Settings(image=value)
+
+
+@pytest.mark.parametrize(
+    ("option", "environment", "expected"),
+    [
+        (None, {}, 1.0),
+        (None, {"HARNESS_TIMEOUT_MULTIPLIER": "2.5"}, 2.5),
+        ("3", {"HARNESS_TIMEOUT_MULTIPLIER": "2.5"}, 3.0),
+    ],
+)
+def test_timeout_multiplier_is_the_option_else_the_environment_else_one(
+    option: str | None, environment: dict[str, str], expected: float
+) -> None:
+    assert timeout_multiplier(option, environment) == expected
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e9", "slow"])
+def test_timeout_multiplier_out_of_range_is_refused(value: str) -> None:
+    with pytest.raises(
+        BadInputError,
+        match=rf"--timeout-multiplier or HARNESS_TIMEOUT_MULTIPLIER: '{value}' does not say",
+    ):
+        timeout_multiplier(value, {})
 
 
 def test_negative_limit_is_refused() -> None:

@@ -62,7 +62,7 @@ def test_tests_of_nodes_pass_with_the_path_of_a_cloud_image(
             *("-p", "no:cacheprovider", "-n", "0", "-rA", f"--image={path}"),
             f"--accelerator={lab.accelerator.accelerator.accel}",
         ],
-        timeout_s=_PYTEST_KVM_S * lab.accelerator.accelerator.patience,
+        timeout_s=_PYTEST_KVM_S * lab.patience,
     )
 
     assert result.exit_code == 0, result.render()

@@ -98,6 +98,7 @@ def machine_services(folder: Path) -> MachineServices:
         broker=Broker(folder / "room"),
         transport=lambda: Transport.MPQEMU,
         gpu_sources=emulated_gpus(),
+        patience=1.0,
         report=lambda _: None,
     )
 

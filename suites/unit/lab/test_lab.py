@@ -37,6 +37,16 @@ def test_missing_qemu_is_reported_before_anything_is_built(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("multiplier", "patience"), [(1.0, 10.0), (2.5, 25.0)])
+def test_waits_for_guests_take_the_multiplier_of_the_run(
+    lab: Lab, multiplier: float, patience: float
+) -> None:
+    again = replace(lab, settings=replace(lab.settings, timeout_multiplier=multiplier))
+
+    assert again.patience == patience
+    assert again.checkpoint_builder.patience == patience
+
+
 def test_host_without_space_boots_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1023 << 20))
 

@@ -29,6 +29,14 @@ def test_two_vcpus_in_threads_of_their_own_get_no_mpqemu_gpu(tmp_path: Path) -> 
         machine.hot_plug(a_model())
 
 
+def test_deadline_is_longer_by_the_patience_of_the_run(tmp_path: Path) -> None:
+    services = replace(machine_services(tmp_path), patience=25.0)
+
+    deadline = a_lab_machine(tmp_path, services=services).deadline(2.0)
+
+    assert 49.0 < deadline.remaining_s() <= 50.0
+
+
 def _services(folder: Path, transport: Transport) -> MachineServices:
     return replace(machine_services(folder), transport=lambda: transport)
 
