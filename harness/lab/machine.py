@@ -103,9 +103,9 @@ START_CLOUD_INIT = (
 class MachineServices:
     """What all machines of a lab share.
 
-    `driver` starts the VM. `patience` is the factor for waits on a guest, whose limits are KVM's. `transport` raises RequirementError where QEMU can't take an emulated
-    GPU. `report` is called with the reason while a machine waits for capacity, or for GPUs of the
-    host.
+    `driver` starts the VM. `transport` raises RequirementError where QEMU can't take an emulated
+    GPU. `patience` is the factor for waits on a guest, whose limits are for KVM on bare metal.
+    `report` is called with the reason while a machine waits for capacity, or for GPUs of the host.
     """
 
     driver: VmDriver
