@@ -78,7 +78,9 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.example:
         return plant_all()
     if arguments.machines is not None:
-        return run_plants(REPOSITORY, arguments.machines or None, arguments.image)
+        return run_plants(
+            REPOSITORY, arguments.machines or None, arguments.image, arguments.children
+        )
     if not (arguments.targets or arguments.corpus):
         size = arguments.sample
         return run_tool(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+
+from typing_extensions import override
 
 from harness.payload import build_payload
 
@@ -21,12 +24,14 @@ if TYPE_CHECKING:
 
 _PROVISIONER = "harness/provisioner/gpu_node.py"
 _BAKE_KEY = "bake_key=payload.digest"
-#: How many plants run at the same time, each with a machine.
-_CHILDREN = 2
+#: Seconds for the images, the bake and the saved states that all runs share.
+_PREPARE_S = 2700.0
 
 
 class MachineRunner(MutantRunner):
     """Runs machine tests on a copy of the sources, with the image that the unplanted ones baked."""
+
+    limit_s = 900.0
 
     def pin_bake(self) -> None:
         """Let the copy use the image that is baked already; the defects are not about the bake."""
@@ -37,33 +42,65 @@ class MachineRunner(MutantRunner):
         path.write_text(text.replace(_BAKE_KEY, f'bake_key="{build_payload().digest}"'))
 
 
-def run_plants(repository: Path, wanted: str | None, image: str) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of a defect: the test that caught it, or why there is none."""
+
+    killer: str | None
+    why_not: str = "NOT CAUGHT"
+
+    @override
+    def __str__(self) -> str:
+        return self.why_not if self.killer is None else f"caught by {self.killer}"
+
+
+def run_plants(repository: Path, wanted: str | None, image: str, children: int) -> int:
     """Plant each defect whose name or family matches `wanted`, and print what caught it.
 
-    Returns 0 if all but two of them were caught, else 1.
+    At first the tests of the first one run without it. `children` plants run at the same time,
+    each with a machine. Returns 0 if all but two of them were caught, else 1.
     """
     chosen = [
         each
         for each in PLANTS
         if wanted is None or re.search(wanted, f"{each.family}: {each.plant.name}")
     ]
-    with ThreadPoolExecutor(_CHILDREN) as pool:
-        results = pool.map(lambda each: _run(repository, each, image), chosen)
-        caught = sum(_report(results, chosen))
+    if not chosen:
+        raise PlantError(f"No defect matches '{wanted}'.")
+    _prepare(repository, chosen[0], image)
+    with ThreadPoolExecutor(children) as pool:
+        verdicts = pool.map(lambda each: _run(repository, each, image), chosen)
+        caught = sum(_report(verdicts, chosen))
     sys.stdout.write(f"{caught} of {len(chosen)} caught\n")
     return 0 if caught >= len(chosen) - 2 else 1
 
 
-def _run(repository: Path, each: MachinePlant, image: str) -> str | None:
+def _prepare(repository: Path, each: MachinePlant, image: str) -> None:
+    """Make what the runs share; raises PlantError where the tests fail without a defect."""
+    with TemporaryDirectory(prefix="plant-") as folder:
+        runner = MachineRunner.copy(repository, Path(folder))
+        runner.limit_s = _PREPARE_S
+        failed = runner.try_suite(*_selection(each, image))
+    if failed is not None:
+        raise PlantError(f"'{failed}' fails without a planted defect. Repair it first.")
+
+
+def _run(repository: Path, each: MachinePlant, image: str) -> Verdict:
     with TemporaryDirectory(prefix="plant-") as folder:
         runner = MachineRunner.copy(repository, Path(folder))
         runner.pin_bake()
-        return runner.run(each.plant, *each.selection, "-n0", f"--image={image}").killer
+        try:
+            return Verdict(killer=runner.run(each.plant, *_selection(each, image)).killer)
+        except PlantError as error:
+            return Verdict(killer=None, why_not=f"NOT KNOWN: {error}")
 
 
-def _report(results: Iterable[str | None], chosen: Iterable[MachinePlant]) -> Iterable[bool]:
-    for each, killer in zip(chosen, results, strict=True):
-        verdict = "NOT CAUGHT" if killer is None else f"caught by {killer}"
+def _selection(each: MachinePlant, image: str) -> tuple[str, ...]:
+    return (*each.selection, "-n0", f"--image={image}")
+
+
+def _report(verdicts: Iterable[Verdict], chosen: Iterable[MachinePlant]) -> Iterable[bool]:
+    for each, verdict in zip(chosen, verdicts, strict=True):
         sys.stdout.write(f"{each.family}: {each.plant.name}\n    {verdict}\n")
         sys.stdout.flush()
-        yield killer is not None
+        yield verdict.killer is not None

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .plants import Plant
 
 COPIED = ("harness", "suites", "fixtures", "pyproject.toml", "conftest.py")
-SUITE_LIMIT_S = 300.0
 _FAILED = re.compile(r"^FAILED (\S+?(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -52,7 +51,12 @@ class MutantResult:
 
 
 class MutantRunner:
-    """Runs the suite on a copy of the sources, with one planted bug at a time."""
+    """Runs the suite on a copy of the sources, with one planted bug at a time.
+
+    A run of the suite takes `limit_s` at most.
+    """
+
+    limit_s = 300.0
 
     def __init__(self, top: Path, runner: Runner) -> None:
         self.top = top
@@ -74,7 +78,7 @@ class MutantRunner:
             return None
         failed = _FAILED.search(result.stdout)
         if result.exit_code != 1 or failed is None:
-            raise PlantError(f"The unit suite could not be run.\n{result.render()}")
+            raise PlantError(f"The suite could not be run.\n{result.render()}")
         return failed[1]
 
     def _run_suite(self, selection: Sequence[str]) -> CommandResult:
@@ -85,7 +89,7 @@ class MutantRunner:
                 *("-p", "no:cacheprovider", "-p", "no:randomly"),
                 *selection,
             ),
-            timeout_s=SUITE_LIMIT_S,
+            timeout_s=self.limit_s,
             env={
                 "PYTHONPATH": str(self.top),
                 "PYTHONDONTWRITEBYTECODE": "1",

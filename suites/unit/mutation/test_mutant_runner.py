@@ -73,7 +73,7 @@ def test_survivor_has_no_killer(tmp_path: Path, source: Path) -> None:
 def test_suite_that_cannot_run_is_not_a_kill(
     tmp_path: Path, source: Path, result: tuple[int, str]
 ) -> None:
-    with pytest.raises(PlantError, match=r"^The unit suite could not be run\."):
+    with pytest.raises(PlantError, match=r"^The suite could not be run\."):
         MutantRunner(tmp_path, FakePytest(source, result)).run(PLANT)
     assert source.read_text() == "x = 1\n"
 
