@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROVED = CommandResult(argv=(), exit_code=0x55, stdout="", stderr="")
-HANGS = CommandResult(argv=(), exit_code=124, stdout="", stderr="", timed_out=True)
+HANGS = CommandResult(argv=(), exit_code=124, stdout="", stderr="", timed_out=True, duration_s=2.0)
 STOPS = CommandResult(
     argv=(),
     exit_code=124,
     stdout="",
     stderr="KVM internal error. Suberror: 1\nemulation failure\n",
     timed_out=True,
+    duration_s=2.0,
 )
 ABORTS = CommandResult(
     argv=(),
@@ -50,6 +51,7 @@ class ProofRunner:
 
     answer: CommandResult
     calls: list[Sequence[str]] = field(default_factory=list)
+    limits_s: list[float] = field(default_factory=list)
 
     def run(
         self,
@@ -60,8 +62,8 @@ class ProofRunner:
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         del stdin, env
-        assert timeout_s <= 2
         self.calls.append(argv)
+        self.limits_s.append(timeout_s)
         return self.answer
 
 
@@ -123,6 +125,18 @@ def test_requested_kvm_that_is_broken_is_refused(
 ) -> None:
     with pytest.raises(RequirementError, match=r"KVM was requested, but .*--accelerator=tcg"):
         choose(ProofRunner(answer), cache, device, option=AcceleratorOption.KVM)
+
+
+def test_requested_kvm_gets_longer_than_one_that_is_only_tried(cache: Path, device: Path) -> None:
+    """And it is tried anew: on an emulated host QEMU may only have been too slow."""
+    qemu = ProofRunner(HANGS)
+    choose(qemu, cache, device)
+    qemu.answer = PROVED
+
+    choice = choose(qemu, cache, device, option=AcceleratorOption.KVM)
+
+    assert choice.accelerator is Accelerator.KVM
+    assert qemu.limits_s == [2.0, 20.0]
 
 
 def test_host_without_the_device_runs_nothing(cache: Path, tmp_path: Path) -> None:
