@@ -12,6 +12,8 @@ from harness.errors import HarnessError
 from harness.gpu.catalogue import load_catalogue
 from harness.gpu.passthrough import VFIO_DRIVER
 from harness.lab.gpu_pool import open_gpu_pool
+from harness.lab.node import NodeRequest
+from harness.machine.qemu.locked_memory import locked_mib
 from harness.machine.requirement_check import RequirementCheck
 from harness.settings import INVENTORY
 
@@ -20,9 +22,6 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough import HostGpu
     from harness.gpu.passthrough.pool import GpuPool
     from harness.settings import Settings
-
-#: A node's memory, all of which VFIO locks, and what QEMU itself locks beside it.
-LOCKED_MIB = 2560
 
 _SET_PARAMETER = "in GRUB_CMDLINE_LINUX of '/etc/default/grub', run `update-grub` and boot again"
 
@@ -127,8 +126,9 @@ def _locked_memory() -> RequirementCheck:
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit == resource.RLIM_INFINITY:
         return _check(name, "There is no limit.", is_met=True)
-    found = f"{limit >> 20} MiB may be locked; a machine with a GPU needs {LOCKED_MIB} MiB."
-    if limit >> 20 >= LOCKED_MIB:
+    needed_mib = locked_mib(NodeRequest.memory_mib)
+    found = f"{limit >> 20} MiB may be locked; a machine with a GPU needs {needed_mib} MiB."
+    if limit >> 20 >= needed_mib:
         return _check(name, found, is_met=True)
     return _check(
         name,

@@ -22,9 +22,14 @@ def has_ipc_lock(status: str) -> bool:
     return False
 
 
+def locked_mib(memory_mib: int) -> int:
+    """Return how much is locked for a guest of `memory_mib` that has a GPU of the host."""
+    return memory_mib + _BESIDE_MIB
+
+
 def check_locked_memory(memory_mib: int, *, limit_bytes: int, is_unlimited: bool) -> None:
     """Raise RequirementError where a guest's memory is more than may be locked."""
-    needed_mib = memory_mib + _BESIDE_MIB
+    needed_mib = locked_mib(memory_mib)
     if is_unlimited or limit_bytes == resource.RLIM_INFINITY or limit_bytes >= needed_mib << 20:
         return
     raise RequirementError(

@@ -170,7 +170,7 @@ def test_leased_gpu_is_no_fault(host: FakeHost, settings: Settings) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "is_met"),
-    [(8 << 20, False), (2559 << 20, False), (2560 << 20, True), (resource.RLIM_INFINITY, True)],
+    [(8 << 20, False), (1791 << 20, False), (1792 << 20, True), (resource.RLIM_INFINITY, True)],
 )
 def test_limit_of_locked_memory_is_checked_for_ordinary_users(
     monkeypatch: pytest.MonkeyPatch, limit: int, *, is_met: bool
