@@ -64,14 +64,22 @@ class GpuSources:
         return True
 
     def lease(
-        self, choices: Sequence[GpuChoice], *, holder: str, report: Callable[[str], None]
+        self,
+        choices: Sequence[GpuChoice],
+        *,
+        holder: str,
+        report: Callable[[str], None],
+        cancelled: Callable[[], str | None],
     ) -> AbstractContextManager[tuple[LeasedGpu, ...]]:
         """Lease these GPUs of the host together, bound to `vfio-pci`.
 
-        Raises RequirementError where this host can't provide them.
+        Raises RequirementError where this host can't provide them, and HarnessError once `cancelled`
+        returns a reason not to wait any longer.
         """
         deadline = Deadline.after(_LEASE_S)
-        return self.pool().lease(choices, holder=holder, deadline=deadline, report=report)
+        return self.pool().lease(
+            choices, holder=holder, deadline=deadline, report=report, cancelled=cancelled
+        )
 
 
 def _choice(gpu: RequestedGpu) -> GpuChoice:

@@ -212,7 +212,9 @@ class LabMachine:
         # Closed after the VM, whose guest would otherwise see its GPUs vanish.
         self._resources.callback(self.gpus.close)
         # Before capacity, which a machine must not hold while it waits for GPUs of the host.
-        gpus = self.gpus.provide(self.request.gpus, report=services.report)
+        gpus = self.gpus.provide(
+            self.request.gpus, report=services.report, cancelled=self._stop_reason
+        )
         reservation = self._resources.enter_context(
             services.broker.reserve(
                 self.name,
@@ -335,7 +337,9 @@ class LabMachine:
 
     def hot_plug(self, gpu: RequestedGpu) -> str:
         """Plug a GPU into the running machine, and return its device id."""
-        (provided,) = self.gpus.provide([gpu], report=self._services.report)
+        (provided,) = self.gpus.provide(
+            [gpu], report=self._services.report, cancelled=self._stop_reason
+        )
         self.vm.plug(provided.attachment)
         return provided.device_id
 

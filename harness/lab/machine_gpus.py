@@ -82,19 +82,25 @@ class MachineGpus:
         return tuple(self._provided.values())
 
     def provide(
-        self, requested: Sequence[RequestedGpu], *, report: Callable[[str], None]
+        self,
+        requested: Sequence[RequestedGpu],
+        *,
+        report: Callable[[str], None],
+        cancelled: Callable[[], str | None] = lambda: None,
     ) -> list[ProvidedGpu]:
         """Start to serve the emulated ones of these GPUs, and lease those of the host together.
 
-        `report` is called with the reason while GPUs of the host are awaited. Raises RequirementError
-        where this host can't provide them.
+        `report` is called with the reason while GPUs of the host are awaited, and `cancelled` says
+        why not to wait any longer. Raises RequirementError where this host can't provide them.
         """
         resolved = self._sources.resolve(requested)
         choices = [each for each in resolved if not isinstance(each, GpuModel)]
         leases = contextlib.ExitStack()
         leased = iter(
             leases.enter_context(
-                self._sources.lease(choices, holder=self._spec.name, report=report)
+                self._sources.lease(
+                    choices, holder=self._spec.name, report=report, cancelled=cancelled
+                )
             )
             if choices
             else ()

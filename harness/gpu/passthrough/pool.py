@@ -143,11 +143,13 @@ class GpuPool:
         holder: str,
         deadline: Deadline,
         report: Callable[[str], None] = lambda _: None,
+        cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[tuple[LeasedGpu, ...]]:
         """Lease a GPU for each of `wanted`, in that order; meanwhile all are on vfio-pci.
 
         While they are not free, wait and `report` who holds them. Raises RequirementError at once
-        where this host has no such GPUs, with the reason of each, and HarnessError at the deadline.
+        where this host has no such GPUs, with the reason of each, and HarnessError at the deadline
+        or once `cancelled`, called before each attempt, returns a reason.
         At the end each function is back on the driver that it had; raises DeviceError where one is
         not, unless the block ends with an error of its own, which is then reported.
         """
@@ -163,6 +165,7 @@ class GpuPool:
                 view=view,
                 clock=deadline.clock,
                 report=report,
+                cancelled=cancelled,
             )
             leased = waiting.wait(self._take, deadline)
             try:

@@ -89,6 +89,7 @@ class Waiting:
     view: HostView = field(kw_only=True)
     clock: Clock = field(kw_only=True)
     report: Callable[[str], None] = field(kw_only=True)
+    cancelled: Callable[[], str | None] = field(kw_only=True)
 
     def __post_init__(self) -> None:
         self._read_at = self.clock.monotonic()
@@ -103,11 +104,13 @@ class Waiting:
         """Return what `take` makes of the GPUs, once it is this lease's turn.
 
         It raises NotNowError or DeviceError where it can't take them; then this waits on. Raises
-        HarnessError at the deadline.
+        HarnessError at the deadline, or once `cancelled` returns a reason.
         """
         wishes = ", ".join(map(str, self.wanted))
 
         def look() -> Observation[T]:
+            if why := self.cancelled():
+                raise HarnessError(why)
             if not self._may_have_changed():
                 return Observation(None, self._seen)
             turn = self._turn()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from harness.errors import BadInputError, RequirementError
+from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.gpu import HostGpuAttachment
 from harness.gpu.passthrough import GpuChoice, HostFunction, HostGpu, Verdict
 from harness.gpu.passthrough.bars import MemoryBar
@@ -72,7 +72,10 @@ class FakePool:
         holder: str,
         deadline: Deadline,
         report: Callable[[str], None],
+        cancelled: Callable[[], str | None],
     ) -> Iterator[tuple[LeasedGpu, ...]]:
+        if why := cancelled():
+            raise HarnessError(why)
         assert deadline.remaining_s() > 0
         report("waiting")
         self.require(wanted)
@@ -145,6 +148,15 @@ def machine_gpus(
         scripts=scripts or {},
     )
     return gpus, fake
+
+
+def test_machine_that_was_killed_waits_for_no_gpu(tmp_path: Path) -> None:
+    gpus, pool = machine_gpus(tmp_path, GpuSource.HOST, "0000:65:00.0")
+
+    with pytest.raises(HarnessError, match="it was killed"):
+        gpus.provide([ANY], report=lambda _: None, cancelled=lambda: "it was killed")
+
+    assert pool.holders == []
 
 
 def test_gpus_of_the_host_are_leased_together_and_returned_when_the_last_is_unplugged(

@@ -264,6 +264,24 @@ def test_waiting_process_is_told_who_holds_what(pool: GpuPool, other_pool: GpuPo
     assert not isinstance(caught.value, RequirementError)
 
 
+def test_wait_ends_when_its_run_does(pool: GpuPool, other_pool: GpuPool) -> None:
+    """The queue is then without it, and the GPU still with its holder."""
+    reasons = iter([None, None, "The run ended."])
+
+    with lease(pool, FIRST, holder="suite"):
+        with (
+            pytest.raises(HarnessError, match=r"^The run ended\.$"),
+            other_pool.lease(
+                [FIRST],
+                holder="other suite",
+                deadline=Deadline.after(30),
+                cancelled=lambda: next(reasons),
+            ),
+        ):
+            pass
+        assert [each.who for each in pool.leases()] == ["suite"]
+
+
 def test_survey_says_who_holds_a_gpu(pool: GpuPool, other_pool: GpuPool) -> None:
     with lease(pool, FIRST, holder="suite"):
         assert verdicts(other_pool) == {GPU: VerdictKind.BUSY, SECOND: VerdictKind.USABLE}
