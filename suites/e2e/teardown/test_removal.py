@@ -70,11 +70,14 @@ def test_device_in_use_keeps_everything_until_it_is_free(
         "held", gpus=[h100], tags=OPTED_OUT, before=[*LOAD, HOLD], command="teardown"
     )
     node.guest.output_of("systemctl", "is-active", "holder")
+    held = node.evidence().loaded_modules
     node.guest.output_of("systemctl", "stop", "holder")
     node.provision("teardown")
 
     evidence = node.evidence()
 
+    # The second is idle, and could be unloaded; the driver would then be half of one for its user.
+    assert {"nvidia", "nvidia_uvm"} <= set(held), f"Both were expected to stay: {sorted(held)}."
     expect.provisioned(evidence, run=1)
     expect_line(
         evidence.of_run(1),
