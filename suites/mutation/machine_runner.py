@@ -102,5 +102,7 @@ def _selection(each: MachinePlant, image: str) -> tuple[str, ...]:
 def _report(verdicts: Iterable[Verdict], chosen: Iterable[MachinePlant]) -> Iterable[bool]:
     for each, verdict in zip(chosen, verdicts, strict=True):
         sys.stdout.write(f"{each.family}: {each.plant.name}\n    {verdict}\n")
+        if verdict.killer is None and each.hidden_by is not None:
+            sys.stdout.write(f"    {each.hidden_by}\n")
         sys.stdout.flush()
         yield verdict.killer is not None
