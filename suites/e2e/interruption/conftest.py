@@ -9,13 +9,12 @@ import pytest
 
 from harness import expect
 from harness.lab.node import NodeRequest
-from suites.e2e.interruption.result import result_of
+from suites.e2e.interruption.whole_run import state_of
 from suites.e2e.runtime.refresh_unit import FILES, INSTALL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from harness.api import GpuModel, Image
+    from harness.evidence.state import NodeState
     from harness.lab import Lab
 
 
@@ -37,9 +36,9 @@ def usual_request(baked_image: Image, h100: GpuModel) -> NodeRequest:
 
 
 @pytest.fixture(scope="session")
-def whole_run(lab: Lab, usual_request: NodeRequest) -> Mapping[str, str]:
+def whole_run(lab: Lab, usual_request: NodeRequest) -> NodeState:
     """Return what one run that nothing interrupts makes of the node."""
     with lab.boot(replace(usual_request, name="whole")) as node:
         node.wait_until_provisioned()
         expect.provisioned(node.evidence())
-        return result_of(node)
+        return state_of(node)

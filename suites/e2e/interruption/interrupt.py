@@ -32,7 +32,7 @@ _SCRIPT = """\
 real=$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -v {program}) || exit 127
 parent=$PPID
 case $(tr '\\0' ' ' <"/proc/$parent/cmdline") in
-    *provisioning-*.pyz*)
+    *{process}*)
         case "{program} $*" in
             {pattern})
                 seen=$(cat /run/interruption-seen 2>/dev/null || echo 0)
@@ -51,11 +51,15 @@ exec "$real" "$@"
 
 @dataclass(frozen=True, kw_only=True)
 class Interruption:
-    """An act at a command, after `skip` others of this form; `*` is any text after its program."""
+    """An act at a command, after `skip` others of this form; `*` is any text after its program.
+
+    `process` is a part of the command line of provisioning itself.
+    """
 
     at: str
     act: str
     skip: int = 0
+    process: str = "provisioning-*.pyz"
 
     @property
     def file(self) -> GuestFile:
@@ -63,6 +67,11 @@ class Interruption:
         program = self.at.split()[0]
         pattern = "*".join(shlex.quote(part) if part else "" for part in self.at.split("*"))
         text = _SCRIPT.format(
-            program=program, pattern=pattern, skip=self.skip, done=DONE, act=self.act
+            process=self.process,
+            program=program,
+            pattern=pattern,
+            skip=self.skip,
+            done=DONE,
+            act=self.act,
         )
         return GuestFile(path=f"/usr/local/sbin/{program}", content=text.encode(), mode=0o755)

@@ -15,13 +15,12 @@ from suites.e2e.interruption.interrupt import (
     SET_CLOCK_BACK,
     Interruption,
 )
-from suites.e2e.interruption.result import expect_same, result_of
+from suites.e2e.interruption.whole_run import expect_as_whole_run
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from harness.api import Argv, BootNode
+    from harness.evidence.state import NodeState
     from harness.lab.node import Node, NodeRequest
 
 HOUR_S = 3600
@@ -37,7 +36,7 @@ def disturbed(boot_node: BootNode, request: NodeRequest, *, at: str, act: str) -
 
 @promise(section="3", unit="suites/unit/provisioning/test_prebake.py")
 def test_clock_behind_the_bake_changes_nothing(
-    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str]
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState
 ) -> None:
     """Files from the future are as good as others: the baked driver is not built again."""
     back = f"date --set=@$(($(stat -c %Y {RECORD_PATH}) - {HOUR_S}))"
@@ -48,13 +47,13 @@ def test_clock_behind_the_bake_changes_nothing(
     expect.provisioned(evidence)
     expect.decided(evidence, "install-skip-build", reason="ok")
     assert expect.step_of(evidence, "install-driver").status == "skipped"
-    expect_same(whole_run, result_of(node))
+    expect_as_whole_run(whole_run, node)
 
 
 @promise(section="12", unit="suites/unit/provisioning/test_executor.py")
 @pytest.mark.parametrize("at", ["nvidia-modprobe -u -c0", "systemctl restart containerd"])
 def test_clock_set_back_between_two_steps_changes_nothing(
-    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str], at: str
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, at: str
 ) -> None:
     """Waits and durations are by the monotonic clock, so the run neither waits nor ends early."""
     node = disturbed(boot_node, usual_request, at=at, act=SET_CLOCK_BACK)
@@ -70,13 +69,13 @@ def test_clock_set_back_between_two_steps_changes_nothing(
         if step.duration_s is None or not 0 <= step.duration_s < HOUR_S
     }
     assert wrong == {}, f"Durations from 0 s were expected, but these steps took {wrong}."
-    expect_same(whole_run, result_of(node))
+    expect_as_whole_run(whole_run, node)
 
 
 @promise(section="5", unit="suites/unit/provisioning/test_driver.py")
 @pytest.mark.nightly
 def test_gpu_that_leaves_the_bus_between_two_steps_ends_the_run(
-    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str]
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState
 ) -> None:
     """The node is not reported as healthy; once the GPU is back, the next run completes it."""
     request = replace(usual_request, config={**usual_request.config, "retry_budget_s": 180})
@@ -91,7 +90,7 @@ def test_gpu_that_leaves_the_bus_between_two_steps_ends_the_run(
     expect.step_failed(gone, "query-device")
     assert not any(line.get("event") == "managed_gpu" for line in gone.prebake_lines)
     expect.provisioned(evidence)
-    expect_same(whole_run, result_of(node))
+    expect_as_whole_run(whole_run, node)
 
 
 #: Leaves a few megabytes at the beginning of the build, and none in the middle of it.

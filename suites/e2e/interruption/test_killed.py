@@ -19,13 +19,14 @@ from suites.e2e.interruption.interrupt import (
     TERMINATE,
     Interruption,
 )
-from suites.e2e.interruption.result import expect_same, result_of
+from suites.e2e.interruption.whole_run import expect_as_whole_run
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.api import Argv, BootNode
+    from harness.evidence.state import NodeState
     from harness.lab.node import Node, NodeRequest
 
 UNIT = "suites/unit/provisioning/test_properties.py"
@@ -102,7 +103,7 @@ def interrupted(boot_node: BootNode, request: NodeRequest, row: Row) -> Node:
     ],
 )
 def test_killed_run_is_completed_by_the_next(
-    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str], row: Row
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, row: Row
 ) -> None:
     """What a killed run has left neither stops the next one nor stays."""
     node = interrupted(boot_node, usual_request, row)
@@ -116,13 +117,13 @@ def test_killed_run_is_completed_by_the_next(
     expect.provisioned(evidence)
     expect.decided(evidence, "install-skip-build", reason="ok")
     assert expect.step_of(evidence, "install-driver").status == "skipped"
-    expect_same(whole_run, result_of(node))
+    expect_as_whole_run(whole_run, node)
 
 
 @promise(section="5", unit=UNIT)
 @pytest.mark.nightly
 def test_run_killed_at_each_step_in_turn_is_completed(
-    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str]
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState
 ) -> None:
     """Runs that each get one step further than the last end as one whole run does."""
     node = boot_node(replace(usual_request, command=None))
@@ -139,7 +140,7 @@ def test_run_killed_at_each_step_in_turn_is_completed(
     evidence = node.evidence()
 
     expect.provisioned(evidence)
-    expect_same(whole_run, result_of(node))
+    expect_as_whole_run(whole_run, node)
 
 
 @promise(section="13", unit="suites/unit/provisioning/test_main.py", each_change=("install",))
@@ -151,7 +152,7 @@ def test_run_killed_at_each_step_in_turn_is_completed(
     ],
 )
 def test_terminated_run_says_so_and_the_next_completes_it(
-    boot_node: BootNode, usual_request: NodeRequest, whole_run: Mapping[str, str], row: Row
+    boot_node: BootNode, usual_request: NodeRequest, whole_run: NodeState, row: Row
 ) -> None:
     """SIGTERM, as `timeout` sends it, ends the running command and leaves an outcome."""
     node = interrupted(boot_node, usual_request, row)
@@ -161,7 +162,7 @@ def test_terminated_run_says_so_and_the_next_completes_it(
 
     expect.provisioned(evidence, exit_code=TERMINATED, run=1)
     expect.provisioned(evidence)
-    expect_same(whole_run, result_of(node))
+    expect_as_whole_run(whole_run, node)
 
 
 @promise(section="10", unit="suites/unit/provisioning/test_boot.py")

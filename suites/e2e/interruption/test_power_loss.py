@@ -12,12 +12,11 @@ from harness.errors import HarnessError
 from harness.provisioner.gpu_node import OUTCOME_PATH
 from harness.settings import MachineStart
 from suites.e2e.interruption.interrupt import LOSE_POWER, SYNC_AND_LOSE_POWER, Interruption
-from suites.e2e.interruption.result import expect_same, result_of
+from suites.e2e.interruption.whole_run import expect_as_whole_run
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from harness.evidence.state import NodeState
     from harness.lab import Lab
     from harness.lab.node import NodeRequest
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_node_that_lost_its_power_is_completed_after_the_next_boot(
-    lab: Lab, usual_request: NodeRequest, whole_run: Mapping[str, str], at: str, act: str
+    lab: Lab, usual_request: NodeRequest, whole_run: NodeState, at: str, act: str
 ) -> None:
     """Whatever of the first run has reached the disk, the second one ends as a whole run does."""
     interruption = Interruption(at=at, act=act)
@@ -55,4 +54,4 @@ def test_node_that_lost_its_power_is_completed_after_the_next_boot(
             expect.provisioned(evidence)
             expect.decided(evidence, "install-skip-build", reason="ok")
             assert expect.step_of(evidence, "install-driver").status == "skipped"
-            expect_same(whole_run, result_of(again))
+            expect_as_whole_run(whole_run, again)

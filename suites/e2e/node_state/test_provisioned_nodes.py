@@ -9,44 +9,13 @@ import pytest
 
 from harness import expect
 from harness.api import AllowedChanges, MachineStart, NodeRequest
+from suites.e2e.allowed_changes import OWN, REPORTS, TOOLS
 
 if TYPE_CHECKING:
     from harness.api import BootNode, GpuModel, Image, Lab, Node
 
 pytestmark = pytest.mark.nightly
 
-#: What cloud-init makes anew for each instance, and the label of its seed.
-OWN = AllowedChanges(
-    paths=[
-        *(
-            "/etc/ssh/ssh_host_*",
-            "/var/lib/cloud/*",
-            "/root/.ssh/*",
-            "/etc/hosts",
-            "/etc/netplan/*",
-        ),
-        *("/etc/shadow-", "/dev/disk/by-uuid/*"),
-        *("/etc/machine-id", "/var/lib/dbus/machine-id", "/etc/systemd/network/*"),
-    ]
-)
-#: What each run of provisioning reports, with times.
-REPORTS = AllowedChanges(
-    paths=[
-        *("/var/lib/gpu-node/*", "/run/gpu-node*"),
-        # The harness tells the runs apart by it.
-        "/var/lib/cloud/instances/*/provisioner-runs/*",
-    ]
-)
-#: What apt and containerd leave in folders of their own: caches of lists, and of containers that have ended,
-#: which containerd removes when it finds the time.
-TOOLS = AllowedChanges(
-    paths=[
-        *("/var/cache/apt/*pkgcache.bin", "/var/lib/apt/lists/auxfiles"),
-        "/var/lib/containerd/io.containerd.runtime.v2.task/k8s.io",
-        "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*",
-        "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256/*",
-    ]
-)
 #: The registry from which a second run pulls the driver's image, which the first has removed.
 FROM_REGISTRY = {"mcr_repository_base": "localhost:5000/"}
 START_REGISTRY = ["systemctl", "start", "docker-registry"]
