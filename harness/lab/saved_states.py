@@ -278,7 +278,7 @@ def key_parts(
     }
 
 
-def source_parts(make: Callable[[LabMachine], None]) -> Mapping[str, str]:
+def source_parts(make: Callable[..., None]) -> Mapping[str, str]:
     """Return the name of a function and the digest of its module's source."""
     try:
         source = Path(inspect.getfile(make)).read_bytes()

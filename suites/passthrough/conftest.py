@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from harness.lab.gpu_sources import RequestedGpu
 
 ANY = GpuChoice()
+#: Of a node that only boots. VFIO locks all of it, and its saved state has all of it.
+BUS_MEMORY_MIB = 512
 NO_GPU = "These tests need GPUs that this host can hand to a machine by VFIO."
 NIGHT: pytest.StashKey[Night] = pytest.StashKey()
 
@@ -116,6 +118,7 @@ def start_node(boot_node: BootNode, node_image: Image) -> StartNode:
                 command=None,
                 skip_cloud_init=True,
                 may_reboot=may_reboot,
+                memory_mib=BUS_MEMORY_MIB,
             )
         )
 

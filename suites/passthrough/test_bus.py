@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.api import NodeRequest
-from suites.passthrough.conftest import ANY, require_gpus
+from suites.passthrough.conftest import ANY, BUS_MEMORY_MIB, require_gpus
 from suites.passthrough.guest_gpu import NOTHING, addresses_of, bars_of, first_register_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,12 @@ def test_gpu_serves_the_next_node_after_a_power_loss(
 ) -> None:
     """The first machine is killed; the GPU is reset, and the second finds it as the first did."""
     request = NodeRequest(
-        name="first", image=node_image, gpus=[ANY], command=None, skip_cloud_init=True
+        name="first",
+        image=node_image,
+        gpus=[ANY],
+        command=None,
+        skip_cloud_init=True,
+        memory_mib=BUS_MEMORY_MIB,
     )
     with lab.boot(request) as first:
         (gpu,) = first.machine.gpus.provided

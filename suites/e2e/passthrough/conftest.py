@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -10,20 +11,23 @@ from harness.fixtures.machines import settings_of
 from harness.lab.saved_states import SavedState, booted, source_parts
 from harness.plugin.select import requirements
 from suites.e2e.passthrough import checkout
+from suites.e2e.passthrough.nested_suite import prepare_nodes
 
 if TYPE_CHECKING:
     from harness.fixtures.saved_states import CloneState
     from harness.gpu import GpuModel
+    from harness.image import Image
     from harness.lab import Lab
     from harness.lab.machine import LabMachine
 
 IMAGE = "gpu-lab"
+_NODE_IMAGE = "debian-12"
 #: Ordinary users of the host, and the group to whose members its GPUs belong.
 USERS = ("ann", "ben")
 GROUP = "gpu"
 #: A driver of the kernel's own, in place of NVIDIA's. It binds to each GPU that is plugged.
 DRIVER = "uio_pci_generic"
-_MEMORY_MIB = 2048
+_MEMORY_MIB = 3072
 _SLOTS = 6
 _ARCHIVE_DISK = "/dev/disk/by-id/virtio-seed"
 _UNPACK_S = 300.0
@@ -94,6 +98,21 @@ def gpu_host(lab: Lab, pytestconfig: pytest.Config) -> SavedState:
     state = booted(image, memory_mib=_MEMORY_MIB, slots=_SLOTS, has_iommu=True)
     parts = {**source_parts(prepare_host), "checkout": checkout.digest()}
     return state.derive("gpu-host", prepare_host, parts)
+
+
+@pytest.fixture(scope="session")
+def nested_node_image(lab: Lab, pytestconfig: pytest.Config) -> Image:
+    """Return the image of the nodes that the host starts itself."""
+    with requirements(settings_of(pytestconfig)):
+        return lab.node_image(_NODE_IMAGE)
+
+
+@pytest.fixture(scope="session")
+def host_of_nodes(gpu_host: SavedState, nested_node_image: Image) -> SavedState:
+    """Return the saved state of a host that has booted a node under its own KVM, and saved it."""
+    image = nested_node_image
+    parts = {**gpu_host.parts, **source_parts(prepare_nodes), "image": image.key}
+    return gpu_host.derive("host-of-nodes", functools.partial(prepare_nodes, image=image), parts)
 
 
 @pytest.fixture
