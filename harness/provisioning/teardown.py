@@ -290,10 +290,10 @@ def _is_removed(node: NodeContext, path: str) -> bool:
 
 
 def _has_nothing_left(node: NodeContext, after: Residue, removal: RemovalPlan) -> bool:
-    if any(node.files.exists(path) for path in removal.paths):
-        return False
     if removal.customer_version is None:
         return not after.loaded and not after.present
+    if any(node.files.exists(path) for path in removal.paths):
+        return False
     is_ours_loaded = (
         bool(after.loaded)
         and after.record is not None

@@ -94,20 +94,20 @@ def test_device_in_use_keeps_everything_until_it_is_free(
 
 @promise(section="6", unit=UNIT, each_change=("setuid program",))
 @pytest.mark.parametrize(
-    "path",
+    "locked",
     [
+        # The file alone, and not its folder: whatever else there is can be removed.
         pytest.param(PROBE, id="setuid program"),
         pytest.param("/etc/ld.so.conf.d/nvidia.conf", id="linker configuration"),
-        pytest.param(f"{DKMS}/580.126.09/source", id="DKMS tree"),
+        pytest.param(f"{DKMS}/580.126.09", id="DKMS tree"),
     ],
 )
 def test_what_cannot_be_removed_keeps_the_record_for_the_next_run(
-    start_node: StartNode, path: str
+    start_node: StartNode, locked: str
 ) -> None:
     """An incomplete removal is not forgotten, and the run after the repair completes it."""
-    lock = shell(f"cd $(dirname {path}); chattr +i .")
-    node = start_node("locked", gpus=[], before=[lock], command="teardown")
-    node.guest.output_of("sh", "-c", f"cd $(dirname {path}) && chattr -i .")
+    node = start_node("locked", gpus=[], before=[shell(f"chattr +i {locked}")], command="teardown")
+    node.guest.output_of("chattr", "-i", locked)
     before = node.evidence()
     node.provision("teardown")
 
