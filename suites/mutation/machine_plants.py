@@ -75,7 +75,7 @@ PLANTS: tuple[MachinePlant, ...] = (
     _corpus(18, "runtime/test_refresh.py", "lasting"),
     _corpus(19, "runtime/test_refresh.py", "old_spec"),
     _corpus(20, "observability/test_status.py", "added"),
-    _corpus(21, "observability/test_exit_codes.py", "bake"),
+    _corpus(21, "kernel/test_builds.py", "second_bake"),
     _corpus(22, "kernel/test_builds.py", "does_not_work"),
     _corpus(23, "teardown/test_modules.py", "dkms_builds"),
     _corpus(24, "observability/test_exit_codes.py", "bake and kernel"),

@@ -113,6 +113,29 @@ def test_full_build_records_its_kernel_and_the_next_run_reuses_it(
 
 
 @pytest.mark.slow
+@promise(section="4", unit="suites/unit/provisioning/test_bake.py")
+def test_second_bake_replaces_what_the_first_has_staged(
+    start_node: StartNode, baked_image: Image
+) -> None:
+    """A library of an older driver would otherwise stay beside the new ones, and be loaded."""
+    old = "/usr/bin/lib64/lib64/libcuda.so.570.86.15"
+    node = start_node(
+        "bake-again",
+        gpus=[],
+        command="bake",
+        config={"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
+        before=[["mkdir", "-p", "/usr/bin/lib64/lib64"], ["touch", old]],
+    )
+
+    evidence = node.evidence(files=["/usr/bin/lib64/lib64/*"])
+
+    expect.provisioned(evidence)
+    expect.record_names(evidence, kernel=baked_image.newest_kernel.version)
+    expect.driver_installed(evidence)
+    assert old not in evidence.paths, f"'{old}' was expected to be gone."
+
+
+@pytest.mark.slow
 @promise(section="3", unit=UNIT)
 def test_prebuilt_module_that_does_not_work_is_built_again(
     start_node: StartNode, baked_image: Image
