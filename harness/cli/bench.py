@@ -19,6 +19,7 @@ from harness.bench.shell import FIGURES, SHELLSPEC_PREFIX, measure_shell, shell_
 from harness.cli.columns import print_columns
 from harness.cli.images import show_event
 from harness.cli.options import add_gpu_options, add_machine_options, settings_of
+from harness.cli.time_to_gpu import add_compare, add_time_to_gpu
 from harness.gpu.catalogue import load_catalogue
 from harness.lab import Lab
 
@@ -39,6 +40,8 @@ def add_parser(commands: Commands) -> None:
     _add_clone(subjects)
     _add_gpu(subjects)
     _add_shell(subjects)
+    add_time_to_gpu(subjects)
+    add_compare(subjects)
 
 
 def _count(text: str) -> int:

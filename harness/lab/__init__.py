@@ -286,6 +286,8 @@ class Lab:
             )
             if request.skip_cloud_init:
                 state = cloud_init_done(state)
+            if request.derive is not None:
+                state = request.derive(state)
             machine = state.machine(request.name, self.ensure_checkpoint(state))
         else:
             machine = booting_node(

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from harness.lab.cloud_images import CloudImageBoot
     from harness.lab.gpu_sources import RequestedGpu
     from harness.lab.machine import LabMachine
+    from harness.lab.saved_states import SavedState
     from harness.machine.channels.guest import Guest
     from harness.machine.description.spec import HostPort
     from harness.provisioning.command import Argv, CommandResult
@@ -109,6 +110,9 @@ class NodeRequest:
     skip_cloud_init: bool = False
     """Continue from a state after cloud-init: the guest agent writes the files and runs the commands.
     That is many seconds quicker than a boot, for tests that are not about it."""
+    derive: Callable[[SavedState], SavedState] | None = None
+    """Derives the saved state that a node which skips cloud-init continues from, such as one with
+    further programs, from the one after cloud-init."""
     may_reboot: bool = False
     """Let the machine go on when its guest reboots; such a node boots from cold."""
 
@@ -119,6 +123,12 @@ class NodeRequest:
                 "use its node image, or leave this out.",
                 source="NodeRequest",
                 key="skip_cloud_init",
+            )
+        if self.derive is not None and not self.skip_cloud_init:
+            raise BadInputError(
+                "A node continues from a derived state only after cloud-init; set 'skip_cloud_init' too.",
+                source="NodeRequest",
+                key="derive",
             )
         check_commands(self.before, source="NodeRequest", key="before")
         check_commands(self.early, source="NodeRequest", key="early")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from harness.lab.precompiled import modules_for, precompiled_archive
 from harness.lab.registry import driver_archive
 from harness.plugin.select import requirements
-from suites.e2e.precompiled.images import modules_for, precompiled_archive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,21 +21,27 @@ if TYPE_CHECKING:
     from harness.image import Image, Kernel
     from harness.lab import Lab
 
-INSTALL = Path(__file__).parent / "install.sh"
+_INSTALL = Path(__file__).with_name("install-precompiled.sh")
 _PAYLOAD = "opt/gpu/precompiled"
 _BUILD_S = 900.0
 #: The kernel modules that the driver's stand-in has.
 MODULES = {"nvidia", "nvidia-uvm"}
 
 
-def precompiled_archive(driver_archive: bytes, kernel: str, modules: Mapping[str, bytes]) -> bytes:
-    """Return an image that installs these modules of a kernel, else what the driver image has."""
+def precompiled_archive(
+    driver_archive: bytes, kernel: str, modules: Mapping[str, bytes], *, padding: bytes = b""
+) -> bytes:
+    """Return an image that installs these modules of a kernel, else what the driver image has.
+
+    `padding` makes it as large as a real driver is.
+    """
     entries = {entry.path: entry for entry in _layer_entries(driver_archive)}
     added = [
-        Entry(path="opt/actions/install.sh", content=INSTALL.read_bytes(), mode=0o755),
+        Entry(path="opt/actions/install.sh", content=_INSTALL.read_bytes(), mode=0o755),
         Entry(path=_PAYLOAD, is_folder=True, mode=0o755),
         Entry(path=f"{_PAYLOAD}/kernel", content=f"{kernel}\n".encode()),
         *(Entry(path=f"{_PAYLOAD}/{name}", content=modules[name]) for name in modules),
+        *([Entry(path="opt/padding", content=padding)] if padding else []),
     ]
     entries |= {entry.path: entry for entry in added}
     image = container_image(entries.values(), entrypoint=["/entrypoint.sh"])
@@ -48,7 +54,7 @@ def _layer_entries(archive: bytes) -> list[Entry]:
 
         def read(path: str) -> bytes:
             opened = tar.extractfile(path)
-            assert opened is not None
+            assert opened is not None  # noqa: S101 - the index names only files
             return opened.read()
 
         digest = json.loads(read("index.json"))["manifests"][0]["digest"]
@@ -90,7 +96,7 @@ def modules_for(lab: Lab, baked: Image, kernel: Kernel) -> dict[str, bytes]:
 
 def _build(lab: Lab, baked: Image, kernel: Kernel) -> bytes:
     """Return a tar archive of the modules, which DKMS builds for any installed kernel."""
-    assert baked.driver is not None
+    assert baked.driver is not None  # noqa: S101 - a baked image has one
     build = f"{baked.driver.version}/{kernel.version}/x86_64"
     with lab.clone(booted(baked), "compiler") as machine:
         folder = f"/var/lib/dkms/nvidia/{build}/module"

@@ -1,0 +1,128 @@
+"""Which parts of the wait for a GPU come one after another, from a guest's events and a provisioner's steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.bench.time_to_gpu.estimates import median_of
+from harness.bench.time_to_gpu.samples import Segment
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from harness.bench.time_to_gpu.estimates import Estimate
+    from harness.bench.time_to_gpu.samples import Sample
+
+#: The parts that are no step of the provisioner.
+BETWEEN = "between steps"
+REGISTRATION = "registration"
+PROVISIONER = "provisioner"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedStep:
+    """A step that a provisioner reports; `start_s` is None where it does not say when it began."""
+
+    name: str
+    duration_s: float
+    start_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """What a guest's events say, in seconds of its monotonic clock."""
+
+    ready_s: float
+    ready_wall_s: float
+    """The same moment by the wall clock, by which provisioners stamp."""
+    ended_s: float
+    """When the provisioner's command had ended."""
+    capacity_s: float
+    """When the capacity that stayed was advertised."""
+    allocated_s: float
+
+
+def moments_of(events: Sequence[Mapping[str, object]]) -> Moments | None:
+    """Return what the events of one sample say; None while it has not come to its end.
+
+    The end is the first allocation after the kubelet's last start, of which the provisioner knows when
+    its command has ended. Raises HarnessError for events that can come to no end.
+    """
+
+    def stamp(event: Mapping[str, object], clock: str = "monotonic_s") -> float:
+        return float(str(event[clock]))
+
+    named: dict[str, list[int]] = defaultdict(list)
+    for number, event in enumerate(events):
+        named[str(event["name"])].append(number)
+    if named["error"]:
+        first = events[named["error"][0]]
+        raise HarnessError(f"The kubelet or the device plugin failed in the guest: {first}.")
+    if not named["mark"] or not named["node-ready"]:
+        return None
+    since = max([-1, *named["kubelet-started"]])
+    allocated = [number for number in named["allocated"] if number > since]
+    if not allocated:
+        return None
+    capacities = [
+        number
+        for number in named["capacity"]
+        if since < number < allocated[0] and events[number]["count"]
+    ]
+    ready = events[named["node-ready"][0]]
+    return Moments(
+        ready_s=stamp(ready),
+        ready_wall_s=stamp(ready, "wall_s"),
+        ended_s=stamp(events[named["mark"][0]]),
+        capacity_s=stamp(events[capacities[-1]]),
+        allocated_s=stamp(events[allocated[0]]),
+    )
+
+
+def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment, ...]:
+    """Return the parts of the wait in their order; together they are the wait.
+
+    Steps run one after another. What lies between them is the provisioner itself; what comes after the
+    last of them that began before the end is the registration with the kubelet. Steps without a start
+    follow one another. A step that began after the end gates nothing, and one that overlaps it counts
+    up to there.
+    """
+    end = moments.capacity_s - moments.ready_s
+    ended = min(end, moments.ended_s - moments.ready_s)
+    found: list[Segment] = []
+    now, gap = 0.0, 0.0
+    for step in steps or [TimedStep(name=PROVISIONER, duration_s=ended, start_s=0.0)]:
+        start = now if step.start_s is None else max(now, step.start_s)
+        stop = min(end, start + step.duration_s)
+        if start >= end or stop <= start:
+            continue
+        gap += start - now
+        found.append(Segment(name=step.name, start_s=start, duration_s=stop - start))
+        now = stop
+    if now < ended and all(step.start_s is None for step in steps):
+        # Nobody says where the provisioner's own time lies.
+        gap += ended - now
+        now = ended
+    if gap > 0:
+        found.append(Segment(name=BETWEEN, start_s=0.0, duration_s=gap))
+    if end > now:
+        found.append(Segment(name=REGISTRATION, start_s=now, duration_s=end - now))
+    return tuple(found)
+
+
+def shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
+    """Return what share of the wait each part is, the largest first; parts below all clocks are left out."""
+    by_name: dict[str, list[float]] = defaultdict(list)
+    counted = [sample for sample in samples if sample.segments and sample.wait_s > 0]
+    names = {segment.name for sample in counted for segment in sample.segments}
+    for sample in counted:
+        durations: dict[str, float] = defaultdict(float)
+        for segment in sample.segments:
+            durations[segment.name] += segment.duration_s
+        for name in names:
+            by_name[name].append(durations[name] / sample.wait_s)
+    found = {name: median_of(values) for name, values in by_name.items()}
+    return dict(sorted(found.items(), key=lambda item: -item[1].value))

@@ -1,0 +1,96 @@
+"""The device-plugin protocol: its messages and its methods, of the descriptors beside this file.
+
+It runs in the guest beside `kubelet.py` and `plugin.py`, with grpcio and protobuf alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+VERSION = "v1beta1"
+HEALTHY = "Healthy"
+KUBELET_SOCKET = "kubelet.sock"
+REGISTRATION = f"{VERSION}.Registration"
+DEVICE_PLUGIN = f"{VERSION}.DevicePlugin"
+
+
+def _load() -> Any:
+    files = descriptor_pb2.FileDescriptorSet()
+    files.ParseFromString(Path(__file__).with_name("v1beta1.binpb").read_bytes())
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)
+    return pool
+
+
+_POOL = _load()
+
+
+def message(name: str) -> Any:
+    """Return the class of a message, such as `RegisterRequest`."""
+    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{VERSION}.{name}"))
+
+
+def methods(service: str) -> Iterator[tuple[str, Any, Any, bool]]:
+    """Yield the methods of a service: name, classes of request and answer, whether it streams."""
+    for method in _POOL.FindServiceByName(service).methods:
+        yield (
+            method.name,
+            message_factory.GetMessageClass(method.input_type),
+            message_factory.GetMessageClass(method.output_type),
+            method.server_streaming,
+        )
+
+
+class Events:
+    """Appends events to a file, each with both clocks of this system, as a line of JSON."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, name: str, **fields: object) -> None:
+        stamp = {"name": name, "monotonic_s": time.monotonic(), "wall_s": time.time()}
+        line = json.dumps({**stamp, **fields}) + "\n"
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+
+def obey(control: str, orders: dict[str, Callable[[], None]], events: Events) -> None:
+    """Run what each line of the named pipe `control` orders, until `end`; never return before."""
+    # Opened for writing too: a pipe without a writer would be at its end.
+    with open(os.open(control, os.O_RDWR), encoding="utf-8") as lines:  # noqa: PTH123
+        for line in lines:
+            order = line.strip()
+            if order == "end":
+                return
+            try:
+                orders[order]()
+            except Exception as error:  # what a person finds in the events
+                events.write("error", order=order, error=repr(error))
+
+
+class Restartable:
+    """A server of gRPC that can be started and stopped again; used by several threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.server: Any = None
+
+    def stop(self) -> None:
+        with self.lock:
+            if self.server is not None:
+                self.server.stop(0).wait(5)
+                self.server = None

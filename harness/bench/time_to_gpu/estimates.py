@@ -1,0 +1,135 @@
+"""Medians, their ratios and differences, with bootstrap intervals; pure, and the same each time."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+CONFIDENCE = 0.95
+RESAMPLES = 4000
+#: With fewer samples an interval of medians cannot be taken for one of 95 %; see `reached_confidence`.
+FEWEST_FOR_CLAIM = 5
+_SEED = 20260801
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A value with its interval; `n` is the number of samples, of the smaller group where two meet."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def excludes(self, value: float) -> bool:
+        """Return whether the interval lies wholly on one side of a value."""
+        return self.low > value or self.high < value
+
+    @property
+    def is_claimable(self) -> bool:
+        """Return whether there are enough samples to conclude anything from the interval."""
+        return self.n >= FEWEST_FOR_CLAIM
+
+    def to_json(self, digits: int = 4) -> dict[str, float]:
+        return {
+            "median": round(self.value, digits),
+            "interval_low": round(self.low, digits),
+            "interval_high": round(self.high, digits),
+            "n": self.n,
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, float]) -> Estimate:
+        """Read what `to_json` returned; raises LookupError where something is missing."""
+        return cls(
+            value=float(document["median"]),
+            low=float(document["interval_low"]),
+            high=float(document["interval_high"]),
+            n=int(document["n"]),
+        )
+
+
+def reached_confidence(n: int) -> float:
+    """Return the confidence that the range of n samples has for the median: 1 - 2^(1-n).
+
+    An interval of the median lies within that range, so no such interval has more.
+    """
+    return min(CONFIDENCE, 1.0 - 2.0 ** (1 - n))
+
+
+def median_of(samples: Sequence[float]) -> Estimate:
+    """Return the median with its interval."""
+    return _estimate(lambda groups: statistics.median(groups[0]), [samples])
+
+
+def ratio_of(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
+    """Return the ratio of two medians; the groups are resampled independently.
+
+    Raises ValueError where a sample of the denominator is not above zero.
+    """
+    if any(each <= 0 for each in denominator):
+        raise ValueError("Times to divide by have to be above zero.")
+    return _estimate(
+        lambda groups: statistics.median(groups[0]) / statistics.median(groups[1]),
+        [numerator, denominator],
+    )
+
+
+def difference_of(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """Return the difference of two medians, the first less the second."""
+    return _estimate(
+        lambda groups: statistics.median(groups[0]) - statistics.median(groups[1]),
+        [first, second],
+    )
+
+
+def shift_ratio_of(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """Return by what factor the second group differs from the first: the median of all ratios of pairs.
+
+    Like the shift of Hodges and Lehmann, on a logarithmic scale.
+    """
+
+    def shift(groups: Sequence[Sequence[float]]) -> float:
+        return statistics.median(b / a for a in groups[0] for b in groups[1])
+
+    if any(each <= 0 for each in first):
+        raise ValueError("Times to divide by have to be above zero.")
+    return _estimate(shift, [first, second])
+
+
+def _estimate(
+    statistic: Callable[[Sequence[Sequence[float]]], float], groups: Sequence[Sequence[float]]
+) -> Estimate:
+    """Return a statistic with its percentile interval of a bootstrap.
+
+    The seed is fixed: the same samples give the same interval. Raises ValueError for an empty group.
+    """
+    if not all(groups):
+        raise ValueError("There is no estimate without samples.")
+    chance = random.Random(_SEED)  # noqa: S311 - nothing here is secret
+    found = sorted(
+        statistic([chance.choices(group, k=len(group)) for group in groups])
+        for _ in range(RESAMPLES)
+    )
+    tail = (1.0 - CONFIDENCE) / 2.0
+    return Estimate(
+        value=statistic(groups),
+        low=quantile(found, tail),
+        high=quantile(found, 1.0 - tail),
+        n=min(len(group) for group in groups),
+    )
+
+
+def quantile(samples: Sequence[float], share: float) -> float:
+    """Return the smallest sample that at least this share of the samples does not exceed.
+
+    It is one of the samples, never a value between two.
+    """
+    ordered = sorted(samples)
+    return ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]

@@ -1,0 +1,355 @@
+"""What follows from the samples: ratios, savings, advice; and the document that `--json` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.bench.time_to_gpu.advice import (
+    JOBS,
+    MARGIN,
+    MEAN_DURATION,
+    MEAN_GAP,
+    QUANTILE,
+    Advice,
+    CurvePoint,
+    advise,
+    load_of,
+    provision_time_curve,
+    unneeded_time_curve,
+)
+from harness.bench.time_to_gpu.critical_path import shares
+from harness.bench.time_to_gpu.estimates import (
+    FEWEST_FOR_CLAIM,
+    Estimate,
+    median_of,
+    ratio_of,
+    reached_confidence,
+)
+from harness.bench.time_to_gpu.measure import DKMS_REMOVE, FAST
+from harness.bench.time_to_gpu.samples import SCHEMA, Experiment, Mode, Trim
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.bench.time_to_gpu.samples import Benchmark
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A published pair of times, in seconds, to compare ratios with."""
+
+    experiment: Experiment
+    mode: Mode
+    baseline_s: float
+    seconds: float
+    where: str
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.baseline_s
+
+
+_T4 = "T4, g4dn.xlarge, OpenShift 4.13, driver 525.125.06"
+#: On-the-fly builds against precompiled drivers; nobody has published the same of prebaked images.
+PUBLISHED = (
+    Published(
+        experiment=Experiment.POLICY_RESET, mode=Mode.NEAR, baseline_s=308, seconds=132, where=_T4
+    ),
+    Published(
+        experiment=Experiment.SCALE_UP,
+        mode=Mode.FAR,
+        baseline_s=369,
+        seconds=217,
+        where=f"{_T4}, quay.io",
+    ),
+    Published(
+        experiment=Experiment.SCALE_UP,
+        mode=Mode.NEAR,
+        baseline_s=369,
+        seconds=207,
+        where=f"{_T4}, the cluster's registry",
+    ),
+)
+#: Of a teardown: the fast deregistration against `dkms remove --all`.
+PUBLISHED_TEARDOWN = Published(
+    experiment=Experiment.SCALE_UP,
+    mode=Mode.PREBAKED,
+    baseline_s=35,
+    seconds=0.49,
+    where="the fast deregistration's step alone",
+)
+
+
+def percent(value: float) -> str:
+    """Render a share for people."""
+    return f"{100 * value:.1f} %"
+
+
+def interval(estimate: Estimate) -> str:
+    """Render an estimate's interval of shares."""
+    return f"{percent(estimate.low)} to {percent(estimate.high)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeFigures:
+    """One mode in one experiment."""
+
+    mode: Mode
+    waits: tuple[float, ...]
+    wait: Estimate
+    ratio: Estimate | None
+    """To the build at boot; None for that itself, and without one."""
+    parts: Mapping[str, Estimate]
+    """Shares of the wait, the largest first."""
+    compile_share: Estimate | None
+    published: tuple[Published, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """What a trim saves, as a share of the wait without it."""
+
+    trim: Trim
+    share: Estimate
+    is_claimed: bool
+
+    def verdict(self) -> str:
+        """Say in one sentence what can be claimed."""
+        size = f"{percent(self.share.value)}, interval {interval(self.share)}"
+        if not self.share.is_claimable:
+            return f"no claim: {self.share.n} samples are fewer than {FEWEST_FOR_CLAIM} ({size})"
+        if self.share.low > 0:
+            return f"saves {size} of the wait"
+        if self.share.high < 0:
+            return f"costs time ({size})"
+        return f"no saving shown: the interval includes zero ({size})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeAdvice:
+    """Advice of one mode's samples, in medians of the build at boot."""
+
+    mode: Mode
+    advice: Advice
+    provision_curve: tuple[CurvePoint, ...]
+    unneeded_curve: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """All that a report says."""
+
+    benchmark: Benchmark
+    experiments: Mapping[Experiment, tuple[ModeFigures, ...]]
+    savings: tuple[Saving, ...]
+    teardown: Estimate | None
+    """The fast deregistration as a share of `dkms remove --all`."""
+    advice: tuple[ModeAdvice, ...]
+    unit_s: float
+    """The median of the build at boot in seconds: the unit of the advice."""
+
+    def mode(self, experiment: Experiment, mode: Mode) -> ModeFigures | None:
+        return next(
+            (each for each in self.experiments.get(experiment, ()) if each.mode is mode), None
+        )
+
+
+def figures_of(benchmark: Benchmark, *, q: float = QUANTILE, margin: float = MARGIN) -> Figures:
+    """Compute all that a report says."""
+    experiments = {
+        experiment: tuple(
+            _mode_figures(benchmark, experiment, mode) for mode in benchmark.modes(experiment)
+        )
+        for experiment in (Experiment.SCALE_UP, Experiment.POLICY_RESET)
+    }
+    builds = benchmark.waits(Experiment.SCALE_UP, Mode.BUILD.value)
+    unit_s = median_of(builds).value if builds else 1.0
+    fast, slow = benchmark.teardown_times(FAST), benchmark.teardown_times(DKMS_REMOVE)
+    return Figures(
+        benchmark=benchmark,
+        experiments={name: found for name, found in experiments.items() if found},
+        savings=_savings(benchmark),
+        teardown=ratio_of(fast, slow) if fast and slow else None,
+        advice=tuple(
+            _advice(each, unit_s, q, margin) for each in experiments[Experiment.SCALE_UP]
+        ),
+        unit_s=unit_s,
+    )
+
+
+def _mode_figures(benchmark: Benchmark, experiment: Experiment, mode: Mode) -> ModeFigures:
+    samples = benchmark.of(experiment, mode.value)
+    waits = [sample.wait_s for sample in samples]
+    builds = benchmark.waits(experiment, Mode.BUILD.value)
+    compiled = [
+        sample.compile_s / sample.wait_s for sample in samples if sample.compile_s is not None
+    ]
+    return ModeFigures(
+        mode=mode,
+        waits=tuple(waits),
+        wait=median_of(waits),
+        ratio=ratio_of(waits, builds) if builds and mode is not Mode.BUILD else None,
+        parts=shares(samples),
+        compile_share=median_of(compiled) if len(compiled) == len(samples) else None,
+        published=tuple(
+            each for each in PUBLISHED if each.experiment is experiment and each.mode is mode
+        ),
+    )
+
+
+def _savings(benchmark: Benchmark) -> tuple[Saving, ...]:
+    trimmed = benchmark.waits(Experiment.TRIM, Trim.NONE_OFF.value)
+    found = []
+    for trim in Trim:
+        without = benchmark.waits(Experiment.TRIM, trim.value)
+        if trim is Trim.NONE_OFF or not without or not trimmed:
+            continue
+        kept = ratio_of(trimmed, without)
+        share = Estimate(
+            value=1.0 - kept.value, low=1.0 - kept.high, high=1.0 - kept.low, n=kept.n
+        )
+        found.append(
+            Saving(trim=trim, share=share, is_claimed=share.is_claimable and share.low > 0)
+        )
+    return tuple(found)
+
+
+def _advice(figures: ModeFigures, unit_s: float, q: float, margin: float) -> ModeAdvice:
+    starts = [wait / unit_s for wait in figures.waits]
+    advice, jobs = advise(starts, q=q, margin=margin), load_of(1.0)
+    return ModeAdvice(
+        mode=figures.mode,
+        advice=advice,
+        provision_curve=tuple(provision_time_curve(starts, advice, jobs)),
+        unneeded_curve=tuple(unneeded_time_curve(starts, advice, jobs)),
+    )
+
+
+def to_document(figures: Figures) -> dict[str, object]:
+    """Return what `--json` prints: the figures, and what was measured, for a comparison."""
+    scale_up = Experiment.SCALE_UP
+
+    def ratio(mode: Mode, experiment: Experiment = scale_up) -> object:
+        found = figures.mode(experiment, mode)
+        return None if found is None or found.ratio is None else found.ratio.to_json()
+
+    return {
+        "schema": SCHEMA,
+        "is_emulated": figures.benchmark.conditions.is_emulated,
+        "unit": "seconds of the guest's clock; under emulation only ratios mean something",
+        "ratio_prebaked": ratio(Mode.PREBAKED),
+        "ratio_precompiled_near": ratio(Mode.NEAR),
+        "ratio_precompiled_far": ratio(Mode.FAR),
+        "ratio_policy_reset_precompiled_near": ratio(Mode.NEAR, Experiment.POLICY_RESET),
+        "ratio_policy_reset_prebaked": ratio(Mode.PREBAKED, Experiment.POLICY_RESET),
+        "ratio_teardown": None if figures.teardown is None else figures.teardown.to_json(),
+        "teardown_leaves": {each.way: list(each.differences) for each in figures.benchmark.oracle},
+        "modes": {
+            experiment.value: {each.mode.value: _mode_document(each) for each in modes}
+            for experiment, modes in figures.experiments.items()
+        },
+        "savings": {
+            each.trim.value: {
+                **each.share.to_json(),
+                "is_claimed": each.is_claimed,
+                "verdict": each.verdict(),
+            }
+            for each in figures.savings
+        },
+        "advice": {each.mode.value: _advice_document(each) for each in figures.advice},
+        "published": [
+            {
+                "experiment": each.experiment.value,
+                "mode": each.mode.value,
+                "seconds": [each.baseline_s, each.seconds],
+                "ratio": round(each.ratio, 3),
+                "where": each.where,
+            }
+            for each in PUBLISHED
+        ],
+        "measured": figures.benchmark.to_json(),
+    }
+
+
+def _mode_document(figures: ModeFigures) -> dict[str, object]:
+    return {
+        **figures.wait.to_json(),
+        "reached_confidence": round(reached_confidence(figures.wait.n), 3),
+        "ratio_to_build": None if figures.ratio is None else figures.ratio.to_json(),
+        "published_ratios": [round(each.ratio, 3) for each in figures.published],
+        "compile_share": None
+        if figures.compile_share is None
+        else figures.compile_share.to_json(),
+        "critical_path": {name: part.to_json() for name, part in figures.parts.items()},
+    }
+
+
+def _advice_document(each: ModeAdvice) -> dict[str, object]:
+    advice = each.advice
+    at_advised = next(point for point in each.provision_curve if point.factor == 1.0)
+    return {
+        "unit": "medians of the build at boot",
+        "maxNodeProvisionTime": round(advice.max_node_provision_time, 3),
+        "unneededTime": round(advice.unneeded_time, 3),
+        "scaleDownDelayAfterAdd": round(advice.delay_after_add, 3),
+        "quantile": advice.quantile,
+        "margin": advice.margin,
+        "n": advice.n,
+        "simulated": {
+            "jobs": JOBS,
+            "mean_gap": MEAN_GAP,
+            "mean_duration": MEAN_DURATION,
+            "nodes_started": at_advised.outcome.started,
+            "nodes_given_up": at_advised.outcome.given_up,
+            "idle_time_per_job": round(at_advised.outcome.idle_time / JOBS, 3),
+        },
+    }
+
+
+def conclusions(figures: Figures) -> list[str]:
+    """Return what the samples support, one sentence each; what they do not support is said too."""
+    lines = []
+    for experiment, modes in figures.experiments.items():
+        lines += [_conclusion(experiment, each) for each in modes if each.ratio is not None]
+    lines += [f"{_trim_name(each.trim)}: {each.verdict()}." for each in figures.savings]
+    if figures.teardown is not None:
+        lines.append(
+            f"The fast deregistration takes {_share(figures.teardown)} of the time of "
+            f"`dkms remove --all` (published: {percent(PUBLISHED_TEARDOWN.ratio)}, {PUBLISHED_TEARDOWN.where})."
+        )
+    for result in figures.benchmark.oracle:
+        left = len(result.differences)
+        lines.append(
+            f"After the teardown '{result.way}' the whole node is as one that never had the driver."
+            if left == 0
+            else f"After the teardown '{result.way}' {left} things differ from a node that never had "
+            "the driver; the JSON lists them."
+        )
+    return lines
+
+
+def _conclusion(experiment: Experiment, each: ModeFigures) -> str:
+    assert each.ratio is not None  # noqa: S101 - the caller has looked
+    ratio, subject = each.ratio, f"{experiment.value}, {each.mode.value}"
+    if not ratio.is_claimable:
+        return (
+            f"{subject}: {_share(ratio)} of the build at boot; {ratio.n} samples are fewer than "
+            f"{FEWEST_FOR_CLAIM}, so nothing is claimed."
+        )
+    if not ratio.excludes(1.0):
+        return f"{subject}: no difference to the build at boot is shown ({_share(ratio)})."
+    return f"{subject}: {_share(ratio)} of the wait with a build at boot."
+
+
+def _share(estimate: Estimate) -> str:
+    return f"{percent(estimate.value)} (interval {interval(estimate)}, n = {estimate.n})"
+
+
+def _trim_name(trim: Trim) -> str:
+    return {
+        Trim.LOCAL_IMAGE: "Local image check",
+        Trim.ASYNC_REMOVAL: "Asynchronous removal",
+        Trim.DEFERRED: "Deferred monitoring",
+        Trim.NONE_OFF: "All trims",
+    }[trim]

@@ -1,0 +1,135 @@
+"""Puts the kubelet and the device plugin into a guest, once for each image and kernel.
+
+They are loaded in a saved state, which the nodes of all samples continue from. gRPC comes as PyPI's
+wheels for the guest's Python: an image of its own with Debian's python3-grpcio would need bakes of
+its own too, and other distributions have other versions of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError, RequirementError
+from harness.lease import hold, make_private_folder
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.lab.machine import LabMachine
+    from harness.lab.saved_states import SavedState
+
+_HERE = Path(__file__).parent
+_PACKAGES = _HERE / "guest-packages.txt"
+_PROTOCOL = _HERE / "device_plugin"
+_PROGRAMS = ("__init__.py", "api.py", "kubelet.py", "plugin.py", "v1beta1.binpb")
+
+TOOLS = "/opt/time-to-gpu"
+CONTROL = "/run/time-to-gpu"
+EVENTS = f"{CONTROL}/events.jsonl"
+PROVISION = f"{TOOLS}/provision.sh"
+PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"
+DEVICES = "/dev/nvidia[0-9]*"
+
+_DOWNLOAD_S = 300.0
+#: Seconds that KVM is given; TCG gets them times its patience.
+_INSTALL_KVM_S = 60.0
+_GUEST_PYTHON = "import sys; print('%d.%d' % sys.version_info[:2])"
+_UNPACK = (
+    "import sys, zipfile\n"
+    "for wheel in sys.argv[2:]:\n"
+    "    zipfile.ZipFile(wheel).extractall(sys.argv[1])\n"
+)
+
+
+def guest_wheels(cache: Path, python: str) -> Sequence[Path]:
+    """Return the wheels of the guest's packages for a version of Python, such as `3.11`.
+
+    pip downloads them once and checks their digests. Raises RequirementError where it cannot.
+    """
+    key = hashlib.sha256(_PACKAGES.read_bytes()).hexdigest()[:16]
+    top = make_private_folder(cache / "guest-packages")
+    folder = top / f"{key}-{python}"
+    with hold(top / "lock", timeout_s=_DOWNLOAD_S, what="the guest's packages"):
+        if not folder.exists():
+            part = make_private_folder(top / f".{folder.name}")
+            argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+            argv += ["--require-hashes", "--only-binary=:all:", f"--python-version={python}"]
+            argv += ["--platform=manylinux2014_x86_64", "--platform=manylinux_2_17_x86_64"]
+            argv += [f"--dest={part}", f"--requirement={_PACKAGES}"]
+            result = LocalRunner().run(argv, timeout_s=_DOWNLOAD_S)
+            if not result.ok:
+                raise RequirementError(
+                    f"The kubelet needs gRPC in the guest, and pip could not download it for Python "
+                    f"{python}; '{_PACKAGES.name}' has it for Python 3.10 to 3.13 on x86-64.\n"
+                    f"{result.render()}"
+                )
+            part.rename(folder)
+    return sorted(folder.glob("*.whl"))
+
+
+def with_node_tools(state: SavedState, cache: Path) -> SavedState:
+    """Return the saved state in which kubelet and device plugin are loaded, and the kubelet serves."""
+
+    def make(machine: LabMachine) -> None:
+        _install(machine, cache)
+
+    return state.derive(f"{state.origin.name}-time-to-gpu", make, _parts())
+
+
+def _parts() -> Mapping[str, str]:
+    files = [*(_PROTOCOL / name for name in _PROGRAMS), _PACKAGES, Path(__file__)]
+    files += [_HERE / name for name in ("kubelet.sh", "device-plugin.sh", "provision.sh")]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def _install(machine: LabMachine, cache: Path) -> None:
+    guest, deadline = machine.guest, machine.deadline(_INSTALL_KVM_S)
+
+    def output_of(*argv: str) -> str:
+        return guest.output_of(*argv, timeout_s=max(1.0, deadline.remaining_s()))
+
+    def write(path: str, content: bytes, mode: int = 0o644) -> None:
+        machine.agent.write_bytes(path, content, deadline, mode)
+
+    python = output_of("python3", "-c", _GUEST_PYTHON)
+    wheels = guest_wheels(cache, python)
+    for wheel in wheels:
+        write(f"{TOOLS}/{wheel.name}", wheel.read_bytes())
+    paths = [f"{TOOLS}/{wheel.name}" for wheel in wheels]
+    output_of("python3", "-c", _UNPACK, f"{TOOLS}/packages", *paths)
+    output_of("rm", *paths)
+    for name in _PROGRAMS:
+        write(f"{TOOLS}/{_PROTOCOL.name}/{name}", (_PROTOCOL / name).read_bytes())
+    write(PROVISION, (_HERE / "provision.sh").read_bytes(), 0o755)
+    write("/usr/bin/kubelet", (_HERE / "kubelet.sh").read_bytes(), 0o755)
+    write("/usr/bin/nvidia-device-plugin", (_HERE / "device-plugin.sh").read_bytes(), 0o755)
+    output_of("mkdir", "-p", CONTROL, PLUGIN_FOLDER)
+    for name, *more in (("kubelet",), ("plugin", DEVICES)):
+        control = f"{CONTROL}/{name}"
+        output_of("mkfifo", "-m", "600", control)
+        output_of(
+            *("systemd-run", "--quiet", f"--unit=time-to-gpu-{name}"),
+            f"--setenv=PYTHONPATH={TOOLS}/packages:{TOOLS}",
+            *("python3", "-B", "-m", f"{_PROTOCOL.name}.{name}"),
+            *(PLUGIN_FOLDER, control, EVENTS, *more),
+        )
+    output_of("sh", "-c", f"echo start >{CONTROL}/kubelet")
+    script = f"until grep -qs kubelet-started {EVENTS} && grep -q plugin-loaded {EVENTS}; do sleep 0.1; done"
+    result = guest.run("sh", "-c", script, timeout_s=max(1.0, deadline.remaining_s()))
+    if not result.ok:
+        journal = guest.run("journalctl", "--no-pager", "-u", "time-to-gpu-*").stdout
+        raise HarnessError(
+            f"The kubelet and the device plugin did not start in '{machine.name}':\n{journal}"
+        )
+    # Loaded: the pages they need are in memory, and the events of a sample begin with it.
+    output_of("rm", EVENTS)
+
+
+def parse_events(text: str) -> list[dict[str, object]]:
+    """Parse a guest's events, oldest first."""
+    return [json.loads(line) for line in text.splitlines() if line.strip()]

@@ -1,0 +1,206 @@
+"""The nodes of each mode: their image, their kernel, their registry, and how they are reset."""
+
+from __future__ import annotations
+
+import functools
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.bench.time_to_gpu.node_tools import CONTROL, TOOLS, with_node_tools
+from harness.bench.time_to_gpu.samples import Mode
+from harness.cloudinit import GuestFile
+from harness.errors import HarnessError
+from harness.image import CloudImage
+from harness.lab.node import NodeRequest
+from harness.lab.precompiled import modules_for, precompiled_archive
+from harness.lab.registry import DRIVER_ARCHIVE, driver_archive
+from harness.lab.saved_states import booted, cloud_init_done
+from harness.provisioning.precompiled import label_value, os_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.gpu import GpuModel
+    from harness.image import Image
+    from harness.lab import Lab
+    from harness.lab.registry import Registry
+    from harness.lab.saved_states import SavedState
+    from harness.provisioner import Provisioner
+    from harness.provisioning.command import Argv
+
+_HERE = Path(__file__).parent
+PRECOMPILED = "registry.test/gpu/driver"
+#: Where a node finds the programs that can switch trims off.
+TRIM_FOLDER = f"{TOOLS}/trims"
+_SHAPE = f"{TOOLS}/shape.sh"
+_PADDING_SEED = b"time-to-gpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A distance to a registry, made by `tc netem` in the guest."""
+
+    one_way_ms: float
+    rate_kbit: int
+
+    def describe(self) -> str:
+        return f"{2 * self.one_way_ms:g} ms round trip, {self.rate_kbit / 1000:g} Mbit/s, by tc netem in the guest"
+
+
+NEAR = Shape(one_way_ms=0.5, rate_kbit=1_000_000)
+FAR = Shape(one_way_ms=40, rate_kbit=50_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """What the nodes of one run share."""
+
+    lab: Lab
+    gpu: GpuModel
+    node_image: Image
+    baked: Image
+    builtin: Provisioner
+    """The harness's own provisioner, which all modes but the user's have."""
+    own: Provisioner | None
+    own_baked: Image | None
+    registry: Registry | None
+    shapes: Mapping[Mode, Shape]
+
+    def modes(self) -> list[Mode]:
+        """Return the modes that this run can measure."""
+        modes = [Mode.BUILD, Mode.PREBAKED]
+        if self.registry is not None:
+            modes += [Mode.NEAR, Mode.FAR]
+        modes.append(Mode.OTHER_KERNEL)
+        if self.own is not None:
+            modes.append(Mode.OWN)
+        if self.own_baked is not None:
+            modes.append(Mode.OWN_PREBAKED)
+        return modes
+
+    def request(self, mode: Mode) -> NodeRequest:
+        """Return the request of a fresh node, in the state in which kubelet and plugin are loaded."""
+        image = self._image(mode)
+        provisioner = self.own if mode in {Mode.OWN, Mode.OWN_PREBAKED} else self.builtin
+        config: dict[str, object] = {}
+        if provisioner is self.builtin:
+            config["enable_managed_gpu"] = True
+        request = NodeRequest(
+            name=mode.value,
+            image=image,
+            kernel=image.other_kernel if mode is Mode.OTHER_KERNEL else None,
+            provisioner=provisioner,
+            command=None,
+            config=config,
+            gpus=[self.gpu],
+            skip_cloud_init=True,
+            derive=functools.partial(_derived, cache=self.lab.settings.cache),
+        )
+        shape = self.shapes.get(mode)
+        if shape is None or self.registry is None:
+            return request
+        request = replace(request, config={**config, "precompiled_image": PRECOMPILED})
+        return self.near_registry(request, shape)
+
+    def near_registry(self, request: NodeRequest, shape: Shape) -> NodeRequest:
+        """Return the request of a node that reaches the registry at a distance."""
+        if self.registry is None:
+            raise HarnessError("This run has no registry.")
+        file = GuestFile(path=_SHAPE, content=(_HERE / "shape.sh").read_bytes(), mode=0o755)
+        shaped: Argv = ["sh", _SHAPE, f"{shape.one_way_ms:g}", str(shape.rate_kbit)]
+        request = replace(request, files=(*request.files, file), before=[*request.before, shaped])
+        return self.registry.reachable(request)
+
+    def trimmed(self) -> NodeRequest:
+        """Return the request of a prebaked node on which trims can be switched off."""
+        program = (_HERE / "trim.sh").read_bytes()
+        files = [
+            GuestFile(path=f"{TRIM_FOLDER}/{name}", content=program, mode=0o755)
+            for name in ("ctr", "systemctl")
+        ]
+        request = replace(self.request(Mode.PREBAKED), files=files)
+        return request if self.registry is None else self.near_registry(request, NEAR)
+
+    def _image(self, mode: Mode) -> Image:
+        if mode in {Mode.PREBAKED, Mode.OTHER_KERNEL}:
+            return self.baked
+        if mode is Mode.OWN_PREBAKED and self.own_baked is not None:
+            return self.own_baked
+        return self.node_image
+
+    def ensure_state(self, request: NodeRequest) -> None:
+        """Make the saved state that a node continues from, where the cache has none."""
+        image = request.image
+        if isinstance(image, CloudImage) or request.derive is None:
+            return
+        state = booted(
+            image, request.booted_kernel, memory_mib=request.memory_mib, slots=request.slots
+        )
+        self.lab.ensure_checkpoint(request.derive(cloud_init_done(state)))
+
+    def publish(self, padding_mib: int) -> None:
+        """Push the driver image, and one that is compiled for the newest kernel and padded.
+
+        Raises HarnessError for an image without a driver.
+        """
+        if self.registry is None:
+            return
+        driver, kernel = self.node_image.driver, self.node_image.newest_kernel
+        if driver is None:
+            raise HarnessError(f"The image '{self.node_image.name}' names no driver.")
+        plain = driver_archive(self.lab, self.node_image)
+        modules = modules_for(self.lab, self.baked, kernel)
+        archive = precompiled_archive(
+            plain, kernel.version, modules, padding=_padding(padding_mib)
+        )
+        tag = f"{driver.version}-{label_value(kernel.version)}-{self._os_tag()}"
+        self.registry.push(archive, f"{PRECOMPILED}:{tag}")
+        self.registry.push(plain, driver.reference)
+
+    def _os_tag(self) -> str:
+        with self.lab.clone(booted(self.node_image), "os-release") as machine:
+            return os_tag(machine.guest.read_text("/etc/os-release") or "")
+
+    def reset_commands(self, mode: Mode) -> list[Argv]:
+        """Return what makes a provisioned node one whose driver is to be set up again; not measured.
+
+        What a mode has before its first boot stays: the prebaked module, and the driver image.
+        """
+        unload = (
+            "systemctl stop nvidia-dcgm-exporter nvidia-dcgm nvidia-modprobe; "
+            "for module in nvidia_uvm nvidia; do "
+            'grep -q "^$module " /proc/modules && rmmod $module; done; rm -f /dev/nvidia*'
+        )
+        commands: list[Argv] = [
+            [
+                "sh",
+                "-c",
+                f"systemctl stop nvidia-device-plugin 2>/dev/null; echo stop >{CONTROL}/plugin",
+            ],
+            ["sh", "-c", unload],
+        ]
+        if mode in {Mode.OWN, Mode.OWN_PREBAKED}:
+            if self.own is not None and self.own.teardown is not None:
+                commands.append(list(self.own.guest_command("teardown")))
+            return commands
+        if mode is not Mode.PREBAKED:
+            commands.append(list(self.builtin.guest_command("teardown")))
+        commands.append(["ctr", "-n", "k8s.io", "images", "import", DRIVER_ARCHIVE])
+        return commands
+
+    def can_reset(self, mode: Mode) -> bool:
+        """Return whether the experiment on policies is possible: a provisioner has to be able to tear down."""
+        if mode in {Mode.OWN, Mode.OWN_PREBAKED}:
+            return self.own is not None and self.own.teardown is not None
+        return mode is not Mode.OTHER_KERNEL
+
+
+def _derived(state: SavedState, *, cache: Path) -> SavedState:
+    return with_node_tools(state, cache)
+
+
+def _padding(mib: int) -> bytes:
+    """Return bytes that do not compress, always the same."""
+    return random.Random(_PADDING_SEED).randbytes(mib << 20)  # noqa: S311 - nothing here is secret

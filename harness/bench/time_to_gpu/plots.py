@@ -1,0 +1,364 @@
+"""The plots of a report, by matplotlib: as SVG for the page in two schemes, as PNG and SVG for files."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.bench.time_to_gpu.advice import JOBS
+from harness.bench.time_to_gpu.samples import Experiment
+from harness.errors import RequirementError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from harness.bench.time_to_gpu.figures import Figures, ModeFigures
+
+_WIDTH_IN = 9.2
+#: Okabe and Ito's colours, which people with any colour vision tell apart, but black and yellow.
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")
+_REST = "#B8B8B8"
+#: Parts below this share of a build's wait are shown as one.
+_SMALLEST_PART = 0.025
+_OTHER = "other steps"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """Colours of what is no data."""
+
+    name: str
+    text: str
+    grid: str
+    background: str
+
+
+LIGHT = Scheme(name="light", text="#1b1b1b", grid="#d9d9d9", background="#ffffff")
+DARK = Scheme(name="dark", text="#e6e6e6", grid="#3d434b", background="#15181c")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """One plot of the report."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Any, Figures], None]
+    height_in: float
+
+
+def plots_of(figures: Figures) -> list[Plot]:
+    """Return the plots for which there are samples."""
+    modes = len(figures.experiments.get(Experiment.SCALE_UP, ()))
+    rows = sum(map(len, figures.experiments.values()))
+    found = []
+    if rows:
+        found.append(
+            Plot(
+                name="waits",
+                title="Wait for the GPU, as a share of the build at boot",
+                caption="Medians with 95 % bootstrap intervals; each point is a sample. A diamond is the "
+                "published ratio of the same pair.",
+                draw=_draw_waits,
+                height_in=1.5 + 0.42 * rows,
+            )
+        )
+    if modes:
+        found += [
+            Plot(
+                name="critical-path",
+                title="Critical path of a fresh node",
+                caption="Medians of the parts, one after another, as a share of the build at boot's wait.",
+                draw=_draw_path,
+                height_in=2.4 + 0.45 * modes,
+            ),
+            Plot(
+                name="distribution",
+                title="Distribution of the wait of fresh nodes",
+                caption="Share of the nodes that have their GPU by then.",
+                draw=_draw_distribution,
+                height_in=4.4,
+            ),
+        ]
+    if figures.savings:
+        found.append(
+            Plot(
+                name="savings",
+                title="What each trim of the boot path saves",
+                caption="Share of a prebaked node's wait without the trim, with 95 % bootstrap intervals. "
+                "An interval that includes zero supports no saving.",
+                draw=_draw_savings,
+                height_in=1.6 + 0.5 * len(figures.savings),
+            )
+        )
+    if figures.advice:
+        found.append(
+            Plot(
+                name="advice",
+                title="What timeouts of the autoscaler cost, simulated",
+                caption="Left: nodes that are given up. Right: idle time of nodes, for each job. The "
+                "dotted line is the advised setting of each mode.",
+                draw=_draw_advice,
+                height_in=4.6,
+            )
+        )
+    return found
+
+
+def render(plot: Plot, figures: Figures, scheme: Scheme, *, form: str = "svg") -> bytes:
+    """Render a plot; `form` is `svg` or `png`. Raises RequirementError without matplotlib."""
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - an optional dependency, slow to import
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise RequirementError(
+            "The plots need matplotlib; install `gpu-node-harness[plots]`, or give `--no-plots`."
+        ) from error
+    colours: dict[Any, object] = {
+        "text.color": scheme.text,
+        "axes.labelcolor": scheme.text,
+        "axes.edgecolor": scheme.grid,
+        "xtick.color": scheme.text,
+        "ytick.color": scheme.text,
+        "grid.color": scheme.grid,
+        "figure.facecolor": scheme.background,
+        "axes.facecolor": scheme.background,
+        "legend.facecolor": scheme.background,
+        "legend.edgecolor": scheme.grid,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "font.size": 10.5,
+        # The same file each time.
+        "svg.hashsalt": "time-to-gpu",
+    }
+    with mpl.rc_context(colours):
+        figure = Figure(figsize=(_WIDTH_IN, plot.height_in), layout="constrained")
+        plot.draw(figure, figures)
+        buffer = io.BytesIO()
+        metadata = {"Date": None} if form == "svg" else {"Software": None}
+        figure.savefig(buffer, format=form, dpi=150, metadata=metadata)
+    return buffer.getvalue()
+
+
+def _percent_axis(axis: Any) -> None:
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+
+
+def _rows(figures: Figures) -> list[tuple[Experiment, ModeFigures]]:
+    return [(name, each) for name, modes in figures.experiments.items() for each in modes]
+
+
+def _unit_of(figures: Figures, experiment: Experiment) -> float:
+    """Return the median of the build at boot in an experiment, or of the first mode without one."""
+    modes = figures.experiments[experiment]
+    return next((each for each in modes if each.ratio is None), modes[0]).wait.value
+
+
+def _draw_waits(figure: Any, figures: Figures) -> None:
+    axes = figure.subplots()
+    rows = _rows(figures)
+    labels = []
+    for place, (experiment, each) in enumerate(rows):
+        unit = _unit_of(figures, experiment)
+        colour = _COLOURS[0] if experiment is Experiment.SCALE_UP else _COLOURS[2]
+        shown = each.ratio
+        value = each.wait.value / unit
+        low, high = each.wait.low / unit, each.wait.high / unit
+        if shown is not None:
+            value, low, high = shown.value, shown.low, shown.high
+        axes.barh(place, value, color=colour, alpha=0.55, height=0.62)
+        axes.errorbar(
+            value,
+            place,
+            xerr=[[max(0.0, value - low)], [max(0.0, high - value)]],
+            color=_text_colour(axes),
+            capsize=4,
+            linewidth=1.4,
+        )
+        axes.plot(
+            [wait / unit for wait in each.waits],
+            [place] * len(each.waits),
+            linestyle="none",
+            marker="o",
+            markersize=3.5,
+            color=colour,
+        )
+        for published in each.published:
+            axes.plot(
+                [published.ratio], [place], marker="D", markersize=7, color=_COLOURS[3], zorder=5
+            )
+        labels.append(f"{each.mode.value} ({experiment.value}, n = {each.wait.n})")
+    axes.set_yticks(range(len(rows)), labels)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("wait, as a share of the build at boot's median in the same experiment")
+    _percent_axis(axes.xaxis)
+    axes.grid(axis="x", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _text_colour(axes: Any) -> str:
+    return str(axes.xaxis.label.get_color())
+
+
+def _draw_path(figure: Any, figures: Figures) -> None:
+    axes = figure.subplots()
+    modes = figures.experiments[Experiment.SCALE_UP]
+    unit = _unit_of(figures, Experiment.SCALE_UP)
+    lengths = [
+        {name: part.value * each.wait.value / unit for name, part in each.parts.items()}
+        for each in modes
+    ]
+    names = _parts_to_show(lengths)
+    starts = _first_starts(figures)
+    names.sort(key=lambda name: starts.get(name, math.inf))
+    left = [0.0] * len(modes)
+    for number, name in enumerate(names):
+        widths = [
+            sum(length for part, length in parts.items() if part not in names)
+            if name == _OTHER
+            else parts.get(name, 0.0)
+            for parts in lengths
+        ]
+        axes.barh(
+            range(len(modes)),
+            widths,
+            left=left,
+            height=0.62,
+            label=name,
+            color=_REST if name == _OTHER else _COLOURS[number % len(_COLOURS)],
+            hatch="" if number < len(_COLOURS) or name == _OTHER else "//",
+            edgecolor=axes.get_facecolor(),
+            linewidth=0.5,
+        )
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.set_yticks(range(len(modes)), [each.mode.value for each in modes])
+    axes.invert_yaxis()
+    axes.set_xlabel("share of the build at boot's wait")
+    _percent_axis(axes.xaxis)
+    axes.grid(axis="x", linewidth=0.6)
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+
+
+def _first_starts(figures: Figures) -> dict[str, float]:
+    """Return when each part begins at the earliest, by which parts are in order."""
+    starts: dict[str, float] = {}
+    for sample in figures.benchmark.samples:
+        for segment in sample.segments:
+            starts[segment.name] = min(starts.get(segment.name, math.inf), segment.start_s)
+    return starts
+
+
+def _parts_to_show(lengths: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return the parts that are long in any mode, by their longest, and the rest as one."""
+    longest: dict[str, float] = {}
+    for parts in lengths:
+        for name, length in parts.items():
+            longest[name] = max(longest.get(name, 0.0), length)
+    kept = [name for name, length in longest.items() if length >= _SMALLEST_PART]
+    kept = sorted(kept, key=lambda name: -longest[name])[: 2 * len(_COLOURS) - 1]
+    return [*kept, _OTHER] if len(kept) < len(longest) else kept
+
+
+def _draw_distribution(figure: Any, figures: Figures) -> None:
+    axes = figure.subplots()
+    unit = _unit_of(figures, Experiment.SCALE_UP)
+    most = 0.0
+    for number, each in enumerate(figures.experiments[Experiment.SCALE_UP]):
+        waits = sorted(wait / unit for wait in each.waits)
+        most = max(most, waits[-1])
+        steps = [index / len(waits) for index in range(len(waits) + 1)]
+        axes.step(
+            [0.0, *waits],
+            steps,
+            where="post",
+            label=f"{each.mode.value} (n = {len(waits)})",
+            color=_COLOURS[number % len(_COLOURS)],
+            linewidth=2,
+            linestyle=("-", "--", "-.", ":")[number % 4],
+        )
+    axes.set_xlim(0, most * 1.05)
+    axes.set_ylim(0, 1.03)
+    axes.set_xlabel("wait, as a share of the build at boot's median")
+    axes.set_ylabel("share of the nodes")
+    _percent_axis(axes.xaxis)
+    _percent_axis(axes.yaxis)
+    axes.grid(linewidth=0.6)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+
+
+def _draw_savings(figure: Any, figures: Figures) -> None:
+    axes = figure.subplots()
+    for place, each in enumerate(figures.savings):
+        share = each.share
+        colour = _COLOURS[2] if each.is_claimed else _COLOURS[7]
+        axes.barh(place, share.value, color=colour, alpha=0.6, height=0.55)
+        axes.errorbar(
+            share.value,
+            place,
+            xerr=[[max(0.0, share.value - share.low)], [max(0.0, share.high - share.value)]],
+            color=_text_colour(axes),
+            capsize=4,
+            linewidth=1.4,
+        )
+    axes.axvline(0.0, color=_text_colour(axes), linewidth=1)
+    names = [
+        f"{each.trim.value.removeprefix('without-').replace('-', ' ')}\n"
+        f"({'claimed' if each.is_claimed else 'not claimed'}, n = {each.share.n})"
+        for each in figures.savings
+    ]
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel("saved share of the wait without the trim")
+    _percent_axis(axes.xaxis)
+    axes.grid(axis="x", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _draw_advice(figure: Any, figures: Figures) -> None:
+    left, right = figure.subplots(1, 2)
+    for number, each in enumerate(figures.advice):
+        colour = _COLOURS[number % len(_COLOURS)]
+        style = ("-", "--", "-.", ":")[number % 4]
+        left.plot(
+            [point.setting for point in each.provision_curve],
+            [
+                point.outcome.given_up / max(1, point.outcome.started)
+                for point in each.provision_curve
+            ],
+            color=colour,
+            linestyle=style,
+            linewidth=2,
+            marker="o",
+            markersize=3,
+            label=f"{each.mode.value}",
+        )
+        left.axvline(
+            each.advice.max_node_provision_time, color=colour, linewidth=1, linestyle=(0, (1, 2))
+        )
+        right.plot(
+            [point.setting for point in each.unneeded_curve],
+            [point.outcome.idle_time / JOBS for point in each.unneeded_curve],
+            color=colour,
+            linestyle=style,
+            linewidth=2,
+            marker="o",
+            markersize=3,
+        )
+        right.axvline(each.advice.unneeded_time, color=colour, linewidth=1, linestyle=(0, (1, 2)))
+    longest = max(each.advice.max_node_provision_time for each in figures.advice)
+    left.set_xlim(0, 1.5 * longest)
+    right.set_xlim(left=0)
+    left.set_xlabel("maxNodeProvisionTime\n(medians of the build at boot)")
+    left.set_ylabel("nodes given up, of those started")
+    _percent_axis(left.yaxis)
+    right.set_xlabel("unneededTime\n(medians of the build at boot)")
+    right.set_ylabel("idle GPU time for each job\n(medians of the build at boot)")
+    for axes in (left, right):
+        axes.set_ylim(bottom=0)
+        axes.grid(linewidth=0.6)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)

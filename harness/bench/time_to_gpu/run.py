@@ -1,0 +1,195 @@
+"""Runs the whole benchmark: prepares images, registry and states, and measures by a plan."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import platform
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.bench.time_to_gpu.measure import (
+    Plan,
+    measure_resets,
+    measure_scale_up,
+    measure_teardowns,
+    measure_trims,
+)
+from harness.bench.time_to_gpu.nodes import FAR, NEAR, Fleet
+from harness.bench.time_to_gpu.samples import Benchmark, Conditions, Mode
+from harness.errors import BadInputError
+from harness.gpu.catalogue import load_catalogue
+from harness.lab.bakes import bake_node
+from harness.lab.registry import open_registry, prepare_registry_host
+from harness.provisioner.choice import choose_provisioner
+from harness.settings import PROVISIONER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from harness.bench.time_to_gpu.samples import OracleResult, Sample, TeardownSample
+    from harness.lab import Lab
+
+_MODEL = "h100-sxm5-80gb"
+#: The layer of a precompiled image that only makes it as large as a small real one.
+PADDING_MIB = 8
+QUICK_MODES = (Mode.BUILD, Mode.PREBAKED, Mode.NEAR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a person asks for."""
+
+    is_quick: bool = False
+    samples: int = 5
+    """Fresh nodes of each mode, and nodes of each variant of a trim."""
+    resets: int = 5
+    """Counted policy resets of each mode; none for 0."""
+    trims: int = 5
+    teardowns: int = 5
+    modes: Sequence[Mode] = ()
+    """The modes to measure; all that are possible by default."""
+    has_registry: bool = True
+    padding_mib: int = PADDING_MIB
+
+
+def quick() -> Options:
+    """Return the plan of a few minutes, from which nothing can be claimed."""
+    return Options(is_quick=True, samples=2, resets=0, trims=0, teardowns=1, modes=QUICK_MODES)
+
+
+def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -> Benchmark:
+    """Measure, and return the samples.
+
+    `progress` is called with a sentence before each machine. Raises ExpectationError where a
+    provisioner fails, BadInputError for a mode that this run cannot measure.
+    """
+    with _fleet(lab, options, progress) as fleet:
+        plan = _plan(fleet, options)
+        progress(f"preparing {len(plan.modes)} modes, unless their states are cached")
+        _prepare(fleet, plan)
+        progress(f"measuring on {plan.runs} runs of nodes, one after another")
+        started, began = dt.datetime.now(dt.timezone.utc), time.monotonic()
+        samples: list[Sample] = [
+            *measure_scale_up(fleet, plan, progress),
+            *measure_resets(fleet, plan, progress),
+        ]
+        if plan.trims:
+            samples += measure_trims(fleet, plan, progress)
+        teardowns, oracle = measure_teardowns(fleet, plan, progress)
+        conditions = _conditions(fleet, plan, options, started, time.monotonic() - began)
+    return _finished(conditions, samples, teardowns, oracle)
+
+
+def _finished(
+    conditions: Conditions,
+    samples: Sequence[Sample],
+    teardowns: Sequence[TeardownSample],
+    oracle: Sequence[OracleResult],
+) -> Benchmark:
+    return Benchmark(
+        conditions=conditions,
+        samples=tuple(samples),
+        teardowns=tuple(teardowns),
+        oracle=tuple(oracle),
+    )
+
+
+@contextlib.contextmanager
+def _fleet(lab: Lab, options: Options, progress: Callable[[str], None]) -> Iterator[Fleet]:
+    progress(f"accelerator: {lab.accelerator.reason}")
+    builtin = choose_provisioner(PROVISIONER)
+    own = None if lab.provisioner.name == builtin.name else lab.provisioner
+    node_image = lab.node_image()
+    progress("baking the driver, unless the bake is cached")
+    baked = bake_node(lab, provisioner=builtin)
+    own_baked = None
+    if own is not None and own.bake is not None:
+        own_baked = bake_node(lab, provisioner=own)
+    with contextlib.ExitStack() as opened:
+        registry = None
+        if options.has_registry:
+            registry = opened.enter_context(open_registry(prepare_registry_host(lab)))
+        fleet = Fleet(
+            lab=lab,
+            gpu=load_catalogue(*lab.settings.gpu_models).get(_MODEL),
+            node_image=node_image,
+            baked=baked,
+            builtin=builtin,
+            own=own,
+            own_baked=own_baked,
+            registry=registry,
+            shapes={Mode.NEAR: NEAR, Mode.FAR: FAR},
+        )
+        fleet.publish(options.padding_mib)
+        yield fleet
+
+
+def _plan(fleet: Fleet, options: Options) -> Plan:
+    possible = fleet.modes()
+    wanted = list(options.modes) or possible
+    if options.is_quick:
+        # The user's own is what they ask about.
+        wanted += [mode for mode in possible if mode in {Mode.OWN, Mode.OWN_PREBAKED}]
+    wanted = [mode for mode in possible if mode in wanted or mode is Mode.BUILD]
+    for mode in options.modes:
+        if mode not in possible and not options.is_quick:
+            raise BadInputError(
+                f"This run cannot measure '{mode.value}', only "
+                f"{', '.join(each.value for each in possible)}; name a provisioner for one of your own, "
+                "and leave out '--no-registry' for precompiled drivers.",
+                source="--mode",
+            )
+    resettable = [mode for mode in wanted if mode is not Mode.FAR and fleet.can_reset(mode)]
+    return Plan(
+        scale_ups=options.samples,
+        resets=options.resets,
+        trims=options.trims if fleet.registry is not None else 0,
+        teardowns=options.teardowns,
+        modes=wanted,
+        reset_modes=resettable,
+    )
+
+
+def _prepare(fleet: Fleet, plan: Plan) -> None:
+    """Make all saved states now, so that no sample pays for one."""
+    for mode in plan.modes:
+        fleet.ensure_state(fleet.request(mode))
+
+
+def _conditions(
+    fleet: Fleet, plan: Plan, options: Options, started: dt.datetime, duration_s: float
+) -> Conditions:
+    lab, driver = fleet.lab, fleet.node_image.driver
+    accelerator = lab.accelerator.accelerator.accel
+    notes = [
+        (
+            "a fresh node continues from a saved state after its boot, in which kubelet and device plugin are "
+            "loaded; the wait begins when the kubelet reports ready"
+        ),
+        "machines ran one after another, in rounds over the variants",
+    ]
+    if any(mode in fleet.shapes for mode in plan.modes):
+        notes.append(
+            f"precompiled images carry {options.padding_mib} MiB that do not compress, beside the driver"
+        )
+    return Conditions(
+        accelerator=accelerator,
+        is_emulated=accelerator == "tcg",
+        image=fleet.node_image.name,
+        kernels=tuple(kernel.version for kernel in fleet.node_image.kernels),
+        driver="none" if driver is None else driver.reference,
+        provisioner=fleet.builtin.name if fleet.own is None else fleet.own.name,
+        started_at=started.isoformat(timespec="seconds"),
+        is_quick=options.is_quick,
+        registries={
+            mode.value: shape.describe()
+            for mode, shape in fleet.shapes.items()
+            if mode in plan.modes
+        },
+        notes=tuple(notes),
+        host=f"{platform.machine()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end",
+        duration_s=round(duration_s, 1),
+    )

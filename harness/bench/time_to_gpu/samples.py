@@ -1,0 +1,185 @@
+"""What was measured, as values; written as JSON, and read again for a comparison."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import pydantic
+
+from harness.datafile import read_data_file
+from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SCHEMA = 1
+
+
+class Experiment(str, enum.Enum):
+    """What a sample is of."""
+
+    SCALE_UP = "scale-up"
+    """A fresh node."""
+    POLICY_RESET = "policy-reset"
+    """A node whose GPU capacity was cleared, and whose driver is set up again."""
+    TRIM = "trim"
+    """A fresh prebaked node, with one trim of the boot path switched off, or none."""
+
+
+class Mode(str, enum.Enum):
+    """How the driver gets onto the node."""
+
+    BUILD = "build-at-boot"
+    PREBAKED = "prebaked"
+    NEAR = "precompiled-near"
+    FAR = "precompiled-far"
+    OTHER_KERNEL = "prebaked-other-kernel"
+    OWN = "own-provisioner"
+    OWN_PREBAKED = "own-provisioner-prebaked"
+
+
+class Trim(str, enum.Enum):
+    """The variants of the experiment on trims: none is switched off, or one is."""
+
+    NONE_OFF = "all-trims"
+    LOCAL_IMAGE = "without-local-image-check"
+    ASYNC_REMOVAL = "without-async-removal"
+    DEFERRED = "without-deferred-monitoring"
+
+
+#: What each trim does, as sentences of the report.
+TRIMS: Mapping[Trim, str] = {
+    Trim.LOCAL_IMAGE: "a driver image that the node has is not pulled again",
+    Trim.ASYNC_REMOVAL: "the removal of the driver image does not wait for containerd's collector",
+    Trim.DEFERRED: "DCGM and its exporter are enqueued, not waited for",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A part of the wait, in seconds of the guest's clock since the node was ready."""
+
+    name: str
+    start_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One node, from ready to the capacity that stays; all times by the guest's clock."""
+
+    experiment: Experiment
+    variant: str
+    wait_s: float
+    """From the node being ready, or its policy applied, until its GPU capacity is advertised."""
+    allocated_s: float
+    """The same until the kubelet has allocated a GPU and opened its device node."""
+    segments: tuple[Segment, ...] = ()
+    """The critical path, in order; together they are the wait."""
+    compile_s: float | None = None
+    """Of the wait, what DKMS compiled, by the stamps of its log; None where it compiled nothing."""
+    is_dropped: bool = False
+    """The first sample of a policy reset, which is not counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeardownSample:
+    """One teardown of a baked driver, in seconds of the guest's clock."""
+
+    way: str
+    """`fast` or `dkms-remove`."""
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OracleResult:
+    """What differs between the whole node after a teardown and one that never had the driver."""
+
+    way: str
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Under which conditions was measured, for the report and for a comparison."""
+
+    accelerator: str
+    is_emulated: bool
+    """The processor is emulated (TCG): seconds mean nothing by themselves."""
+    image: str
+    kernels: tuple[str, ...]
+    driver: str
+    provisioner: str
+    started_at: str
+    is_quick: bool
+    registries: Mapping[str, str]
+    """How near and far registries were shaped, by mode."""
+    notes: tuple[str, ...] = ()
+    host: str = ""
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """All that one run measured."""
+
+    conditions: Conditions
+    samples: tuple[Sample, ...]
+    teardowns: tuple[TeardownSample, ...] = ()
+    oracle: tuple[OracleResult, ...] = field(default=())
+
+    def waits(self, experiment: Experiment, variant: str) -> list[float]:
+        """Return the waits of what is counted, in the order of measurement; empty for none."""
+        return [sample.wait_s for sample in self.of(experiment, variant)]
+
+    def of(self, experiment: Experiment, variant: str) -> list[Sample]:
+        """Return the samples of what is counted, in the order of measurement; empty for none."""
+        return [
+            sample
+            for sample in self.samples
+            if sample.experiment is experiment
+            and sample.variant == variant
+            and not sample.is_dropped
+        ]
+
+    def modes(self, experiment: Experiment) -> list[Mode]:
+        """Return the modes that an experiment has samples of, in their order of presentation."""
+        return [mode for mode in Mode if self.waits(experiment, mode.value)]
+
+    def teardown_times(self, way: str) -> list[float]:
+        return [sample.duration_s for sample in self.teardowns if sample.way == way]
+
+    def to_json(self) -> dict[str, object]:
+        document: dict[str, object] = json.loads(json.dumps(asdict(self)))
+        return document
+
+
+_ADAPTER = pydantic.TypeAdapter(Benchmark)
+
+
+def read_benchmark(file: Path) -> Benchmark:
+    """Read the JSON that a run has written.
+
+    Raises BadInputError that names the file where it is something else, or of another schema.
+    """
+    document = read_data_file(file, dict[str, object])
+    if document.get("schema") != SCHEMA:
+        raise BadInputError(
+            f"A result of `harness bench time-to-gpu` with the schema {SCHEMA} was expected, but this "
+            f"file says {document.get('schema')!r}; write it with `--output` of this version.",
+            source=str(file),
+            key="schema",
+        )
+    try:
+        return _ADAPTER.validate_python(document.get("measured"))
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise BadInputError(
+            f"The result cannot be read: {first['msg']}.",
+            source=str(file),
+            key=".".join(["measured", *map(str, first["loc"])]),
+        ) from error

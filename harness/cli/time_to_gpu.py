@@ -1,0 +1,228 @@
+"""`harness bench time-to-gpu` and `harness bench compare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.bench.time_to_gpu.advice import MARGIN, QUANTILE
+from harness.bench.time_to_gpu.compare import LIMIT, compare, render
+from harness.bench.time_to_gpu.figures import figures_of, to_document
+from harness.bench.time_to_gpu.report import summary, write_report
+from harness.bench.time_to_gpu.run import PADDING_MIB, Options, quick, run_benchmark
+from harness.bench.time_to_gpu.samples import Mode, read_benchmark
+from harness.cli.images import show_event
+from harness.cli.options import (
+    add_gpu_options,
+    add_json_option,
+    add_machine_options,
+    add_provisioner_option,
+    settings_of,
+)
+from harness.lab import Lab
+
+if TYPE_CHECKING:
+    from harness.bench.time_to_gpu.samples import Benchmark
+    from harness.cli.options import Commands
+
+_FULL = Options()
+
+
+def add_time_to_gpu(subjects: Commands) -> None:
+    """Add the command that measures."""
+    parser = subjects.add_parser(
+        "time-to-gpu", help="from a ready node to a usable GPU, by the way the driver gets there"
+    )
+    add_machine_options(parser)
+    add_provisioner_option(parser)
+    add_gpu_options(parser)
+    parser.add_argument(
+        "--quick", action="store_true", help="a few minutes; nothing can be claimed from it"
+    )
+    parser.add_argument(
+        "--samples",
+        type=_number,
+        default=_FULL.samples,
+        metavar="N",
+        help="fresh nodes of each mode (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--resets",
+        type=_number,
+        default=_FULL.resets,
+        metavar="N",
+        help="counted policy resets of each mode; 0 for none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--trims",
+        type=_number,
+        default=_FULL.trims,
+        metavar="N",
+        help="nodes for each trim of the boot path; 0 for none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--teardowns",
+        type=_number,
+        default=_FULL.teardowns,
+        metavar="N",
+        help="teardowns of each way; 0 for none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--mode",
+        action="append",
+        default=[],
+        choices=[mode.value for mode in Mode],
+        help="a mode to measure beside the build at boot; may be repeated (default: all)",
+    )
+    parser.add_argument(
+        "--no-registry", action="store_true", help="measure no precompiled drivers, and no trims"
+    )
+    parser.add_argument(
+        "--padding-mib",
+        type=_number,
+        default=PADDING_MIB,
+        metavar="MIB",
+        help="what makes a precompiled image as large as a real one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("time-to-gpu"),
+        metavar="DIR",
+        help="the folder of the report (default: %(default)s)",
+    )
+    parser.add_argument("--no-plots", action="store_true", help="leave the plots out")
+    _add_advice_options(parser)
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="REPORT.JSON",
+        help="measure nothing, and write the report of an earlier run again",
+    )
+    add_json_option(parser)
+    parser.set_defaults(run=_time_to_gpu)
+
+
+def _add_advice_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--quantile",
+        type=_share,
+        default=QUANTILE,
+        metavar="SHARE",
+        help="the quantile of the advice (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--margin",
+        type=_share,
+        default=MARGIN,
+        metavar="SHARE",
+        help="what is added to it (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--reference-s",
+        type=float,
+        metavar="SECONDS",
+        help="what a build at boot takes on a real node of yours; the advice is then in seconds too",
+    )
+    parser.add_argument(
+        "--ready-s",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="what your cloud takes until a node is ready, for the advice in seconds (default: 0)",
+    )
+
+
+def add_compare(subjects: Commands) -> None:
+    """Add the command that compares two results."""
+    parser = subjects.add_parser("compare", help="what changed between two runs of time-to-gpu")
+    parser.add_argument("before", type=Path, metavar="A.JSON", help="report.json of the first run")
+    parser.add_argument("after", type=Path, metavar="B.JSON", help="that of the second")
+    parser.add_argument(
+        "--limit",
+        type=_share,
+        default=LIMIT,
+        metavar="SHARE",
+        help="by how much a wait may grow; more, beyond noise, ends with 1 (default: %(default)s)",
+    )
+    parser.set_defaults(run=_compare)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number is expected, but got '{text}'.")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"a share from 0 to 1 is expected, but got '{text}'.")
+    return value
+
+
+class _Log:
+    """Prints what happens to stderr, with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def __call__(self, sentence: str) -> None:
+        elapsed = time.monotonic() - self._started
+        print(f"{elapsed:6.1f} s  {sentence}", file=sys.stderr, flush=True)
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    if arguments.quick:
+        return quick()
+    return Options(
+        samples=max(1, arguments.samples),
+        resets=arguments.resets,
+        trims=arguments.trims,
+        teardowns=arguments.teardowns,
+        modes=tuple(Mode(name) for name in arguments.mode),
+        has_registry=not arguments.no_registry,
+        padding_mib=arguments.padding_mib,
+    )
+
+
+def _measure(arguments: argparse.Namespace, log: _Log) -> Benchmark:
+    if arguments.again is not None:
+        return read_benchmark(arguments.again)
+    with Lab.open(settings_of(arguments), show_event) as lab:
+        return run_benchmark(lab, _options(arguments), log)
+
+
+def _time_to_gpu(arguments: argparse.Namespace) -> int:
+    log = _Log()
+    figures = figures_of(_measure(arguments, log), q=arguments.quantile, margin=arguments.margin)
+    written = write_report(
+        figures,
+        arguments.output,
+        has_plots=not arguments.no_plots,
+        reference_s=arguments.reference_s,
+        ready_s=arguments.ready_s,
+    )
+    log("the report is written")
+    if arguments.json:
+        print(json.dumps(to_document(figures), indent=2))
+    else:
+        for line in summary(figures):
+            print(line)
+        print(f"report: {written['report.html']}")
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    compared = compare(
+        read_benchmark(arguments.before), read_benchmark(arguments.after), limit=arguments.limit
+    )
+    print(render(compared))
+    return 1 if compared.regressions else 0

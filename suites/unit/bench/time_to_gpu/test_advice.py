@@ -1,0 +1,59 @@
+"""Advice of node starts: it follows the samples, the quantile and the margin."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.bench.time_to_gpu.advice import (
+    advise,
+    load_of,
+    provision_time_curve,
+    unneeded_time_curve,
+)
+
+_STARTS = [1.0, 2.0, 3.0, 4.0, 10.0]
+
+
+def test_advice_of_samples_worked_out_by_hand() -> None:
+    """The worst of five is 10, and four of five do not exceed 4; both with a quarter more."""
+    advice = advise(_STARTS, q=0.8, margin=0.25)
+
+    assert advice.max_node_provision_time == 12.5
+    assert advice.unneeded_time == advice.delay_after_add == 5.0
+    assert advice.n == 5
+
+
+@pytest.mark.parametrize("by", [0.5, 7.0])
+def test_samples_shifted_by_an_amount_shift_the_advice(by: float) -> None:
+    """By that amount and its margin."""
+    before = advise(_STARTS, q=0.8, margin=0.5)
+    after = advise([start + by for start in _STARTS], q=0.8, margin=0.5)
+
+    assert after.max_node_provision_time - before.max_node_provision_time == pytest.approx(
+        1.5 * by
+    )
+    assert after.unneeded_time - before.unneeded_time == pytest.approx(1.5 * by)
+
+
+def test_advised_limit_gives_no_seen_node_up_and_a_lower_one_does() -> None:
+    advice = advise(_STARTS)
+
+    curve = provision_time_curve(_STARTS, advice, load_of(4.0))
+
+    assert all(point.outcome.given_up == 0 for point in curve if point.factor >= 1.0)
+    assert curve[0].outcome.given_up > 0
+
+
+def test_curve_of_the_unneeded_time_rises() -> None:
+    advice = advise(_STARTS)
+
+    idle = [
+        point.outcome.idle_time for point in unneeded_time_curve(_STARTS, advice, load_of(4.0))
+    ]
+
+    assert idle == sorted(idle)
+
+
+def test_no_advice_without_samples() -> None:
+    with pytest.raises(ValueError, match="without samples"):
+        advise([])

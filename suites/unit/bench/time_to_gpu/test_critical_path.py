@@ -1,0 +1,131 @@
+"""From a guest's events and a provisioner's steps to the parts of the wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.bench.time_to_gpu.critical_path import (
+    BETWEEN,
+    PROVISIONER,
+    REGISTRATION,
+    Moments,
+    TimedStep,
+    critical_path,
+    moments_of,
+    shares,
+)
+from harness.bench.time_to_gpu.samples import Experiment, Sample, Segment
+from harness.errors import HarnessError
+
+_MOMENTS = Moments(
+    ready_s=100.0, ready_wall_s=5000.0, ended_s=109.0, capacity_s=110.0, allocated_s=110.1
+)
+
+
+def _events(*named: tuple[str, float] | tuple[str, float, int]) -> list[dict[str, object]]:
+    return [
+        {
+            "name": each[0],
+            "monotonic_s": each[1],
+            "wall_s": each[1] + 1000,
+            **({"count": each[2]} if len(each) == 3 else {}),
+        }
+        for each in named
+    ]
+
+
+def test_capacity_that_a_restart_of_the_kubelet_cleared_does_not_count() -> None:
+    """The plugin registers, the provisioner restarts the kubelet, and the plugin registers again."""
+    events = _events(
+        ("node-ready", 10.0),
+        *(("capacity", 20.0, 1), ("allocated", 20.1)),
+        *(("capacity", 21.0, 0), ("kubelet-stopped", 21.0), ("kubelet-started", 22.0)),
+        *(("mark", 22.1), ("plugin-registered", 22.5)),
+        *(("capacity", 23.0, 1), ("allocated", 23.2)),
+    )
+
+    assert moments_of(events) == Moments(
+        ready_s=10.0, ready_wall_s=1010.0, ended_s=22.1, capacity_s=23.0, allocated_s=23.2
+    )
+    assert moments_of(events[:-1]) is None
+
+
+def test_wait_is_not_over_before_the_provisioner_has_ended() -> None:
+    events = _events(("node-ready", 10.0), ("capacity", 20.0, 1), ("allocated", 20.1))
+
+    assert moments_of(events) is None
+
+
+def test_failure_in_the_guest_ends_the_wait() -> None:
+    with pytest.raises(HarnessError, match="failed in the guest"):
+        moments_of(_events(("node-ready", 1.0), ("error", 2.0)))
+
+
+def test_parts_are_the_wait() -> None:
+    """Between the steps lies 1 s before the first and 2 s between the two; after them 1 s is left."""
+    steps = [
+        TimedStep(name="one", start_s=1.0, duration_s=2.0),
+        TimedStep(name="two", start_s=5.0, duration_s=4.0),
+    ]
+
+    path = critical_path(_MOMENTS, steps)
+
+    assert path == (
+        Segment(name="one", start_s=1.0, duration_s=2.0),
+        Segment(name="two", start_s=5.0, duration_s=4.0),
+        Segment(name=BETWEEN, start_s=0.0, duration_s=3.0),
+        Segment(name=REGISTRATION, start_s=9.0, duration_s=1.0),
+    )
+    assert sum(part.duration_s for part in path) == 10.0
+
+
+def test_step_after_the_capacity_gates_nothing_and_one_across_it_counts_up_to_it() -> None:
+    steps = [
+        TimedStep(name="across", start_s=0.0, duration_s=60.0),
+        TimedStep(name="after", start_s=60.0, duration_s=5.0),
+    ]
+
+    assert critical_path(_MOMENTS, steps) == (
+        Segment(name="across", start_s=0.0, duration_s=10.0),
+    )
+
+
+def test_steps_without_stamps_follow_one_another() -> None:
+    steps = [TimedStep(name="one", duration_s=3.0), TimedStep(name="two", duration_s=4.0)]
+
+    path = critical_path(_MOMENTS, steps)
+
+    assert [(part.name, part.duration_s) for part in path] == [
+        ("one", 3.0),
+        ("two", 4.0),
+        (BETWEEN, 2.0),
+        (REGISTRATION, 1.0),
+    ]
+
+
+def test_provisioner_without_steps_is_one_part() -> None:
+    path = critical_path(_MOMENTS, [])
+
+    assert [(part.name, part.duration_s) for part in path] == [
+        (PROVISIONER, 9.0),
+        (REGISTRATION, 1.0),
+    ]
+
+
+def test_shares_are_of_each_samples_own_wait() -> None:
+    def sample(build_s: float, rest_s: float) -> Sample:
+        return Sample(
+            experiment=Experiment.SCALE_UP,
+            variant="x",
+            wait_s=build_s + rest_s,
+            allocated_s=build_s + rest_s,
+            segments=(
+                Segment(name="build", start_s=0.0, duration_s=build_s),
+                Segment(name="rest", start_s=build_s, duration_s=rest_s),
+            ),
+        )
+
+    found = shares([sample(1.0, 3.0), sample(2.0, 6.0), sample(5.0, 15.0)])
+
+    assert list(found) == ["rest", "build"]
+    assert (found["rest"].value, found["build"].value) == (0.75, 0.25)

@@ -1,0 +1,87 @@
+"""Medians, ratios and their intervals, against cases worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.bench.time_to_gpu.estimates import (
+    Estimate,
+    difference_of,
+    median_of,
+    quantile,
+    ratio_of,
+    reached_confidence,
+    shift_ratio_of,
+)
+
+_TIMES = st.lists(st.floats(0.1, 1e4), min_size=1, max_size=8)
+
+
+def test_interval_of_a_median_of_three_is_their_range() -> None:
+    """A resample's median is the smallest of three with a chance of 7/27, far above 2.5 %."""
+    assert median_of([3.0, 1.0, 2.0]) == Estimate(value=2.0, low=1.0, high=3.0, n=3)
+
+
+def test_interval_of_a_median_of_nine_leaves_the_ends_out() -> None:
+    """A resample's median is the smallest of nine with a chance of 0.1 %, one of the two smallest with 3 %."""
+    found = median_of([float(value) for value in range(1, 10)])
+
+    assert (found.value, found.low, found.high, found.n) == (5.0, 2.0, 8.0, 9)
+
+
+def test_same_samples_give_the_same_interval() -> None:
+    assert ratio_of([1.0, 2.0, 4.0], [8.0, 9.0]) == ratio_of([1.0, 2.0, 4.0], [8.0, 9.0])
+
+
+def test_ratio_of_constants_has_no_width() -> None:
+    found = ratio_of([5.0] * 4, [20.0] * 6)
+
+    assert found == Estimate(value=0.25, low=0.25, high=0.25, n=4)
+    assert found.excludes(1.0)
+    assert not found.is_claimable
+
+
+def test_difference_has_the_sign_of_the_first() -> None:
+    assert difference_of([7.0] * 5, [4.0] * 5).value == 3.0
+
+
+def test_shift_is_the_median_of_all_pairs() -> None:
+    """Of 1 and 2 against 2 and 6 the ratios are 2, 6, 1 and 3: between 2 and 3."""
+    assert shift_ratio_of([1.0, 2.0], [2.0, 6.0]).value == 2.5
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0, 1.0), (0.2, 1.0), (0.21, 2.0), (0.95, 5.0), (1.0, 5.0)]
+)
+def test_quantile_is_a_sample(share: float, expected: float) -> None:
+    assert quantile([5.0, 3.0, 1.0, 2.0, 4.0], share) == expected
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, 0.0), (3, 0.75), (5, 0.9375), (9, 0.95)])
+def test_few_samples_reach_less_than_they_claim(n: int, expected: float) -> None:
+    assert reached_confidence(n) == expected
+
+
+def test_nothing_is_estimated_without_samples() -> None:
+    with pytest.raises(ValueError, match="without samples"):
+        median_of([])
+
+
+def test_zero_is_refused_as_a_baseline() -> None:
+    with pytest.raises(ValueError, match="above zero"):
+        ratio_of([1.0], [0.0])
+
+
+def test_estimate_survives_json() -> None:
+    found = ratio_of([1.0, 2.0, 3.0], [2.0, 4.0, 8.0])
+
+    assert Estimate.from_json(found.to_json(digits=12)) == found
+
+
+@given(_TIMES)
+def test_interval_has_the_median_and_lies_within_the_samples(samples: list[float]) -> None:
+    found = median_of(samples)
+
+    assert min(samples) <= found.low <= found.value <= found.high <= max(samples)
