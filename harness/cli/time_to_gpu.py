@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -45,7 +46,7 @@ def add_time_to_gpu(subjects: Commands) -> None:
     )
     parser.add_argument(
         "--samples",
-        type=_number,
+        type=_positive,
         default=_FULL.samples,
         metavar="N",
         help="fresh nodes of each mode (default: %(default)s)",
@@ -87,6 +88,13 @@ def add_time_to_gpu(subjects: Commands) -> None:
         default=PADDING_MIB,
         metavar="MIB",
         help="what makes a precompiled image as large as a real one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--machines",
+        type=_positive,
+        default=min(4, os.cpu_count() or 1),
+        metavar="N",
+        help="machines at a time (default: one for each processor, four at most)",
     )
     parser.add_argument(
         "--output",
@@ -158,6 +166,12 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def _positive(text: str) -> int:
+    if (number := _number(text)) < 1:
+        raise argparse.ArgumentTypeError(f"a number of at least 1 is expected, but got '{text}'.")
+    return number
+
+
 def _share(text: str) -> float:
     try:
         value = float(text)
@@ -181,15 +195,16 @@ class _Log:
 
 def _options(arguments: argparse.Namespace) -> Options:
     if arguments.quick:
-        return quick()
+        return quick(arguments.machines)
     return Options(
-        samples=max(1, arguments.samples),
+        samples=arguments.samples,
         resets=arguments.resets,
         trims=arguments.trims,
         teardowns=arguments.teardowns,
         modes=tuple(Mode(name) for name in arguments.mode),
         has_registry=not arguments.no_registry,
         padding_mib=arguments.padding_mib,
+        machines=arguments.machines,
     )
 
 

@@ -1,12 +1,13 @@
 """Measures nodes in machines: fresh ones, ones whose policy is reset, and teardowns.
 
-Machines run one after another, in rounds over all variants, so that a load of the host that comes and
-goes meets all variants alike.
+The tasks go in rounds over all variants, so that a load of the host that comes and goes meets all
+variants alike.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
 from harness.settings import MachineStart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from harness.bench.time_to_gpu.critical_path import Moments
     from harness.bench.time_to_gpu.nodes import Fleet
@@ -88,63 +89,99 @@ class Plan:
     modes: Sequence[Mode]
     reset_modes: Sequence[Mode]
 
-    @property
-    def runs(self) -> int:
-        """Return how many nodes are provisioned or torn down."""
-        return (
-            self.scale_ups * len(self.modes)
-            + len(self.reset_modes) * (self.resets + 1 if self.resets else 0)
-            + self.trims * len(Trim)
-            + self.teardowns * 2
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one task measured."""
+
+    samples: tuple[Sample, ...] = ()
+    teardowns: tuple[TeardownSample, ...] = ()
+    oracle: tuple[OracleResult, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Something to measure on machines of its own, one at a time."""
+
+    title: str
+    run: Callable[[Callable[[str], None]], Measured]
+
+
+def tasks_of(fleet: Fleet, plan: Plan) -> list[Task]:
+    """Return what there is to measure: the long tasks first, and then rounds over all variants."""
+    tasks = []
+    if plan.resets:
+        tasks += [
+            Task(
+                title=f"policy resets, {mode.value}",
+                run=functools.partial(_resets, fleet, mode, plan.resets),
+            )
+            for mode in plan.reset_modes
+        ]
+    if plan.teardowns:
+        tasks.append(
+            Task(title="teardowns, compared", run=functools.partial(_judged_teardowns, fleet))
         )
-
-
-def measure_scale_up(
-    fleet: Fleet, plan: Plan, progress: Callable[[str], None]
-) -> Iterator[Sample]:
-    """Yield samples of fresh nodes, in rounds over the modes."""
-    for number in range(1, plan.scale_ups + 1):
-        for mode in plan.modes:
-            progress(f"fresh node {number} of {plan.scale_ups}: {mode.value}")
-            with _node(fleet, fleet.request(mode)) as node:
-                sample, evidence = _provision(node, Experiment.SCALE_UP, mode.value)
-                _expect_mode(mode, evidence)
-                yield sample
-
-
-def measure_resets(fleet: Fleet, plan: Plan, progress: Callable[[str], None]) -> Iterator[Sample]:
-    """Yield samples of policy resets, each mode on one node; the first of each is dropped."""
-    if plan.resets == 0:
-        return
-    for mode in plan.reset_modes:
-        with _node(fleet, fleet.request(mode)) as node:
-            progress(f"policy reset: first set-up of {mode.value}, not counted")
-            _provision(node, Experiment.POLICY_RESET, mode.value)
-            for number in range(plan.resets + 1):
-                what = "dropped" if number == 0 else f"{number} of {plan.resets}"
-                progress(f"policy reset {what}: {mode.value}")
-                _reset(node, fleet, mode)
-                sample, evidence = _provision(node, Experiment.POLICY_RESET, mode.value)
-                _expect_mode(mode, evidence)
-                yield replace(sample, is_dropped=number == 0)
-
-
-def measure_trims(fleet: Fleet, plan: Plan, progress: Callable[[str], None]) -> Iterator[Sample]:
-    """Yield samples of prebaked nodes with one trim switched off, or none, in rounds."""
-    for number in range(1, plan.trims + 1):
-        for trim in Trim:
-            progress(f"trims {number} of {plan.trims}: {trim.value}")
-            with _node(fleet, fleet.trimmed()) as node:
-                prefix = ("env", f"TRIM_OFF={trim.value}")
-                path = node.guest.output_of("sh", "-c", 'printf %s "$PATH"')
-                sample, evidence = _provision(
-                    node,
-                    Experiment.TRIM,
-                    trim.value,
-                    prefix=(*prefix, f"PATH={TRIM_FOLDER}:{path}"),
+    for number in range(1, max(plan.scale_ups, plan.trims, plan.teardowns) + 1):
+        if number <= plan.scale_ups:
+            tasks += [
+                Task(
+                    title=f"fresh node {number} of {plan.scale_ups}, {mode.value}",
+                    run=functools.partial(_fresh_node, fleet, mode),
                 )
-                _expect_mode(Mode.PREBAKED, evidence)
-                yield sample
+                for mode in plan.modes
+            ]
+        if number <= plan.trims:
+            tasks += [
+                Task(
+                    title=f"trims {number} of {plan.trims}, {trim.value}",
+                    run=functools.partial(_trimmed, fleet, trim),
+                )
+                for trim in Trim
+            ]
+        if 2 <= number <= plan.teardowns:
+            tasks += [
+                Task(
+                    title=f"teardown {number} of {plan.teardowns}, {way}",
+                    run=functools.partial(_teardown, fleet, way),
+                )
+                for way in (FAST, DKMS_REMOVE)
+            ]
+    return tasks
+
+
+def _fresh_node(fleet: Fleet, mode: Mode, _progress: Callable[[str], None]) -> Measured:
+    with _node(fleet, fleet.request(mode)) as node:
+        sample, evidence = _provision(node, Experiment.SCALE_UP, mode.value)
+        _expect_mode(mode, evidence)
+    return Measured(samples=(sample,))
+
+
+def _resets(fleet: Fleet, mode: Mode, count: int, progress: Callable[[str], None]) -> Measured:
+    """Reset one node's policy again and again; the first sample is dropped."""
+    samples = []
+    with _node(fleet, fleet.request(mode)) as node:
+        _provision(node, Experiment.POLICY_RESET, mode.value)
+        for number in range(count + 1):
+            progress(f"policy reset {number} of {count}, {mode.value}")
+            _reset(node, fleet, mode)
+            sample, evidence = _provision(node, Experiment.POLICY_RESET, mode.value)
+            _expect_mode(mode, evidence)
+            samples.append(replace(sample, is_dropped=number == 0))
+    return Measured(samples=tuple(samples))
+
+
+def _trimmed(fleet: Fleet, trim: Trim, _progress: Callable[[str], None]) -> Measured:
+    with _node(fleet, fleet.trimmed()) as node:
+        path = node.guest.output_of("sh", "-c", 'printf %s "$PATH"')
+        sample, evidence = _provision(
+            node,
+            Experiment.TRIM,
+            trim.value,
+            prefix=("env", f"TRIM_OFF={trim.value}", f"PATH={TRIM_FOLDER}:{path}"),
+        )
+        _expect_mode(Mode.PREBAKED, evidence)
+    return Measured(samples=(sample,))
 
 
 def _node(fleet: Fleet, request: NodeRequest) -> _Booted:
@@ -300,34 +337,36 @@ def _reset(node: Node, fleet: Fleet, mode: Mode) -> None:
     node.guest.output_of("rm", "-f", EVENTS)
 
 
-def measure_teardowns(
-    fleet: Fleet, plan: Plan, progress: Callable[[str], None]
-) -> tuple[list[TeardownSample], list[OracleResult]]:
-    """Tear down the baked driver on machines of one saved state, in both ways.
+def _teardown(fleet: Fleet, way: str, _progress: Callable[[str], None]) -> Measured:
+    with _node(fleet, _bare(fleet, fleet.baked)) as node:
+        return Measured(teardowns=(_tear_down(node, fleet, way),))
+
+
+def _judged_teardowns(fleet: Fleet, progress: Callable[[str], None]) -> Measured:
+    """Tear down in both ways, and compare each whole node with one that never had the driver."""
+    with _node(fleet, _bare(fleet, fleet.node_image)) as node:
+        pristine = node.state()
+    samples, results = [], []
+    for way in (FAST, DKMS_REMOVE):
+        progress(f"teardown and its oracle, {way}")
+        with _node(fleet, _bare(fleet, fleet.baked)) as node:
+            samples.append(_tear_down(node, fleet, way))
+            results.append(_judge(way, pristine, node.state()))
+    return Measured(teardowns=tuple(samples), oracle=tuple(results))
+
+
+def _tear_down(node: Node, fleet: Fleet, way: str) -> TeardownSample:
+    """Tear down the baked driver on a machine of the saved state.
 
     The slow way is `dkms remove --all`, of which only that command is timed, and then the same teardown
     for what DKMS does not know. The fast way is timed as a whole, with the provisioner's start.
     """
-    samples: list[TeardownSample] = []
-    results: list[OracleResult] = []
-    if plan.teardowns == 0:
-        return samples, results
-    progress("teardown: the state of a node that never had the driver")
-    with _node(fleet, _bare(fleet, fleet.node_image)) as node:
-        pristine = node.state()
-    for number in range(1, plan.teardowns + 1):
-        for way in (FAST, DKMS_REMOVE):
-            progress(f"teardown {number} of {plan.teardowns}: {way}")
-            with _node(fleet, _bare(fleet, fleet.baked)) as node:
-                if way == DKMS_REMOVE:
-                    took = _timed(node, ["sh", "-c", _DKMS_REMOVE])
-                    _timed(node, fleet.builtin.guest_command(TEARDOWN))
-                else:
-                    took = _timed(node, fleet.builtin.guest_command(TEARDOWN))
-                samples.append(TeardownSample(way=way, duration_s=took))
-                if number == 1:
-                    results.append(_judge(way, pristine, node.state()))
-    return samples, results
+    command = fleet.builtin.guest_command(TEARDOWN)
+    if way == FAST:
+        return TeardownSample(way=way, duration_s=_timed(node, command))
+    took = _timed(node, ["sh", "-c", _DKMS_REMOVE])
+    _timed(node, command)
+    return TeardownSample(way=way, duration_s=took)
 
 
 def _bare(fleet: Fleet, image: Image) -> NodeRequest:

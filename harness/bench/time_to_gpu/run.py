@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import datetime as dt
 import os
@@ -10,13 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.bench.time_to_gpu.measure import (
-    Plan,
-    measure_resets,
-    measure_scale_up,
-    measure_teardowns,
-    measure_trims,
-)
+from harness.bench.time_to_gpu.measure import Plan, tasks_of
 from harness.bench.time_to_gpu.nodes import FAR, NEAR, Fleet
 from harness.bench.time_to_gpu.samples import Benchmark, Conditions, Mode
 from harness.errors import BadInputError
@@ -29,7 +24,7 @@ from harness.settings import PROVISIONER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from harness.bench.time_to_gpu.samples import OracleResult, Sample, TeardownSample
+    from harness.bench.time_to_gpu.measure import Measured, Task
     from harness.lab import Lab
 
 _MODEL = "h100-sxm5-80gb"
@@ -53,11 +48,21 @@ class Options:
     """The modes to measure; all that are possible by default."""
     has_registry: bool = True
     padding_mib: int = PADDING_MIB
+    machines: int = 1
+    """How many machines run at a time."""
 
 
-def quick() -> Options:
+def quick(machines: int) -> Options:
     """Return the plan of a few minutes, from which nothing can be claimed."""
-    return Options(is_quick=True, samples=2, resets=0, trims=0, teardowns=1, modes=QUICK_MODES)
+    return Options(
+        machines=machines,
+        is_quick=True,
+        samples=2,
+        resets=0,
+        trims=0,
+        teardowns=1,
+        modes=QUICK_MODES,
+    )
 
 
 def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -> Benchmark:
@@ -70,31 +75,44 @@ def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -
         plan = _plan(fleet, options)
         progress(f"preparing {len(plan.modes)} modes, unless their states are cached")
         _prepare(fleet, plan)
-        progress(f"measuring on {plan.runs} runs of nodes, one after another")
+        tasks = tasks_of(fleet, plan)
+        machines = min(options.machines, len(tasks))
+        progress(f"measuring: {len(tasks)} tasks, {machines} machines at a time")
         started, began = dt.datetime.now(dt.timezone.utc), time.monotonic()
-        samples: list[Sample] = [
-            *measure_scale_up(fleet, plan, progress),
-            *measure_resets(fleet, plan, progress),
-        ]
-        if plan.trims:
-            samples += measure_trims(fleet, plan, progress)
-        teardowns, oracle = measure_teardowns(fleet, plan, progress)
+        measured = _run_all(lab, tasks, machines, progress)
         conditions = _conditions(fleet, plan, options, started, time.monotonic() - began)
-    return _finished(conditions, samples, teardowns, oracle)
-
-
-def _finished(
-    conditions: Conditions,
-    samples: Sequence[Sample],
-    teardowns: Sequence[TeardownSample],
-    oracle: Sequence[OracleResult],
-) -> Benchmark:
     return Benchmark(
         conditions=conditions,
-        samples=tuple(samples),
-        teardowns=tuple(teardowns),
-        oracle=tuple(oracle),
+        samples=tuple(sample for each in measured for sample in each.samples),
+        teardowns=tuple(sample for each in measured for sample in each.teardowns),
+        oracle=tuple(result for each in measured for result in each.oracle),
     )
+
+
+def _run_all(
+    lab: Lab, tasks: Sequence[Task], machines: int, progress: Callable[[str], None]
+) -> list[Measured]:
+    """Run tasks, some at a time; the first failure ends all, and is raised."""
+
+    def run(task: Task) -> Measured:
+        progress(task.title)
+        return task.run(progress)
+
+    with concurrent.futures.ThreadPoolExecutor(machines, thread_name_prefix="node") as pool:
+        futures = [pool.submit(run, task) for task in tasks]
+        try:
+            done = concurrent.futures.wait(
+                futures, return_when=concurrent.futures.FIRST_EXCEPTION
+            ).done
+            for future in done:
+                future.result()
+        except BaseException:
+            # The pool waits for its threads, which wait minutes for their machines.
+            for future in futures:
+                future.cancel()
+            lab.kill_machines()
+            raise
+        return [future.result() for future in futures]
 
 
 @contextlib.contextmanager
@@ -169,7 +187,7 @@ def _conditions(
             "a fresh node continues from a saved state after its boot, in which kubelet and device plugin are "
             "loaded; the wait begins when the kubelet reports ready"
         ),
-        "machines ran one after another, in rounds over the variants",
+        f"{options.machines} machines ran at a time, in rounds over the variants",
     ]
     if any(mode in fleet.shapes for mode in plan.modes):
         notes.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads it at run time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from harness.datafile import read_data_file
 from harness.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 SCHEMA = 1

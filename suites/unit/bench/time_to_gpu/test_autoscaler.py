@@ -36,7 +36,7 @@ def test_hand_checked_case() -> None:
     )
 
     assert (found.started, found.given_up, found.unserved) == (4, 1, 0)
-    assert found.waits == (40, 80, 40)
+    assert list(found.waits) == [40, 80, 40]
     assert found.idle_time == 150
     assert found.starting_time == 40 + 60 + 30 + 40
 
@@ -48,7 +48,7 @@ def test_idle_node_takes_the_next_job_and_stays() -> None:
     found = simulate(jobs, lambda: 10.0, Policy(max_node_provision_time=10, unneeded_time=10))
 
     assert found.started == 1
-    assert found.waits == (10, 0)
+    assert list(found.waits) == [10, 0]
     assert found.idle_time == 5 + 10
 
 

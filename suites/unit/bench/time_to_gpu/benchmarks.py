@@ -1,0 +1,86 @@
+"""Benchmarks for tests, with samples that are given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.bench.time_to_gpu.samples import (
+    Benchmark,
+    Conditions,
+    Experiment,
+    Mode,
+    OracleResult,
+    Sample,
+    Segment,
+    TeardownSample,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BUILDS = (10.0, 11.0, 9.0, 10.5, 9.5)
+PREBAKED = (4.0, 4.2, 3.8, 4.1, 3.9)
+
+Waits = tuple[Experiment, str]
+
+
+def conditions(*, is_emulated: bool = True) -> Conditions:
+    return Conditions(
+        accelerator="tcg" if is_emulated else "kvm",
+        is_emulated=is_emulated,
+        image="debian-12",
+        kernels=("6.1.0-56",),
+        driver="registry/driver:1-2",
+        provisioner="gpu-node",
+        started_at="2026-08-01T00:00:00+00:00",
+        is_quick=False,
+        registries={Mode.NEAR.value: "1 ms round trip"},
+        notes=("a note with <angle brackets>",),
+    )
+
+
+def sample(
+    experiment: Experiment, variant: str, wait_s: float, *, dropped: bool = False
+) -> Sample:
+    """Return a sample of which four fifths are the install, half of that compilation."""
+    install_s = 0.8 * wait_s
+    return Sample(
+        experiment=experiment,
+        variant=variant,
+        wait_s=wait_s,
+        allocated_s=wait_s + 0.1,
+        segments=(
+            Segment(name="install-driver", start_s=0.0, duration_s=install_s),
+            Segment(name="registration", start_s=install_s, duration_s=wait_s - install_s),
+        ),
+        compile_s=install_s / 2 if variant == Mode.BUILD.value else None,
+        is_dropped=dropped,
+    )
+
+
+def benchmark(
+    waits: Mapping[Waits, Sequence[float]] | None = None,
+    *,
+    is_emulated: bool = True,
+    teardowns: Mapping[str, Sequence[float]] | None = None,
+    oracle: Sequence[OracleResult] = (),
+) -> Benchmark:
+    """Return a benchmark with these waits, by default of two modes of fresh nodes."""
+    waits = waits or {
+        (Experiment.SCALE_UP, Mode.BUILD.value): BUILDS,
+        (Experiment.SCALE_UP, Mode.PREBAKED.value): PREBAKED,
+    }
+    return Benchmark(
+        conditions=conditions(is_emulated=is_emulated),
+        samples=tuple(
+            sample(experiment, variant, wait)
+            for (experiment, variant), group in waits.items()
+            for wait in group
+        ),
+        teardowns=tuple(
+            TeardownSample(way=way, duration_s=duration)
+            for way, group in (teardowns or {}).items()
+            for duration in group
+        ),
+        oracle=tuple(oracle),
+    )

@@ -1,0 +1,82 @@
+"""What changed between two runs, beyond noise, and when that is a regression."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.bench.time_to_gpu.compare import Comparison, compare, render
+from harness.bench.time_to_gpu.samples import Benchmark, Experiment, Mode
+from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
+
+_BUILD = (Experiment.SCALE_UP, Mode.BUILD.value)
+_PREBAKED = (Experiment.SCALE_UP, Mode.PREBAKED.value)
+
+
+def _with(prebaked: list[float], *, is_emulated: bool = False, scale: float = 1.0) -> Benchmark:
+    builds = [wait * scale for wait in BUILDS]
+    return benchmark({_BUILD: builds, _PREBAKED: prebaked}, is_emulated=is_emulated)
+
+
+def _prebaked(before: Benchmark, after: Benchmark, limit: float = 0.1) -> Comparison:
+    groups = compare(before, after, limit=limit).groups
+    return next(each for each in groups if each.variant == Mode.PREBAKED.value)
+
+
+def test_run_compared_with_itself_has_not_changed() -> None:
+    compared = compare(_with([*PREBAKED]), _with([*PREBAKED]))
+
+    assert compared.regressions == []
+    assert {each.verdict() for each in compared.groups} == {"no change beyond noise"}
+
+
+def test_slower_waits_beyond_the_limit_are_a_regression() -> None:
+    """Half as long again: each of five is above each of five, so that p is 2/252."""
+    slower = [wait * 1.5 for wait in PREBAKED]
+
+    found = _prebaked(_with([*PREBAKED]), _with(slower))
+
+    assert found.is_regression
+    assert found.test.p == pytest.approx(2 / 252)
+    assert found.shift.value == pytest.approx(1.5, rel=0.05)
+    assert found.shift.low > 1.0
+
+
+def test_slower_waits_within_the_limit_are_none() -> None:
+    found = _prebaked(_with([*PREBAKED]), _with([wait * 1.5 for wait in PREBAKED]), limit=0.8)
+
+    assert not found.is_regression
+    assert found.verdict() == "slower, within the limit"
+
+
+def test_faster_waits_are_no_regression() -> None:
+    found = _prebaked(_with([*PREBAKED]), _with([wait / 2 for wait in PREBAKED]))
+
+    assert found.verdict() == "faster"
+
+
+def test_few_samples_tell_nothing() -> None:
+    compared = compare(_with([4.0, 4.1]), _with([40.0, 41.0]))
+
+    assert compared.regressions == []
+    assert "too few samples to tell" in render(compared)
+
+
+def test_emulated_runs_are_compared_by_their_ratios() -> None:
+    """A host that is twice as slow has changed nothing."""
+    before = _with([*PREBAKED], is_emulated=True)
+    after = _with([wait * 2 for wait in PREBAKED], is_emulated=True, scale=2.0)
+
+    compared = compare(before, after)
+
+    assert compared.is_relative
+    assert compared.regressions == []
+    assert [each.variant for each in compared.groups] == [Mode.PREBAKED.value]
+
+
+def test_group_of_one_run_alone_is_named() -> None:
+    near = (Experiment.SCALE_UP, Mode.NEAR.value)
+    after = benchmark({_BUILD: BUILDS, _PREBAKED: PREBAKED, near: PREBAKED})
+
+    compared = compare(benchmark(), after)
+
+    assert compared.only_in == (("the second run", "scale-up, precompiled-near"),)

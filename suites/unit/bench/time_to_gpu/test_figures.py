@@ -1,0 +1,136 @@
+"""What follows from the samples, and what is not claimed."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.bench.time_to_gpu.figures import Figures, conclusions, figures_of, to_document
+from harness.bench.time_to_gpu.samples import Experiment, Mode, OracleResult, Trim
+from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
+
+_ALL, _WITHOUT = Trim.NONE_OFF.value, Trim.LOCAL_IMAGE.value
+
+
+def _trims(trimmed: list[float], without: list[float]) -> Figures:
+    return figures_of(
+        benchmark(
+            {(Experiment.TRIM, _ALL): trimmed, (Experiment.TRIM, _WITHOUT): without},
+        )
+    )
+
+
+def test_ratio_is_of_the_medians_in_the_same_experiment() -> None:
+    figures = figures_of(
+        benchmark(
+            {
+                (Experiment.SCALE_UP, Mode.BUILD.value): BUILDS,
+                (Experiment.SCALE_UP, Mode.PREBAKED.value): PREBAKED,
+                (Experiment.POLICY_RESET, Mode.BUILD.value): [20.0] * 5,
+                (Experiment.POLICY_RESET, Mode.PREBAKED.value): [5.0] * 5,
+            }
+        )
+    )
+
+    document = to_document(figures)
+
+    found = document["ratio_prebaked"]
+    assert isinstance(found, dict)
+    assert (found["median"], found["n"]) == (0.4, 5)
+    assert 3.8 / 11 <= found["interval_low"] < 0.4 < found["interval_high"] <= 4.2 / 9
+    reset = figures.mode(Experiment.POLICY_RESET, Mode.PREBAKED)
+    assert reset is not None
+    assert reset.ratio is not None
+    assert reset.ratio.value == 0.25
+
+
+def test_what_was_not_measured_is_null() -> None:
+    document = to_document(figures_of(benchmark()))
+
+    assert document["ratio_precompiled_near"] is None
+    assert document["ratio_teardown"] is None
+    assert document["savings"] == {}
+
+
+def test_share_of_the_compilation_is_that_of_the_wait() -> None:
+    """The samples install for 0.8 of their wait, and compile in half of that."""
+    found = figures_of(benchmark()).mode(Experiment.SCALE_UP, Mode.BUILD)
+
+    assert found is not None
+    assert found.compile_share is not None
+    assert found.compile_share.value == pytest.approx(0.4)
+
+
+def test_saving_is_claimed_where_its_interval_is_above_zero() -> None:
+    """10 s without the trim and 8 s with it are a fifth of the wait."""
+    (saving,) = _trims([8.0, 8.1, 7.9, 8.0, 8.0], [10.0, 10.1, 9.9, 10.0, 10.0]).savings
+
+    assert saving.is_claimed
+    assert saving.share.value == pytest.approx(0.2)
+    assert saving.verdict().startswith("saves 20.0 %")
+
+
+def test_saving_within_the_noise_is_not_claimed() -> None:
+    (saving,) = _trims([8.0, 12.0, 9.0, 11.0, 9.5], [10.0, 8.5, 12.5, 9.0, 11.5]).savings
+
+    assert not saving.is_claimed
+    assert saving.verdict().startswith("no saving shown")
+
+
+def test_saving_of_few_samples_is_not_claimed() -> None:
+    """However large it looks."""
+    (saving,) = _trims([1.0] * 4, [10.0] * 4).savings
+
+    assert not saving.is_claimed
+    assert saving.verdict().startswith("no claim: 4 samples")
+
+
+def test_trim_that_costs_time_is_said_to() -> None:
+    (saving,) = _trims([10.0] * 5, [8.0] * 5).savings
+
+    assert not saving.is_claimed
+    assert saving.verdict().startswith("costs time")
+
+
+def test_conclusion_of_few_samples_claims_nothing() -> None:
+    figures = figures_of(
+        benchmark(
+            {
+                (Experiment.SCALE_UP, Mode.BUILD.value): [10.0, 11.0],
+                (Experiment.SCALE_UP, Mode.PREBAKED.value): [4.0, 4.1],
+            }
+        )
+    )
+
+    assert "so nothing is claimed" in conclusions(figures)[0]
+
+
+def test_conclusion_of_equal_waits_shows_no_difference() -> None:
+    figures = figures_of(
+        benchmark(
+            {
+                (Experiment.SCALE_UP, Mode.BUILD.value): BUILDS,
+                (Experiment.SCALE_UP, Mode.OTHER_KERNEL.value): BUILDS,
+            }
+        )
+    )
+
+    assert "no difference to the build at boot is shown" in conclusions(figures)[0]
+
+
+def test_residue_of_a_teardown_is_a_conclusion() -> None:
+    figures = figures_of(
+        benchmark(
+            teardowns={"fast": [1.0] * 5, "dkms-remove": [4.0] * 5},
+            oracle=[
+                OracleResult(way="fast", differences=()),
+                OracleResult(way="dkms-remove", differences=("+ path /usr/src/nvidia-1",)),
+            ],
+        )
+    )
+
+    lines = conclusions(figures)
+
+    assert figures.teardown is not None
+    assert figures.teardown.value == 0.25
+    assert any("'fast' the whole node is as one that never had" in line for line in lines)
+    assert any("'dkms-remove' 1 things differ" in line for line in lines)

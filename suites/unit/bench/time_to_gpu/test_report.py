@@ -1,0 +1,75 @@
+"""The forms of the report: what they say, and that a page needs no other file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import TYPE_CHECKING
+
+from harness.bench.time_to_gpu.figures import figures_of
+from harness.bench.time_to_gpu.report import (
+    render_csv,
+    render_markdown,
+    render_page,
+    write_report,
+)
+from harness.bench.time_to_gpu.samples import Experiment, Mode
+from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_emulated_seconds_never_stand_alone() -> None:
+    text = render_markdown(figures_of(benchmark()))
+
+    assert "read the ratios" in text
+    assert "10.0 s emulated" in text
+    assert "40.0 %" in text
+
+
+def test_real_seconds_need_no_warning() -> None:
+    text = render_markdown(figures_of(benchmark(is_emulated=False)))
+
+    assert "emulated" not in text
+
+
+def test_published_ratio_stands_beside_the_measured_one() -> None:
+    waits = {
+        (Experiment.SCALE_UP, Mode.BUILD.value): BUILDS,
+        (Experiment.SCALE_UP, Mode.NEAR.value): PREBAKED,
+    }
+
+    assert "56.1 % (207 s of 369 s)" in render_markdown(figures_of(benchmark(waits)))
+
+
+def test_advice_is_in_seconds_where_a_real_build_is_known() -> None:
+    """The worst prebaked node takes 0.42 of a build, with a quarter more 0.525: 200 s and 52.5 s."""
+    figures = figures_of(benchmark())
+
+    assert "0.53 x = 252 s" in render_markdown(figures, reference_s=100.0, ready_s=200.0)
+    assert "0.53 x |" in render_markdown(figures)
+
+
+def test_csv_has_a_line_for_each_sample() -> None:
+    rows = list(csv.DictReader(io.StringIO(render_csv(figures_of(benchmark())))))
+
+    assert len(rows) == 10
+    assert rows[0]["variant"] == "build-at-boot"
+    assert float(rows[0]["wait_s"]) == 10.0
+
+
+def test_page_needs_no_other_file_and_escapes_what_it_says() -> None:
+    page = render_page(figures_of(benchmark()), [])
+
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert "&lt;angle brackets&gt;" in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_all_forms_are_written(tmp_path: Path) -> None:
+    written = write_report(figures_of(benchmark()), tmp_path / "report", has_plots=False)
+
+    assert sorted(written) == ["report.csv", "report.html", "report.json", "report.md"]
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(written)

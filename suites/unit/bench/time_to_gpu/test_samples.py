@@ -1,0 +1,55 @@
+"""What was measured is written and read again; anything else is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.bench.time_to_gpu.figures import figures_of, to_document
+from harness.bench.time_to_gpu.samples import Experiment, Mode, OracleResult, read_benchmark
+from harness.errors import BadInputError
+from suites.unit.bench.time_to_gpu.benchmarks import benchmark, sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_benchmark_survives_its_document(tmp_path: Path) -> None:
+    given = benchmark(
+        teardowns={"fast": [0.5]}, oracle=[OracleResult(way="fast", differences=("+ path /x",))]
+    )
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(to_document(figures_of(given))))
+
+    assert read_benchmark(file) == given
+
+
+def test_dropped_samples_are_kept_and_not_counted() -> None:
+    given = benchmark()
+    first = sample(Experiment.SCALE_UP, Mode.BUILD.value, 99.0, dropped=True)
+    with_first = replace(given, samples=(first, *given.samples))
+
+    assert with_first.waits(Experiment.SCALE_UP, Mode.BUILD.value) == given.waits(
+        Experiment.SCALE_UP, Mode.BUILD.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"schema": 2}, "schema 1 was expected"),
+        ({"clone_ready_s": {"median": 1.0}}, "schema 1 was expected"),
+        ({"schema": 1, "measured": {"samples": []}}, "conditions"),
+    ],
+)
+def test_other_file_is_refused_by_its_name(tmp_path: Path, document: object, message: str) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(json.dumps(document))
+
+    with pytest.raises(BadInputError, match=message) as refusal:
+        read_benchmark(file)
+
+    assert str(file) in str(refusal.value)
