@@ -1,0 +1,195 @@
+"""The kubelet and the device plugin of a guest, as processes of this host, over the real protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from harness.bench.time_to_gpu import device_plugin
+from harness.bench.time_to_gpu.device_plugin import api
+from harness.bench.time_to_gpu.node_tools import parse_events
+from harness.provisioning.command import LocalRunner, end, spawn
+from harness.provisioning.wait import Deadline, Observation, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PROGRAMS = Path(device_plugin.__file__).parent
+_ANSWER_S = 30.0
+
+
+class Pair:
+    """A kubelet and a plugin that are loaded, and the folder that they share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sockets = folder / "device-plugins"
+        self.device = folder / "nvidia0"
+        self._events = folder / "events.jsonl"
+
+    def order(self, program: str, order: str) -> None:
+        (self.folder / program).write_text(f"{order}\n")
+
+    def events(self) -> list[dict[str, object]]:
+        return parse_events(self._events.read_text()) if self._events.exists() else []
+
+    def wait_for(self, name: str, *, count: int = 1) -> list[dict[str, object]]:
+        """Wait until there are as many events of a name, and return all events."""
+
+        def look() -> Observation[list[dict[str, object]]]:
+            events = self.events()
+            found = [event for event in events if event["name"] == name]
+            names = [event["name"] for event in events]
+            return Observation(events if len(found) >= count else None, f"the events {names}")
+
+        return wait_for(f"{count} events '{name}'", look, Deadline.after(_ANSWER_S))
+
+    def capacities(self) -> list[object]:
+        return [event["count"] for event in self.events() if event["name"] == "capacity"]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Return both programs, each waiting for orders; neither serves yet."""
+    pair = Pair(tmp_path)
+    events = str(tmp_path / "events.jsonl")
+    more = {"kubelet": [], "plugin": [str(tmp_path / "nvidia[0-9]*")]}
+    with contextlib.ExitStack() as ends, (tmp_path / "stderr").open("wb") as log:
+        for name, arguments in more.items():
+            control = tmp_path / name
+            os.mkfifo(control, 0o600)
+            argv = [sys.executable, "-m", f"{_PROGRAMS.name}.{name}", str(pair.sockets)]
+            process = spawn(
+                [*argv, str(control), events, *arguments],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(_PROGRAMS.parent)},
+            )
+            ends.callback(end, process)
+        pair.wait_for("kubelet-loaded")
+        pair.wait_for("plugin-loaded")
+        yield pair
+
+
+def test_device_that_appears_is_advertised_and_allocated(pair: Pair) -> None:
+    """Not before there is a device: a plugin without one does not register."""
+    pair.order("kubelet", "start")
+    pair.order("plugin", "start")
+    pair.wait_for("plugin-started")
+    assert pair.capacities() == []
+
+    pair.device.touch()
+    events = pair.wait_for("allocated")
+
+    assert pair.capacities() == [1]
+    allocated = events[-1]
+    assert (allocated["device"], allocated["paths"]) == ("nvidia0", [str(pair.device)])
+
+
+def test_restarted_kubelet_clears_the_capacity_until_the_plugin_registers_again(
+    pair: Pair,
+) -> None:
+    pair.device.touch()
+    pair.order("kubelet", "start")
+    pair.order("plugin", "start")
+    pair.wait_for("allocated")
+
+    pair.order("kubelet", "stop")
+    pair.order("kubelet", "start")
+    events = pair.wait_for("allocated", count=2)
+
+    names = [event["name"] for event in events]
+    assert pair.capacities() == [1, 0, 1]
+    assert names.index("kubelet-stopped") < len(names) - 1 - names[::-1].index("kubelet-started")
+
+
+def test_stopped_plugin_clears_the_capacity(pair: Pair) -> None:
+    pair.device.touch()
+    pair.order("kubelet", "start")
+    pair.order("plugin", "start")
+    pair.wait_for("allocated")
+
+    pair.order("plugin", "stop")
+    pair.wait_for("capacity", count=2)
+
+    assert pair.capacities() == [1, 0]
+
+
+def test_device_that_cannot_be_opened_is_an_error_and_no_allocation(pair: Pair) -> None:
+    """A node file without a driver behind it is no usable GPU; a folder can't be opened for writing."""
+    pair.device.mkdir()
+    pair.order("kubelet", "start")
+    pair.order("plugin", "start")
+
+    events = pair.wait_for("error")
+
+    failure = next(event for event in events if event["name"] == "error")
+    assert "IsADirectoryError" in str(failure["error"])
+    assert "allocated" not in {event["name"] for event in events}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("version", "v1alpha", "version 'v1alpha' is not supported"),
+        ("endpoint", "absent.sock", "there is no socket 'absent.sock'"),
+    ],
+)
+def test_registration_that_a_kubelet_refuses(
+    pair: Pair, field: str, value: str, message: str
+) -> None:
+    pair.order("kubelet", "start")
+    pair.wait_for("kubelet-started")
+    given = {"version": api.VERSION, "endpoint": "x.sock", "resource_name": "a/b", field: value}
+
+    with pytest.raises(grpc.RpcError) as refusal:
+        _register(pair.sockets, api.message("RegisterRequest")(**given))
+
+    found: Any = refusal.value
+    assert found.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert message in found.details()
+
+
+def _register(sockets: Path, request: Any) -> None:
+    with grpc.insecure_channel(f"unix:{sockets / api.KUBELET_SOCKET}") as channel:
+        channel.unary_unary(
+            f"/{api.REGISTRATION}/Register",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=api.message("Empty").FromString,
+        )(request, timeout=_ANSWER_S)
+
+
+def test_descriptors_are_those_of_the_protocol_file(tmp_path: Path) -> None:
+    """Nobody edits `v1beta1.binpb`: protoc makes it of the file beside it."""
+    made = tmp_path / "made.binpb"
+    argv = [
+        *(sys.executable, "-m", "grpc_tools.protoc", f"-I{_PROGRAMS}"),
+        *(f"--descriptor_set_out={made}", "v1beta1.proto"),
+    ]
+    LocalRunner().run(argv, timeout_s=60.0).check("protoc")
+
+    assert made.read_bytes() == (_PROGRAMS / "v1beta1.binpb").read_bytes()
+
+
+def test_methods_are_those_of_device_plugins() -> None:
+    """The names, by which a real kubelet would call."""
+    names = {
+        f"/{service}/{name}"
+        for service in (api.REGISTRATION, api.DEVICE_PLUGIN)
+        for name, *_ in api.methods(service)
+    }
+
+    assert names == {
+        "/v1beta1.Registration/Register",
+        "/v1beta1.DevicePlugin/GetDevicePluginOptions",
+        "/v1beta1.DevicePlugin/ListAndWatch",
+        "/v1beta1.DevicePlugin/GetPreferredAllocation",
+        "/v1beta1.DevicePlugin/Allocate",
+        "/v1beta1.DevicePlugin/PreStartContainer",
+    }
