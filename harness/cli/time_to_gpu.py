@@ -25,6 +25,8 @@ from harness.cli.options import (
     settings_of,
 )
 from harness.lab import Lab
+from harness.provisioner.choice import choose_provisioner
+from harness.settings import PROVISIONER
 
 if TYPE_CHECKING:
     from harness.bench.time_to_gpu.samples import Benchmark
@@ -194,8 +196,11 @@ class _Log:
 
 
 def _options(arguments: argparse.Namespace) -> Options:
+    own = None
+    if arguments.provisioner != PROVISIONER:
+        own = choose_provisioner(arguments.provisioner)
     if arguments.quick:
-        return quick(arguments.machines)
+        return quick(arguments.machines, own)
     return Options(
         samples=arguments.samples,
         resets=arguments.resets,
@@ -205,6 +210,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         has_registry=not arguments.no_registry,
         padding_mib=arguments.padding_mib,
         machines=arguments.machines,
+        own=own,
     )
 
 

@@ -50,6 +50,15 @@ class Published:
         return self.seconds / self.baseline_s
 
 
+#: What `--json` prints, beside the figures of each mode; each with an interval and n.
+MEASURES: Mapping[str, str] = {
+    "ratio_prebaked": "the wait of fresh prebaked nodes, divided by that with a build at boot",
+    "ratio_precompiled_near": "the same with a precompiled driver from a near registry",
+    "ratio_precompiled_far": "the same from a far registry",
+    "ratio_policy_reset_prebaked": "the wait after a policy reset of a prebaked node, likewise",
+    "ratio_policy_reset_precompiled_near": "the same with a precompiled driver",
+    "ratio_teardown": "the fast deregistration, divided by `dkms remove --all`",
+}
 _T4 = "T4, g4dn.xlarge, OpenShift 4.13, driver 525.125.06"
 #: On-the-fly builds against precompiled drivers; nobody has published the same of prebaked images.
 PUBLISHED = (

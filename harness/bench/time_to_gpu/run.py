@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from harness.bench.time_to_gpu.measure import Measured, Task
     from harness.lab import Lab
+    from harness.provisioner import Provisioner
 
 _MODEL = "h100-sxm5-80gb"
 #: The layer of a precompiled image that only makes it as large as a small real one.
@@ -50,12 +51,15 @@ class Options:
     padding_mib: int = PADDING_MIB
     machines: int = 1
     """How many machines run at a time."""
+    own: Provisioner | None = None
+    """The user's own provisioner, measured beside the harness's."""
 
 
-def quick(machines: int) -> Options:
+def quick(machines: int, own: Provisioner | None = None) -> Options:
     """Return the plan of a few minutes, from which nothing can be claimed."""
     return Options(
         machines=machines,
+        own=own,
         is_quick=True,
         samples=2,
         resets=0,
@@ -119,7 +123,7 @@ def _run_all(
 def _fleet(lab: Lab, options: Options, progress: Callable[[str], None]) -> Iterator[Fleet]:
     progress(f"accelerator: {lab.accelerator.reason}")
     builtin = choose_provisioner(PROVISIONER)
-    own = None if lab.provisioner.name == builtin.name else lab.provisioner
+    own = options.own
     node_image = lab.node_image()
     progress("baking the driver, unless the bake is cached")
     baked = bake_node(lab, provisioner=builtin)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING
+
 import pytest
 
+from harness.bench.time_to_gpu.figures import figures_of, to_document
+from harness.bench.time_to_gpu.samples import Experiment, Mode
 from harness.cli import main
+from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("runs", ["0", "-1", "many"])
@@ -13,3 +22,59 @@ def test_runs_below_one_are_refused(runs: str, capsys: pytest.CaptureFixture[str
         main(["bench", "clone", "--runs", runs])
 
     assert f"'{runs}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--samples", "0"), ("--machines", "0"), ("--resets", "-1"), ("--quantile", "1.5")],
+)
+def test_time_to_gpu_refuses_what_is_no_number_of_its_kind(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "time-to-gpu", option, value])
+
+    assert f"'{value}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.05, 0), (2.0, 1)])
+def test_compare_ends_with_one_on_a_regression(
+    factor: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    prebaked = (Experiment.SCALE_UP, Mode.PREBAKED.value)
+    builds = {(Experiment.SCALE_UP, Mode.BUILD.value): BUILDS}
+    for file, waits in ((before, PREBAKED), (after, [wait * factor for wait in PREBAKED])):
+        measured = benchmark({**builds, prebaked: waits})
+        file.write_text(json.dumps(to_document(figures_of(measured))))
+
+    assert main(["bench", "compare", str(before), str(after)]) == code
+    assert "REGRESSION" in capsys.readouterr().out if code else True
+
+
+def test_compare_names_a_file_that_is_no_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "other.json"
+    file.write_text("{}")
+
+    assert main(["bench", "compare", str(file), str(file)]) == 2
+    assert str(file) in capsys.readouterr().err
+
+
+def test_report_of_an_earlier_run_is_written_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, again = tmp_path / "first.json", tmp_path / "again"
+    first.write_text(json.dumps(to_document(figures_of(benchmark()))))
+
+    code = main(
+        [
+            *("bench", "time-to-gpu", "--json", "--no-plots", "--reference-s=300"),
+            *(f"--again={first}", f"--output={again}"),
+        ]
+    )
+
+    assert code == 0
+    assert json.loads(capsys.readouterr().out)["ratio_prebaked"]["median"] == 0.4
+    assert "= 158 s" in (again / "report.md").read_text()
