@@ -99,6 +99,14 @@ def add_time_to_gpu(subjects: Commands) -> None:
         help="machines at a time (default: one for each processor, four at most)",
     )
     parser.add_argument(
+        "--minutes",
+        type=float,
+        default=_FULL.minutes,
+        metavar="M",
+        help="after so long no more is started, and the report has the samples so far "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
         "--output",
         type=Path,
         default=Path("time-to-gpu"),
@@ -210,6 +218,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         has_registry=not arguments.no_registry,
         padding_mib=arguments.padding_mib,
         machines=arguments.machines,
+        minutes=arguments.minutes,
         own=own,
     )
 

@@ -26,8 +26,8 @@ from harness.bench.time_to_gpu.estimates import (
     ratio_of,
     reached_confidence,
 )
-from harness.bench.time_to_gpu.measure import DKMS_REMOVE, FAST
 from harness.bench.time_to_gpu.samples import SCHEMA, Experiment, Mode, Trim
+from harness.bench.time_to_gpu.teardowns import DKMS_REMOVE, FAST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

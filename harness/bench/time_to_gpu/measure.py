@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import itertools
 import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -15,22 +16,24 @@ from typing import TYPE_CHECKING
 from harness import expect
 from harness.bench.time_to_gpu.critical_path import TimedStep, critical_path, moments_of
 from harness.bench.time_to_gpu.node_tools import EVENTS, PROVISION, parse_events
-from harness.bench.time_to_gpu.nodes import TRIM_FOLDER
+from harness.bench.time_to_gpu.nodes import TRIM_FOLDER, booted_node
 from harness.bench.time_to_gpu.samples import (
     Experiment,
+    Measured,
     Mode,
-    OracleResult,
     Sample,
-    TeardownSample,
     Trim,
+)
+from harness.bench.time_to_gpu.teardowns import (
+    DKMS_REMOVE,
+    FAST,
+    judged_teardowns,
+    tear_down_once,
 )
 from harness.errors import BadInputError, ExpectationError, HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH
-from harness.evidence.state_diff import CHANGES_AT_REST, AllowedChanges, StateDiff
-from harness.lab.node import NodeRequest
-from harness.provisioner import BOOT, TEARDOWN
+from harness.provisioner import BOOT
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
-from harness.settings import MachineStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,42 +41,16 @@ if TYPE_CHECKING:
     from harness.bench.time_to_gpu.critical_path import Moments
     from harness.bench.time_to_gpu.nodes import Fleet
     from harness.evidence import Evidence
-    from harness.evidence.state import NodeState
-    from harness.image import Image
     from harness.lab.node import Node
 
 #: Seconds that KVM is given from the provisioner's end to the allocation; TCG gets them times its patience.
 _ADVERTISE_KVM_S = 20.0
 _RESET_KVM_S = 30.0
-_REMOVAL_KVM_S = 60.0
-FAST, DKMS_REMOVE = "fast", "dkms-remove"
 #: Prints when DKMS began and ended its latest build, in seconds since the epoch: the date in the head of
 #: its log, and the log's own time.
 _COMPILATION = (
     "for log in /var/lib/dkms/nvidia/*/$(uname -r)/*/log/make.log; do "
-    '[ -e "$log" ] || exit 0; date +%s -d "$(sed -n 2p "$log")" && stat -c %.Y "$log"; done'
-)
-#: Prints the time that a command takes by the guest's clock, and leaves its output out.
-_TIMED = (
-    'read -r before _ </proc/uptime; "$@" >/run/timed.log 2>&1; code=$?; '
-    'read -r after _ </proc/uptime; echo "$before $after"; exit "$code"'
-)
-_DKMS_REMOVE = (
-    "for tree in /var/lib/dkms/nvidia/[0-9]*; do "
-    'dkms remove "nvidia/$(basename "$tree")" --all || exit 1; done'
-)
-#: What two machines differ in, and what the harness and its provisioner write about their runs.
-_OWN = AllowedChanges(
-    paths=[
-        *("/var/lib/cloud/*", "/root/.ssh/*", "/etc/ssh/ssh_host_*", "/dev/disk/by-uuid/*"),
-        *("/etc/hosts", "/etc/shadow-", "/etc/machine-id", "/var/lib/dbus/machine-id"),
-        *("/etc/netplan/*", "/etc/systemd/network/*", "/etc/gpu-node/*", "/opt/gpu-node/*"),
-        *("/var/lib/gpu-node/*", "/run/gpu-node*", "/opt/azure/containers/*"),
-        *("/var/cache/apt/*pkgcache.bin", "/var/lib/apt/lists/auxfiles"),
-        "/var/lib/containerd/io.containerd.runtime.v2.task/k8s.io",
-        "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*",
-        "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256/*",
-    ]
+    '[ -e "$log" ] || exit 0; date +%s -d "$(sed -n 2p "$log")" && stat -c %.Y "$log" || exit 0; done'
 )
 
 
@@ -91,15 +68,6 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What one task measured."""
-
-    samples: tuple[Sample, ...] = ()
-    teardowns: tuple[TeardownSample, ...] = ()
-    oracle: tuple[OracleResult, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Task:
     """Something to measure on machines of its own, one at a time."""
 
@@ -108,50 +76,62 @@ class Task:
 
 
 def tasks_of(fleet: Fleet, plan: Plan) -> list[Task]:
-    """Return what there is to measure: the long tasks first, and then rounds over all variants."""
-    tasks = []
+    """Return what there is to measure, in rounds over all variants, the long tasks after the second one.
+
+    A run that has to stop early has then samples of all modes, and as many of each.
+    """
+    rounds = [
+        _round(fleet, plan, number)
+        for number in range(1, max(plan.scale_ups, plan.trims, plan.teardowns) + 1)
+    ]
+    long: list[Task] = []
+    if plan.teardowns:
+        long.append(
+            Task(title="teardowns, compared", run=functools.partial(judged_teardowns, fleet))
+        )
     if plan.resets:
-        tasks += [
+        long += [
             Task(
                 title=f"policy resets, {mode.value}",
                 run=functools.partial(_resets, fleet, mode, plan.resets),
             )
             for mode in plan.reset_modes
         ]
-    if plan.teardowns:
-        tasks.append(
-            Task(title="teardowns, compared", run=functools.partial(_judged_teardowns, fleet))
-        )
-    for number in range(1, max(plan.scale_ups, plan.trims, plan.teardowns) + 1):
-        if number <= plan.scale_ups:
-            tasks += [
-                Task(
-                    title=f"fresh node {number} of {plan.scale_ups}, {mode.value}",
-                    run=functools.partial(_fresh_node, fleet, mode),
-                )
-                for mode in plan.modes
-            ]
-        if number <= plan.trims:
-            tasks += [
-                Task(
-                    title=f"trims {number} of {plan.trims}, {trim.value}",
-                    run=functools.partial(_trimmed, fleet, trim),
-                )
-                for trim in Trim
-            ]
-        if 2 <= number <= plan.teardowns:
-            tasks += [
-                Task(
-                    title=f"teardown {number} of {plan.teardowns}, {way}",
-                    run=functools.partial(_teardown, fleet, way),
-                )
-                for way in (FAST, DKMS_REMOVE)
-            ]
+    return [*itertools.chain(*rounds[:2]), *long, *itertools.chain(*rounds[2:])]
+
+
+def _round(fleet: Fleet, plan: Plan, number: int) -> list[Task]:
+    tasks = []
+    if number <= plan.scale_ups:
+        tasks += [
+            Task(
+                title=f"fresh node {number} of {plan.scale_ups}, {mode.value}",
+                run=functools.partial(_fresh_node, fleet, mode),
+            )
+            for mode in plan.modes
+        ]
+    if number <= plan.trims:
+        tasks += [
+            Task(
+                title=f"trims {number} of {plan.trims}, {trim.value}",
+                run=functools.partial(_trimmed, fleet, trim),
+            )
+            for trim in Trim
+        ]
+    # The first of each is compared with a node that never had the driver.
+    if 2 <= number <= plan.teardowns:
+        tasks += [
+            Task(
+                title=f"teardown {number} of {plan.teardowns}, {way}",
+                run=functools.partial(tear_down_once, fleet, way),
+            )
+            for way in (FAST, DKMS_REMOVE)
+        ]
     return tasks
 
 
 def _fresh_node(fleet: Fleet, mode: Mode, _progress: Callable[[str], None]) -> Measured:
-    with _node(fleet, fleet.request(mode)) as node:
+    with booted_node(fleet, fleet.request(mode)) as node:
         sample, evidence = _provision(node, Experiment.SCALE_UP, mode.value)
         _expect_mode(mode, evidence)
     return Measured(samples=(sample,))
@@ -160,7 +140,7 @@ def _fresh_node(fleet: Fleet, mode: Mode, _progress: Callable[[str], None]) -> M
 def _resets(fleet: Fleet, mode: Mode, count: int, progress: Callable[[str], None]) -> Measured:
     """Reset one node's policy again and again; the first sample is dropped."""
     samples = []
-    with _node(fleet, fleet.request(mode)) as node:
+    with booted_node(fleet, fleet.request(mode)) as node:
         _provision(node, Experiment.POLICY_RESET, mode.value)
         for number in range(count + 1):
             progress(f"policy reset {number} of {count}, {mode.value}")
@@ -172,7 +152,7 @@ def _resets(fleet: Fleet, mode: Mode, count: int, progress: Callable[[str], None
 
 
 def _trimmed(fleet: Fleet, trim: Trim, _progress: Callable[[str], None]) -> Measured:
-    with _node(fleet, fleet.trimmed()) as node:
+    with booted_node(fleet, fleet.trimmed()) as node:
         path = node.guest.output_of("sh", "-c", 'printf %s "$PATH"')
         sample, evidence = _provision(
             node,
@@ -182,30 +162,6 @@ def _trimmed(fleet: Fleet, trim: Trim, _progress: Callable[[str], None]) -> Meas
         )
         _expect_mode(Mode.PREBAKED, evidence)
     return Measured(samples=(sample,))
-
-
-def _node(fleet: Fleet, request: NodeRequest) -> _Booted:
-    return _Booted(fleet, request)
-
-
-class _Booted:
-    """A node that keeps its evidence where measuring it fails."""
-
-    def __init__(self, fleet: Fleet, request: NodeRequest) -> None:
-        self._fleet = fleet
-        self._request = request
-        self._boot = fleet.lab.boot(request, start=MachineStart.CLONE)
-
-    def __enter__(self) -> Node:
-        self._node = self._boot.__enter__()
-        return self._node
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (HarnessError, ExpectationError)) and error.evidence is None:
-            error.evidence = self._fleet.lab.try_save_evidence(
-                self._node, f"time-to-gpu/{self._request.name}"
-            )
-        self._boot.__exit__(None, None, None)
 
 
 def _provision(
@@ -335,63 +291,3 @@ def _reset(node: Node, fleet: Fleet, mode: Mode) -> None:
 
     wait_for("the node's GPU capacity to be cleared", look, deadline, interval_s=0.2)
     node.guest.output_of("rm", "-f", EVENTS)
-
-
-def _teardown(fleet: Fleet, way: str, _progress: Callable[[str], None]) -> Measured:
-    with _node(fleet, _bare(fleet, fleet.baked)) as node:
-        return Measured(teardowns=(_tear_down(node, fleet, way),))
-
-
-def _judged_teardowns(fleet: Fleet, progress: Callable[[str], None]) -> Measured:
-    """Tear down in both ways, and compare each whole node with one that never had the driver."""
-    with _node(fleet, _bare(fleet, fleet.node_image)) as node:
-        pristine = node.state()
-    samples, results = [], []
-    for way in (FAST, DKMS_REMOVE):
-        progress(f"teardown and its oracle, {way}")
-        with _node(fleet, _bare(fleet, fleet.baked)) as node:
-            samples.append(_tear_down(node, fleet, way))
-            results.append(_judge(way, pristine, node.state()))
-    return Measured(teardowns=tuple(samples), oracle=tuple(results))
-
-
-def _tear_down(node: Node, fleet: Fleet, way: str) -> TeardownSample:
-    """Tear down the baked driver on a machine of the saved state.
-
-    The slow way is `dkms remove --all`, of which only that command is timed, and then the same teardown
-    for what DKMS does not know. The fast way is timed as a whole, with the provisioner's start.
-    """
-    command = fleet.builtin.guest_command(TEARDOWN)
-    if way == FAST:
-        return TeardownSample(way=way, duration_s=_timed(node, command))
-    took = _timed(node, ["sh", "-c", _DKMS_REMOVE])
-    _timed(node, command)
-    return TeardownSample(way=way, duration_s=took)
-
-
-def _bare(fleet: Fleet, image: Image) -> NodeRequest:
-    return NodeRequest(
-        name="teardown",
-        image=image,
-        provisioner=fleet.builtin,
-        command=None,
-        skip_cloud_init=True,
-    )
-
-
-def _timed(node: Node, argv: Sequence[str]) -> float:
-    deadline = node.machine.deadline(_REMOVAL_KVM_S)
-    printed = node.guest.output_of(
-        "sh", "-c", _TIMED, "timed", *argv, timeout_s=max(1.0, deadline.remaining_s())
-    )
-    before, after = printed.split()
-    return round(float(after) - float(before), 3)
-
-
-def _judge(way: str, before: NodeState, after: NodeState) -> OracleResult:
-    diff = StateDiff.between(before, after, CHANGES_AT_REST | _OWN)
-    unknown = [f"? {each.kind.value} {each.name}: {each.reason}" for each in diff.unknown]
-    return OracleResult(
-        way=way,
-        differences=(*(f"{each.kind.value} {each.render()}" for each in diff.changes), *unknown),
-    )

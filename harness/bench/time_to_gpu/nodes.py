@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from harness.bench.time_to_gpu.node_tools import CONTROL, TOOLS, with_node_tools
 from harness.bench.time_to_gpu.samples import Mode
 from harness.cloudinit import GuestFile
-from harness.errors import HarnessError
+from harness.errors import ExpectationError, HarnessError
 from harness.image import CloudImage
 from harness.lab.node import NodeRequest
 from harness.lab.precompiled import modules_for, precompiled_archive
 from harness.lab.registry import DRIVER_ARCHIVE, driver_archive
 from harness.lab.saved_states import booted, cloud_init_done
 from harness.provisioning.precompiled import label_value, os_tag
+from harness.settings import MachineStart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from harness.gpu import GpuModel
     from harness.image import Image
     from harness.lab import Lab
+    from harness.lab.node import Node
     from harness.lab.registry import Registry
     from harness.lab.saved_states import SavedState
     from harness.provisioner import Provisioner
@@ -204,3 +206,28 @@ def _derived(state: SavedState, *, cache: Path) -> SavedState:
 def _padding(mib: int) -> bytes:
     """Return bytes that do not compress, always the same."""
     return random.Random(_PADDING_SEED).randbytes(mib << 20)  # noqa: S311 - nothing here is secret
+
+
+def booted_node(fleet: Fleet, request: NodeRequest) -> _Booted:
+    """Boot a node from its saved state for a `with` block, which keeps its evidence on a failure."""
+    return _Booted(fleet, request)
+
+
+class _Booted:
+    """A node that keeps its evidence where measuring it fails."""
+
+    def __init__(self, fleet: Fleet, request: NodeRequest) -> None:
+        self._fleet = fleet
+        self._request = request
+        self._boot = fleet.lab.boot(request, start=MachineStart.CLONE)
+
+    def __enter__(self) -> Node:
+        self._node = self._boot.__enter__()
+        return self._node
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (HarnessError, ExpectationError)) and error.evidence is None:
+            error.evidence = self._fleet.lab.try_save_evidence(
+                self._node, f"time-to-gpu/{self._request.name}"
+            )
+        self._boot.__exit__(None, None, None)

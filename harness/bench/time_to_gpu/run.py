@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from harness.bench.time_to_gpu.measure import Plan, tasks_of
 from harness.bench.time_to_gpu.nodes import FAR, NEAR, Fleet
-from harness.bench.time_to_gpu.samples import Benchmark, Conditions, Mode
+from harness.bench.time_to_gpu.samples import Benchmark, Conditions, Measured, Mode
 from harness.errors import BadInputError
 from harness.gpu.catalogue import load_catalogue
 from harness.lab.bakes import bake_node
@@ -24,13 +24,15 @@ from harness.settings import PROVISIONER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from harness.bench.time_to_gpu.measure import Measured, Task
+    from harness.bench.time_to_gpu.measure import Task
     from harness.lab import Lab
     from harness.provisioner import Provisioner
 
 _MODEL = "h100-sxm5-80gb"
 #: The layer of a precompiled image that only makes it as large as a small real one.
 PADDING_MIB = 8
+MINUTES = 12.0
+QUICK_MINUTES = 3.0
 QUICK_MODES = (Mode.BUILD, Mode.PREBAKED, Mode.NEAR)
 
 
@@ -51,6 +53,8 @@ class Options:
     padding_mib: int = PADDING_MIB
     machines: int = 1
     """How many machines run at a time."""
+    minutes: float = MINUTES
+    """After so long no more is started, and the report has the samples so far."""
     own: Provisioner | None = None
     """The user's own provisioner, measured beside the harness's."""
 
@@ -61,6 +65,7 @@ def quick(machines: int, own: Provisioner | None = None) -> Options:
         machines=machines,
         own=own,
         is_quick=True,
+        minutes=QUICK_MINUTES,
         samples=2,
         resets=0,
         trims=0,
@@ -83,8 +88,22 @@ def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -
         machines = min(options.machines, len(tasks))
         progress(f"measuring: {len(tasks)} tasks, {machines} machines at a time")
         started, began = dt.datetime.now(dt.timezone.utc), time.monotonic()
-        measured = _run_all(lab, tasks, machines, progress)
-        conditions = _conditions(fleet, plan, options, started, time.monotonic() - began)
+        measured = _run_all(lab, tasks, machines, began + 60.0 * options.minutes, progress)
+        notes = []
+        if len(measured) < len(tasks):
+            notes.append(
+                f"stopped after {options.minutes:g} minutes, with {len(measured)} of {len(tasks)} tasks "
+                "done; --minutes gives it longer"
+            )
+            progress(notes[0])
+        conditions = _conditions(
+            fleet,
+            plan,
+            options,
+            started,
+            duration_s=time.monotonic() - began,
+            further=notes,
+        )
     return Benchmark(
         conditions=conditions,
         samples=tuple(sample for each in measured for sample in each.samples),
@@ -94,11 +113,17 @@ def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -
 
 
 def _run_all(
-    lab: Lab, tasks: Sequence[Task], machines: int, progress: Callable[[str], None]
+    lab: Lab,
+    tasks: Sequence[Task],
+    machines: int,
+    until: float,
+    progress: Callable[[str], None],
 ) -> list[Measured]:
-    """Run tasks, some at a time; the first failure ends all, and is raised."""
+    """Run tasks, some at a time, and start none after `until`; the first failure ends all, and is raised."""
 
-    def run(task: Task) -> Measured:
+    def run(task: Task) -> Measured | None:
+        if time.monotonic() > until:
+            return None
         progress(task.title)
         return task.run(progress)
 
@@ -116,7 +141,8 @@ def _run_all(
                 future.cancel()
             lab.kill_machines()
             raise
-        return [future.result() for future in futures]
+        found = [future.result() for future in futures]
+    return [each for each in found if each is not None]
 
 
 @contextlib.contextmanager
@@ -182,7 +208,13 @@ def _prepare(fleet: Fleet, plan: Plan) -> None:
 
 
 def _conditions(
-    fleet: Fleet, plan: Plan, options: Options, started: dt.datetime, duration_s: float
+    fleet: Fleet,
+    plan: Plan,
+    options: Options,
+    started: dt.datetime,
+    *,
+    duration_s: float,
+    further: Sequence[str],
 ) -> Conditions:
     lab, driver = fleet.lab, fleet.node_image.driver
     accelerator = lab.accelerator.accelerator.accel
@@ -211,7 +243,7 @@ def _conditions(
             for mode, shape in fleet.shapes.items()
             if mode in plan.modes
         },
-        notes=tuple(notes),
+        notes=(*notes, *further),
         host=f"{platform.machine()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end",
         duration_s=round(duration_s, 1),
     )

@@ -104,6 +104,15 @@ class OracleResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one task measured."""
+
+    samples: tuple[Sample, ...] = ()
+    teardowns: tuple[TeardownSample, ...] = ()
+    oracle: tuple[OracleResult, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Conditions:
     """Under which conditions was measured, for the report and for a comparison."""
 
