@@ -231,8 +231,10 @@ def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:
         # A provisioner need not declare steps.
         return []
     started = _starts(evidence)
+    declared = evidence.provisioner.outcome.file
+    is_of_file = declared is not None and declared.steps is not None
     # A log's steps come the latest first.
-    in_order = steps if started else list(reversed(steps))
+    in_order = steps if is_of_file else list(reversed(steps))
     return [
         TimedStep(
             name=step.name,

@@ -50,6 +50,7 @@ _OWN = AllowedChanges(
 
 
 def tear_down_once(fleet: Fleet, way: str, _progress: Callable[[str], None]) -> Measured:
+    """Tear down in one way, `FAST` or `DKMS_REMOVE`."""
     with booted_node(fleet, _bare(fleet, fleet.baked)) as node:
         return Measured(teardowns=(_tear_down(node, way),))
 
