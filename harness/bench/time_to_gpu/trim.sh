@@ -29,4 +29,4 @@ case ${TRIM_OFF-}/$program in
         esac
         ;;
 esac
-exec "/usr/bin/$program" "$@"
+exec "${TRIM_PROGRAMS:-/usr/bin}/$program" "$@"
