@@ -126,3 +126,13 @@ def shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
             by_name[name].append(durations[name] / sample.wait_s)
     found = {name: median_of(values) for name, values in by_name.items()}
     return dict(sorted(found.items(), key=lambda item: -item[1].value))
+
+
+def unit_shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
+    """Return after what share of the wait each unit was ready, the first one first."""
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for sample in samples:
+        for unit in sample.units:
+            by_name[unit.name].append(unit.ready_s / sample.wait_s)
+    found = {name: median_of(values) for name, values in by_name.items()}
+    return dict(sorted(found.items(), key=lambda item: item[1].value))

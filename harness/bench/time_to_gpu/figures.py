@@ -18,7 +18,7 @@ from harness.bench.time_to_gpu.advice import (
     provision_time_curve,
     unneeded_time_curve,
 )
-from harness.bench.time_to_gpu.critical_path import shares
+from harness.bench.time_to_gpu.critical_path import shares, unit_shares
 from harness.bench.time_to_gpu.estimates import (
     FEWEST_FOR_CLAIM,
     Estimate,
@@ -111,6 +111,8 @@ class ModeFigures:
     """To the build at boot; None for that itself, and without one."""
     parts: Mapping[str, Estimate]
     """Shares of the wait, the largest first."""
+    units: Mapping[str, Estimate]
+    """The share of the wait after which each unit was ready, by systemd's stamps, the first one first."""
     compile_share: Estimate | None
     published: tuple[Published, ...] = ()
 
@@ -200,6 +202,7 @@ def _mode_figures(benchmark: Benchmark, experiment: Experiment, mode: Mode) -> M
         wait=median_of(waits),
         ratio=ratio_of(waits, builds) if builds and mode is not Mode.BUILD else None,
         parts=shares(samples),
+        units=unit_shares(samples),
         compile_share=median_of(compiled) if len(compiled) == len(samples) else None,
         published=tuple(
             each for each in PUBLISHED if each.experiment is experiment and each.mode is mode
@@ -290,6 +293,7 @@ def _mode_document(figures: ModeFigures) -> dict[str, object]:
         "compile_share": None
         if figures.compile_share is None
         else figures.compile_share.to_json(),
+        "units_ready": {name: part.to_json() for name, part in figures.units.items()},
         "critical_path": {name: part.to_json() for name, part in figures.parts.items()},
     }
 

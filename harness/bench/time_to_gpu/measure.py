@@ -23,6 +23,7 @@ from harness.bench.time_to_gpu.samples import (
     Mode,
     Sample,
     Trim,
+    UnitTimes,
 )
 from harness.bench.time_to_gpu.teardowns import (
     DKMS_REMOVE,
@@ -32,6 +33,7 @@ from harness.bench.time_to_gpu.teardowns import (
 )
 from harness.errors import BadInputError, ExpectationError, HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH
+from harness.evidence.units import SHOWN_UNITS, parse_shown_units, unit_commands
 from harness.provisioner import BOOT
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
 
@@ -46,6 +48,11 @@ if TYPE_CHECKING:
 #: Seconds that KVM is given from the provisioner's end to the allocation; TCG gets them times its patience.
 _ADVERTISE_KVM_S = 20.0
 _RESET_KVM_S = 30.0
+#: The units that provisioning starts on a GPU node; one that does not exist has no stamps.
+_UNITS = (
+    *("containerd.service", "nvidia-modprobe.service", "nvidia-device-plugin.service"),
+    *("nvidia-dcgm.service", "nvidia-dcgm-exporter.service", "kubelet.service"),
+)
 #: Prints when DKMS began and ended its latest build, in seconds since the epoch: the date in the head of
 #: its log, and the log's own time.
 _COMPILATION = (
@@ -191,6 +198,7 @@ def _provision(
             wait_s=round(moments.capacity_s - moments.ready_s, 4),
             allocated_s=round(moments.allocated_s - moments.ready_s, 4),
             segments=critical_path(moments, _steps(evidence, moments)),
+            units=_units(node, moments),
             compile_s=_compilation(compiled, moments),
         ),
         evidence,
@@ -221,6 +229,26 @@ def _compilation(stamps: Sequence[str], moments: Moments) -> float | None:
     if began < moments.ready_wall_s - 1.0:
         return None
     return round(max(0.0, ended - began), 3)
+
+
+def _units(node: Node, moments: Moments) -> tuple[UnitTimes, ...]:
+    """Return the units of a GPU node that were ready before its capacity was advertised."""
+    shown = parse_shown_units(node.guest.output_of(*unit_commands(*_UNITS)[SHOWN_UNITS]))
+    found = []
+    for unit in shown.values():
+        if unit.started_us is None or unit.ready_us is None:
+            continue
+        started_s = unit.started_us / 1e6 - moments.ready_s
+        ready_s = unit.ready_us / 1e6 - moments.ready_s
+        if started_s >= 0.0 and ready_s <= moments.capacity_s - moments.ready_s:
+            found.append(
+                UnitTimes(
+                    name=unit.name.removesuffix(".service"),
+                    started_s=round(started_s, 4),
+                    ready_s=round(ready_s, 4),
+                )
+            )
+    return tuple(sorted(found, key=lambda unit: unit.ready_s))
 
 
 def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:

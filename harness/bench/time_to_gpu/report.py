@@ -131,7 +131,7 @@ def savings_table(figures: Figures) -> Table:
 
 def path_table(figures: Figures) -> Table:
     """Return the largest parts of the wait by mode."""
-    head = ("mode", "compilation", "largest parts of the wait")
+    head = ("mode", "compilation", "largest parts of the wait", "units ready after")
     rows: list[tuple[Cell, ...]] = [
         (
             each.mode.value,
@@ -139,6 +139,8 @@ def path_table(figures: Figures) -> Table:
             ", ".join(
                 f"{name} {percent(part.value)}" for name, part in list(each.parts.items())[:5]
             ),
+            ", ".join(f"{name} {percent(part.value)}" for name, part in each.units.items())
+            or "none",
         )
         for each in _fresh(figures)
     ]

@@ -69,6 +69,15 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnitTimes:
+    """When a unit last started, and was ready, by systemd's own stamps; seconds since the node was ready."""
+
+    name: str
+    started_s: float
+    ready_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """One node, from ready to the capacity that stays; all times by the guest's clock."""
 
@@ -80,6 +89,8 @@ class Sample:
     """The same until the kubelet has allocated a GPU and opened its device node."""
     segments: tuple[Segment, ...] = ()
     """The critical path, in order; together they are the wait."""
+    units: tuple[UnitTimes, ...] = ()
+    """The units that were started within the wait, by the moment at which they were ready."""
     compile_s: float | None = None
     """Of the wait, what DKMS compiled, by the stamps of its log; None where it compiled nothing."""
     is_dropped: bool = False

@@ -13,8 +13,9 @@ from harness.bench.time_to_gpu.critical_path import (
     critical_path,
     moments_of,
     shares,
+    unit_shares,
 )
-from harness.bench.time_to_gpu.samples import Experiment, Sample, Segment
+from harness.bench.time_to_gpu.samples import Experiment, Sample, Segment, UnitTimes
 from harness.errors import HarnessError
 
 _MOMENTS = Moments(
@@ -129,3 +130,21 @@ def test_shares_are_of_each_samples_own_wait() -> None:
 
     assert list(found) == ["rest", "build"]
     assert (found["rest"].value, found["build"].value) == (0.75, 0.25)
+
+
+def test_units_are_in_the_order_in_which_they_were_ready() -> None:
+    units = (
+        UnitTimes(name="kubelet", started_s=8.0, ready_s=9.0),
+        UnitTimes(name="containerd", started_s=1.0, ready_s=4.0),
+    )
+    sample = Sample(
+        experiment=Experiment.SCALE_UP, variant="x", wait_s=10.0, allocated_s=10.0, units=units
+    )
+
+    found = unit_shares([sample])
+
+    assert {name: share.value for name, share in found.items()} == {
+        "containerd": 0.4,
+        "kubelet": 0.9,
+    }
+    assert list(found) == ["containerd", "kubelet"]
