@@ -17,6 +17,7 @@ LIMITS_S = {
     "host": 600,
     "docs": 900,
     "e2e": 1800,
+    "bench": 1800,
     "node": 600,
     "passthrough": 1800,
 }
