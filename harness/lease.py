@@ -92,8 +92,17 @@ def leased_folder(parent: Path, *, prefix: str, keep: bool = False) -> Iterator[
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def abandoned(parent: Path) -> list[Path]:
+    """Return the folders under `parent` whose holder is dead: those that `sweep` removes."""
+    return _abandoned(parent, remove=False)
+
+
 def sweep(parent: Path) -> list[Path]:
     """Remove the folders under `parent` whose holder is dead, and return them."""
+    return _abandoned(parent, remove=True)
+
+
+def _abandoned(parent: Path, *, remove: bool) -> list[Path]:
     if not parent.is_dir():
         return []
     swept: list[Path] = []
@@ -107,9 +116,10 @@ def sweep(parent: Path) -> list[Path]:
             except (Timeout, OSError):
                 # In use, or another user's.
                 continue
-            shutil.rmtree(folder, ignore_errors=True)
+            if remove:
+                shutil.rmtree(folder, ignore_errors=True)
             lease.release()
-            if not folder.exists():
+            if not remove or not folder.exists():
                 swept.append(folder)
     return swept
 

@@ -17,8 +17,8 @@ from harness.bench.gpu import GPU_MEASURES, measure_gpu
 from harness.bench.realistic_runs import measure_realistic, repeat_under_load
 from harness.bench.shell import FIGURES, SHELLSPEC_PREFIX, measure_shell, shell_figures
 from harness.cli.columns import print_columns
-from harness.cli.images import show_event
 from harness.cli.options import add_gpu_options, add_machine_options, settings_of
+from harness.cli.progress import show_event
 from harness.cli.time_to_gpu import add_compare, add_time_to_gpu
 from harness.gpu.catalogue import load_catalogue
 from harness.lab import Lab

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness import expect
-from harness.cli.images import show_event
 from harness.cli.options import add_machine_options, settings_of
+from harness.cli.progress import show_event
 from harness.errors import ExpectationError, HarnessError
 from harness.gpu.catalogue import load_catalogue
 from harness.lab import Lab

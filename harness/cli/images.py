@@ -13,6 +13,7 @@ from harness.cli import bake
 from harness.cli.artifacts import print_removals, print_verification
 from harness.cli.columns import print_columns
 from harness.cli.options import add_image_options, add_json_option, settings_of
+from harness.cli.progress import show_event
 from harness.errors import BadInputError
 from harness.image.catalogue import Recipe, load_catalogue
 from harness.image.cloud.derived_images import DerivedStore
@@ -24,7 +25,6 @@ from harness.provisioning.wait import Deadline
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from harness.artifact_cache import ProgressEvent
     from harness.artifact_cache.cache import ArtifactCache
     from harness.cli.options import Commands
     from harness.image import CloudImage
@@ -88,11 +88,6 @@ def _days(word: str) -> float:
         if 0 <= float(word) <= dt.timedelta.max.days:
             return float(word)
     raise argparse.ArgumentTypeError(f"'{word}' is not a number of days; give 0 or more.")
-
-
-def show_event(event: ProgressEvent) -> None:
-    """Print a progress event to stderr, apart from the command's output."""
-    print(f"[{event.subject}] {event.stage.value}: {event.message}", file=sys.stderr, flush=True)
 
 
 def _list(arguments: argparse.Namespace) -> int:

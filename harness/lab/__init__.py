@@ -30,13 +30,10 @@ from harness.lab.cloud_images import (
     cloud_image_booted,
     cloud_image_seed,
 )
-from harness.lab.gpu_pool import open_gpu_pool
 from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine import MachineServices
 from harness.lab.machine_request import MachineRequest, Platform
 from harness.lab.node import Node, NodeRequest, render_node_seed
-from harness.lab.own_kernels import install_kernel
-from harness.lab.prepared_images import prepare_node_image
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import booted, booting_node, cloud_init_done, naming_seed
 from harness.lab.vm_drivers import open_driver
@@ -44,6 +41,7 @@ from harness.lease import leased_folder, make_private_folder, sweep
 from harness.machine.capacity.broker import Broker, host_folder
 from harness.machine.channels.ssh import SshIdentity
 from harness.machine.checkpoint.store import CheckpointStore
+from harness.machine.entrance.roster import Roster, roster_folder
 from harness.payload import build_agent
 from harness.provisioner.choice import choose_provisioner
 from harness.provisioning.wait import Deadline
@@ -91,6 +89,7 @@ class Lab:
     identity: SshIdentity
     listener: ProgressListener
     broker: Broker
+    roster: Roster
     store: ImageStore = field(init=False)
     cloud_images: CloudImageStore = field(init=False)
     derived: DerivedStore = field(init=False)
@@ -121,6 +120,7 @@ class Lab:
                     any_model=self._any_model,
                 ),
                 patience=self.patience,
+                roster=self.roster,
                 report=self._report,
             ),
             platform=lambda: self.platform,
@@ -170,6 +170,7 @@ class Lab:
                 identity=SshIdentity.generate(make_private_folder(folder / "keys")),
                 listener=listener,
                 broker=Broker(host_folder()),
+                roster=Roster(roster_folder()),
             )
             with contextlib.closing(lab):
                 yield lab
@@ -194,6 +195,8 @@ class Lab:
         name = name or self.settings.images[0]
         source = load_catalogue(*self.settings.image_folders).get(name)
         if not isinstance(source, Recipe):
+            from harness.lab.prepared_images import prepare_node_image  # noqa: PLC0415 - few do
+
             return prepare_node_image(self, self.cloud_image(name))
         return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
 
@@ -242,6 +245,8 @@ class Lab:
         if not isinstance(request.image, CloudImage) and isinstance(
             request.kernel, (KernelPackages, KernelFiles)
         ):
+            from harness.lab.own_kernels import install_kernel  # noqa: PLC0415 - few do
+
             image, kernel = install_kernel(self, request.image, request.kernel)
             request = replace(request, image=image, kernel=kernel)
         provisioner = request.provisioner or self.provisioner
@@ -400,6 +405,8 @@ class Lab:
 
         Raises BadInputError for an inventory that is wrong.
         """
+        from harness.lab.gpu_pool import open_gpu_pool  # noqa: PLC0415 - few hosts have GPUs
+
         return open_gpu_pool(self.settings)
 
     def _any_model(self) -> GpuModel:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
 from harness.errors import HarnessError
 from harness.evidence.state_capture import take_state
+from harness.lab.machine_entrance import open_entrance
 from harness.lab.machine_gpus import MachineGpus
 from harness.lab.machine_request import SEED
 from harness.machine.capacity.broker import Demand
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from harness.machine.channels.ssh import SshIdentity
     from harness.machine.checkpoint.store import Checkpoint
     from harness.machine.description.spec import MachineSpec
+    from harness.machine.entrance.roster import Roster
 
 #: The key of the nonce's digest in a checkpoint's facts; the nonce itself is only in guest memory.
 NONCE_FACT = "nonce_sha256"
@@ -106,6 +108,8 @@ class MachineServices:
     `driver` starts the VM. `transport` raises RequirementError where QEMU can't take an emulated
     GPU. `patience` is the factor for waits on a guest, whose limits are for KVM on bare metal.
     `report` is called with the reason while a machine waits for capacity, or for GPUs of the host.
+    GPU. `report` is called with the reason while a machine waits for capacity, or for GPUs of the
+    host. `roster` lists the machines that run, for `harness ps`.
     """
 
     driver: VmDriver
@@ -115,6 +119,7 @@ class MachineServices:
     transport: Callable[[], Transport]
     gpu_sources: GpuSources
     patience: float
+    roster: Roster
     report: Callable[[str], None]
 
 
@@ -233,6 +238,16 @@ class LabMachine:
         )
         if self._vm.pid is not None:
             reservation.used_by(self._vm.pid)
+        self._resources.enter_context(
+            open_entrance(
+                self._vm,
+                self.folder,
+                identity=services.identity,
+                roster=services.roster,
+                gpus=[gpu.title for gpu in gpus],
+                until=self.request.kept_until,
+            )
+        )
         self._vm.agent.link.explain_delay = lambda: self.gpus.stall_report(_NOTICED_S)
         if why := self._stop_reason():
             raise HarnessError(why)

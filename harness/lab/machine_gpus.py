@@ -37,6 +37,8 @@ class ProvidedGpu:
     device_id: str
     pci: str
     """Vendor and device id, such as `10de:2330`."""
+    title: str
+    """The model's name, or that it is the host's and where."""
     bars: Bars
     """The memory BARs of the GPU itself."""
     attachment: Attachment
@@ -123,6 +125,7 @@ class MachineGpus:
         return ProvidedGpu(
             device_id=server.device_id,
             pci=str(model.pci),
+            title=model.name,
             bars=server.gpu.bars,
             attachment=server.attachment(),
         )
@@ -139,6 +142,7 @@ class MachineGpus:
         return ProvidedGpu(
             device_id=device_id,
             pci=gpu.gpu.function.ids,
+            title=f"host {gpu.addresses[0]}",
             bars={index: bar.to_bar() for index, bar in gpu.gpu.function.bars.items()},
             attachment=HostGpuAttachment(
                 id=device_id,

@@ -72,7 +72,8 @@ class MachineRequest:
     maps the checkpoint's memory privately unless a `memory_file` is named. Without one it boots
     `source`. A `disk` of its own replaces the overlay. `slots` is the number of root ports for
     GPUs, `host_ports` what the guest reaches of the host. One that `has_iommu` can pass them on. `seed` renders the seed volume for an instance-id; a booting machine has it from the
-    start, and one that continues has it in its folder, to be plugged.
+    start, and one that continues has it in its folder, to be plugged. A machine that a person keeps
+    has the time of its end in `kept_until`, in seconds of the epoch.
     """
 
     name: str
@@ -88,6 +89,7 @@ class MachineRequest:
     hostname: str | None = None
     has_iommu: bool = False
     host_ports: Sequence[HostPort] = ()
+    kept_until: float | None = None
 
 
 def finish_spec(request: MachineRequest, platform: Platform, folder: Path) -> MachineSpec:

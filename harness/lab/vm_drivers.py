@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 from harness.entry_points import Group, find_plugin
 from harness.errors import BadInputError, RequirementError
 from harness.machine import VmDriver
-from harness.machine.libvirt import requirement_checks
-from harness.machine.libvirt.driver import LibvirtDriver
 from harness.machine.qemu.driver import QemuDriver
 from harness.machine.requirement_check import RequirementCheck
 from harness.settings import MachineDriver, PluginDriver
@@ -48,6 +46,9 @@ def open_driver(settings: Settings, report: Callable[[str], None]) -> Iterator[V
         case MachineDriver.QEMU:
             yield QemuDriver(settings.qemu, cache=settings.cache)
         case MachineDriver.LIBVIRT:
+            # Of no use to runs under QEMU, which it would delay.
+            from harness.machine.libvirt.driver import LibvirtDriver  # noqa: PLC0415
+
             with LibvirtDriver.open(
                 settings.machine_uri,
                 qemu=settings.qemu,
@@ -93,6 +94,8 @@ def _open_plugin(
 def examine_driver(settings: Settings, accelerator: Accelerator | None) -> list[RequirementCheck]:
     """Check what the VM driver needs of its host in addition to what every machine needs."""
     if settings.machine_driver is MachineDriver.LIBVIRT:
+        from harness.machine.libvirt import requirement_checks  # noqa: PLC0415 - as above
+
         return requirement_checks.examine(
             settings.machine_uri, qemu=settings.qemu, accelerator=accelerator
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -93,7 +94,11 @@ class Declaration:
 #: That of a node whose evidence names no provisioner, such as an existing node.
 GPU_NODE = Declaration(name=gpu_node.NAME, source=gpu_node.SOURCE, outcome=gpu_node.OUTCOME)
 
-_ADAPTER = pydantic.TypeAdapter(Declaration)
+
+@functools.cache
+def _adapter() -> pydantic.TypeAdapter[Declaration]:
+    """Return what reads and writes the file; building it takes time that a mere clone need not wait."""
+    return pydantic.TypeAdapter(Declaration)
 
 
 def write_declaration(provisioner: Provisioner, folder: Path) -> None:
@@ -105,7 +110,7 @@ def write_declaration(provisioner: Provisioner, folder: Path) -> None:
         files=tuple(provisioner.evidence.files),
         commands=tuple(provisioner.evidence.commands),
     )
-    (folder / DECLARATION_NAME).write_bytes(_ADAPTER.dump_json(declaration, indent=2) + b"\n")
+    (folder / DECLARATION_NAME).write_bytes(_adapter().dump_json(declaration, indent=2) + b"\n")
 
 
 def read_declaration(folder: Path) -> Declaration:
@@ -115,7 +120,7 @@ def read_declaration(folder: Path) -> Declaration:
     """
     file = folder / DECLARATION_NAME
     try:
-        return _ADAPTER.validate_json(file.read_bytes())
+        return _adapter().validate_json(file.read_bytes())
     except FileNotFoundError:
         return GPU_NODE
     except (OSError, pydantic.ValidationError) as error:

@@ -16,7 +16,7 @@ from typing_extensions import override
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from harness.provisioning.wait import Deadline
 
@@ -67,6 +67,7 @@ class _SocketSpawn(_TextSpawn):
         self._unread = bytearray()
         self._tail = bytearray()
         self._has_ended = False
+        self._taps: list[Callable[[bytes], None]] = []
         self._thread = threading.Thread(target=self._drain, name=f"console-{name}", daemon=True)
         self._thread.start()
 
@@ -82,9 +83,25 @@ class _SocketSpawn(_TextSpawn):
                 self._tail += chunk
                 del self._tail[:-_TAIL_BYTES]
                 self._has_ended = not chunk
+                for tap in self._taps:
+                    tap(chunk)
                 self._changed.notify_all()
             if not chunk:
                 return
+
+    @contextlib.contextmanager
+    def tapped(self, tap: Callable[[bytes], None]) -> Iterator[None]:
+        with self._changed:
+            if self._tail:
+                tap(bytes(self._tail))
+            if self._has_ended:
+                tap(b"")
+            self._taps.append(tap)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taps.remove(tap)
 
     @override
     def read_nonblocking(self, size: int = 1, timeout: float | None = None) -> str:
@@ -105,8 +122,8 @@ class _SocketSpawn(_TextSpawn):
         with self._changed:
             return self._tail.decode(errors="replace")
 
-    def type(self, text: str) -> None:
-        self._sock.sendall(text.encode())
+    def type(self, content: bytes) -> None:
+        self._sock.sendall(content)
 
     def finish(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -168,7 +185,18 @@ class Console:
 
     def send_line(self, text: str) -> None:
         """Type one line."""
-        self._spawn.type(text + "\n")
+        self.type(f"{text}\n".encode())
+
+    def type(self, content: bytes) -> None:
+        """Type these bytes."""
+        self._spawn.type(content)
+
+    def tapped(self, tap: Callable[[bytes], None]) -> contextlib.AbstractContextManager[None]:
+        """Call `tap` with the last output, then with all that the guest prints; b"" is the end.
+
+        It is called in the thread that reads the console, and so must not wait.
+        """
+        return self._spawn.tapped(tap)
 
     def tail(self, lines: int = 20) -> str:
         """Return the last lines that the guest printed."""

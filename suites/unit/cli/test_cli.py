@@ -9,8 +9,9 @@ from typing import NoReturn
 import pytest
 
 from harness.artifact_cache import ProgressEvent, Stage
-from harness.cli import demo, doctor, images, main
+from harness.cli import demo, doctor, main
 from harness.cli.demo import Scenario, Verdict, judge
+from harness.cli.progress import show_event
 from harness.errors import BadInputError, ExpectationError, HarnessError, RequirementError
 from harness.evidence import Evidence
 from harness.expect.failure import failure
@@ -397,7 +398,7 @@ def test_table_counts_results_and_escapes_markup(
 def test_progress_events_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     event = ProgressEvent(subject="debian-12", stage=Stage.WAIT, message="waiting")
 
-    images.show_event(event)
+    show_event(event)
 
     assert capsys.readouterr() == ("", "[debian-12] wait: waiting\n")
 

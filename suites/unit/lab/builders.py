@@ -16,6 +16,7 @@ from harness.lab.saved_states import booting_node
 from harness.machine.capacity.broker import Broker
 from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.spec import Accelerator
+from harness.machine.entrance.roster import Roster
 from harness.payload import Payload
 from harness.provisioner.gpu_node import gpu_node_provisioner
 from harness.settings import GpuSource
@@ -99,6 +100,7 @@ def machine_services(folder: Path) -> MachineServices:
         transport=lambda: Transport.MPQEMU,
         gpu_sources=emulated_gpus(),
         patience=1.0,
+        roster=Roster(folder / "machines"),
         report=lambda _: None,
     )
 

@@ -12,6 +12,7 @@ from harness.machine.accelerator import AcceleratorChoice
 from harness.machine.capacity.broker import Broker
 from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.spec import Accelerator
+from harness.machine.entrance.roster import Roster
 from harness.payload import Payload
 from harness.settings import MachineStart, Settings
 from suites.unit.lab.builders import a_provisioner, ignore_event
@@ -43,6 +44,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         provisioner=a_provisioner(),
         agent_program=Payload(content=b"", digest="1" * 64),
         broker=Broker(tmp_path / "room"),
+        roster=Roster(tmp_path / "machines"),
         identity=SshIdentity(folder=keys),
         listener=ignore_event,
     )

@@ -1,0 +1,157 @@
+"""`harness ps`, `logs` and `gc`: the machines that run, and what killed runs left."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness import lease
+from harness.cli.columns import print_columns
+from harness.cli.options import add_json_option, settings_of
+from harness.machine.entrance.roster import Roster, roster_folder
+from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, Observation, wait_for
+
+if TYPE_CHECKING:
+    import argparse
+
+    from harness.cli.options import Commands
+    from harness.machine.entrance.roster import RunningMachine
+
+_FOLLOW_INTERVAL_S = 0.2
+_END_S = 30.0
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the commands."""
+    ps = commands.add_parser("ps", help="list the machines that run now, and for which test")
+    logs = commands.add_parser("logs", help="print what a running machine's console has printed")
+    logs.add_argument("machine", metavar="MACHINE", help="its id or name in `harness ps`")
+    logs.add_argument(
+        "--follow", action="store_true", help="go on as it prints more, until the machine ends"
+    )
+    gc = commands.add_parser(
+        "gc", help="list what killed runs left and machines that were kept, and remove them"
+    )
+    gc.add_argument("--dry-run", action="store_true", help="only list them")
+    add_json_option(ps)
+    ps.set_defaults(run=_ps)
+    logs.set_defaults(run=_logs)
+    gc.set_defaults(run=_gc)
+
+
+def _ps(arguments: argparse.Namespace) -> int:
+    machines = Roster(roster_folder()).machines()
+    if arguments.json:
+        print(json.dumps([_facts(each) for each in machines], indent=2))
+        return 0
+    if not machines:
+        print("No machine runs.")
+        return 0
+    now = time.time()
+    print_columns(
+        ("MACHINE", "SINCE", "MIB", "GPUS", "KEPT", "FOR"),
+        [
+            (
+                each.id,
+                f"{_span(now - each.since)} ago",
+                f"{resident_mib(each)} of {each.memory_mib}",
+                ", ".join(each.gpus) or "-",
+                "-" if each.until is None else f"for {_span(each.until - now)}",
+                each.purpose,
+            )
+            for each in machines
+        ],
+    )
+    last = machines[-1].id
+    print(
+        f"\nEnter one: harness shell --machine {last}, harness console {last}, harness ssh {last}"
+    )
+    return 0
+
+
+def _facts(machine: RunningMachine) -> dict[str, object]:
+    fields = dataclasses.asdict(machine)
+    del fields["is_granted"]
+    return {
+        **fields,
+        "folder": str(machine.folder),
+        "resident_mib": resident_mib(machine),
+        "enter": ["harness", "shell", "--machine", machine.id],
+    }
+
+
+def resident_mib(machine: RunningMachine) -> int:
+    """Return the memory that a machine's QEMU uses and shares with no file; 0 where it is unknown."""
+    if machine.user is None:
+        return 0
+    kib = 0
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{machine.user}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in {"RssAnon", "RssShmem"}:
+                kib += int(value.split()[0])
+    return kib >> 10
+
+
+def _span(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if whole >= 2 * length:
+            return f"{whole // length} {unit}"
+    return f"{whole} s"
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    roster = Roster(roster_folder())
+    machine = roster.find(arguments.machine)
+    with machine.serial_log.open("rb") as log:
+        while True:
+            is_running = any(each.id == machine.id for each in roster.machines())
+            while chunk := log.read(1 << 16):
+                sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+            if not arguments.follow or not is_running:
+                return 0
+            SYSTEM_CLOCK.sleep(_FOLLOW_INTERVAL_S)
+
+
+def _gc(arguments: argparse.Namespace) -> int:
+    """List, then end kept machines and remove the folders of runs whose process is dead."""
+    runs = settings_of(arguments).runs_folder
+    kept = [each for each in Roster(roster_folder()).machines() if each.is_kept]
+    left = lease.abandoned(runs)
+    for each in kept:
+        until = dt.datetime.fromtimestamp(each.until or 0.0).astimezone()
+        print(f"kept machine '{each.id}', until {until:%H:%M}, of {each.purpose}")
+    for folder in left:
+        print(f"folder of a killed run: '{folder}'")
+    if not kept and not left:
+        print("There is nothing to remove.")
+    if arguments.dry_run:
+        return 0
+    for each in kept:
+        _end(each)
+    removed = lease.sweep(runs)
+    if kept or removed:
+        print(f"Ended {len(kept)} machines, and removed {len(removed)} folders.")
+    return 0
+
+
+def _end(machine: RunningMachine) -> None:
+    """End a kept machine by ending its holder; raises WaitTimeoutError where that stays."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(machine.process, signal.SIGTERM)
+
+    def poll() -> Observation[bool]:
+        running = any(each.id == machine.id for each in Roster(roster_folder()).machines())
+        return Observation(None if running else True, "it still runs")
+
+    wait_for(f"the end of machine '{machine.id}'", poll, Deadline.after(_END_S))

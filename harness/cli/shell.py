@@ -1,0 +1,147 @@
+"""`harness shell`, `console` and `ssh`: enter a machine, a new clone or one that runs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from harness.cli.options import (
+    add_gpu_options,
+    add_machine_options,
+    settings_of,
+)
+from harness.cli.progress import show_event
+from harness.errors import BadInputError, listed
+from harness.machine.entrance.client import attach_console, run_in, ssh_entry_of
+from harness.machine.entrance.roster import Roster, roster_folder
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from harness.cli.options import Commands
+    from harness.gpu import GpuModel
+    from harness.lab import Lab
+    from harness.lab.saved_states import SavedState
+
+#: The states by the words of `--state`, with what each is.
+STATES = {
+    "booted": "just before cloud-init",
+    "cloud-init-done": "after cloud-init, nothing provisioned",
+    "baked": "the driver baked in, just before cloud-init",
+}
+_DEFAULT_STATE = "cloud-init-done"
+_DEFAULT_GPU = "h100-sxm5-80gb"
+_NO_GPU = "none"
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the commands."""
+    shell = commands.add_parser(
+        "shell", help="open a shell, or run a command, in a new clone or in a machine that runs"
+    )
+    add_machine_options(shell)
+    add_gpu_options(shell)
+    shell.add_argument(
+        "--state",
+        choices=list(STATES),
+        default=_DEFAULT_STATE,
+        help="the saved state from which the clone starts: "
+        + "; ".join(f"{name}: {words}" for name, words in STATES.items())
+        + " (default: %(default)s)",
+    )
+    shell.add_argument(
+        "--gpu",
+        action="append",
+        metavar="MODEL",
+        help=f"an emulated GPU of the clone, as `harness gpu ls` lists them, or {_NO_GPU}; may be "
+        f"repeated (default: {_DEFAULT_GPU})",
+    )
+    shell.add_argument(
+        "--machine",
+        metavar="MACHINE",
+        help="enter this running machine instead, by its id or name in `harness ps`",
+    )
+    console = commands.add_parser(
+        "console", help="show a running machine's serial console, and type on it; Ctrl-] leaves"
+    )
+    ssh = commands.add_parser("ssh", help="log into a running machine by SSH")
+    ssh.add_argument(
+        "--print", action="store_true", help="print the ssh command instead of running it"
+    )
+    for each in (console, ssh):
+        each.add_argument("machine", metavar="MACHINE", help="its id or name in `harness ps`")
+    for each in (shell, ssh):
+        each.add_argument(
+            "argv", nargs="*", metavar="CMD", help="a command and its arguments, after --"
+        )
+    shell.set_defaults(run=_shell)
+    console.set_defaults(run=_console)
+    ssh.set_defaults(run=_ssh)
+
+
+def _shell(arguments: argparse.Namespace) -> int:
+    if arguments.machine is not None:
+        return run_in(Roster(roster_folder()).find(arguments.machine), arguments.argv)
+    return _in_clone(arguments)
+
+
+def _in_clone(arguments: argparse.Namespace) -> int:
+    # The machines' packages take longer to load than a command in a running machine does.
+    from harness.lab import Lab  # noqa: PLC0415
+
+    settings = settings_of(arguments)
+    with Lab.open(settings, show_event) as lab:
+        models = _models(arguments.gpu, lab)
+        state = saved_state_of(lab, arguments.state)
+        with lab.clone(state, "shell", gpus=models) as machine:
+            if arguments.argv:
+                # A command may look for the GPU at once; a person takes longer.
+                machine.wait_for_gpus()
+            return run_in(lab.roster.find(machine.folder.name), arguments.argv)
+
+
+def saved_state_of(lab: Lab, name: str) -> SavedState:
+    """Return the saved state of `--state`."""
+    from harness.lab.bakes import bake_node  # noqa: PLC0415 - most shells need no bake
+    from harness.lab.saved_states import booted, cloud_init_done  # noqa: PLC0415
+
+    if name == "baked":
+        return booted(bake_node(lab, lab.settings.images[0]))
+    state = booted(lab.node_image())
+    return state if name == "booted" else cloud_init_done(state)
+
+
+def _models(words: Sequence[str] | None, lab: Lab) -> list[GpuModel]:
+    names = [_DEFAULT_GPU] if words is None else [word for word in words if word != _NO_GPU]
+    if not names:
+        return []
+    from harness.gpu.catalogue import load_catalogue  # noqa: PLC0415 - rarely without
+
+    catalogue = load_catalogue(*lab.settings.gpu_models)
+    unknown = [name for name in names if name not in catalogue.models]
+    if unknown:
+        raise BadInputError(
+            f"'{unknown[0]}' is not one of {listed(catalogue.models)}.", source="--gpu"
+        )
+    return [catalogue.get(name) for name in names]
+
+
+def _console(arguments: argparse.Namespace) -> int:
+    machine = Roster(roster_folder()).find(arguments.machine)
+    if sys.stdin.isatty():
+        print(f"The console of '{machine.id}'; Ctrl-] leaves.", file=sys.stderr)
+    attach_console(machine)
+    return 0
+
+
+def _ssh(arguments: argparse.Namespace) -> int:
+    """Print the command, or become it."""
+    entry = ssh_entry_of(Roster(roster_folder()).find(arguments.machine))
+    argv = [*entry.argv(), *([shlex.join(arguments.argv)] if arguments.argv else [])]
+    if not arguments.print:
+        os.execvp(argv[0], argv)  # noqa: S606 - ssh takes this process's place
+    print(shlex.join(argv))
+    return 0

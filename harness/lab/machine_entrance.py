@@ -1,0 +1,100 @@
+"""Lists a running machine for `harness ps`, and lets people in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.machine.entrance.roster import RunningMachine, purpose_of_process
+from harness.machine.entrance.server import SshEntry, served_entrance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from harness.machine import Machine
+    from harness.machine.channels.agent import Agent
+    from harness.machine.channels.console import Console
+    from harness.machine.channels.ssh import SshIdentity
+    from harness.machine.entrance.roster import Roster
+
+_SSH_S = 60.0
+_KNOWN_HOSTS = "known_hosts"
+#: Adds a key to those that root's login takes, starts the server, and prints the host's keys.
+_LET_IN = """
+mkdir -p -m 700 /root/.ssh && file=/root/.ssh/authorized_keys
+grep -qsxF "$1" "$file" || printf '%s\\n' "$1" >>"$file" || exit
+chmod 600 "$file"
+ls /etc/ssh/ssh_host_*_key >/dev/null 2>&1 || ssh-keygen -A >/dev/null
+systemctl start ssh 2>/dev/null || systemctl start sshd || exit
+cat /etc/ssh/ssh_host_*_key.pub
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Enterable:
+    """A VM as people enter it."""
+
+    name: str
+    vm: Machine
+    folder: Path
+    identity: SshIdentity
+
+    @property
+    def agent(self) -> Agent:
+        return self.vm.agent
+
+    @property
+    def console(self) -> Console:
+        return self.vm.console
+
+    def ssh_entry(self) -> SshEntry:
+        """Let the key of the machine's lab in, and return how to connect."""
+        port = self.vm.ssh_port()
+        key = (self.identity.folder / "user.pub").read_text().strip()
+        let_in = self.agent.run(["sh", "-c", _LET_IN, "let-in", key], timeout_s=_SSH_S)
+        if not let_in.ok:
+            raise HarnessError(
+                f"Machine '{self.name}' has no SSH server that starts; `harness shell --machine` "
+                f"needs none.\n{let_in.render()}"
+            )
+        known = self.folder / _KNOWN_HOSTS
+        lines = [f"guest {line}" for line in let_in.stdout.splitlines() if line.strip()]
+        known.write_text("\n".join(lines) + "\n")
+        return SshEntry(port=port, key=self.identity.folder / "user", known_hosts=known)
+
+
+@contextlib.contextmanager
+def open_entrance(
+    vm: Machine,
+    folder: Path,
+    *,
+    identity: SshIdentity,
+    roster: Roster,
+    gpus: Sequence[str],
+    until: float | None,
+) -> Iterator[None]:
+    """List a started VM and serve its entrance in `folder`, until the context ends.
+
+    `gpus` are the names of its GPUs. `until` is when a kept machine ends, in seconds of the epoch.
+    """
+    listed = RunningMachine(
+        id=folder.name,
+        name=vm.spec.name,
+        purpose=purpose_of_process((Path(sys.argv[0]).name, *sys.argv[1:])),
+        process=os.getpid(),
+        user=vm.pid,
+        since=time.time(),
+        memory_mib=vm.spec.memory_mib,
+        folder=folder,
+        gpus=tuple(gpus),
+        until=until,
+    )
+    enterable = _Enterable(name=vm.spec.name, vm=vm, folder=folder, identity=identity)
+    with served_entrance(enterable, folder), roster.entered(listed):
+        yield

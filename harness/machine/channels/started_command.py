@@ -1,0 +1,113 @@
+"""A command in the guest whose input comes piece by piece, and which the caller may signal or end.
+
+`Agent.run` and `Agent.stream` have all input when they start. A person at a terminal does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from typing import TYPE_CHECKING
+
+from harness.agent import frames
+from harness.provisioning.command import require_argv
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from harness.machine.channels.agent_link import AgentLink, Call
+    from harness.provisioning.command import Argv
+
+#: In addition to a command's own limit, for SIGKILL after SIGTERM and the answer.
+_GRACE_S = 25.0
+_CREDIT_STEP = 256 << 10
+
+
+class StartedCommand:
+    """A running command: one thread waits for it, another may feed and signal it."""
+
+    def __init__(self, link: AgentLink, call: Call, deadline: Deadline) -> None:
+        self._link = link
+        self._call = call
+        self._deadline = deadline
+        self._changed = threading.Condition()
+        self._window = frames.STDIN_WINDOW
+        self._has_ended = False
+
+    def feed(self, content: bytes) -> None:
+        """Pass input on; wait while the guest does not read. Nothing is passed once it has ended."""
+        rest = memoryview(content)
+        while rest:
+            with self._changed:
+                self._changed.wait_for(lambda: self._window > 0 or self._has_ended)
+                if self._has_ended:
+                    return
+                chunk = rest[: min(self._window, frames.MAX_PAYLOAD)]
+                self._window -= len(chunk)
+            rest = rest[len(chunk) :]
+            self._link.send(frames.DATA, self._call, bytes(chunk))
+
+    def feed_end(self) -> None:
+        """Close the command's input."""
+        self._link.send(frames.DATA_END, self._call)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command."""
+        self._link.send(frames.SIGNAL, self._call, str(number).encode())
+
+    def cancel(self) -> None:
+        """Kill the command; the wait for it then ends."""
+        self._link.send(frames.CANCEL, self._call)
+
+    def wait(self, on_output: Callable[[int, bytes], None]) -> int | None:
+        """Pass output on as it arrives, and return the exit code; None where it was cancelled.
+
+        `on_output` gets the kind, `frames.STDOUT` or `frames.STDERR`, and the bytes. Raises
+        HarnessError where the machine ends, or the limit passes.
+        """
+        consumed = 0
+        try:
+            while True:
+                kind, payload = self._link.next(self._call, self._deadline, "it was still running")
+                if kind in {frames.STDOUT, frames.STDERR}:
+                    on_output(kind, payload)
+                    consumed += len(payload)
+                    if consumed >= _CREDIT_STEP and not self._call.has_ended:
+                        self._link.send(frames.CREDIT, self._call, consumed.to_bytes(4, "big"))
+                        consumed = 0
+                elif kind == frames.CREDIT:
+                    with self._changed:
+                        self._window += int.from_bytes(payload, "big")
+                        self._changed.notify_all()
+                elif kind == frames.RESULT:
+                    break
+        finally:
+            with self._changed:
+                self._has_ended = True
+                self._changed.notify_all()
+        with self._link.reading(self._call):
+            code = frames.from_json(payload).get("exit_code")
+            return int(code) if isinstance(code, int) else None
+
+
+@contextlib.contextmanager
+def started_command(
+    link: AgentLink, argv: Argv, *, limit_s: float, env: Mapping[str, str]
+) -> Iterator[StartedCommand]:
+    """Start `argv` in the guest as root; it is killed at `limit_s`, and with the context.
+
+    Raises HarnessError where the guest does not take the request.
+    """
+    require_argv(argv)
+    head = {"argv": list(argv), "env": dict(env), "limit_s": limit_s, "stdin": "more"}
+    body = frames.to_json(head) + b"\n"
+
+    def render(body: bytes, request: int) -> bytes:
+        return frames.encode_message(frames.RUN, request, body)
+
+    deadline = Deadline.after(limit_s + _GRACE_S)
+    what = f"the command {' '.join(argv)!r}"
+    with link.call(what, functools.partial(render, body), deadline) as call:
+        yield StartedCommand(link, call, deadline)

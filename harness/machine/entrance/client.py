@@ -1,0 +1,175 @@
+"""Enters a running machine: by the terminal of a person, or by plain input and output for scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import termios
+import tty
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from harness.errors import HarnessError
+from harness.machine.entrance.messages import Kind, Receiver, Request, TerminalSize, Verb, send
+from harness.machine.entrance.roster import ENTRANCE
+from harness.machine.entrance.server import SshEntry, in_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from harness.machine.entrance.roster import RunningMachine
+    from harness.provisioning.command import Argv
+
+_READ_BYTES = 65536
+#: Leaves a console, which has no end of its own: Ctrl-], as with `virsh console`.
+LEAVE_CONSOLE = b"\x1d"
+
+
+def run_in(machine: RunningMachine, argv: Argv = (), env: Mapping[str, str] | None = None) -> int:
+    """Run a command in a machine with this process's input and output; return its exit code.
+
+    Without `argv` it is a login shell. It has a terminal where this process has one for both.
+    Raises HarnessError where the machine ends first.
+    """
+    size = terminal_size() if sys.stdin.isatty() and sys.stdout.isatty() else None
+    passed = {"TERM": os.environ.get("TERM", "dumb")} if size is not None else {}
+    request = Request(
+        verb=Verb.RUN, argv=tuple(argv), env={**passed, **(env or {})}, terminal=size
+    )
+    answer = _converse(machine, request, is_terminal=size is not None)
+    return int(str(answer["exit_code"]))
+
+
+def attach_console(machine: RunningMachine) -> None:
+    """Show the serial console, and type on it, until Ctrl-] or the machine's end."""
+    is_terminal = sys.stdin.isatty()
+    _converse(machine, Request(verb=Verb.CONSOLE), is_terminal=is_terminal, leave=LEAVE_CONSOLE)
+
+
+def ssh_entry_of(machine: RunningMachine) -> SshEntry:
+    """Let this user's key into the guest, and return how to connect."""
+    answer = _converse(machine, Request(verb=Verb.SSH), has_input=False)
+    return SshEntry(
+        port=int(str(answer["port"])),
+        key=Path(str(answer["key"])),
+        known_hosts=Path(str(answer["known_hosts"])),
+    )
+
+
+def terminal_size() -> TerminalSize:
+    """Return the size of this process's terminal."""
+    size = os.get_terminal_size(sys.stdout.fileno())
+    return TerminalSize(rows=size.lines, columns=size.columns)
+
+
+def _converse(
+    machine: RunningMachine,
+    request: Request,
+    *,
+    is_terminal: bool = False,
+    has_input: bool = True,
+    leave: bytes | None = None,
+) -> Mapping[str, object]:
+    """Send a request, pass input and output, and return how it ended; {} where this side left."""
+    with contextlib.ExitStack() as opened:
+        sock = opened.enter_context(
+            contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        )
+        try:
+            with in_folder(machine.folder) as place:
+                sock.connect(f"{place}/{ENTRANCE}")
+        except OSError as error:
+            raise HarnessError(
+                f"Machine '{machine.id}' can't be entered ({error.strerror}): it is just starting or "
+                "ending. `harness ps` lists the machines that run."
+            ) from error
+        send(sock, Kind.REQUEST, request.to_bytes())
+        if is_terminal:
+            opened.enter_context(_raw_terminal())
+            if request.verb is Verb.RUN:
+                opened.enter_context(_resizing(sock))
+        return _pass(machine, sock, is_fed=has_input, leave=leave)
+
+
+def _pass(
+    machine: RunningMachine, sock: socket.socket, *, is_fed: bool, leave: bytes | None
+) -> Mapping[str, object]:
+    receiver = Receiver(sock)
+    stdin = sys.stdin.fileno() if is_fed else -1
+    sources: list[int] = [sock.fileno(), *([stdin] if is_fed else [])]
+    while True:
+        ready, _, _ = select.select(sources, [], [])
+        if stdin in ready:
+            typed = os.read(stdin, _READ_BYTES)
+            if leave is not None and leave in typed:
+                return {}
+            if typed:
+                _try_send(sock, Kind.INPUT, typed)
+            else:
+                sources.remove(stdin)
+                _try_send(sock, Kind.INPUT_END)
+        if sock.fileno() in ready:
+            messages = receiver.receive()
+            if messages is None:
+                _lost(machine)
+            for kind, content in messages:
+                if kind is Kind.OUTPUT:
+                    _write(1, content)
+                elif kind is Kind.ERRORS:
+                    _write(2, content)
+                elif kind is Kind.REFUSAL:
+                    raise HarnessError(content.decode(errors="replace"))
+                elif kind is Kind.END:
+                    ended: dict[str, object] = json.loads(content)
+                    return ended
+
+
+def _lost(machine: RunningMachine) -> NoReturn:
+    raise HarnessError(
+        f"Machine '{machine.id}' has ended, or the process that ran it (PID {machine.process})."
+    )
+
+
+def _try_send(sock: socket.socket, kind: Kind, content: bytes = b"") -> None:
+    """Send what may come too late: why the other side has gone is in what it sent before."""
+    with contextlib.suppress(OSError):
+        send(sock, kind, content)
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+@contextlib.contextmanager
+def _raw_terminal() -> Iterator[None]:
+    """Pass every key to the guest; restore the terminal at the end."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setraw(descriptor)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def _resizing(sock: socket.socket) -> Iterator[None]:
+    """Tell the guest of each new size of the terminal."""
+
+    def resize(_number: int, _frame: object) -> None:
+        size = terminal_size()
+        content = json.dumps({"rows": size.rows, "columns": size.columns}).encode()
+        _try_send(sock, Kind.RESIZE, content)
+
+    before = signal.signal(signal.SIGWINCH, resize)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, before)

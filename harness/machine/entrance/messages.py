@@ -1,0 +1,138 @@
+"""Messages on a machine's entrance: a kind (one byte), a length (four bytes), and that many bytes.
+
+A client sends one request, then input; the machine's holder sends output, then the end or a refusal.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+_HEADER = struct.Struct(">BI")
+_MOST_BYTES = 1 << 20
+_RECEIVE_BYTES = 65536
+
+
+class Kind(enum.IntEnum):
+    """What a message is; those of the client come first."""
+
+    REQUEST = 1
+    INPUT = 2
+    INPUT_END = 3
+    RESIZE = 4
+    OUTPUT = 16
+    ERRORS = 17
+    END = 18
+    REFUSAL = 19
+
+
+class Verb(str, enum.Enum):
+    """What a client wants."""
+
+    RUN = "run"
+    CONSOLE = "console"
+    SSH = "ssh"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TerminalSize:
+    """The size of a terminal, in characters."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A client's request. A command with a `terminal` gets one of that size; without `argv` it is a shell."""
+
+    verb: Verb
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    terminal: TerminalSize | None = None
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Request:
+        """Raise ValueError, KeyError or TypeError where this is no request."""
+        fields = json.loads(content)
+        size = fields["terminal"]
+        return cls(
+            verb=Verb(fields["verb"]),
+            argv=tuple(str(word) for word in fields["argv"]),
+            env={str(key): str(value) for key, value in fields["env"].items()},
+            terminal=None if size is None else size_from(size),
+        )
+
+
+def size_from(fields: Mapping[str, object]) -> TerminalSize:
+    """Return a size from parsed JSON; raises KeyError, TypeError or ValueError."""
+    return TerminalSize(rows=int(str(fields["rows"])), columns=int(str(fields["columns"])))
+
+
+def send(sock: socket.socket, kind: Kind, content: bytes = b"") -> None:
+    """Send one message; raises OSError where the other side has gone."""
+    sock.sendall(_HEADER.pack(kind, len(content)) + content)
+
+
+class Receiver:
+    """Receives messages from a socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffer = bytearray()
+        self._left: list[tuple[Kind, bytes]] = []
+
+    def receive(self) -> list[tuple[Kind, bytes]] | None:
+        """Return the messages that the next bytes complete, None where the other side has gone.
+
+        Raises HarnessError for what is no message.
+        """
+        if self._left:
+            left, self._left = self._left, []
+            return left
+        try:
+            chunk = self._sock.recv(_RECEIVE_BYTES)
+        except ConnectionError:
+            return None
+        if not chunk:
+            return None
+        self._buffer += chunk
+        return self._completed()
+
+    def next(self) -> tuple[Kind, bytes] | None:
+        """Return the first message, None where the other side goes before."""
+        while True:
+            messages = self.receive()
+            if messages is None:
+                return None
+            if messages:
+                first, *self._left = messages
+                return first
+
+    def _completed(self) -> list[tuple[Kind, bytes]]:
+        messages: list[tuple[Kind, bytes]] = []
+        while len(self._buffer) >= _HEADER.size:
+            kind, length = _HEADER.unpack_from(self._buffer)
+            if length > _MOST_BYTES or kind not in set(Kind):
+                raise HarnessError(
+                    "What came from the machine's entrance is no message; does another version of "
+                    "the harness hold the machine?"
+                )
+            end = _HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append((Kind(kind), bytes(self._buffer[_HEADER.size : end])))
+            del self._buffer[:end]
+        return messages

@@ -1,0 +1,126 @@
+"""The machines that run now: an entry for each, which ends with the process that holds the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, listed
+from harness.reservation_folder import ReservationFolder, one_line
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Sequence
+
+#: The name of the socket in a machine's folder.
+ENTRANCE = "entrance"
+#: As of the broker's reservations: the same for every run of a user.
+_SHARED = Path("/tmp")  # noqa: S108 - the folder below it is refused unless it is ours alone
+
+
+def roster_folder() -> Path:
+    """Return the folder of this user's list; the first machine creates it."""
+    return _SHARED / f"gpu-node-harness-machines-{os.geteuid()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningMachine:
+    """A machine that a process of this user runs.
+
+    `id` is unique on the host; `name` is that of the test's request. `process` holds the machine;
+    `user` is the process of QEMU, where it runs here. `since` and `until` are seconds of the epoch;
+    a machine that was kept ends at `until`.
+    """
+
+    id: str
+    name: str
+    purpose: str
+    process: int
+    since: float
+    memory_mib: int
+    folder: Path
+    gpus: tuple[str, ...] = ()
+    user: int | None = None
+    until: float | None = None
+    #: Reservations that wait are of no use here.
+    is_granted: bool = True
+
+    @property
+    def who(self) -> str:
+        return self.id
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether it was kept after its test, until `harness gc` or its time ends it."""
+        return self.until is not None
+
+    @property
+    def serial_log(self) -> Path:
+        return self.folder / "serial.log"
+
+    def to_json(self) -> str:
+        return json.dumps({**dataclasses.asdict(self), "folder": str(self.folder)})
+
+    @classmethod
+    def from_json(cls, text: str) -> RunningMachine:
+        """Raise ValueError, KeyError or TypeError where `text` is no entry."""
+        fields = json.loads(text)
+        user, until = fields["user"], fields["until"]
+        return cls(
+            id=str(fields["id"]),
+            name=str(fields["name"]),
+            purpose=str(fields["purpose"]),
+            process=int(fields["process"]),
+            since=float(fields["since"]),
+            memory_mib=int(fields["memory_mib"]),
+            folder=Path(fields["folder"]),
+            gpus=tuple(str(gpu) for gpu in fields["gpus"]),
+            user=None if user is None else int(user),
+            until=None if until is None else float(until),
+        )
+
+
+class Roster:
+    """The list of running machines in `folder`, which all processes of a user share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._entries = ReservationFolder(folder, RunningMachine.from_json, owner="machine list")
+
+    def entered(self, machine: RunningMachine) -> contextlib.AbstractContextManager[str]:
+        """List a machine for as long as the context lasts, and no longer than this process lives."""
+        return self._entries.enter(machine)
+
+    def machines(self) -> list[RunningMachine]:
+        """Return the machines that run, the oldest first."""
+        with self._entries.open() as book:
+            return [entry for _, entry in book.entries()]
+
+    def find(self, word: str) -> RunningMachine:
+        """Return the machine of this id, or the only one of this name.
+
+        Raises BadInputError, which names those that run.
+        """
+        machines = self.machines()
+        for each in machines:
+            if each.id == word:
+                return each
+        named = [each for each in machines if each.name == word]
+        if len(named) == 1:
+            return named[0]
+        running = listed(each.id for each in named or machines)
+        problem = (
+            f"several machines have the name '{word}': {running}"
+            if named
+            else f"no running machine has the id or name '{word}'; those that run are: {running}"
+        )
+        raise BadInputError(f"{problem}. `harness ps` lists them.", source="MACHINE")
+
+
+def purpose_of_process(words: Sequence[str]) -> str:
+    """Return for what this process runs a machine: the test, or the command's `words`."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+    return one_line(test or " ".join(words))

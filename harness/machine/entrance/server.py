@@ -1,0 +1,256 @@
+"""Serves a machine's entrance: commands by its agent, its serial console, and access by SSH."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import secrets
+import shlex
+import socket
+import threading
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from harness.agent import frames
+from harness.errors import HarnessError
+from harness.machine.channels.started_command import StartedCommand, started_command
+from harness.machine.entrance.messages import Kind, Receiver, Request, Verb, send, size_from
+from harness.machine.entrance.roster import ENTRANCE
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from harness.machine.channels.agent import Agent
+    from harness.machine.channels.console import Console
+    from harness.machine.entrance.messages import TerminalSize
+
+#: A week: nobody means a shell to end by a limit, but every wait has one.
+_SHELL_S = 7 * 86400.0
+_READY_S = 120.0
+_RESIZE_S = 60.0
+_CLOSE_S = 5.0
+_BACKLOG = 8
+_NONCE = "HARNESS_TERMINAL"
+
+#: `script`, of util-linux, gives a command a terminal. It has no echo where the input of `script` is
+#: no terminal, which `stty sane` corrects. Each program more takes an emulated guest 50 ms.
+_IN_TERMINAL = "cd; stty sane rows {rows} cols {columns}; exec {command}"
+_SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh -i")
+_SHELL_IN_TERMINAL = "$(command -v bash || echo sh)"
+#: Finds the terminal by a variable of the processes in it, so that nothing is written in the guest.
+_RESIZE = """
+for each in /proc/[0-9]*; do
+    grep -qs "$1" "$each/environ" || continue
+    terminal=$(readlink "$each/fd/0")
+    case $terminal in /dev/pts/*) stty -F "$terminal" rows "$2" cols "$3"; exit 0 ;; esac
+done
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshEntry:
+    """How to reach the guest by SSH: a port of the host's loopback, a key, and the guest's key."""
+
+    port: int
+    key: Path
+    known_hosts: Path
+
+    def argv(self) -> list[str]:
+        """Return the command that opens a shell."""
+        return [
+            "ssh",
+            *("-F", "none"),
+            *("-p", str(self.port)),
+            *("-i", str(self.key)),
+            *("-o", "IdentitiesOnly=yes"),
+            *("-o", f"UserKnownHostsFile={self.known_hosts}"),
+            *("-o", "HostKeyAlias=guest"),
+            "root@127.0.0.1",
+        ]
+
+
+class Enterable(Protocol):
+    """A machine that people can enter."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def agent(self) -> Agent: ...
+
+    @property
+    def console(self) -> Console: ...
+
+    def ssh_entry(self) -> SshEntry:
+        """Let this user's key in, and return how to connect; it changes the guest."""
+
+
+def terminal_argv(argv: tuple[str, ...], size: TerminalSize) -> list[str]:
+    """Return the command that runs `argv`, or a shell, in a terminal of the guest; pure."""
+    command = shlex.join(argv) if argv else _SHELL_IN_TERMINAL
+    line = _IN_TERMINAL.format(rows=size.rows, columns=size.columns, command=command)
+    return ["script", "-qec", line, "/dev/null"]
+
+
+@contextlib.contextmanager
+def served_entrance(machine: Enterable, folder: Path) -> Iterator[None]:
+    """Serve the entrance of a machine on a socket in its `folder`, until the context ends."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.closing(listener), in_folder(folder) as place:
+        listener.bind(f"{place}/{ENTRANCE}")
+        listener.listen(_BACKLOG)
+        server = _Server(machine, listener)
+        server.start()
+        try:
+            yield
+        finally:
+            server.close()
+            (folder / ENTRANCE).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def in_folder(folder: Path) -> Iterator[str]:
+    """Return a short name of `folder`: the path of a socket has 107 bytes at most."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+class _Server:
+    """Accepts clients, each with a thread of its own."""
+
+    def __init__(self, machine: Enterable, listener: socket.socket) -> None:
+        self._machine = machine
+        self._listener = listener
+        self._clients: set[socket.socket] = set()
+        self._thread = threading.Thread(
+            target=self._accept, name=f"entrance-{machine.name}", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        for sock in (self._listener, *self._clients):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join(_CLOSE_S)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._clients.add(client)
+            threading.Thread(
+                target=self._serve,
+                args=(client,),
+                name=f"visitor-{self._machine.name}",
+                daemon=True,
+            ).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        # The client may go at any time, and the machine may end.
+        with contextlib.closing(client), contextlib.suppress(OSError):
+            try:
+                _Visit(self._machine, client).serve()
+            except (HarnessError, ValueError, KeyError, TypeError) as error:
+                send(client, Kind.REFUSAL, str(error).encode())
+        self._clients.discard(client)
+
+
+class _Visit:
+    """One client's request."""
+
+    def __init__(self, machine: Enterable, client: socket.socket) -> None:
+        self._machine = machine
+        self._client = client
+        self._receiver = Receiver(client)
+
+    def serve(self) -> None:
+        first = self._receiver.next()
+        if first is None or first[0] is not Kind.REQUEST:
+            return
+        request = Request.from_bytes(first[1])
+        if request.verb is Verb.CONSOLE:
+            self._attach_console()
+        elif request.verb is Verb.SSH:
+            self._machine.agent.wait_until_ready(Deadline.after(_READY_S))
+            entry = self._machine.ssh_entry()
+            self._end({key: str(value) for key, value in asdict(entry).items()})
+        else:
+            self._run(request)
+
+    def _end(self, result: object) -> None:
+        send(self._client, Kind.END, json.dumps(result).encode())
+
+    def _run(self, request: Request) -> None:
+        agent = self._machine.agent
+        agent.wait_until_ready(Deadline.after(_READY_S))
+        env, nonce = dict(request.env), secrets.token_hex(8)
+        if request.terminal is None:
+            command = list(request.argv or _SHELL)
+        else:
+            env[_NONCE] = nonce
+            command = terminal_argv(request.argv, request.terminal)
+        with started_command(agent.link, command, limit_s=_SHELL_S, env=env) as started:
+            reading = threading.Thread(
+                target=self._pass_input, args=(started, nonce), name="visitor-input", daemon=True
+            )
+            reading.start()
+            code = started.wait(self._pass_output)
+        if code is not None:
+            self._end({"exit_code": code})
+
+    def _pass_output(self, kind: int, content: bytes) -> None:
+        send(self._client, Kind.OUTPUT if kind == frames.STDOUT else Kind.ERRORS, content)
+
+    def _pass_input(self, started: StartedCommand, nonce: str) -> None:
+        with contextlib.suppress(OSError, HarnessError):
+            while (messages := self._receiver.receive()) is not None:
+                for kind, content in messages:
+                    if kind is Kind.INPUT:
+                        started.feed(content)
+                    elif kind is Kind.INPUT_END:
+                        started.feed_end()
+                    elif kind is Kind.RESIZE:
+                        self._resize(content, nonce)
+        # The client has gone.
+        started.cancel()
+
+    def _resize(self, content: bytes, nonce: str) -> None:
+        size = size_from(json.loads(content))
+        words = (f"{_NONCE}={nonce}", str(size.rows), str(size.columns))
+        self._machine.agent.run(["sh", "-c", _RESIZE, "resize", *words], timeout_s=_RESIZE_S)
+
+    def _attach_console(self) -> None:
+        """Pass on what the console printed last and prints from now on, and what the client types."""
+        # A client that does not read must not hold up the console, so a thread sends.
+        printed: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        sending = threading.Thread(
+            target=self._send_printed, args=(printed.get,), name="visitor-console", daemon=True
+        )
+        console = self._machine.console
+        with console.tapped(printed.put):
+            sending.start()
+            while (messages := self._receiver.receive()) is not None:
+                for kind, content in messages:
+                    if kind is Kind.INPUT:
+                        console.type(content)
+        printed.put(None)
+        sending.join(_CLOSE_S)
+
+    def _send_printed(self, get: Callable[[], bytes | None]) -> None:
+        with contextlib.suppress(OSError):
+            while (chunk := get()) is not None:
+                if not chunk:
+                    self._end({})
+                    return
+                send(self._client, Kind.OUTPUT, chunk)

@@ -1,0 +1,190 @@
+"""A machine's entrance, from the client to a guest that a test plays."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.agent import frames
+from harness.errors import HarnessError
+from harness.machine.channels.agent import Agent
+from harness.machine.channels.console import Console
+from harness.machine.entrance import client
+from harness.machine.entrance.messages import Kind, Receiver, Request, TerminalSize, Verb, send
+from harness.machine.entrance.roster import RunningMachine
+from harness.machine.entrance.server import SshEntry, served_entrance, terminal_argv
+from suites.unit.machine.channels.test_agent import ENDED, PROGRAM, _Guest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_JOIN_S = 5.0
+
+
+@dataclass
+class Place:
+    """A machine with an entrance: its guest's agent, its console, and how the roster has it."""
+
+    guest: _Guest
+    serial: socket.socket
+    machine: RunningMachine
+
+
+@dataclass(kw_only=True)
+class Enterable:
+    agent: Agent
+    console: Console
+    name: str = "node"
+
+    def ssh_entry(self) -> SshEntry:
+        raise HarnessError("There is no SSH server.")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    guest = _Guest()
+    ours, theirs = socket.socketpair()
+    agent, console = Agent("node", guest.ours, PROGRAM), Console("node", ours)
+    guest.starts()
+    # Longer than the path of a socket may be.
+    folder = tmp_path / ("long-" * 30)
+    folder.mkdir()
+    machine = RunningMachine(
+        id="node-1",
+        name="node",
+        purpose="a test",
+        process=1,
+        since=0.0,
+        memory_mib=1,
+        folder=folder,
+    )
+    with served_entrance(Enterable(agent=agent, console=console), folder):
+        yield Place(guest, theirs, machine)
+    theirs.close()
+    console.close()
+    agent.close()
+    guest.ends()
+
+
+@pytest.fixture(autouse=True)
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], int]]:
+    """Give a function that types into this process's input."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        yield functools.partial(os.write, writing)
+    with contextlib.suppress(OSError):
+        os.close(writing)
+
+
+def test_command_passes_output_and_exit_code(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def ended(guest: _Guest, request: int, payload: bytes) -> None:
+        assert json.loads(payload.partition(b"\n")[0])["argv"] == ["uname", "-r"]
+        guest.says(frames.STDOUT, request, b"6.1.0\n")
+        guest.says(frames.STDERR, request, b"hm\n")
+        guest.says(frames.RESULT, request, {**ENDED, "exit_code": 7})
+
+    place.guest.answers[frames.RUN] = ended
+
+    assert client.run_in(place.machine, ["uname", "-r"]) == 7
+    assert capfd.readouterr() == ("6.1.0\n", "hm\n")
+
+
+def test_input_reaches_the_command(
+    place: Place, stdin: Callable[[bytes], int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def echo(guest: _Guest, request: int, payload: bytes) -> None:
+        guest.says(frames.STDOUT, request, payload)
+        guest.says(frames.RESULT, request, ENDED)
+
+    place.guest.answers[frames.DATA] = echo
+    stdin(b"typed")
+
+    assert client.run_in(place.machine, ["cat"]) == 0
+    assert capfd.readouterr().out == "typed"
+
+
+def test_command_ends_with_its_client(place: Place) -> None:
+    cancelled = threading.Event()
+    running = threading.Event()
+    place.guest.answers[frames.RUN] = lambda *_: running.set()
+    place.guest.answers[frames.CANCEL] = lambda *_: cancelled.set()
+    with contextlib.closing(_connected(place)) as sock:
+        send(sock, Kind.REQUEST, Request(verb=Verb.RUN, argv=("sleep", "1000")).to_bytes())
+        assert running.wait(_JOIN_S)
+
+    assert cancelled.wait(_JOIN_S)
+
+
+def test_console_shows_what_was_printed_and_takes_keys(place: Place) -> None:
+    with contextlib.closing(_connected(place)) as sock:
+        place.serial.sendall(b"login: ")
+        send(sock, Kind.REQUEST, Request(verb=Verb.CONSOLE).to_bytes())
+        send(sock, Kind.INPUT, b"root\r")
+
+        assert place.serial.recv(100) == b"root\r"
+        assert Receiver(sock).next() == (Kind.OUTPUT, b"login: ")
+
+
+def test_refusal_is_the_clients_error(place: Place) -> None:
+    with pytest.raises(HarnessError, match=r"There is no SSH server\."):
+        client.ssh_entry_of(place.machine)
+
+
+def test_what_is_no_request_is_refused(place: Place) -> None:
+    with contextlib.closing(_connected(place)) as sock:
+        send(sock, Kind.REQUEST, b'{"verb": "dance", "argv": [], "env": {}, "terminal": null}')
+
+        answer = Receiver(sock).next()
+
+    assert answer is not None
+    assert (answer[0], "dance" in answer[1].decode()) == (Kind.REFUSAL, True)
+
+
+def test_machine_that_has_ended_cannot_be_entered(tmp_path: Path) -> None:
+    gone = RunningMachine(
+        id="node-1", name="n", purpose="", process=1, since=0, memory_mib=1, folder=tmp_path
+    )
+    with pytest.raises(HarnessError, match=r"'node-1' can't be entered .* `harness ps`"):
+        client.run_in(gone, ["true"])
+
+
+def test_what_is_no_message_is_refused() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"GET / HTTP/1.1\r\n")
+        with pytest.raises(HarnessError, match="no message"):
+            Receiver(ours).next()
+
+
+def test_shell_in_terminal_has_its_size() -> None:
+    size = TerminalSize(rows=24, columns=80)
+
+    assert terminal_argv(("ls", "a b"), size) == [
+        "script",
+        "-qec",
+        "cd; stty sane rows 24 cols 80; exec ls 'a b'",
+        "/dev/null",
+    ]
+    assert terminal_argv((), size)[2].endswith("exec $(command -v bash || echo sh)")
+
+
+def _connected(place: Place) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(_JOIN_S)
+    descriptor = os.open(place.machine.folder, os.O_PATH)
+    sock.connect(f"/proc/self/fd/{descriptor}/entrance")
+    os.close(descriptor)
+    return sock
