@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from harness.errors import HarnessError, RequirementError
+from harness.errors import HarnessError
 from harness.provisioning.wait import Observation, wait_for
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ _GATE_TIMEOUT_S = 60.0
 def make_private_folder(folder: Path) -> Path:
     """Create `folder` and its missing parents, accessible to this user only, and return it.
 
-    Existing folders keep their mode: they may be shared, such as '/tmp'. Raises RequirementError
-    where it can't be created.
+    Existing folders keep their mode: they may be shared, such as '/tmp'. Raises HarnessError where it
+    can't be created, which is no reason to skip a test: a run that can write nothing says nothing.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -44,7 +44,7 @@ def make_private_folder(folder: Path) -> Path:
         if not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except OSError as error:
-        raise RequirementError(
+        raise HarnessError(
             f"The folder '{folder}' can't be created ({error.strerror}); choose a writable one, "
             "by XDG_CACHE_HOME for the cache or by --evidence-dir for evidence."
         ) from error

@@ -121,6 +121,29 @@ class EvidenceMode(OptionValue):
     ALWAYS = "always"
 
 
+class FailureCheckpoint(OptionValue):
+    """Whether a test that fails leaves its machines as checkpoints, for `harness resume`."""
+
+    ON_FAILURE = "on-failure"
+    NEVER = "never"
+
+
+class MachineKeep(OptionValue):
+    """Of which tests the machines go on when the test has ended."""
+
+    NONE = "none"
+    FAILED = "failed"
+    ALL = "all"
+
+
+class MachineShell(OptionValue):
+    """When a shell opens in the machine of a test."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    FAILED = "failed"
+
+
 def user_cache_folder(application: str) -> Path:
     """Return where `application` caches files, by the XDG Base Directory Specification."""
     caches = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
@@ -156,6 +179,10 @@ class Settings:
     `MachineDriver.NODE` the URI names an existing node. Where libvirt runs on a remote host,
     disks lie in that host's folder `machine_storage`.
 
+    A test that fails leaves its machines in its evidence, as `failure_checkpoint` says; when all of them
+    take more than `failure_checkpoint_limit_mib`, the oldest are removed. Machines go on after their test
+    as `machine_keep` says, for `machine_keep_hours` at most. A shell opens in them at `machine_shell`.
+
     `gpu_inventory` says which of the host's GPUs tests may take; without one, the file INVENTORY is
     read where it exists. Leases of them are files in `gpu_pool_folder`, which all users of the host
     share.
@@ -179,6 +206,11 @@ class Settings:
     machine_start: MachineStart = MachineStart.CLONE
     evidence: EvidenceMode = EvidenceMode.ON_FAILURE
     evidence_folder: Path = Path("evidence")
+    failure_checkpoint: FailureCheckpoint = FailureCheckpoint.ON_FAILURE
+    failure_checkpoint_limit_mib: int = 4096
+    machine_keep: MachineKeep = MachineKeep.NONE
+    machine_keep_hours: float = 4.0
+    machine_shell: MachineShell | None = None
     checkpoint_limit_mib: int = 24576
     accepted_licences: frozenset[LicenceId] = frozenset()
     ci: bool = False

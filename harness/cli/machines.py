@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from harness import lease
 from harness.cli.columns import print_columns
 from harness.cli.options import add_json_option, settings_of
+from harness.errors import BadInputError, listed
 from harness.machine.entrance.roster import Roster, roster_folder
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, Observation, wait_for
 
@@ -39,6 +40,12 @@ def add_parser(commands: Commands) -> None:
     )
     gc = commands.add_parser(
         "gc", help="list what killed runs left and machines that were kept, and remove them"
+    )
+    gc.add_argument(
+        "machine",
+        nargs="*",
+        metavar="MACHINE",
+        help="end only this kept machine, by its id (default: all, and the folders of killed runs)",
     )
     gc.add_argument("--dry-run", action="store_true", help="only list them")
     add_json_option(ps)
@@ -126,8 +133,15 @@ def _logs(arguments: argparse.Namespace) -> int:
 def _gc(arguments: argparse.Namespace) -> int:
     """List, then end kept machines and remove the folders of runs whose process is dead."""
     runs = settings_of(arguments).runs_folder
+    named = set(arguments.machine)
     kept = [each for each in Roster(roster_folder()).machines() if each.is_kept]
-    left = lease.abandoned(runs)
+    if missing := named - {each.id for each in kept}:
+        raise BadInputError(
+            f"{listed(missing)} is not kept; those that are: {listed(each.id for each in kept)}.",
+            source="MACHINE",
+        )
+    kept = [each for each in kept if not named or each.id in named]
+    left = [] if named else lease.abandoned(runs)
     for each in kept:
         until = dt.datetime.fromtimestamp(each.until or 0.0).astimezone()
         print(f"kept machine '{each.id}', until {until:%H:%M}, of {each.purpose}")
@@ -139,7 +153,7 @@ def _gc(arguments: argparse.Namespace) -> int:
         return 0
     for each in kept:
         _end(each)
-    removed = lease.sweep(runs)
+    removed = [] if named else lease.sweep(runs)
     if kept or removed:
         print(f"Ended {len(kept)} machines, and removed {len(removed)} folders.")
     return 0

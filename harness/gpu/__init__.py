@@ -98,6 +98,11 @@ class GpuModel:
     has_mig: bool
     extra_registers: Mapping[int, int] = field(default_factory=dict)
 
+    @override
+    def __repr__(self) -> str:
+        """Return a short text: pytest prints the arguments of each test that fails."""
+        return f"GpuModel({self.name!r})"
+
     @property
     def boot_registers(self) -> dict[int, int]:
         """Return the read-only registers of BAR0, by offset.

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import pydantic
+from typing_extensions import override
 
 from harness.artifact_cache import DamagedError
 from harness.errors import HarnessError
@@ -83,6 +84,11 @@ class Image:
     kernels: tuple[Kernel, ...]
     driver: DriverImage | None
     parent: Image | None = None
+
+    @override
+    def __repr__(self) -> str:
+        """Return a short text: pytest prints the arguments of each test that fails."""
+        return f"Image({self.name!r}, key={self.key[:8]!r})"
 
     @property
     def newest_kernel(self) -> Kernel:

@@ -32,6 +32,7 @@ from harness.lab.cloud_images import (
 )
 from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine import MachineServices
+from harness.lab.machine_bundle import ResumedSource, find_base, require_qemu_of
 from harness.lab.machine_request import MachineRequest, Platform
 from harness.lab.node import Node, NodeRequest, render_node_seed
 from harness.lab.running_machines import Machines
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from harness.image import CloudImageKernel, Image
     from harness.lab.gpu_sources import RequestedGpu
     from harness.lab.machine import LabMachine
+    from harness.lab.machine_bundle import MachineBundle
     from harness.lab.saved_states import SavedState
     from harness.machine import VmDriver
     from harness.machine.accelerator import AcceleratorChoice
@@ -388,6 +390,42 @@ class Lab:
             gpus=gpus,
             gpu_scripts=gpu_scripts or {},
             hostname=hostname,
+        )
+        with (
+            self.machines.created(request) as machine,
+            self.machines.running(machine, machine),
+        ):
+            yield machine
+
+    @contextlib.contextmanager
+    def resume(
+        self, bundle: MachineBundle, *, base: Path | None = None, kept_until: float | None = None
+    ) -> Iterator[LabMachine]:
+        """Continue a saved machine with new GPUs of the models that it had, and end it afterwards.
+
+        `base` is the image below its disk, where it is not that of the cache. Raises HarnessError where
+        the base image or the version of QEMU that saved the machine is missing here, and says how to
+        get it.
+        """
+        require_qemu_of(bundle, self.settings.qemu)
+        if base is None:
+            base = find_base(
+                bundle.base,
+                (
+                    self.settings.image_store,
+                    self.settings.cloud_image_store,
+                    self.settings.derived_store,
+                ),
+            )
+        catalogue = load_gpu_catalogue(*self.settings.gpu_models)
+        request = MachineRequest(
+            name=bundle.name,
+            source=ResumedSource(bundle=bundle, disk=base),
+            memory_mib=bundle.spec.memory_mib,
+            slots=bundle.spec.root_ports,
+            gpus=[catalogue.get(name) for name in bundle.gpus],
+            kept_until=kept_until,
+            resumed=bundle,
         )
         with (
             self.machines.created(request) as machine,

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
-from harness.errors import HarnessError
+from harness.errors import HarnessError, listed
 from harness.evidence.state_capture import take_state
+from harness.lab.machine_bundle import BaseImage, save_machine
 from harness.lab.machine_entrance import open_entrance
 from harness.lab.machine_gpus import MachineGpus
 from harness.lab.machine_request import SEED
+from harness.machine import SavableMachine
 from harness.machine.capacity.broker import Demand
 from harness.machine.channels.guest import Guest
 from harness.machine.channels.ssh import SshRunner
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from harness.gpu.trace import AccessTrace
     from harness.gpu.transport import Transport
     from harness.lab.gpu_sources import GpuSources, RequestedGpu
+    from harness.lab.machine_bundle import MachineBundle
     from harness.lab.machine_request import MachineRequest
     from harness.machine import Machine, VmDriver
     from harness.machine.capacity.broker import Broker
@@ -68,6 +71,8 @@ _READY_KVM_S = 30.0
 #: Includes the boot loader's delay, and cloud-init up to the network, which brings the agent.
 _READY_BY_FIRMWARE_KVM_S = 90.0
 _HOT_PLUG_KVM_S = 10.0
+#: A guest that is not hanging answers within this.
+_ANSWER_KVM_S = 1.0
 _CLOUD_INIT_KVM_S = 30.0
 #: It runs all modules of the distribution.
 _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S = 90.0
@@ -141,6 +146,13 @@ def _without_names(pattern: str) -> str:
 
 def ignore_progress(_line: str) -> None:
     """Ignore progress."""
+
+
+def savable_machine(vm: Machine) -> SavableMachine:
+    """Return the machine as one that can be saved; raises HarnessError where its driver can't."""
+    if isinstance(vm, SavableMachine):
+        return vm
+    raise HarnessError(f"The VM driver of machine '{vm.spec.name}' can't save running machines.")
 
 
 class LabMachine:
@@ -229,11 +241,12 @@ class LabMachine:
                 cancelled=self._stop_reason,
             )
         )
-        at_start = () if self.checkpoint is not None else gpus
+        continues = self.checkpoint is not None or self.request.resumed is not None
+        at_start = () if continues else gpus
         attachments = [gpu.attachment for gpu in at_start]
         self._vm = self._resources.enter_context(
             services.driver.machine(
-                self.spec, self.folder, attachments, agent_program=services.agent_program
+                self.spec, self.folder, attachments, agent_program=self._agent_program
             )
         )
         if self._vm.pid is not None:
@@ -253,8 +266,69 @@ class LabMachine:
             raise HarnessError(why)
         if self.checkpoint is not None:
             self._restore(self.checkpoint)
+        elif self.request.resumed is not None:
+            self._resume(self.request.resumed)
+        if continues:
             for gpu in gpus:
                 self._vm.plug(gpu.attachment)
+
+    @property
+    def _agent_program(self) -> bytes:
+        """Return the agent, which in a resumed guest is that of the harness that saved it."""
+        resumed = self.request.resumed
+        return self._services.agent_program if resumed is None else resumed.agent_program
+
+    def _resume(self, bundle: MachineBundle) -> None:
+        """Continue a saved machine, with the host's time; its guest may have been hanging then."""
+        savable_machine(self.vm).restore_whole(bundle.memory)
+        with contextlib.suppress(HarnessError):
+            self.vm.agent.settle(self.deadline(_ANSWER_KVM_S))
+            self._is_agent_ready = True
+
+    def save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
+        """Save the machine as it is now into the new `folder`, and let its guest go on.
+
+        Its GPUs are unplugged before, and stay so. Raises HarnessError where it can't be saved: where
+        its guest does not answer and so can't release a GPU, or its driver can't save machines.
+        """
+        savable = savable_machine(self.vm)
+        models = [gpu.title for gpu in self.gpus.provided if gpu.device_id in self.gpus.emulated]
+        seed = self._release_devices()
+        source = self.request.source
+        return save_machine(
+            self.vm,
+            savable,
+            folder,
+            base=source.disk,
+            base_image=BaseImage(
+                name=source.name, digest=source.disk_sha256(), folder=str(source.disk.parent)
+            ),
+            gpus=models,
+            seed=seed,
+            agent_program=self._agent_program,
+            purpose=purpose,
+        )
+
+    def _release_devices(self) -> Path | None:
+        """Unplug the GPUs, which can't be saved, and the seed; return the seed where it stays.
+
+        Raises HarnessError where a guest with GPUs does not answer.
+        """
+        try:
+            # A guest that hangs would take the whole limit of an unplug.
+            self.vm.agent.ping(self.deadline(_ANSWER_KVM_S))
+        except HarnessError as error:
+            if self.gpus.plugged:
+                raise HarnessError(
+                    f"Machine '{self.name}' has {listed(self.gpus.plugged)}, which can't be saved, and a "
+                    f"guest that does not answer can't release it: {error}"
+                ) from error
+            seed = self.folder / SEED
+            return seed if seed.exists() else None
+        for device_id in self.gpus.plugged:
+            self.hot_unplug(device_id, in_use=True)
+        self.vm.unplug_seed(self.deadline(_HOT_PLUG_KVM_S))
+        return None
 
     def _stop_reason(self) -> str | None:
         return (

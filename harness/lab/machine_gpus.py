@@ -80,6 +80,11 @@ class MachineGpus:
         return tuple(self._provided)
 
     @property
+    def emulated(self) -> tuple[str, ...]:
+        """Return the device ids of the emulated GPUs that are plugged."""
+        return tuple(self._servers)
+
+    @property
     def provided(self) -> tuple[ProvidedGpu, ...]:
         return tuple(self._provided.values())
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from harness.cloudinit import write_seed
+from harness.lab.machine_bundle import with_own_variables
 from harness.machine.description.spec import DirectKernel, MachineSpec, MemoryFile
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from harness.gpu.script import GpuScript
     from harness.image.store import ImageStore
     from harness.lab.gpu_sources import RequestedGpu
+    from harness.lab.machine_bundle import MachineBundle
     from harness.machine.checkpoint.store import Checkpoint
     from harness.machine.description.spec import Accelerator, Firmware, HostPort
 
@@ -32,6 +34,13 @@ _APERTURES_MIB = 512 << 10
 
 class BootSource(Protocol):
     """What a machine boots: a disk, and the kernel or firmware that starts from it."""
+
+    @property
+    def name(self) -> str:
+        """Return the image's name."""
+
+    def disk_sha256(self) -> str:
+        """Return the digest of the disk, as the image's manifest has it."""
 
     @property
     def disk(self) -> Path:
@@ -73,7 +82,8 @@ class MachineRequest:
     `source`. A `disk` of its own replaces the overlay. `slots` is the number of root ports for
     GPUs, `host_ports` what the guest reaches of the host. One that `has_iommu` can pass them on. `seed` renders the seed volume for an instance-id; a booting machine has it from the
     start, and one that continues has it in its folder, to be plugged. A machine that a person keeps
-    has the time of its end in `kept_until`, in seconds of the epoch.
+    has the time of its end in `kept_until`, in seconds of the epoch. One that is `resumed` is that of a
+    bundle, whatever else its request says.
     """
 
     name: str
@@ -90,10 +100,18 @@ class MachineRequest:
     has_iommu: bool = False
     host_ports: Sequence[HostPort] = ()
     kept_until: float | None = None
+    resumed: MachineBundle | None = None
 
 
 def finish_spec(request: MachineRequest, platform: Platform, folder: Path) -> MachineSpec:
     """Return the spec of a requested machine whose files lie in `folder`; it creates nothing."""
+    if request.resumed is not None:
+        return replace(
+            with_own_variables(request.resumed.spec, folder),
+            name=request.name,
+            disk=folder / _DISK,
+            qemu=platform.qemu,
+        )
     kernel, memory, seed = request.source.kernel(folder), request.memory_file, None
     if request.checkpoint is not None:
         memory = memory or MemoryFile(path=request.checkpoint.ram, is_private=True)
@@ -122,6 +140,9 @@ def finish_spec(request: MachineRequest, platform: Platform, folder: Path) -> Ma
 def create_files(request: MachineRequest, folder: Path, images: ImageStore) -> None:
     """Create the files that the spec of a requested machine names in `folder`."""
     checkpoint, source = request.checkpoint, request.source
+    if request.resumed is not None:
+        request.resumed.create_files(source.disk, folder)
+        return
     if request.disk is None:
         if checkpoint is None:
             images.create_overlay(source.disk, folder / _DISK, size_gib=source.disk_gib)

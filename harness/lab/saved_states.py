@@ -58,16 +58,11 @@ class SavedStateSource(BootSource, Protocol):
     """A boot source of which the first machine of a saved state is booted."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
     def first_seed(self) -> SeedFiles | None:
         """Return the seed with which the first machine boots."""
 
     def parts(self) -> Mapping[str, object]:
         """Return what the saved state depends on beside the command line."""
-
-    def disk_sha256(self) -> str: ...
 
     def wait_until_booted(self, machine: LabMachine) -> None:
         """Wait until the first machine is in the state that is saved."""

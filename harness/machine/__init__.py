@@ -91,6 +91,20 @@ class Machine(Protocol):
 
 
 @runtime_checkable
+class SavableMachine(Protocol):
+    """A machine that can be saved while its test goes on, memory included; not every driver's can."""
+
+    def saved_whole(self, state: Path) -> AbstractContextManager[None]:
+        """Save memory and devices to the new file `state`; the guest goes on after the context.
+
+        In the context its disk is complete and does not change.
+        """
+
+    def restore_whole(self, state: Path) -> None:
+        """Load memory and devices from the file `state`, and let the guest run."""
+
+
+@runtime_checkable
 class VmDriver(Protocol):
     """Creates machines; each run has one."""
 

@@ -22,6 +22,12 @@ _CAPABILITIES = [
     {"capability": "x-ignore-shared", "state": True},
     {"capability": "events", "state": True},
 ]
+_WHOLE = [
+    {"capability": "x-ignore-shared", "state": False},
+    {"capability": "events", "state": True},
+]
+#: Bytes in a second.
+_UNLIMITED = 1 << 40
 #: Otherwise the guest's network card announces itself to a network without other hosts, and every
 #: netlink listener wakes up: a third of what a clone does until its first answer.
 _NO_ANNOUNCEMENT: Mapping[str, object] = {"announce-rounds": 0}
@@ -47,6 +53,28 @@ def save_device_state(monitor: Monitor, machine: str, state: Path) -> None:
     _migrate(monitor, machine, "migrate", state, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
 
+def stream_whole_state(monitor: Monitor, machine: str, descriptor: int) -> None:
+    """Write memory and devices' state of the paused machine `machine` to a pipe.
+
+    Unlike `save_device_state` it needs no file of the guest's memory. Raises DeviceStateError where
+    QEMU can't, as with a device that does not support migration.
+    """
+    monitor.execute("migrate-set-capabilities", {"capabilities": _WHOLE})
+    # The guest has stopped, so nothing is gained by leaving it bandwidth.
+    monitor.execute("migrate-set-parameters", {"max-bandwidth": _UNLIMITED})
+    _migrate_by(monitor, machine, "migrate", descriptor)
+
+
+def load_whole_state(monitor: Monitor, machine: str, descriptor: int) -> None:
+    """Load memory and devices' state from a pipe into a QEMU that was started with `-incoming defer`.
+
+    Raises DeviceStateError where the state is another machine's, or truncated.
+    """
+    monitor.execute("migrate-set-capabilities", {"capabilities": _WHOLE})
+    monitor.execute("migrate-set-parameters", _NO_ANNOUNCEMENT)
+    _migrate_by(monitor, machine, "migrate-incoming", descriptor)
+
+
 def load_device_state(monitor: Monitor, machine: str, state: Path) -> None:
     """Load the devices' state from `state` into a QEMU that was started with `-incoming defer`.
 
@@ -58,12 +86,21 @@ def load_device_state(monitor: Monitor, machine: str, state: Path) -> None:
 
 
 def _migrate(monitor: Monitor, machine: str, command: str, state: Path, flags: int) -> None:
-    seen = len(monitor.events)
     descriptor = os.open(state, flags | os.O_CLOEXEC, 0o600)
     try:
         uri = _pass_state_file(monitor, descriptor)
     finally:
         os.close(descriptor)
+    _run_migration(monitor, machine, command, uri, f"the state '{state}'")
+
+
+def _migrate_by(monitor: Monitor, machine: str, command: str, descriptor: int) -> None:
+    monitor.execute("getfd", {"fdname": "state"}, fd=descriptor)
+    _run_migration(monitor, machine, command, "fd:state", "a stream of its whole state")
+
+
+def _run_migration(monitor: Monitor, machine: str, command: str, uri: str, what: str) -> None:
+    seen = len(monitor.events)
     try:
         monitor.execute(command, {"uri": uri})
         event = monitor.wait_for_event(
@@ -72,10 +109,10 @@ def _migrate(monitor: Monitor, machine: str, command: str, state: Path, flags: i
     except MonitorLostError:
         raise
     except HarnessError as error:
-        raise _failure(machine, command, state, str(error)) from error
+        raise _failure(machine, command, what, str(error)) from error
     status = event.data.get("status")
     if status != "completed":
-        raise _failure(machine, command, state, f"It ended as '{status}'.")
+        raise _failure(machine, command, what, f"It ended as '{status}'.")
 
 
 def _pass_state_file(monitor: Monitor, descriptor: int) -> str:
@@ -92,10 +129,9 @@ def _pass_state_file(monitor: Monitor, descriptor: int) -> str:
     return f"file:/dev/fdset/{_STATE_FDSET}"
 
 
-def _failure(machine: str, command: str, state: Path, reason: str) -> DeviceStateError:
+def _failure(machine: str, command: str, what: str, reason: str) -> DeviceStateError:
     return DeviceStateError(
-        f"QEMU of machine '{machine}' could not carry out '{command}' with the state '{state}'. "
-        f"{reason}"
+        f"QEMU of machine '{machine}' could not carry out '{command}' with {what}. {reason}"
     )
 
 

@@ -16,6 +16,7 @@ from harness.machine.device_state import (
     save_device_state,
 )
 from harness.machine.idle import wait_until_idle
+from harness.machine.whole_state import restore_whole_state, save_whole_state
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
@@ -200,6 +201,30 @@ class MonitoredMachine(abc.ABC):
         """
         with self._explained():
             load_device_state(self.monitor, self.spec.name, state)
+        self._resume()
+
+    @contextlib.contextmanager
+    def saved_whole(self, state: Path) -> Iterator[None]:
+        """Save memory and devices to the new file `state`; the guest goes on after the context.
+
+        In the context its disk is complete and does not change. Raises HarnessError where QEMU refuses,
+        as with a plugged device that can't be saved.
+        """
+        self._pause()
+        try:
+            with self._explained():
+                save_whole_state(self.monitor, self.spec.name, state)
+            yield
+        finally:
+            self._resume()
+
+    def restore_whole(self, state: Path) -> None:
+        """Load memory and devices from the file `state`, and let the guest run.
+
+        Raises HarnessError where QEMU finds that the state is another machine's, or truncated.
+        """
+        with self._explained():
+            restore_whole_state(self.monitor, self.spec.name, state)
         self._resume()
 
     @contextlib.contextmanager

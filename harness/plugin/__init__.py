@@ -5,11 +5,12 @@ from __future__ import annotations
 import harness.plugin.plain_imports  # noqa: F401 - before the imports that it is about
 
 # isort: split
+import shutil
 from pathlib import Path
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.errors import BadInputError, HarnessError
 from harness.plugin import fixture_modules, machine_drivers, report, select
 from harness.settings import (
     ACCEPT_OPTION,
@@ -23,8 +24,11 @@ from harness.settings import (
     URI_VARIABLE,
     AcceleratorOption,
     EvidenceMode,
+    FailureCheckpoint,
     GpuSource,
     MachineDriver,
+    MachineKeep,
+    MachineShell,
     MachineStart,
     Settings,
     accepted_licences,
@@ -157,6 +161,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="folder for evidence, with a folder for each test (default: %(default)s)",
     )
     group.addoption(
+        "--failure-checkpoint",
+        choices=FailureCheckpoint.words(),
+        default=defaults.failure_checkpoint.value,
+        help="when to leave the machines of a test in its evidence, for `harness resume`; with --pdb never "
+        "(default: %(default)s)",
+    )
+    group.addoption(
+        "--failure-checkpoint-limit-mib",
+        type=int,
+        default=defaults.failure_checkpoint_limit_mib,
+        metavar="MIB",
+        help="limit of disk space for the machines that failed tests left, in MiB; beyond it the oldest are "
+        "removed (default: %(default)s)",
+    )
+    group.addoption(
+        "--machine-keep",
+        choices=MachineKeep.words(),
+        default=defaults.machine_keep.value,
+        help="of which tests the machines go on when the test has ended, to be entered by `harness shell "
+        "--machine`; `harness gc` ends them (default: %(default)s)",
+    )
+    group.addoption(
+        "--machine-keep-hours",
+        type=float,
+        default=defaults.machine_keep_hours,
+        metavar="HOURS",
+        help="how long a kept machine goes on at most (default: %(default)s)",
+    )
+    group.addoption(
+        "--machine-shell",
+        choices=MachineShell.words(),
+        help="open a shell in the machine of each test: before the test uses it, after the test, or where it "
+        "failed; without xdist (-n 0)",
+    )
+    group.addoption(
         "--checkpoint-limit-mib",
         type=int,
         default=defaults.checkpoint_limit_mib,
@@ -232,18 +271,68 @@ def pytest_configure(config: pytest.Config) -> None:
             machine_start=MachineStart(config.getoption("--machine-start")),
             evidence=EvidenceMode(config.getoption("--evidence")),
             evidence_folder=root / Path(config.getoption("--evidence-dir")),
+            failure_checkpoint=_failure_checkpoint(config),
+            failure_checkpoint_limit_mib=config.getoption("--failure-checkpoint-limit-mib"),
+            machine_keep=MachineKeep(config.getoption("--machine-keep")),
+            machine_keep_hours=config.getoption("--machine-keep-hours"),
+            machine_shell=_machine_shell(config),
             checkpoint_limit_mib=config.getoption("--checkpoint-limit-mib"),
             accepted_licences=accepted_licences(
                 [*config.getoption(ACCEPT_OPTION), *config.getini("accept_licence")]
             ),
             ci=is_ci(),
         )
+        _require_named(config.stash[SETTINGS], defaults, image=config.getoption("--image"))
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(
         machine_drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
     )
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)
+
+
+def _require_named(settings: Settings, defaults: Settings, *, image: str) -> None:
+    """Raise BadInputError or RequirementError for an image or a QEMU that the user named and that is missing.
+
+    Otherwise each test would report the one, and be skipped for want of the other.
+    """
+    if settings.qemu != defaults.qemu and shutil.which(settings.qemu) is None:
+        raise BadInputError(
+            f"There is no program '{settings.qemu}' on this host.", source="--qemu"
+        )
+    if image != TESTED_IMAGES:
+        # Runs of specs need no images, and should not load what reads them.
+        from harness.image.catalogue import load_catalogue  # noqa: PLC0415
+
+        try:
+            catalogue = load_catalogue(*settings.image_folders)
+        except BadInputError:
+            # A folder without recipes, which fixtures may still write: reported where it is used.
+            return
+        for name in settings.images:
+            # Files and URLs are examined where they are used.
+            if "/" not in name:
+                catalogue.get(name)
+
+
+def _failure_checkpoint(config: pytest.Config) -> FailureCheckpoint:
+    """Return the option; a machine that is about to be debugged alive keeps its GPUs."""
+    if config.getoption("usepdb", default=False):
+        return FailureCheckpoint.NEVER
+    return FailureCheckpoint(config.getoption("--failure-checkpoint"))
+
+
+def _machine_shell(config: pytest.Config) -> MachineShell | None:
+    """Return the option; raises BadInputError where workers would have no terminal for the shell."""
+    word = config.getoption("--machine-shell")
+    if word is None:
+        return None
+    if config.getoption("numprocesses", default=None) or hasattr(config, "workerinput"):
+        raise BadInputError(
+            "The workers of xdist have no terminal for a shell; add '-n 0'.",
+            source="--machine-shell",
+        )
+    return MachineShell(word)
 
 
 def _provisioner(word: str, root: Path) -> str:

@@ -29,6 +29,11 @@ class NodeEvidenceSource:
     def name(self) -> str:
         return self.node.request.name
 
+    @property
+    def machine(self) -> LabMachine:
+        """Return the machine, which ends with the test."""
+        return self.node.machine
+
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
         """Keep all evidence that the test has gathered, the latest in the top folder.
 

@@ -6,19 +6,26 @@ import contextlib
 import hashlib
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import allure
 import pytest
 from allure_commons.types import AttachmentType
 
 from harness.errors import HarnessError, evidenced_in
-from harness.settings import EvidenceMode
+from harness.plugin.failure_summary import (
+    hide_own_frames,
+    note_reason,
+    write_causes,
+    write_missing,
+)
+from harness.settings import EvidenceMode, MachineKeep, MachineShell
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
     from pathlib import Path
 
+    from harness.lab.machine import LabMachine
     from harness.settings import Settings
 
 #: The name under which the plugin registers its Reporter.
@@ -37,6 +44,8 @@ _VERDICTS = (AssertionError, pytest.fail.Exception)
 #: Exceptions of a test that has not failed.
 _NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception)
 _BROKEN = "harness_could_not_tell"
+_KEPT = "machine_kept"
+_MISWRITTEN = "miswritten_test"
 #: The report of a worker that crashed has another phase.
 _PHASES = ("setup", "call", "teardown")
 
@@ -65,9 +74,18 @@ _ATTACHED = (
     "provisioner.json",
     "manifest.json",
     "not-collected.txt",
+    "checkpoint/not-saved.txt",
     # Of a registry, not of a node.
     "requests.txt",
 )
+
+
+@runtime_checkable
+class MachineSource(Protocol):
+    """A source of evidence with a machine that ends with the test."""
+
+    @property
+    def machine(self) -> LabMachine: ...
 
 
 class EvidenceSource(Protocol):
@@ -92,11 +110,14 @@ class _KeptEvidence:
     folder: Path
     moved: dict[Path, Path] = field(default_factory=dict)
     error: str | None = None
+    saved: str | None = None
+    kept: str | None = None
 
     @property
     def sentence(self) -> str:
         if self.error is None:
-            return f"kept in '{self.folder}'"
+            saved = "" if self.saved is None else f"; {self.saved}"
+            return f"kept in '{self.folder}'{saved}"
         return f"could only partly be kept in '{self.folder}': {self.error}"
 
 
@@ -104,7 +125,7 @@ class Reporter:
     """Keeps the evidence of tests while its sources are still alive."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._sources: list[EvidenceSource] = []
 
     def add(self, source: EvidenceSource) -> None:
@@ -118,15 +139,23 @@ class Reporter:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         error = None if call.excinfo is None else call.excinfo.value
+        has_failed = error is not None and not isinstance(error, _NO_FAILURES)
         kept = self._keep(item, error) if self._is_wanted(call) else []
+        self._open_shells(item, call, has_failed=has_failed)
+        self._save_machines(item, call, kept, has_failed=has_failed)
         if error is not None:
             # Before the message is read: the folder that it names is removed after the test.
             _point(error, kept)
+            hide_own_frames()
         made = yield
         if made.failed and call.when == "call" and not kept:
             # A strict xfail that passed.
             kept = self._keep(item, None)
-        if made.failed and error is not None and not _is_verdict(error):
+        if error is not None:
+            note_reason(made, error, [one.folder for one in kept])
+        if made.failed and isinstance(error, pytest.FixtureLookupError):
+            made.user_properties.append((_MISWRITTEN, "true"))
+        elif made.failed and error is not None and not _is_verdict(error):
             # JUnit takes its properties from the teardown's report, which copies the item's.
             item.user_properties.append((_BROKEN, "true"))
             made.user_properties.append((_BROKEN, "true"))
@@ -134,17 +163,76 @@ class Reporter:
             item.user_properties.append(("evidence", str(one.folder)))
             made.user_properties.append(("evidence", str(one.folder)))
             made.sections.append(("evidence", one.sentence))
+            if one.kept is not None:
+                made.user_properties.append((_KEPT, one.kept))
         return made
+
+    def _machines(self) -> list[LabMachine]:
+        return [each.machine for each in self._sources if isinstance(each, MachineSource)]
+
+    def _open_shells(
+        self, item: pytest.Item, call: pytest.CallInfo[None], *, has_failed: bool
+    ) -> None:
+        moment = self.settings.machine_shell
+        is_moment = call.when == "call" and moment is MachineShell.AFTER
+        if not is_moment and not (has_failed and moment is MachineShell.FAILED):
+            return
+        from harness.plugin.live_machines import open_shell  # noqa: PLC0415 - few runs ask for it
+
+        for machine in self._machines():
+            open_shell(
+                item.config, machine, f"{item.nodeid} {'failed' if has_failed else 'passed'}"
+            )
+
+    def _save_machines(
+        self,
+        item: pytest.Item,
+        call: pytest.CallInfo[None],
+        kept: list[_KeptEvidence],
+        *,
+        has_failed: bool,
+    ) -> None:
+        """Save the machines whose evidence was kept; an exception from a hook would end the run."""
+        if call.when == "teardown" or not self._machines() or not kept:
+            return
+        from harness.plugin.live_machines import is_to_be_saved, save_machine  # noqa: PLC0415
+
+        if not is_to_be_saved(self.settings, has_failed=has_failed):
+            return
+        for source, one in zip(self._sources, kept, strict=True):
+            if isinstance(source, MachineSource):
+                saved = save_machine(
+                    source.machine,
+                    one.folder,
+                    self.settings,
+                    test=item.nodeid,
+                    has_failed=has_failed,
+                )
+                one.saved, one.kept = saved.sentence, saved.kept
+
+    def pytest_enter_pdb(self, config: pytest.Config) -> None:
+        """Say how to enter the machines of a test that stopped in the debugger."""
+        if not self._machines():
+            return
+        from harness.plugin.live_machines import ways_in  # noqa: PLC0415
+
+        reporter = config.pluginmanager.getplugin("terminalreporter")
+        for line in ways_in(self._machines()):
+            reporter.write_line(f"enter the machine, in another terminal: {line}")
 
     def _is_wanted(self, call: pytest.CallInfo[None]) -> bool:
         if call.when == "teardown":
             return False
         if call.excinfo is not None and not call.excinfo.errisinstance(_NO_FAILURES):
             return True
-        return self._settings.evidence is EvidenceMode.ALWAYS and call.when == "call"
+        is_always = (
+            self.settings.evidence is EvidenceMode.ALWAYS
+            or self.settings.machine_keep is MachineKeep.ALL
+        )
+        return is_always and call.when == "call"
 
     def _keep(self, item: pytest.Item, error: BaseException | None) -> list[_KeptEvidence]:
-        parent = self._settings.evidence_folder / folder_name(item.nodeid)
+        parent = self.settings.evidence_folder / folder_name(item.nodeid)
         kept: list[_KeptEvidence] = []
         for number, source in enumerate(self._sources):
             namesakes = [each.name for each in self._sources[:number]].count(source.name)
@@ -161,7 +249,12 @@ class Reporter:
         return kept
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Count failures of the node and errors of the harness separately."""
+        """Count failures of the node and errors of the harness separately; list kept machines."""
+        for reports in terminalreporter.stats.values():
+            for report in reports:
+                for name, value in getattr(report, "user_properties", ()):
+                    if name == _KEPT:
+                        terminalreporter.write_line(f"kept: {value}")
         reports = [
             report
             for outcome in ("failed", "error")
@@ -173,10 +266,14 @@ class Reporter:
                 (_BROKEN, "true") in report.user_properties or report.when not in _PHASES
                 for report in reports
             )
+            miswritten = sum((_MISWRITTEN, "true") in report.user_properties for report in reports)
+            write_causes(terminalreporter, reports)
             terminalreporter.write_line(
-                f"expectations not met: {len(reports) - broken}; "
+                f"expectations not met: {len(reports) - broken - miswritten}; "
                 f"the harness could not tell: {broken}"
+                + (f"; tests that ask for no known fixture: {miswritten}" if miswritten else "")
             )
+        write_missing(terminalreporter)
 
 
 @contextlib.contextmanager
@@ -189,6 +286,16 @@ def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[N
         yield
     finally:
         reporter.discard(source)
+
+
+def shell_before(config: pytest.Config, machine: LabMachine) -> None:
+    """Open a shell in a machine before its test uses it, where `--machine-shell` says so."""
+    reporter = config.pluginmanager.getplugin(REPORTER)
+    assert isinstance(reporter, Reporter)  # noqa: S101 - the plugin registers it
+    if reporter.settings.machine_shell is MachineShell.BEFORE:
+        from harness.plugin.live_machines import open_shell  # noqa: PLC0415 - few runs ask for it
+
+        open_shell(config, machine, "before the test")
 
 
 def _is_verdict(error: BaseException) -> bool:

@@ -58,11 +58,13 @@ def busy_test(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def busy_run(lab: Lab, cache: OwnCache, test: Path) -> Iterator[tuple[ChildProcess, list[int]]]:
+def busy_run(
+    lab: Lab, cache: OwnCache, test: Path, *options: str
+) -> Iterator[tuple[ChildProcess, list[int]]]:
     """Start a run, wait until its machine runs, and give it with its machines' processes."""
     with (test.parent / "output.txt").open("wb") as output:
         run = spawn(
-            pytest_argv(lab, test),
+            [*pytest_argv(lab, test), *options],
             stdout=output,
             stderr=output,
             env=cache.environment,

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from harness import lease
-from harness.errors import HarnessError, RequirementError
+from harness.errors import HarnessError
 from harness.lease import (
     hold,
     hold_shared,
@@ -73,7 +73,7 @@ def test_folder_that_cannot_be_created_is_reported_with_a_remedy(
 ) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(RequirementError, match=r"can't be created \(.*XDG_CACHE_HOME"):
+    with pytest.raises(HarnessError, match=r"can't be created \(.*XDG_CACHE_HOME"):
         make_private_folder(tmp_path / path)
 
 
@@ -81,7 +81,7 @@ def test_folder_that_cannot_be_created_is_reported_in_a_whole_sentence(tmp_path:
     file = tmp_path / "file"
     file.touch()
 
-    with pytest.raises(RequirementError) as caught:
+    with pytest.raises(HarnessError) as caught:
         make_private_folder(file)
 
     assert str(caught.value) == (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, listed
-from harness.reservation_folder import ReservationFolder, one_line
+from harness.reservation_folder import ReservationFolder
 
 if TYPE_CHECKING:
     import contextlib
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The name of the socket in a machine's folder.
 ENTRANCE = "entrance"
+#: What the holder of a kept machine prints before its id.
+HELD = "held: "
 #: As of the broker's reservations: the same for every run of a user.
 _SHARED = Path("/tmp")  # noqa: S108 - the folder below it is refused unless it is ours alone
 
@@ -123,4 +125,5 @@ class Roster:
 def purpose_of_process(words: Sequence[str]) -> str:
     """Return for what this process runs a machine: the test, or the command's `words`."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
-    return one_line(test or " ".join(words))
+    text = test or " ".join(words)
+    return "".join(each if each.isprintable() else "?" for each in text)

@@ -12,7 +12,9 @@ from harness.machine.device_state import (
     DeviceStateError,
     is_end,
     load_device_state,
+    load_whole_state,
     save_device_state,
+    stream_whole_state,
 )
 from suites.unit.machine.fake_monitor import FakeMonitor, an_event
 
@@ -89,3 +91,23 @@ def test_lost_monitor_says_nothing_about_the_state(tmp_path: Path) -> None:
 
     with pytest.raises(MonitorLostError, match=r"^libvirtd ended\.$"):
         save_device_state(monitor, "node", tmp_path / "state")
+
+
+def test_whole_state_goes_through_the_callers_pipe() -> None:
+    monitor = FakeMonitor(events={"migrate": DONE})
+
+    stream_whole_state(monitor, "node", 7)
+
+    assert monitor.descriptors == {"getfd": 7}
+    assert monitor.arguments["migrate"] == {"uri": "fd:state"}
+    capabilities = monitor.arguments["migrate-set-capabilities"]["capabilities"]
+    assert {"capability": "x-ignore-shared", "state": False} in capabilities  # type: ignore[operator]
+
+
+def test_whole_state_that_is_not_loaded_is_an_error() -> None:
+    monitor = FakeMonitor(events={"migrate-incoming": an_event("MIGRATION", status="failed")})
+
+    with pytest.raises(
+        DeviceStateError, match=r"a stream of its whole state\. It ended as 'failed'"
+    ):
+        load_whole_state(monitor, "node", 7)

@@ -1,0 +1,92 @@
+"""`harness resume`: continues the machine of a failed test."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli.options import add_gpu_options, settings_of
+from harness.cli.progress import show_event
+from harness.machine.entrance.client import run_in
+from harness.machine.entrance.roster import HELD
+from harness.provisioning.wait import SYSTEM_CLOCK
+from harness.settings import AcceleratorOption, Settings
+
+if TYPE_CHECKING:
+    import argparse
+    from types import FrameType
+
+    from harness.cli.options import Commands
+
+_HOLD_INTERVAL_S = 1.0
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "resume", help="continue the machine that a failed test left, in a shell or with a command"
+    )
+    parser.add_argument(
+        "bundle",
+        type=Path,
+        metavar="BUNDLE",
+        help="the evidence folder of the test or its machine",
+    )
+    parser.add_argument("argv", nargs="*", metavar="CMD", help="a command, after --")
+    parser.add_argument(
+        "--base",
+        type=Path,
+        metavar="FILE",
+        help="the image below the machine's disk (default: the one with its digest in the cache)",
+    )
+    parser.add_argument(
+        "--qemu",
+        default=Settings().qemu,
+        metavar="PROGRAM",
+        help="QEMU of the version that saved the machine (default: %(default)s)",
+    )
+    add_gpu_options(parser)
+    parser.add_argument(
+        "--hold",
+        type=float,
+        metavar="HOURS",
+        help="open no shell; keep the machine for `harness shell --machine`, at most so long",
+    )
+    parser.set_defaults(run=_resume)
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    from harness.lab import Lab  # noqa: PLC0415 - as in `harness.cli.shell`
+    from harness.lab.machine_bundle import read_bundle  # noqa: PLC0415
+
+    bundle = read_bundle(arguments.bundle.absolute())
+    settings = dataclasses.replace(
+        settings_of(arguments),
+        accelerator=AcceleratorOption(bundle.spec.accelerator.accel),
+    )
+    until = None if arguments.hold is None else time.time() + 3600 * arguments.hold
+    if until is not None:
+        # Its parent is gone; `harness gc` ends it.
+        signal.signal(signal.SIGTERM, _end)
+    with (
+        Lab.open(settings, show_event) as lab,
+        lab.resume(bundle, base=arguments.base, kept_until=until) as machine,
+    ):
+        if until is None:
+            print(
+                f"'{bundle.name}' as it was at {bundle.made} in {bundle.purpose}", file=sys.stderr
+            )
+            return run_in(lab.roster.find(machine.folder.name), arguments.argv)
+        # Whoever started this waits for the line.
+        print(f"{HELD}{machine.folder.name}", flush=True)
+        while time.time() < until and machine.vm.is_running:
+            SYSTEM_CLOCK.sleep(_HOLD_INTERVAL_S)
+    return 0
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,361 @@
+"""A failed machine as a folder: from it another process, checkout or host continues the machine.
+
+It holds the memory and devices, compressed; the disk as what differs from its base image, which is
+named by its digest; and what the machine is. GPUs are unplugged before, since an emulated GPU's state
+can't be saved, and new ones of the same models are plugged when the machine is resumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.artifact_cache import DISK, MANIFEST, allocated_bytes
+from harness.errors import BadInputError, HarnessError
+from harness.gpu.transport import parse_qemu_version
+from harness.lease import make_private_folder
+from harness.machine.description.spec import (
+    Accelerator,
+    DirectKernel,
+    Firmware,
+    Flash,
+    MachineSpec,
+)
+from harness.machine.whole_state import suffix
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from harness.machine import Machine, SavableMachine
+
+#: The folder of a machine's checkpoint in its evidence.
+CHECKPOINT = "checkpoint"
+_DESCRIPTION = "machine.json"
+_DISK = "disk.qcow2"
+_MEMORY = "memory"
+_AGENT = "agent.pyz"
+_SEED = "seed.iso"
+_KERNEL = "kernel-header"
+_VARIABLES = "variables.fd"
+_SCHEMA = 1
+_KERNEL_BYTES = 64 << 10
+_CONVERT_S = 300.0
+_QUERY_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseImage:
+    """The image below a machine's disk: `digest` as its manifest has it, `folder` where it was."""
+
+    name: str
+    digest: str
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineBundle:
+    """A saved machine in `folder`; `spec` has the bundle's own files and no disk."""
+
+    folder: Path
+    name: str
+    made: str
+    purpose: str
+    qemu_version: str
+    spec: MachineSpec
+    base: BaseImage
+    gpus: tuple[str, ...]
+    memory: Path
+
+    @property
+    def disk(self) -> Path:
+        return self.folder / _DISK
+
+    @property
+    def agent_program(self) -> bytes:
+        return (self.folder / _AGENT).read_bytes()
+
+    @property
+    def size_mib(self) -> float:
+        return sum(path.stat().st_size for path in self.folder.iterdir()) / (1 << 20)
+
+    def create_files(self, base: Path, folder: Path) -> None:
+        """Make what one machine writes to in its `folder`: the disk, on `base`, and variables."""
+        disk = folder / _DISK
+        shutil.copyfile(self.disk, disk)
+        _qemu_img("rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", str(base), str(disk))
+        if (self.folder / _VARIABLES).exists():
+            shutil.copyfile(self.folder / _VARIABLES, folder / _VARIABLES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumedSource:
+    """The base image of a saved machine, as a boot source of a machine that does not boot."""
+
+    bundle: MachineBundle
+    disk: Path
+
+    @property
+    def name(self) -> str:
+        return self.bundle.base.name
+
+    def disk_sha256(self) -> str:
+        return self.bundle.base.digest
+
+    @property
+    def disk_gib(self) -> None:
+        return None
+
+    @property
+    def kernel_append(self) -> tuple[str, ...]:
+        return ()
+
+    def kernel(self, folder: Path) -> DirectKernel | Firmware:
+        return with_own_variables(self.bundle.spec, folder).kernel
+
+    def prepare(self, folder: Path) -> None:
+        """Create nothing: the bundle does."""
+
+
+def save_machine(
+    vm: Machine,
+    savable: SavableMachine,
+    folder: Path,
+    *,
+    base: Path,
+    base_image: BaseImage,
+    gpus: Sequence[str],
+    seed: Path | None,
+    agent_program: bytes,
+    purpose: str,
+) -> MachineBundle:
+    """Save a running machine without GPUs into the new private `folder`; the guest goes on.
+
+    `seed` is the seed volume that is plugged in, `gpus` are the models to plug when it is resumed.
+
+    Raises HarnessError where QEMU refuses, or the disk is not on this host.
+    """
+    spec = vm.spec
+    if not spec.disk.exists():
+        raise HarnessError(f"The disk of machine '{vm.spec.name}' is not on this host.")
+    make_private_folder(folder)
+    memory = f"{_MEMORY}{suffix()}"
+    with savable.saved_whole(folder / memory):
+        _qemu_img(
+            *("convert", "-U", "-q", "-c", "-O", "qcow2", "-o", "compression_type=zstd"),
+            *("-B", str(base), "-F", "qcow2", str(spec.disk), str(folder / _DISK)),
+        )
+    # Paths of this host are of no use elsewhere.
+    _qemu_img("rebase", "-u", "-f", "qcow2", "-b", "", str(folder / _DISK))
+    (folder / _AGENT).write_bytes(agent_program)
+    if seed is not None:
+        shutil.copyfile(seed, folder / _SEED)
+    description = {
+        "schema": _SCHEMA,
+        "name": spec.name,
+        "made": dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds"),
+        "purpose": purpose,
+        "qemu": qemu_version(spec.qemu),
+        "memory": memory,
+        "gpus": list(gpus),
+        "base": {
+            "name": base_image.name,
+            "digest": base_image.digest,
+            "folder": base_image.folder,
+        },
+        "spec": {
+            "accelerator": spec.accelerator.name,
+            "kernel": _save_kernel(spec, folder),
+            "has_seed": seed is not None,
+            "memory_mib": spec.memory_mib,
+            "cpus": spec.cpus,
+            "root_ports": spec.root_ports,
+            "root_port_window_mib": spec.root_port_window_mib,
+            "root_port_aperture_mib": spec.root_port_aperture_mib,
+            "has_iommu": spec.has_iommu,
+        },
+    }
+    part = folder / f"{_DESCRIPTION}.part"
+    part.write_text(json.dumps(description, indent=2) + "\n")
+    part.rename(folder / _DESCRIPTION)
+    return read_bundle(folder)
+
+
+def _save_kernel(spec: MachineSpec, folder: Path) -> Mapping[str, object]:
+    kernel = spec.kernel
+    if isinstance(kernel, DirectKernel):
+        # The guest has it in memory; QEMU reads its header to place the option ROM as before.
+        with kernel.vmlinuz.open("rb") as file:
+            (folder / _KERNEL).write_bytes(file.read(_KERNEL_BYTES))
+        return {"version": kernel.version, "may_reboot": kernel.may_reboot}
+    if kernel.flash is None:
+        return {}
+    shutil.copyfile(kernel.flash.variables, folder / _VARIABLES)
+    return {"flash": str(kernel.flash.code)}
+
+
+def read_bundle(folder: Path) -> MachineBundle:
+    """Return the saved machine in `folder`, in its `checkpoint`, or the only one below.
+
+    Raises BadInputError where there is none or there are several, and for one of a newer harness.
+    """
+    folder = _folder_of(folder)
+    path = folder / _DESCRIPTION
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        if fields["schema"] != _SCHEMA:
+            raise BadInputError(
+                f"Schema {fields['schema']} is newer than this harness reads ({_SCHEMA}); use the "
+                "harness that made the bundle.",
+                source=str(path),
+                key="schema",
+            )
+        return MachineBundle(
+            folder=folder,
+            name=str(fields["name"]),
+            made=str(fields["made"]),
+            purpose=str(fields["purpose"]),
+            qemu_version=str(fields["qemu"]),
+            spec=_read_spec(str(fields["name"]), fields["spec"], folder),
+            base=BaseImage(**{key: str(value) for key, value in fields["base"].items()}),
+            gpus=tuple(str(gpu) for gpu in fields["gpus"]),
+            memory=folder / str(fields["memory"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInputError(
+            f"This describes no saved machine: {error!r}.", source=str(path)
+        ) from error
+
+
+def _read_spec(name: str, fields: Mapping[str, Any], folder: Path) -> MachineSpec:
+    kernel: DirectKernel | Firmware
+    described = fields["kernel"]
+    if "version" in described:
+        kernel = DirectKernel(
+            version=described["version"],
+            vmlinuz=folder / _KERNEL,
+            initrd=folder / _KERNEL,
+            may_reboot=described["may_reboot"],
+        )
+    elif "flash" in described:
+        kernel = Firmware(
+            flash=Flash(code=Path(described["flash"]), variables=folder / _VARIABLES)
+        )
+    else:
+        kernel = Firmware()
+    return MachineSpec(
+        name=name,
+        accelerator=Accelerator[fields["accelerator"]],
+        kernel=kernel,
+        disk=folder / _DISK,
+        seed=folder / _SEED if fields["has_seed"] else None,
+        has_iommu=bool(fields["has_iommu"]),
+        is_restored=True,
+        memory_mib=int(fields["memory_mib"]),
+        cpus=int(fields["cpus"]),
+        root_ports=int(fields["root_ports"]),
+        root_port_window_mib=int(fields["root_port_window_mib"]),
+        root_port_aperture_mib=int(fields["root_port_aperture_mib"]),
+    )
+
+
+def _folder_of(folder: Path) -> Path:
+    if (folder / _DESCRIPTION).is_file():
+        return folder
+    found = sorted(path.parent for path in folder.glob(f"**/{CHECKPOINT}/{_DESCRIPTION}"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise BadInputError(
+            f"There are {len(found)} saved machines; name one: "
+            + ", ".join(f"'{path}'" for path in found),
+            source=str(folder),
+        )
+    raise BadInputError(
+        "There is no saved machine. A test that fails leaves one in the evidence of its machine, unless "
+        "the guest could not be saved; 'checkpoint/not-saved.txt' then has the reason.",
+        source=str(folder),
+    )
+
+
+def prune(evidence: Path, *, limit_mib: int, newest: Path) -> None:
+    """Remove the oldest saved machines below an evidence folder, where all take more than the limit.
+
+    The evidence beside them stays, and so does the one in `newest`.
+    """
+    found = [path.parent for path in evidence.glob(f"*/*/{CHECKPOINT}/{_DESCRIPTION}")]
+    left = limit_mib * (1 << 20)
+    for folder in sorted(found, key=_changed, reverse=True):
+        left -= allocated_bytes(folder)
+        if left < 0 and folder != newest:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _changed(folder: Path) -> float:
+    # Another worker may be removing it.
+    with contextlib.suppress(OSError):
+        return folder.stat().st_mtime
+    return 0.0
+
+
+def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
+    """Return the disk of the base image in one of the image stores of this host.
+
+    Raises HarnessError, which says which image is missing and how to get it.
+    """
+    places = list(stores)
+    for store in places:
+        for manifest in store.glob(f"*/{MANIFEST}"):
+            if base.digest in _digests(manifest):
+                return manifest.parent / DISK
+    raise HarnessError(
+        f"The machine's disk lies on the image '{base.name}' with the digest {base.digest}, which is not "
+        f"in the cache here. An image that is built again has another digest, so copy it from the host "
+        f"that made the bundle: `rsync -a HOST:{base.folder} {places[0]}/`. A cloud image can also be "
+        f"fetched: `harness image fetch --image {base.name}`."
+    )
+
+
+def _digests(manifest: Path) -> set[str]:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        fields = json.loads(manifest.read_text())
+        return {fields["files"][DISK]["sha256"], str(fields.get("digest"))}
+    return set()
+
+
+def require_qemu_of(bundle: MachineBundle, qemu: str) -> None:
+    """Raise HarnessError where `qemu` is another version than that which saved the machine."""
+    found = qemu_version(qemu)
+    if found != bundle.qemu_version:
+        raise HarnessError(
+            f"The machine was saved by QEMU {bundle.qemu_version}, but '{qemu}' is {found}; name one of "
+            "that version by --qemu."
+        )
+
+
+def qemu_version(qemu: str) -> str:
+    """Return the version of a QEMU program of this host; raises HarnessError."""
+    answer = LocalRunner().run([qemu, "--version"], timeout_s=_QUERY_S)
+    if not answer.ok:
+        raise HarnessError(f"'{qemu}' does not say its version.\n{answer.render()}")
+    return str(parse_qemu_version(answer.stdout))
+
+
+def with_own_variables(spec: MachineSpec, folder: Path) -> MachineSpec:
+    """Return the machine with its firmware's variables in `folder`, since it writes them; pure."""
+    kernel = spec.kernel
+    if not isinstance(kernel, Firmware) or kernel.flash is None:
+        return spec
+    flash = Flash(code=kernel.flash.code, variables=folder / _VARIABLES)
+    return replace(spec, kernel=Firmware(flash=flash))
+
+
+def _qemu_img(*words: str) -> None:
+    result = LocalRunner().run(["qemu-img", *words], timeout_s=_CONVERT_S)
+    if not result.ok:
+        raise HarnessError(f"The disk of the machine could not be saved.\n{result.render()}")

@@ -1,0 +1,94 @@
+"""Memory and devices of a machine as one compressed file, which needs no file of the guest's memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.machine.device_state import load_whole_state, stream_whole_state
+from harness.provisioning.command import spawn
+from harness.provisioning.wait import Deadline, Observation, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.machine.channels.monitor import Monitor
+    from harness.provisioning.command import ChildProcess
+
+_END_S = 120.0
+#: Compressors by the suffix of their files: how each packs and unpacks, the preferred one first.
+_COMPRESSORS = {
+    ".zst": (["zstd", "-q", "-3", "-T0", "-c"], ["zstd", "-q", "-d", "-c"]),
+    ".gz": (["gzip", "-1", "-c"], ["gzip", "-d", "-c"]),
+}
+
+
+def suffix() -> str:
+    """Return the suffix of whole states that this host writes."""
+    return next((each for each in _COMPRESSORS if shutil.which(_COMPRESSORS[each][0][0])), ".gz")
+
+
+def save_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
+    """Save the paused machine `machine` to the new file `state`, whose suffix says how it is packed.
+
+    Raises DeviceStateError where QEMU can't save it, HarnessError where it can't be written.
+    """
+    pack, _ = _COMPRESSORS[state.suffix]
+    with state.open("xb") as file, _pipe() as (reading, writing):
+        state.chmod(0o600)
+        packing = spawn(pack, stdin=reading, stdout=file)
+        os.close(reading)
+        try:
+            stream_whole_state(monitor, machine, writing)
+        except BaseException:
+            packing.kill()
+            packing.wait()
+            raise
+        os.close(writing)
+        _finish(packing, f"Packing the memory of machine '{machine}' into '{state}'")
+
+
+def restore_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
+    """Load the machine `machine`, started with `-incoming defer`, from the file `state`.
+
+    Raises DeviceStateError where QEMU finds that it is another machine's, or truncated.
+    """
+    _, unpack = _COMPRESSORS[state.suffix]
+    if shutil.which(unpack[0]) is None:
+        raise HarnessError(
+            f"'{state}' is packed by '{unpack[0]}', which this host lacks; install it with "
+            f"`apt-get install {unpack[0]}`."
+        )
+    with state.open("rb") as file, _pipe() as (reading, writing):
+        unpacking = spawn(unpack, stdin=file, stdout=writing)
+        os.close(writing)
+        try:
+            load_whole_state(monitor, machine, reading)
+        finally:
+            unpacking.kill()
+            unpacking.wait()
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    """Give the ends of a pipe, for reading and writing; each is closed at the end, if not before."""
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            with contextlib.suppress(OSError):
+                os.close(end)
+
+
+def _finish(process: ChildProcess, what: str) -> None:
+    def poll() -> Observation[int]:
+        return Observation(process.poll(), "it is still running")
+
+    code = wait_for(what, poll, Deadline.after(_END_S), interval_s=0.02)
+    if code != 0:
+        raise HarnessError(f"{what} failed with exit code {code}; is its disk full?")

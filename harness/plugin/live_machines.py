@@ -1,0 +1,132 @@
+"""What becomes of a test's machines beside their evidence: saved, kept, or entered by a person."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.lab.machine_bundle import CHECKPOINT, prune
+from harness.machine.entrance.client import run_in
+from harness.machine.entrance.roster import HELD, Roster, roster_folder
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
+from harness.settings import FailureCheckpoint, MachineKeep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import pytest
+
+    from harness.lab.machine import LabMachine
+    from harness.lab.machine_bundle import MachineBundle
+    from harness.settings import Settings
+
+NOT_SAVED = "not-saved.txt"
+_START_S = 20.0
+_HELD_S = 180.0
+#: Starts a process that outlives this one: a kept machine ends by its time or by `harness gc`.
+_DETACH = 'log=$1; shift; exec "$@" </dev/null >"$log" 2>&1'
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedMachine:
+    """What was saved of a test's machine; `sentence` says how to use it, or why there is nothing."""
+
+    sentence: str
+    kept: str | None = None
+
+
+def is_to_be_saved(settings: Settings, *, has_failed: bool) -> bool:
+    """Return whether the machines of a test that has ended are to be saved or kept."""
+    if settings.machine_keep is MachineKeep.ALL:
+        return True
+    wanted = (
+        settings.failure_checkpoint is FailureCheckpoint.ON_FAILURE
+        or settings.machine_keep is MachineKeep.FAILED
+    )
+    return has_failed and wanted
+
+
+def save_machine(
+    machine: LabMachine, evidence: Path, settings: Settings, *, test: str, has_failed: bool
+) -> SavedMachine:
+    """Save a test's machine into its evidence, and let it go on elsewhere where that is asked for."""
+    folder = evidence / CHECKPOINT
+    try:
+        bundle = machine.save_bundle(folder, purpose=test)
+    except (HarnessError, WaitTimeoutError, OSError) as error:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / NOT_SAVED).write_text(f"{error}\n")
+        return SavedMachine(sentence=f"the machine could not be saved: {error}")
+    prune(
+        settings.evidence_folder,
+        limit_mib=settings.failure_checkpoint_limit_mib,
+        newest=bundle.folder,
+    )
+    sentence = f"resume the machine ({bundle.size_mib:.0f} MiB): harness resume '{evidence}'"
+    is_kept = settings.machine_keep is MachineKeep.ALL or (
+        settings.machine_keep is MachineKeep.FAILED and has_failed
+    )
+    if not is_kept:
+        return SavedMachine(sentence=sentence)
+    try:
+        held = hold(bundle, evidence, settings)
+    except (HarnessError, WaitTimeoutError) as error:
+        return SavedMachine(sentence=f"{sentence}; it could not be kept: {error}")
+    enter = f"harness shell --machine {held}"
+    return SavedMachine(
+        sentence=sentence, kept=f"{enter}  # {settings.machine_keep_hours:g} h at most"
+    )
+
+
+def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
+    """Let a saved machine go on in a process of its own, which outlives this one; return its id.
+
+    Raises HarnessError or WaitTimeoutError where it does not start.
+    """
+    log = evidence / "holder.log"
+    log.unlink(missing_ok=True)
+    started = LocalRunner().run(
+        [
+            *("setsid", "--fork", "sh", "-c", _DETACH, "hold", str(log)),
+            *(sys.executable, "-m", "harness.cli", "resume", str(bundle.folder)),
+            *("--hold", str(settings.machine_keep_hours), "--qemu", settings.qemu),
+            *(word for models in settings.gpu_models for word in ("--gpu-models", str(models))),
+        ],
+        timeout_s=_START_S,
+    )
+    if not started.ok:
+        raise HarnessError(f"The machine can't be held.\n{started.render()}")
+
+    def poll() -> Observation[str]:
+        said = log.read_text(errors="replace") if log.exists() else ""
+        ids = [line[len(HELD) :] for line in said.splitlines() if line.startswith(HELD)]
+        return Observation(ids[0] if ids else None, f"its holder said: {said.strip() or '-'}")
+
+    return wait_for("the kept machine", poll, Deadline.after(_HELD_S))
+
+
+def ways_in(machines: Iterable[LabMachine]) -> list[str]:
+    """Return how to enter each machine that runs, from another terminal."""
+    return [f"harness shell --machine {each.folder.name}" for each in machines if each.has_vm]
+
+
+def open_shell(config: pytest.Config, machine: LabMachine, words: str) -> None:
+    """Open a shell in a machine, at this process's terminal; the run goes on when it ends."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:
+        capture.suspend(in_=True)
+    try:
+        sys.stderr.write(
+            f"\n{words}: a shell in machine '{machine.name}'; the run goes on at its end\n"
+        )
+        try:
+            run_in(Roster(roster_folder()).find(machine.folder.name))
+        except HarnessError as error:
+            sys.stderr.write(f"{error}\n")
+    finally:
+        if capture is not None:
+            capture.resume()

@@ -1,0 +1,173 @@
+"""People enter machines, and continue those of failed tests."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.machine.entrance.roster import Roster, roster_folder
+from harness.provisioning.command import LocalRunner
+from harness.provisioning.wait import Deadline, Observation, wait_for
+from suites.e2e.inner import REPOSITORY, pytest_argv
+from suites.e2e.test_leaks import busy_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.api import CloneState, GpuModel, SavedState
+    from harness.lab import Lab
+    from harness.provisioning.command import CommandResult
+    from suites.e2e.inner import OwnCache
+
+pytestmark = [
+    pytest.mark.pin_image(reason="what people enter by is the harness's"),
+    pytest.mark.vm_driver("qemu", reason="its own machines are looked for by their processes"),
+]
+
+#: Counts in memory alone, and prints the count when it is asked by a signal.
+COUNTER = """
+n=0; trap 'echo $n >/run/count' USR1
+while :; do n=$((n + 1)); sleep 0.2; done
+"""
+READ_COUNTER = 'rm -f /run/count; kill -USR1 "$1"; until [ -s /run/count ]; do sleep 0.1; done; cat /run/count'
+
+FAILING = """
+import pytest
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_fails(clone, cloud_init_done, h100, number):
+    machine = clone(cloud_init_done, "broken", gpus=[h100])
+    machine.guest.write_text("/run/number", str(number))
+    assert number == 0
+"""
+
+BUSY = """
+from harness.lab.node import NodeRequest
+from harness.provisioning.wait import Deadline
+
+def test_waits(boot_node, node_image):
+    node = boot_node(NodeRequest(name="busy", image=node_image, command=None), wait=False)
+    node.machine.vm.console.wait_for("this is never printed", Deadline.after(600), what="it")
+"""
+
+
+def harness(*words: str, home: Path | None = None, timeout_s: float = 240.0) -> CommandResult:
+    """Run the command line as a user does, with a cache of its own where `home` is given."""
+    return LocalRunner().run(
+        ["env", f"--chdir={REPOSITORY}", sys.executable, "-m", "harness.cli", *words],
+        timeout_s=timeout_s,
+        env={} if home is None else {"XDG_CACHE_HOME": str(home)},
+    )
+
+
+def entries_of(process: int) -> Callable[[], Observation[set[str]]]:
+    """Return a look for the machines that a process has in the list."""
+
+    def poll() -> Observation[set[str]]:
+        ids = {each.id for each in Roster(roster_folder()).machines() if each.process == process}
+        return Observation(ids or None, "none is listed")
+
+    return poll
+
+
+def test_running_machine_is_listed_and_entered(
+    clone: CloneState, cloud_init_done: SavedState, h100: GpuModel
+) -> None:
+    """From another process, by the id that the list shows."""
+    machine = clone(cloud_init_done, "entered", gpus=[h100])
+    name = machine.folder.name
+
+    listed = {each["id"]: each for each in json.loads(harness("ps", "--json").stdout)}
+    ran = harness(
+        "shell", "--machine", name, "--", "sh", "-c", "cat /proc/sys/kernel/hostname; exit 7"
+    )
+
+    assert listed[name]["purpose"].endswith(
+        "::test_running_machine_is_listed_and_entered[debian-12]"
+    )
+    assert listed[name]["gpus"] == ["h100-sxm5-80gb"]
+    assert listed[name]["resident_mib"] > 0
+    assert (ran.exit_code, ran.stdout) == (7, machine.guest.output_of("hostname") + "\n")
+    assert "root@127.0.0.1" in harness("ssh", "--print", name).stdout
+
+
+@pytest.mark.nightly
+def test_saved_machine_continues_with_another_cache(
+    clone: CloneState,
+    cloud_init_done: SavedState,
+    h100: GpuModel,
+    own_cache: OwnCache,
+    tmp_path: Path,
+) -> None:
+    """What a process counted in memory is there, and it counts on."""
+    machine = clone(cloud_init_done, "counting", gpus=[h100])
+    machine.guest.write_text("/run/counter", COUNTER)
+    pid = machine.guest.output_of(
+        "sh", "-c", "setsid sh /run/counter >/dev/null 2>&1 </dev/null & echo $!"
+    )
+    before = int(machine.guest.output_of("sh", "-c", READ_COUNTER, "read", pid))
+
+    bundle = machine.save_bundle(tmp_path / "bundle", purpose="this test")
+    resumed = harness(
+        *("resume", str(tmp_path / "bundle"), "--", "sh", "-c"),
+        f"{READ_COUNTER}; ls /sys/bus/pci/devices; cat /sys/bus/pci/devices/*/vendor",
+        *("read", pid),
+        home=own_cache.home,
+    )
+
+    assert resumed.ok, resumed.render()
+    assert int(resumed.stdout.split()[0]) >= before
+    assert "0x10de" in resumed.stdout
+    assert bundle.size_mib < 400
+
+
+@pytest.mark.nightly
+def test_failed_machines_are_kept_until_they_are_collected(
+    lab: Lab, cloud_init_done: SavedState, tmp_path: Path
+) -> None:
+    """Under two workers, each kept machine is the one of its test; `harness gc` ends both."""
+    # With this run's cache, where the state is: making it again takes minutes.
+    lab.ensure_checkpoint(cloud_init_done)
+    test = tmp_path / "test_failing.py"
+    test.write_text(FAILING)
+    argv = [*pytest_argv(lab, test, workers=2), "--machine-keep=failed"]
+    run = LocalRunner().run(
+        [*argv, f"--evidence-dir={tmp_path / 'evidence'}"],
+        timeout_s=600.0,
+    )
+    kept = [line.split()[4] for line in run.stdout.splitlines() if line.startswith("kept: ")]
+    try:
+        numbers = {
+            harness("shell", "--machine", each, "--", "cat", "/run/number").stdout for each in kept
+        }
+    finally:
+        collected = harness("gc", *kept)
+
+    assert len(kept) == 2, run.render()
+    assert numbers == {"1", "2"}
+    assert collected.ok, collected.render()
+    assert not {each.id for each in Roster(roster_folder()).machines()} & set(kept)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
+def test_ended_run_keeps_nothing(
+    lab: Lab, own_cache: OwnCache, tmp_path: Path, ending: signal.Signals
+) -> None:
+    """A run that was ended has failed no test, so nothing was asked for."""
+    test = tmp_path / "test_busy.py"
+    test.write_text(BUSY)
+    with busy_run(lab, own_cache, test, "--machine-keep=failed") as (run, _machines):
+        before = wait_for("the machine's entry", entries_of(run.pid), Deadline.after(60))
+        run.send_signal(ending)
+        run.wait(60)
+
+    listed = {each.id for each in Roster(roster_folder()).machines()}
+    assert not before & listed
+    assert harness("gc", home=own_cache.home).ok
+    assert not own_cache.run_folders()

@@ -1,0 +1,167 @@
+"""Saved machines as folders: what describes them, what they lie on, and how many stay."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError, HarnessError
+from harness.lab.machine_bundle import (
+    BaseImage,
+    find_base,
+    prune,
+    read_bundle,
+    with_own_variables,
+)
+from harness.lab.machine_request import finish_spec
+from harness.machine.description.spec import Accelerator, DirectKernel, Firmware
+from suites.unit.lab.builders import a_machine_request, a_platform
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+DIRECT = {"version": "6.1.0-56", "may_reboot": False}
+BASE = BaseImage(name="debian-12", digest="12" * 32, folder="/there/images/debian-12-0123")
+
+
+def a_bundle(
+    folder: Path, *, kernel: Mapping[str, object] = DIRECT, has_seed: bool = False, schema: int = 1
+) -> Path:
+    folder.mkdir(parents=True)
+    description = {
+        "schema": schema,
+        "name": "node",
+        "made": "2026-11-23T06:00:00+00:00",
+        "purpose": "suites/e2e/test_boot.py::test_boots",
+        "qemu": "7.2.22",
+        "memory": "memory.zst",
+        "gpus": ["h100-sxm5-80gb"],
+        "base": {"name": BASE.name, "digest": BASE.digest, "folder": BASE.folder},
+        "spec": {
+            "accelerator": "TCG",
+            "kernel": kernel,
+            "has_seed": has_seed,
+            "memory_mib": 1536,
+            "cpus": 1,
+            "root_ports": 4,
+            "root_port_window_mib": 64,
+            "root_port_aperture_mib": 0,
+            "has_iommu": False,
+        },
+    }
+    (folder / "machine.json").write_text(json.dumps(description))
+    (folder / "memory.zst").write_bytes(b"m" * 1000)
+    return folder
+
+
+def an_image(store: Path, digest: str) -> Path:
+    folder = store / f"image-{digest[:4]}"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(
+        json.dumps({"files": {"disk.qcow2": {"size": 1, "sha256": digest}}})
+    )
+    return folder / "disk.qcow2"
+
+
+def test_machine_is_the_one_that_was_saved(tmp_path: Path) -> None:
+    bundle = read_bundle(a_bundle(tmp_path / "checkpoint", has_seed=True))
+
+    spec = finish_spec(a_machine_request(resumed=bundle), a_platform(), tmp_path / "own")
+
+    assert (spec.accelerator, spec.memory_mib, spec.root_ports) == (Accelerator.TCG, 1536, 4)
+    assert spec.is_restored
+    assert spec.memory_file is None
+    assert spec.disk == tmp_path / "own/disk.qcow2"
+    assert spec.seed == tmp_path / "checkpoint/seed.iso"
+    assert isinstance(spec.kernel, DirectKernel)
+    assert spec.kernel.vmlinuz == tmp_path / "checkpoint/kernel-header"
+    assert bundle.gpus == ("h100-sxm5-80gb",)
+
+
+def test_firmware_writes_variables_of_its_own(tmp_path: Path) -> None:
+    bundle = read_bundle(a_bundle(tmp_path / "c", kernel={"flash": "/usr/share/OVMF/code.fd"}))
+
+    kernel = with_own_variables(bundle.spec, tmp_path / "own").kernel
+
+    assert isinstance(kernel, Firmware)
+    assert kernel.flash is not None
+    assert kernel.flash.variables == tmp_path / "own/variables.fd"
+
+
+def test_bundle_is_found_in_the_evidence_of_its_test(tmp_path: Path) -> None:
+    saved = a_bundle(tmp_path / "test/node/checkpoint")
+
+    assert read_bundle(tmp_path / "test").folder == saved
+    assert read_bundle(tmp_path / "test/node").folder == saved
+
+    other = a_bundle(tmp_path / "test/other/checkpoint")
+    with pytest.raises(BadInputError, match=f"2 saved machines; name one: '{saved}', '{other}'"):
+        read_bundle(tmp_path / "test")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "describes no saved machine"),
+        ("{}", "describes no saved machine: KeyError"),
+        ('{"schema": 2}', "Schema 2 is newer than this harness reads"),
+    ],
+)
+def test_what_is_no_bundle_is_refused(tmp_path: Path, content: str, problem: str) -> None:
+    (tmp_path / "machine.json").write_text(content)
+
+    with pytest.raises(BadInputError, match=problem):
+        read_bundle(tmp_path)
+
+
+def test_folder_without_a_machine_says_where_one_is_left(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"no saved machine.*not-saved\.txt"):
+        read_bundle(tmp_path)
+
+
+def test_base_is_found_by_its_digest(tmp_path: Path) -> None:
+    first, second = tmp_path / "images", tmp_path / "stock"
+    an_image(first, "34" * 32)
+    disk = an_image(second, BASE.digest)
+
+    assert find_base(BASE, [first, second]) == disk
+
+
+def test_missing_base_is_named_with_how_to_get_it(tmp_path: Path) -> None:
+    an_image(tmp_path / "images", "34" * 32)
+    (tmp_path / "images/damaged").mkdir()
+    (tmp_path / "images/damaged/manifest.json").write_text("[]")
+
+    with pytest.raises(HarnessError) as caught:
+        find_base(BASE, [tmp_path / "images"])
+
+    for words in (
+        f"image 'debian-12' with the digest {BASE.digest}",
+        f"`rsync -a HOST:/there/images/debian-12-0123 {tmp_path / 'images'}/`",
+    ):
+        assert words in str(caught.value)
+
+
+def test_oldest_saved_machines_go_beyond_the_limit(tmp_path: Path) -> None:
+    saved = [a_bundle(tmp_path / f"test-{number}/node/checkpoint") for number in range(3)]
+    for number, folder in enumerate(saved):
+        (folder / "memory.zst").write_bytes(os.urandom(600 << 10))
+        (folder.parent / "manifest.json").touch()
+        os.utime(folder, (number, number))
+
+    prune(tmp_path, limit_mib=1, newest=saved[2])
+
+    assert [folder.exists() for folder in saved] == [False, False, True]
+    assert (saved[0].parent / "manifest.json").exists()
+
+
+def test_newest_stays_also_beyond_the_limit(tmp_path: Path) -> None:
+    saved = a_bundle(tmp_path / "test/node/checkpoint")
+
+    prune(tmp_path, limit_mib=0, newest=saved)
+
+    assert saved.exists()
