@@ -17,9 +17,7 @@ from harness.gpu.catalogue import load_catalogue as load_gpu_catalogue
 from harness.gpu.transport import Transport
 from harness.image import CloudImage
 from harness.image.catalogue import Recipe, load_catalogue
-from harness.image.cloud.derived_images import DerivedStore
 from harness.image.cloud.source import Algorithm, CloudImageRecipe, LocalImage
-from harness.image.cloud.store import CloudImageStore, open_local
 from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.image.store import ImageStore
 from harness.lab.checkpoint_builder import CheckpointBuilder
@@ -34,7 +32,6 @@ from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine import MachineServices
 from harness.lab.machine_bundle import ResumedSource, find_base, require_qemu_of
 from harness.lab.machine_request import MachineRequest, Platform
-from harness.lab.node import Node, NodeRequest, render_node_seed
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import booted, booting_node, cloud_init_done, naming_seed
 from harness.lab.vm_drivers import open_driver
@@ -59,9 +56,12 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough.pool import GpuPool
     from harness.gpu.script import GpuScript
     from harness.image import CloudImageKernel, Image
+    from harness.image.cloud.derived_images import DerivedStore
+    from harness.image.cloud.store import CloudImageStore
     from harness.lab.gpu_sources import RequestedGpu
     from harness.lab.machine import LabMachine
     from harness.lab.machine_bundle import MachineBundle
+    from harness.lab.node import Node, NodeRequest
     from harness.lab.saved_states import SavedState
     from harness.machine import VmDriver
     from harness.machine.accelerator import AcceleratorChoice
@@ -93,8 +93,6 @@ class Lab:
     broker: Broker
     roster: Roster
     store: ImageStore = field(init=False)
-    cloud_images: CloudImageStore = field(init=False)
-    derived: DerivedStore = field(init=False)
     checkpoints: CheckpointStore = field(init=False)
     machines: Machines = field(init=False)
     checkpoint_builder: CheckpointBuilder = field(init=False)
@@ -103,8 +101,6 @@ class Lab:
         self.store = ImageStore(
             self.settings.image_store, accepted_licences=self.settings.accepted_licences
         )
-        self.cloud_images = CloudImageStore(self.settings.cloud_image_store)
-        self.derived = DerivedStore(self.settings.derived_store)
         self.checkpoints = CheckpointStore(
             self.settings.checkpoint_store, limit_mib=self.settings.checkpoint_limit_mib
         )
@@ -184,8 +180,23 @@ class Lab:
         """Release the checkpoints and the images that this lab used."""
         self.checkpoint_builder.close()
         self.store.close()
-        self.cloud_images.close()
-        self.derived.close()
+        for name in ("cloud_images", "derived"):
+            if name in self.__dict__:
+                getattr(self, name).close()
+
+    @functools.cached_property
+    def cloud_images(self) -> CloudImageStore:
+        """Return the cache of cloud images; what reads it takes longer to load than a clone to start."""
+        from harness.image.cloud.store import CloudImageStore  # noqa: PLC0415
+
+        return CloudImageStore(self.settings.cloud_image_store)
+
+    @functools.cached_property
+    def derived(self) -> DerivedStore:
+        """Return the cache of what was derived from cloud images."""
+        from harness.image.cloud.derived_images import DerivedStore  # noqa: PLC0415 - as above
+
+        return DerivedStore(self.settings.derived_store)
 
     def node_image(self, name: str | None = None) -> Image:
         """Return a node image: an image of the catalogue, or one by its path or URL.
@@ -209,6 +220,8 @@ class Lab:
         """
         source = load_catalogue(*self.settings.image_folders).get(name)
         if isinstance(source, LocalImage):
+            from harness.image.cloud.store import open_local  # noqa: PLC0415 - as above
+
             return open_local(source, Algorithm.SHA256)
         if not isinstance(source, CloudImageRecipe):
             raise BadInputError(
@@ -251,6 +264,9 @@ class Lab:
 
             image, kernel = install_kernel(self, request.image, request.kernel)
             request = replace(request, image=image, kernel=kernel)
+        # What makes nodes reads evidence too, which takes longer to load than a clone to start.
+        from harness.lab.node import Node  # noqa: PLC0415
+
         provisioner = request.provisioner or self.provisioner
         with self.machines.created(
             self._node_machine(request, provisioner, disk, start)
@@ -304,6 +320,8 @@ class Lab:
                 slots=request.slots,
                 may_reboot=request.may_reboot,
             )
+
+        from harness.lab.node import render_node_seed  # noqa: PLC0415 - as in `boot`
 
         def seed(instance_id: str) -> SeedFiles:
             if request.skip_cloud_init:

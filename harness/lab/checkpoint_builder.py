@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, EvidencedError, HarnessError, RequirementError
-from harness.lab.evidence_collection import try_save_host_evidence
 from harness.lab.machine import NONCE_FACT
 from harness.lab.machine_request import finish_spec
 from harness.lab.saved_states import key_parts
@@ -126,6 +125,11 @@ class CheckpointBuilder:
             except (BadInputError, RequirementError):
                 raise
             except Exception as error:
+                # Only a failure needs what reads evidence; a clone starts without it.
+                from harness.lab.evidence_collection import (  # noqa: PLC0415
+                    try_save_host_evidence,
+                )
+
                 sentence = _sentence_of(error)
                 kept = self.evidence_folder / "saved-states" / saved_state.name
                 raise HarnessError(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
 from harness.errors import HarnessError, listed
-from harness.evidence.state_capture import take_state
 from harness.lab.machine_bundle import BaseImage, save_machine
 from harness.lab.machine_entrance import open_entrance
 from harness.lab.machine_gpus import MachineGpus
@@ -503,6 +502,8 @@ class LabMachine:
         Parts that can't be read are `unknown` in it. Raises HarnessError where the guest does not
         answer.
         """
+        from harness.evidence.state_capture import take_state  # noqa: PLC0415 - few tests do
+
         return take_state(
             self.agent,
             node=self.name,

@@ -8,7 +8,6 @@ import shutil
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, HarnessError, RequirementError
-from harness.lab.evidence_collection import try_save_host_evidence
 from harness.lab.machine import LabMachine
 from harness.lab.machine_request import create_files, finish_spec
 from harness.lease import make_private_folder
@@ -89,6 +88,11 @@ class Machines:
             except (BadInputError, RequirementError):
                 raise
             except HarnessError as error:
+                # Only a failure needs what reads evidence; a clone starts without it.
+                from harness.lab.evidence_collection import (  # noqa: PLC0415
+                    try_save_host_evidence,
+                )
+
                 if error.evidence is None and not self._is_stopping:
                     kept = self._evidence_folder / "starts" / machine.folder.name
                     error.evidence = try_save_host_evidence(machine, kept)
