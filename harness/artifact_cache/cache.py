@@ -17,7 +17,7 @@ from harness.artifact_cache.store import ArtifactStore
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from harness.artifact_cache.manifest import ManifestFormat
@@ -138,6 +138,17 @@ class ArtifactCache(Generic[M]):
         return self._remove(
             lambda _artifact, total_mib: total_mib > limit_mib,
             reason=f"it is not in use, and the limit is {limit_mib} MiB.",
+        )
+
+    def remove(self, chosen: Collection[Path]) -> list[Removal]:
+        """Remove these folders, and those whose disks lie on them; one in use stays, and what it lies on."""
+        names = {folder.name for folder in chosen}
+        artifacts = self.ls()
+        while more := {each.folder.name for each in artifacts if each.parent in names} - names:
+            names |= more
+        return self._remove(
+            lambda artifact, _total_mib: artifact.folder.name in names,
+            reason="it was named, or lies on one that was.",
         )
 
     def _remove(

@@ -36,6 +36,7 @@ _MODULES = {
     "payload": "payload",
     "ps": "machines",
     "qemu": "qemu",
+    "replay": "replay",
     "resume": "resume",
     "shell": "shell",
     "ssh": "shell",

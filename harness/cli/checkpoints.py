@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import sys
 from typing import TYPE_CHECKING
 
 from harness.cli.artifacts import (
@@ -15,6 +16,7 @@ from harness.cli.artifacts import (
 )
 from harness.cli.columns import print_columns
 from harness.cli.options import add_json_option, settings_of
+from harness.errors import BadInputError, listed
 from harness.machine.checkpoint.store import CheckpointStore
 from harness.settings import Settings
 
@@ -34,6 +36,15 @@ def add_parser(commands: Commands) -> None:
     gc = actions.add_parser(
         "gc", help="remove the least recently used checkpoints and the files of killed runs"
     )
+    rm = actions.add_parser(
+        "rm", help="remove checkpoints, and those that were made from them, unless they are in use"
+    )
+    rm.add_argument(
+        "checkpoint",
+        nargs="+",
+        metavar="NAME|KEY",
+        help="a name, or the start of a key, as `harness checkpoints ls` shows them",
+    )
     limit = gc.add_mutually_exclusive_group()
     limit.add_argument(
         "--limit-mib",
@@ -48,7 +59,7 @@ def add_parser(commands: Commands) -> None:
         dest="limit_mib",
         help="remove every checkpoint that is not in use",
     )
-    for action, run in ((listing, _list), (verify, _verify), (gc, _collect)):
+    for action, run in ((listing, _list), (verify, _verify), (gc, _collect), (rm, _remove)):
         add_json_option(action)
         action.set_defaults(run=run)
 
@@ -100,6 +111,34 @@ def _collect(arguments: argparse.Namespace) -> int:
     removals = _store(arguments).gc(arguments.limit_mib)
     print_removals(removals, as_json=arguments.json)
     return 0
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    """Remove what is named; return 2 where one of them is in use."""
+    store = _store(arguments)
+    checkpoints = store.ls()
+    chosen = []
+    for word in arguments.checkpoint:
+        found = [
+            each.folder for each in checkpoints if each.name == word or each.key.startswith(word)
+        ]
+        if not found:
+            raise BadInputError(
+                f"There is no checkpoint with the name or key '{word}'; known are "
+                f"{listed(sorted({each.name for each in checkpoints}))}.",
+                source="NAME|KEY",
+            )
+        chosen += found
+    removals = store.remove(chosen)
+    print_removals(removals, as_json=arguments.json)
+    left = [folder for folder in chosen if folder.exists()]
+    for folder in left:
+        print(
+            f"harness: '{folder.name}' stays, since a machine uses it or one made from it; `harness ps` "
+            "lists machines.",
+            file=sys.stderr,
+        )
+    return 2 if left else 0
 
 
 def _age(span: dt.timedelta) -> str:

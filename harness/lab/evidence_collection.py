@@ -21,6 +21,7 @@ from harness.evidence.request import (
 from harness.gpu.trace_file import render_trace
 from harness.lab.machine import STATES
 from harness.lease import make_private_folder
+from harness.machine.channels.console_recording import RECORDING
 from harness.provisioner.declaration import write_declaration
 
 if TYPE_CHECKING:
@@ -110,9 +111,10 @@ def save_host_evidence(machine: LabMachine, folder: Path) -> None:
     if (machine.folder / STATES).is_dir():
         shutil.copytree(machine.folder / STATES, folder / STATES, dirs_exist_ok=True)
     vm = machine.vm
+    recording = machine.folder / RECORDING
     keep_host_files(
         folder,
-        vm.logs,
+        {**vm.logs, **({RECORDING: recording} if recording.exists() else {})},
         {
             "qmp-events.json": json.dumps(
                 [

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.machine.channels.console_recording import RECORDING, ConsoleRecorder
 from harness.machine.entrance.roster import RunningMachine, purpose_of_process
 from harness.machine.entrance.server import SshEntry, served_entrance
 
@@ -79,7 +80,7 @@ def open_entrance(
     gpus: Sequence[str],
     until: float | None,
 ) -> Iterator[None]:
-    """List a started VM and serve its entrance in `folder`, until the context ends.
+    """List a started VM, record its console and serve its entrance in `folder`, until the context ends.
 
     `gpus` are the names of its GPUs. `until` is when a kept machine ends, in seconds of the epoch.
     """
@@ -96,5 +97,11 @@ def open_entrance(
         until=until,
     )
     enterable = _Enterable(name=vm.spec.name, vm=vm, folder=folder, identity=identity)
-    with served_entrance(enterable, folder), roster.entered(listed):
+    recorder = ConsoleRecorder(folder / RECORDING, title=listed.purpose)
+    with (
+        contextlib.closing(recorder),
+        vm.console.tapped(recorder),
+        served_entrance(enterable, folder),
+        roster.entered(listed),
+    ):
         yield

@@ -41,7 +41,7 @@ from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from harness.artifact_cache import ProgressListener, StagingFolder
@@ -247,6 +247,10 @@ class CheckpointStore:
         """
         limit = self._limit_mib if limit_mib is None else limit_mib
         return [*self._cache.store.sweep(), *self._cache.collect_to_limit(limit)]
+
+    def remove(self, chosen: Collection[Path]) -> list[Removal]:
+        """Remove these checkpoints, and those that were made from them; one in use stays."""
+        return self._cache.remove(chosen)
 
     def _open(
         self, folder: Path, key: str, holding: contextlib.ExitStack, deadline: Deadline

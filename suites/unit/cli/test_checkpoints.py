@@ -152,3 +152,45 @@ def test_invalid_limit_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]
 )
 def test_age_has_one_unit(seconds: int, words: str) -> None:
     assert _age(dt.timedelta(seconds=seconds)) == words
+
+
+@pytest.mark.usefixtures("two")
+def test_named_checkpoint_goes_with_what_was_made_from_it(
+    store: CheckpointStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoints", "rm", "booted"]) == 0
+
+    assert store.ls() == []
+    assert "booted" in capsys.readouterr().out
+
+
+def test_checkpoint_is_removed_by_the_start_of_its_key(
+    store: CheckpointStore, two: tuple[Checkpoint, Checkpoint]
+) -> None:
+    parent, child = two
+
+    assert main(["checkpoints", "rm", child.key[:12]]) == 0
+
+    assert [each.key for each in store.ls()] == [parent.key]
+
+
+def test_checkpoint_in_use_stays(
+    store: CheckpointStore,
+    two: tuple[Checkpoint, Checkpoint],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parent, _ = two
+    deadline = Deadline.after(60)
+    with store.use("booted", {}, _make, memory_mib=1, deadline=deadline):
+        assert main(["checkpoints", "rm", "booted"]) == 2
+
+    assert parent.folder.exists()
+    assert "stays, since a machine uses it" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("two")
+def test_unknown_checkpoint_is_refused_with_those_that_are_known(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["checkpoints", "rm", "nope"]) == 2
+    assert "'nope'; known are 'baked', 'booted'" in capsys.readouterr().err

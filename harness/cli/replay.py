@@ -1,0 +1,64 @@
+"""`harness replay`: plays a machine's serial console as it was printed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+from harness.machine.channels.console_recording import RECORDING, read_recording
+from harness.provisioning.wait import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from harness.cli.options import Commands
+
+_LONGEST_PAUSE_S = 2.0
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("replay", help="play the serial console of a test's machine")
+    parser.add_argument(
+        "bundle", type=Path, metavar="BUNDLE", help="the evidence folder of a machine, or its test"
+    )
+    parser.add_argument(
+        "--speed",
+        type=_speed,
+        default=1.0,
+        metavar="FACTOR",
+        help="how many times faster than it was printed; 0 prints it at once (default: %(default)g)",
+    )
+    parser.set_defaults(run=_replay)
+
+
+def _speed(word: str) -> float:
+    try:
+        speed = float(word)
+    except ValueError:
+        speed = -1.0
+    if speed < 0:
+        raise argparse.ArgumentTypeError(f"'{word}' is not a factor; give a number of 0 or more.")
+    return speed
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    found = sorted(arguments.bundle.glob(f"**/{RECORDING}"))
+    if len(found) != 1:
+        several = ", ".join(f"'{path.parent.parent}'" for path in found)
+        raise BadInputError(
+            f"There are several machines; name one: {several}."
+            if found
+            else f"There is no '{RECORDING}' below it.",
+            source=str(arguments.bundle),
+        )
+    last = 0.0
+    for at, text in read_recording(found[0]):
+        if arguments.speed:
+            # Nobody wants to watch a guest wait.
+            SYSTEM_CLOCK.sleep(min(at - last, _LONGEST_PAUSE_S) / arguments.speed)
+        last = at
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    return 0

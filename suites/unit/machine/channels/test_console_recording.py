@@ -1,0 +1,69 @@
+"""Recordings of consoles."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cli import main
+from harness.errors import BadInputError
+from harness.machine.channels.console_recording import ConsoleRecorder, read_recording
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    path = tmp_path / "node/host/serial.cast"
+    path.parent.mkdir(parents=True)
+    times = iter([100.0, 101.5, 104.0, 104.0])
+    recorder = ConsoleRecorder(path, title="a test", clock=lambda: next(times))
+    for chunk in (b"Linux\r\n", "caf\u00e9".encode()[:4], "caf\u00e9".encode()[4:], b""):
+        recorder(chunk)
+    recorder.close()
+    return path
+
+
+def test_output_has_its_time_and_whole_characters(recording: Path) -> None:
+    assert list(read_recording(recording)) == [(1.5, "Linux\r\n"), (4.0, "caf"), (4.0, "\u00e9")]
+
+
+def test_header_is_that_of_an_asciicast(recording: Path) -> None:
+    header = json.loads(recording.read_text().splitlines()[0])
+
+    assert (header["version"], header["title"]) == (2, "a test")
+
+
+def test_cut_recording_is_played_to_its_end(recording: Path) -> None:
+    recording.write_text(recording.read_text()[:-6])
+
+    assert list(read_recording(recording)) == [(1.5, "Linux\r\n"), (4.0, "caf")]
+
+
+@pytest.mark.parametrize("text", ["", "no json", '{"version": 1}', "[]"])
+def test_what_is_no_recording_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "serial.cast"
+    path.write_text(text)
+
+    with pytest.raises(BadInputError, match="asciicast"):
+        list(read_recording(path))
+
+
+def test_replay_prints_the_console(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--speed=0", str(recording.parents[2])]) == 0
+
+    assert capsys.readouterr().out == "Linux\ncaf\u00e9".replace("\n", "\r\n")
+
+
+def test_replay_of_several_machines_names_them(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = recording.parents[2] / "other/host"
+    other.mkdir(parents=True)
+    (other / "serial.cast").touch()
+
+    assert main(["replay", str(recording.parents[2])]) == 2
+    assert "several machines" in capsys.readouterr().err
