@@ -1,0 +1,90 @@
+"""What the end of a run says, where a run that is wrong ends at its start."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from suites.host.plugin.inner_pytest import Inner
+
+pytest_plugins = ["pytester"]
+
+CAUSE = """
+    import pytest
+    from harness.errors import HarnessError
+    from harness.plugin.report import kept_on_failure
+
+    class Source:
+        name = "node"
+
+        def gather(self, folder, error):
+            (folder / "host").mkdir(parents=True)
+            (folder / "host/serial.log").write_text("cp: /opt/x: No space left on device\\n")
+            yield folder, folder
+
+    @pytest.fixture
+    def full(pytestconfig):
+        with kept_on_failure(pytestconfig, Source()):
+            yield
+
+    @pytest.mark.parametrize("image", ["an-image-whose-name-is-as-long-as-a-line-of-the-terminal"])
+    def test_node_with_a_full_disk(full, image):
+        raise HarnessError("Machine 'node' was expected to be up. Its last lines:\\nmany")
+"""
+
+
+def test_cause_is_named_within_80_columns(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = inner.run(CAUSE).outlines
+
+    start = next(number for number, line in enumerate(lines) if line.startswith("why "))
+    said = lines[start : start + 4]
+    assert said[0].startswith("why test_node_with_a_full_disk[an-image")
+    assert said[1].startswith("  no space on the guest's disk: cp: /opt/x: No space left on")
+    assert any(line.startswith("  remedy: ") for line in said)
+    assert all(len(line) <= 80 for line in said)
+
+
+def test_misspelt_fixture_is_no_trouble_of_the_harness(inner: Inner) -> None:
+    result = inner.run("def test_kernel(nodee):\n    pass\n")
+
+    result.stdout.fnmatch_lines(
+        ["expectations not met: 0; the harness could not tell: 0; tests that ask for no known*: 1"]
+    )
+
+
+def test_what_the_host_lacks_is_said_of_skipped_tests(inner: Inner) -> None:
+    source = """
+        from harness.errors import RequirementError
+        from harness.plugin import SETTINGS
+        from harness.plugin.select import requirements
+
+        def test_kernel(pytestconfig):
+            with requirements(pytestconfig.stash[SETTINGS]):
+                raise RequirementError("There is no QEMU; install it.")
+        """
+
+    result = inner.run(source)
+
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["skipped 1: There is no QEMU; install it."])
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--image=debian-21", r"no image 'debian-21' in the catalogue; known are .*'debian-12'"),
+        ("--qemu=/nope", r"--qemu: There is no program '/nope' on this host"),
+    ],
+)
+def test_what_is_named_and_missing_ends_the_run_at_its_start(
+    inner: Inner, option: str, message: str
+) -> None:
+    result = inner.run("def test_kernel():\n    pass\n", option)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert re.search(message, result.stderr.str())

@@ -1,0 +1,137 @@
+"""Which machines are saved and kept, and what people are told of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.plugin import live_machines
+from harness.plugin.evidence_sources import MachineEvidenceSource
+from harness.plugin.live_machines import NOT_SAVED, is_to_be_saved, save_machine
+from harness.plugin.report import Reporter
+from harness.settings import FailureCheckpoint, MachineKeep, Settings
+
+if TYPE_CHECKING:
+    from harness.lab.machine import LabMachine
+    from harness.lab.machine_bundle import MachineBundle
+
+
+class FakeMachine:
+    """A machine as far as it is saved."""
+
+    name = "node"
+    has_vm = True
+
+    def __init__(self, refusal: HarnessError | None = None) -> None:
+        self.folder = Path("/runs/node-3fa2b1")
+        self._refusal = refusal
+
+    def save_bundle(self, folder: Path, *, purpose: str) -> object:
+        if self._refusal is not None:
+            raise self._refusal
+        return SimpleNamespace(folder=folder, size_mib=78.4, name="node", purpose=purpose)
+
+
+def save(
+    machine: FakeMachine, folder: Path, *, keep: MachineKeep, has_failed: bool = True
+) -> object:
+    settings = Settings(machine_keep=keep, evidence_folder=folder)
+    evidence = folder / "test/node"
+    return save_machine(
+        cast("LabMachine", machine), evidence, settings, test="t.py::t", has_failed=has_failed
+    )
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "keep", "has_failed", "expected"),
+    [
+        (FailureCheckpoint.ON_FAILURE, MachineKeep.NONE, True, True),
+        (FailureCheckpoint.ON_FAILURE, MachineKeep.NONE, False, False),
+        (FailureCheckpoint.NEVER, MachineKeep.NONE, True, False),
+        (FailureCheckpoint.NEVER, MachineKeep.FAILED, True, True),
+        (FailureCheckpoint.NEVER, MachineKeep.FAILED, False, False),
+        (FailureCheckpoint.NEVER, MachineKeep.ALL, False, True),
+    ],
+)
+def test_machine_is_saved_where_it_is_asked_for(
+    checkpoint: FailureCheckpoint, keep: MachineKeep, *, has_failed: bool, expected: bool
+) -> None:
+    settings = Settings(failure_checkpoint=checkpoint, machine_keep=keep)
+
+    assert is_to_be_saved(settings, has_failed=has_failed) is expected
+
+
+def test_saved_machine_is_told_with_its_size(tmp_path: Path) -> None:
+    saved = save(FakeMachine(), tmp_path, keep=MachineKeep.NONE)
+
+    assert saved == live_machines.SavedMachine(
+        sentence=f"resume the machine (78 MiB): harness resume '{tmp_path / 'test/node'}'"
+    )
+
+
+def test_reason_stays_where_a_machine_can_not_be_saved(tmp_path: Path) -> None:
+    saved = save(FakeMachine(HarnessError("It hangs.")), tmp_path, keep=MachineKeep.ALL)
+
+    assert saved == live_machines.SavedMachine(
+        sentence="the machine could not be saved: It hangs."
+    )
+    assert (tmp_path / "test/node/checkpoint" / NOT_SAVED).read_text() == "It hangs.\n"
+
+
+@pytest.mark.parametrize(
+    ("keep", "has_failed", "is_kept"),
+    [
+        (MachineKeep.FAILED, True, True),
+        (MachineKeep.ALL, False, True),
+        (MachineKeep.NONE, True, False),
+    ],
+)
+def test_kept_machine_is_told_with_how_to_enter_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keep: MachineKeep,
+    *,
+    has_failed: bool,
+    is_kept: bool,
+) -> None:
+    def held(_bundle: MachineBundle, _evidence: Path, _settings: Settings) -> str:
+        return "node-9"
+
+    monkeypatch.setattr(live_machines, "hold", held)
+
+    saved = save(FakeMachine(), tmp_path, keep=keep, has_failed=has_failed)
+
+    assert isinstance(saved, live_machines.SavedMachine)
+    entry = "harness shell --machine node-9  # 4 h at most"
+    assert saved.kept == (entry if is_kept else None)
+
+
+def test_machine_that_is_not_held_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise HarnessError("No memory is left.")
+
+    monkeypatch.setattr(live_machines, "hold", refuse)
+
+    saved = save(FakeMachine(), tmp_path, keep=MachineKeep.FAILED)
+
+    assert isinstance(saved, live_machines.SavedMachine)
+    assert saved.kept is None
+    assert "it could not be kept: No memory is left." in saved.sentence
+
+
+def test_debugger_says_how_to_enter_the_machines() -> None:
+    lines: list[str] = []
+    reporter = Reporter(Settings())
+    terminal = SimpleNamespace(write_line=lines.append)
+    config = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=lambda _: terminal))
+
+    reporter.pytest_enter_pdb(cast("pytest.Config", config))
+    assert lines == []
+
+    reporter.add(MachineEvidenceSource(cast("LabMachine", FakeMachine())))
+    reporter.pytest_enter_pdb(cast("pytest.Config", config))
+    assert lines == ["enter the machine, in another terminal: harness shell --machine node-3fa2b1"]
