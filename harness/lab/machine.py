@@ -112,8 +112,7 @@ class MachineServices:
     `driver` starts the VM. `transport` raises RequirementError where QEMU can't take an emulated
     GPU. `patience` is the factor for waits on a guest, whose limits are for KVM on bare metal.
     `report` is called with the reason while a machine waits for capacity, or for GPUs of the host.
-    GPU. `report` is called with the reason while a machine waits for capacity, or for GPUs of the
-    host. `roster` lists the machines that run, for `harness ps`.
+    `roster` lists the machines that run, for `harness ps`.
     """
 
     driver: VmDriver
