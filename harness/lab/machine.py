@@ -1,6 +1,6 @@
 """A machine of a lab: a VM with its emulated GPUs, its guest's agent, and its checkpoint.
 
-It is one module of some 450 lines because all of it is the life of that one machine.
+The module is long because all of it is the life of that one machine.
 """
 
 from __future__ import annotations
@@ -290,6 +290,8 @@ class LabMachine:
         its guest does not answer and so can't release a GPU, or its driver can't save machines.
         """
         savable = savable_machine(self.vm)
+        if not self.vm.is_running:
+            raise HarnessError(f"Machine '{self.name}' has ended, and its memory is gone.")
         models = [gpu.title for gpu in self.gpus.provided if gpu.device_id in self.gpus.emulated]
         seed = self._release_devices()
         source = self.request.source

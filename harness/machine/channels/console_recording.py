@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import time
 from typing import TYPE_CHECKING
@@ -41,7 +42,9 @@ class ConsoleRecorder:
     def __call__(self, chunk: bytes) -> None:
         text = self._text.decode(chunk)
         if text:
-            self._write([round(self._clock() - self._began, 3), "o", text])
+            # A full disk must not end the thread that reads the console: the guest would block.
+            with contextlib.suppress(OSError):
+                self._write([round(self._clock() - self._began, 3), "o", text])
 
     def _write(self, value: object) -> None:
         self._file.write(json.dumps(value) + "\n")
@@ -49,7 +52,8 @@ class ConsoleRecorder:
         self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def read_recording(path: Path) -> Iterator[tuple[float, str]]:
