@@ -43,7 +43,7 @@ _AGENT = "agent.pyz"
 _SEED = "seed.iso"
 _KERNEL = "kernel-header"
 _VARIABLES = "variables.fd"
-_SCHEMA = 1
+SCHEMA = 1
 _KERNEL_BYTES = 64 << 10
 _CONVERT_S = 300.0
 _QUERY_S = 20.0
@@ -156,7 +156,7 @@ def save_machine(
     if seed is not None:
         shutil.copyfile(seed, folder / _SEED)
     description = {
-        "schema": _SCHEMA,
+        "schema": SCHEMA,
         "name": spec.name,
         "made": dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds"),
         "purpose": purpose,
@@ -208,9 +208,9 @@ def read_bundle(folder: Path) -> MachineBundle:
     path = folder / _DESCRIPTION
     try:
         fields: dict[str, Any] = json.loads(path.read_text())
-        if fields["schema"] != _SCHEMA:
+        if fields["schema"] != SCHEMA:
             raise BadInputError(
-                f"Schema {fields['schema']} is newer than this harness reads ({_SCHEMA}); use the "
+                f"Schema {fields['schema']} is newer than this harness reads ({SCHEMA}); use the "
                 "harness that made the bundle.",
                 source=str(path),
                 key="schema",

@@ -282,7 +282,8 @@ def pytest_configure(config: pytest.Config) -> None:
             ),
             ci=is_ci(),
         )
-        _require_named(config.stash[SETTINGS], defaults, image=config.getoption("--image"))
+        if not (config.option.collectonly or config.option.setupplan):
+            _require_named(config.stash[SETTINGS], defaults, image=config.getoption("--image"))
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(

@@ -200,7 +200,9 @@ class Reporter:
         if not is_to_be_saved(self.settings, has_failed=has_failed):
             return
         for source, one in zip(self._sources, kept, strict=True):
-            if isinstance(source, MachineSource):
+            if not isinstance(source, MachineSource):
+                continue
+            try:
                 saved = save_machine(
                     source.machine,
                     one.folder,
@@ -208,7 +210,10 @@ class Reporter:
                     test=item.nodeid,
                     has_failed=has_failed,
                 )
-                one.saved, one.kept = saved.sentence, saved.kept
+            except Exception as raised:
+                one.saved = f"the machine could not be saved: {raised!r}"
+                continue
+            one.saved, one.kept = saved.sentence, saved.kept
 
     def pytest_enter_pdb(self, config: pytest.Config) -> None:
         """Say how to enter the machines of a test that stopped in the debugger."""

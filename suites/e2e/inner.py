@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -9,15 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.machine.description.argv import AGENT_PORT
+from harness.provisioning.command import spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from harness.settings import APPLICATION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from harness.lab import Lab
+    from harness.provisioning.command import ChildProcess
 
 END_S = 20.0
+START_S = 120.0
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -97,3 +101,30 @@ def wait_until_gone(seen: Collection[int], of: int) -> None:
         return Observation(None if left else True, f"{left} still run")
 
     wait_for(f"the end of the machines, {sorted(seen)} among them", poll, Deadline.after(END_S))
+
+
+@contextlib.contextmanager
+def busy_run(
+    lab: Lab, cache: OwnCache, test: Path, *options: str
+) -> Iterator[tuple[ChildProcess, list[int]]]:
+    """Start a run, wait until its machine runs, and give it with its machines' processes."""
+    with (test.parent / "output.txt").open("wb") as output:
+        run = spawn(
+            [*pytest_argv(lab, test), *options],
+            stdout=output,
+            stderr=output,
+            env=cache.environment,
+            cwd=REPOSITORY,
+        )
+
+    def poll() -> Observation[list[int]]:
+        machines = machines_of(os.getpid())
+        said = (test.parent / "output.txt").read_text()[-2000:]
+        assert run.poll() is None, f"The run ended before its machine started: {said}"
+        return Observation(machines or None, f"no machine; it said: {said}")
+
+    try:
+        yield run, wait_for("the run's machine", poll, Deadline.after(START_S))
+    finally:
+        run.kill()
+        run.wait()

@@ -12,8 +12,7 @@ import pytest
 from harness.machine.entrance.roster import Roster, roster_folder
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline, Observation, wait_for
-from suites.e2e.inner import REPOSITORY, pytest_argv
-from suites.e2e.test_leaks import busy_run
+from suites.e2e.inner import REPOSITORY, busy_run, pytest_argv
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.provisioning.command import LocalRunner, spawn
+from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline, Observation, wait_for
-from suites.e2e.inner import END_S, REPOSITORY, machines_of, pytest_argv, wait_until_gone
+from suites.e2e.inner import END_S, START_S, busy_run, pytest_argv, wait_until_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from harness.lab import Lab
-    from harness.provisioning.command import ChildProcess
     from suites.e2e.inner import OwnCache
 
 pytestmark = [
@@ -27,8 +24,6 @@ pytestmark = [
         "qemu", reason="suites/e2e/libvirt shows that domains end with their run"
     ),
 ]
-
-START_S = 120.0
 
 #: A run in the middle of an e2e test: its machine boots, and it waits for what never comes.
 BUSY_RUN = """
@@ -55,33 +50,6 @@ def busy_test(tmp_path: Path) -> Path:
     test = tmp_path / "test_busy.py"
     test.write_text(BUSY_RUN)
     return test
-
-
-@contextlib.contextmanager
-def busy_run(
-    lab: Lab, cache: OwnCache, test: Path, *options: str
-) -> Iterator[tuple[ChildProcess, list[int]]]:
-    """Start a run, wait until its machine runs, and give it with its machines' processes."""
-    with (test.parent / "output.txt").open("wb") as output:
-        run = spawn(
-            [*pytest_argv(lab, test), *options],
-            stdout=output,
-            stderr=output,
-            env=cache.environment,
-            cwd=REPOSITORY,
-        )
-
-    def poll() -> Observation[list[int]]:
-        machines = machines_of(os.getpid())
-        said = (test.parent / "output.txt").read_text()[-2000:]
-        assert run.poll() is None, f"The run ended before its machine started: {said}"
-        return Observation(machines or None, f"no machine; it said: {said}")
-
-    try:
-        yield run, wait_for("the run's machine", poll, Deadline.after(START_S))
-    finally:
-        run.kill()
-        run.wait()
 
 
 def test_killed_run_leaves_no_machine_and_does_not_disturb_next(

@@ -243,7 +243,7 @@ OF_MACHINES = """
 
 
 def test_evidence_of_every_machine_of_a_fixture_is_kept(inner: Inner) -> None:
-    inner.run(OF_MACHINES, "--image=mine").assert_outcomes(failed=3)
+    inner.run(OF_MACHINES, "--image=debian-13").assert_outcomes(failed=3)
 
     assert [name for name in inner.kept() if name.endswith("serial.log")] == [
         "test_inner.py-test_clones/clone1/serial.log",
@@ -384,15 +384,15 @@ def test_bad_option_names_the_known_choices(inner: Inner, option: str, words: st
 def test_options_become_settings(inner: Inner) -> None:
     source = """
         def test_settings(settings, pytestconfig):
-            assert (settings.accelerator.value, settings.qemu) == ("tcg", "my-qemu")
-            assert (settings.image, settings.evidence.value) == ("noble", "always")
+            assert (settings.accelerator.value, settings.qemu) == ("tcg", "sh")
+            assert (settings.image, settings.evidence.value) == ("ubuntu-24.04", "always")
             assert settings.evidence_folder == pytestconfig.rootpath / "kept"
             assert settings.checkpoint_limit_mib == 512
         """
 
     inner.run(
         source,
-        *("--accelerator=tcg", "--qemu=my-qemu", "--image=noble", "--evidence=always"),
+        *("--accelerator=tcg", "--qemu=sh", "--image=ubuntu-24.04", "--evidence=always"),
         *("--evidence-dir=kept", "--checkpoint-limit-mib=512"),
     ).assert_outcomes(passed=1)
 
@@ -458,10 +458,12 @@ def test_tests_of_nodes_run_with_both_distributions(inner: Inner) -> None:
 
 def test_run_takes_the_images_that_it_is_given(inner: Inner) -> None:
     """Tests of the harness use the first image; the test id includes it too."""
-    result = inner.run(OF_NODES, "-v", "-s", "--image=mine")
+    result = inner.run(OF_NODES, "-v", "-s", "--image=debian-13")
 
     result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["*test_node?mine?*boots mine*", "*test_harness?mine?*"])
+    result.stdout.fnmatch_lines(
+        ["*test_node?debian-13?*boots debian-13*", "*test_harness?debian-13?*"]
+    )
 
 
 def test_paths_and_urls_have_short_names_in_test_ids(inner: Inner) -> None:
@@ -488,10 +490,12 @@ def test_recipes_are_those_of_the_harness_and_of_further_folders(inner: Inner) -
 
 
 def test_further_images_can_be_deselected(inner: Inner) -> None:
-    result = inner.run(OF_NODES, "-v", "--image=one,two,three", "-m", "not further_image")
+    images = "debian-13,debian-12,ubuntu-22.04"
+
+    result = inner.run(OF_NODES, "-v", f"--image={images}", "-m", "not further_image")
 
     result.assert_outcomes(passed=3, deselected=2)
-    result.stdout.fnmatch_lines(["*test_node?one? PASSED*"])
+    result.stdout.fnmatch_lines(["*test_node?debian-13? PASSED*"])
 
 
 def test_pin_without_a_reason_is_refused(inner: Inner) -> None:

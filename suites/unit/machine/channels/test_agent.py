@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,105 +18,50 @@ from harness.machine.channels import agent_link
 from harness.machine.channels.agent import Agent, StreamResult
 from harness.machine.channels.guest import Guest
 from harness.provisioning.wait import Deadline
+from suites.unit.machine.channels.played_guest import (
+    ENDED,
+    PROGRAM,
+    Answer,
+    PlayedGuest,
+    welcome,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-PROGRAM = bytes(range(256)) * 400
-ENDED = {"exit_code": 0, "timed_out": False, "duration_s": 0.5}
-Answer: TypeAlias = "Callable[[_Guest, int, bytes], None]"
 
 
 def soon(seconds: float = 20.0) -> Deadline:
     return Deadline.after(seconds)
 
 
-class _Guest:
-    """Answers by a table of verbs; what is not in it gets no answer."""
-
-    def __init__(self) -> None:
-        self.ours, self.theirs = socket.socketpair()
-        self.answers: dict[int, Answer] = {frames.HELLO: _welcome, frames.PING: _pong}
-        self.seen: list[tuple[int, int, bytes]] = []
-        self.digest = hashlib.sha256(PROGRAM).hexdigest()
-        self.protocol = PROTOCOL
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-
-    def starts(self) -> None:
-        self._thread.start()
-
-    def _serve(self) -> None:
-        decoder = frames.Decoder(is_synced=False)
-        with contextlib.suppress(OSError):
-            while data := self.theirs.recv(1 << 16):
-                for kind, request, payload in decoder.feed(data):
-                    self.seen.append((kind, request, payload))
-                    if kind in self.answers:
-                        self.answers[kind](self, request, payload)
-
-    def says(self, kind: int, request: int, reply: bytes | Mapping[str, object]) -> None:
-        payload = reply if isinstance(reply, bytes) else frames.to_json(reply)
-        self.theirs.sendall(frames.encode_message(kind, request, payload))
-
-    def asks_for_program(self, token: bytes) -> None:
-        self.theirs.sendall(frames.SYNC_FRAME)
-        self.says(frames.BOOT, 0, token)
-
-    def kinds(self) -> list[str]:
-        return [frames.NAMES[kind] for kind, _, _ in self.seen]
-
-    def ends(self) -> None:
-        with contextlib.suppress(OSError):
-            self.theirs.shutdown(socket.SHUT_RDWR)
-        if self._thread.is_alive():
-            self._thread.join(5)
-        self.theirs.close()
-
-
-def _welcome(guest: _Guest, request: int, payload: bytes) -> None:
-    reply = {
-        "session": json.loads(payload)["session"],
-        "protocol": guest.protocol,
-        "digest": guest.digest,
-        "boot_id": "boot-1",
-        "has_nonce": True,
-    }
-    guest.theirs.sendall(frames.SYNC_FRAME)
-    guest.says(frames.RESULT, request, reply)
-
-
-def _pong(guest: _Guest, request: int, _payload: bytes) -> None:
-    guest.says(frames.RESULT, request, {})
-
-
 def _says(*said: tuple[int, bytes | Mapping[str, object]]) -> Answer:
-    def answer(guest: _Guest, request: int, _payload: bytes) -> None:
+    def answer(guest: PlayedGuest, request: int, _payload: bytes) -> None:
         for kind, reply in said:
             guest.says(kind, request, reply)
 
     return answer
 
 
-def _nothing(_guest: _Guest, _request: int, _payload: bytes) -> None:
+def _nothing(_guest: PlayedGuest, _request: int, _payload: bytes) -> None:
     pass
 
 
 @pytest.fixture
-def guest() -> Iterator[_Guest]:
-    guest = _Guest()
+def guest() -> Iterator[PlayedGuest]:
+    guest = PlayedGuest()
     yield guest
     guest.ends()
 
 
 @pytest.fixture
-def agent(guest: _Guest) -> Iterator[Agent]:
+def agent(guest: PlayedGuest) -> Iterator[Agent]:
     agent = Agent("node", guest.ours, PROGRAM)
     yield agent
     agent.close()
 
 
 @pytest.fixture
-def ready(guest: _Guest, agent: Agent) -> Agent:
+def ready(guest: PlayedGuest, agent: Agent) -> Agent:
     guest.starts()
     agent.wait_until_ready(soon())
     return agent
@@ -134,7 +78,7 @@ def test_silent_guest_is_named_with_what_was_seen(agent: Agent) -> None:
         agent.wait_until_ready(soon(0.05))
 
 
-def test_loader_gets_the_program_and_then_the_greeting(guest: _Guest, agent: Agent) -> None:
+def test_loader_gets_the_program_and_then_the_greeting(guest: PlayedGuest, agent: Agent) -> None:
     answer, guest.answers[frames.HELLO] = guest.answers[frames.HELLO], _nothing
     guest.answers[frames.PROGRAM_END] = lambda guest, _request, _payload: guest.answers.update(
         {frames.HELLO: answer}
@@ -151,7 +95,7 @@ def test_loader_gets_the_program_and_then_the_greeting(guest: _Guest, agent: Age
     assert guest.kinds()[-1] == "hello"
 
 
-def test_agent_of_another_harness_is_refused(guest: _Guest, agent: Agent) -> None:
+def test_agent_of_another_harness_is_refused(guest: PlayedGuest, agent: Agent) -> None:
     guest.digest = "other"
     guest.starts()
 
@@ -159,7 +103,7 @@ def test_agent_of_another_harness_is_refused(guest: _Guest, agent: Agent) -> Non
         agent.wait_until_ready(soon())
 
 
-def test_answer_to_an_earlier_client_is_ignored(guest: _Guest, agent: Agent) -> None:
+def test_answer_to_an_earlier_client_is_ignored(guest: PlayedGuest, agent: Agent) -> None:
     guest.theirs.sendall(b"half a frame")
     guest.theirs.sendall(frames.SYNC_FRAME)
     guest.says(frames.RESULT, 1, {"session": "another", "protocol": PROTOCOL})
@@ -169,7 +113,7 @@ def test_answer_to_an_earlier_client_is_ignored(guest: _Guest, agent: Agent) -> 
     assert agent.ping(soon()) < 20
 
 
-def test_settling_is_the_first_request_of_a_clone(guest: _Guest, agent: Agent) -> None:
+def test_settling_is_the_first_request_of_a_clone(guest: PlayedGuest, agent: Agent) -> None:
     guest.answers[frames.SETTLE] = _says(
         (frames.RESULT, {"nonce": "n-1", "before_ns": 0, "wall_ns": 1})
     )
@@ -181,7 +125,7 @@ def test_settling_is_the_first_request_of_a_clone(guest: _Guest, agent: Agent) -
     settling.start()
     # Both are on their way before anybody has answered.
     _wait_until(lambda: len(guest.theirs.recv(4096, socket.MSG_PEEK)) > 200)
-    guest.answers[frames.HELLO] = _welcome
+    guest.answers[frames.HELLO] = welcome
     guest.starts()
     settling.join(20)
 
@@ -203,7 +147,9 @@ def _wait_until(is_so: Callable[[], bool]) -> None:
         deadline.clock.sleep(0.001)
 
 
-def test_settling_before_the_first_boot_is_requested_again(guest: _Guest, agent: Agent) -> None:
+def test_settling_before_the_first_boot_is_requested_again(
+    guest: PlayedGuest, agent: Agent
+) -> None:
     answers: list[object] = []
     settling = threading.Thread(target=lambda: answers.append(agent.settle(soon())))
     settling.start()
@@ -219,7 +165,7 @@ def test_settling_before_the_first_boot_is_requested_again(guest: _Guest, agent:
     assert len(answers) == 1
 
 
-def test_guest_runs_commands_over_the_agent(guest: _Guest, ready: Agent) -> None:
+def test_guest_runs_commands_over_the_agent(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.RUN] = _says(
         (frames.STDOUT, b"6.1."), (frames.STDOUT, b"0\n"), (frames.RESULT, ENDED)
     )
@@ -234,7 +180,7 @@ def test_guest_runs_commands_over_the_agent(guest: _Guest, ready: Agent) -> None
     }
 
 
-def test_result_has_all_of_a_command(guest: _Guest, ready: Agent) -> None:
+def test_result_has_all_of_a_command(guest: PlayedGuest, ready: Agent) -> None:
     reply = {"exit_code": 124, "timed_out": True, "duration_s": 2.5}
     guest.answers[frames.RUN] = _says(
         (frames.STDOUT, b"\xff"), (frames.STDERR, b"oh"), (frames.RESULT, reply)
@@ -249,7 +195,7 @@ def test_result_has_all_of_a_command(guest: _Guest, ready: Agent) -> None:
 
 
 def test_long_output_is_credited_and_nothing_is_left_under_way(
-    guest: _Guest, ready: Agent
+    guest: PlayedGuest, ready: Agent
 ) -> None:
     chunks: list[tuple[int, bytes | Mapping[str, object]]] = [(frames.STDOUT, bytes(65_536))] * 12
     guest.answers[frames.RUN] = _says(*chunks)
@@ -263,10 +209,10 @@ def test_long_output_is_credited_and_nothing_is_left_under_way(
     assert guest.kinds()[-4:] == ["credit", "credit", "credit", "ping"]
 
 
-def test_long_stdin_waits_for_the_guest(guest: _Guest, ready: Agent) -> None:
+def test_long_stdin_waits_for_the_guest(guest: PlayedGuest, ready: Agent) -> None:
     content = bytes(range(256)) * 2000
 
-    def take(guest: _Guest, request: int, payload: bytes) -> None:
+    def take(guest: PlayedGuest, request: int, payload: bytes) -> None:
         guest.says(frames.CREDIT, request, len(payload).to_bytes(4, "big"))
 
     guest.answers[frames.DATA] = take
@@ -277,7 +223,7 @@ def test_long_stdin_waits_for_the_guest(guest: _Guest, ready: Agent) -> None:
     assert guest.kinds()[-1] == "ping"
 
 
-def test_window_is_all_that_an_unread_stdin_takes(guest: _Guest, ready: Agent) -> None:
+def test_window_is_all_that_an_unread_stdin_takes(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_module, "_GRACE_S", 0.05)
@@ -289,7 +235,7 @@ def test_window_is_all_that_an_unread_stdin_takes(guest: _Guest, ready: Agent) -
 
 
 def test_more_output_than_is_kept_ends_the_command(
-    guest: _Guest, ready: Agent, monkeypatch: pytest.MonkeyPatch
+    guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_module, "MAX_OUTPUT_BYTES", 100_000)
     guest.answers[frames.RUN] = _says(*[(frames.STDOUT, bytes(60_000))] * 2)
@@ -304,7 +250,7 @@ def test_more_output_than_is_kept_ends_the_command(
 
 
 def test_exception_of_a_callback_is_raised_and_ends_the_command(
-    guest: _Guest, ready: Agent
+    guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.RUN] = _says((frames.STDOUT, b"x"))
     guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
@@ -317,14 +263,16 @@ def test_exception_of_a_callback_is_raised_and_ends_the_command(
     assert guest.kinds()[-1] == "cancel"
 
 
-def test_refusal_of_the_guest_is_shown(guest: _Guest, ready: Agent) -> None:
+def test_refusal_of_the_guest_is_shown(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.RUN] = _says((frames.ERROR, {"message": "Cannot allocate memory"}))
 
     with pytest.raises(HarnessError, match=r"'node' refused .*tool.*: Cannot allocate memory\."):
         ready.run(["tool"], timeout_s=5)
 
 
-def test_restarted_agent_fails_what_was_under_way_and_goes_on(guest: _Guest, ready: Agent) -> None:
+def test_restarted_agent_fails_what_was_under_way_and_goes_on(
+    guest: PlayedGuest, ready: Agent
+) -> None:
     guest.answers[frames.RUN] = lambda guest, _request, _payload: guest.asks_for_program(b"again")
 
     with pytest.raises(HarnessError, match="'node' restarted during the command"):
@@ -332,7 +280,7 @@ def test_restarted_agent_fails_what_was_under_way_and_goes_on(guest: _Guest, rea
     assert ready.ping(soon()) < 20
 
 
-def test_machine_that_ends_ends_every_wait(guest: _Guest, ready: Agent) -> None:
+def test_machine_that_ends_ends_every_wait(guest: PlayedGuest, ready: Agent) -> None:
     errors: list[str] = []
 
     def wait() -> None:
@@ -364,7 +312,7 @@ def test_machine_that_ends_ends_every_wait(guest: _Guest, ready: Agent) -> None:
     ],
 )
 def test_peer_that_sends_no_frames_ends_every_wait(
-    guest: _Guest, ready: Agent, said: bytes
+    guest: PlayedGuest, ready: Agent, said: bytes
 ) -> None:
     guest.answers[frames.RUN] = lambda guest, _request, _payload: guest.theirs.sendall(said)
 
@@ -373,7 +321,9 @@ def test_peer_that_sends_no_frames_ends_every_wait(
 
 
 @pytest.mark.parametrize("reply", [b"{}", b"[]", b"\xff", b'{"exit_code": "x"}'])
-def test_answer_that_makes_no_sense_is_refused(guest: _Guest, ready: Agent, reply: bytes) -> None:
+def test_answer_that_makes_no_sense_is_refused(
+    guest: PlayedGuest, ready: Agent, reply: bytes
+) -> None:
     guest.answers[frames.RUN] = _says((frames.RESULT, reply))
 
     with pytest.raises(HarnessError, match="an answer that no agent gives"):
@@ -381,7 +331,7 @@ def test_answer_that_makes_no_sense_is_refused(guest: _Guest, ready: Agent, repl
     assert ready.ping(soon()) < 20
 
 
-def test_answer_without_end_is_refused(guest: _Guest, ready: Agent) -> None:
+def test_answer_without_end_is_refused(guest: PlayedGuest, ready: Agent) -> None:
     part = (frames.MORE, bytes(frames.MAX_PAYLOAD))
     count = frames.MAX_MESSAGE // frames.MAX_PAYLOAD + 1
     guest.answers[frames.REMEMBER] = _says(*[part] * count)
@@ -390,7 +340,7 @@ def test_answer_without_end_is_refused(guest: _Guest, ready: Agent) -> None:
         ready.remember("nonce", soon())
 
 
-def test_known_reason_of_a_delay_is_reported(guest: _Guest, ready: Agent) -> None:
+def test_known_reason_of_a_delay_is_reported(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
     ready.link.explain_delay = lambda: "its emulated GPU 'gpu0' is stuck."
     with pytest.MonkeyPatch.context() as patch:
@@ -400,12 +350,12 @@ def test_known_reason_of_a_delay_is_reported(guest: _Guest, ready: Agent) -> Non
 
 
 def test_guest_that_reads_nothing_blocks_no_caller(
-    guest: _Guest, agent: Agent, monkeypatch: pytest.MonkeyPatch
+    guest: PlayedGuest, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does whose machine is stopped: requests pile up, and end at their deadlines."""
     guest.theirs.sendall(frames.SYNC_FRAME)
     session = json.loads(guest.theirs.recv(4096)[len(frames.SYNC_FRAME) + 9 :])["session"]
-    _welcome(guest, 1, frames.to_json({"session": session}))
+    welcome(guest, 1, frames.to_json({"session": session}))
     agent.wait_until_ready(soon())
     monkeypatch.setattr(agent_link, "_CANCEL_S", 0.05)
     started = time.monotonic()
@@ -421,7 +371,7 @@ def test_too_long_request_is_refused_here(ready: Agent) -> None:
         ready.run(["x" * (9 << 20)], timeout_s=5)
 
 
-def test_files_are_read_and_written(guest: _Guest, ready: Agent) -> None:
+def test_files_are_read_and_written(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.READ] = _says(
         (frames.DATA, b"one "), (frames.DATA, b"two"), (frames.RESULT, {"size": 7})
     )
@@ -436,7 +386,7 @@ def test_files_are_read_and_written(guest: _Guest, ready: Agent) -> None:
     assert guest.seen[-1][2] == b'{"path":"/etc/x","mode":384,"has_more":false}\ncontent'
 
 
-def test_ranges_are_told_apart(guest: _Guest, ready: Agent) -> None:
+def test_ranges_are_told_apart(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.READ_RANGES] = _says(
         (frames.DATA, b"one t"), (frames.DATA, b"wo"), (frames.RESULT, {"size": 7})
     )
@@ -446,7 +396,7 @@ def test_ranges_are_told_apart(guest: _Guest, ready: Agent) -> None:
         ready.read_ranges("/dev/vda", [(0, 8)], soon())
 
 
-def test_failing_unit_is_reported_at_once(guest: _Guest, ready: Agent) -> None:
+def test_failing_unit_is_reported_at_once(guest: PlayedGuest, ready: Agent) -> None:
     reply = {
         "ActiveState": "failed",
         "SubState": "failed",
@@ -462,7 +412,7 @@ def test_failing_unit_is_reported_at_once(guest: _Guest, ready: Agent) -> None:
     assert ready.wait_for_unit("a.service", soon(), "failed").result == "exit-code"
 
 
-def test_unchanged_unit_is_reported_at_the_deadline(guest: _Guest, ready: Agent) -> None:
+def test_unchanged_unit_is_reported_at_the_deadline(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
     reply = {"ActiveState": "inactive", "SubState": "dead", "Result": "", "LoadState": "not-found"}
     guest.answers[frames.WAIT_UNIT] = _says((frames.DATA, reply))
@@ -471,8 +421,8 @@ def test_unchanged_unit_is_reported_at_the_deadline(guest: _Guest, ready: Agent)
         ready.wait_for_unit("a.service", soon(0.05))
 
 
-def test_threads_share_an_agent(guest: _Guest, ready: Agent) -> None:
-    def echo(guest: _Guest, request: int, payload: bytes) -> None:
+def test_threads_share_an_agent(guest: PlayedGuest, ready: Agent) -> None:
+    def echo(guest: PlayedGuest, request: int, payload: bytes) -> None:
         guest.says(frames.DATA, request, payload)
         guest.says(frames.RESULT, request, {"size": len(payload)})
 

@@ -22,7 +22,7 @@ from harness.machine.entrance import client
 from harness.machine.entrance.messages import Kind, Receiver, Request, TerminalSize, Verb, send
 from harness.machine.entrance.roster import RunningMachine
 from harness.machine.entrance.server import SshEntry, served_entrance, terminal_argv
-from suites.unit.machine.channels.test_agent import ENDED, PROGRAM, _Guest
+from suites.unit.machine.channels.played_guest import ENDED, PROGRAM, PlayedGuest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ _JOIN_S = 5.0
 class Place:
     """A machine with an entrance: its guest's agent, its console, and how the roster has it."""
 
-    guest: _Guest
+    guest: PlayedGuest
     serial: socket.socket
     machine: RunningMachine
 
@@ -52,7 +52,7 @@ class Enterable:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    guest = _Guest()
+    guest = PlayedGuest()
     ours, theirs = socket.socketpair()
     agent, console = Agent("node", guest.ours, PROGRAM), Console("node", ours)
     guest.starts()
@@ -90,7 +90,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], int]]:
 def test_command_passes_output_and_exit_code(
     place: Place, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def ended(guest: _Guest, request: int, payload: bytes) -> None:
+    def ended(guest: PlayedGuest, request: int, payload: bytes) -> None:
         assert json.loads(payload.partition(b"\n")[0])["argv"] == ["uname", "-r"]
         guest.says(frames.STDOUT, request, b"6.1.0\n")
         guest.says(frames.STDERR, request, b"hm\n")
@@ -105,7 +105,7 @@ def test_command_passes_output_and_exit_code(
 def test_input_reaches_the_command(
     place: Place, stdin: Callable[[bytes], int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def echo(guest: _Guest, request: int, payload: bytes) -> None:
+    def echo(guest: PlayedGuest, request: int, payload: bytes) -> None:
         guest.says(frames.STDOUT, request, payload)
         guest.says(frames.RESULT, request, ENDED)
 

@@ -1,0 +1,77 @@
+"""A guest's agent that a test plays, at the other end of the host's socket."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import socket
+import threading
+from typing import TYPE_CHECKING, TypeAlias
+
+from harness.agent import PROTOCOL, frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PROGRAM = bytes(range(256)) * 400
+ENDED = {"exit_code": 0, "timed_out": False, "duration_s": 0.5}
+Answer: TypeAlias = "Callable[[PlayedGuest, int, bytes], None]"
+
+
+class PlayedGuest:
+    """Answers by a table of verbs; what is not in it gets no answer."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.answers: dict[int, Answer] = {frames.HELLO: welcome, frames.PING: pong}
+        self.seen: list[tuple[int, int, bytes]] = []
+        self.digest = hashlib.sha256(PROGRAM).hexdigest()
+        self.protocol = PROTOCOL
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def starts(self) -> None:
+        self._thread.start()
+
+    def _serve(self) -> None:
+        decoder = frames.Decoder(is_synced=False)
+        with contextlib.suppress(OSError):
+            while data := self.theirs.recv(1 << 16):
+                for kind, request, payload in decoder.feed(data):
+                    self.seen.append((kind, request, payload))
+                    if kind in self.answers:
+                        self.answers[kind](self, request, payload)
+
+    def says(self, kind: int, request: int, reply: bytes | Mapping[str, object]) -> None:
+        payload = reply if isinstance(reply, bytes) else frames.to_json(reply)
+        self.theirs.sendall(frames.encode_message(kind, request, payload))
+
+    def asks_for_program(self, token: bytes) -> None:
+        self.theirs.sendall(frames.SYNC_FRAME)
+        self.says(frames.BOOT, 0, token)
+
+    def kinds(self) -> list[str]:
+        return [frames.NAMES[kind] for kind, _, _ in self.seen]
+
+    def ends(self) -> None:
+        with contextlib.suppress(OSError):
+            self.theirs.shutdown(socket.SHUT_RDWR)
+        if self._thread.is_alive():
+            self._thread.join(5)
+        self.theirs.close()
+
+
+def welcome(guest: PlayedGuest, request: int, payload: bytes) -> None:
+    reply = {
+        "session": json.loads(payload)["session"],
+        "protocol": guest.protocol,
+        "digest": guest.digest,
+        "boot_id": "boot-1",
+        "has_nonce": True,
+    }
+    guest.theirs.sendall(frames.SYNC_FRAME)
+    guest.says(frames.RESULT, request, reply)
+
+
+def pong(guest: PlayedGuest, request: int, _payload: bytes) -> None:
+    guest.says(frames.RESULT, request, {})
