@@ -16,7 +16,6 @@ from harness.bench.time_to_gpu.figures import figures_of, to_document
 from harness.bench.time_to_gpu.report import summary, write_report
 from harness.bench.time_to_gpu.run import PADDING_MIB, Options, quick, run_benchmark
 from harness.bench.time_to_gpu.samples import Mode, read_benchmark
-from harness.cli.images import show_event
 from harness.cli.options import (
     add_gpu_options,
     add_json_option,
@@ -24,6 +23,7 @@ from harness.cli.options import (
     add_provisioner_option,
     settings_of,
 )
+from harness.cli.progress import show_event
 from harness.lab import Lab
 from harness.provisioner.choice import choose_provisioner
 from harness.settings import PROVISIONER
