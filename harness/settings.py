@@ -32,6 +32,8 @@ POOL_FOLDER = Path("/run/lock/gpu-node-harness")
 _LEAST_MULTIPLIER, _MOST_MULTIPLIER = 0.1, 1000.0
 #: What tests of nodes run with by default: each distribution of which nodes are made.
 TESTED_IMAGES = "debian-12,debian-13"
+#: Recorded durations of tests in the root folder of a project, as pytest-split writes them.
+DURATIONS_FILE = ".test_durations"
 #: The provisioner that comes with the harness.
 PROVISIONER = "gpu-node"
 SHIPPED_IMAGES = Path(__file__).with_name("images")

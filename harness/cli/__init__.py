@@ -37,6 +37,7 @@ _MODULES = {
     "ps": "machines",
     "qemu": "qemu",
     "replay": "replay",
+    "report": "report",
     "resume": "resume",
     "shell": "shell",
     "ssh": "shell",

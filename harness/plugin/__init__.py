@@ -14,6 +14,7 @@ from harness.errors import BadInputError, HarnessError
 from harness.plugin import fixture_modules, machine_drivers, report, select
 from harness.settings import (
     ACCEPT_OPTION,
+    DURATIONS_FILE,
     INVENTORY,
     INVENTORY_VARIABLE,
     POOL_VARIABLE,
@@ -222,12 +223,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="LICENCE",
         help="licence that you accept, for images that need it; may be repeated",
     )
+    shards = parser.getgroup("gpu-node-harness: shards")
+    shards.addoption(
+        "--shard",
+        metavar="K/N",
+        help="run shard K of N: tests are divided by recorded durations, those of one saved state "
+        "stay together; 'auto' takes K and N from the variables of the CI engine, Slurm or Kubernetes",
+    )
+    shards.addoption(
+        "--report-dir",
+        metavar="DIR",
+        help="write all reports of this run into DIR, for `harness report merge`: JUnit, Allure, "
+        "durations, coverage of shell code, and which tests ran",
+    )
+    shards.addoption(
+        "--durations-file",
+        metavar="FILE",
+        default=DURATIONS_FILE,
+        help="recorded durations by which --shard divides, in pytest-split's format "
+        "(default: %(default)s)",
+    )
     parser.addini(
         "accept_licence", f"licences that you accept; added to {ACCEPT_OPTION}", type="args"
     )
 
 
+# Before pytest's own plugin for JUnit and before Allure's, which read where reports go.
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--shard") or config.getoption("--report-dir"):
+        from harness.plugin import shards  # noqa: PLC0415 - most runs have neither
+
+        shards.register(config)
     select.add_markers(config)
     fixture_modules.register(config, "existing_node", "machines", "registry", "saved_states")
     root = config.rootpath

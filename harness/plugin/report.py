@@ -317,13 +317,18 @@ def _point(error: BaseException, kept: Iterable[_KeptEvidence]) -> None:
             each.evidence = moved.get(each.evidence, each.evidence)
 
 
+def without_group(node_id: str) -> str:
+    """Return a test's node id without the group that xdist appends."""
+    return _XDIST_GROUP.sub("", node_id)
+
+
 def folder_name(node_id: str) -> str:
     """Turn a test's node id into a folder name, without the group that xdist appends.
 
     A digest is appended if the name alone might not be unique: if it was cut, or had characters
     that are special in a path or a shell.
     """
-    test = _XDIST_GROUP.sub("", node_id)
+    test = without_group(node_id)
     name = _UNSAFE.sub("-", test).strip("-.")[:_NAME_LENGTH]
     if name and _PLAIN.fullmatch(test):
         return name

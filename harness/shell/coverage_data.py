@@ -99,6 +99,32 @@ def combine(paths: Iterable[Path]) -> coverage.CoverageData:
     return combined
 
 
+def gather(roots: Mapping[Path, str], to: Path, root: Path) -> None:
+    """Write the data of several files as one; each script's path is moved from its run's root to `root`.
+
+    A script that is not below `root` keeps its path. Raises BadInputError for a file that is no such data.
+    """
+    gathered = coverage.CoverageData(basename=str(to))
+    for path, recorded in roots.items():
+        data = coverage.CoverageData(basename=str(path))
+        try:
+            data.read()
+        except coverage.CoverageException as error:
+            raise BadInputError(
+                f"The file is no data of coverage.py ({error}).", source=str(path)
+            ) from error
+        contexts = sorted(data.measured_contexts())
+        for script in sorted(data.measured_files()):
+            moved = root / script.removeprefix(f"{recorded}/")
+            _add_lines(gathered, None, str(moved), ())
+            for context in contexts:
+                data.set_query_contexts([f"^{re.escape(context)}$"])
+                lines = data.lines(script)
+                if lines:
+                    _add_lines(gathered, context, str(moved), lines)
+    gathered.write()
+
+
 def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Path) -> None:
     contexts = sorted(data.measured_contexts())
     for script in sorted(data.measured_files()):

@@ -90,7 +90,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the rows that are too many for each change."""
+    """Mark the rows that are too many for each change, and let reports name the behaviour of each."""
+    row = item.get_closest_marker("promise")
+    if row is not None:
+        title = item.name.partition("[")[0].removeprefix("test_").replace("_", " ")
+        item.user_properties.append(("behaviour", f"{row.kwargs['section']}: {title}"))
     if is_nightly(item):
         item.add_marker("nightly")
 

@@ -1,0 +1,49 @@
+"""Allure's result files: those of all shards in one folder, each test once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_RESULT = "-result.json"
+
+
+def merge_results(folders: Iterable[Path], to: Path) -> int:
+    """Copy the results of the folders to `to`, and return how many tests they are of.
+
+    Names of Allure's files are unique. Where a test was run again, Allure knows the earlier result as a
+    retry by its history id; of a test in two folders only the later result is copied. Raises
+    BadInputError that names a file that is no result.
+    """
+    latest: dict[str, tuple[float, Path]] = {}
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir(parents=True)
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        for path in sorted(folder.iterdir()):
+            if path.name.endswith(_RESULT):
+                history, stop = _read(path)
+                known = latest.get(history)
+                if known is not None and known[1].parent != folder:
+                    if known[0] >= stop:
+                        continue
+                    (to / known[1].name).unlink()
+                latest[history] = (stop, path)
+            shutil.copyfile(path, to / path.name)
+    return len(latest)
+
+
+def _read(path: Path) -> tuple[str, float]:
+    try:
+        result = json.loads(path.read_text())
+        return str(result.get("historyId") or result["uuid"]), float(result.get("stop", 0))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInputError(f"It is no result of Allure: {error!r}.", source=str(path)) from error

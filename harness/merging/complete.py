@@ -1,0 +1,120 @@
+"""Whether the shards are those of one run, and together ran each test once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+from harness.sharding.manifest import MANIFEST, STARTS, ShardManifest, digest_of, read_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardReports:
+    """The folder of a shard's reports, and its record."""
+
+    folder: Path
+    manifest: ShardManifest
+
+    @property
+    def name(self) -> str:
+        return f"{self.manifest.number}/{self.manifest.count}"
+
+
+def find_folders(given: Iterable[Path]) -> list[Path]:
+    """Return the folders of shards: those given, or the ones in them."""
+    found: list[Path] = []
+    for folder in given:
+        if _is_shard(folder) or not folder.is_dir():
+            found.append(folder)
+            continue
+        below = sorted(path for path in folder.iterdir() if path.is_dir() and _is_shard(path))
+        found += below or [folder]
+    return found
+
+
+def _is_shard(folder: Path) -> bool:
+    return (folder / MANIFEST).exists() or (folder / STARTS).exists()
+
+
+def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]:
+    """Return the shards of the folders by number, and what is wrong with the set, as sentences.
+
+    A shard without a record is among what is wrong. Raises BadInputError where two folders have the
+    same shard, or none is a shard.
+    """
+    shards: dict[int, ShardReports] = {}
+    problems: list[str] = []
+    for folder in folders:
+        try:
+            manifest = read_manifest(folder)
+        except BadInputError as error:
+            problems.append(str(error))
+            continue
+        other = shards.setdefault(manifest.number, ShardReports(folder=folder, manifest=manifest))
+        if other.folder != folder:
+            raise BadInputError(
+                f"It has shard {other.name}, as '{other.folder}' has; give the folder of each shard "
+                "once.",
+                source=str(folder),
+            )
+    ordered = [shards[number] for number in sorted(shards)]
+    if not ordered:
+        raise BadInputError("; ".join(problems) or "No folder was given.", source="DIR")
+    return ordered, [*problems, *_differences(ordered), *_gaps(ordered), *_overlaps(ordered)]
+
+
+def _differences(shards: Sequence[ShardReports]) -> list[str]:
+    first = shards[0]
+    return [
+        f"Shard {each.name} collected {each.manifest.collected} tests and shard {first.name} "
+        f"{first.manifest.collected}, and they are not the same: run all shards of the same commit "
+        "with the same options."
+        for each in shards
+        if (each.manifest.collection_sha256, each.manifest.count)
+        != (first.manifest.collection_sha256, first.manifest.count)
+    ]
+
+
+def _gaps(shards: Sequence[ShardReports]) -> list[str]:
+    first = shards[0].manifest
+    there = {each.manifest.number for each in shards}
+    problems = [
+        f"Shard {number}/{first.count} is missing: give the folder of its reports too."
+        for number in range(1, first.count + 1)
+        if number not in there
+    ]
+    for each in shards:
+        lacking = sorted(set(each.manifest.tests) - set(each.manifest.ran))
+        if lacking:
+            problems.append(
+                f"Shard {each.name} has no result of {len(lacking)} of its "
+                f"{len(each.manifest.tests)} tests, such as '{lacking[0]}': its run ended early."
+            )
+    if not problems:
+        union = {test for each in shards for test in each.manifest.tests}
+        if digest_of(union) != first.collection_sha256:
+            problems.append(
+                f"The shards have {len(union)} tests together, but {first.collected} were collected: "
+                "they were divided by different durations; give all of them the same file "
+                "of durations."
+            )
+    return problems
+
+
+def _overlaps(shards: Sequence[ShardReports]) -> list[str]:
+    owners: dict[str, ShardReports] = {}
+    problems: list[str] = []
+    for each in shards:
+        twice = [test for test in each.manifest.tests if test in owners]
+        if twice:
+            problems.append(
+                f"Shards {owners[twice[0]].name} and {each.name} both ran {len(twice)} tests, such as "
+                f"'{twice[0]}': give all shards the same file of durations."
+            )
+        owners.update(dict.fromkeys(each.manifest.tests, each))
+    return problems

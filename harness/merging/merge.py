@@ -1,0 +1,110 @@
+"""Merges the reports of shards: JUnit, Allure, durations, coverage of shell code, benchmarks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+from harness.merging.allure import merge_results
+from harness.merging.complete import find_folders, read_shards
+from harness.merging.junit import cases_of, read_suite, write_merged
+from harness.merging.summary import behaviours_of, render_summary
+from harness.sharding.durations import read_durations, write_durations
+from harness.sharding.manifest import ALLURE, DURATIONS, JUNIT, SHELL_COVERAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from harness.merging.complete import ShardReports
+    from harness.merging.junit import Case
+
+SUMMARY = "summary.md"
+BEHAVIOURS = "behaviours.json"
+BENCH = "bench.json"
+_BENCH_FILES = "bench*.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """What the shards gave together; `problems` are sentences about a set that is not complete."""
+
+    shards: Sequence[ShardReports]
+    cases: Sequence[Case]
+    problems: Sequence[str]
+
+    @property
+    def failed(self) -> int:
+        return sum(each.problem is not None for each in self.cases)
+
+
+def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) -> Merged:
+    """Write the merged reports of the shards in `folders` to `to`.
+
+    With `is_partial` a set that is not complete is merged too, and its summary says what is missing.
+    Scripts in the coverage of shell code are those below `root`, wherever a shard had its checkout.
+
+    Raises BadInputError for a set with gaps or overlaps, before anything is written.
+    """
+    shards, problems = read_shards(find_folders(folders))
+    if problems and not is_partial:
+        raise BadInputError(" ".join(problems), source="the set of shards")
+    suites = [(each.name, suite) for each in shards for suite in read_suite(each.folder / JUNIT)]
+    cases = [case for shard, suite in suites for case in cases_of(suite, shard)]
+    to.mkdir(parents=True, exist_ok=True)
+    write_merged(suites, to / JUNIT)
+    merge_results((each.folder / ALLURE for each in shards), to / ALLURE)
+    durations: dict[str, float] = {}
+    for each in shards:
+        durations.update(read_durations(each.folder / DURATIONS))
+    write_durations(to / DURATIONS, durations)
+    _merge_coverage(shards, to / SHELL_COVERAGE, root)
+    _write_json(to / BEHAVIOURS, behaviours_of(cases))
+    _write_json(to / BENCH, _benchmarks(shards))
+    (to / SUMMARY).write_text(render_summary(shards, cases, problems))
+    return Merged(shards=shards, cases=cases, problems=problems)
+
+
+def _merge_coverage(shards: Sequence[ShardReports], to: Path, root: Path) -> None:
+    recorded = {
+        each.folder / SHELL_COVERAGE: each.manifest.root
+        for each in shards
+        if (each.folder / SHELL_COVERAGE).exists()
+    }
+    to.unlink(missing_ok=True)
+    if recorded:
+        # coverage.py is slow to import, and most runs do without it
+        from harness.shell.coverage_data import gather  # noqa: PLC0415
+
+        gather(recorded, to, root)
+
+
+def _benchmarks(shards: Sequence[ShardReports]) -> list[dict[str, object]]:
+    """Return the results of `harness bench --json`, each with its shard and the host."""
+    found: list[dict[str, object]] = []
+    for each in shards:
+        for path in sorted(each.folder.glob(_BENCH_FILES)):
+            try:
+                result = json.loads(path.read_text())
+            except ValueError as error:
+                raise BadInputError(f"It is no JSON: {error}.", source=str(path)) from error
+            found.append(
+                {
+                    "shard": each.name,
+                    "host": each.manifest.host,
+                    "file": path.name,
+                    "result": result,
+                }
+            )
+    return found
+
+
+def _write_json(path: Path, value: object) -> None:
+    if not value:
+        path.unlink(missing_ok=True)
+        return
+    part = path.with_name(f".{path.name}")
+    part.write_text(json.dumps(value, indent=1) + "\n")
+    part.replace(path)

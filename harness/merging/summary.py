@@ -1,0 +1,125 @@
+"""One page in Markdown about all shards, for a CI job: figures, and failures by their cause."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from harness.merging.complete import ShardReports
+    from harness.merging.junit import Case
+
+_SHOWN_TESTS = 10
+_CAUSE_LENGTH = 300
+#: What differs between two tests that fail for the same reason.
+_VARYING = (
+    (re.compile(r"'(?:/[^'/]+){2,}/?'|(?<![\w.])(?:/[\w.@+=-]+){2,}/?"), "PATH"),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "N"),
+    (re.compile(r"\b[0-9a-f]{12,}\b"), "N"),
+    (re.compile(r"\b\d+(?:\.\d+)*\b"), "N"),
+)
+
+
+def cause_of(problem: str) -> str:
+    """Return the first line of a failure without the numbers and paths in which tests differ."""
+    line = next((each.strip() for each in problem.splitlines() if each.strip()), "no message")
+    for pattern, word in _VARYING:
+        line = pattern.sub(word, line)
+    return line if len(line) <= _CAUSE_LENGTH else f"{line[:_CAUSE_LENGTH]}…"
+
+
+def render_summary(
+    shards: Sequence[ShardReports], cases: Sequence[Case], problems: Sequence[str]
+) -> str:
+    """Render the page; `problems` are the sentences about a set that is not complete."""
+    return "\n".join(_lines(shards, cases, problems)) + "\n"
+
+
+def _lines(
+    shards: Sequence[ShardReports], cases: Sequence[Case], problems: Sequence[str]
+) -> Iterator[str]:
+    outcomes = Counter(each.outcome for each in cases)
+    failed = [each for each in cases if each.problem is not None]
+    broken = sum(each.is_broken for each in failed)
+    yield "# Tests of all shards"
+    yield ""
+    yield (
+        f"**{len(cases)} tests**: {outcomes['passed']} passed, {len(failed) - broken} expectations not "
+        f"met, {broken} could not tell, {outcomes['skipped']} skipped."
+    )
+    yield ""
+    if problems:
+        yield "**The set of shards is not complete:**"
+        yield ""
+        yield from (f"* {_plain(each)}" for each in problems)
+        yield ""
+    yield "| Shard | Tests | Failed | Seconds | First test after | Host |"
+    yield "|---|---|---|---|---|---|"
+    for each in shards:
+        manifest = each.manifest
+        first = "-" if manifest.first_test_s is None else f"{manifest.first_test_s:.0f} s"
+        count = sum(case.shard == each.name for case in failed)
+        yield (
+            f"| {each.name} | {len(manifest.tests)} | {count} | {manifest.seconds:.0f} | {first} | "
+            f"{manifest.host} |"
+        )
+    yield ""
+    again = [each for each in shards if each.manifest.starts > 1]
+    for each in again:
+        times = each.manifest.starts
+        yield (
+            f"Shard {each.name} was started {times} times: its job ended before the tests did, and ran "
+            "again. The results are those of the last start."
+        )
+        yield ""
+    yield from _failures(failed)
+    yield from _behaviours(cases)
+
+
+def _failures(failed: Sequence[Case]) -> Iterator[str]:
+    if not failed:
+        return
+    groups: defaultdict[tuple[bool, str], list[Case]] = defaultdict(list)
+    for case in failed:
+        groups[case.is_broken, cause_of(case.problem or "")].append(case)
+    yield "## Failures by cause"
+    yield ""
+    for (is_broken, cause), members in sorted(
+        groups.items(), key=lambda group: (-len(group[1]), group[0])
+    ):
+        family = "could not tell" if is_broken else "failed"
+        yield f"### {len(members)} {family}: {_plain(cause)}"
+        yield ""
+        for case in members[:_SHOWN_TESTS]:
+            yield f"* `{case.name}` (shard {case.shard})"
+        if len(members) > _SHOWN_TESTS:
+            yield f"* and {len(members) - _SHOWN_TESTS} more"
+        yield ""
+
+
+def _behaviours(cases: Sequence[Case]) -> Iterator[str]:
+    covered = {name for case in cases for name in case.behaviours}
+    if covered:
+        held = behaviours_of(cases)
+        met = sum(
+            all(outcome == "passed" for outcome in tests.values()) for tests in held.values()
+        )
+        yield f"Behaviours covered: {len(covered)}, of which {met} hold."
+        yield ""
+
+
+def behaviours_of(cases: Sequence[Case]) -> dict[str, dict[str, str]]:
+    """Return the outcome of each test that covers a behaviour, by the behaviour."""
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for case in cases:
+        for name in case.behaviours:
+            found[name][case.name] = case.outcome
+    return dict(sorted(found.items()))
+
+
+def _plain(text: str) -> str:
+    """Return text in which Markdown finds no mark-up."""
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text.replace("\n", " "))

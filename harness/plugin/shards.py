@@ -1,0 +1,239 @@
+"""Runs one shard of the tests, and writes what it ran for `harness report merge`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import platform
+import shutil
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.lease import make_private_folder
+from harness.plugin.report import without_group
+from harness.sharding import Shard
+from harness.sharding.durations import read_durations, write_durations
+from harness.sharding.engine import shard_of
+from harness.sharding.manifest import (
+    ALLURE,
+    DURATIONS,
+    JUNIT,
+    MANIFEST,
+    SHELL_COVERAGE,
+    STARTS,
+    ShardManifest,
+    digest_of,
+    note_start,
+    write_manifest,
+)
+from harness.sharding.split import ordered, split, timed_tests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from xdist.workermanage import WorkerController
+
+_CARRIED = "harness_shard"
+#: Fixtures of which images and saved states are made.
+_ROOTS = frozenset({"lab", "image_name"})
+
+
+def register(config: pytest.Config) -> None:
+    """Register the plugin of a run that has `--shard` or `--report-dir`.
+
+    Raises pytest.UsageError where the shard or the file of durations is wrong.
+    """
+    word = config.getoption("--shard")
+    report = config.getoption("--report-dir")
+    try:
+        shard = None if word is None else shard_of(word)
+        durations = read_durations(config.rootpath / config.getoption("--durations-file"))
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from error
+    folder = None if report is None else config.rootpath / report
+    if folder is not None:
+        _send_reports_to(folder, config)
+    config.pluginmanager.register(
+        ShardPlugin(shard=shard, durations=durations, folder=folder), "harness-shards"
+    )
+
+
+def _send_reports_to(folder: Path, config: pytest.Config) -> None:
+    """Let the run's reports go into `folder`, without those of an earlier run."""
+    option = config.option
+    if not hasattr(config, "workerinput") and not config.getoption("collectonly"):
+        make_private_folder(folder)
+        shutil.rmtree(folder / ALLURE, ignore_errors=True)
+        if (folder / MANIFEST).exists():
+            # The run before came to its end; this one is no second start of it.
+            (folder / STARTS).unlink(missing_ok=True)
+        for name in (MANIFEST, JUNIT, DURATIONS, SHELL_COVERAGE):
+            (folder / name).unlink(missing_ok=True)
+    if not option.xmlpath:
+        option.xmlpath = str(folder / JUNIT)
+    if not option.allure_report_dir:
+        option.allure_report_dir = str(folder / ALLURE)
+    option.shell_cov_data = folder / SHELL_COVERAGE
+
+
+@dataclass(kw_only=True)
+class ShardPlugin:
+    """Selects the tests of a shard, and records what ran.
+
+    With xdist, workers select and the process that started them records.
+    """
+
+    shard: Shard | None
+    durations: Mapping[str, float]
+    folder: Path | None
+    _started: float = field(default_factory=time.time)
+    _first_test: float | None = None
+    _starts: int = 1
+    _collection: tuple[str, int] | None = None
+    _tests: tuple[str, ...] = ()
+    _seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        if self.folder is not None and self._is_recorder(session.config):
+            stamp = dt.datetime.fromtimestamp(self._started, tz=dt.timezone.utc)
+            self._starts = note_start(
+                self.folder, f"{stamp.isoformat(timespec='seconds')} {platform.node()}"
+            )
+
+    # After all that deselects, and after other orders.
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        families = {without_group(item.nodeid): family_of(item) for item in items}
+        tests = timed_tests(families, self.durations)
+        chosen = list(tests.values())
+        if self.shard is not None:
+            own = {each.test_id for each in split(chosen, self.shard.count)[self.shard.number - 1]}
+            chosen = [each for each in chosen if each.test_id in own]
+        place = {each.test_id: at for at, each in enumerate(ordered(chosen))}
+        dropped = [item for item in items if without_group(item.nodeid) not in place]
+        if dropped:
+            config.hook.pytest_deselected(items=dropped)
+        kept = [item for item in items if without_group(item.nodeid) in place]
+        if self.shard is not None:
+            kept.sort(key=lambda item: place[without_group(item.nodeid)])
+        items[:] = kept
+        self._collection = (digest_of(families), len(families))
+        self._tests = tuple(place)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self) -> None:
+        if self._first_test is None:
+            self._first_test = time.time()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[without_group(report.nodeid)] += report.duration
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController) -> None:
+        """Take what a worker selected; all workers select the same."""
+        output = getattr(node, "workeroutput", {}).get(_CARRIED)
+        if output is None:
+            return
+        digest, collected, tests, first_test = output
+        self._collection, self._tests = (digest, collected), tuple(tests)
+        known = [each for each in (self._first_test, first_test) if each is not None]
+        self._first_test = min(known, default=None)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        config = session.config
+        if self._collection is not None and hasattr(config, "workeroutput"):
+            config.workeroutput[_CARRIED] = (
+                *self._collection,
+                list(self._tests),
+                self._first_test,
+            )
+        is_empty = self._collection is not None and not self._tests and self._collection[1] > 0
+        if is_empty and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            # There are more shards than tests.
+            session.exitstatus = pytest.ExitCode.OK
+        if self.folder is not None and self._is_recorder(config) and self._collection is not None:
+            self._record(
+                self.folder, self._collection, int(session.exitstatus), root=config.rootpath
+            )
+
+    def _record(
+        self, folder: Path, collection: tuple[str, int], status: int, *, root: Path
+    ) -> None:
+        shard = self.shard or Shard(number=1, count=1)
+        ran = {test: seconds for test, seconds in self._seconds.items() if test in self._tests}
+        write_durations(folder / DURATIONS, ran)
+        stamp = dt.datetime.fromtimestamp(self._started, tz=dt.timezone.utc)
+        write_manifest(
+            folder,
+            ShardManifest(
+                number=shard.number,
+                count=shard.count,
+                collection_sha256=collection[0],
+                collected=collection[1],
+                tests=self._tests,
+                ran=tuple(sorted(ran)),
+                starts=self._starts,
+                host=platform.node(),
+                root=str(root),
+                started=stamp.isoformat(timespec="seconds"),
+                seconds=round(time.time() - self._started, 2),
+                first_test_s=None
+                if self._first_test is None
+                else round(self._first_test - self._started, 2),
+                exit_status=status,
+            ),
+        )
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.shard is not None and self._collection is not None:
+            terminalreporter.write_line(
+                f"shard {self.shard}: {len(self._tests)} of {self._collection[1]} tests"
+            )
+
+    @staticmethod
+    def _is_recorder(config: pytest.Config) -> bool:
+        return not hasattr(config, "workerinput") and not config.getoption("collectonly")
+
+
+def family_of(item: pytest.Item) -> str:
+    """Return what a test shares with others: its image and saved states, else its file.
+
+    Those are fixtures of the whole run that depend on the lab or on the choice of the image.
+    """
+    names = sorted(set(_shared_fixtures(item)))
+    if not names:
+        return item.nodeid.partition("::")[0]
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    marker = item.get_closest_marker("provisioner")
+    words = [*names, str(params.get("image_name", "")), *map(str, marker.args if marker else ())]
+    return " ".join(words)
+
+
+def _shared_fixtures(item: pytest.Item) -> Iterator[str]:
+    # pytest has no public way from a test to the definitions of its fixtures.
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = {} if info is None else info.name2fixturedefs
+
+    def depends(name: str, seen: frozenset[str]) -> bool:
+        if name in _ROOTS:
+            return True
+        return any(
+            depends(below, seen | {name})
+            for each in definitions.get(name, ())
+            for below in each.argnames
+            if below not in seen and below != name
+        )
+
+    for name, known in definitions.items():
+        closest = known[-1]
+        if closest.scope == "session" and name not in _ROOTS and depends(name, frozenset()):
+            # A suite may have a fixture of its own under this name.
+            yield f"{closest.baseid}::{name}" if closest.baseid else name

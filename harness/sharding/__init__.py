@@ -1,0 +1,41 @@
+"""Shards of a test run: which tests each job of a CI engine runs, and the record of what it ran."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from typing_extensions import Self, override
+
+from harness.errors import BadInputError
+
+_SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One of `count` parts of a run; `number` counts from 1."""
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise BadInputError(
+                f"{self.number}/{self.count} is no shard; the first number is 1 to the second.",
+                source="--shard",
+            )
+
+    @classmethod
+    def parse(cls, word: str) -> Self:
+        """Return the shard that K/N names; raises BadInputError."""
+        match = _SHARD.fullmatch(word)
+        if match is None:
+            raise BadInputError(
+                f"'{word}' is no shard; give K/N, such as 2/5, or 'auto'.", source="--shard"
+            )
+        return cls(number=int(match[1]), count=int(match[2]))
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"

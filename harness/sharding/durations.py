@@ -1,0 +1,45 @@
+"""The file of recorded durations: pytest-split's, an object of seconds by node id."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def read_durations(path: Path) -> dict[str, float]:
+    """Return the seconds of each test; none where there is no file.
+
+    Raises BadInputError where the file has another form.
+    """
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"It can't be read as JSON: {error}.", source=str(path)) from error
+    # pytest-split wrote a list of pairs at first, and still reads one.
+    pairs = list(content.items()) if isinstance(content, dict) else content
+    try:
+        durations = {str(test_id): float(seconds) for test_id, seconds in pairs}
+    except (TypeError, ValueError):
+        durations = {"": -1.0}
+    if any(seconds < 0 for seconds in durations.values()):
+        raise BadInputError(
+            "An object of node ids and seconds was expected, as pytest-split writes it.",
+            source=str(path),
+        )
+    return durations
+
+
+def write_durations(path: Path, durations: Mapping[str, float]) -> None:
+    """Write the file beside its place, and rename it there."""
+    part = path.with_name(f".{path.name}.part")
+    rounded = {test_id: round(seconds, 4) for test_id, seconds in durations.items()}
+    part.write_text(json.dumps(rounded, indent=4, sort_keys=True) + "\n")
+    part.replace(path)

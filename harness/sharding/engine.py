@@ -1,0 +1,100 @@
+"""Which shard a job is, from the variables that its engine sets."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, listed
+from harness.sharding import Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+INDEX_VARIABLE = "HARNESS_SHARD_INDEX"
+"""Which shard a job is, from 0; for engines that set no variables of their own."""
+COUNT_VARIABLE = "HARNESS_SHARD_COUNT"
+"""How many shards there are; beside INDEX_VARIABLE, and for Kubernetes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """The variables by which one engine numbers its parallel jobs; `first` is its first number.
+
+    Where `first_variable` names a variable, its value is the first number. `step_variable` names the
+    distance of two numbers.
+    """
+
+    name: str
+    index: str
+    count: str
+    first: int = 0
+    first_variable: str | None = None
+    step_variable: str | None = None
+
+
+#: The innermost comes first: a job of GitLab may submit to Slurm, and not the other way round.
+ENGINES = (
+    Engine(name=INDEX_VARIABLE, index=INDEX_VARIABLE, count=COUNT_VARIABLE),
+    # Kubernetes tells a pod its index, not how many there are.
+    Engine(name="Kubernetes", index="JOB_COMPLETION_INDEX", count=COUNT_VARIABLE),
+    Engine(
+        name="Slurm",
+        index="SLURM_ARRAY_TASK_ID",
+        count="SLURM_ARRAY_TASK_COUNT",
+        first_variable="SLURM_ARRAY_TASK_MIN",
+        step_variable="SLURM_ARRAY_TASK_STEP",
+    ),
+    Engine(name="GitLab", index="CI_NODE_INDEX", count="CI_NODE_TOTAL", first=1),
+    Engine(
+        name="Azure Pipelines",
+        index="SYSTEM_JOBPOSITIONINPHASE",
+        count="SYSTEM_TOTALJOBSINPHASE",
+        first=1,
+    ),
+    Engine(name="Buildkite", index="BUILDKITE_PARALLEL_JOB", count="BUILDKITE_PARALLEL_JOB_COUNT"),
+    Engine(name="CircleCI", index="CIRCLE_NODE_INDEX", count="CIRCLE_NODE_TOTAL"),
+)
+
+
+def shard_of(word: str, environment: Mapping[str, str] | None = None) -> Shard:
+    """Return the shard that the value of `--shard` means: K/N, or 'auto'.
+
+    Raises BadInputError where no engine says which, or its variables are wrong.
+    """
+    if word != "auto":
+        return Shard.parse(word)
+    variables = os.environ if environment is None else environment
+    engine = next((each for each in ENGINES if variables.get(each.index)), None)
+    if engine is None:
+        raise BadInputError(
+            f"'auto' needs a variable that says which shard this job is: one of "
+            f"{listed(each.index for each in ENGINES)}. None is set; give K/N, such as "
+            f"--shard=2/5, or set {INDEX_VARIABLE} (from 0) and {COUNT_VARIABLE}.",
+            source="--shard",
+        )
+    first = engine.first
+    if engine.first_variable is not None:
+        first = _number(variables, engine.first_variable, engine, default=first)
+    step = 1
+    if engine.step_variable is not None:
+        step = max(1, _number(variables, engine.step_variable, engine, default=1))
+    index = _number(variables, engine.index, engine)
+    count = _number(variables, engine.count, engine)
+    return Shard(number=(index - first) // step + 1, count=count)
+
+
+def _number(
+    variables: Mapping[str, str], name: str, engine: Engine, default: int | None = None
+) -> int:
+    word = variables.get(name, "")
+    if not word and default is not None:
+        return default
+    if not word.isdecimal():
+        raise BadInputError(
+            f"The variable of {engine.name} is {word!r}, but a number was expected; "
+            "give K/N to --shard instead of 'auto'.",
+            source=name,
+        )
+    return int(word)

@@ -1,0 +1,142 @@
+"""Divides tests among shards: equal durations, and families kept together.
+
+The algorithms of pytest-split know no groups: its `least_duration` spreads the tests of one saved
+state over all shards, each of which then has to make or fetch that state, and its
+`duration_based_chunks` is uneven by a test at each boundary. This one fills shards with whole
+families after the longest tests, and cuts only those families that fit nowhere.
+The file of durations is pytest-split's.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+#: Seconds of a test while nothing was recorded.
+_UNKNOWN_S = 1.0
+#: A test that takes this part of a shard is placed by itself: its length outweighs its family.
+_LONG = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedTest:
+    """A test by its node id, with the family of tests that share what is expensive to make."""
+
+    # pytest would otherwise collect this class in the modules that import it.
+    __test__ = False
+
+    test_id: str
+    family: str
+    duration_s: float
+
+
+def timed_tests(
+    families: Mapping[str, str], recorded: Mapping[str, float]
+) -> dict[str, TimedTest]:
+    """Return the tests of `families`, a mapping of node ids, with their durations.
+
+    A test without a record takes as long as the others of its file do in the mean, else as all do.
+    """
+    files: defaultdict[str, list[float]] = defaultdict(list)
+    for test_id in families:
+        if test_id in recorded:
+            files[_file(test_id)].append(recorded[test_id])
+    known = [each for durations in files.values() for each in durations]
+    usual_s = sum(known) / len(known) if known else _UNKNOWN_S
+    means = {file: sum(durations) / len(durations) for file, durations in files.items()}
+    return {
+        test_id: TimedTest(
+            test_id=test_id,
+            family=family,
+            duration_s=recorded.get(test_id, means.get(_file(test_id), usual_s)),
+        )
+        for test_id, family in families.items()
+    }
+
+
+def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
+    """Return the tests of each of `count` shards; the order of `tests` makes no difference.
+
+    Each test is in exactly one shard. No shard takes longer than the mean, but for the tests that
+    fit nowhere whole.
+    """
+    by_duration = sorted(tests, key=lambda each: (each.duration_s, each.test_id))
+    mean_s = sum(each.duration_s for each in by_duration) / count
+    families: defaultdict[str, list[TimedTest]] = defaultdict(list)
+    long_tests: list[TimedTest] = []
+    for test in by_duration:
+        is_long = test.duration_s > mean_s * _LONG
+        (long_tests if is_long else families[test.family]).append(test)
+    sizes = {name: sum(each.duration_s for each in members) for name, members in families.items()}
+    shards: list[list[TimedTest]] = [[] for _ in range(count)]
+    loads = [(0.0, index) for index in range(count)]
+    left: list[TimedTest] = []
+
+    def put(members: Sequence[TimedTest]) -> None:
+        load_s, index = heapq.heappop(loads)
+        shards[index].extend(members)
+        heapq.heappush(loads, (load_s + sum(each.duration_s for each in members), index))
+
+    for test in reversed(long_tests):
+        put([test])
+    # The families of short tests come last: they fill what is left.
+    for name in sorted(families, key=lambda each: (-families[each][-1].duration_s, each)):
+        members = families[name]
+        while members:
+            room_s = mean_s - loads[0][0]
+            piece = members if sizes[name] <= room_s else _fitting(members, room_s)
+            if not piece:  # no test fits: the mean is reached everywhere, nearly
+                left += members
+                break
+            put(piece)
+            if piece is members:
+                break
+            sizes[name] -= sum(each.duration_s for each in piece)
+    for test in sorted(left, key=lambda each: (-each.duration_s, each.test_id)):
+        put([test])
+    return shards
+
+
+def _fitting(members: list[TimedTest], room_s: float) -> list[TimedTest]:
+    """Take tests out of `members`, which are sorted by duration, that fit: the longest first."""
+    taken: list[TimedTest] = []
+    while members:
+        at = bisect.bisect_right(members, room_s, key=lambda each: each.duration_s)
+        if at == 0:
+            break
+        test = members.pop(at - 1)
+        taken.append(test)
+        room_s -= test.duration_s
+    return taken
+
+
+def ordered(tests: Sequence[TimedTest]) -> list[TimedTest]:
+    """Return the tests of a shard in the order in which to start them.
+
+    The family that takes longest comes first, in it the file that takes longest. Within a file
+    the order stays as it was: its tests may share fixtures.
+    """
+    families: defaultdict[str, float] = defaultdict(float)
+    files: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for test in tests:
+        families[test.family] += test.duration_s
+        files[test.family, _file(test.test_id)] += test.duration_s
+    return sorted(
+        tests,
+        key=lambda each: (
+            -families[each.family],
+            each.family,
+            -files[each.family, _file(each.test_id)],
+            _file(each.test_id),
+        ),
+    )
+
+
+def _file(test_id: str) -> str:
+    return test_id.partition("::")[0]

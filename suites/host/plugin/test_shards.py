@@ -1,0 +1,105 @@
+"""Shards of a run of pytest, and their reports, from the start to the merge."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cli import main
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.provisioning.command import CommandResult
+
+_SUITE = """\
+import pytest
+
+@pytest.fixture(scope="session")
+def lab(): ...
+
+@pytest.fixture(scope="session")
+def state_one(lab): ...
+
+@pytest.fixture(scope="session")
+def state_two(lab): ...
+
+@pytest.mark.parametrize("number", range(6))
+def test_one(state_one, number): ...
+
+@pytest.mark.parametrize("number", range(6))
+def test_two(state_two, number):
+    assert number != 5, f"{number} is wrong"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "test_suite.py").write_text(_SUITE)
+    return folder
+
+
+def run(project: Path, *arguments: str, env: dict[str, str] | None = None) -> CommandResult:
+    return LocalRunner().run(
+        [
+            *("env", "--chdir", str(project), sys.executable, "-m", "pytest", "-q"),
+            *("-p", "no:cacheprovider", "--rootdir", str(project), *arguments),
+        ],
+        timeout_s=120,
+        env=env,
+    )
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_shards_are_merged_into_one_report_with_each_test_once(
+    project: Path, tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (1, 2):
+        result = run(project, "-n", workers, f"--shard={number}/2", f"--report-dir=r/{number}")
+        assert f"shard {number}/2: 6 of 12 tests" in result.stdout
+
+    code = main(["report", "merge", str(project / "r"), "--to", str(tmp_path / "to")])
+
+    assert code == 1
+    assert "### 1 failed: AssertionError: N is wrong" in capsys.readouterr().out
+    cases = ET.parse(tmp_path / "to/junit.xml").getroot().iter("testcase")  # noqa: S314 - our own
+    names = [case.get("name", "") for case in cases]
+    assert len(names) == len(set(names)) == 12
+    assert len(list((tmp_path / "to/allure").glob("*-result.json"))) == 12
+    # Each family is in one shard.
+    assert {name[:8] for name in names[:6]} in ({"test_one"}, {"test_two"})
+
+
+def test_engine_says_which_shard_and_recorded_durations_divide(project: Path) -> None:
+    durations = {
+        f"test_suite.py::test_{name}[{number}]": seconds
+        for name, seconds in (("one", 100.0), ("two", 1.0))
+        for number in range(6)
+    }
+    (project / ".test_durations").write_text(json.dumps(durations))
+    slurm = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "7"}
+
+    result = run(project, "-n0", "--shard=auto", "--collect-only", env=slurm)
+
+    assert "1/12 tests collected" in result.stdout
+
+
+def test_more_shards_than_tests_leave_one_without_any(project: Path) -> None:
+    result = run(project, "-n0", "--shard=13/13", "--report-dir=r")
+
+    assert result.exit_code == 0, result.render()
+    assert json.loads((project / "r/shard.json").read_text())["tests"] == []
+
+
+def test_wrong_shard_is_a_usage_error(project: Path) -> None:
+    result = run(project, "--shard=3/2")
+
+    assert result.exit_code == pytest.ExitCode.USAGE_ERROR
+    assert "--shard: 3/2 is no shard" in result.stderr

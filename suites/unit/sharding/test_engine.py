@@ -1,0 +1,59 @@
+"""The shard that a job is."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.sharding.engine import shard_of
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "3"}, "2/3"),
+        ({"SYSTEM_JOBPOSITIONINPHASE": "1", "SYSTEM_TOTALJOBSINPHASE": "4"}, "1/4"),
+        ({"BUILDKITE_PARALLEL_JOB": "0", "BUILDKITE_PARALLEL_JOB_COUNT": "4"}, "1/4"),
+        ({"CIRCLE_NODE_INDEX": "3", "CIRCLE_NODE_TOTAL": "4"}, "4/4"),
+        ({"JOB_COMPLETION_INDEX": "1", "HARNESS_SHARD_COUNT": "2"}, "2/2"),
+        ({"HARNESS_SHARD_INDEX": "0", "HARNESS_SHARD_COUNT": "2"}, "1/2"),
+        (
+            {
+                "SLURM_ARRAY_TASK_ID": "5",
+                "SLURM_ARRAY_TASK_MIN": "1",
+                "SLURM_ARRAY_TASK_STEP": "2",
+                "SLURM_ARRAY_TASK_COUNT": "3",
+            },
+            "3/3",
+        ),
+        ({"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "3"}, "3/3"),
+    ],
+)
+def test_auto_takes_the_shard_of_the_engine(environment: dict[str, str], expected: str) -> None:
+    assert str(shard_of("auto", environment)) == expected
+
+
+def test_innermost_engine_wins() -> None:
+    gitlab = {"CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "1"}
+    slurm = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "2"}
+
+    assert str(shard_of("auto", {**gitlab, **slurm})) == "2/2"
+
+
+@pytest.mark.parametrize(
+    ("word", "environment", "message"),
+    [
+        ("auto", {}, "None is set; give K/N"),
+        ("auto", {"CI_NODE_INDEX": "2"}, "CI_NODE_TOTAL: The variable of GitLab is ''"),
+        ("auto", {"CI_NODE_INDEX": "4", "CI_NODE_TOTAL": "3"}, "4/3 is no shard"),
+        ("0/3", {}, "0/3 is no shard"),
+        ("4/3", {}, "4/3 is no shard"),
+        ("two", {}, "'two' is no shard; give K/N"),
+        ("1/-3", {}, "is no shard"),
+    ],
+)
+def test_wrong_shards_are_refused(word: str, environment: dict[str, str], message: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        shard_of(word, environment)
+
+    assert message in str(caught.value)

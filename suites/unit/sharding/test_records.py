@@ -1,0 +1,56 @@
+"""The files of a shard: what it ran, how often it was started, how long its tests took."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.sharding.durations import read_durations, write_durations
+from harness.sharding.manifest import MANIFEST, note_start, read_manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("content", ['{"a.py::x": 1.5}', '[["a.py::x", 1.5]]'])
+def test_both_forms_of_pytest_split_are_read(tmp_path: Path, content: str) -> None:
+    (tmp_path / "durations").write_text(content)
+
+    assert read_durations(tmp_path / "durations") == {"a.py::x": 1.5}
+
+
+def test_durations_are_read_back_and_a_missing_file_has_none(tmp_path: Path) -> None:
+    write_durations(tmp_path / "durations", {"a.py::x": 1.25})
+
+    assert read_durations(tmp_path / "durations") == {"a.py::x": 1.25}
+    assert read_durations(tmp_path / "other") == {}
+
+
+@pytest.mark.parametrize("content", ["{", "3", '{"a": "long"}', '{"a": -1}', '["a"]'])
+def test_other_content_is_refused_by_name(tmp_path: Path, content: str) -> None:
+    (tmp_path / "durations").write_text(content)
+
+    with pytest.raises(BadInputError, match="durations"):
+        read_durations(tmp_path / "durations")
+
+
+def test_shard_that_was_killed_is_reported_with_its_starts(tmp_path: Path) -> None:
+    note_start(tmp_path, "now host")
+    assert note_start(tmp_path, "now host") == 2
+
+    with pytest.raises(BadInputError, match=r"started 2 times, but wrote no 'shard\.json'"):
+        read_manifest(tmp_path)
+
+
+def test_folder_without_reports_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"give folders that `pytest --report-dir` wrote"):
+        read_manifest(tmp_path)
+
+
+def test_malformed_record_is_refused_by_its_key(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text('{"number": "x"}')
+
+    with pytest.raises(BadInputError, match=r"shard\.json: key 'number'"):
+        read_manifest(tmp_path)

@@ -1,0 +1,116 @@
+"""Which tests each shard runs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.sharding.split import TimedTest, ordered, split, timed_tests
+
+
+def a_test(number: int, *, family: str = "booted", duration_s: float = 1.0) -> TimedTest:
+    return TimedTest(test_id=f"a.py::test_{number}", family=family, duration_s=duration_s)
+
+
+def loads(shards: list[list[TimedTest]]) -> list[float]:
+    return [sum(test.duration_s for test in shard) for shard in shards]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1000)), max_size=60),
+    st.integers(1, 12),
+    st.randoms(),
+)
+def test_each_test_is_in_one_shard_whatever_the_order(
+    rows: list[tuple[str, float]], count: int, chance: random.Random
+) -> None:
+    tests = [
+        a_test(number, family=family, duration_s=duration_s)
+        for number, (family, duration_s) in enumerate(rows)
+    ]
+    shuffled = chance.sample(tests, len(tests))
+
+    shards = split(tests, count)
+
+    assert len(shards) == count
+    assert sorted(test.test_id for shard in shards for test in shard) == sorted(
+        test.test_id for test in tests
+    )
+    assert [{test.test_id for test in shard} for shard in split(shuffled, count)] == [
+        {test.test_id for test in shard} for shard in shards
+    ]
+
+
+def test_fifty_thousand_tests_are_divided_evenly_among_a_thousand_shards() -> None:
+    chance = random.Random(1)  # noqa: S311 - no secret
+    tests = [
+        a_test(
+            number,
+            family=f"state {min(int(chance.expovariate(0.02)), 300)}",
+            duration_s=chance.lognormvariate(1, 1),
+        )
+        for number in range(50_000)
+    ]
+
+    shards = split(tests, 1000)
+
+    mean_s = sum(loads(shards)) / 1000
+    assert max(loads(shards)) <= mean_s * 1.05
+    assert min(loads(shards)) >= mean_s * 0.95
+
+
+def test_families_that_fit_are_not_cut() -> None:
+    tests = [
+        a_test(number, family=f"state {number % 6}", duration_s=1 + number % 6)
+        for number in range(240)
+    ]
+
+    shards = split(tests, 3)
+
+    pairs = sum(len({test.family for test in shard}) for shard in shards)
+    assert pairs <= 6 + 2
+    assert max(loads(shards)) <= 1.05 * sum(loads(shards)) / 3
+
+
+def test_family_larger_than_a_shard_is_divided() -> None:
+    shards = split([a_test(number) for number in range(30)], 3)
+
+    assert [len(shard) for shard in shards] == [10, 10, 10]
+
+
+def test_unknown_test_takes_as_long_as_its_file_does_in_the_mean() -> None:
+    families = {"a.py::x": "f", "a.py::new": "f", "a.py::y": "f", "b.py::new": "f"}
+
+    tests = timed_tests(families, {"a.py::x": 2.0, "a.py::y": 4.0, "gone.py::z": 100.0})
+
+    assert tests["a.py::new"].duration_s == 3.0
+    assert tests["b.py::new"].duration_s == 3.0
+
+
+@pytest.mark.parametrize("recorded", [{}, {"gone.py::z": 9.0}])
+def test_without_records_all_tests_take_the_same_time(recorded: dict[str, float]) -> None:
+    tests = timed_tests({"a.py::x": "f", "b.py::y": "f"}, recorded)
+
+    assert {each.duration_s for each in tests.values()} == {1.0}
+
+
+def test_longest_family_starts_first_and_files_keep_their_order() -> None:
+    short = [a_test(1, family="short"), a_test(2, family="short")]
+    long = [
+        TimedTest(test_id="b.py::second", family="long", duration_s=1),
+        TimedTest(test_id="b.py::first", family="long", duration_s=5),
+        TimedTest(test_id="c.py::third", family="long", duration_s=9),
+    ]
+
+    names = [test.test_id for test in ordered([*short, *long])]
+
+    assert names == [
+        "c.py::third",
+        "b.py::second",
+        "b.py::first",
+        "a.py::test_1",
+        "a.py::test_2",
+    ]
