@@ -23,6 +23,7 @@ DRIVER_VARIABLE = "HARNESS_MACHINE_DRIVER"
 URI_VARIABLE = "HARNESS_MACHINE_URI"
 STORAGE_VARIABLE = "HARNESS_MACHINE_STORAGE"
 INVENTORY_VARIABLE = "HARNESS_GPU_INVENTORY"
+STORE_VARIABLE = "HARNESS_STORE"
 POOL_VARIABLE = "HARNESS_GPU_POOL_DIR"
 TIMEOUT_VARIABLE = "HARNESS_TIMEOUT_MULTIPLIER"
 #: Where an administrator says which of the host's GPUs tests may take; it need not exist.
@@ -173,6 +174,9 @@ class Settings:
     GPUs of machines come from `gpu_source`. Where `is_gpu_required`, a test that finds none on the
     host fails.
 
+    Images and checkpoints that the cache lacks are taken from the registry `store`, where it has them. Where
+    `is_store_writable`, those that are made here are pushed there.
+
     `provisioner` is the name of the provisioner of nodes, or the path of its file.
 
     Waits for guests may take `timeout_multiplier` times as long as usual.
@@ -214,6 +218,8 @@ class Settings:
     machine_keep_hours: float = 4.0
     machine_shell: MachineShell | None = None
     checkpoint_limit_mib: int = 24576
+    store: str | None = None
+    is_store_writable: bool = False
     accepted_licences: frozenset[LicenceId] = frozenset()
     ci: bool = False
 

@@ -14,9 +14,12 @@ import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MANIFEST = "manifest.json"
 
@@ -113,6 +116,20 @@ class StagingFolder:
 
     work: Path
     content: Path
+
+
+class ArtifactSource(Protocol):
+    """Where a cache gets folders that it lacks, and offers those that it made."""
+
+    def fetch(
+        self, name: str, into: Path, *, inputs: Mapping[str, object], progress: Progress
+    ) -> bool:
+        """Write the folder `name` to `into`; return whether that worked. Trouble is only reported."""
+        ...
+
+    def offer(self, folder: Path, *, progress: Progress) -> None:
+        """Take a folder that was made here, for others. Trouble is only reported."""
+        ...
 
 
 def allocated_bytes(folder: Path) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
+    from harness.artifact_cache import ArtifactSource
     from harness.artifact_cache.manifest import ManifestFormat
     from harness.artifact_cache.store import Guard
 
@@ -51,7 +52,7 @@ class ArtifactCache(Generic[M]):
     """The published folders of one format below `folder`; many processes may use one cache.
 
     `store` makes and publishes them. `leftovers` are the store's hidden folders whose old files
-    `collect_unused` removes. `clean` and `removing` are those of `ArtifactStore`; with
+    `collect_unused` removes. `clean`, `removing` and `source` are those of `ArtifactStore`; with
     `is_gated`, nothing is removed while a folder is published and opened.
     """
 
@@ -64,6 +65,7 @@ class ArtifactCache(Generic[M]):
         removing: Guard | None = None,
         is_gated: bool = False,
         leftovers: Sequence[str] = (),
+        source: ArtifactSource | None = None,
     ) -> None:
         self._folder = folder
         self._manifests = manifests
@@ -75,6 +77,7 @@ class ArtifactCache(Generic[M]):
             clean=clean,
             removing=removing,
             publishing=(lambda _folder, _deadline: self._gate()) if is_gated else None,
+            source=source,
         )
 
     def use(self, folder: Path) -> None:

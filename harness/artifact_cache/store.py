@@ -27,10 +27,10 @@ from harness.errors import HarnessError, RequirementError
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from harness.artifact_cache import Progress
+    from harness.artifact_cache import ArtifactSource, Progress
     from harness.provisioning.wait import Deadline
 
 _DOOMED = ".doomed"
@@ -48,7 +48,7 @@ class ArtifactStore:
     """A folder of published folders: locks, staging folders, publication and removal.
 
     `clean` removes a staging folder. `removing` is held while a damaged folder is renamed away,
-    `publishing` while a new one is renamed to its place and opened.
+    `publishing` while a new one is renamed to its place and opened. `source` may give what is missing.
     """
 
     def __init__(
@@ -59,8 +59,10 @@ class ArtifactStore:
         clean: Callable[[Path], None] = shutil.rmtree,
         removing: Guard | None = None,
         publishing: Guard | None = None,
+        source: ArtifactSource | None = None,
     ) -> None:
         self.folder = folder
+        self._source = source
         self._noun = noun
         self._clean = clean
         self._removing = removing or _no_guard
@@ -76,8 +78,11 @@ class ArtifactStore:
         deadline: Deadline,
         unflushed: Collection[str] = (),
         cancelled: Callable[[], str | None] = lambda: None,
+        inputs: Mapping[str, object] | None = None,
     ) -> T:
         """Return what `opened` makes of `folder`, which `fill` makes where it is not sound.
+
+        Before that the source is asked for it; `inputs` are what its key was made of.
 
         `opened` raises DamagedError. `fill` writes the content, its manifest included. The files
         named in `unflushed` are not synced to the disk: that suits large files, since the
@@ -102,19 +107,49 @@ class ArtifactStore:
                     with self._removing(folder, deadline):
                         doomed = self.move_to_trash(folder)
                     shutil.rmtree(doomed, ignore_errors=True)
-            staging = self._new_staging_folder(folder.name)
-            try:
+
+            def published(make: Callable[[StagingFolder], bool]) -> tuple[T] | None:
+                staging = self._new_staging_folder(folder.name)
+                try:
+                    if not make(staging):
+                        return None
+                    progress.report(Stage.PUBLISH, f"publishing '{folder}'")
+                    for path in staging.content.rglob("*"):
+                        if path.is_file() and path.name not in unflushed:
+                            _flush(path)
+                    with self._publishing(folder, deadline):
+                        staging.content.rename(folder)
+                        _flush(folder.parent)
+                        return (opened(),)
+                finally:
+                    self._clean(staging.work)
+
+            def made(staging: StagingFolder) -> bool:
                 fill(staging)
-                progress.report(Stage.PUBLISH, f"publishing '{folder}'")
-                for path in staging.content.rglob("*"):
-                    if path.is_file() and path.name not in unflushed:
-                        _flush(path)
-                with self._publishing(folder, deadline):
-                    staging.content.rename(folder)
-                    _flush(folder.parent)
-                    return opened()
-            finally:
-                self._clean(staging.work)
+                return True
+
+            source = self._source
+            if source is not None:
+
+                def fetched(staging: StagingFolder) -> bool:
+                    return source.fetch(
+                        folder.name, staging.content, inputs=inputs or {}, progress=progress
+                    )
+
+                try:
+                    result = published(fetched)
+                except DamagedError as error:
+                    # Such as one that lies on another disk than this host's.
+                    progress.report(Stage.REFUSED, f"{error} It is made here.")
+                    shutil.rmtree(self.move_to_trash(folder), ignore_errors=True)
+                else:
+                    if result is not None:
+                        return result[0]
+            result = published(made)
+            assert result is not None  # noqa: S101 - `made` says so
+            if source is not None:
+                source.offer(folder, progress=progress)
+            return result[0]
 
     def hidden_folder(self, name: str) -> Path:
         """Return a hidden folder beside the published ones, and create it where it is missing."""

@@ -41,6 +41,7 @@ _MODULES = {
     "resume": "resume",
     "shell": "shell",
     "ssh": "shell",
+    "store": "store",
 }
 #: As a shell reports a program that SIGPIPE ended.
 _BROKEN_PIPE = 141

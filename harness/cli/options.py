@@ -13,6 +13,7 @@ from harness.settings import (
     INVENTORY_VARIABLE,
     POOL_VARIABLE,
     STORAGE_VARIABLE,
+    STORE_VARIABLE,
     TIMEOUT_VARIABLE,
     URI_VARIABLE,
     AcceleratorOption,
@@ -67,6 +68,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     add_driver_options(parser)
     add_image_options(parser)
     add_checkpoint_options(parser)
+    add_store_options(parser)
 
 
 def add_driver_options(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +103,21 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
         metavar="MIB",
         help="disk space that checkpoints may take before the least recently used are removed "
         "(default: %(default)s)",
+    )
+
+
+def add_store_options(parser: argparse.ArgumentParser) -> None:
+    """Add the shared store."""
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="registry that has images and checkpoints of other hosts, such as "
+        f"registry.example:5000/team; what it lacks is made here (default: {STORE_VARIABLE})",
+    )
+    parser.add_argument(
+        "--store-push",
+        action="store_true",
+        help="push what is made here to the registry of --store; without it the store is only read",
     )
 
 
@@ -196,6 +213,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         checkpoint_limit_mib=getattr(
             arguments, "checkpoint_limit_mib", defaults.checkpoint_limit_mib
         ),
+        store=first_of(getattr(arguments, "store", None), STORE_VARIABLE),
+        is_store_writable=getattr(arguments, "store_push", False),
         accepted_licences=accepted_licences(getattr(arguments, "accept_licence", [])),
         ci=is_ci(),
     )

@@ -23,7 +23,7 @@ from harness.artifact_cache.manifest import facts_of
 from harness.errors import HarnessError
 from harness.image import CloudImageKernel, Image, Kernel
 from harness.image.build.builder import MmdebstrapBuilder
-from harness.image.formats.qcow2 import is_qcow2
+from harness.image.formats.qcow2 import is_qcow2, make_relative
 from harness.image.manifest import IMAGE_FORMAT, Manifest
 from harness.provisioning.command import LocalRunner
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from harness.artifact_cache import ProgressListener, StagingFolder
+    from harness.artifact_cache import ArtifactSource, ProgressListener, StagingFolder
     from harness.image import DriverImage
     from harness.image.build.builder import ImageBuilder
     from harness.image.catalogue import Recipe
@@ -61,13 +61,16 @@ class ImageStore:
         builder: ImageBuilder | None = None,
         runner: Runner | None = None,
         accepted_licences: Collection[LicenceId] = (),
+        source: ArtifactSource | None = None,
     ) -> None:
         self._folder = folder
         self._accepted_licences = accepted_licences
         self._builder = MmdebstrapBuilder() if builder is None else builder
         self._runner = LocalRunner() if runner is None else runner
         self._blanks: dict[Path, bytes] = {}
-        self.cache = ArtifactCache(folder, manifests=IMAGE_FORMAT, clean=self._builder.clean)
+        self.cache = ArtifactCache(
+            folder, manifests=IMAGE_FORMAT, clean=self._builder.clean, source=source
+        )
 
     def ensure(
         self,
@@ -139,6 +142,7 @@ class ImageStore:
             self.create_overlay(parent.disk, disk)
             Progress(parent.name, listener).report(Stage.BUILD, "making a derived image")
             make(disk)
+            make_relative(disk, published=self._folder / staging.work.name)
             own = sorted(path.name for path in staging.content.glob("kernels/*"))
             return Manifest(
                 name=parent.name,

@@ -34,6 +34,7 @@ from harness.lab.machine_bundle import ResumedSource, find_base, require_qemu_of
 from harness.lab.machine_request import MachineRequest, Platform
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import booted, booting_node, cloud_init_done, naming_seed
+from harness.lab.shared_caches import host_facts, open_shared_caches
 from harness.lab.vm_drivers import open_driver
 from harness.lease import leased_folder, make_private_folder, sweep
 from harness.machine.capacity.broker import Broker, host_folder
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from harness.provisioner import Provisioner
     from harness.provisioning.command import Argv
     from harness.settings import Settings
+    from harness.shared_store.source import SharedCache
 
 _IMAGE_S = 1500.0
 _FETCH_S = 3600.0
@@ -99,10 +101,14 @@ class Lab:
 
     def __post_init__(self) -> None:
         self.store = ImageStore(
-            self.settings.image_store, accepted_licences=self.settings.accepted_licences
+            self.settings.image_store,
+            accepted_licences=self.settings.accepted_licences,
+            source=self._shared_caches.get("images"),
         )
         self.checkpoints = CheckpointStore(
-            self.settings.checkpoint_store, limit_mib=self.settings.checkpoint_limit_mib
+            self.settings.checkpoint_store,
+            limit_mib=self.settings.checkpoint_limit_mib,
+            source=self._shared_caches.get("checkpoints"),
         )
         self.machines = Machines(
             self.folder,
@@ -135,6 +141,7 @@ class Lab:
             folder=self.folder,
             evidence_folder=self.settings.evidence_folder,
             patience=self.patience,
+            needs=lambda: host_facts(self.settings.qemu, self.accelerator.accelerator),
             listener=self.listener,
         )
 
@@ -185,6 +192,10 @@ class Lab:
                 getattr(self, name).close()
 
     @functools.cached_property
+    def _shared_caches(self) -> Mapping[str, SharedCache]:
+        return open_shared_caches(self.settings)
+
+    @functools.cached_property
     def cloud_images(self) -> CloudImageStore:
         """Return the cache of cloud images; what reads it takes longer to load than a clone to start."""
         from harness.image.cloud.store import CloudImageStore  # noqa: PLC0415
@@ -196,7 +207,9 @@ class Lab:
         """Return the cache of what was derived from cloud images."""
         from harness.image.cloud.derived_images import DerivedStore  # noqa: PLC0415 - as above
 
-        return DerivedStore(self.settings.derived_store)
+        return DerivedStore(
+            self.settings.derived_store, source=self._shared_caches.get("derived")
+        )
 
     def node_image(self, name: str | None = None) -> Image:
         """Return a node image: an image of the catalogue, or one by its path or URL.

@@ -39,7 +39,8 @@ _COPY_S = 120.0
 class CheckpointBuilder:
     """Makes the checkpoints of a lab where the cache has none, and keeps them in use until `close`.
 
-    `agent_digest` is the digest of the agent that runs in the saved machines.
+    `agent_digest` is the digest of the agent that runs in the saved machines. `needs` says for people which
+    QEMU and processor a saved machine needs.
     """
 
     checkpoints: CheckpointStore
@@ -51,6 +52,7 @@ class CheckpointBuilder:
     folder: Path
     evidence_folder: Path
     patience: float
+    needs: Callable[[], Mapping[str, str]]
     listener: ProgressListener
     _held: dict[SavedState, Checkpoint] = field(init=False, default_factory=dict)
     _holding: threading.RLock = field(init=False, default_factory=threading.RLock)
@@ -136,7 +138,7 @@ class CheckpointBuilder:
                     f"The saved state '{saved_state.name}' could not be made. {sentence}",
                     evidence=try_save_host_evidence(machine, kept),
                 ) from error
-        return {NONCE_FACT: hashlib.sha256(nonce.encode()).hexdigest()}
+        return {NONCE_FACT: hashlib.sha256(nonce.encode()).hexdigest(), **self.needs()}
 
 
 def _sentence_of(error: Exception) -> str:

@@ -20,6 +20,7 @@ from harness.settings import (
     POOL_VARIABLE,
     PROVISIONER,
     STORAGE_VARIABLE,
+    STORE_VARIABLE,
     TESTED_IMAGES,
     TIMEOUT_VARIABLE,
     URI_VARIABLE,
@@ -204,6 +205,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="limit of disk space for checkpoints, in MiB; beyond it the least recently used are "
         "removed (default: %(default)s)",
     )
+    group.addoption(
+        "--store",
+        metavar="URL",
+        help="registry that has images and checkpoints of other hosts, such as "
+        f"registry.example:5000/team; what it lacks is made here (default: {STORE_VARIABLE})",
+    )
+    group.addoption(
+        "--store-push",
+        action="store_true",
+        help="push what is made here to the registry of --store; without it the store is only read",
+    )
+    parser.addini("store", "default of --store", default="")
     parser.addini(
         "gpu_models",
         "folders with further GPU models, relative to this file; added to --gpu-models",
@@ -304,6 +317,8 @@ def pytest_configure(config: pytest.Config) -> None:
             machine_keep_hours=config.getoption("--machine-keep-hours"),
             machine_shell=_machine_shell(config),
             checkpoint_limit_mib=config.getoption("--checkpoint-limit-mib"),
+            store=first_of(config.getoption("--store"), STORE_VARIABLE, config.getini("store")),
+            is_store_writable=config.getoption("--store-push"),
             accepted_licences=accepted_licences(
                 [*config.getoption(ACCEPT_OPTION), *config.getini("accept_licence")]
             ),

@@ -89,7 +89,10 @@ def render_configuration(storage: Path) -> str:
         {
             "version": "0.1",
             "log": {"level": "warn", "accesslog": {"disabled": True}},
-            "storage": {"filesystem": {"rootdirectory": str(storage)}},
+            "storage": {
+                "filesystem": {"rootdirectory": str(storage)},
+                "delete": {"enabled": True},
+            },
             "http": {"net": "unix", "addr": _SOCKET},
         }
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from harness.artifact_cache import ProgressListener, StagingFolder
+    from harness.artifact_cache import ArtifactSource, ProgressListener, StagingFolder
     from harness.provisioning.command import Runner
     from harness.provisioning.wait import Deadline
 
@@ -69,10 +69,16 @@ DERIVED_FORMAT = ManifestFormat(
 class DerivedStore:
     """What is derived from cloud images, by their digests; many processes may use one store."""
 
-    def __init__(self, folder: Path, *, runner: Runner | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        runner: Runner | None = None,
+        source: ArtifactSource | None = None,
+    ) -> None:
         self._folder = folder
         self._runner = LocalRunner() if runner is None else runner
-        self.cache = ArtifactCache(folder, manifests=DERIVED_FORMAT)
+        self.cache = ArtifactCache(folder, manifests=DERIVED_FORMAT, source=source)
 
     def close(self) -> None:
         """Release what this store returned; garbage collection keeps it until then."""

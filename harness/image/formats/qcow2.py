@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from harness.provisioning.command import Runner
 
 MAGIC = b"QFI\xfb"
@@ -127,6 +126,30 @@ def backing_name(path: Path) -> str | None:
             return None
         source.seek(at)
         return source.read(length).decode()
+
+
+def has_absolute_backing(path: Path) -> bool:
+    """Return whether a disk names its backing file by a path that holds on this host only."""
+    name = backing_name(path)
+    return name is not None and name.startswith("/")
+
+
+def make_relative(disk: Path, *, published: Path) -> None:
+    """Let a disk that will be published in the folder `published` name its backing file from there.
+
+    So a cache can be moved, and its folders have the same bytes on all hosts. `published` is a folder of one
+    of the caches; a backing file that is in none of them keeps its absolute path.
+    """
+    name = backing_name(disk)
+    if name is None or not name.startswith("/"):
+        return
+    cache = published.parent.resolve()
+    for top, up in ((cache, ".."), (cache.parent, "../..")):
+        if Path(name).is_relative_to(top):
+            start = with_backing_name(disk, f"{up}/{Path(name).relative_to(top)}")
+            with disk.open("r+b") as file:
+                file.write(start)
+            return
 
 
 def with_backing_name(path: Path, name: str) -> bytes:

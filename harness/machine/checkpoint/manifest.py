@@ -21,6 +21,7 @@ from harness.artifact_cache import (
 )
 from harness.artifact_cache.manifest import ManifestFormat, facts_of, stat_fingerprint, write_stamp
 from harness.errors import HarnessError
+from harness.image.formats.qcow2 import has_absolute_backing, make_relative
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,8 +44,8 @@ class CheckpointDamagedError(DamagedError):
 class Manifest:
     """What a checkpoint is.
 
-    `place` is the folder that it was published in: its disk names the backing file by an absolute
-    path, so a cache that was moved is useless.
+    `place` is the folder that it was published in. Where its disk names the backing file by an
+    absolute path, since that is outside of the cache, it is of no use elsewhere.
     """
 
     schema: Literal[1] = 1
@@ -60,14 +61,14 @@ class Manifest:
 
 
 class _CheckpointFormat(ManifestFormat[Manifest]):
-    """The format of checkpoints, which can't be moved and need a file that their users lock."""
+    """The format of checkpoints, of which some can't be moved, and which need a file that their users lock."""
 
     @override
     def check_structure(self, folder: Path, manifest: Manifest) -> None:
         super().check_structure(folder, manifest)
         if not (folder / USED).is_file():
             raise self.without_lock_file(folder)
-        if manifest.place != str(folder.resolve()):
+        if manifest.place != str(folder.resolve()) and has_absolute_backing(folder / DISK):
             raise CheckpointDamagedError(
                 f"The checkpoint in '{folder}' was made in '{manifest.place}', and its disk refers "
                 "to files there."
@@ -110,6 +111,7 @@ def write_manifest(
             f"{', '.join(names)}."
         )
     _make_sparse(content / RAM, runner, deadline)
+    make_relative(content / DISK, published=folder)
     (content / USED).touch()
     for path in content.iterdir():
         path.chmod(0o600)

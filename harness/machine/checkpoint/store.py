@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
-    from harness.artifact_cache import ProgressListener, StagingFolder
+    from harness.artifact_cache import ArtifactSource, ProgressListener, StagingFolder
     from harness.artifact_cache.cache import CachedArtifact
     from harness.artifact_cache.removal import Removal
     from harness.provisioning.command import Runner
@@ -118,13 +118,18 @@ class CheckpointStore:
         limit_mib: int,
         free_bytes: Callable[[Path], int] = free_bytes,
         runner: Runner | None = None,
+        source: ArtifactSource | None = None,
     ) -> None:
         self._folder = folder.absolute()
         self._limit_mib = limit_mib
         self._space = DiskSpace(self._folder, free=free_bytes, remedy=_REMEDY)
         self._runner = LocalRunner() if runner is None else runner
         self._cache = ArtifactCache(
-            self._folder, manifests=CHECKPOINT_FORMAT, removing=_when_unused, is_gated=True
+            self._folder,
+            manifests=CHECKPOINT_FORMAT,
+            removing=_when_unused,
+            is_gated=True,
+            source=source,
         )
 
     @contextlib.contextmanager
@@ -223,6 +228,7 @@ class CheckpointStore:
                     deadline=deadline,
                     unflushed={RAM},
                     cancelled=cancelled,
+                    inputs=parts,
                 )
             holding.push(held)
             if is_made:

@@ -109,7 +109,7 @@ def test_registry_listens_on_a_socket_and_no_port() -> None:
     configuration = json.loads(render_configuration(Path("/storage")))
 
     assert configuration["http"] == {"net": "unix", "addr": "socket"}
-    assert configuration["storage"] == {"filesystem": {"rootdirectory": "/storage"}}
+    assert configuration["storage"]["filesystem"] == {"rootdirectory": "/storage"}
 
 
 def _without_index() -> bytes:

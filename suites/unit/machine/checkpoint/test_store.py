@@ -18,10 +18,12 @@ import pytest
 from harness import lease
 from harness.artifact_cache import ProgressEvent, Stage, manifest, store
 from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.image.formats.qcow2 import backing_name
 from harness.machine.checkpoint.manifest import CHECKPOINT_FORMAT
 from harness.machine.checkpoint.store import Checkpoint, CheckpointPlace, CheckpointStore
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
+from suites.unit.image.formats.small_qcow2 import qcow2_on
 from suites.unit.machine.fake_copy import FakeCopy
 
 if TYPE_CHECKING:
@@ -563,8 +565,23 @@ def test_nothing_is_made_on_a_damaged_parent(cache: Cache) -> None:
     assert cache.names() == ["booted"]
 
 
-def test_moved_cache_is_made_again(tmp_path: Path) -> None:
+def test_moved_cache_is_used(tmp_path: Path) -> None:
     old = Cache(tmp_path / "old")
+    image = tmp_path / "old/images/debian/disk.qcow2"
+    old.meanwhile = lambda place: qcow2_on(place.disk, str(image))
+    old.have()
+    (tmp_path / "old").rename(tmp_path / "new")
+
+    new = Cache(tmp_path / "new")
+    checkpoint = new.have()
+
+    assert new.made == 0
+    assert backing_name(checkpoint.disk) == "../../images/debian/disk.qcow2"
+
+
+def test_moved_cache_whose_disks_lie_on_files_outside_is_made_again(tmp_path: Path) -> None:
+    old = Cache(tmp_path / "old")
+    old.meanwhile = lambda place: qcow2_on(place.disk, "/elsewhere/disk.qcow2")
     checkpoint = old.have()
     (tmp_path / "new").mkdir()
     old.folder.rename(tmp_path / "new/checkpoints")

@@ -1,0 +1,203 @@
+"""`harness store`: images and checkpoints in a registry that several hosts share."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING, Any
+
+from harness.artifact_cache import DISK, Progress
+from harness.artifact_cache.cache import ArtifactCache
+from harness.cli.columns import print_columns
+from harness.cli.images import show_event
+from harness.cli.options import add_json_option, settings_of
+from harness.errors import BadInputError, HarnessError
+from harness.image.cloud.derived_images import DERIVED_FORMAT
+from harness.image.formats.qcow2 import backing_name, has_absolute_backing
+from harness.image.manifest import IMAGE_FORMAT
+from harness.lab.shared_caches import open_shared_caches
+from harness.machine.checkpoint.manifest import CHECKPOINT_FORMAT
+from harness.provisioning.wait import Deadline
+from harness.settings import STORE_VARIABLE
+from harness.shared_store.source import needed_artifacts
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from harness.artifact_cache import StagingFolder
+    from harness.artifact_cache.manifest import ManifestFormat
+    from harness.cli.options import Commands
+    from harness.settings import Settings
+    from harness.shared_store.source import SharedCache, StoredArtifact
+
+_PULL_S = 7200.0
+_UNUSED_DAYS = 30.0
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser("store", help="share images and checkpoints through a registry")
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    push = actions.add_parser("push", help="push images and checkpoints of this host's cache")
+    pull = actions.add_parser("pull", help="pull images and checkpoints into this host's cache")
+    listing = actions.add_parser("ls", help="list what the store has")
+    gc = actions.add_parser("gc", help="remove what was pushed long ago from the store")
+    for action, run in ((push, _push), (pull, _pull), (listing, _list), (gc, _collect)):
+        action.add_argument(
+            "--store",
+            metavar="URL",
+            help=f"the registry, such as registry.example:5000/team (default: {STORE_VARIABLE})",
+        )
+        action.set_defaults(run=run)
+    for action in (push, pull):
+        action.add_argument(
+            "names",
+            nargs="*",
+            metavar="NAME",
+            help="only those whose name begins so, such as debian-12 (default: all)",
+        )
+    gc.add_argument(
+        "--older-than-days",
+        type=float,
+        default=_UNUSED_DAYS,
+        metavar="DAYS",
+        help="remove what was pushed more than this number of days ago (default: %(default)g)",
+    )
+    add_json_option(listing)
+
+
+def _shared(settings: Settings) -> Mapping[str, SharedCache]:
+    if settings.store is None:
+        raise BadInputError(
+            f"Name the registry by --store or {STORE_VARIABLE}, such as registry.example:5000/team.",
+            source="--store",
+        )
+    return open_shared_caches(settings)
+
+
+def _local(settings: Settings) -> dict[str, tuple[Path, ManifestFormat[Any]]]:
+    """Return the folder and the format of each cache."""
+    return {
+        "images": (settings.image_store, IMAGE_FORMAT),
+        "derived": (settings.derived_store, DERIVED_FORMAT),
+        "checkpoints": (settings.checkpoint_store, CHECKPOINT_FORMAT),
+    }
+
+
+def _push(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    shared = _shared(settings)
+    failures = 0
+    for kind, (folder, manifests) in _local(settings).items():
+        for artifact in ArtifactCache(folder, manifests=manifests).ls():
+            name = artifact.folder.name
+            if arguments.names and not name.startswith(tuple(arguments.names)):
+                continue
+            progress = Progress(name, show_event)
+            try:
+                manifests.check_structure(artifact.folder, manifests.read(artifact.folder))
+                _require_movable(artifact.folder)
+                is_new = shared[kind].push(artifact.folder, progress=progress)
+            except HarnessError as error:
+                print(f"{kind}/{name}: not pushed: {error}")
+                failures += 1
+                continue
+            print(f"{kind}/{name}: {'pushed' if is_new else 'the store has it'}")
+    return 2 if failures else 0
+
+
+def _require_movable(folder: Path) -> None:
+    """Refuse a folder whose disk lies on a file of this host that is in no cache."""
+    disk = folder / DISK
+    if disk.exists() and has_absolute_backing(disk):
+        raise HarnessError(
+            f"Its disk lies on '{backing_name(disk)}', by a path of this host; remove it from the "
+            "cache, and it is made in a form that can be moved."
+        )
+
+
+def _pull(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    shared = _shared(settings)
+    count = 0
+    for kind, (folder, manifests) in _local(settings).items():
+        for name in needed_artifacts(shared[kind].ls(), arguments.names):
+            _pull_one(shared[kind], folder, manifests, name)
+            print(f"{kind}/{name}: in the cache")
+            count += 1
+    if not count:
+        raise BadInputError(
+            f"The store '{settings.store}' has nothing of these names; `harness store ls` lists it.",
+            source="NAME",
+        )
+    return 0
+
+
+def _pull_one(
+    shared: SharedCache, folder: Path, manifests: ManifestFormat[Any], name: str
+) -> None:
+    progress = Progress(name, show_event)
+
+    def fill(staging: StagingFolder) -> None:
+        if not shared.pull(name, staging.content, progress=progress):
+            raise HarnessError(f"'{name}' was removed from the store meanwhile.")
+
+    def opened() -> None:
+        place = folder / name
+        manifests.check(place, manifests.read(place).key)
+
+    ArtifactCache(folder, manifests=manifests).store.ensure(
+        folder / name,
+        opened=opened,
+        fill=fill,
+        progress=progress,
+        deadline=Deadline.after(_PULL_S),
+    )
+
+
+def _stored(arguments: argparse.Namespace) -> Iterator[tuple[SharedCache, StoredArtifact]]:
+    for cache in _shared(settings_of(arguments)).values():
+        for artifact in cache.ls():
+            yield cache, artifact
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = [artifact for _, artifact in _stored(arguments)]
+    if arguments.json:
+        facts = [
+            {
+                "kind": each.repository,
+                "name": each.tag,
+                "digest": each.digest,
+                "pushed": None if each.pushed is None else each.pushed.isoformat(),
+                "mib": round(each.packed_bytes / (1 << 20), 1),
+                "needs": each.needs,
+            }
+            for each in found
+        ]
+        print(json.dumps(facts, indent=2))
+        return 0
+    print_columns(
+        ("KIND", "NAME", "MIB", "PUSHED", "NEEDS"),
+        [
+            (
+                each.repository,
+                each.tag,
+                f"{each.packed_bytes >> 20}",
+                "-" if each.pushed is None else f"{each.pushed:%Y-%m-%d %H:%M}",
+                each.needs or "-",
+            )
+            for each in found
+        ],
+    )
+    return 0
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    limit = dt.datetime.now(tz=dt.timezone.utc) - dt.timedelta(days=arguments.older_than_days)
+    for cache, artifact in _stored(arguments):
+        if artifact.pushed is None or artifact.pushed <= limit:
+            cache.remove(artifact)
+            print(f"Removed {artifact.repository}/{artifact.tag}")
+    return 0

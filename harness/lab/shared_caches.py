@@ -1,0 +1,48 @@
+"""The shared store of a run, and what a checkpoint says there about the host that it needs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.machine.description.spec import Accelerator
+from harness.provisioning.command import LocalRunner
+from harness.shared_store import Address
+from harness.shared_store.client import RegistryClient
+from harness.shared_store.source import shared_caches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.provisioning.command import Runner
+    from harness.settings import Settings
+    from harness.shared_store.source import SharedCache
+
+_VERSION_S = 10.0
+_CPU_INFO = Path("/proc/cpuinfo")
+_MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
+
+
+def open_shared_caches(settings: Settings) -> Mapping[str, SharedCache]:
+    """Return the shared caches of a run by their names; none where it has no store.
+
+    Raises BadInputError where the address is wrong.
+    """
+    if settings.store is None:
+        return {}
+    client = RegistryClient(Address.parse(settings.store))
+    return shared_caches(client, settings.cache, is_writable=settings.is_store_writable)
+
+
+def host_facts(
+    qemu: str, accelerator: Accelerator, runner: Runner | None = None
+) -> dict[str, str]:
+    """Return the QEMU and the processor of this host, for people; its key alone decides."""
+    version = (runner or LocalRunner()).run([qemu, "--version"], timeout_s=_VERSION_S)
+    model = _MODEL.search(_CPU_INFO.read_text())
+    is_kvm = accelerator is Accelerator.KVM
+    return {
+        "qemu": version.stdout.partition("\n")[0] or "unknown QEMU",
+        "processor": (model[1] if model else "unknown processor") if is_kvm else "any processor",
+    }

@@ -1,0 +1,60 @@
+"""A store of images and checkpoints that several hosts share: an OCI registry.
+
+Each published folder of a cache is one artifact there. Its tag is the folder's name, which ends with
+the key, its config is the folder's manifest, and its layers are the files, compressed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from typing_extensions import Self, override
+
+from harness.errors import BadInputError, HarnessError
+
+_ADDRESS = re.compile(
+    r"(?:(?P<scheme>https?)://)?(?P<host>[A-Za-z0-9.-]+(?::[0-9]+)?)"
+    r"(?P<path>(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)/?"
+)
+_DEFAULT_PATH = "/gpu-node-harness"
+
+
+class StoreError(HarnessError):
+    """The shared store did not give or take an artifact; the message is one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where a shared store is: a registry, and the prefix of the repositories in it."""
+
+    scheme: str
+    host: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str, *, source: str = "--store") -> Self:
+        """Return the address that `text` names; https unless it says http.
+
+        Raises BadInputError, which names `source`.
+        """
+        match = _ADDRESS.fullmatch(text)
+        if match is None:
+            raise BadInputError(
+                f"'{text}' is no address of a registry; give HOST[:PORT][/PATH], such as "
+                "registry.example:5000/team, and http:// before it where it has no TLS.",
+                source=source,
+            )
+        return cls(
+            scheme=match["scheme"] or "https",
+            host=match["host"],
+            path=(match["path"] or _DEFAULT_PATH).strip("/"),
+        )
+
+    def url(self, repository: str, rest: str) -> str:
+        """Return the URL of a part of the registry's API, such as `manifests/TAG`."""
+        return f"{self.scheme}://{self.host}/v2/{self.path}/{repository}/{rest}"
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.host}/{self.path}"
