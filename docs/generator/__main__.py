@@ -1,14 +1,15 @@
-"""Writes the pictures that lie in the repository: `python -m docs.generator`."""
+"""Writes the pictures and the recipes that lie in the repository: `python -m docs.generator`."""
 
 from __future__ import annotations
 
+from docs.generator.ci_recipes import recipes
 from docs.generator.markdown import REPOSITORY
 from docs.generator.pages import committed_pictures
 
 
 def main() -> None:
-    """Write each picture whose text differs from what the code draws."""
-    for path, svg in committed_pictures(REPOSITORY).items():
+    """Write each file whose text differs from what the code makes."""
+    for path, svg in {**committed_pictures(REPOSITORY), **recipes()}.items():
         file = REPOSITORY / path
         file.parent.mkdir(parents=True, exist_ok=True)
         if not file.exists() or file.read_text() != svg:

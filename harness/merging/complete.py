@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
-from harness.sharding.manifest import MANIFEST, STARTS, ShardManifest, digest_of, read_manifest
+from harness.sharding.manifest import (
+    MANIFEST,
+    ShardManifest,
+    digest_of,
+    read_manifest,
+    reports_of,
+    starts_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,6 +26,11 @@ class ShardReports:
 
     folder: Path
     manifest: ShardManifest
+
+    @property
+    def reports(self) -> Path:
+        """Return the folder of the reports of the last start."""
+        return reports_of(self.folder, self.manifest.start)
 
     @property
     def name(self) -> str:
@@ -38,7 +50,7 @@ def find_folders(given: Iterable[Path]) -> list[Path]:
 
 
 def _is_shard(folder: Path) -> bool:
-    return (folder / MANIFEST).exists() or (folder / STARTS).exists()
+    return (folder / MANIFEST).exists() or starts_of(folder) > 0
 
 
 def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]:

@@ -51,14 +51,14 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     shards, problems = read_shards(find_folders(folders))
     if problems and not is_partial:
         raise BadInputError(" ".join(problems), source="the set of shards")
-    suites = [(each.name, suite) for each in shards for suite in read_suite(each.folder / JUNIT)]
+    suites = [(each.name, suite) for each in shards for suite in read_suite(each.reports / JUNIT)]
     cases = [case for shard, suite in suites for case in cases_of(suite, shard)]
     to.mkdir(parents=True, exist_ok=True)
     write_merged(suites, to / JUNIT)
-    merge_results((each.folder / ALLURE for each in shards), to / ALLURE)
+    merge_results((each.reports / ALLURE for each in shards), to / ALLURE)
     durations: dict[str, float] = {}
     for each in shards:
-        durations.update(read_durations(each.folder / DURATIONS))
+        durations.update(read_durations(each.reports / DURATIONS))
     write_durations(to / DURATIONS, durations)
     _merge_coverage(shards, to / SHELL_COVERAGE, root)
     _write_json(to / BEHAVIOURS, behaviours_of(cases))
@@ -69,9 +69,9 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
 
 def _merge_coverage(shards: Sequence[ShardReports], to: Path, root: Path) -> None:
     recorded = {
-        each.folder / SHELL_COVERAGE: each.manifest.root
+        each.reports / SHELL_COVERAGE: each.manifest.root
         for each in shards
-        if (each.folder / SHELL_COVERAGE).exists()
+        if (each.reports / SHELL_COVERAGE).exists()
     }
     to.unlink(missing_ok=True)
     if recorded:

@@ -67,9 +67,9 @@ def _lines(
             f"{manifest.host} |"
         )
     yield ""
-    again = [each for each in shards if each.manifest.starts > 1]
+    again = [each for each in shards if each.manifest.start > 1]
     for each in again:
-        times = each.manifest.starts
+        times = each.manifest.start
         yield (
             f"Shard {each.name} was started {times} times: its job ended before the tests did, and ran "
             "again. The results are those of the last start."

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import platform
-import shutil
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.errors import HarnessError
-from harness.lease import make_private_folder
 from harness.plugin.report import without_group
 from harness.sharding import Shard
 from harness.sharding.durations import read_durations, write_durations
@@ -22,19 +21,17 @@ from harness.sharding.manifest import (
     ALLURE,
     DURATIONS,
     JUNIT,
-    MANIFEST,
     SHELL_COVERAGE,
-    STARTS,
     ShardManifest,
+    begin,
     digest_of,
-    note_start,
+    starts_of,
     write_manifest,
 )
 from harness.sharding.split import ordered, split, timed_tests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from xdist.workermanage import WorkerController
 
@@ -56,24 +53,20 @@ def register(config: pytest.Config) -> None:
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
     folder = None if report is None else config.rootpath / report
-    if folder is not None:
-        _send_reports_to(folder, config)
-    config.pluginmanager.register(
-        ShardPlugin(shard=shard, durations=durations, folder=folder), "harness-shards"
-    )
+    plugin = ShardPlugin(shard=shard, durations=durations, folder=folder)
+    given = getattr(config, "workerinput", {}).get(_CARRIED)
+    if given is not None:
+        # A worker of xdist parses the command line again.
+        _send_reports_to(Path(given), config)
+    elif folder is not None and not config.getoption("collectonly"):
+        plugin.start, plugin.reports = begin(folder)
+        _send_reports_to(plugin.reports, config)
+    config.pluginmanager.register(plugin, "harness-shards")
 
 
 def _send_reports_to(folder: Path, config: pytest.Config) -> None:
-    """Let the run's reports go into `folder`, without those of an earlier run."""
+    """Let the run's reports go into `folder`, but those for which an option names another place."""
     option = config.option
-    if not hasattr(config, "workerinput") and not config.getoption("collectonly"):
-        make_private_folder(folder)
-        shutil.rmtree(folder / ALLURE, ignore_errors=True)
-        if (folder / MANIFEST).exists():
-            # The run before came to its end; this one is no second start of it.
-            (folder / STARTS).unlink(missing_ok=True)
-        for name in (MANIFEST, JUNIT, DURATIONS, SHELL_COVERAGE):
-            (folder / name).unlink(missing_ok=True)
     if not option.xmlpath:
         option.xmlpath = str(folder / JUNIT)
     if not option.allure_report_dir:
@@ -85,25 +78,24 @@ def _send_reports_to(folder: Path, config: pytest.Config) -> None:
 class ShardPlugin:
     """Selects the tests of a shard, and records what ran.
 
-    With xdist, workers select and the process that started them records.
+    With xdist, workers select and the process that started them records: it has `reports`, the folder of this
+    start. When the job was started again meanwhile, because its scheduler had lost the node, this run ends.
     """
 
     shard: Shard | None
     durations: Mapping[str, float]
     folder: Path | None
+    start: int = 0
+    reports: Path | None = None
     _started: float = field(default_factory=time.time)
+    _session: pytest.Session | None = None
     _first_test: float | None = None
-    _starts: int = 1
     _collection: tuple[str, int] | None = None
     _tests: tuple[str, ...] = ()
     _seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        if self.folder is not None and self._is_recorder(session.config):
-            stamp = dt.datetime.fromtimestamp(self._started, tz=dt.timezone.utc)
-            self._starts = note_start(
-                self.folder, f"{stamp.isoformat(timespec='seconds')} {platform.node()}"
-            )
+        self._session = session
 
     # After all that deselects, and after other orders.
     @pytest.hookimpl(trylast=True)
@@ -132,8 +124,23 @@ class ShardPlugin:
         if self._first_test is None:
             self._first_test = time.time()
 
+    def pytest_runtest_logfinish(self) -> None:
+        if self._is_superseded() and self._session is not None:
+            self._session.shouldstop = (
+                f"this shard was started again: '{self.folder}' has a later start than number "
+                f"{self.start}"
+            )
+
+    def _is_superseded(self) -> bool:
+        return self.folder is not None and self.start > 0 and starts_of(self.folder) > self.start
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[without_group(report.nodeid)] += report.duration
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        if self.reports is not None:
+            node.workerinput[_CARRIED] = str(self.reports)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
@@ -159,20 +166,20 @@ class ShardPlugin:
         if is_empty and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             # There are more shards than tests.
             session.exitstatus = pytest.ExitCode.OK
-        if self.folder is not None and self._is_recorder(config) and self._collection is not None:
+        if self.reports is not None and self._collection is not None and not self._is_superseded():
             self._record(
-                self.folder, self._collection, int(session.exitstatus), root=config.rootpath
+                self.reports, self._collection, int(session.exitstatus), root=config.rootpath
             )
 
     def _record(
-        self, folder: Path, collection: tuple[str, int], status: int, *, root: Path
+        self, reports: Path, collection: tuple[str, int], status: int, *, root: Path
     ) -> None:
         shard = self.shard or Shard(number=1, count=1)
         ran = {test: seconds for test, seconds in self._seconds.items() if test in self._tests}
-        write_durations(folder / DURATIONS, ran)
+        write_durations(reports / DURATIONS, ran)
         stamp = dt.datetime.fromtimestamp(self._started, tz=dt.timezone.utc)
         write_manifest(
-            folder,
+            reports.parent,
             ShardManifest(
                 number=shard.number,
                 count=shard.count,
@@ -180,7 +187,7 @@ class ShardPlugin:
                 collected=collection[1],
                 tests=self._tests,
                 ran=tuple(sorted(ran)),
-                starts=self._starts,
+                start=self.start,
                 host=platform.node(),
                 root=str(root),
                 started=stamp.isoformat(timespec="seconds"),
@@ -197,10 +204,6 @@ class ShardPlugin:
             terminalreporter.write_line(
                 f"shard {self.shard}: {len(self._tests)} of {self._collection[1]} tests"
             )
-
-    @staticmethod
-    def _is_recorder(config: pytest.Config) -> bool:
-        return not hasattr(config, "workerinput") and not config.getoption("collectonly")
 
 
 def family_of(item: pytest.Item) -> str:

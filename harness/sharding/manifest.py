@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -17,14 +19,16 @@ if TYPE_CHECKING:
 MANIFEST = "shard.json"
 """The record's file in the folder of a shard's reports; written when the run has ended."""
 
-STARTS = "starts.txt"
-"""Has a line for each start of the shard: a job may be run again after its node died."""
+_START = "start-"
 
 JUNIT = "junit.xml"
 ALLURE = "allure"
 DURATIONS = "durations.json"
 SHELL_COVERAGE = "coverage.shell"
-"""The other reports of a shard; a `bench*.json` that somebody puts beside them is one too."""
+"""The other reports, in a folder for each start; a `bench*.json` beside the record is one too.
+
+A job is run again after its node died, and what is left of the first run may still write its own.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,8 @@ class ShardManifest:
     """What a shard was to run, what it ran, and how long it took.
 
     `collection_sha256` is the digest of all tests of the run, by which shards of different runs
-    are told apart. `root` is the folder of the tests' configuration. `first_test_s` are the seconds from the start to the first test's own code,
+    are told apart. `start` counts the starts
+    of this shard, of which this is the last; `root` is the folder of the tests' configuration. `first_test_s` are the seconds from the start to the first test's own code,
     after its fixtures. `ran` are the tests that have a result.
     """
 
@@ -43,7 +48,7 @@ class ShardManifest:
     collected: int
     tests: tuple[str, ...]
     ran: tuple[str, ...]
-    starts: int
+    start: int
     host: str
     root: str
     started: str
@@ -88,19 +93,35 @@ def read_manifest(folder: Path) -> ShardManifest:
         ) from error
 
 
-def note_start(folder: Path, line: str) -> int:
-    """Record a start of the shard, and return how many there were with this one."""
-    with (folder / STARTS).open("a") as file:
-        file.write(f"{line}\n")
-    return starts_of(folder)
+def begin(folder: Path) -> tuple[int, Path]:
+    """Make the folder for the reports of a new start of a shard; return the start's number and it.
+
+    The reports of a run that came to its end are removed first.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (folder / MANIFEST).exists():
+        (folder / MANIFEST).unlink()
+        for earlier in folder.glob(f"{_START}*"):
+            shutil.rmtree(earlier, ignore_errors=True)
+    number = starts_of(folder)
+    while True:
+        number += 1
+        reports = reports_of(folder, number)
+        # Only one of two processes makes it, also on a file system of several hosts.
+        with contextlib.suppress(FileExistsError):
+            reports.mkdir(mode=0o700)
+            return number, reports
+
+
+def reports_of(folder: Path, start: int) -> Path:
+    """Return the folder of a start's reports."""
+    return folder / f"{_START}{start}"
 
 
 def starts_of(folder: Path) -> int:
-    """Return how often the shard was started."""
-    try:
-        return len((folder / STARTS).read_text().splitlines())
-    except FileNotFoundError:
-        return 0
+    """Return the number of the last start of the shard; 0 where there was none."""
+    numbers = [path.name.removeprefix(_START) for path in folder.glob(f"{_START}*")]
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def _times(count: int) -> str:

@@ -17,10 +17,21 @@ _LONG_LINES = 400
 _REASON = re.compile(r"module\b.*\bbecause", re.DOTALL)
 _NO_FRAGMENTS = frozenset({"README.md", "template.md.jinja"})
 
+_SCHEMAS = {
+    "github": "vendor.github-workflows",
+    "gitlab": "vendor.gitlab-ci",
+    "azure": "vendor.azure-pipelines",
+    "buildkite": "vendor.buildkite",
+}
 PIPELINES = {
     ".github/workflows/test.yml": "vendor.github-workflows",
     ".gitlab-ci.yml": "vendor.gitlab-ci",
     "azure-pipelines.yml": "vendor.azure-pipelines",
+    **{
+        f"docs/ci/{engine}-{variant}.yml": schema
+        for engine, schema in _SCHEMAS.items()
+        for variant in ("kvm", "tcg")
+    },
 }
 
 

@@ -50,7 +50,15 @@ def run(project: Path, *arguments: str, env: dict[str, str] | None = None) -> Co
     return LocalRunner().run(
         [
             *("env", "--chdir", str(project), sys.executable, "-m", "pytest", "-q"),
-            *("-p", "no:cacheprovider", "--rootdir", str(project), *arguments),
+            *(
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:randomly",
+                "--rootdir",
+                str(project),
+                *arguments,
+            ),
         ],
         timeout_s=120,
         env=env,
@@ -103,3 +111,18 @@ def test_wrong_shard_is_a_usage_error(project: Path) -> None:
 
     assert result.exit_code == pytest.ExitCode.USAGE_ERROR
     assert "--shard: 3/2 is no shard" in result.stderr
+
+
+def test_run_whose_job_was_started_again_ends_and_records_nothing(project: Path) -> None:
+    (project / "conftest.py").write_text(
+        "import pathlib\n"
+        "def pytest_runtest_teardown(item):\n"
+        "    if item.name == 'test_one[2]':\n"
+        "        pathlib.Path('r/start-2').mkdir()\n"
+    )
+
+    result = run(project, "-n0", "--shard=1/1", "--report-dir=r")
+
+    assert "this shard was started again" in result.stdout
+    assert "3 passed" in result.stdout
+    assert not (project / "r/shard.json").exists()

@@ -14,7 +14,7 @@ from harness.merging.junit import Case
 from harness.merging.merge import merge
 from harness.merging.summary import cause_of, render_summary
 from harness.sharding.durations import write_durations
-from harness.sharding.manifest import ShardManifest, digest_of, note_start, write_manifest
+from harness.sharding.manifest import ShardManifest, begin, digest_of, reports_of, write_manifest
 from harness.shell.coverage import Tier
 from harness.shell.coverage_data import combine, write_data
 
@@ -45,9 +45,10 @@ def a_shard(
 ) -> Path:
     """Write the reports of a shard; `body` is the content of its first test case in JUnit."""
     shard = folder / str(number)
-    (shard / "allure").mkdir(parents=True)
     for _ in range(starts):
-        note_start(shard, "now host")
+        begin(shard)
+    reports = reports_of(shard, starts)
+    (reports / "allure").mkdir()
     done = tests if ran is None else ran
     write_manifest(
         shard,
@@ -58,7 +59,7 @@ def a_shard(
             collected=len(collection),
             tests=tuple(tests),
             ran=tuple(done),
-            starts=starts,
+            start=starts,
             host=f"host{number}",
             root=root,
             started="2026-01-01T00:00:00+00:00",
@@ -68,14 +69,14 @@ def a_shard(
         ),
     )
     cases = [a_case(test, body if at == 0 else "") for at, test in enumerate(done)]
-    (shard / "junit.xml").write_text(
+    (reports / "junit.xml").write_text(
         f'<testsuites><testsuite name="pytest" tests="{len(done)}" failures="0" errors="0" '
         f'skipped="0" time="3">{"".join(cases)}</testsuite></testsuites>'
     )
     for at, test in enumerate(done):
         result = {"uuid": f"{number}-{at}", "historyId": test, "stop": number}
-        (shard / f"allure/{number}-{at}-result.json").write_text(json.dumps(result))
-    write_durations(shard / "durations.json", dict.fromkeys(done, 1.0))
+        (reports / f"allure/{number}-{at}-result.json").write_text(json.dumps(result))
+    write_durations(reports / "durations.json", dict.fromkeys(done, 1.0))
     return shard
 
 
@@ -153,7 +154,6 @@ def test_incomplete_set_is_merged_on_request_and_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a_shard(tmp_path / "shards", 1, TESTS[:2])
-    note_start(tmp_path / "shards" / "1" / "..", "now host")
 
     code = main(
         ["report", "merge", str(tmp_path / "shards/1"), "--partial", "--to", str(tmp_path / "to")]
@@ -236,7 +236,7 @@ def test_coverage_of_two_checkouts_is_of_one_script(tmp_path: Path) -> None:
         (checkout / "a.sh").write_text("true\nfalse\n")
         tests = TESTS[number * 3 - 3 : number * 3]
         shard = a_shard(tmp_path / "shards", number, tests, count=2, root=str(checkout))
-        write_data({Tier.MOCKED: {}}, [checkout], shard / "coverage.shell")
+        write_data({Tier.MOCKED: {}}, [checkout], shard / "start-1/coverage.shell")
 
     merge(
         [tmp_path / "shards"],
@@ -251,7 +251,7 @@ def test_coverage_of_two_checkouts_is_of_one_script(tmp_path: Path) -> None:
 
 def test_report_that_is_no_junit_is_refused_by_name(tmp_path: Path) -> None:
     shard = a_shard(tmp_path, 1, TESTS, count=1)
-    (shard / "junit.xml").write_text("<testsuites>")
+    (shard / "start-1/junit.xml").write_text("<testsuites>")
 
     with pytest.raises(BadInputError, match=r"junit\.xml: It is no JUnit report"):
         merge([shard], tmp_path / "to", is_partial=False, root=tmp_path)

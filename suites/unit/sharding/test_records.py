@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.sharding.durations import read_durations, write_durations
-from harness.sharding.manifest import MANIFEST, note_start, read_manifest
+from harness.sharding.manifest import MANIFEST, begin, read_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +37,8 @@ def test_other_content_is_refused_by_name(tmp_path: Path, content: str) -> None:
 
 
 def test_shard_that_was_killed_is_reported_with_its_starts(tmp_path: Path) -> None:
-    note_start(tmp_path, "now host")
-    assert note_start(tmp_path, "now host") == 2
+    assert begin(tmp_path) == (1, tmp_path / "start-1")
+    assert begin(tmp_path) == (2, tmp_path / "start-2")
 
     with pytest.raises(BadInputError, match=r"started 2 times, but wrote no 'shard\.json'"):
         read_manifest(tmp_path)
@@ -54,3 +54,11 @@ def test_malformed_record_is_refused_by_its_key(tmp_path: Path) -> None:
 
     with pytest.raises(BadInputError, match=r"shard\.json: key 'number'"):
         read_manifest(tmp_path)
+
+
+def test_run_that_came_to_its_end_is_replaced(tmp_path: Path) -> None:
+    begin(tmp_path)
+    (tmp_path / MANIFEST).write_text("{}")
+
+    assert begin(tmp_path) == (1, tmp_path / "start-1")
+    assert not (tmp_path / MANIFEST).exists()

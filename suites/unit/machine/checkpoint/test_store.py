@@ -565,10 +565,17 @@ def test_nothing_is_made_on_a_damaged_parent(cache: Cache) -> None:
     assert cache.names() == ["booted"]
 
 
+def lying_on(name: str) -> Callable[[CheckpointPlace], None]:
+    def write(place: CheckpointPlace) -> None:
+        qcow2_on(place.disk, name)
+
+    return write
+
+
 def test_moved_cache_is_used(tmp_path: Path) -> None:
     old = Cache(tmp_path / "old")
     image = tmp_path / "old/images/debian/disk.qcow2"
-    old.meanwhile = lambda place: qcow2_on(place.disk, str(image))
+    old.meanwhile = lying_on(str(image))
     old.have()
     (tmp_path / "old").rename(tmp_path / "new")
 
@@ -581,7 +588,7 @@ def test_moved_cache_is_used(tmp_path: Path) -> None:
 
 def test_moved_cache_whose_disks_lie_on_files_outside_is_made_again(tmp_path: Path) -> None:
     old = Cache(tmp_path / "old")
-    old.meanwhile = lambda place: qcow2_on(place.disk, "/elsewhere/disk.qcow2")
+    old.meanwhile = lying_on("/elsewhere/disk.qcow2")
     checkpoint = old.have()
     (tmp_path / "new").mkdir()
     old.folder.rename(tmp_path / "new/checkpoints")
