@@ -323,18 +323,8 @@ def _slurm(variant: Variant) -> str:
 ##SBATCH --gres=gpu:1
 set -eu
 reports=$REPORTS/$SLURM_ARRAY_TASK_ID
-# A cancelled task gets TERM; pytest ends its machines and removes their files at INT.
-env --default-signal=INT {variant.pytest('"$reports"').replace("pytest tests", "${PYTEST:-pytest} ${TESTS:-tests}").replace("-n 2 ", "${OPTIONS:--n 2} ")} &
-tests=$!
-trap 'kill -INT "$tests"' TERM
-code=0
-wait "$tests" || code=$?
-# The signal ends the first wait, and not yet the tests.
-while kill -0 "$tests" 2>/dev/null; do
-    code=0
-    wait "$tests" || code=$?
-done
-exit "$code"
+# A cancelled task gets TERM: pytest then ends its machines, removes their files and writes its reports.
+exec {variant.pytest('"$reports"').replace("pytest tests", "${PYTEST:-pytest} ${TESTS:-tests}").replace("-n 2 ", "${OPTIONS:--n 2} ")}
 """
 
 

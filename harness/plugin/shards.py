@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import platform
+import signal
+import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -61,6 +63,9 @@ def register(config: pytest.Config) -> None:
     elif folder is not None and not config.getoption("collectonly"):
         plugin.start, plugin.reports = begin(folder)
         _send_reports_to(plugin.reports, config)
+    if report is not None and threading.current_thread() is threading.main_thread():
+        # Engines cancel a job by TERM. As by Ctrl-C, machines then end, and reports are written.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     config.pluginmanager.register(plugin, "harness-shards")
 
 
