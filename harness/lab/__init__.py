@@ -207,9 +207,7 @@ class Lab:
         """Return the cache of what was derived from cloud images."""
         from harness.image.cloud.derived_images import DerivedStore  # noqa: PLC0415 - as above
 
-        return DerivedStore(
-            self.settings.derived_store, source=self._shared_caches.get("derived")
-        )
+        return DerivedStore(self.settings.derived_store, source=self._shared_caches.get("derived"))
 
     def node_image(self, name: str | None = None) -> Image:
         """Return a node image: an image of the catalogue, or one by its path or URL.

@@ -79,7 +79,8 @@ def _send_reports_to(folder: Path, config: pytest.Config) -> None:
     option.shell_cov_data = folder / SHELL_COVERAGE
 
 
-@dataclass(kw_only=True)
+# By identity: pytest keeps plugins in sets.
+@dataclass(kw_only=True, eq=False)
 class ShardPlugin:
     """Selects the tests of a shard, and records what ran.
 

@@ -26,6 +26,7 @@ from harness.machine.checkpoint.manifest import Manifest as CheckpointManifest
 from harness.provisioner.declaration import Declaration
 from harness.provisioner.yaml_file import ProvisionerFile
 from harness.provisioning.outcome import SCHEMA as OUTCOME_SCHEMA
+from harness.sharding.manifest import ShardManifest
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs/public-interface.md").read_text()
@@ -148,6 +149,7 @@ def test_page_lists_the_version_of_each_format() -> None:
         "manifest of what is derived from a cloud image": schema_of(DerivedManifest),
         "manifest of a checkpoint": schema_of(CheckpointManifest),
         "evidence: `checkpoint/machine.json`": BUNDLE_SCHEMA,
+        "`shard.json` of `--report-dir`": schema_of(ShardManifest),
     }
 
 

@@ -126,3 +126,16 @@ def test_run_whose_job_was_started_again_ends_and_records_nothing(project: Path)
     assert "this shard was started again" in result.stdout
     assert "3 passed" in result.stdout
     assert not (project / "r/shard.json").exists()
+
+
+def test_folders_with_a_conftest_each_are_no_trouble(project: Path) -> None:
+    """With them, pytest keeps the plugins of the run in sets."""
+    for name in ("one", "two"):
+        (project / name).mkdir()
+        (project / name / "conftest.py").touch()
+        (project / name / f"test_{name}.py").write_text("def test_it(): ...\n")
+
+    result = run(project, "-n0", "--shard=1/1", "--report-dir=r", "one", "two")
+
+    assert result.exit_code == 0, result.render()
+    assert "shard 1/1: 2 of 2 tests" in result.stdout
