@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import RequirementError
@@ -15,7 +17,6 @@ from harness.provisioning.wait import Deadline, Observation, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from harness.provisioning.command import ChildProcess, CommandResult
 
@@ -150,6 +151,17 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
         cluster.run("scancel", "--user=root")
         for daemon in cluster.daemons.values():
             end(daemon)
+        _kill_steps(folder)
+
+
+def _kill_steps(folder: Path) -> None:
+    """Kill what a test that failed left: the steps of jobs outlive their node's daemon."""
+    mark = f"SLURM_CONF={folder}/slurm.conf".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _idle(cluster: Cluster) -> Observation[bool]:
