@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from harness.artifact_cache import DISK, Progress
 from harness.artifact_cache.cache import ArtifactCache
 from harness.cli.columns import print_columns
-from harness.cli.images import show_event
 from harness.cli.options import add_json_option, settings_of
+from harness.cli.progress import show_event
 from harness.errors import BadInputError, HarnessError
 from harness.image.cloud.derived_images import DERIVED_FORMAT
 from harness.image.formats.qcow2 import backing_name, has_absolute_backing
