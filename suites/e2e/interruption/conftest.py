@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,7 +37,7 @@ def usual_request(baked_image: Image, h100: GpuModel) -> NodeRequest:
 @pytest.fixture(scope="session")
 def whole_run(lab: Lab, usual_request: NodeRequest) -> NodeState:
     """Return what one run that nothing interrupts makes of the node."""
-    with lab.boot(replace(usual_request, name="whole")) as node:
+    with lab.boot(usual_request) as node:
         node.wait_until_provisioned()
         expect.provisioned(node.evidence())
         return state_of(node)

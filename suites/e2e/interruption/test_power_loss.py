@@ -42,9 +42,7 @@ def test_node_that_lost_its_power_is_completed_after_the_next_boot(
             node.wait_until_provisioned()
         node.machine.kill()
         disk = node.folder / "disk.qcow2"
-        with lab.boot(
-            replace(usual_request, name="again"), disk=disk, start=MachineStart.COLD
-        ) as again:
+        with lab.boot(usual_request, disk=disk, start=MachineStart.COLD) as again:
             assert again.guest.read_text(OUTCOME_PATH) is None, f"'{at}' did not end the run."
             again.guest.output_of("rm", interruption.file.path)
             again.provision("boot")

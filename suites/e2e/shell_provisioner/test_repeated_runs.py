@@ -57,7 +57,7 @@ def test_killed_run_is_completed_by_the_next(
     boot_node: BootNode, managed: NodeRequest, at: str
 ) -> None:
     """The node is then as after one whole run."""
-    whole = boot_node(replace(managed, name="whole"))
+    whole = boot_node(managed)
     wanted = state_of(whole)
     whole.power_off()
     interruption = Interruption(at=at, act=KILL, process="provision.sh")
