@@ -7,7 +7,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.gpu import HostGpuAttachment
 from harness.machine.channels.event_log import names
+from harness.machine.channels.monitor import COMMAND_S
 from harness.machine.description.argv import ssh_port_of
 from harness.machine.description.root_ports import RootPorts
 from harness.machine.device_state import (
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 #: QEMU ends over a state that it can't load, and writes the reason just before.
 _LAST_OUTPUT_S = 2.0
+#: Of a guest that gets a GPU of the host, VFIO locks all memory before QEMU answers. A host does more
+#: than a GiB in a second; a host that is an emulated machine itself does some ten MiB.
+_LOCKED_MIB_PER_S = 16.0
 
 
 class MonitoredMachine(abc.ABC):
@@ -145,8 +150,11 @@ class MonitoredMachine(abc.ABC):
         if attachment.fd is not None:
             fdname = f"fd-{attachment.id}"
             self.monitor.execute("getfd", {"fdname": fdname}, fd=attachment.fd)
+        limit_s = COMMAND_S
+        if isinstance(attachment, HostGpuAttachment):
+            limit_s += self.spec.memory_mib / _LOCKED_MIB_PER_S
         for device in attachment.to_device_add(self._qemu_id(port), fdname):
-            self.monitor.execute("device_add", device)
+            self.monitor.execute("device_add", device, limit_s=limit_s)
         self._ports.take(attachment.id, port)
 
     def unplug(self, device_id: str, deadline: Deadline) -> None:

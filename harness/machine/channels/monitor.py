@@ -33,8 +33,9 @@ class Monitor(Protocol):
         arguments: Mapping[str, object] | None = None,
         *,
         fd: int | None = None,
+        limit_s: float = COMMAND_S,
     ) -> object:
-        """Run one QMP command and return its result.
+        """Run one QMP command, within `limit_s`, and return its result.
 
         QEMU receives a copy of the descriptor `fd` with the command, as `getfd` and `add-fd` need.
         Raises HarnessError when QEMU refuses the command, has ended, or does not answer in time.

@@ -61,18 +61,16 @@ class QmpSession:
         arguments: Mapping[str, object] | None = None,
         *,
         fd: int | None = None,
-        deadline: Deadline | None = None,
+        limit_s: float = COMMAND_S,
     ) -> object:
-        """Run one QMP command and return its result, as `Monitor` says; by default within 30 s."""
+        """Run one QMP command and return its result, as `Monitor` says."""
 
         async def send() -> object:
             if fd is not None:
                 self._client.send_fd_scm(fd)
             return await self._client.execute(command, dict(arguments or {}))
 
-        return self._call(
-            send(), deadline or Deadline.after(COMMAND_S), f"QMP command '{command}'"
-        )
+        return self._call(send(), Deadline.after(limit_s), f"QMP command '{command}'")
 
     def wait_for_event(
         self,

@@ -109,6 +109,7 @@ class DomainMonitor:
         arguments: Mapping[str, object] | None = None,
         *,
         fd: int | None = None,
+        limit_s: float = COMMAND_S,
     ) -> object:
         """Run one QMP command and return its result, as `Monitor` says."""
         text = json.dumps({"execute": command, "arguments": dict(arguments or {})})
@@ -121,7 +122,7 @@ class DomainMonitor:
 
         reply = json.loads(
             self._connection.run(
-                f"QMP command '{command}' of machine '{self._name}'", run, limit_s=COMMAND_S
+                f"QMP command '{command}' of machine '{self._name}'", run, limit_s=limit_s
             )
         )
         if "error" in reply:

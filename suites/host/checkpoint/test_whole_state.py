@@ -9,6 +9,7 @@ import pytest
 from typing_extensions import override
 
 from harness.errors import HarnessError
+from harness.machine.channels.monitor import COMMAND_S
 from harness.machine.device_state import DeviceStateError
 from harness.machine.whole_state import restore_whole_state, save_whole_state
 from suites.unit.machine.fake_monitor import FakeMonitor, an_event
@@ -36,6 +37,7 @@ class FakeQemu(FakeMonitor):
         arguments: Mapping[str, object] | None = None,
         *,
         fd: int | None = None,
+        limit_s: float = COMMAND_S,
     ) -> object:
         if fd is not None:
             self._descriptor = os.dup(fd)
@@ -45,7 +47,7 @@ class FakeQemu(FakeMonitor):
         if command == "migrate-incoming":
             with os.fdopen(self._descriptor, "rb") as stream:
                 self.loaded = stream.read()
-        return super().execute(command, arguments, fd=fd)
+        return super().execute(command, arguments, fd=fd, limit_s=limit_s)
 
 
 @pytest.mark.parametrize("suffix", [".zst", ".gz"])

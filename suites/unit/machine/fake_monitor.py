@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.machine.channels.event_log import QmpEvent
+from harness.machine.channels.monitor import COMMAND_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ class FakeMonitor:
         self.commands: list[str] = []
         self.arguments: dict[str, Mapping[str, object]] = {}
         self.descriptors: dict[str, int] = {}
+        self.limits_s: dict[str, float] = {}
         self._results = dict(results or {})
         self._events_after = dict(events or {})
         self.recorded: list[QmpEvent] = []
@@ -46,7 +48,9 @@ class FakeMonitor:
         arguments: Mapping[str, object] | None = None,
         *,
         fd: int | None = None,
+        limit_s: float = COMMAND_S,
     ) -> object:
+        self.limits_s[command] = limit_s
         self.commands.append(command)
         self.arguments[command] = dict(arguments or {})
         if fd is not None:

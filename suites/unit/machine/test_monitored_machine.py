@@ -9,6 +9,8 @@ import pytest
 from typing_extensions import override
 
 from harness.errors import HarnessError
+from harness.gpu import HostGpuAttachment
+from harness.machine.channels.monitor import COMMAND_S
 from harness.machine.monitored_machine import MonitoredMachine
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment
@@ -157,6 +159,23 @@ def test_device_is_plugged_into_the_first_port_by_the_id_that_qemu_has(tmp_path:
     a_machine(tmp_path, monitor).plug(an_attachment("gpu0"))
 
     assert monitor.arguments["device_add"]["bus"] == "ua-rp0"
+
+
+def test_gpu_of_the_host_gets_the_time_to_lock_the_memory_of_the_guest(tmp_path: Path) -> None:
+    monitor = FakeMonitor()
+    machine = a_machine(tmp_path, monitor)
+
+    machine.plug(HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0",)))
+
+    assert monitor.limits_s["device_add"] == COMMAND_S + machine.spec.memory_mib / 16
+
+
+def test_emulated_gpu_is_plugged_within_the_usual_time(tmp_path: Path) -> None:
+    monitor = FakeMonitor()
+
+    a_machine(tmp_path, monitor).plug(an_attachment("gpu0"))
+
+    assert monitor.limits_s["device_add"] == COMMAND_S
 
 
 def test_unplugged_device_frees_its_port(tmp_path: Path) -> None:

@@ -45,9 +45,7 @@ def session(qemu: FakeQemu) -> Iterator[QmpSession]:
 
 
 def test_command_returns_what_qemu_returned(session: QmpSession) -> None:
-    assert session.execute("query-status", deadline=Deadline.after(_LONG_S)) == {
-        "status": "running"
-    }
+    assert session.execute("query-status", limit_s=_LONG_S) == {"status": "running"}
 
 
 def test_arguments_travel_with_the_command(qemu: FakeQemu, session: QmpSession) -> None:
@@ -58,12 +56,12 @@ def test_arguments_travel_with_the_command(qemu: FakeQemu, session: QmpSession) 
 
 def test_refused_command_has_qemus_message(session: QmpSession) -> None:
     with pytest.raises(HarnessError, match="machine 'node' failed QMP command 'device_add': Bus"):
-        session.execute("device_add", deadline=Deadline.after(_LONG_S))
+        session.execute("device_add", limit_s=_LONG_S)
 
 
 def test_command_without_answer_ends_at_the_deadline(session: QmpSession) -> None:
     with pytest.raises(HarnessError, match="did not answer QMP command 'stop' in time"):
-        session.execute("stop", deadline=Deadline.after(_SHORT_S))
+        session.execute("stop", limit_s=_SHORT_S)
 
 
 def test_every_command_has_a_deadline(
@@ -78,16 +76,14 @@ def test_every_command_has_a_deadline(
 
 def test_session_goes_on_after_a_command_without_answer(session: QmpSession) -> None:
     with pytest.raises(HarnessError):
-        session.execute("stop", deadline=Deadline.after(_SHORT_S))
+        session.execute("stop", limit_s=_SHORT_S)
 
-    assert session.execute("query-status", deadline=Deadline.after(_LONG_S)) == {
-        "status": "running"
-    }
+    assert session.execute("query-status", limit_s=_LONG_S) == {"status": "running"}
 
 
 def test_qemu_that_goes_ends_a_command_early(session: QmpSession) -> None:
     with pytest.raises(HarnessError, match="failed QMP command 'quit'"):
-        session.execute("quit", deadline=Deadline.after(_LONG_S))
+        session.execute("quit", limit_s=_LONG_S)
 
 
 def test_descriptor_goes_to_qemu_with_its_command(
@@ -106,7 +102,7 @@ def test_descriptor_goes_to_qemu_with_its_command(
 
 def test_event_of_the_past_ends_a_wait_at_once(qemu: FakeQemu, session: QmpSession) -> None:
     qemu.send_event("SHUTDOWN", {"reason": "guest-shutdown"})
-    session.execute("query-status", deadline=Deadline.after(_LONG_S))
+    session.execute("query-status", limit_s=_LONG_S)
 
     event = session.wait_for_event("its end", names("SHUTDOWN"), Deadline.after(_LONG_S))
 
@@ -197,7 +193,7 @@ def test_command_after_close_says_that_the_machine_has_ended(qemu: FakeQemu) -> 
     session.close()
 
     with pytest.raises(HarnessError, match="the machine has ended"):
-        session.execute("query-status", deadline=Deadline.after(_LONG_S))
+        session.execute("query-status", limit_s=_LONG_S)
 
 
 def test_session_that_never_connected_closes() -> None:
