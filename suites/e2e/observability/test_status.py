@@ -33,7 +33,8 @@ def test_status_has_the_state_of_the_module_in_dkms(
 
     printed = node.provision("status").check("status").stdout
 
-    (entry,) = json.loads(printed)["dkms"]
+    # A line before it says which run this is.
+    (entry,) = json.loads(printed[printed.index("{") :])["dkms"]
     kernel = baked_image.newest_kernel.version if state == "installed" else None
     assert (entry["module"], entry["version"]) == ("nvidia", "580.126.09")
     assert (entry["state"], entry["kernel"]) == (state, kernel)
