@@ -155,7 +155,7 @@ def test_failed_machines_are_kept_until_they_are_collected(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
-def test_ended_run_keeps_nothing(
+def test_run_that_was_interrupted_or_killed_keeps_no_machine(
     lab: Lab, own_cache: OwnCache, tmp_path: Path, ending: signal.Signals
 ) -> None:
     """A run that was ended has failed no test, so nothing was asked for."""

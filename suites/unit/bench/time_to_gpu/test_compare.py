@@ -73,7 +73,7 @@ def test_emulated_runs_are_compared_by_their_ratios() -> None:
     assert [each.variant for each in compared.groups] == [Mode.PREBAKED.value]
 
 
-def test_group_of_one_run_alone_is_named() -> None:
+def test_group_that_only_one_run_has_is_named() -> None:
     near = (Experiment.SCALE_UP, Mode.NEAR.value)
     after = benchmark({_BUILD: BUILDS, _PREBAKED: PREBAKED, near: PREBAKED})
 

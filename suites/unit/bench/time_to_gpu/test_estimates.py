@@ -60,7 +60,7 @@ def test_quantile_is_a_sample(share: float, expected: float) -> None:
 
 
 @pytest.mark.parametrize(("n", "expected"), [(1, 0.0), (3, 0.75), (5, 0.9375), (9, 0.95)])
-def test_few_samples_reach_less_than_they_claim(n: int, expected: float) -> None:
+def test_interval_of_few_samples_has_less_confidence(n: int, expected: float) -> None:
     assert reached_confidence(n) == expected
 
 

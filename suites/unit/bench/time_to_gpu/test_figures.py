@@ -91,7 +91,7 @@ def test_trim_that_costs_time_is_said_to() -> None:
     assert saving.verdict().startswith("costs time")
 
 
-def test_conclusion_of_few_samples_claims_nothing() -> None:
+def test_few_samples_support_no_claim() -> None:
     figures = figures_of(
         benchmark(
             {

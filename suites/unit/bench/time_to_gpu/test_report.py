@@ -68,7 +68,7 @@ def test_page_needs_no_other_file_and_escapes_what_it_says() -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_all_forms_are_written(tmp_path: Path) -> None:
+def test_report_is_written_in_each_format(tmp_path: Path) -> None:
     written = write_report(figures_of(benchmark()), tmp_path / "report", has_plots=False)
 
     assert sorted(written) == ["report.csv", "report.html", "report.json", "report.md"]
