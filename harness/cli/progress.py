@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from harness.artifact_cache import ProgressEvent
+    from harness.progress import ProgressEvent
 
 
 def show_event(event: ProgressEvent) -> None:

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any
 
-from harness.artifact_cache import DISK, Progress
+from harness.artifact_cache import DISK
 from harness.artifact_cache.cache import ArtifactCache
 from harness.cli.columns import print_columns
 from harness.cli.options import add_json_option, settings_of
@@ -17,6 +17,7 @@ from harness.image.formats.qcow2 import backing_name, has_absolute_backing
 from harness.image.manifest import IMAGE_FORMAT
 from harness.lab.shared_caches import open_shared_caches
 from harness.machine.checkpoint.manifest import CHECKPOINT_FORMAT
+from harness.progress import Progress
 from harness.provisioning.wait import Deadline
 from harness.settings import STORE_VARIABLE
 from harness.shared_store.source import needed_artifacts

@@ -11,7 +11,6 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from harness.artifact_cache import ProgressEvent, Stage
 from harness.errors import BadInputError, HarnessError
 from harness.gpu.catalogue import load_catalogue as load_gpu_catalogue
 from harness.gpu.transport import Transport
@@ -42,6 +41,7 @@ from harness.machine.channels.ssh import SshIdentity
 from harness.machine.checkpoint.store import CheckpointStore
 from harness.machine.entrance.roster import Roster, roster_folder
 from harness.payload import build_agent
+from harness.progress import ProgressEvent, Stage
 from harness.provisioner.choice import choose_provisioner
 from harness.provisioning.wait import Deadline
 from harness.settings import GpuSource, MachineStart
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from harness.artifact_cache import ProgressListener
     from harness.cloudinit import SeedFiles
     from harness.evidence import Evidence
     from harness.gpu import GpuModel
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from harness.machine.accelerator import AcceleratorChoice
     from harness.machine.checkpoint.store import Checkpoint
     from harness.payload import Payload
+    from harness.progress import ProgressListener
     from harness.provisioner import Provisioner
     from harness.provisioning.command import Argv
     from harness.settings import Settings

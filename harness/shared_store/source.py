@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.artifact_cache import KEY_DIGITS, MANIFEST, USED, Stage
+from harness.artifact_cache import KEY_DIGITS, MANIFEST, USED
 from harness.errors import HarnessError
 from harness.lease import make_private_folder
+from harness.progress import Stage
 from harness.shared_store import StoreError
 from harness.shared_store.client import MANIFEST_TYPE, RegistryClient
 from harness.shared_store.packing import (
@@ -31,7 +32,7 @@ from harness.shared_store.packing import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.artifact_cache import Progress
+    from harness.progress import Progress
 
 ARTIFACT_TYPE = "application/vnd.gpu-node-harness.folder.v1"
 CONFIG_TYPE = "application/vnd.gpu-node-harness.manifest.v1+json"

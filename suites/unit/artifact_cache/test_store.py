@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.artifact_cache import (
-    FileFact,
-    GoneError,
-    Progress,
-    Stage,
-    StagingFolder,
-    allocated_bytes,
-)
+from harness.artifact_cache import FileFact, GoneError, StagingFolder, allocated_bytes
 from harness.artifact_cache.manifest import fact_of
 from harness.artifact_cache.store import ArtifactStore
+from harness.progress import Progress, Stage
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:

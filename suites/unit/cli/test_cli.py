@@ -8,7 +8,6 @@ from typing import NoReturn
 
 import pytest
 
-from harness.artifact_cache import ProgressEvent, Stage
 from harness.cli import build_parser, demo, doctor, main
 from harness.cli.demo import Scenario, Verdict, judge
 from harness.cli.progress import show_event
@@ -16,6 +15,7 @@ from harness.errors import BadInputError, ExpectationError, HarnessError, Requir
 from harness.evidence import Evidence
 from harness.expect.failure import failure
 from harness.payload import build_payload
+from harness.progress import ProgressEvent, Stage
 from harness.provisioning.command import CommandError, CommandResult
 from harness.provisioning.wait import WaitTimeoutError
 from suites.unit.image.cloud_image_folder import (

@@ -24,8 +24,8 @@ from suites.unit.gpu.models import a_model
 from suites.unit.lab.drivers import StuckDriver
 
 if TYPE_CHECKING:
-    from harness.artifact_cache import ProgressEvent
     from harness.gpu.passthrough.pool import GpuPool
+    from harness.progress import ProgressEvent
     from harness.provisioner import Provisioner
 
 
