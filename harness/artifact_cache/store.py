@@ -121,7 +121,9 @@ class ArtifactStore:
                     with self._publishing(folder, deadline):
                         staging.content.rename(folder)
                         _flush(folder.parent)
-                        return (opened(),)
+                        result = (opened(),)
+                    progress.report(Stage.READY, f"it takes {allocated_bytes(folder) // MIB} MiB")
+                    return result
                 finally:
                     self._clean(staging.work)
 

@@ -42,6 +42,7 @@ from harness.machine.checkpoint.store import CheckpointStore
 from harness.machine.entrance.roster import Roster, roster_folder
 from harness.payload import build_agent
 from harness.progress import ProgressEvent, Stage
+from harness.progress.activities import Activities
 from harness.provisioner.choice import choose_provisioner
 from harness.provisioning.wait import Deadline
 from harness.settings import GpuSource, MachineStart
@@ -98,8 +99,10 @@ class Lab:
     checkpoints: CheckpointStore = field(init=False)
     machines: Machines = field(init=False)
     checkpoint_builder: CheckpointBuilder = field(init=False)
+    activities: Activities = field(init=False)
 
     def __post_init__(self) -> None:
+        self.activities = Activities(self.listener)
         self.store = ImageStore(
             self.settings.image_store,
             accepted_licences=self.settings.accepted_licences,
@@ -126,6 +129,7 @@ class Lab:
                 patience=self.patience,
                 roster=self.roster,
                 report=self._report,
+                activities=self.activities,
             ),
             platform=lambda: self.platform,
             images=self.store,
@@ -185,6 +189,7 @@ class Lab:
 
     def close(self) -> None:
         """Release the checkpoints and the images that this lab used."""
+        self.activities.close()
         self.checkpoint_builder.close()
         self.store.close()
         for name in ("cloud_images", "derived"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ from harness.machine.capacity.broker import Demand
 from harness.machine.channels.guest import Guest
 from harness.machine.channels.ssh import SshRunner
 from harness.machine.description.spec import DirectKernel
+from harness.machine.entrance.roster import purpose_of_process
+from harness.progress import Stage
 from harness.provisioning.wait import (
     Deadline,
     Observation,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from harness.machine.checkpoint.store import Checkpoint
     from harness.machine.description.spec import MachineSpec
     from harness.machine.entrance.roster import Roster
+    from harness.progress.activities import Activities
 
 #: The key of the nonce's digest in a checkpoint's facts; the nonce itself is only in guest memory.
 NONCE_FACT = "nonce_sha256"
@@ -112,7 +116,7 @@ class MachineServices:
     `driver` starts the VM. `transport` raises RequirementError where QEMU can't take an emulated
     GPU. `patience` is the factor for waits on a guest, whose limits are for KVM on bare metal.
     `report` is called with the reason while a machine waits for capacity, or for GPUs of the host.
-    `roster` lists the machines that run, for `harness ps`.
+    `roster` lists the machines that run, for `harness ps`; `activities` says what they do.
     """
 
     driver: VmDriver
@@ -124,6 +128,7 @@ class MachineServices:
     patience: float
     roster: Roster
     report: Callable[[str], None]
+    activities: Activities
 
 
 def console_pattern(step: str | None) -> str:
@@ -176,6 +181,7 @@ class LabMachine:
         self._is_agent_ready = False
         self._is_killed = False
         self._vm: Machine | None = None
+        self._activity = services.activities.of(folder.name)
         self.gpus = MachineGpus(
             spec,
             folder,
@@ -187,7 +193,7 @@ class LabMachine:
 
     def __enter__(self) -> Self:
         try:
-            self._start()
+            self._enter()
         except BaseException:
             self._resources.close()
             raise
@@ -221,6 +227,22 @@ class LabMachine:
         if self._vm is None:
             raise HarnessError(f"Machine '{self.name}' has not been started.")
         return self._vm
+
+    def _enter(self) -> None:
+        """Start, and say what the machine does from then on."""
+        self._resources.enter_context(self._services.activities.watched(self._activity))
+        words = f"runs for {purpose_of_process(sys.argv)}"
+        self._resources.enter_context(self._activity.during(words, stage=Stage.RUNS))
+        with self._activity.during(self._start_words):
+            self._start()
+
+    @property
+    def _start_words(self) -> str:
+        size = f"with {self.spec.memory_mib} MiB"
+        image = self.request.source.name
+        if self.checkpoint is not None:
+            return f"continues from a checkpoint of '{image}' {size}"
+        return f"{'boots' if self.request.resumed is None else 'resumes'} '{image}' {size}"
 
     def _start(self) -> None:
         services = self._services
@@ -259,6 +281,7 @@ class LabMachine:
                 until=self.request.kept_until,
             )
         )
+        self._resources.enter_context(self._vm.console.tapped(self._activity.hear))
         self._vm.agent.link.explain_delay = lambda: self.gpus.stall_report(_NOTICED_S)
         if why := self._stop_reason():
             raise HarnessError(why)
@@ -289,6 +312,10 @@ class LabMachine:
         Its GPUs are unplugged before, and stay so. Raises HarnessError where it can't be saved: where
         its guest does not answer and so can't release a GPU, or its driver can't save machines.
         """
+        with self._activity.during("is saved into the evidence"):
+            return self._save_bundle(folder, purpose=purpose)
+
+    def _save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
         savable = savable_machine(self.vm)
         if not self.vm.is_running:
             raise HarnessError(f"Machine '{self.name}' has ended, and its memory is gone.")
@@ -374,6 +401,12 @@ class LabMachine:
         regular expression `step`.
         Raises HarnessError at the deadline, or at once when the guest can't finish any more.
         """
+        with self._activity.during("waits for cloud-init", deadline):
+            return self._wait_for_cloud_init(deadline, progress, step)
+
+    def _wait_for_cloud_init(
+        self, deadline: Deadline, progress: Callable[[str], None], step: str | None
+    ) -> CloudInitResult:
         if not self._is_built:
             # Its console may show anything, so the agent waits, until the deadline.
             return self.guest.wait_for_cloud_init_result(deadline)
@@ -392,6 +425,7 @@ class LabMachine:
                     "forever; let it match the name of a step."
                 )
             self.mark(seen)
+            self._activity.note(f"waits for cloud-init, which printed: {seen.strip()}")
             progress(seen)
         return self.guest.wait_for_cloud_init_result(deadline)
 
@@ -412,6 +446,10 @@ class LabMachine:
                 f"Machine '{self.name}' can't become a checkpoint while it has the GPU "
                 f"'{self.gpus.plugged[0]}'; unplug it first, and plug one into each clone."
             )
+        with self._activity.during("is saved"):
+            self._save(state, nonce)
+
+    def _save(self, state: Path, nonce: str) -> None:
         self.vm.unplug_seed(self.deadline(_HOT_PLUG_KVM_S))
         # Each clone would continue whatever the guest is still doing.
         self.guest.run("systemctl", "is-system-running", "--wait", timeout_s=_REST_S)
@@ -482,7 +520,9 @@ class LabMachine:
         """Return the guest's agent; the first use in a booted machine waits until it is ready."""
         if not self._is_agent_ready:
             patience_s = _READY_KVM_S if self._is_built else _READY_BY_FIRMWARE_KVM_S
-            self.vm.agent.wait_until_ready(self.deadline(patience_s))
+            deadline = self.deadline(patience_s)
+            with self._activity.during("waits for the guest agent", deadline):
+                self.vm.agent.wait_until_ready(deadline)
             self._is_agent_ready = True
         return self.vm.agent
 
@@ -560,7 +600,8 @@ class LabMachine:
             return Observation(None if now == before else now, "it is still going down")
 
         try:
-            wait_for(f"machine '{self.name}' to come back", poll, deadline, interval_s=0.5)
+            with self._activity.during("waits for its guest to come back", deadline):
+                wait_for(f"machine '{self.name}' to come back", poll, deadline, interval_s=0.5)
         except WaitTimeoutError as error:
             raise HarnessError(
                 f"{error} Its serial console ends with:\n{self.vm.console.tail()}"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInputError, HarnessError
-from harness.plugin import fixture_modules, machine_drivers, report, select
+from harness.plugin import fixture_modules, machine_drivers, progress, report, select
 from harness.settings import (
     ACCEPT_OPTION,
     DURATIONS_FILE,
@@ -332,6 +332,9 @@ def pytest_configure(config: pytest.Config) -> None:
         machine_drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
     )
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)
+    config.pluginmanager.register(
+        progress.ProgressReporter(config, is_ci=config.stash[SETTINGS].ci), progress.PROGRESS
+    )
 
 
 def _require_named(settings: Settings, defaults: Settings, *, image: str) -> None:

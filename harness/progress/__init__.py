@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 
 class Stage(Enum):
-    """What happens to a folder; the value is the word shown to people."""
+    """What happens to a folder or a machine; the value is the word shown to people."""
 
     CHECK = "check"
     WAIT = "wait"
@@ -18,15 +19,26 @@ class Stage(Enum):
     READY = "ready"
     REFUSED = "refused"
     REMOVED = "removed"
+    BUSY = "busy"
+    """A machine does something that may take long."""
+    RUNS = "runs"
+    """A machine is at its test's disposal."""
+    CONSOLE = "console"
+    """What a machine's console has printed during a long wait."""
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressEvent:
-    """One thing that happened to `subject`, such as an image, as a sentence for people."""
+    """One thing that happened to `subject`, an image or a machine, as a sentence for people.
+
+    `until` is when a wait gives up, in seconds of the epoch.
+    """
 
     subject: str
     stage: Stage
     message: str
+    until: float | None = None
 
 
 class ProgressListener(Protocol):
@@ -48,3 +60,13 @@ class Progress:
 
     def report(self, stage: Stage, message: str) -> None:
         self.listener(ProgressEvent(subject=self.subject, stage=stage, message=message))
+
+
+def clock_time(at: float) -> str:
+    """Return the local time of day of seconds of the epoch."""
+    return dt.datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+
+
+def deadline_words(until: float | None) -> str:
+    """Return what follows a sentence about a wait that gives up at `until`."""
+    return "" if until is None else f", until {clock_time(until)} at most"

@@ -76,7 +76,7 @@ def test_folder_removed_before_its_lock_is_held_is_made_without_a_report(tmp_pat
     )
 
     assert result == "opened"
-    assert stages == [Stage.PUBLISH]
+    assert stages == [Stage.PUBLISH, Stage.READY]
     assert store.published() == [folder]
 
 

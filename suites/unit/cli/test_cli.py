@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import NoReturn
 
@@ -400,7 +401,9 @@ def test_progress_events_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> Non
 
     show_event(event)
 
-    assert capsys.readouterr() == ("", "[debian-12] wait: waiting\n")
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert re.fullmatch(r"[0-9:]{8} \[debian-12\] wait: waiting\n", streams.err)
 
 
 def test_unaccepted_licence_is_reported_before_a_build(

@@ -18,6 +18,8 @@ from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.spec import Accelerator
 from harness.machine.entrance.roster import Roster
 from harness.payload import Payload
+from harness.progress import ignore_progress
+from harness.progress.activities import Activities
 from harness.provisioner.gpu_node import gpu_node_provisioner
 from harness.settings import GpuSource
 from suites.unit.gpu.models import a_model
@@ -102,6 +104,7 @@ def machine_services(folder: Path) -> MachineServices:
         patience=1.0,
         roster=Roster(folder / "machines"),
         report=lambda _: None,
+        activities=Activities(ignore_progress),
     )
 
 

@@ -1,0 +1,99 @@
+"""How progress is shown on a terminal, and elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from harness.progress import ProgressEvent, Stage
+from harness.progress.board import Board, Row
+from harness.progress.display import Display, LiveRegion, PlainLines, render_rows
+
+_EVENT = ProgressEvent(subject="node-1", stage=Stage.BUSY, message="waits [for x]", until=130.0)
+_ROW = Row(
+    worker="gw0",
+    subject="node-1",
+    event=_EVENT,
+    since=100.0,
+    begin=_EVENT,
+    began=100.0,
+    console="Started two",
+)
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", line)
+
+
+def test_row_has_worker_machine_times_what_it_does_and_the_console() -> None:
+    (line,) = render_rows([_ROW], 112.0, 80)
+
+    assert re.fullmatch(r"gw0 node-1 12 of 30 s waits \[for x\] +Started two *", _plain(line))
+
+
+def test_row_is_no_wider_than_the_terminal() -> None:
+    (line,) = render_rows([_ROW], 112.0, 30)
+
+    assert len(_plain(line)) <= 29
+
+
+def test_rows_make_room_for_what_is_printed_above_them() -> None:
+    written: list[str] = []
+    region = LiveRegion(written.append, lambda: os.terminal_size((80, 24)))
+
+    region.draw([_ROW], 112.0)
+    with region.writing():
+        written.append("a test")
+    with region.writing():
+        written.append("another")
+
+    drawn, *rest = written
+    # Room below, the place kept, the row, and back.
+    assert drawn.startswith("\x1bD\x1b[1A\x1b7\r\n")
+    assert drawn.endswith("\x1b8")
+    assert rest == ["\x1b[J", "a test", "another"]
+
+
+def test_rows_stay_away_while_a_person_has_the_terminal() -> None:
+    written: list[str] = []
+    region = LiveRegion(written.append)
+
+    region.pause()
+    region.draw([_ROW], 112.0)
+    assert written == []
+
+    region.go_on()
+    region.draw([_ROW], 112.0)
+    assert written
+
+
+def test_rows_take_half_of_the_terminal_at_most() -> None:
+    written: list[str] = []
+    region = LiveRegion(written.append, lambda: os.terminal_size((80, 6)))
+
+    region.draw([_ROW] * 9, 112.0)
+
+    assert written[0].count("node-1") == 3
+
+
+def test_line_begins_on_a_line_of_its_own() -> None:
+    written: list[str] = []
+    PlainLines(written.append, lambda: True).print_lines(["one", "two"])
+
+    assert written == ["\none\ntwo\n"]
+
+
+def test_display_shows_what_has_become_due_and_nothing_after_its_end() -> None:
+    now = [100.0]
+    written: list[str] = []
+    display = Display(PlainLines(written.append), Board(), clock=lambda: now[0])
+
+    display(_EVENT, "gw0")
+    now[0] = 107.0
+    display.look()
+    display.close()
+    display(_EVENT, "gw0")
+    display.look()
+
+    (line,) = written
+    assert "gw0 [node-1] busy: waits [for x], until " in line
