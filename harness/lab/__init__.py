@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from harness.artifact_cache import ArtifactSource
     from harness.cloudinit import SeedFiles
     from harness.evidence import Evidence
     from harness.gpu import GpuModel
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
     from harness.provisioner import Provisioner
     from harness.provisioning.command import Argv
     from harness.settings import Settings
-    from harness.shared_store.source import SharedCache
 
 _IMAGE_S = 1500.0
 _FETCH_S = 3600.0
@@ -197,7 +197,7 @@ class Lab:
                 getattr(self, name).close()
 
     @functools.cached_property
-    def _shared_caches(self) -> Mapping[str, SharedCache]:
+    def _shared_caches(self) -> Mapping[str, ArtifactSource]:
         return open_shared_caches(self.settings)
 
     @functools.cached_property

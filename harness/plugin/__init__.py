@@ -1,4 +1,4 @@
-"""Pytest hooks and options."""
+"""Pytest hooks and options; the module is long because every option is declared here."""
 
 from __future__ import annotations
 
@@ -198,6 +198,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "failed; without xdist (-n 0)",
     )
     group.addoption(
+        "--machine-plan",
+        action="store_true",
+        help="print which images, bakes and checkpoints the selected tests need, which of them are cached, and how "
+        "long the tests take; run nothing",
+    )
+    group.addoption(
         "--checkpoint-limit-mib",
         type=int,
         default=defaults.checkpoint_limit_mib,
@@ -332,6 +338,10 @@ def pytest_configure(config: pytest.Config) -> None:
         machine_drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
     )
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)
+    if config.getoption("--machine-plan"):
+        from harness.plugin import machine_plan  # noqa: PLC0415 - most runs are no plans
+
+        machine_plan.register(config, config.stash[SETTINGS])
     config.pluginmanager.register(
         progress.ProgressReporter(config, is_ci=config.stash[SETTINGS].ci), progress.PROGRESS
     )

@@ -71,10 +71,7 @@ class ProgressReporter:
         if reporter is None:
             return PlainLines(partial(_write_all, self._errors))
         if not self._is_live(reporter):
-            writer = reporter._tw  # noqa: SLF001 - see `_route`
-            return PlainLines(
-                partial(_write_all, self._errors), lambda: writer.width_of_current_line > 0
-            )
+            return PlainLines(partial(_write_all, self._errors), _OpenLine(reporter))
         self._region = LiveRegion(partial(_write_all, self._errors))
         self._open.enter_context(_routed(reporter, self._region))
         return self._region
@@ -144,6 +141,21 @@ def terminal_left(config: pytest.Config) -> Iterator[None]:
         yield
     finally:
         progress.go_on()
+
+
+class _OpenLine:
+    """Says whether pytest has left the terminal amid a line since this was asked last."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        # All that the reporter prints goes through this writer, which has no public name.
+        self._writer = reporter._tw  # noqa: SLF001
+        self._seen = 0
+
+    def __call__(self) -> bool:
+        width = self._writer.width_of_current_line
+        is_open = width not in (0, self._seen)
+        self._seen = width
+        return is_open
 
 
 def _write_all(descriptor: int, text: str) -> None:

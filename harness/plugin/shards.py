@@ -217,7 +217,7 @@ def family_of(item: pytest.Item) -> str:
 
     Those are fixtures of the whole run that depend on the lab or on the choice of the image.
     """
-    names = sorted(set(_shared_fixtures(item)))
+    names = sorted(set(shared_fixtures(item)))
     if not names:
         return item.nodeid.partition("::")[0]
     params = getattr(getattr(item, "callspec", None), "params", {})
@@ -226,7 +226,8 @@ def family_of(item: pytest.Item) -> str:
     return " ".join(words)
 
 
-def _shared_fixtures(item: pytest.Item) -> Iterator[str]:
+def shared_fixtures(item: pytest.Item) -> Iterator[str]:
+    """Yield a test's fixtures of the whole run that depend on the lab or the image, after their place."""
     # pytest has no public way from a test to the definitions of its fixtures.
     info = getattr(item, "_fixtureinfo", None)
     definitions = {} if info is None else info.name2fixturedefs
