@@ -143,6 +143,7 @@ class MachineShell(OptionValue):
     """When a shell opens in the machine of a test."""
 
     BEFORE = "before"
+    INSTEAD = "instead"
     AFTER = "after"
     FAILED = "failed"
 

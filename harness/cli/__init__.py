@@ -28,6 +28,9 @@ class _Command(NamedTuple):
 _COMMANDS = {
     "bench": _Command("bench", "measure on this host"),
     "checkpoints": _Command("checkpoints", "list, verify and remove saved states of machines"),
+    "completion": _Command(
+        "completion", "print the completion of commands and options for a shell"
+    ),
     "console": _Command(
         "shell", "show a running machine's serial console, and type on it; Ctrl-] leaves"
     ),
@@ -52,6 +55,7 @@ _COMMANDS = {
     "qemu": _Command("qemu", "install a newer QEMU beside the host's own"),
     "replay": _Command("replay", "play the serial console of a test's machine"),
     "report": _Command("report", "merge the reports of the shards of a run"),
+    "rerun": _Command("tests", "run one test again, from a saved state or from cold"),
     "resume": _Command(
         "resume", "continue the machine that a failed test left, in a shell or with a command"
     ),

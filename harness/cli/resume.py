@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from harness.cli.options import Commands
+    from harness.provisioning.command import Argv
 
 _HOLD_INTERVAL_S = 1.0
 
@@ -58,27 +59,40 @@ def add_parser(commands: Commands) -> None:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from harness.lab import Lab  # noqa: PLC0415 - as in `harness.cli.shell`
-    from harness.lab.machine_bundle import read_bundle  # noqa: PLC0415
-
-    bundle = read_bundle(arguments.bundle.absolute())
-    settings = dataclasses.replace(
-        settings_of(arguments),
-        accelerator=AcceleratorOption(bundle.spec.accelerator.accel),
-    )
     until = None if arguments.hold is None else time.time() + 3600 * arguments.hold
     if until is not None:
         # Its parent is gone; `harness gc` ends it.
         signal.signal(signal.SIGTERM, _end)
+    return resume(
+        settings_of(arguments), arguments.bundle, arguments.argv, base=arguments.base, until=until
+    )
+
+
+def resume(
+    settings: Settings,
+    folder: Path,
+    argv: Argv,
+    *,
+    base: Path | None = None,
+    until: float | None = None,
+) -> int:
+    """Continue the machine in `folder`, and enter it, or keep it `until` then without entering it."""
+    from harness.lab import Lab  # noqa: PLC0415 - as in `harness.cli.shell`
+    from harness.lab.machine_bundle import read_bundle  # noqa: PLC0415
+
+    bundle = read_bundle(folder.absolute())
+    settings = dataclasses.replace(
+        settings, accelerator=AcceleratorOption(bundle.spec.accelerator.accel)
+    )
     with (
         Lab.open(settings, show_event) as lab,
-        lab.resume(bundle, base=arguments.base, kept_until=until) as machine,
+        lab.resume(bundle, base=base, kept_until=until) as machine,
     ):
         if until is None:
             print(
                 f"'{bundle.name}' as it was at {bundle.made} in {bundle.purpose}", file=sys.stderr
             )
-            return run_in(lab.roster.find(machine.folder.name), arguments.argv)
+            return run_in(lab.roster.find(machine.folder.name), argv)
         # Whoever started this waits for the line.
         print(f"{HELD}{machine.folder.name}", flush=True)
         while time.time() < until and machine.vm.is_running:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.options import (
@@ -13,6 +14,8 @@ from harness.cli.options import (
     settings_of,
 )
 from harness.cli.progress import show_event
+from harness.cli.resume import resume
+from harness.cli.tests import shell_of_test
 from harness.errors import BadInputError, listed
 from harness.machine.entrance.client import attach_console, run_in, ssh_entry_of
 from harness.machine.entrance.roster import Roster, roster_folder
@@ -25,12 +28,15 @@ if TYPE_CHECKING:
     from harness.gpu import GpuModel
     from harness.lab import Lab
     from harness.lab.saved_states import SavedState
+    from harness.provisioning.command import Argv
 
+_PROVISIONED = "provisioned"
 #: The states by the words of `--state`, with what each is.
 STATES = {
     "booted": "just before cloud-init",
     "cloud-init-done": "after cloud-init, nothing provisioned",
     "baked": "the driver baked in, just before cloud-init",
+    _PROVISIONED: "a node with the driver baked in, booted and provisioned with the GPUs",
 }
 _DEFAULT_STATE = "cloud-init-done"
 _DEFAULT_GPU = "h100-sxm5-80gb"
@@ -46,7 +52,7 @@ def add_parser(commands: Commands) -> None:
         "--state",
         choices=list(STATES),
         default=_DEFAULT_STATE,
-        help="the saved state from which the clone starts: "
+        help="the state from which the clone starts: "
         + "; ".join(f"{name}: {words}" for name, words in STATES.items())
         + " (default: %(default)s)",
     )
@@ -61,6 +67,17 @@ def add_parser(commands: Commands) -> None:
         "--machine",
         metavar="MACHINE",
         help="enter this running machine instead, by its id or name in `harness ps`",
+    )
+    shell.add_argument(
+        "--test",
+        metavar="NODEID",
+        help="enter the first machine of this test instead, as the test gets it; the test does not run",
+    )
+    shell.add_argument(
+        "--bundle",
+        type=Path,
+        metavar="DIR",
+        help="enter the machine that a failed test left instead, as `harness resume` does",
     )
     console = commands.add_parser("console")
     ssh = commands.add_parser("ssh")
@@ -81,6 +98,14 @@ def add_parser(commands: Commands) -> None:
 def _shell(arguments: argparse.Namespace) -> int:
     if arguments.machine is not None:
         return run_in(Roster(roster_folder()).find(arguments.machine), arguments.argv)
+    if arguments.test is not None:
+        if arguments.argv:
+            raise BadInputError(
+                "The shell in the machine of a test takes no command; type it there.", source="CMD"
+            )
+        shell_of_test(arguments.test)
+    if arguments.bundle is not None:
+        return resume(settings_of(arguments), arguments.bundle, arguments.argv)
     return _in_clone(arguments)
 
 
@@ -91,12 +116,25 @@ def _in_clone(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     with Lab.open(settings, show_event) as lab:
         models = _models(arguments.gpu, lab)
+        if arguments.state == _PROVISIONED:
+            return _in_node(lab, models, arguments.argv)
         state = saved_state_of(lab, arguments.state)
         with lab.clone(state, "shell", gpus=models) as machine:
             if arguments.argv:
                 # A command may look for the GPU at once; a person takes longer.
                 machine.wait_for_gpus()
             return run_in(lab.roster.find(machine.folder.name), arguments.argv)
+
+
+def _in_node(lab: Lab, models: Sequence[GpuModel], argv: Argv) -> int:
+    """Provision a node, since a machine with GPUs can't be saved, and enter it."""
+    from harness.lab.bakes import bake_node  # noqa: PLC0415 - most shells need no node
+    from harness.lab.node import NodeRequest  # noqa: PLC0415
+
+    request = NodeRequest(name="shell", image=bake_node(lab, lab.settings.images[0]), gpus=models)
+    with lab.boot(request) as node:
+        node.wait_until_provisioned()
+        return run_in(lab.roster.find(node.machine.folder.name), argv)
 
 
 def saved_state_of(lab: Lab, name: str) -> SavedState:

@@ -78,7 +78,9 @@ def test_time_comes_from_recorded_durations_and_the_workers(inner: Inner) -> Non
     }
     (inner.folder / ".test_durations").write_text(json.dumps(durations))
 
-    result = inner.run_apart(_TESTS, "--machine-plan", "-n", "2", "-k", "of_a_", "--image=debian-12")
+    result = inner.run_apart(
+        _TESTS, "--machine-plan", "-n", "2", "-k", "of_a_", "--image=debian-12"
+    )
 
     result.stdout.fnmatch_lines(
         [
