@@ -277,10 +277,10 @@ def _markdown_table(table: Table) -> Iterator[str]:
 
 
 def render_csv(figures: Figures) -> str:
-    """Render every sample, one a line; dropped ones are marked."""
+    """Render every sample, one a line."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(("experiment", "variant", "wait_s", "allocated_s", "compile_s", "dropped"))
+    writer.writerow(("experiment", "variant", "wait_s", "allocated_s", "compile_s"))
     for sample in figures.benchmark.samples:
         writer.writerow(
             (
@@ -289,11 +289,10 @@ def render_csv(figures: Figures) -> str:
                 sample.wait_s,
                 sample.allocated_s,
                 "" if sample.compile_s is None else sample.compile_s,
-                int(sample.is_dropped),
             )
         )
     for each in figures.benchmark.teardowns:
-        writer.writerow(("teardown", each.way, each.duration_s, "", "", 0))
+        writer.writerow(("teardown", each.way, each.duration_s, "", ""))
     return buffer.getvalue()
 
 
