@@ -89,11 +89,7 @@ def tasks_of(fleet: Fleet, plan: Plan) -> list[Task]:
 
 def _round(fleet: Fleet, plan: Plan, number: int) -> list[Task]:
     tasks = []
-    if number <= plan.scale_ups:
-        for mode in plan.modes:
-            has_reset = number <= plan.resets and mode in plan.reset_modes
-            kind = f"fresh node, {mode.value}" + (", and a policy reset" if has_reset else "")
-            tasks.append(_task(kind, number, _fresh_node, fleet, mode, has_reset))
+    # Short ones first: how long they take is not known in the first round.
     if number <= plan.teardowns:
         if plan.is_judged and number == 1:
             tasks.append(_task("teardowns, compared", number, judged_teardowns, fleet))
@@ -102,6 +98,11 @@ def _round(fleet: Fleet, plan: Plan, number: int) -> list[Task]:
                 _task(f"teardown, {way}", number, tear_down_once, fleet, way)
                 for way in (FAST, DKMS_REMOVE)
             ]
+    if number <= plan.scale_ups:
+        for mode in plan.modes:
+            has_reset = number <= plan.resets and mode in plan.reset_modes
+            kind = f"fresh node, {mode.value}" + (", and a policy reset" if has_reset else "")
+            tasks.append(_task(kind, number, _fresh_node, fleet, mode, has_reset))
     if number <= plan.trims:
         tasks += [_task(f"trims, {trim.value}", number, _trimmed, fleet, trim) for trim in Trim]
     return tasks

@@ -130,10 +130,10 @@ def planned(fleet: Fleet, *, judged: bool = True) -> list[str]:
 
 def test_first_round_has_every_variant_once(a_fleet: Fleet) -> None:
     assert planned(a_fleet)[:8] == [
+        "teardowns, compared, number 1",
         "fresh node, build-at-boot, and a policy reset, number 1",
         "fresh node, prebaked, and a policy reset, number 1",
         "fresh node, precompiled-far, number 1",
-        "teardowns, compared, number 1",
         "trims, all-trims, number 1",
         "trims, without-local-image-check, number 1",
         "trims, without-async-removal, number 1",
@@ -143,11 +143,11 @@ def test_first_round_has_every_variant_once(a_fleet: Fleet) -> None:
 
 def test_later_rounds_have_what_is_wanted_more_often(a_fleet: Fleet) -> None:
     assert planned(a_fleet)[8:] == [
+        "teardown, fast, number 2",
+        "teardown, dkms-remove, number 2",
         "fresh node, build-at-boot, number 2",
         "fresh node, prebaked, number 2",
         "fresh node, precompiled-far, number 2",
-        "teardown, fast, number 2",
-        "teardown, dkms-remove, number 2",
     ]
 
 
