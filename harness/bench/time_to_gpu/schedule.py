@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import statistics
 import threading
 import time
 from dataclasses import dataclass, field
@@ -34,10 +35,10 @@ class Pace:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def has_time_for(self, kind: str, now: float) -> bool:
-        """Return whether a task can end in time; one of a new kind counts as the longest so far."""
+        """Return whether a task can end in time; one of a new kind counts as the mean of the others."""
         with self._lock:
-            longest = max(self._took_s.values(), default=0.0)
-            return now + self._took_s.get(kind, longest) <= self.until
+            mean = statistics.fmean(self._took_s.values()) if self._took_s else 0.0
+            return now + self._took_s.get(kind, mean) <= self.until
 
     def note(self, kind: str, took_s: float) -> None:
         """Remember how long a task took."""
