@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInputError, HarnessError
-from harness.plugin import fixture_modules, machine_drivers, report, select
+from harness.plugin import fixture_modules, machine_drivers, report, report_files, select
 from harness.settings import (
     ACCEPT_OPTION,
     DURATIONS_FILE,
@@ -259,6 +259,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         "accept_licence", f"licences that you accept; added to {ACCEPT_OPTION}", type="args"
     )
+    report_files.add_options(parser)
 
 
 # Before pytest's own plugin for JUnit and before Allure's, which read where reports go.
@@ -332,6 +333,7 @@ def pytest_configure(config: pytest.Config) -> None:
         machine_drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
     )
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)
+    report_files.register(config, config.stash[SETTINGS])
 
 
 def _require_named(settings: Settings, defaults: Settings, *, image: str) -> None:
