@@ -29,6 +29,7 @@ from harness.evidence.outcome import (
     parse_events,
     parse_log_decision,
     parse_log_steps,
+    parse_step_starts,
 )
 from harness.evidence.paths import GatheredPaths
 from harness.evidence.runs import Runs
@@ -316,6 +317,15 @@ class Evidence:
             return None if found is None else found.steps
         pattern = self.provisioner.require("log.step")
         return parse_log_steps(self.whole_log, pattern)
+
+    @property
+    def step_starts(self) -> Mapping[str, float]:
+        """Return when the steps began, in seconds since the epoch, by name, as far as it is reported."""
+        declared = self.provisioner.outcome.file
+        text = None if declared is None else self.file(declared.path)
+        if declared is None or declared.steps is None or text is None:
+            return {}
+        return parse_step_starts(text, declared.steps)
 
     @property
     def exit_code(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from dataclasses import dataclass
@@ -87,6 +88,30 @@ def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:
             duration_s=None if duration is None else float(duration),
             detail=_text(step, declared.detail),
         )
+
+
+def parse_step_starts(text: str, declared: StepList) -> dict[str, float]:
+    """Return the starts of the steps in seconds since the epoch, where the outcome file has `started`."""
+    try:
+        steps = _at(json.loads(text), declared.at)
+    except (ValueError, LookupError):
+        return {}
+    starts: dict[str, float] = {}
+    for step in steps if isinstance(steps, list) else ():
+        name, stamp = _text(step, declared.name), _text(step, "/started")
+        started = None if stamp is None else parse_stamp(stamp)
+        if name is not None and started is not None:
+            starts[name] = started
+    return starts
+
+
+def parse_stamp(text: str) -> float | None:
+    """Return an ISO time in seconds since the epoch, without a zone that of UTC; None for another form."""
+    try:
+        stamp = dt.datetime.fromisoformat(re.sub(r"Z$", "+00:00", text))
+    except ValueError:
+        return None
+    return stamp.replace(tzinfo=stamp.tzinfo or dt.timezone.utc).timestamp()
 
 
 def _at(document: object, pointer: str) -> object:
