@@ -13,6 +13,7 @@ import pytest
 from allure_commons.types import AttachmentType
 
 from harness.errors import HarnessError, evidenced_in
+from harness.plugin.failure_bundle import finish_bundle
 from harness.plugin.failure_summary import (
     hide_own_frames,
     note_reason,
@@ -143,6 +144,8 @@ class Reporter:
         kept = self._keep(item, error) if self._is_wanted(call) else []
         self._open_shells(item, call, has_failed=has_failed)
         self._save_machines(item, call, kept, has_failed=has_failed)
+        if has_failed and kept:
+            finish_bundle(item, call, self.settings, [one.folder for one in kept])
         if error is not None:
             # Before the message is read: the folder that it names is removed after the test.
             _point(error, kept)
