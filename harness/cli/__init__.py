@@ -42,6 +42,7 @@ _MODULES = {
     "shell": "shell",
     "ssh": "shell",
     "store": "store",
+    "timeline": "timeline",
 }
 #: As a shell reports a program that SIGPIPE ended.
 _BROKEN_PIPE = 141

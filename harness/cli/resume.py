@@ -34,7 +34,7 @@ def add_parser(commands: Commands) -> None:
         "bundle",
         type=Path,
         metavar="BUNDLE",
-        help="the evidence folder of the test or its machine",
+        help="the evidence folder of the test or its machine, or its archive",
     )
     parser.add_argument("argv", nargs="*", metavar="CMD", help="a command, after --")
     parser.add_argument(
@@ -60,10 +60,18 @@ def add_parser(commands: Commands) -> None:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
+    from harness.evidence.archive import opened  # noqa: PLC0415 - as in `harness.cli.shell`
+
+    runs = settings_of(arguments).runs_folder
+    with opened(arguments.bundle.absolute(), runs, has_machine=True) as folder:
+        return _continue(arguments, folder)
+
+
+def _continue(arguments: argparse.Namespace, folder: Path) -> int:
     from harness.lab import Lab  # noqa: PLC0415 - as in `harness.cli.shell`
     from harness.lab.machine_bundle import read_bundle  # noqa: PLC0415
 
-    bundle = read_bundle(arguments.bundle.absolute())
+    bundle = read_bundle(folder)
     settings = dataclasses.replace(
         settings_of(arguments),
         accelerator=AcceleratorOption(bundle.spec.accelerator.accel),

@@ -93,6 +93,15 @@ def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:
         )
 
 
+def parse_stamp(text: str) -> float | None:
+    """Return an ISO time in seconds since the epoch, without a zone that of UTC; None for another form."""
+    try:
+        stamp = dt.datetime.fromisoformat(re.sub(r"Z$", "+00:00", text))
+    except ValueError:
+        return None
+    return stamp.replace(tzinfo=stamp.tzinfo or dt.timezone.utc).timestamp()
+
+
 def _at(document: object, pointer: str) -> object:
     """Return the value at a JSON pointer; raises LookupError where there is none."""
     value = document
@@ -163,9 +172,7 @@ def _moment(text: str | None) -> float | None:
     try:
         return float(text)
     except ValueError:
-        # Python 3.10 does not read the suffix.
-        moment = dt.datetime.fromisoformat(re.sub(r"Z$", "+00:00", text))
-    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)).timestamp()
+        return parse_stamp(text)
 
 
 def parse_log_decision(text: str, pattern: str) -> ReportedDecision | None:

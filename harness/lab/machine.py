@@ -178,6 +178,7 @@ class LabMachine:
         self._is_agent_ready = False
         self._is_killed = False
         self._vm: Machine | None = None
+        self.last_state: NodeState | None = None
         self.gpus = MachineGpus(
             spec,
             folder,
@@ -249,7 +250,7 @@ class LabMachine:
         with take_step("Start the VM"):
             self._vm = self._resources.enter_context(
                 services.driver.machine(
-                    self.spec, self.folder, attachments, agent_program=self._agent_program
+                    self.spec, self.folder, attachments, agent_program=self.agent_program
                 )
             )
         if self._vm.pid is not None:
@@ -277,7 +278,7 @@ class LabMachine:
                     self._vm.plug(gpu.attachment)
 
     @property
-    def _agent_program(self) -> bytes:
+    def agent_program(self) -> bytes:
         """Return the agent, which in a resumed guest is that of the harness that saved it."""
         resumed = self.request.resumed
         return self._services.agent_program if resumed is None else resumed.agent_program
@@ -312,7 +313,7 @@ class LabMachine:
             ),
             gpus=models,
             seed=seed,
-            agent_program=self._agent_program,
+            agent_program=self.agent_program,
             purpose=purpose,
         )
 
@@ -522,12 +523,13 @@ class LabMachine:
         """
         from harness.evidence.state_capture import take_state  # noqa: PLC0415 - few tests do
 
-        return take_state(
+        self.last_state = take_state(
             self.agent,
             node=self.name,
             deadline=self.deadline(_STATE_KVM_S),
             folder=self.folder / STATES,
         )
+        return self.last_state
 
     def ssh(self) -> SshRunner:
         """Return SSH access, for people and for machines without an agent.

@@ -1,4 +1,7 @@
-"""Pytest hooks and options."""
+"""Pytest hooks and options.
+
+The module is long because it has the help of every option.
+"""
 
 from __future__ import annotations
 
@@ -178,6 +181,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "removed (default: %(default)s)",
     )
     group.addoption(
+        "--bundle-limit-mib",
+        type=int,
+        default=defaults.bundle_limit_mib,
+        metavar="MIB",
+        help="limit of disk space for all that failed tests left in --evidence-dir, in MiB; beyond it the "
+        "oldest are removed, except that of the last failure (default: %(default)s)",
+    )
+    group.addoption(
+        "--bundle-limit-days",
+        type=float,
+        default=defaults.bundle_limit_days,
+        metavar="DAYS",
+        help="after how many days what a failed test left is removed, at the next failure or by `harness gc` "
+        "(default: %(default)s)",
+    )
+    group.addoption(
         "--machine-keep",
         choices=MachineKeep.words(),
         default=defaults.machine_keep.value,
@@ -314,6 +333,8 @@ def pytest_configure(config: pytest.Config) -> None:
             evidence_folder=root / Path(config.getoption("--evidence-dir")),
             failure_checkpoint=_failure_checkpoint(config),
             failure_checkpoint_limit_mib=config.getoption("--failure-checkpoint-limit-mib"),
+            bundle_limit_mib=config.getoption("--bundle-limit-mib"),
+            bundle_limit_days=config.getoption("--bundle-limit-days"),
             machine_keep=MachineKeep(config.getoption("--machine-keep")),
             machine_keep_hours=config.getoption("--machine-keep-hours"),
             machine_shell=_machine_shell(config),

@@ -11,6 +11,7 @@ import pytest
 from harness.errors import evidenced_in
 from harness.plugin.allure_results import docstring_of, words_of
 from harness.plugin.attachments import attach
+from harness.plugin.failure_bundle import finish_bundle
 from harness.plugin.failure_summary import (
     hide_own_frames,
     note_reason,
@@ -108,6 +109,8 @@ class Reporter:
         kept = self._keep(item, error) if self._is_wanted(call) else []
         self._open_shells(item, call, has_failed=has_failed)
         self._save_machines(item, call, kept, has_failed=has_failed)
+        if has_failed and kept:
+            finish_bundle(item, call, self.settings, [one.folder for one in kept])
         if error is not None:
             # Before the message is read: the folder that it names is removed after the test.
             _point(error, kept)

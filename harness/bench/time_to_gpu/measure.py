@@ -6,9 +6,7 @@ variants alike.
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -233,7 +231,7 @@ def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:
     except BadInputError:
         # A provisioner need not declare steps.
         return []
-    started = _starts(evidence)
+    started = evidence.step_starts
     declared = evidence.provisioner.outcome.file
     is_of_file = declared is not None and declared.steps is not None
     # A log's steps come the latest first.
@@ -249,20 +247,6 @@ def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:
         for step in in_order
         if step.duration_s
     ]
-
-
-def _starts(evidence: Evidence) -> dict[str, float]:
-    """Return the starts of steps in seconds since the epoch, where the outcome file has `started`."""
-    declared = evidence.provisioner.outcome.file
-    text = None if declared is None else evidence.file(declared.path)
-    if declared is None or declared.steps is None or text is None:
-        return {}
-    steps = json.loads(text).get(declared.steps.at.lstrip("/"), [])
-    return {
-        step["name"]: dt.datetime.fromisoformat(step["started"]).timestamp()
-        for step in steps
-        if isinstance(step, dict) and "started" in step and "name" in step
-    }
 
 
 def _expect_mode(mode: Mode, evidence: Evidence) -> None:

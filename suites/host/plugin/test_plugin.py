@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import sys
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -21,12 +23,38 @@ pytest_plugins = ["pytester"]
 FAILS = "def test_kernel(node):\n    assert False, 'no'\n"
 PASSES = "def test_kernel(node):\n    pass\n"
 KEPT = [f"test_inner.py-test_kernel/node/{name}" for name in ("host/argv.txt", "host/serial.log")]
+ARCHIVE = f"test_inner.py-test_kernel{'.tar.zst' if shutil.which('zstd') else '.tar.gz'}"
+
+
+def test_traceback_with_local_variables_is_kept(inner: Inner) -> None:
+    inner.run("def test_kernel(node):\n    found = 41 + 1\n    assert found == 0\n")
+
+    text = (inner.folder / "evidence/test_inner.py-test_kernel/traceback.txt").read_text()
+    assert "found      = 42" in text
+
+
+def test_older_bundles_beyond_the_limits_are_removed(inner: Inner) -> None:
+    old = inner.folder / "evidence/old.tar.gz"
+    old.parent.mkdir()
+    old.touch()
+    os.utime(old, (1000, 1000))
+
+    result = inner.run(FAILS, "--bundle-limit-days=7")
+
+    assert not old.exists()
+    assert ARCHIVE in inner.kept()
+    result.stdout.fnmatch_lines(["*1 older bundles were beyond the limits and are removed*"])
 
 
 def test_evidence_of_a_failed_test_is_kept(inner: Inner) -> None:
     result = inner.run(FAILS)
 
-    assert inner.kept() == [*KEPT, "test_inner.py-test_kernel/node/manifest.json"]
+    assert inner.kept() == [
+        ARCHIVE,
+        *KEPT,
+        "test_inner.py-test_kernel/node/manifest.json",
+        "test_inner.py-test_kernel/traceback.txt",
+    ]
     result.stdout.fnmatch_lines([f"*kept in '{inner.folder}/evidence/test_inner.py-test_kernel/*"])
 
 
@@ -73,7 +101,7 @@ def test_test_that_is_not_to_be_run_keeps_nothing(inner: Inner, end: str) -> Non
 def test_nodes_of_one_name_do_not_overwrite_each_other(inner: Inner) -> None:
     inner.run("def test_kernel(add):\n    add('node'); add('node'); add('other')\n    assert 0\n")
 
-    folders = sorted(path.name for path in (inner.folder / "evidence").glob("*/*"))
+    folders = sorted(path.name for path in (inner.folder / "evidence").glob("*/*/"))
     assert folders == ["node", "node-2", "other"]
 
 
@@ -214,6 +242,7 @@ OF_MACHINES = """
             def boot(self, request, **_):
                 yield SimpleNamespace(
                     request=request,
+                    machine=SimpleNamespace(name=request.name),
                     gathered=(),
                     collect_available=lambda: evidence,
                     wait_until_provisioned=lambda: None,
