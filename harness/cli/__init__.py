@@ -6,7 +6,7 @@ import argparse
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from harness.errors import ExpectationError, HarnessError
 from harness.provisioning.command import CommandError
@@ -15,34 +15,55 @@ from harness.provisioning.wait import WaitTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.cli.options import Commands
+    from harness.cli.options import Actions, Commands
 
-#: The module of each command. Only that of the command in question is loaded: a shell in a clone
-#: starts in less time than all of them load.
-_MODULES = {
-    "bench": "bench",
-    "checkpoints": "checkpoints",
-    "console": "shell",
-    "coverage": "coverage",
-    "demo": "demo",
-    "doctor": "doctor",
-    "gc": "machines",
-    "gpu": "gpus",
-    "image": "images",
-    "init": "init",
-    "logs": "machines",
-    "migrate": "migrate",
-    "node": "existing_nodes",
-    "payload": "payload",
-    "ps": "machines",
-    "qemu": "qemu",
-    "replay": "replay",
-    "report": "report",
-    "resume": "resume",
-    "shell": "shell",
-    "ssh": "shell",
-    "store": "store",
-    "timeline": "timeline",
+
+class _Command(NamedTuple):
+    module: str
+    help: str
+
+
+#: The commands, each with the module that has it and what `harness --help` says about it. Only the
+#: module of the command in question is loaded: a shell in a clone starts in less time than all of them load.
+_COMMANDS = {
+    "bench": _Command("bench", "measure on this host"),
+    "checkpoints": _Command("checkpoints", "list, verify and remove saved states of machines"),
+    "console": _Command(
+        "shell", "show a running machine's serial console, and type on it; Ctrl-] leaves"
+    ),
+    "coverage": _Command(
+        "coverage", "combine and report the coverage of shell code of several runs"
+    ),
+    "demo": _Command("demo", "bake a driver, boot three nodes in virtual machines, check them"),
+    "doctor": _Command("doctor", "check what machines need on this host"),
+    "gc": _Command(
+        "machines",
+        "list what killed runs left, machines that were kept and old bundles, and remove them",
+    ),
+    "gpu": _Command("gpus", "list the models of GPUs, and the GPUs of this host"),
+    "image": _Command("images", "build, fetch, bake, verify and remove images"),
+    "init": _Command(
+        "init", "write a project with a script, tests of it, an image and a CI workflow"
+    ),
+    "logs": _Command("machines", "print what a running machine's console has printed"),
+    "migrate": _Command("migrate", "print a *_spec.sh as a pytest module"),
+    "node": _Command("existing_nodes", "check an existing node without changing it"),
+    "payload": _Command("payload", "build the zipapp that provisions a node"),
+    "ps": _Command("machines", "list the machines that run now, and for which test"),
+    "qemu": _Command("qemu", "install a newer QEMU beside the host's own"),
+    "replay": _Command("replay", "play the serial console of a test's machine"),
+    "report": _Command("report", "merge the reports of the shards of a run"),
+    "resume": _Command(
+        "resume", "continue the machine that a failed test left, in a shell or with a command"
+    ),
+    "shell": _Command(
+        "shell", "open a shell, or run a command, in a new clone or in a machine that runs"
+    ),
+    "ssh": _Command("shell", "log into a running machine by SSH"),
+    "store": _Command("store", "share images and checkpoints through a registry"),
+    "timeline": _Command(
+        "timeline", "draw what ran when in a test's machine, and what waited for what"
+    ),
 }
 #: As a shell reports a program that SIGPIPE ended.
 _BROKEN_PIPE = 141
@@ -52,17 +73,39 @@ class _CommandModule(Protocol):
     def add_parser(self, commands: Commands) -> None: ...
 
 
-def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of the whole command line, or of one command of it."""
+class _ListedCommands:
+    """Adds commands with what the table says about them."""
+
+    def __init__(self, listing: Actions) -> None:
+        self._listing = listing
+
+    def add_parser(self, name: str) -> argparse.ArgumentParser:
+        return self._listing.add_parser(name, help=_COMMANDS[name].help)
+
+
+def build_parser(*names: str) -> argparse.ArgumentParser:
+    """Return the parser of some commands, or of the whole command line."""
+    parser, listing = _empty_parser()
+    wanted = [_COMMANDS[name].module for name in names or _COMMANDS]
+    for name in dict.fromkeys(wanted):
+        module: _CommandModule = importlib.import_module(f"harness.cli.{name}")
+        module.add_parser(_ListedCommands(listing))
+    return parser
+
+
+def _overview() -> argparse.ArgumentParser:
+    """Return a parser that knows only the names of the commands, for help and for a wrong name."""
+    parser, listing = _empty_parser()
+    for name in _COMMANDS:
+        _ListedCommands(listing).add_parser(name)
+    return parser
+
+
+def _empty_parser() -> tuple[argparse.ArgumentParser, Actions]:
     parser = argparse.ArgumentParser(
         prog="harness", description="Test harness for GPU-node provisioning."
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    wanted = _MODULES.values() if command is None else [_MODULES[command]]
-    for name in dict.fromkeys(wanted):
-        module: _CommandModule = importlib.import_module(f"harness.cli.{name}")
-        module.add_parser(commands)
-    return parser
+    return parser, parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,9 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     `harness ssh` return the exit code of the command in the guest.
     """
     words = sys.argv[1:] if argv is None else list(argv)
-    arguments = build_parser(words[0] if words and words[0] in _MODULES else None).parse_args(
-        words
-    )
+    is_known = bool(words) and words[0] in _COMMANDS
+    arguments = (build_parser(words[0]) if is_known else _overview()).parse_args(words)
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()

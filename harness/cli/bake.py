@@ -22,14 +22,14 @@ from harness.lab.bakes import bake_cloud_image, bake_node, write_standalone
 
 if TYPE_CHECKING:
     from harness.artifact_cache import ProgressListener
-    from harness.cli.options import Commands
+    from harness.cli.options import Actions
     from harness.image import Image
     from harness.settings import Settings
 
 _REFERENCE = re.compile(r"(?P<repository>[a-z0-9./:-]+):(?P<version>[0-9.]+)-(?P<sha>[0-9a-z]+)")
 
 
-def add_parser(actions: Commands, listener: ProgressListener) -> None:
+def add_parser(actions: Actions, listener: ProgressListener) -> None:
     """Add the action `bake`, which reports its progress to `listener`."""
     parser = actions.add_parser(
         "bake",

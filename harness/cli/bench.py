@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from harness.bench.clone import CloneBench
     from harness.bench.realistic_runs import RepeatedRuns
     from harness.bench.spread import Spread
-    from harness.cli.options import Commands
+    from harness.cli.options import Actions, Commands
 
 _MODEL = "h100-sxm5-80gb"
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("bench", help="measure on this host")
+    parser = commands.add_parser("bench")
     subjects = parser.add_subparsers(required=True, metavar="SUBJECT")
     _add_clone(subjects)
     _add_gpu(subjects)
@@ -52,7 +52,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _add_clone(subjects: Commands) -> None:
+def _add_clone(subjects: Actions) -> None:
     parser = subjects.add_parser("clone", help="cold boots against clones of a checkpoint")
     add_machine_options(parser)
     parser.add_argument("--runs", type=_count, default=20, metavar="N", help="clones of each kind")
@@ -103,7 +103,7 @@ def _show_clones(bench: CloneBench) -> None:
     Console().print(table)
 
 
-def _add_gpu(subjects: Commands) -> None:
+def _add_gpu(subjects: Actions) -> None:
     parser = subjects.add_parser("gpu", help="accesses to an emulated GPU, by each transport")
     add_gpu_options(parser)
     parser.add_argument("--model", default=_MODEL, metavar="NAME", help="the GPU model")
@@ -134,7 +134,7 @@ def _gpu(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_shell(subjects: Commands) -> None:
+def _add_shell(subjects: Actions) -> None:
     parser = subjects.add_parser("shell", help="what an example of a *_spec.sh costs")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--rounds", type=_count, default=5, help="runs to take the median of")

@@ -27,9 +27,7 @@ _KEY_DIGITS = 12
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "checkpoints", help="list, verify and remove saved states of machines"
-    )
+    parser = commands.add_parser("checkpoints")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     listing = actions.add_parser("ls", help="list the checkpoints in the cache")
     verify = actions.add_parser("verify", help="compare every file with its digest")

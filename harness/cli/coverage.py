@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     """Add `coverage` to the commands of `harness`."""
-    parser = commands.add_parser(
-        "coverage", help="combine and report the coverage of shell code of several runs"
-    )
+    parser = commands.add_parser("coverage")
     parser.add_argument(
         "data",
         nargs="*",

@@ -52,9 +52,7 @@ class Verdict:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "demo", help="bake a driver, boot three nodes in virtual machines, check them"
-    )
+    parser = commands.add_parser("demo")
     add_machine_options(parser)
     parser.set_defaults(run=_run)
 

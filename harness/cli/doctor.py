@@ -51,7 +51,7 @@ _MEMORY_INFO = Path("/proc/meminfo")
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("doctor", help="check what machines need on this host")
+    parser = commands.add_parser("doctor")
     add_machine_options(parser)
     add_host_gpu_options(parser)
     add_json_option(parser)

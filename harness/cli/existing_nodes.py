@@ -38,7 +38,7 @@ _COLOURS = {
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("node", help="check an existing node without changing it")
+    parser = commands.add_parser("node")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     judge = actions.add_parser(
         "judge", help="collect evidence of a node, and check the expectations of a GPU node"

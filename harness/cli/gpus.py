@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("gpu", help="list the models of GPUs, and the GPUs of this host")
+    parser = commands.add_parser("gpu")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     listing = actions.add_parser("ls", help="list the GPU models and GPU nodes of the catalogue")
     add_gpu_options(listing)

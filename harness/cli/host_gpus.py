@@ -20,7 +20,7 @@ from harness.provisioning.wait import Deadline
 if TYPE_CHECKING:
     import argparse
 
-    from harness.cli.options import Commands
+    from harness.cli.options import Actions
     from harness.gpu.catalogue import Catalogue
     from harness.gpu.passthrough import HostFunction, HostGpu
 
@@ -29,7 +29,7 @@ ADDRESSES_VARIABLE = "HARNESS_GPU_ADDRESSES"
 _WAIT_S = 600.0
 
 
-def add_parser(commands: Commands) -> None:
+def add_parser(commands: Actions) -> None:
     parser = commands.add_parser("host", help="list and lease the GPUs of this host")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
 

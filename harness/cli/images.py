@@ -38,7 +38,7 @@ _KEY_DIGITS = 16
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("image", help="build, fetch, bake, verify and remove images")
+    parser = commands.add_parser("image")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     listing = actions.add_parser("ls", help="list the catalogue, and which images are cached")
     build = actions.add_parser("build", help="build an image from its recipe, unless it is cached")

@@ -34,9 +34,7 @@ _PYTEST_SECTIONS = {
 
 def add_parser(commands: Commands) -> None:
     """Add `init` to the commands of `harness`."""
-    parser = commands.add_parser(
-        "init", help="write a project with a script, tests of it, an image and a CI workflow"
-    )
+    parser = commands.add_parser("init")
     parser.add_argument(
         "folder",
         nargs="?",

@@ -34,16 +34,13 @@ _END_S = 30.0
 
 def add_parser(commands: Commands) -> None:
     """Add the commands."""
-    ps = commands.add_parser("ps", help="list the machines that run now, and for which test")
-    logs = commands.add_parser("logs", help="print what a running machine's console has printed")
+    ps = commands.add_parser("ps")
+    logs = commands.add_parser("logs")
     logs.add_argument("machine", metavar="MACHINE", help="its id or name in `harness ps`")
     logs.add_argument(
         "--follow", action="store_true", help="go on as it prints more, until the machine ends"
     )
-    gc = commands.add_parser(
-        "gc",
-        help="list what killed runs left, machines that were kept and old bundles, and remove them",
-    )
+    gc = commands.add_parser("gc")
     gc.add_argument(
         "machine",
         nargs="*",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     """Add `migrate` to the commands of `harness`."""
-    parser = commands.add_parser("migrate", help="print a *_spec.sh as a pytest module")
+    parser = commands.add_parser("migrate")
     parser.add_argument("spec", type=Path, metavar="SPEC", help="the spec file")
     parser.set_defaults(run=run)
 

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 
 
 class Commands(Protocol):
+    """Where a module adds its commands; what each is for is in the table of `harness.cli`."""
+
+    def add_parser(self, name: str) -> argparse.ArgumentParser: ...
+
+
+class Actions(Protocol):
     """What argparse's `add_subparsers` returns; its class has no public name."""
 
     def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser:  # noqa: A002

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("payload", help="build the zipapp that provisions a node")
+    parser = commands.add_parser("payload")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     build = actions.add_parser("build", help="build it and write it to the cache")
     build.add_argument("--print-path", action="store_true", help="print only its path")

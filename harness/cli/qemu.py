@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("qemu", help="install a newer QEMU beside the host's own")
+    parser = commands.add_parser("qemu")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     sid = actions.add_parser(
         "sid", help="unpack the QEMU of Debian sid into the cache, and print its path"

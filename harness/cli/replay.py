@@ -21,7 +21,7 @@ _LONGEST_PAUSE_S = 2.0
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser("replay", help="play the serial console of a test's machine")
+    parser = commands.add_parser("replay")
     parser.add_argument(
         "bundle",
         type=Path,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("report", help="merge the reports of the shards of a run")
+    parser = commands.add_parser("report")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     merging = actions.add_parser(
         "merge",

@@ -27,9 +27,7 @@ _HOLD_INTERVAL_S = 1.0
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser(
-        "resume", help="continue the machine that a failed test left, in a shell or with a command"
-    )
+    parser = commands.add_parser("resume")
     parser.add_argument(
         "bundle",
         type=Path,

@@ -39,9 +39,7 @@ _NO_GPU = "none"
 
 def add_parser(commands: Commands) -> None:
     """Add the commands."""
-    shell = commands.add_parser(
-        "shell", help="open a shell, or run a command, in a new clone or in a machine that runs"
-    )
+    shell = commands.add_parser("shell")
     add_machine_options(shell)
     add_gpu_options(shell)
     shell.add_argument(
@@ -64,10 +62,8 @@ def add_parser(commands: Commands) -> None:
         metavar="MACHINE",
         help="enter this running machine instead, by its id or name in `harness ps`",
     )
-    console = commands.add_parser(
-        "console", help="show a running machine's serial console, and type on it; Ctrl-] leaves"
-    )
-    ssh = commands.add_parser("ssh", help="log into a running machine by SSH")
+    console = commands.add_parser("console")
+    ssh = commands.add_parser("ssh")
     ssh.add_argument(
         "--print", action="store_true", help="print the ssh command instead of running it"
     )
@@ -105,10 +101,11 @@ def _in_clone(arguments: argparse.Namespace) -> int:
 
 def saved_state_of(lab: Lab, name: str) -> SavedState:
     """Return the saved state of `--state`."""
-    from harness.lab.bakes import bake_node  # noqa: PLC0415 - most shells need no bake
     from harness.lab.saved_states import booted, cloud_init_done  # noqa: PLC0415
 
     if name == "baked":
+        from harness.lab.bakes import bake_node  # noqa: PLC0415 - most shells need no bake
+
         return booted(bake_node(lab, lab.settings.images[0]))
     state = booted(lab.node_image())
     return state if name == "booted" else cloud_init_done(state)

@@ -37,7 +37,7 @@ _UNUSED_DAYS = 30.0
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("store", help="share images and checkpoints through a registry")
+    parser = commands.add_parser("store")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     push = actions.add_parser("push", help="push images and checkpoints of this host's cache")
     pull = actions.add_parser("pull", help="pull images and checkpoints into this host's cache")

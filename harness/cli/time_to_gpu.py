@@ -30,12 +30,12 @@ from harness.settings import PROVISIONER
 
 if TYPE_CHECKING:
     from harness.bench.time_to_gpu.samples import Benchmark
-    from harness.cli.options import Commands
+    from harness.cli.options import Actions
 
 _FULL = Options()
 
 
-def add_time_to_gpu(subjects: Commands) -> None:
+def add_time_to_gpu(subjects: Actions) -> None:
     """Add the command that measures."""
     parser = subjects.add_parser(
         "time-to-gpu", help="from a ready node to a usable GPU, by the way the driver gets there"
@@ -155,7 +155,7 @@ def _add_advice_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_compare(subjects: Commands) -> None:
+def add_compare(subjects: Actions) -> None:
     """Add the command that compares two results."""
     parser = subjects.add_parser("compare", help="what changed between two runs of time-to-gpu")
     parser.add_argument("before", type=Path, metavar="A.JSON", help="report.json of the first run")

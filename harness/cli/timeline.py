@@ -22,9 +22,7 @@ _MOST = 2
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser(
-        "timeline", help="draw what ran when in a test's machine, and what waited for what"
-    )
+    parser = commands.add_parser("timeline")
     parser.add_argument(
         "bundle",
         type=Path,

@@ -15,7 +15,6 @@ from harness.errors import BadInputError
 from harness.image import FirmwareType
 from harness.lab.saved_states import SavedState
 from harness.machine.description.spec import DirectKernel, Firmware, Flash
-from harness.machine.uefi_firmware import find_uefi_firmware
 from harness.settings import SHIPPED_IMAGES
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from harness.cloudinit import SeedFiles, SshAccess
     from harness.image import CloudImage, CloudImageKernel
     from harness.lab.machine import LabMachine
+    from harness.machine.uefi_firmware import UefiFirmware
 
 #: Size (GiB) to which cloud-init grows the image.
 DISK_GIB = 10
@@ -135,7 +135,7 @@ class CloudImageBoot:
             )
         if not self.needs_variables:
             return Firmware()
-        return Firmware(flash=Flash(code=find_uefi_firmware().code, variables=folder / _VARIABLES))
+        return Firmware(flash=Flash(code=_firmware().code, variables=folder / _VARIABLES))
 
     def prepare(self, folder: Path) -> None:
         """Make what `to_kernel` names in the machine's folder.
@@ -143,7 +143,7 @@ class CloudImageBoot:
         Raises RequirementError where the host has no UEFI firmware for it.
         """
         if self.needs_variables:
-            shutil.copyfile(find_uefi_firmware().variables, folder / _VARIABLES)
+            shutil.copyfile(_firmware().variables, folder / _VARIABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,8 +214,15 @@ def cloud_image_booted(image: CloudImage, *, boot: CloudImageBoot | None = None)
     )
 
 
+def _firmware() -> UefiFirmware:
+    # Machines that boot a kernel directly start in less time than it takes to load.
+    from harness.machine.uefi_firmware import find_uefi_firmware  # noqa: PLC0415
+
+    return find_uefi_firmware()
+
+
 def _code_digest() -> str:
-    return hashlib.sha256(find_uefi_firmware().code.read_bytes()).hexdigest()
+    return hashlib.sha256(_firmware().code.read_bytes()).hexdigest()
 
 
 def cloud_image_seed(

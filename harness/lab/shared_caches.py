@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 
 from harness.machine.description.spec import Accelerator
 from harness.provisioning.command import LocalRunner
-from harness.shared_store import Address
-from harness.shared_store.client import RegistryClient
-from harness.shared_store.source import shared_caches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +28,11 @@ def open_shared_caches(settings: Settings) -> Mapping[str, SharedCache]:
     """
     if settings.store is None:
         return {}
+    # What speaks HTTP takes longer to load than a clone to start.
+    from harness.shared_store import Address  # noqa: PLC0415
+    from harness.shared_store.client import RegistryClient  # noqa: PLC0415
+    from harness.shared_store.source import shared_caches  # noqa: PLC0415
+
     client = RegistryClient(Address.parse(settings.store))
     return shared_caches(client, settings.cache, is_writable=settings.is_store_writable)
 

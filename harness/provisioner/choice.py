@@ -10,12 +10,18 @@ from harness.errors import BadInputError, listed
 from harness.payload import build_payload
 from harness.provisioner import Provisioner
 from harness.provisioner.gpu_node import NAME, gpu_node_provisioner
-from harness.provisioner.yaml_file import read_provisioner
 
 
 def choose_provisioner(word: str) -> Provisioner:
     """Return the provisioner of this name, or that of the file at this path; raises BadInputError."""
-    return read_provisioner(Path(word)) if _is_path(word) else provisioner_by_name(word)
+    return _read(Path(word)) if _is_path(word) else provisioner_by_name(word)
+
+
+def _read(path: Path) -> Provisioner:
+    # The provisioner of this repository has no file, and a clone starts in less time than this loads.
+    from harness.provisioner.yaml_file import read_provisioner  # noqa: PLC0415
+
+    return read_provisioner(path)
 
 
 def absolute(word: str, folder: Path) -> str:
@@ -53,7 +59,7 @@ def provisioner_of(plugin: Plugin) -> Provisioner:
     found = plugin.load()
     try:
         if isinstance(found, (str, Path)) and Path(found).is_absolute():
-            found = read_provisioner(Path(found))
+            found = _read(Path(found))
         elif callable(found):
             found = found()
     except BadInputError as error:

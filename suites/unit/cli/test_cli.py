@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from harness.artifact_cache import ProgressEvent, Stage
-from harness.cli import demo, doctor, main
+from harness.cli import build_parser, demo, doctor, main
 from harness.cli.demo import Scenario, Verdict, judge
 from harness.cli.progress import show_event
 from harness.errors import BadInputError, ExpectationError, HarnessError, RequirementError
@@ -413,3 +413,10 @@ def test_unaccepted_licence_is_reported_before_a_build(
     assert main(["image", "build", "--image=debian-12-nvidia", f"--images-dir={recipes}"]) == 2
 
     assert "--accept-licence=nvidia-debian-non-free" in capsys.readouterr().err
+
+
+def test_help_names_every_command_that_has_a_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+
+    assert sorted(capsys.readouterr().out.split()) == sorted(build_parser().format_help().split())

@@ -93,7 +93,7 @@ def ovmf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "OVMF_CODE_4M.fd").write_text("code")
     (folder / "OVMF_VARS_4M.fd").write_text("variables")
     firmware = UefiFirmware(code=folder / "OVMF_CODE_4M.fd", variables=folder / "OVMF_VARS_4M.fd")
-    monkeypatch.setattr("harness.lab.cloud_images.find_uefi_firmware", lambda: firmware)
+    monkeypatch.setattr("harness.machine.uefi_firmware.find_uefi_firmware", lambda: firmware)
     return folder
 
 
