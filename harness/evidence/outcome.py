@@ -166,13 +166,19 @@ def parse_timed_events(
 
 
 def _moment(text: str | None) -> float | None:
-    """Return a time in seconds of the epoch: a number of them, or ISO 8601, in UTC without a zone."""
+    """Return a time in seconds of the epoch: a number of them, or ISO 8601, in UTC without a zone.
+
+    Raises ValueError for another form.
+    """
     if text is None:
         return None
     try:
         return float(text)
     except ValueError:
-        return parse_stamp(text)
+        stamp = parse_stamp(text)
+        if stamp is None:
+            raise
+        return stamp
 
 
 def parse_log_decision(text: str, pattern: str) -> ReportedDecision | None:
