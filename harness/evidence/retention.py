@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """What one failed test left: a folder, an archive of it, or both."""
+    """What one failed test left: a folder, and the archive of it beside the folder."""
 
     name: str
     parts: tuple[Path, ...]
@@ -38,15 +39,17 @@ class Bundle:
 
 
 def bundles_in(evidence: Path) -> list[Bundle]:
-    """Return what failed tests left in a folder of evidence, the latest first."""
+    """Return what failed tests left in a folder of evidence, the latest first.
+
+    They may be removed, so a folder counts only if its `versions.json` is the harness's own, and an
+    archive only beside such a folder: somebody may have put others there.
+    """
     if not evidence.is_dir():
         return []
-    names = {path.parent.parent.name for path in evidence.glob(f"*/*/{VERSIONS}")}
-    names |= {
-        path.name.removesuffix(suffix)
-        for suffix in SUFFIXES
-        for path in evidence.glob(f"*{suffix}")
-        if not path.name.startswith(".")
+    names = {
+        path.parent.parent.name
+        for path in evidence.glob(f"*/*/{VERSIONS}")
+        if _is_of_the_harness(path)
     }
     found = []
     for name in sorted(names):
@@ -63,6 +66,16 @@ def bundles_in(evidence: Path) -> list[Bundle]:
                 )
             )
     return sorted(found, key=lambda bundle: -bundle.made_s)
+
+
+def _is_of_the_harness(versions: Path) -> bool:
+    try:
+        document = json.loads(versions.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and {"schema", "harness", "payload", "agent"} <= set(
+        document
+    )
 
 
 def _size(path: Path) -> int:

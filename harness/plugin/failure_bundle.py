@@ -135,5 +135,5 @@ def _archive(
     for bundle in removed:
         bundle.remove()
     if removed:
-        said += f"; {len(removed)} older bundles were beyond the limits and are removed"
+        said += f"; removed {len(removed)} older bundles, beyond --bundle-limit-days or --bundle-limit-mib"
     item.add_report_section(call.when, "bundle", said)

@@ -63,22 +63,31 @@ def test_archive_without_a_saved_machine_can_not_be_resumed(
 def test_old_bundles_are_listed_and_removed(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    os.utime(archive, (1_700_000_000, 1_700_000_000))
+    folder = tmp_path / "evidence/t.py-test"
+    (folder / "node").mkdir(parents=True)
+    versions = {"schema": 1, "harness": {}, "payload": "p", "agent": "a"}
+    (folder / "node/versions.json").write_text(json.dumps(versions))
+    for path in (archive, folder):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
     words = ["gc", "--evidence-dir", str(tmp_path / "evidence")]
 
     assert main([*words, "--dry-run"]) == 0
     assert archive.exists()
     assert main(words) == 0
     assert not archive.exists()
+    assert not folder.exists()
 
     printed = capsys.readouterr().out
     assert f"bundle of 2023-11-14, 0 MiB: '{tmp_path / 'evidence/t.py-test'}'" in printed
     assert "1 bundles" in printed
 
 
-def test_bundles_within_the_limits_stay(
+def test_archive_without_its_folder_stays(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """It was copied there, or is of something else."""
+    os.utime(archive, (1_700_000_000, 1_700_000_000))
+
     assert main(["gc", "--evidence-dir", str(tmp_path / "evidence")]) == 0
 
     assert archive.exists()

@@ -34,16 +34,23 @@ def test_traceback_with_local_variables_is_kept(inner: Inner) -> None:
 
 
 def test_older_bundles_beyond_the_limits_are_removed(inner: Inner) -> None:
-    old = inner.folder / "evidence/old.tar.gz"
-    old.parent.mkdir()
-    old.touch()
-    os.utime(old, (1000, 1000))
+    old = inner.folder / "evidence/old"
+    foreign = inner.folder / "evidence/foreign.tar.gz"
+    (old / "node").mkdir(parents=True)
+    versions = {"schema": 1, "harness": {}, "payload": "p", "agent": "a"}
+    (old / "node/versions.json").write_text(json.dumps(versions))
+    foreign.touch()
+    for path in (old, foreign):
+        os.utime(path, (1000, 1000))
 
     result = inner.run(FAILS, "--bundle-limit-days=7")
 
     assert not old.exists()
+    assert foreign.exists()
     assert ARCHIVE in inner.kept()
-    result.stdout.fnmatch_lines(["*1 older bundles were beyond the limits and are removed*"])
+    result.stdout.fnmatch_lines(
+        ["*removed 1 older bundles, beyond --bundle-limit-days or --bundle-limit-mib*"]
+    )
 
 
 def test_evidence_of_a_failed_test_is_kept(inner: Inner) -> None:

@@ -10,6 +10,7 @@ import pytest
 from harness.evidence.retention import Bundle, beyond_limits, bundles_in
 
 DAY_S = 86_400.0
+VERSIONS = '{"schema": 1, "harness": {}, "payload": "p", "agent": "a"}'
 
 
 def a_bundle(name: str, *, days: float = 0.0, mib: int = 1) -> Bundle:
@@ -39,7 +40,7 @@ def test_bundles_beyond_the_limits(bundles: list[Bundle], expected: list[str]) -
 def test_bundle_is_a_folder_with_versions_and_its_archive(tmp_path: Path) -> None:
     for name in ("new", "old"):
         (tmp_path / name / "node").mkdir(parents=True)
-        (tmp_path / name / "node/versions.json").write_text("{}")
+        (tmp_path / name / "node/versions.json").write_text(VERSIONS)
         (tmp_path / f"{name}.tar.zst").write_bytes(b"x" * 1000)
     for path in (tmp_path / "old", tmp_path / "old.tar.zst"):
         os.utime(path, (1000, 1000))
@@ -51,10 +52,15 @@ def test_bundle_is_a_folder_with_versions_and_its_archive(tmp_path: Path) -> Non
     assert old.size_bytes >= 1000
 
 
-def test_archive_alone_is_a_bundle_too(tmp_path: Path) -> None:
-    (tmp_path / "copied.tar.gz").touch()
+def test_archives_and_folders_of_others_are_no_bundles(tmp_path: Path) -> None:
+    """They could be removed, which nobody has asked for."""
+    (tmp_path / "backup.tar.gz").touch()
+    (tmp_path / "project/package").mkdir(parents=True)
+    (tmp_path / "project/package/versions.json").write_text('{"schema": 1}')
+    (tmp_path / "broken/node").mkdir(parents=True)
+    (tmp_path / "broken/node/versions.json").write_text("{")
 
-    assert [bundle.name for bundle in bundles_in(tmp_path)] == ["copied"]
+    assert bundles_in(tmp_path) == []
 
 
 def test_what_a_passed_test_left_is_no_bundle(tmp_path: Path) -> None:
@@ -69,7 +75,7 @@ def test_what_a_passed_test_left_is_no_bundle(tmp_path: Path) -> None:
 
 def test_both_parts_of_a_bundle_are_removed(tmp_path: Path) -> None:
     (tmp_path / "t/node").mkdir(parents=True)
-    (tmp_path / "t/node/versions.json").touch()
+    (tmp_path / "t/node/versions.json").write_text(VERSIONS)
     (tmp_path / "t.tar.gz").touch()
 
     bundles_in(tmp_path)[0].remove()
