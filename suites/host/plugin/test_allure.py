@@ -157,7 +157,7 @@ def test_title_and_description_are_those_of_the_docstring(inner: Inner) -> None:
     assert found["test_unknown"]["name"] == "test_unknown"
 
 
-def test_names_that_a_test_gives_itself_stay(inner: Inner) -> None:
+def test_title_suite_and_severity_set_by_a_test_are_kept(inner: Inner) -> None:
     source = '''
         import allure
 

@@ -74,7 +74,7 @@ def test_suite_is_the_folder_of_the_family(
     assert tuple(found.get(name) for name in ("parentSuite", "suite", "subSuite")) == suites
 
 
-def test_innermost_folder_says_the_severity() -> None:
+def test_severity_of_the_innermost_folder_applies() -> None:
     severities = {"suites": "minor", "suites/e2e/record": "critical"}
 
     assert severity_of("suites/e2e/record/test_a.py", severities) == "critical"

@@ -126,7 +126,7 @@ def test_failed_unit_is_told(tmp_path: Path) -> None:
     assert (span.state, span.detail) == (SpanState.FAILED, "result: exit-code")
 
 
-def test_build_of_the_image_is_not_of_this_machine(tmp_path: Path) -> None:
+def test_dkms_build_before_the_boot_is_left_out(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path)
     path = next(iter(node.dkms))
     node.dkms[path] = (
