@@ -187,7 +187,8 @@ class Settings:
     disks lie in that host's folder `machine_storage`.
 
     A test that fails leaves its machines in its evidence, as `failure_checkpoint` says; when all of them
-    take more than `failure_checkpoint_limit_mib`, the oldest are removed. Machines go on after their test
+    take more than `failure_checkpoint_limit_mib`, the oldest are removed. What failed tests left is removed
+    as a whole when it is older than `bundle_limit_days`, or beyond `bundle_limit_mib`. Machines go on after their test
     as `machine_keep` says, for `machine_keep_hours` at most. A shell opens in them at `machine_shell`.
 
     `gpu_inventory` says which of the host's GPUs tests may take; without one, the file INVENTORY is
@@ -215,6 +216,8 @@ class Settings:
     evidence_folder: Path = Path("evidence")
     failure_checkpoint: FailureCheckpoint = FailureCheckpoint.ON_FAILURE
     failure_checkpoint_limit_mib: int = 4096
+    bundle_limit_mib: int = 16384
+    bundle_limit_days: float = 30.0
     machine_keep: MachineKeep = MachineKeep.NONE
     machine_keep_hours: float = 4.0
     machine_shell: MachineShell | None = None

@@ -40,7 +40,8 @@ _COMMANDS = {
     "demo": _Command("demo", "bake a driver, boot three nodes in virtual machines, check them"),
     "doctor": _Command("doctor", "check what machines need on this host"),
     "gc": _Command(
-        "machines", "list what killed runs left and machines that were kept, and remove them"
+        "machines",
+        "list what killed runs left, machines that were kept and old bundles, and remove them",
     ),
     "gpu": _Command("gpus", "list the models of GPUs, and the GPUs of this host"),
     "image": _Command("images", "build, fetch, bake, verify and remove images"),
@@ -64,6 +65,9 @@ _COMMANDS = {
     ),
     "ssh": _Command("shell", "log into a running machine by SSH"),
     "store": _Command("store", "share images and checkpoints through a registry"),
+    "timeline": _Command(
+        "timeline", "draw what ran when in a test's machine, and what waited for what"
+    ),
 }
 #: As a shell reports a program that SIGPIPE ended.
 _BROKEN_PIPE = 141

@@ -19,11 +19,13 @@ from harness.cli.options import add_json_option, settings_of
 from harness.errors import BadInputError, listed
 from harness.machine.entrance.roster import Roster, roster_folder
 from harness.provisioning.wait import SYSTEM_CLOCK, Deadline, Observation, wait_for
+from harness.settings import Settings
 
 if TYPE_CHECKING:
     import argparse
 
     from harness.cli.options import Commands
+    from harness.evidence.retention import Bundle
     from harness.machine.entrance.roster import RunningMachine
 
 _FOLLOW_INTERVAL_S = 0.2
@@ -43,7 +45,30 @@ def add_parser(commands: Commands) -> None:
         "machine",
         nargs="*",
         metavar="MACHINE",
-        help="end only this kept machine, by its id (default: all, and the folders of killed runs)",
+        help="end only this kept machine, by its id (default: all, the folders of killed runs, and old "
+        "bundles)",
+    )
+    defaults = Settings()
+    gc.add_argument(
+        "--evidence-dir",
+        type=Path,
+        default=defaults.evidence_folder,
+        metavar="DIR",
+        help="folder in which failed tests left their bundles (default: %(default)s)",
+    )
+    gc.add_argument(
+        "--bundle-limit-days",
+        type=float,
+        default=defaults.bundle_limit_days,
+        metavar="DAYS",
+        help="remove bundles that are older (default: %(default)g)",
+    )
+    gc.add_argument(
+        "--bundle-limit-mib",
+        type=int,
+        default=defaults.bundle_limit_mib,
+        metavar="MIB",
+        help="remove the oldest bundles while all of them take more (default: %(default)s)",
     )
     gc.add_argument("--dry-run", action="store_true", help="only list them")
     add_json_option(ps)
@@ -129,7 +154,7 @@ def _logs(arguments: argparse.Namespace) -> int:
 
 
 def _gc(arguments: argparse.Namespace) -> int:
-    """List, then end kept machines and remove the folders of runs whose process is dead."""
+    """List, then end kept machines, and remove the folders of killed runs and old bundles."""
     runs = settings_of(arguments).runs_folder
     named = set(arguments.machine)
     kept = [each for each in Roster(roster_folder()).machines() if each.is_kept]
@@ -140,21 +165,41 @@ def _gc(arguments: argparse.Namespace) -> int:
         )
     kept = [each for each in kept if not named or each.id in named]
     left = [] if named else lease.abandoned(runs)
+    old = [] if named else _old_bundles(arguments)
     for each in kept:
         until = dt.datetime.fromtimestamp(each.until or 0.0).astimezone()
         print(f"kept machine '{each.id}', until {until:%H:%M}, of {each.purpose}")
     for folder in left:
         print(f"folder of a killed run: '{folder}'")
-    if not kept and not left:
+    for bundle in old:
+        made = dt.datetime.fromtimestamp(bundle.made_s).astimezone()
+        size = f"{bundle.size_bytes / (1 << 20):.0f} MiB"
+        print(f"bundle of {made:%Y-%m-%d}, {size}: '{arguments.evidence_dir / bundle.name}'")
+    if not kept and not left and not old:
         print("There is nothing to remove.")
     if arguments.dry_run:
         return 0
     for each in kept:
         _end(each)
     removed = [] if named else lease.sweep(runs)
-    if kept or removed:
-        print(f"Ended {len(kept)} machines, and removed {len(removed)} folders.")
+    for bundle in old:
+        bundle.remove()
+    if kept or removed or old:
+        print(
+            f"Ended {len(kept)} machines, and removed {len(removed)} folders and {len(old)} bundles."
+        )
     return 0
+
+
+def _old_bundles(arguments: argparse.Namespace) -> list[Bundle]:
+    from harness.evidence.retention import beyond_limits, bundles_in  # noqa: PLC0415 - only here
+
+    return beyond_limits(
+        bundles_in(arguments.evidence_dir),
+        limit_mib=arguments.bundle_limit_mib,
+        limit_days=arguments.bundle_limit_days,
+        now_s=time.time(),
+    )
 
 
 def _end(machine: RunningMachine) -> None:

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.cli.options import settings_of
 from harness.errors import BadInputError
+from harness.evidence.archive import opened
 from harness.machine.channels.console_recording import RECORDING, read_recording
 from harness.provisioning.wait import SYSTEM_CLOCK
 
@@ -21,7 +23,10 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("replay")
     parser.add_argument(
-        "bundle", type=Path, metavar="BUNDLE", help="the evidence folder of a machine, or its test"
+        "bundle",
+        type=Path,
+        metavar="BUNDLE",
+        help="the evidence folder of a machine or its test, or its archive",
     )
     parser.add_argument(
         "--speed",
@@ -44,21 +49,30 @@ def _speed(word: str) -> float:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    found = sorted(arguments.bundle.glob(f"**/{RECORDING}"))
+    with opened(arguments.bundle, settings_of(arguments).runs_folder) as folder:
+        _play(_recording_in(folder, arguments.bundle), arguments.speed)
+    return 0
+
+
+def _recording_in(folder: Path, bundle: Path) -> Path:
+    found = sorted(folder.glob(f"**/{RECORDING}"))
     if len(found) != 1:
         several = ", ".join(f"'{path.parent.parent}'" for path in found)
         raise BadInputError(
             f"There are several machines; name one: {several}."
             if found
             else f"There is no '{RECORDING}' below it.",
-            source=str(arguments.bundle),
+            source=str(bundle),
         )
+    return found[0]
+
+
+def _play(recording: Path, speed: float) -> None:
     last = 0.0
-    for at, text in read_recording(found[0]):
-        if arguments.speed:
+    for at, text in read_recording(recording):
+        if speed:
             # Nobody wants to watch a guest wait.
-            SYSTEM_CLOCK.sleep(min(at - last, _LONGEST_PAUSE_S) / arguments.speed)
+            SYSTEM_CLOCK.sleep(min(at - last, _LONGEST_PAUSE_S) / speed)
         last = at
         sys.stdout.write(text)
         sys.stdout.flush()
-    return 0

@@ -33,7 +33,7 @@ def add_parser(commands: Commands) -> None:
         "bundle",
         type=Path,
         metavar="BUNDLE",
-        help="the evidence folder of the test or its machine",
+        help="the evidence folder of the test or its machine, or its archive",
     )
     parser.add_argument("argv", nargs="*", metavar="CMD", help="a command, after --")
     parser.add_argument(
@@ -70,17 +70,29 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 def resume(
     settings: Settings,
-    folder: Path,
+    bundle: Path,
     argv: Argv,
     *,
     base: Path | None = None,
     until: float | None = None,
 ) -> int:
-    """Continue the machine in `folder`, and enter it, or keep it `until` then without entering it."""
+    """Continue the machine that a test left in a folder or an archive, and enter it.
+
+    With `until`, keep it until then without entering it.
+    """
+    from harness.evidence.archive import opened  # noqa: PLC0415 - as in `harness.cli.shell`
+
+    with opened(bundle.absolute(), settings.runs_folder, has_machine=True) as folder:
+        return _continue(settings, folder, argv, base=base, until=until)
+
+
+def _continue(
+    settings: Settings, folder: Path, argv: Argv, *, base: Path | None, until: float | None
+) -> int:
     from harness.lab import Lab  # noqa: PLC0415 - as in `harness.cli.shell`
     from harness.lab.machine_bundle import read_bundle  # noqa: PLC0415
 
-    bundle = read_bundle(folder.absolute())
+    bundle = read_bundle(folder)
     settings = dataclasses.replace(
         settings, accelerator=AcceleratorOption(bundle.spec.accelerator.accel)
     )

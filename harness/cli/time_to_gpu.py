@@ -58,7 +58,8 @@ def add_time_to_gpu(subjects: Actions) -> None:
         type=_number,
         default=_FULL.resets,
         metavar="N",
-        help="counted policy resets of each mode; 0 for none (default: %(default)s)",
+        help="fresh nodes of each mode whose policy is reset afterwards; 0 for none "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--trims",
@@ -103,8 +104,7 @@ def add_time_to_gpu(subjects: Actions) -> None:
         type=float,
         default=_FULL.minutes,
         metavar="M",
-        help="after so long no more is started, and the report has the samples so far "
-        "(default: %(default)s)",
+        help="what would not end within them is left out of the report (default: %(default)s)",
     )
     parser.add_argument(
         "--output",
@@ -200,7 +200,9 @@ class _Log:
 
     def __call__(self, sentence: str) -> None:
         elapsed = time.monotonic() - self._started
-        print(f"{elapsed:6.1f} s  {sentence}", file=sys.stderr, flush=True)
+        # In one write, since machines run in threads.
+        sys.stderr.write(f"{elapsed:6.1f} s  {sentence}\n")
+        sys.stderr.flush()
 
 
 def _options(arguments: argparse.Namespace) -> Options:

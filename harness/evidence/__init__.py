@@ -318,6 +318,13 @@ class Evidence:
         return parse_log_steps(self.whole_log, pattern)
 
     @property
+    def step_starts(self) -> Mapping[str, float]:
+        """Return when the steps began, in seconds since the epoch, by name, as far as it is reported."""
+        return {
+            step.name: step.started_s for step in self.steps or () if step.started_s is not None
+        }
+
+    @property
     def exit_code(self) -> int | None:
         """Return the exit code of provisioning that the shell got; None if it never ended."""
         if self._run is None or self._runs.is_latest(self._run):

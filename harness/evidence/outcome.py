@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from dataclasses import dataclass
@@ -20,13 +21,15 @@ if TYPE_CHECKING:
 class ReportedStep:
     """One step of provisioning, as the provisioner reports it.
 
-    `status`, `duration_s` and `detail` are None where they are not reported.
+    `status`, `duration_s`, `detail` and `started_s` are None where they are not reported. `started_s` is by
+    the node's clock, in seconds of the epoch.
     """
 
     name: str
     status: str | None = None
     duration_s: float | None = None
     detail: str | None = None
+    started_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,17 @@ def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:
             status=_text(step, declared.status),
             duration_s=None if duration is None else float(duration),
             detail=_text(step, declared.detail),
+            started_s=_moment(_text(step, declared.started)),
         )
+
+
+def parse_stamp(text: str) -> float | None:
+    """Return an ISO time in seconds since the epoch, without a zone that of UTC; None for another form."""
+    try:
+        stamp = dt.datetime.fromisoformat(re.sub(r"Z$", "+00:00", text))
+    except ValueError:
+        return None
+    return stamp.replace(tzinfo=stamp.tzinfo or dt.timezone.utc).timestamp()
 
 
 def _at(document: object, pointer: str) -> object:
@@ -124,6 +137,48 @@ def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
         return [str(_at(json.loads(line), declared.name)) for line in lines if line.strip()]
     except (ValueError, LookupError) as error:
         raise HarnessError(f"The event file '{name}' has an unknown form: {text!r}.") from error
+
+
+def parse_timed_events(
+    text: str, declared: EventFiles, name: str
+) -> list[tuple[str, float, float]]:
+    """Return name, start and end of each event in the event file `name`, in seconds of the epoch.
+
+    It is empty where the times are not declared. Raises HarnessError as `parse_events` does.
+    """
+    found: list[tuple[str, float, float]] = []
+    if declared.started is None or declared.ended is None:
+        return found
+    names = parse_events(text, declared, name)
+    lines = [text] if declared.format is EventFormat.JSON else text.splitlines()
+    for event, line in zip(names, (line for line in lines if line.strip()), strict=True):
+        try:
+            document = json.loads(line)
+            start_s = _moment(_text(document, declared.started))
+            stop_s = _moment(_text(document, declared.ended))
+        except (ValueError, LookupError) as error:
+            raise HarnessError(
+                f"The event file '{name}' has an unknown form: {text!r}."
+            ) from error
+        if start_s is not None and stop_s is not None:
+            found.append((event, start_s, stop_s))
+    return found
+
+
+def _moment(text: str | None) -> float | None:
+    """Return a time in seconds of the epoch: a number of them, or ISO 8601, in UTC without a zone.
+
+    Raises ValueError for another form.
+    """
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        stamp = parse_stamp(text)
+        if stamp is None:
+            raise
+        return stamp
 
 
 def parse_log_decision(text: str, pattern: str) -> ReportedDecision | None:

@@ -6,6 +6,7 @@ and names are copied from the contract and not imported from provisioning, which
 
 from __future__ import annotations
 
+from harness.expect.as_step import as_step
 from harness.expect.driver import (
     driver_installed,
     driver_tools_installed,
@@ -122,3 +123,7 @@ __all__ = [
     "unit_runs",
     "unit_state",
 ]
+
+# Each is a step of the test that calls it; those that one calls itself are not.
+for _name in __all__:
+    globals()[_name] = as_step(_name, globals()[_name])

@@ -18,6 +18,7 @@ from harness.lab.saved_states import key_parts
 from harness.machine.description.spec import MemoryFile
 from harness.provisioning.command import CommandError, LocalRunner
 from harness.provisioning.wait import Deadline, WaitTimeoutError
+from harness.steps import stepped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -93,6 +94,7 @@ class CheckpointBuilder:
                 )
             return self._held[saved_state]
 
+    @stepped("Make the checkpoint '{1.name}'")
     def _make(
         self, saved_state: SavedState, parent: Checkpoint | None, place: CheckpointPlace
     ) -> Mapping[str, str]:

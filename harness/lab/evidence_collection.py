@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ from harness.errors import HarnessError
 from harness.evidence import TRACE_SUFFIX, Evidence
 from harness.evidence.collect import collect_guest, keep_host_files
 from harness.evidence.gaps import NOT_COLLECTED
+from harness.evidence.history import HISTORY, JOURNAL, PACKED_JOURNAL, history_request
 from harness.evidence.request import (
     NOTHING_MORE,
     AdditionalEvidence,
@@ -23,6 +25,7 @@ from harness.lab.machine import STATES
 from harness.lease import make_private_folder
 from harness.machine.channels.console_recording import RECORDING
 from harness.provisioner.declaration import write_declaration
+from harness.provisioning.wait import WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +89,27 @@ def collect_available(
     except HarnessError as error:
         (folder / NOT_COLLECTED).write_text(f"{error}\n")
         return Evidence(folder)
+
+
+def collect_history(machine: LabMachine, folder: Path) -> None:
+    """Gather into the evidence in `folder` what happened on the machine, and when.
+
+    Where the guest does not answer, or did not before, `history/not-collected.txt` has the reason.
+    """
+    history = folder / HISTORY
+    shutil.rmtree(history, ignore_errors=True)
+    reason = folder / NOT_COLLECTED
+    if reason.is_file():
+        # Asking again would take the whole limit once more.
+        shutil.copyfile(reason, make_private_folder(history) / NOT_COLLECTED)
+        return
+    try:
+        collect_guest(machine.agent, history_request(), history)
+        journal = history / "commands" / JOURNAL
+        (history / PACKED_JOURNAL).write_bytes(gzip.compress(journal.read_bytes(), 6))
+        journal.unlink()
+    except (HarnessError, WaitTimeoutError, OSError) as error:
+        (make_private_folder(history) / NOT_COLLECTED).write_text(f"{error}\n")
 
 
 def try_save_host_evidence(machine: LabMachine, folder: Path) -> Path | None:

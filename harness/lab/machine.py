@@ -32,6 +32,7 @@ from harness.provisioning.wait import (
     WaitTimeoutError,
     wait_for,
 )
+from harness.steps import consecutive, stepped, take_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -82,6 +83,7 @@ _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S = 90.0
 _STATE_KVM_S = 30.0
 #: Progress on the console: the stages of cloud-init.
 _STAGE = r"running '[a-z:-]+'"
+_STAGE_NAME = re.compile(r"running '([a-z:-]+)'")
 #: Seconds after which a guest that is blocked on its GPU counts as stuck.
 _STALL_S = 60.0
 #: Seconds after which a delay of the guest is attributed to its GPU.
@@ -182,6 +184,7 @@ class LabMachine:
         self._is_killed = False
         self._vm: Machine | None = None
         self._activity = services.activities.of(folder.name)
+        self.last_state: NodeState | None = None
         self.gpus = MachineGpus(
             spec,
             folder,
@@ -191,6 +194,7 @@ class LabMachine:
             scripts=request.gpu_scripts,
         )
 
+    @stepped("Start machine '{0.name}'")
     def __enter__(self) -> Self:
         try:
             self._enter()
@@ -252,23 +256,25 @@ class LabMachine:
         gpus = self.gpus.provide(
             self.request.gpus, report=services.report, cancelled=self._stop_reason
         )
-        reservation = self._resources.enter_context(
-            services.broker.reserve(
-                self.name,
-                Demand(memory_mib=self.spec.memory_mib + _QEMU_MIB, cpus=self.spec.cpus),
-                deadline=Deadline.after(_CAPACITY_S),
-                report=services.report,
-                cancelled=self._stop_reason,
+        with take_step("Reserve memory and cores of the host"):
+            reservation = self._resources.enter_context(
+                services.broker.reserve(
+                    self.name,
+                    Demand(memory_mib=self.spec.memory_mib + _QEMU_MIB, cpus=self.spec.cpus),
+                    deadline=Deadline.after(_CAPACITY_S),
+                    report=services.report,
+                    cancelled=self._stop_reason,
+                )
             )
-        )
         continues = self.checkpoint is not None or self.request.resumed is not None
         at_start = () if continues else gpus
         attachments = [gpu.attachment for gpu in at_start]
-        self._vm = self._resources.enter_context(
-            services.driver.machine(
-                self.spec, self.folder, attachments, agent_program=self._agent_program
+        with take_step("Start the VM"):
+            self._vm = self._resources.enter_context(
+                services.driver.machine(
+                    self.spec, self.folder, attachments, agent_program=self.agent_program
+                )
             )
-        )
         if self._vm.pid is not None:
             reservation.used_by(self._vm.pid)
         self._resources.enter_context(
@@ -291,14 +297,16 @@ class LabMachine:
             self._resume(self.request.resumed)
         if continues:
             for gpu in gpus:
-                self._vm.plug(gpu.attachment)
+                with take_step(f"Plug {gpu.device_id}, {gpu.title}"):
+                    self._vm.plug(gpu.attachment)
 
     @property
-    def _agent_program(self) -> bytes:
+    def agent_program(self) -> bytes:
         """Return the agent, which in a resumed guest is that of the harness that saved it."""
         resumed = self.request.resumed
         return self._services.agent_program if resumed is None else resumed.agent_program
 
+    @stepped("Resume the saved machine")
     def _resume(self, bundle: MachineBundle) -> None:
         """Continue a saved machine, with the host's time; its guest may have been hanging then."""
         savable_machine(self.vm).restore_whole(bundle.memory)
@@ -332,7 +340,7 @@ class LabMachine:
             ),
             gpus=models,
             seed=seed,
-            agent_program=self._agent_program,
+            agent_program=self.agent_program,
             purpose=purpose,
         )
 
@@ -362,6 +370,7 @@ class LabMachine:
             f"Machine '{self.name}' was killed by the end of the run." if self._is_killed else None
         )
 
+    @stepped("Restore the checkpoint '{1.folder.name}'")
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Continue from the checkpoint, with the host's time and new random numbers."""
         self.vm.restore(checkpoint.state)
@@ -388,6 +397,7 @@ class LabMachine:
         """
         self.guest.output_of("sh", "-c", START_CLOUD_INIT)
 
+    @stepped("Wait for cloud-init of machine '{0.name}'")
     def wait_until_cloud_init_finished(
         self,
         deadline: Deadline,
@@ -412,21 +422,24 @@ class LabMachine:
             return self.guest.wait_for_cloud_init_result(deadline)
         expected = console_pattern(step)
         seen = ""
-        while seen != FINISHED:
-            seen = self.vm.console.wait_for(
-                expected,
-                deadline,
-                what="that cloud-init has finished",
-                failure=self.failure,
-            )
-            if not seen:
-                raise HarnessError(
-                    f"The pattern {step!r} of the provisioner's steps matches an empty text, and would "
-                    "forever; let it match the name of a step."
+        with consecutive() as begin_step:
+            while seen != FINISHED:
+                seen = self.vm.console.wait_for(
+                    expected,
+                    deadline,
+                    what="that cloud-init has finished",
+                    failure=self.failure,
                 )
-            self.mark(seen)
-            self._activity.note(f"waits for cloud-init, which printed: {seen.strip()}")
-            progress(seen)
+                if not seen:
+                    raise HarnessError(
+                        f"The pattern {step!r} of the provisioner's steps matches an empty text, and "
+                        "would forever; let it match the name of a step."
+                    )
+                self.mark(seen)
+                self._activity.note(f"waits for cloud-init, which printed: {seen.strip()}")
+                progress(seen)
+                if stage := _STAGE_NAME.fullmatch(seen):
+                    begin_step(f"cloud-init: {stage[1]}")
         return self.guest.wait_for_cloud_init_result(deadline)
 
     def run_cloud_init(self, seed: SeedFiles) -> CloudInitResult:
@@ -436,6 +449,7 @@ class LabMachine:
         kvm_s = _CLOUD_INIT_KVM_S if self._is_built else _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S
         return self.wait_until_cloud_init_finished(self.deadline(kvm_s))
 
+    @stepped("Save the state of machine '{0.name}'")
     def save(self, state: Path, nonce: str) -> None:
         """Wait until the guest is idle, save its state, and end it; its `spec` names memory and disk.
 
@@ -462,6 +476,7 @@ class LabMachine:
         self.agent.remember(nonce, self.deadline(_CONNECT_KVM_S))
         self.vm.save(state)
 
+    @stepped("Plug a GPU into machine '{0.name}'")
     def hot_plug(self, gpu: RequestedGpu) -> str:
         """Plug a GPU into the running machine, and return its device id."""
         (provided,) = self.gpus.provide(
@@ -485,6 +500,7 @@ class LabMachine:
         """
         self.guest.wait_for_pci(str(model.pci), count=count)
 
+    @stepped("Unplug a GPU of machine '{0.name}'")
     def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
         """Ask the guest to release a GPU, and wait until it is removed; its trace is kept.
 
@@ -521,7 +537,10 @@ class LabMachine:
         if not self._is_agent_ready:
             patience_s = _READY_KVM_S if self._is_built else _READY_BY_FIRMWARE_KVM_S
             deadline = self.deadline(patience_s)
-            with self._activity.during("waits for the guest agent", deadline):
+            with (
+                take_step(f"Wait for the agent of machine '{self.name}'"),
+                self._activity.during("waits for the guest agent", deadline),
+            ):
                 self.vm.agent.wait_until_ready(deadline)
             self._is_agent_ready = True
         return self.vm.agent
@@ -537,6 +556,7 @@ class LabMachine:
         """Return operations in the guest."""
         return Guest(self.name, self.agent)
 
+    @stepped("Take the state of machine '{0.name}'")
     def state(self) -> NodeState:
         """Return the state of the whole guest, which should be at rest, for `expect.unchanged`.
 
@@ -545,12 +565,13 @@ class LabMachine:
         """
         from harness.evidence.state_capture import take_state  # noqa: PLC0415 - few tests do
 
-        return take_state(
+        self.last_state = take_state(
             self.agent,
             node=self.name,
             deadline=self.deadline(_STATE_KVM_S),
             folder=self.folder / STATES,
         )
+        return self.last_state
 
     def ssh(self) -> SshRunner:
         """Return SSH access, for people and for machines without an agent.
@@ -570,6 +591,7 @@ class LabMachine:
             self._ssh = runner
         return self._ssh
 
+    @stepped("Reboot machine '{0.name}'")
     def reboot(self, deadline: Deadline) -> None:
         """Reboot the guest within its machine, and wait until its agent answers again.
 

@@ -27,8 +27,10 @@ from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.lab import evidence_collection
 from harness.lab.machine import ignore_progress
 from harness.lab.machine_request import SEED
+from harness.lab.provisioning_steps import ProvisioningSteps
 from harness.provisioner import BOOT, NodeFact, Provisioner, runner_file
 from harness.provisioner.user_data import merge_user_data
+from harness.steps import stepped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -257,6 +259,7 @@ class Node:
         self.folder = machine.folder
         self.provisioner = provisioner
         self._additional = NOTHING_MORE
+        self._steps = ProvisioningSteps(provisioner)
         self._gathered: list[Evidence] = []
         self._gatherings = itertools.count(1)
 
@@ -278,6 +281,7 @@ class Node:
     ) -> None:
         self._resources.close()
 
+    @stepped("Prepare node '{0.request.name}' by its agent")
     def _prepare_after_cloud_init(self) -> None:
         """Write the node's files and run the commands before provisioning, by the guest agent."""
         machine = self.machine
@@ -290,6 +294,7 @@ class Node:
         for argv in (*self.request.early, *self.request.before):
             self.guest.output_of(*argv, timeout_s=max(1.0, deadline.remaining_s()))
 
+    @stepped("Start cloud-init of node '{0.request.name}'")
     def _start_cloud_init(self) -> None:
         """Plug the seed into a machine that stopped before cloud-init, and continue its boot."""
         machine = self.machine
@@ -329,9 +334,15 @@ class Node:
                 self.provision(self.request.command)
             return
         log = self.provisioner.outcome.log
-        self.machine.wait_until_cloud_init_finished(
-            self._deadline(), progress, step=None if log is None else log.step
-        )
+        with self._steps.run(f"Provision node '{self.request.name}' by cloud-init") as note:
+
+            def seen(line: str) -> None:
+                note(line)
+                progress(line)
+
+            self.machine.wait_until_cloud_init_finished(
+                self._deadline(), seen, step=None if log is None else log.step
+            )
 
     def provision(self, command: str) -> CommandResult:
         """Run one of the provisioner's commands in the guest, as cloud-init would.
@@ -341,7 +352,8 @@ class Node:
         provisioner declares no such command.
         """
         argv = self.provisioner.guest_command(command, output=CLOUD_INIT_OUTPUT_PATH)
-        return self.guest.run(*argv, timeout_s=self._deadline().remaining_s())
+        with self._steps.run(f"Provision node '{self.request.name}': command '{command}'"):
+            return self.guest.run(*argv, timeout_s=self._deadline().remaining_s())
 
     def _deadline(self) -> Deadline:
         """Return the deadline of provisioning, which includes a cloud image's first boot."""
@@ -358,6 +370,7 @@ class Node:
         """Return operations in the guest."""
         return self.machine.guest
 
+    @stepped("Gather evidence of node '{0.request.name}'")
     def evidence(
         self, *, files: Sequence[str] = (), commands: Mapping[str, Argv] | None = None
     ) -> Evidence:
@@ -379,6 +392,7 @@ class Node:
         self._gathered.append(evidence)
         return evidence
 
+    @stepped("Gather the result of provisioning of node '{0.request.name}'")
     def result(self) -> Evidence:
         """Return evidence of what provisioning reported, and of nothing else of the node.
 
@@ -387,8 +401,8 @@ class Node:
         """
         folder = self.folder / f"evidence-{next(self._gatherings)}"
         # Not among those gathered: of a test that fails, all evidence is kept.
-        return evidence_collection.collect_result(
-            self.machine, folder, provisioner=self.provisioner
+        return self._steps.told_by(
+            evidence_collection.collect_result(self.machine, folder, provisioner=self.provisioner)
         )
 
     def state(self) -> NodeState:
@@ -402,12 +416,14 @@ class Node:
 
     def collect(self, folder: Path, *, additional: AdditionalEvidence = NOTHING_MORE) -> Evidence:
         """Gather evidence into `folder`, the host's side also where the guest does not answer."""
-        return evidence_collection.collect(
-            self.machine,
-            folder,
-            kernels=self._kernels(),
-            provisioner=self.provisioner,
-            additional=additional,
+        return self._steps.told_by(
+            evidence_collection.collect(
+                self.machine,
+                folder,
+                kernels=self._kernels(),
+                provisioner=self.provisioner,
+                additional=additional,
+            )
         )
 
     def collect_available(self) -> Evidence:
@@ -415,11 +431,13 @@ class Node:
 
         It has all files and commands that `evidence` was asked for.
         """
-        return evidence_collection.collect_available(
-            self.machine,
-            kernels=self._kernels(),
-            provisioner=self.provisioner,
-            additional=self._additional,
+        return self._steps.told_by(
+            evidence_collection.collect_available(
+                self.machine,
+                kernels=self._kernels(),
+                provisioner=self.provisioner,
+                additional=self._additional,
+            )
         )
 
     def _kernels(self) -> Sequence[str] | None:
@@ -429,6 +447,7 @@ class Node:
             return None
         return [kernel.version for kernel in image.kernels]
 
+    @stepped("Power node '{0.request.name}' off")
     def power_off(self) -> None:
         """Power the node off and wait until its machine has ended and its disk is complete.
 

@@ -13,16 +13,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _RESULT = "-result.json"
+_ENVIRONMENT = "environment.properties"
 
 
 def merge_results(folders: Iterable[Path], to: Path) -> int:
     """Copy the results of the folders to `to`, and return how many tests they are of.
 
-    Names of Allure's files are unique. Where a test was run again, Allure knows the earlier result as a
+    Names of Allure's files are unique, but for those of a whole run: of the environments, where a name has
+    different values all of them are listed. Where a test was run again, Allure knows the earlier result as a
     retry by its history id; of a test in two folders only the later result is copied. Raises
     BadInputError that names a file that is no result.
     """
     latest: dict[str, tuple[float, Path]] = {}
+    environment: dict[str, dict[str, None]] = {}
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
     for folder in folders:
@@ -37,7 +40,15 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
                         continue
                     (to / known[1].name).unlink()
                 latest[history] = (stop, path)
+            elif path.name == _ENVIRONMENT:
+                for line in path.read_text().splitlines():
+                    name, _, value = line.partition("=")
+                    environment.setdefault(name, {})[value] = None
+                continue
             shutil.copyfile(path, to / path.name)
+    if environment:
+        lines = [f"{name}={', '.join(values)}\n" for name, values in environment.items()]
+        (to / _ENVIRONMENT).write_text("".join(lines))
     return len(latest)
 
 

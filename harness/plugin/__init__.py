@@ -1,4 +1,7 @@
-"""Pytest hooks and options; the module is long because every option is declared here."""
+"""Pytest hooks and options.
+
+The module is long because it has the help of every option.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from harness.plugin import (
     machine_drivers,
     progress,
     report,
+    report_files,
     select,
 )
 from harness.settings import (
@@ -185,6 +189,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "removed (default: %(default)s)",
     )
     group.addoption(
+        "--bundle-limit-mib",
+        type=int,
+        default=defaults.bundle_limit_mib,
+        metavar="MIB",
+        help="limit of disk space for all that failed tests left in --evidence-dir, in MiB; beyond it the "
+        "oldest are removed, except that of the last failure (default: %(default)s)",
+    )
+    group.addoption(
+        "--bundle-limit-days",
+        type=float,
+        default=defaults.bundle_limit_days,
+        metavar="DAYS",
+        help="after how many days what a failed test left is removed, at the next failure or by `harness gc` "
+        "(default: %(default)s)",
+    )
+    group.addoption(
         "--machine-keep",
         choices=MachineKeep.words(),
         default=defaults.machine_keep.value,
@@ -279,6 +299,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         "accept_licence", f"licences that you accept; added to {ACCEPT_OPTION}", type="args"
     )
+    report_files.add_options(parser)
 
 
 # Before pytest's own plugin for JUnit and before Allure's, which read where reports go.
@@ -333,6 +354,8 @@ def pytest_configure(config: pytest.Config) -> None:
             evidence_folder=root / Path(config.getoption("--evidence-dir")),
             failure_checkpoint=_failure_checkpoint(config),
             failure_checkpoint_limit_mib=config.getoption("--failure-checkpoint-limit-mib"),
+            bundle_limit_mib=config.getoption("--bundle-limit-mib"),
+            bundle_limit_days=config.getoption("--bundle-limit-days"),
             machine_keep=MachineKeep(config.getoption("--machine-keep")),
             machine_keep_hours=config.getoption("--machine-keep-hours"),
             machine_shell=_machine_shell(config),
@@ -360,6 +383,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(
         progress.ProgressReporter(config, is_ci=config.stash[SETTINGS].ci), progress.PROGRESS
     )
+    report_files.register(config, config.stash[SETTINGS])
 
 
 def _require_named(settings: Settings, defaults: Settings, *, image: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from harness.errors import EvidencedError
 from harness.lab.evidence_collection import collect_available
 from harness.lab.machine import STATES
+from harness.plugin.failure_bundle import completed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +45,7 @@ class NodeEvidenceSource:
         if not gathered or not (error is None or _is_about(error, gathered)):
             gathered = (*gathered, self.node.collect_available())
         *earlier, last = gathered
-        yield last.folder, last.copy_to(folder)
+        yield last.folder, completed(self.machine, last.copy_to(folder), error)
         if (folder / STATES).is_dir():
             yield self.node.folder / STATES, folder / STATES
         for number, one in enumerate(earlier, start=1):
@@ -69,9 +70,8 @@ class MachineEvidenceSource:
 
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
         """Keep what can be gathered now."""
-        del error
         evidence = collect_available(self.machine)
-        yield evidence.folder, evidence.copy_to(folder)
+        yield evidence.folder, completed(self.machine, evidence.copy_to(folder), error)
         if (folder / STATES).is_dir():
             yield self.machine.folder / STATES, folder / STATES
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.errors import HarnessError, RequirementError
-from harness.plugin.report import without_group
+from harness.plugin.node_ids import without_group
 from harness.plugin.shards import family_of, shared_fixtures
 from harness.settings import MachineStart
 from harness.sharding.durations import read_durations

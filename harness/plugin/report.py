@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import allure
 import pytest
-from allure_commons.types import AttachmentType
 
-from harness.errors import HarnessError, evidenced_in
+from harness.errors import evidenced_in
+from harness.plugin.allure_results import docstring_of, words_of
+from harness.plugin.attachments import attach
+from harness.plugin.failure_bundle import finish_bundle
 from harness.plugin.failure_summary import (
     hide_own_frames,
     note_reason,
     write_causes,
     write_missing,
 )
+from harness.plugin.node_ids import folder_name
+from harness.plugin.tested_machines import note_machines
+from harness.plugin.verdicts import is_verdict, mark_broken
 from harness.settings import EvidenceMode, MachineKeep, MachineShell
 
 if TYPE_CHECKING:
@@ -31,16 +33,6 @@ if TYPE_CHECKING:
 #: The name under which the plugin registers its Reporter.
 REPORTER = "harness-reporter"
 
-_XDIST_GROUP = re.compile(r"@[^@/\]]+$")
-_UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
-#: Node ids that give unique folder names: only `::`, `/` and brackets become '-'.
-_PLAIN = re.compile(
-    r"(?=.{1,150}$)[A-Za-z0-9_][A-Za-z0-9._=/-]*(::[A-Za-z0-9._=-]+)*(\[[A-Za-z0-9._=-]+\])?"
-)
-_NAME_LENGTH = 150
-#: Errors that mean that the node is wrong. Any other error means that the harness could not tell.
-#: Allure draws the same line between failed and broken.
-_VERDICTS = (AssertionError, pytest.fail.Exception)
 #: Exceptions of a test that has not failed.
 _NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception)
 _BROKEN = "harness_could_not_tell"
@@ -48,36 +40,6 @@ _KEPT = "machine_kept"
 _MISWRITTEN = "miswritten_test"
 #: The report of a worker that crashed has another phase.
 _PHASES = ("setup", "call", "teardown")
-
-#: Files that readers of a report look for first; all others are in the evidence folder.
-_ATTACHED = (
-    "host/serial.log",
-    "host/argv.txt",
-    "host/domain.xml",
-    "host/stderr.log",
-    "host/qmp-events.json",
-    "host/*-trace.txt",
-    "states/difference-*.txt",
-    "commands/journal",
-    "commands/dmesg",
-    "commands/lspci",
-    "commands/dkms-status",
-    "files/run/cloud-init/*.json",
-    "files/var/log/cloud-init.log",
-    "files/var/log/cloud-init-output.log",
-    "files/var/lib/gpu-node/outcome.json",
-    "files/var/log/azure/cluster-provision.log",
-    "files/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events/*",
-    "files/var/lib/dkms/nvidia/**/make.log",
-    "files/var/log/nvidia-installer-*.log",
-    "files/opt/azure/aks-gpu/dkms-marker",
-    "provisioner.json",
-    "manifest.json",
-    "not-collected.txt",
-    "checkpoint/not-saved.txt",
-    # Of a registry, not of a node.
-    "requests.txt",
-)
 
 
 @runtime_checkable
@@ -140,9 +102,15 @@ class Reporter:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         error = None if call.excinfo is None else call.excinfo.value
         has_failed = error is not None and not isinstance(error, _NO_FAILURES)
+        if call.when == "setup":
+            _note_title(item)
+        if call.when != "teardown":
+            note_machines(item, self._machines(), self.settings)
         kept = self._keep(item, error) if self._is_wanted(call) else []
         self._open_shells(item, call, has_failed=has_failed)
         self._save_machines(item, call, kept, has_failed=has_failed)
+        if has_failed and kept:
+            finish_bundle(item, call, self.settings, [one.folder for one in kept])
         if error is not None:
             # Before the message is read: the folder that it names is removed after the test.
             _point(error, kept)
@@ -155,7 +123,8 @@ class Reporter:
             note_reason(made, error, [one.folder for one in kept])
         if made.failed and isinstance(error, pytest.FixtureLookupError):
             made.user_properties.append((_MISWRITTEN, "true"))
-        elif made.failed and error is not None and not _is_verdict(error):
+        elif made.failed and error is not None and not is_verdict(error):
+            mark_broken(made)
             # JUnit takes its properties from the teardown's report, which copies the item's.
             item.user_properties.append((_BROKEN, "true"))
             made.user_properties.append((_BROKEN, "true"))
@@ -247,7 +216,8 @@ class Reporter:
             try:
                 for origin, place in source.gather(one.folder, error):
                     one.moved[origin] = place
-                    attach(place, place.relative_to(parent).as_posix())
+                    if item.config.getoption("allure_report_dir", None):
+                        attach(place, place.relative_to(parent).as_posix())
             except Exception as raised:
                 # An exception from a hook would end the whole run.
                 one.error = repr(raised)
@@ -308,10 +278,11 @@ def shell_before(config: pytest.Config, machine: LabMachine) -> None:
             pytest.skip("a shell was opened instead of the test")
 
 
-def _is_verdict(error: BaseException) -> bool:
-    """Return whether an error means that the node is wrong; in a group, all must."""
-    parts = getattr(error, "exceptions", ())
-    return isinstance(error, _VERDICTS) or (bool(parts) and all(map(_is_verdict, parts)))
+def _note_title(item: pytest.Item) -> None:
+    """Note a test's title for JUnit, whose names are node ids; a test that runs again has it once."""
+    title = words_of(docstring_of(item), None).title
+    if title is not None and ("title", title) not in item.user_properties:
+        item.user_properties.append(("title", title))
 
 
 def _point(error: BaseException, kept: Iterable[_KeptEvidence]) -> None:
@@ -320,51 +291,3 @@ def _point(error: BaseException, kept: Iterable[_KeptEvidence]) -> None:
     for each in evidenced_in(error):
         if each.evidence is not None:
             each.evidence = moved.get(each.evidence, each.evidence)
-
-
-def without_group(node_id: str) -> str:
-    """Return a test's node id without the group that xdist appends."""
-    return _XDIST_GROUP.sub("", node_id)
-
-
-def folder_name(node_id: str) -> str:
-    """Turn a test's node id into a folder name, without the group that xdist appends.
-
-    A digest is appended if the name alone might not be unique: if it was cut, or had characters
-    that are special in a path or a shell.
-    """
-    test = without_group(node_id)
-    name = _UNSAFE.sub("-", test).strip("-.")[:_NAME_LENGTH]
-    if name and _PLAIN.fullmatch(test):
-        return name
-    digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()[:8]
-    return f"{name}-{digest}".lstrip("-")
-
-
-def attach(folder: Path, prefix: str) -> None:
-    """Attach the files of an evidence folder to Allure's result of the running test."""
-    patterns = (*_ATTACHED, *_declared(folder))
-    # What the provisioner declares may be attached anyway.
-    for path in dict.fromkeys(path for each in patterns for path in sorted(folder.glob(each))):
-        # An empty stderr of QEMU is information; other empty files are not.
-        if path.is_file() and (path.stat().st_size or path.name == "stderr.log"):
-            kind = AttachmentType.JSON if path.suffix == ".json" else AttachmentType.TEXT
-            name = f"{prefix}: {path.relative_to(folder)}"
-            allure.attach.file(  # type: ignore[no-untyped-call]
-                str(path), name=name, attachment_type=kind
-            )
-
-
-def _declared(folder: Path) -> Iterator[str]:
-    """Yield patterns of what the provisioner of the evidence declares."""
-    # A run of specs has no evidence, and should not load pydantic.
-    from harness.provisioner.declaration import read_declaration  # noqa: PLC0415
-
-    try:
-        declared = read_declaration(folder)
-    except HarnessError:
-        return
-    for path in (*declared.outcome.paths, *declared.files):
-        yield "files" + path.replace("[", "[[]")
-    for name in declared.commands:
-        yield f"commands/{name}"

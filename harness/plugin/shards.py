@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.plugin.report import without_group
+from harness.plugin.node_ids import without_group
 from harness.sharding import Shard
 from harness.sharding.durations import read_durations, write_durations
 from harness.sharding.engine import shard_of

@@ -50,9 +50,13 @@ OUTCOME = OutcomeDeclaration(
             status="/status",
             duration_s="/duration_s",
             detail="/detail",
+            started="/started",
         ),
     ),
-    events=EventFiles(path=f"{EVENTS_FOLDER}/*", name="/TaskName"),
+    # Azure's agent has no field for the end, so the end is in the id of the operation.
+    events=EventFiles(
+        path=f"{EVENTS_FOLDER}/*", name="/TaskName", started="/Timestamp", ended="/OperationId"
+    ),
     log=LogPatterns(
         # By key: the order of the fields has changed before.
         decision=r"AKS_GPU_PREBAKE (?=.*\bevent=decision\b)(?=.*\baction=(?P<decision>[^\s'\"]+))"

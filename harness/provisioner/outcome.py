@@ -93,6 +93,8 @@ class StepList:
     """The same for its duration in seconds."""
     detail: Pointer | None = None
     """The same for a sentence about it."""
+    started: Pointer | None = None
+    """The same for its start: ISO 8601, or seconds of the epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,10 @@ class EventFiles:
     """JSON pointer in an event to its name."""
     format: EventFormat = EventFormat.JSON
     """`json`: one event for each file. `json-lines`: one for each line."""
+    started: Pointer | None = None
+    """JSON pointer in an event to its start: ISO 8601, or seconds of the epoch."""
+    ended: Pointer | None = None
+    """The same for its end."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from harness.evidence.outcome import ProvisioningOutcome
 from harness.gpu.catalogue import load_catalogue, read_model
 from harness.gpu.passthrough.inventory import read_inventory
 from harness.image.catalogue import read_recipe
+from harness.plugin.allure_report import _CATEGORIES
 from harness.provisioner import gpu_node
 from harness.provisioner.yaml_file import read_provisioner
 from harness.provisioning.command import LocalRunner
@@ -261,7 +262,14 @@ def check_json(block: Block) -> None:
         elif block.kind == "outcome":
             assert gpu_node.OUTCOME.file is not None
             ProvisioningOutcome.from_json(block.text, gpu_node.OUTCOME.file)
+        elif block.kind == "allure":
+            # Allure 3 is configured with what the harness writes for Allure 2.
+            names = [each["name"] for each in json.loads(block.text)["categories"]]
+            if names != [each["name"] for each in _CATEGORIES]:
+                raise block.place.refuse(f"The categories are not those of a run: {names}.")
         else:
-            raise block.place.refuse("Write 'json configuration' or 'json outcome' at the fence.")
+            raise block.place.refuse(
+                "Write 'json configuration' or 'json outcome', or 'json allure', at the fence."
+            )
     except (ValueError, HarnessError, ConfigurationError) as error:
         raise block.place.refuse(str(error)) from error

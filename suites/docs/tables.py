@@ -15,7 +15,7 @@ from harness.agent import frames
 from harness.cli.doctor import examine
 from harness.evidence.request import guest_request
 from harness.machine.libvirt import requirement_checks
-from harness.plugin.report import _ATTACHED
+from harness.plugin.attachments import _ATTACHED
 from harness.provisioning.boot import make_plan
 from harness.provisioning.command import CommandResult
 from harness.provisioning.configuration import parse_configuration

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.entry_points import Group
-from harness.plugin.report import folder_name
+from harness.plugin.node_ids import folder_name
 from harness.provisioning.exit_codes import ExitCode
 from harness.provisioning.outcome import Outcome
 from harness.provisioning.prebake import Action, Decision, Reason

@@ -22,6 +22,7 @@ from harness.image.cloud.lock_file import Lock
 from harness.image.cloud.source import CloudImageFile, LocalImageFile
 from harness.image.manifest import CloudImageManifest, Manifest
 from harness.lab.machine_bundle import SCHEMA as BUNDLE_SCHEMA
+from harness.lab.versions import SCHEMA as VERSIONS_SCHEMA
 from harness.machine.checkpoint.manifest import Manifest as CheckpointManifest
 from harness.provisioner.declaration import Declaration
 from harness.provisioner.yaml_file import ProvisionerFile
@@ -149,6 +150,7 @@ def test_page_lists_the_version_of_each_format() -> None:
         "manifest of what is derived from a cloud image": schema_of(DerivedManifest),
         "manifest of a checkpoint": schema_of(CheckpointManifest),
         "evidence: `checkpoint/machine.json`": BUNDLE_SCHEMA,
+        "evidence: `versions.json`": VERSIONS_SCHEMA,
         "`shard.json` of `--report-dir`": schema_of(ShardManifest),
     }
 

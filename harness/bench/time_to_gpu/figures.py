@@ -129,7 +129,7 @@ class Saving:
         """Say in one sentence what can be claimed."""
         size = f"{percent(self.share.value)}, interval {interval(self.share)}"
         if not self.share.is_claimable:
-            return f"no claim: {self.share.n} samples are fewer than {FEWEST_FOR_CLAIM} ({size})"
+            return f"no claim: n = {self.share.n}, and a claim needs {FEWEST_FOR_CLAIM} samples ({size})"
         if self.share.low > 0:
             return f"saves {size} of the wait"
         if self.share.high < 0:
@@ -347,8 +347,8 @@ def _conclusion(experiment: Experiment, each: ModeFigures) -> str:
     ratio, subject = each.ratio, f"{experiment.value}, {each.mode.value}"
     if not ratio.is_claimable:
         return (
-            f"{subject}: {_share(ratio)} of the build at boot; {ratio.n} samples are fewer than "
-            f"{FEWEST_FOR_CLAIM}, so nothing is claimed."
+            f"{subject}: {_share(ratio)} of the build at boot; not claimed, which needs "
+            f"{FEWEST_FOR_CLAIM} samples."
         )
     if not ratio.excludes(1.0):
         return f"{subject}: no difference to the build at boot is shown ({_share(ratio)})."

@@ -6,11 +6,8 @@ variants alike.
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
-import itertools
-import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness import expect
@@ -25,6 +22,7 @@ from harness.bench.time_to_gpu.samples import (
     Trim,
     UnitTimes,
 )
+from harness.bench.time_to_gpu.schedule import Task
 from harness.bench.time_to_gpu.teardowns import (
     DKMS_REMOVE,
     FAST,
@@ -66,96 +64,71 @@ class Plan:
     """How many samples of what."""
 
     scale_ups: int
+    """Fresh nodes of each mode."""
     resets: int
-    """Counted ones; one more is measured and dropped."""
+    """Of them, those whose policy is reset once."""
     trims: int
     teardowns: int
+    """Of each way."""
+    is_judged: bool
+    """Whether the first of each is compared with a node that never had the driver."""
     modes: Sequence[Mode]
     reset_modes: Sequence[Mode]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """Something to measure on machines of its own, one at a time."""
-
-    title: str
-    run: Callable[[Callable[[str], None]], Measured]
-
-
 def tasks_of(fleet: Fleet, plan: Plan) -> list[Task]:
-    """Return what there is to measure, in rounds over all variants, the long tasks after the second one.
+    """Return what there is to measure, in rounds over all variants.
 
-    A run that has to stop early has then samples of all modes, and as many of each.
+    A run that has to stop early has then samples of all variants, and about as many of each.
     """
-    rounds = [
-        _round(fleet, plan, number)
-        for number in range(1, max(plan.scale_ups, plan.trims, plan.teardowns) + 1)
-    ]
-    long: list[Task] = []
-    if plan.teardowns:
-        long.append(
-            Task(title="teardowns, compared", run=functools.partial(judged_teardowns, fleet))
-        )
-    if plan.resets:
-        long += [
-            Task(
-                title=f"policy resets, {mode.value}",
-                run=functools.partial(_resets, fleet, mode, plan.resets),
-            )
-            for mode in plan.reset_modes
-        ]
-    return [*itertools.chain(*rounds[:2]), *long, *itertools.chain(*rounds[2:])]
+    rounds = max(plan.scale_ups, plan.trims, plan.teardowns)
+    return [task for number in range(1, rounds + 1) for task in _round(fleet, plan, number)]
 
 
 def _round(fleet: Fleet, plan: Plan, number: int) -> list[Task]:
     tasks = []
+    # Short ones first: how long they take is not known in the first round.
+    if number <= plan.teardowns:
+        if plan.is_judged and number == 1:
+            tasks.append(_task("teardowns, compared", number, judged_teardowns, fleet))
+        else:
+            tasks += [
+                _task(f"teardown, {way}", number, tear_down_once, fleet, way)
+                for way in (FAST, DKMS_REMOVE)
+            ]
     if number <= plan.scale_ups:
-        tasks += [
-            Task(
-                title=f"fresh node {number} of {plan.scale_ups}, {mode.value}",
-                run=functools.partial(_fresh_node, fleet, mode),
-            )
-            for mode in plan.modes
-        ]
+        for mode in plan.modes:
+            has_reset = number <= plan.resets and mode in plan.reset_modes
+            kind = f"fresh node, {mode.value}" + (", and a policy reset" if has_reset else "")
+            tasks.append(_task(kind, number, _fresh_node, fleet, mode, has_reset))
     if number <= plan.trims:
-        tasks += [
-            Task(
-                title=f"trims {number} of {plan.trims}, {trim.value}",
-                run=functools.partial(_trimmed, fleet, trim),
-            )
-            for trim in Trim
-        ]
-    # The first of each is compared with a node that never had the driver.
-    if 2 <= number <= plan.teardowns:
-        tasks += [
-            Task(
-                title=f"teardown {number} of {plan.teardowns}, {way}",
-                run=functools.partial(tear_down_once, fleet, way),
-            )
-            for way in (FAST, DKMS_REMOVE)
-        ]
+        tasks += [_task(f"trims, {trim.value}", number, _trimmed, fleet, trim) for trim in Trim]
     return tasks
 
 
-def _fresh_node(fleet: Fleet, mode: Mode, _progress: Callable[[str], None]) -> Measured:
+def _task(kind: str, number: int, measure: Callable[..., Measured], *given: object) -> Task:
+    return Task(
+        kind=kind, title=f"{kind}, number {number}", run=functools.partial(measure, *given)
+    )
+
+
+def _fresh_node(
+    fleet: Fleet, mode: Mode, has_reset: bool, progress: Callable[[str], None]
+) -> Measured:
+    """Provision a fresh node, and once more after a policy reset where that is measured.
+
+    The first set-up counts as a fresh node: it is the one that the published experiment on policies drops.
+    """
     with booted_node(fleet, fleet.request(mode)) as node:
-        sample, evidence = _provision(node, Experiment.SCALE_UP, mode.value)
+        fresh, evidence = _provision(node, Experiment.SCALE_UP, mode.value)
         _expect_mode(mode, evidence)
-    return Measured(samples=(sample,))
-
-
-def _resets(fleet: Fleet, mode: Mode, count: int, progress: Callable[[str], None]) -> Measured:
-    """Reset one node's policy again and again; the first sample is dropped."""
-    samples = []
-    with booted_node(fleet, fleet.request(mode)) as node:
-        _provision(node, Experiment.POLICY_RESET, mode.value)
-        for number in range(count + 1):
-            progress(f"policy reset {number} of {count}, {mode.value}")
-            _reset(node, fleet, mode)
-            sample, evidence = _provision(node, Experiment.POLICY_RESET, mode.value)
-            _expect_mode(mode, evidence)
-            samples.append(replace(sample, is_dropped=number == 0))
-    return Measured(samples=tuple(samples))
+        if not has_reset:
+            return Measured(samples=(fresh,))
+        progress(f"policy reset, {mode.value}")
+        _reset(node, fleet, mode)
+        again, evidence = _provision(node, Experiment.POLICY_RESET, mode.value)
+        _expect_mode(mode, evidence)
+    return Measured(samples=(fresh, again))
 
 
 def _trimmed(fleet: Fleet, trim: Trim, _progress: Callable[[str], None]) -> Measured:
@@ -258,7 +231,7 @@ def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:
     except BadInputError:
         # A provisioner need not declare steps.
         return []
-    started = _starts(evidence)
+    started = evidence.step_starts
     declared = evidence.provisioner.outcome.file
     is_of_file = declared is not None and declared.steps is not None
     # A log's steps come the latest first.
@@ -274,20 +247,6 @@ def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:
         for step in in_order
         if step.duration_s
     ]
-
-
-def _starts(evidence: Evidence) -> dict[str, float]:
-    """Return the starts of steps in seconds since the epoch, where the outcome file has `started`."""
-    declared = evidence.provisioner.outcome.file
-    text = None if declared is None else evidence.file(declared.path)
-    if declared is None or declared.steps is None or text is None:
-        return {}
-    steps = json.loads(text).get(declared.steps.at.lstrip("/"), [])
-    return {
-        step["name"]: dt.datetime.fromisoformat(step["started"]).timestamp()
-        for step in steps
-        if isinstance(step, dict) and "started" in step and "name" in step
-    }
 
 
 def _expect_mode(mode: Mode, evidence: Evidence) -> None:

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.bench.time_to_gpu.advice import JOBS
 from harness.bench.time_to_gpu.samples import Experiment
-from harness.errors import RequirementError
+from harness.plots import COLOURS, render_figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from harness.bench.time_to_gpu.figures import Figures, ModeFigures
+    from harness.plots import Scheme
 
 _WIDTH_IN = 9.2
-#: Okabe and Ito's colours, which people with any colour vision tell apart, but black and yellow.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")
 _REST = "#B8B8B8"
 #: Parts below this share of a build's wait are shown as one.
 _SMALLEST_PART = 0.025
 _OTHER = "other steps"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scheme:
-    """Colours of what is no data."""
-
-    name: str
-    text: str
-    grid: str
-    background: str
-
-
-LIGHT = Scheme(name="light", text="#1b1b1b", grid="#d9d9d9", background="#ffffff")
-DARK = Scheme(name="dark", text="#e6e6e6", grid="#3d434b", background="#15181c")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,37 +94,14 @@ def plots_of(figures: Figures) -> list[Plot]:
 
 def render(plot: Plot, figures: Figures, scheme: Scheme, *, form: str = "svg") -> bytes:
     """Render a plot; `form` is `svg` or `png`. Raises RequirementError without matplotlib."""
-    try:
-        import matplotlib as mpl  # noqa: PLC0415 - an optional dependency, slow to import
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise RequirementError(
-            "The plots need matplotlib; install `gpu-node-harness[plots]`, or give `--no-plots`."
-        ) from error
-    colours: dict[Any, object] = {
-        "text.color": scheme.text,
-        "axes.labelcolor": scheme.text,
-        "axes.edgecolor": scheme.grid,
-        "xtick.color": scheme.text,
-        "ytick.color": scheme.text,
-        "grid.color": scheme.grid,
-        "figure.facecolor": scheme.background,
-        "axes.facecolor": scheme.background,
-        "legend.facecolor": scheme.background,
-        "legend.edgecolor": scheme.grid,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "font.size": 10.5,
+    return render_figure(
+        lambda figure: plot.draw(figure, figures),
+        (_WIDTH_IN, plot.height_in),
+        scheme,
+        form=form,
         # The same file each time.
-        "svg.hashsalt": "time-to-gpu",
-    }
-    with mpl.rc_context(colours):
-        figure = Figure(figsize=(_WIDTH_IN, plot.height_in), layout="constrained")
-        plot.draw(figure, figures)
-        buffer = io.BytesIO()
-        metadata = {"Date": None} if form == "svg" else {"Software": None}
-        figure.savefig(buffer, format=form, dpi=150, metadata=metadata)
-    return buffer.getvalue()
+        salt="time-to-gpu",
+    )
 
 
 def _percent_axis(axis: Any) -> None:
@@ -163,7 +124,7 @@ def _draw_waits(figure: Any, figures: Figures) -> None:
     labels = []
     for place, (experiment, each) in enumerate(rows):
         unit = _unit_of(figures, experiment)
-        colour = _COLOURS[0] if experiment is Experiment.SCALE_UP else _COLOURS[2]
+        colour = COLOURS[0] if experiment is Experiment.SCALE_UP else COLOURS[2]
         shown = each.ratio
         value = each.wait.value / unit
         low, high = each.wait.low / unit, each.wait.high / unit
@@ -188,7 +149,7 @@ def _draw_waits(figure: Any, figures: Figures) -> None:
         )
         for published in each.published:
             axes.plot(
-                [published.ratio], [place], marker="D", markersize=7, color=_COLOURS[3], zorder=5
+                [published.ratio], [place], marker="D", markersize=7, color=COLOURS[3], zorder=5
             )
         labels.append(f"{each.mode.value} ({experiment.value}, n = {each.wait.n})")
     axes.set_yticks(range(len(rows)), labels)
@@ -229,8 +190,8 @@ def _draw_path(figure: Any, figures: Figures) -> None:
             left=left,
             height=0.62,
             label=name,
-            color=_REST if name == _OTHER else _COLOURS[number % len(_COLOURS)],
-            hatch="" if number < len(_COLOURS) or name == _OTHER else "//",
+            color=_REST if name == _OTHER else COLOURS[number % len(COLOURS)],
+            hatch="" if number < len(COLOURS) or name == _OTHER else "//",
             edgecolor=axes.get_facecolor(),
             linewidth=0.5,
         )
@@ -260,7 +221,7 @@ def _parts_to_show(lengths: Sequence[Mapping[str, float]]) -> list[str]:
         for name, length in parts.items():
             longest[name] = max(longest.get(name, 0.0), length)
     kept = [name for name, length in longest.items() if length >= _SMALLEST_PART]
-    kept = sorted(kept, key=lambda name: -longest[name])[: 2 * len(_COLOURS) - 1]
+    kept = sorted(kept, key=lambda name: -longest[name])[: 2 * len(COLOURS) - 1]
     return [*kept, _OTHER] if len(kept) < len(longest) else kept
 
 
@@ -277,7 +238,7 @@ def _draw_distribution(figure: Any, figures: Figures) -> None:
             steps,
             where="post",
             label=f"{each.mode.value} (n = {len(waits)})",
-            color=_COLOURS[number % len(_COLOURS)],
+            color=COLOURS[number % len(COLOURS)],
             linewidth=2,
             linestyle=("-", "--", "-.", ":")[number % 4],
         )
@@ -295,7 +256,7 @@ def _draw_savings(figure: Any, figures: Figures) -> None:
     axes = figure.subplots()
     for place, each in enumerate(figures.savings):
         share = each.share
-        colour = _COLOURS[2] if each.is_claimed else _COLOURS[7]
+        colour = COLOURS[2] if each.is_claimed else COLOURS[7]
         axes.barh(place, share.value, color=colour, alpha=0.6, height=0.55)
         axes.errorbar(
             share.value,
@@ -322,7 +283,7 @@ def _draw_savings(figure: Any, figures: Figures) -> None:
 def _draw_advice(figure: Any, figures: Figures) -> None:
     left, right = figure.subplots(1, 2)
     for number, each in enumerate(figures.advice):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         style = ("-", "--", "-.", ":")[number % 4]
         left.plot(
             [point.setting for point in each.provision_curve],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import html
 import io
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING
 from harness.bench.time_to_gpu.advice import JOBS, MEAN_DURATION, MEAN_GAP
 from harness.bench.time_to_gpu.estimates import reached_confidence
 from harness.bench.time_to_gpu.figures import conclusions, interval, percent, to_document
-from harness.bench.time_to_gpu.plots import DARK, LIGHT, plots_of, render
+from harness.bench.time_to_gpu.plots import plots_of, render
 from harness.bench.time_to_gpu.samples import TRIMS, Mode
+from harness.plots import DARK, LIGHT, picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -277,10 +277,10 @@ def _markdown_table(table: Table) -> Iterator[str]:
 
 
 def render_csv(figures: Figures) -> str:
-    """Render every sample, one a line; dropped ones are marked."""
+    """Render every sample, one a line."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(("experiment", "variant", "wait_s", "allocated_s", "compile_s", "dropped"))
+    writer.writerow(("experiment", "variant", "wait_s", "allocated_s", "compile_s"))
     for sample in figures.benchmark.samples:
         writer.writerow(
             (
@@ -289,11 +289,10 @@ def render_csv(figures: Figures) -> str:
                 sample.wait_s,
                 sample.allocated_s,
                 "" if sample.compile_s is None else sample.compile_s,
-                int(sample.is_dropped),
             )
         )
     for each in figures.benchmark.teardowns:
-        writer.writerow(("teardown", each.way, each.duration_s, "", "", 0))
+        writer.writerow(("teardown", each.way, each.duration_s, "", ""))
     return buffer.getvalue()
 
 
@@ -358,14 +357,10 @@ def _html_table(table: Table) -> str:
 
 
 def _figure(plot: Plot, figures: Figures) -> str:
-    def source(content: bytes) -> str:
-        return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
-
     light, dark = (render(plot, figures, scheme) for scheme in (LIGHT, DARK))
     title, caption = html.escape(plot.title), html.escape(plot.caption)
     return (
-        f'<figure><picture><source media="(prefers-color-scheme: dark)" srcset="{source(dark)}">'
-        f'<img src="{source(light)}" alt="{title}"></picture>'
+        f"<figure>{picture(light, dark, plot.title)}"
         f"<figcaption><strong>{title}.</strong> {caption}</figcaption></figure>"
     )
 

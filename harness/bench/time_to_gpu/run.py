@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import datetime as dt
 import os
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from harness.bench.time_to_gpu.measure import Plan, tasks_of
 from harness.bench.time_to_gpu.nodes import FAR, NEAR, Fleet
-from harness.bench.time_to_gpu.samples import Benchmark, Conditions, Measured, Mode
+from harness.bench.time_to_gpu.samples import Benchmark, Conditions, Mode
+from harness.bench.time_to_gpu.schedule import Pace, run_tasks
 from harness.errors import BadInputError
 from harness.gpu.catalogue import load_catalogue
 from harness.lab.bakes import bake_node
@@ -24,15 +24,14 @@ from harness.settings import PROVISIONER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from harness.bench.time_to_gpu.measure import Task
     from harness.lab import Lab
     from harness.provisioner import Provisioner
 
 _MODEL = "h100-sxm5-80gb"
 #: The layer of a precompiled image that only makes it as large as a small real one.
 PADDING_MIB = 8
-MINUTES = 12.0
-QUICK_MINUTES = 3.0
+MINUTES = 14.0
+QUICK_MINUTES = 3.5
 QUICK_MODES = (Mode.BUILD, Mode.PREBAKED, Mode.NEAR)
 
 
@@ -44,9 +43,11 @@ class Options:
     samples: int = 5
     """Fresh nodes of each mode, and nodes of each variant of a trim."""
     resets: int = 5
-    """Counted policy resets of each mode; none for 0."""
+    """Fresh nodes of each mode whose policy is reset afterwards; none for 0."""
     trims: int = 5
     teardowns: int = 5
+    is_judged: bool = True
+    """Whether the nodes after teardowns are compared with one that never had the driver."""
     modes: Sequence[Mode] = ()
     """The modes to measure; all that are possible by default."""
     has_registry: bool = True
@@ -54,7 +55,7 @@ class Options:
     machines: int = 1
     """How many machines run at a time."""
     minutes: float = MINUTES
-    """After so long no more is started, and the report has the samples so far."""
+    """What would not end within them is left out, and the report has the other samples."""
     own: Provisioner | None = None
     """The user's own provisioner, measured beside the harness's."""
 
@@ -69,7 +70,8 @@ def quick(machines: int, own: Provisioner | None = None) -> Options:
         samples=2,
         resets=0,
         trims=0,
-        teardowns=1,
+        teardowns=2,
+        is_judged=False,
         modes=QUICK_MODES,
     )
 
@@ -88,12 +90,18 @@ def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -
         machines = min(options.machines, len(tasks))
         progress(f"measuring: {len(tasks)} tasks, {machines} machines at a time")
         started, began = dt.datetime.now(dt.timezone.utc), time.monotonic()
-        measured = _run_all(lab, tasks, machines, began + 60.0 * options.minutes, progress)
+        measured = run_tasks(
+            tasks,
+            machines=machines,
+            pace=Pace(until=began + 60.0 * options.minutes),
+            progress=progress,
+            stop=lab.kill_machines,
+        )
         notes = []
         if len(measured) < len(tasks):
             notes.append(
-                f"stopped after {options.minutes:g} minutes, with {len(measured)} of {len(tasks)} tasks "
-                "done; --minutes gives it longer"
+                f"{len(measured)} of {len(tasks)} tasks were done: the others would not have ended within "
+                f"{options.minutes:g} minutes; --minutes gives them longer"
             )
             progress(notes[0])
         conditions = _conditions(
@@ -110,39 +118,6 @@ def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -
         teardowns=tuple(sample for each in measured for sample in each.teardowns),
         oracle=tuple(result for each in measured for result in each.oracle),
     )
-
-
-def _run_all(
-    lab: Lab,
-    tasks: Sequence[Task],
-    machines: int,
-    until: float,
-    progress: Callable[[str], None],
-) -> list[Measured]:
-    """Run tasks, some at a time, and start none after `until`; the first failure ends all, and is raised."""
-
-    def run(task: Task) -> Measured | None:
-        if time.monotonic() > until:
-            return None
-        progress(task.title)
-        return task.run(progress)
-
-    with concurrent.futures.ThreadPoolExecutor(machines, thread_name_prefix="node") as pool:
-        futures = [pool.submit(run, task) for task in tasks]
-        try:
-            done = concurrent.futures.wait(
-                futures, return_when=concurrent.futures.FIRST_EXCEPTION
-            ).done
-            for future in done:
-                future.result()
-        except BaseException:
-            # The pool waits for its threads, which wait minutes for their machines.
-            for future in futures:
-                future.cancel()
-            lab.kill_machines()
-            raise
-        found = [future.result() for future in futures]
-    return [each for each in found if each is not None]
 
 
 @contextlib.contextmanager
@@ -196,6 +171,7 @@ def _plan(fleet: Fleet, options: Options) -> Plan:
         resets=options.resets,
         trims=options.trims if fleet.registry is not None else 0,
         teardowns=options.teardowns,
+        is_judged=options.is_judged,
         modes=wanted,
         reset_modes=resettable,
     )

@@ -93,8 +93,6 @@ class Sample:
     """The units that were started within the wait, by the moment at which they were ready."""
     compile_s: float | None = None
     """Of the wait, what DKMS compiled, by the stamps of its log; None where it compiled nothing."""
-    is_dropped: bool = False
-    """The first sample of a policy reset, which is not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,17 +151,15 @@ class Benchmark:
     oracle: tuple[OracleResult, ...] = field(default=())
 
     def waits(self, experiment: Experiment, variant: str) -> list[float]:
-        """Return the waits of what is counted, in the order of measurement; empty for none."""
+        """Return the waits in the order of measurement; empty for none."""
         return [sample.wait_s for sample in self.of(experiment, variant)]
 
     def of(self, experiment: Experiment, variant: str) -> list[Sample]:
-        """Return the samples of what is counted, in the order of measurement; empty for none."""
+        """Return the samples in the order of measurement; empty for none."""
         return [
             sample
             for sample in self.samples
-            if sample.experiment is experiment
-            and sample.variant == variant
-            and not sample.is_dropped
+            if sample.experiment is experiment and sample.variant == variant
         ]
 
     def modes(self, experiment: Experiment) -> list[Mode]:

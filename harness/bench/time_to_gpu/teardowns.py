@@ -38,14 +38,24 @@ _DKMS_REMOVE = (
 _OWN = AllowedChanges(
     paths=[
         *("/var/lib/cloud/*", "/root/.ssh/*", "/etc/ssh/ssh_host_*", "/dev/disk/by-uuid/*"),
-        *("/etc/hosts", "/etc/shadow-", "/etc/machine-id", "/var/lib/dbus/machine-id"),
+        *(
+            "/etc/hosts",
+            "/etc/shadow",
+            "/etc/shadow-",
+            "/etc/machine-id",
+            "/var/lib/dbus/machine-id",
+        ),
+        # cloud-init writes the time into them.
+        *("/etc/sudoers", "/etc/sudoers.d/90-cloud-init-users"),
         *("/etc/netplan/*", "/etc/systemd/network/*", "/etc/gpu-node/*", "/opt/gpu-node/*"),
         *("/var/lib/gpu-node/*", "/run/gpu-node*", "/opt/azure/containers/*"),
         *("/var/cache/apt/*pkgcache.bin", "/var/lib/apt/lists/auxfiles"),
         "/var/lib/containerd/io.containerd.runtime.v2.task/k8s.io",
         "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*",
         "/var/lib/containerd/io.containerd.content.v1.content/blobs/sha256/*",
-    ]
+    ],
+    # The kernel computes it from the memory that is free at boot.
+    sysctls=["vm.user_reserve_kbytes"],
 )
 
 

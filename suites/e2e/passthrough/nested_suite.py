@@ -53,7 +53,7 @@ def run_suite(host: LabMachine, image_name: str, *selection: str) -> dict[str, s
     It is 'passed', or 'skipped: …', 'failed: …' or 'error: …' with the message.
     """
     ended = host.guest.run(
-        *("env", "HOME=/root", "--chdir", checkout.FOLDER, "python3", "-m", "pytest"),
+        *("env", f"--chdir={checkout.FOLDER}", "HOME=/root", "python3", "-m", "pytest"),
         *selection,
         *("-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--evidence-dir=/run/evidence"),
         *(f"--image={image_name}", "--accelerator=kvm", "--require-gpu"),

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from harness.bench.time_to_gpu.figures import figures_of
-from harness.bench.time_to_gpu.plots import DARK, LIGHT, Scheme, plots_of, render
+from harness.bench.time_to_gpu.plots import plots_of, render
 from harness.bench.time_to_gpu.report import render_page
 from harness.bench.time_to_gpu.samples import Experiment, Mode, Trim
+from harness.plots import DARK, LIGHT, Scheme
 from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
 
 _FIGURES = figures_of(

@@ -48,5 +48,5 @@ def test_help_and_wrong_commands_import_no_command(argv: list[str]) -> None:
     assert not _HEAVY & _modules(_HELP, *argv)
 
 
-def test_shell_in_a_clone_imports_nothing_that_others_need() -> None:
+def test_shell_loads_no_modules_of_other_commands() -> None:
     assert not _UNNEEDED_BY_CLONES & _modules(_CLONE)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import sys
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -21,12 +23,45 @@ pytest_plugins = ["pytester"]
 FAILS = "def test_kernel(node):\n    assert False, 'no'\n"
 PASSES = "def test_kernel(node):\n    pass\n"
 KEPT = [f"test_inner.py-test_kernel/node/{name}" for name in ("host/argv.txt", "host/serial.log")]
+ARCHIVE = f"test_inner.py-test_kernel{'.tar.zst' if shutil.which('zstd') else '.tar.gz'}"
+
+
+def test_traceback_with_local_variables_is_kept(inner: Inner) -> None:
+    inner.run("def test_kernel(node):\n    found = 41 + 1\n    assert found == 0\n")
+
+    text = (inner.folder / "evidence/test_inner.py-test_kernel/traceback.txt").read_text()
+    assert "found      = 42" in text
+
+
+def test_older_bundles_beyond_the_limits_are_removed(inner: Inner) -> None:
+    old = inner.folder / "evidence/old"
+    foreign = inner.folder / "evidence/foreign.tar.gz"
+    (old / "node").mkdir(parents=True)
+    versions = {"schema": 1, "harness": {}, "payload": "p", "agent": "a"}
+    (old / "node/versions.json").write_text(json.dumps(versions))
+    foreign.touch()
+    for path in (old, foreign):
+        os.utime(path, (1000, 1000))
+
+    result = inner.run(FAILS, "--bundle-limit-days=7")
+
+    assert not old.exists()
+    assert foreign.exists()
+    assert ARCHIVE in inner.kept()
+    result.stdout.fnmatch_lines(
+        ["*removed 1 older bundles, beyond --bundle-limit-days or --bundle-limit-mib*"]
+    )
 
 
 def test_evidence_of_a_failed_test_is_kept(inner: Inner) -> None:
     result = inner.run(FAILS)
 
-    assert inner.kept() == [*KEPT, "test_inner.py-test_kernel/node/manifest.json"]
+    assert inner.kept() == [
+        ARCHIVE,
+        *KEPT,
+        "test_inner.py-test_kernel/node/manifest.json",
+        "test_inner.py-test_kernel/traceback.txt",
+    ]
     result.stdout.fnmatch_lines([f"*kept in '{inner.folder}/evidence/test_inner.py-test_kernel/*"])
 
 
@@ -73,7 +108,7 @@ def test_test_that_is_not_to_be_run_keeps_nothing(inner: Inner, end: str) -> Non
 def test_nodes_of_one_name_do_not_overwrite_each_other(inner: Inner) -> None:
     inner.run("def test_kernel(add):\n    add('node'); add('node'); add('other')\n    assert 0\n")
 
-    folders = sorted(path.name for path in (inner.folder / "evidence").glob("*/*"))
+    folders = sorted(path.name for path in (inner.folder / "evidence").glob("*/*/"))
     assert folders == ["node", "node-2", "other"]
 
 
@@ -214,6 +249,7 @@ OF_MACHINES = """
             def boot(self, request, **_):
                 yield SimpleNamespace(
                     request=request,
+                    machine=SimpleNamespace(name=request.name),
                     gathered=(),
                     collect_available=lambda: evidence,
                     wait_until_provisioned=lambda: None,
@@ -261,18 +297,6 @@ def test_test_that_passed_against_what_was_expected_keeps_its_evidence(inner: In
     assert KEPT[1] in inner.kept()
 
 
-def test_allure_has_all_that_was_judged(inner: Inner) -> None:
-    inner.run(FINDS_WRONG, "--alluredir=results")
-
-    (result,) = (inner.folder / "results").glob("*-result.json")
-    names = [each["name"] for each in json.loads(result.read_text())["attachments"]]
-    assert [name for name in names if name.endswith("serial.log")] == [
-        "other: host/serial.log",
-        "node: host/serial.log",
-        "node/earlier-1: host/serial.log",
-    ]
-
-
 @pytest.mark.parametrize(
     ("source", "option"), [(FAILS, "--evidence=on-failure"), (PASSES, "--evidence=always")]
 )
@@ -284,38 +308,6 @@ def test_junit_names_the_evidence_once(inner: Inner, source: str, option: str) -
         each.get("value") for each in tree.iter("property") if each.get("name") == "evidence"
     ]
     assert values == [str(inner.folder / "evidence/test_inner.py-test_kernel/node")]
-
-
-def test_allure_has_the_evidence_attached(inner: Inner) -> None:
-    pytest.importorskip("allure_pytest")
-
-    inner.run(FAILS, "--alluredir=results")
-
-    (result,) = (inner.folder / "results").glob("*-result.json")
-    attached = {each["name"]: each for each in json.loads(result.read_text())["attachments"]}
-    serial = inner.folder / "results" / attached["node: host/serial.log"]["source"]
-    assert serial.read_text() == "Linux version 6.1\n"
-    assert "node: manifest.json" in attached
-    # Empty files are not attached.
-    assert "node: host/argv.txt" not in attached
-
-
-def test_allure_status_is_failed_for_the_node_and_broken_for_the_harness(inner: Inner) -> None:
-    source = """
-        from harness.errors import ExpectationError, HarnessError
-        def test_failed():
-            raise ExpectationError("wrong kernel")
-        def test_broken():
-            raise HarnessError("QEMU died")
-        """
-
-    inner.run(source, "--alluredir=results")
-
-    results = [json.loads(p.read_text()) for p in (inner.folder / "results").glob("*-result.json")]
-    assert {each["name"]: each["status"] for each in results} == {
-        "test_failed": "failed",
-        "test_broken": "broken",
-    }
 
 
 def test_node_failures_and_harness_errors_are_counted_separately(inner: Inner) -> None:
@@ -555,3 +547,45 @@ def test_folders_of_gpu_models_come_from_ini_and_options(inner: Inner) -> None:
     )
 
     result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_junit_has_a_failure_for_the_node_and_an_error_for_the_harness(
+    inner: Inner, workers: str
+) -> None:
+    source = (
+        MIXED
+        + """
+    @pytest.fixture
+    def ends():
+        yield
+        raise HarnessError("no end")
+    def test_wrong_and_no_end(ends):
+        raise ExpectationError("wrong kernel")
+    def test_broken_and_no_end(ends):
+        raise HarnessError("QEMU died")
+    """
+    )
+
+    inner.run(source, "--junitxml=junit.xml", "-n", workers)
+
+    root = ET.parse(inner.folder / "junit.xml").getroot()  # noqa: S314 - written by this very test
+    found: dict[str, list[str]] = {}
+    for case in root.iter("testcase"):
+        problems = [each.tag for each in case if each.tag in {"failure", "error"}]
+        found.setdefault(str(case.get("name")), []).extend(problems)
+    assert found == {
+        "test_expectation": ["failure"],
+        "test_assertion": ["failure"],
+        "test_fail": ["failure"],
+        "test_harness": ["error"],
+        "test_slip": ["error"],
+        "test_set_up": ["error"],
+        "test_expected": [],
+        "test_wrong_and_no_end": ["failure", "error"],
+        "test_broken_and_no_end": ["error", "error"],
+    }
+    (suite,) = root.iter("testsuite")
+    assert (suite.get("failures"), suite.get("errors")) == ("4", "6")
+    names = {str(each.get("name")) for each in root.iter("property")}
+    assert names == {"cause", "harness_could_not_tell"}

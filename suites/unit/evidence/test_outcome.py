@@ -7,8 +7,8 @@ import json
 import pytest
 
 from harness.errors import HarnessError
-from harness.evidence.outcome import ProvisioningOutcome, ReportedStep
-from harness.provisioner.outcome import OutcomeFile, StepList
+from harness.evidence.outcome import ProvisioningOutcome, ReportedStep, parse_timed_events
+from harness.provisioner.outcome import EventFiles, OutcomeFile, StepList
 
 DOCUMENT = {
     "a/b": [{"c~d": 7}, {"c~d": "84"}],
@@ -48,6 +48,27 @@ def test_steps_have_what_is_declared_of_them() -> None:
         ReportedStep(name="one", duration_s=1.5),
         ReportedStep(name="two", status="failed"),
     )
+
+
+@pytest.mark.parametrize(
+    "started", ["1970-01-01T00:01:40.500+00:00", "1970-01-01 00:01:40.500", "100.5"]
+)
+def test_start_of_a_step_is_in_seconds_of_the_epoch(started: str) -> None:
+    steps = StepList(at="/steps", name="/id", started="/at")
+
+    (step,) = read({"steps": [{"id": "one", "at": started}]}, steps=steps).steps
+
+    assert step.started_s == 100.5
+
+
+def test_events_have_the_times_that_are_declared() -> None:
+    event = '{"TaskName": "apt", "Timestamp": "1970-01-01T00:00:01Z", "Id": 2.5}'
+    declared = EventFiles(path="/e/*", name="/TaskName", started="/Timestamp", ended="/Id")
+
+    assert parse_timed_events(event, declared, "e") == [("apt", 1.0, 2.5)]
+    assert parse_timed_events(event, EventFiles(path="/e/*", name="/TaskName"), "e") == []
+    with pytest.raises(HarnessError, match="The event file 'e' has an unknown form"):
+        parse_timed_events(event.replace("1970", "then"), declared, "e")
 
 
 @pytest.mark.parametrize(

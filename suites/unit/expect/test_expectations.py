@@ -18,7 +18,7 @@ from suites.unit.expect.cases import ACCEPTED, REFUSED, TESTED_APART, UNDECIDED,
 from suites.unit.provisioning.goldens import expect_golden
 
 #: Modules of the package that hold none.
-NO_EXPECTATIONS = {"failure", "every_node"}
+NO_EXPECTATIONS = {"as_step", "failure", "every_node"}
 GOLDENS = Path(__file__).parent / "goldens"
 
 

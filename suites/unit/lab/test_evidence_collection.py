@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NoReturn, cast
@@ -11,6 +12,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.evidence import Evidence
+from harness.evidence.history import HISTORY, JOURNAL, PACKED_JOURNAL
 from harness.lab import evidence_collection
 from harness.machine.channels.event_log import QmpEvent
 
@@ -152,3 +154,36 @@ def test_unwritable_folder_does_not_hide_the_first_error(
         evidence_collection.try_save_host_evidence(a_machine(tmp_path / "node"), tmp_path / "kept")
         is None
     )
+
+
+def test_history_has_the_journal_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(_agent: object, _request: EvidenceRequest, folder: Path) -> None:
+        (folder / "commands").mkdir(parents=True)
+        (folder / "commands" / JOURNAL).write_bytes(b"MESSAGE=x\n\n")
+
+    monkeypatch.setattr(evidence_collection, "collect_guest", answer)
+
+    evidence_collection.collect_history(a_machine(tmp_path / "machine"), tmp_path)
+
+    history = tmp_path / HISTORY
+    assert gzip.decompress((history / PACKED_JOURNAL).read_bytes()) == b"MESSAGE=x\n\n"
+    assert not (history / "commands" / JOURNAL).exists()
+
+
+@pytest.mark.usefixtures("silence")
+def test_reason_is_kept_where_the_guest_gives_no_history(tmp_path: Path) -> None:
+    evidence_collection.collect_history(a_machine(tmp_path / "machine"), tmp_path)
+
+    assert "said nothing in time" in (tmp_path / HISTORY / "not-collected.txt").read_text()
+
+
+def test_guest_that_gave_no_evidence_is_not_asked_for_its_history(
+    tmp_path: Path, asked: list[EvidenceRequest]
+) -> None:
+    """It would take the whole limit once more."""
+    (tmp_path / "not-collected.txt").write_text("It hangs.\n")
+
+    evidence_collection.collect_history(a_machine(tmp_path / "machine"), tmp_path)
+
+    assert asked == []
+    assert (tmp_path / HISTORY / "not-collected.txt").read_text() == "It hangs.\n"

@@ -99,6 +99,20 @@ def test_complete_set_becomes_one_with_each_test_once(tmp_path: Path) -> None:
     assert "**6 tests**: 6 passed" in (tmp_path / "to/summary.md").read_text()
 
 
+def test_environments_of_the_shards_become_one(tmp_path: Path) -> None:
+    three_shards(tmp_path / "shards")
+    for number, accelerator in enumerate(("tcg", "kvm", "tcg"), start=1):
+        results = tmp_path / f"shards/{number}/start-1/allure"
+        (results / "environment.properties").write_text(f"harness=1\naccelerator={accelerator}\n")
+        (results / "categories.json").write_text("[]")
+
+    merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+
+    merged = tmp_path / "to/allure"
+    assert (merged / "environment.properties").read_text() == "harness=1\naccelerator=tcg, kvm\n"
+    assert (merged / "categories.json").read_text() == "[]"
+
+
 @pytest.mark.parametrize(
     ("shards", "message"),
     [

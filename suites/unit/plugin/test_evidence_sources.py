@@ -32,11 +32,20 @@ class FakeNode:
     gathered: tuple[Evidence, ...] = ()
     fresh: Evidence | None = None
     folder: Path | None = None
+    machine: object = None
     request: Any = field(default_factory=lambda: SimpleNamespace(name="node"))
 
     def collect_available(self) -> Evidence:
         assert self.fresh is not None, "What the test gathered is enough."
         return self.fresh
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add nothing to what was gathered; `test_failure_bundle` is about that."""
+    monkeypatch.setattr(
+        "harness.plugin.evidence_sources.completed", lambda _machine, folder, _error: folder
+    )
 
 
 def gather(folder: Path, node: FakeNode, error: BaseException | None = None) -> list[str]:

@@ -39,9 +39,7 @@ def conditions(*, is_emulated: bool = True) -> Conditions:
     )
 
 
-def sample(
-    experiment: Experiment, variant: str, wait_s: float, *, dropped: bool = False
-) -> Sample:
+def sample(experiment: Experiment, variant: str, wait_s: float) -> Sample:
     """Return a sample of which four fifths are the install, half of that compilation."""
     install_s = 0.8 * wait_s
     return Sample(
@@ -54,7 +52,6 @@ def sample(
             Segment(name="registration", start_s=install_s, duration_s=wait_s - install_s),
         ),
         compile_s=install_s / 2 if variant == Mode.BUILD.value else None,
-        is_dropped=dropped,
     )
 
 

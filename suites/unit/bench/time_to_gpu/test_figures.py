@@ -81,7 +81,7 @@ def test_saving_of_few_samples_is_not_claimed() -> None:
     (saving,) = _trims([1.0] * 4, [10.0] * 4).savings
 
     assert not saving.is_claimed
-    assert saving.verdict().startswith("no claim: 4 samples")
+    assert saving.verdict().startswith("no claim: n = 4")
 
 
 def test_trim_that_costs_time_is_said_to() -> None:
@@ -101,7 +101,7 @@ def test_few_samples_support_no_claim() -> None:
         )
     )
 
-    assert "so nothing is claimed" in conclusions(figures)[0]
+    assert "not claimed, which needs 5 samples" in conclusions(figures)[0]
 
 
 def test_conclusion_of_equal_waits_shows_no_difference() -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.bench.time_to_gpu.figures import figures_of, to_document
-from harness.bench.time_to_gpu.samples import Experiment, Mode, OracleResult, read_benchmark
+from harness.bench.time_to_gpu.samples import OracleResult, read_benchmark
 from harness.errors import BadInputError
-from suites.unit.bench.time_to_gpu.benchmarks import benchmark, sample
+from suites.unit.bench.time_to_gpu.benchmarks import benchmark
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,16 +24,6 @@ def test_benchmark_survives_its_document(tmp_path: Path) -> None:
     file.write_text(json.dumps(to_document(figures_of(given))))
 
     assert read_benchmark(file) == given
-
-
-def test_dropped_samples_are_kept_and_not_counted() -> None:
-    given = benchmark()
-    first = sample(Experiment.SCALE_UP, Mode.BUILD.value, 99.0, dropped=True)
-    with_first = replace(given, samples=(first, *given.samples))
-
-    assert with_first.waits(Experiment.SCALE_UP, Mode.BUILD.value) == given.waits(
-        Experiment.SCALE_UP, Mode.BUILD.value
-    )
 
 
 @pytest.mark.parametrize(

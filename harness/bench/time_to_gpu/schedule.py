@@ -1,0 +1,86 @@
+"""Runs the tasks of a benchmark, some at a time, and ends by a time limit."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import statistics
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from harness.bench.time_to_gpu.samples import Measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Something to measure on machines of its own, one at a time."""
+
+    kind: str
+    """What it measures; tasks of one kind take about as long as one another."""
+    title: str
+    run: Callable[[Callable[[str], None]], Measured]
+
+
+@dataclass
+class Pace:
+    """Decides which tasks can still end in time, by how long earlier ones took."""
+
+    until: float
+    """The moment by which all tasks should have ended, by `time.monotonic`."""
+    _took_s: dict[str, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def has_time_for(self, kind: str, now: float) -> bool:
+        """Return whether a task can end in time; one of a new kind counts as the mean of the others."""
+        with self._lock:
+            mean = statistics.fmean(self._took_s.values()) if self._took_s else 0.0
+            return now + self._took_s.get(kind, mean) <= self.until
+
+    def note(self, kind: str, took_s: float) -> None:
+        """Remember how long a task took."""
+        with self._lock:
+            self._took_s[kind] = max(took_s, self._took_s.get(kind, 0.0))
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    *,
+    machines: int,
+    pace: Pace,
+    progress: Callable[[str], None],
+    stop: Callable[[], None],
+) -> list[Measured]:
+    """Run tasks in order, `machines` at a time, and leave out those that could not end in time.
+
+    The first failure ends all, and is raised; `stop` has to end the tasks that run.
+    """
+
+    def run(task: Task) -> Measured | None:
+        began = time.monotonic()
+        if not pace.has_time_for(task.kind, began):
+            return None
+        progress(task.title)
+        measured = task.run(progress)
+        pace.note(task.kind, time.monotonic() - began)
+        return measured
+
+    with concurrent.futures.ThreadPoolExecutor(machines, thread_name_prefix="node") as pool:
+        futures = [pool.submit(run, task) for task in tasks]
+        try:
+            done = concurrent.futures.wait(
+                futures, return_when=concurrent.futures.FIRST_EXCEPTION
+            ).done
+            for future in done:
+                future.result()
+        except BaseException:
+            # The pool waits for its threads, which wait minutes for their machines.
+            for future in futures:
+                future.cancel()
+            stop()
+            raise
+        found = [future.result() for future in futures]
+    return [each for each in found if each is not None]

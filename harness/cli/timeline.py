@@ -1,0 +1,137 @@
+"""`harness timeline`: what ran when in the machine of a test, and what waited for what."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import sys
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError
+
+if TYPE_CHECKING:
+    from harness.cli.options import Commands
+    from harness.timeline import Timeline
+
+_FORMS = (".svg", ".png", ".html")
+_MOST = 2
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("timeline")
+    parser.add_argument(
+        "bundle",
+        type=Path,
+        nargs="+",
+        metavar="BUNDLE",
+        help="the evidence folder of a machine or its test, or its archive; two are drawn side by side",
+    )
+    parser.add_argument(
+        "--output",
+        type=_output,
+        metavar="FILE",
+        help="where to write it, as .svg, .png or .html (default: print the critical path)",
+    )
+    parser.add_argument(
+        "--scheme",
+        choices=("light", "dark"),
+        default="light",
+        help="colours of SVG and PNG; a page has both (default: %(default)s)",
+    )
+    parser.set_defaults(run=_timeline)
+
+
+def _output(word: str) -> Path:
+    path = Path(word)
+    if path.suffix not in _FORMS:
+        raise argparse.ArgumentTypeError(f"'{word}' ends with none of {', '.join(_FORMS)}.")
+    return path
+
+
+def _timeline(arguments: argparse.Namespace) -> int:
+    from harness.cli.options import settings_of  # noqa: PLC0415 - as in `harness.cli.shell`
+    from harness.evidence.archive import opened  # noqa: PLC0415
+
+    bundles: list[Path] = arguments.bundle
+    if len(bundles) > _MOST:
+        raise BadInputError(
+            f"{len(bundles)} bundles were given; at most {_MOST} can be drawn side by side.",
+            source="BUNDLE",
+        )
+    runs = settings_of(arguments).runs_folder
+    with contextlib.ExitStack() as stack:
+        timelines = [_read(stack.enter_context(opened(each, runs)), each) for each in bundles]
+    if len(timelines) == _MOST and timelines[0].title == timelines[1].title:
+        timelines = _told_apart(timelines, bundles)
+    output: Path | None = arguments.output
+    if output is None:
+        for timeline in timelines:
+            _print(timeline)
+        return 0
+    part = output.with_name(f".{output.name}.part")
+    part.write_bytes(_render(timelines, output.suffix, arguments.scheme))
+    part.replace(output)
+    print(f"'{output}'", file=sys.stderr)
+    return 0
+
+
+def _read(folder: Path, bundle: Path) -> Timeline:
+    from harness.timeline.reading import read_timeline  # noqa: PLC0415
+
+    machines = [folder] if (folder / "host").is_dir() else []
+    machines = machines or sorted(path.parent for path in folder.glob("**/host") if path.is_dir())
+    machines = [each for each in machines if not each.name.startswith("earlier-")]
+    if len(machines) > 1:
+        names = ", ".join(f"'{each.relative_to(folder)}'" for each in machines)
+        raise BadInputError(
+            f"There are several machines, {names}; name the folder of one.", source=str(bundle)
+        )
+    return read_timeline(machines[0] if machines else folder)
+
+
+def _told_apart(timelines: list[Timeline], bundles: list[Path]) -> list[Timeline]:
+    """Return timelines of machines of one name with the first part of their paths that differs."""
+    parts = [bundle.absolute().parts for bundle in bundles]
+    common = next((at for at, pair in enumerate(zip_longest(*parts)) if pair[0] != pair[1]), 0)
+    return [
+        dataclasses.replace(timeline, title="/".join(part[common:]) or timeline.title)
+        for timeline, part in zip(timelines, parts, strict=True)
+    ]
+
+
+def _render(timelines: list[Timeline], suffix: str, scheme: str) -> bytes:
+    from harness.plots import DARK, LIGHT  # noqa: PLC0415 - only where it is drawn
+    from harness.timeline.drawing import render_timelines  # noqa: PLC0415
+    from harness.timeline.page import render_page  # noqa: PLC0415
+
+    if suffix == ".html":
+        return render_page(timelines).encode()
+    return render_timelines(
+        timelines, DARK if scheme == "dark" else LIGHT, form=suffix.removeprefix(".")
+    )
+
+
+def _print(timeline: Timeline) -> None:
+    from harness.cli.columns import print_columns  # noqa: PLC0415 - only where it is printed
+    from harness.timeline import seconds  # noqa: PLC0415
+
+    print(f"{timeline.title}: {seconds(timeline.end_s)}; the critical path:")
+    print_columns(
+        ("BEGIN", "TOOK", "WHAT", "STATE", "HELD UP BY"),
+        [
+            (
+                seconds(span.start_s),
+                seconds(span.duration_s),
+                span.name,
+                span.state.value,
+                ", ".join(span.blockers) or "-",
+            )
+            for span in timeline.critical_path
+        ],
+    )
+    for gap in timeline.gaps:
+        print(f"not read: {gap.what}: {gap.reason}")

@@ -1,0 +1,187 @@
+"""What happened on a node, and when: the stamps of its units, its journal, its packages; parsers are pure.
+
+It is gathered of a machine whose test failed, into a folder of its own in the evidence, since it takes
+longer than what tests judge. Gathering writes nothing on the node.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.evidence.request import EvidenceRequest
+from harness.evidence.units import UNIT_JOBS, unit_commands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: The folder in the evidence.
+HISTORY = "history"
+UNIT_TIMES = "unit-times"
+MANAGER_TIMES = "manager-times"
+JOURNAL = "journal-export"
+#: The packed journal in the folder HISTORY.
+PACKED_JOURNAL = "journal.export.gz"
+PACKAGES = "packages"
+UPTIME = "/proc/uptime"
+#: The logs of DKMS's builds, which begin with a date and are last written when the build ends.
+DKMS_LOGS = (
+    "/var/lib/dkms/*/*/*/*/log/make.log",
+    "/var/lib/dkms/*/*/build/make.log",
+)
+#: The limits of the journal: its latest entries, of these the last bytes before packing.
+JOURNAL_ENTRIES = 20_000
+JOURNAL_MIB = 16
+
+_STAMPS = (
+    "InactiveExitTimestampMonotonic",
+    "ActiveEnterTimestampMonotonic",
+    "ActiveExitTimestampMonotonic",
+    "InactiveEnterTimestampMonotonic",
+)
+_PROPERTIES = ("Id", "ActiveState", "Result", "After", *_STAMPS)
+_USERSPACE = "UserspaceTimestampMonotonic"
+_FIELD = re.compile(rb"[A-Z0-9_]{1,64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitTimes:
+    """When a unit was started last, by systemd's stamps in seconds of the monotonic clock."""
+
+    name: str
+    active: str
+    result: str
+    after: frozenset[str]
+    """The units after which it starts, by `After=` and by `Before=` of the others."""
+    started_s: float | None
+    """When it left its inactive state; None where it has not been started."""
+    ready_s: float | None
+    """When its start had ended, well or not; None where it is still starting."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalEntry:
+    """An entry of the journal; `boot` is its boot's id, times are in seconds."""
+
+    boot: str
+    monotonic_s: float
+    wall_s: float
+    fields: Mapping[str, str]
+
+
+def history_request() -> EvidenceRequest:
+    """Return what is gathered of a machine whose test failed, beside its evidence."""
+    return EvidenceRequest(
+        commands={
+            # Without --all, systemd leaves out programs that ran once and have ended.
+            UNIT_TIMES: ["systemctl", "show", "--all", f"--property={','.join(_PROPERTIES)}", "*"],
+            MANAGER_TIMES: ["systemctl", "show", f"--property={_USERSPACE}"],
+            UNIT_JOBS: unit_commands()[UNIT_JOBS],
+            JOURNAL: [
+                *("sh", "-c"),
+                f"journalctl --no-pager -o export -n {JOURNAL_ENTRIES} | tail -c {JOURNAL_MIB}M",
+            ],
+            PACKAGES: ["dpkg-query", "--show", "--showformat", "${Package}\\t${Version}\\n"],
+        },
+        files=[UPTIME, *DKMS_LOGS],
+        paths=[*DKMS_LOGS],
+    )
+
+
+def parse_unit_times(text: str) -> list[UnitTimes]:
+    """Parse the output of `systemctl show`, of which each unit is a block.
+
+    Raises HarnessError if a block lacks a property.
+    """
+    return [_unit(block) for block in re.split(r"\n\n+", text.strip()) if block]
+
+
+def _unit(block: str) -> UnitTimes:
+    values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+    try:
+        started, active, leaving, inactive = (int(values[name]) / 1e6 for name in _STAMPS)
+        return UnitTimes(
+            name=values["Id"],
+            active=values["ActiveState"],
+            result=values.get("Result", "success"),
+            after=frozenset(values["After"].split()),
+            started_s=started or None,
+            # A program that runs once is never active, and one that fails neither.
+            ready_s=min(
+                (each for each in (active, leaving, inactive) if each and each >= started),
+                default=None,
+            )
+            if started
+            else None,
+        )
+    except (KeyError, ValueError) as error:
+        raise HarnessError(
+            f"`systemctl show` printed a unit of an unknown form ({error!r}): {block[:500]!r}."
+        ) from error
+
+
+def parse_manager_times(text: str) -> float:
+    """Return when systemd itself began, in seconds of the monotonic clock; raises HarnessError."""
+    found = re.fullmatch(rf"{_USERSPACE}=(\d+)", text.strip())
+    if found is None:
+        raise HarnessError(f"`systemctl show` did not say when systemd began: {text[:200]!r}.")
+    return int(found[1]) / 1e6
+
+
+def parse_uptime(text: str) -> float:
+    """Return the seconds since the boot, of `/proc/uptime`; raises HarnessError."""
+    try:
+        return float(text.split(maxsplit=1)[0])
+    except (ValueError, IndexError):
+        raise HarnessError(f"'{UPTIME}' has an unknown form: {text[:80]!r}.") from None
+
+
+def parse_journal(content: bytes) -> list[JournalEntry]:
+    """Parse the journal's export format, oldest entry first; what was cut is passed over.
+
+    The format is https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format.
+    """
+    return [entry for fields in _entries(content) if (entry := _entry(fields)) is not None]
+
+
+def _entry(fields: Mapping[str, str]) -> JournalEntry | None:
+    try:
+        return JournalEntry(
+            boot=fields["_BOOT_ID"],
+            monotonic_s=int(fields["__MONOTONIC_TIMESTAMP"]) / 1e6,
+            wall_s=int(fields["__REALTIME_TIMESTAMP"]) / 1e6,
+            fields=fields,
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _entries(content: bytes) -> Iterator[dict[str, str]]:
+    at, fields = 0, dict[str, str]()
+    while at < len(content):
+        end = content.find(b"\n", at)
+        line = content[at:] if end < 0 else content[at:end]
+        at = len(content) if end < 0 else end + 1
+        name, separator, value = line.partition(b"=")
+        if not line:
+            yield fields
+            fields = {}
+        elif separator and _FIELD.fullmatch(name):
+            fields[name.decode()] = value.decode(errors="replace")
+        elif _FIELD.fullmatch(line) and at + 8 <= len(content):
+            # A value with line breaks, after its length.
+            (length,) = struct.unpack_from("<Q", content, at)
+            if at + 8 + length <= len(content):
+                value = content[at + 8 : at + 8 + length]
+                fields[line.decode()] = value.decode(errors="replace")
+                at += 8 + length + 1
+    yield fields
+
+
+def parse_packages(text: str) -> dict[str, str]:
+    """Return the versions of the packages by name, of `dpkg-query`."""
+    pairs = (line.split("\t") for line in text.splitlines())
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[1]}

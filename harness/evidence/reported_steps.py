@@ -1,0 +1,50 @@
+"""What a provisioner says that it did and when, as steps of a report; pure."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.evidence.outcome import parse_timed_events
+from harness.steps import InnerStep, nested
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.evidence import Evidence
+
+
+def inner_steps(evidence: Evidence) -> tuple[InnerStep, ...]:
+    """Return the steps and events of a run by the guest's clock, each within the one that contains it.
+
+    Those without declared times are left out, and so is what can't be read: it is for a report.
+    """
+    found: list[InnerStep] = []
+    with contextlib.suppress(HarnessError):
+        found += _steps(evidence)
+    with contextlib.suppress(HarnessError):
+        found += _events(evidence)
+    return nested(found)
+
+
+def _steps(evidence: Evidence) -> Iterator[InnerStep]:
+    failed = evidence.provisioner.outcome.failed_status
+    for step in evidence.steps or ():
+        if step.started_s is None or step.duration_s is None:
+            continue
+        yield InnerStep(
+            title=step.name,
+            start_s=step.started_s,
+            stop_s=step.started_s + step.duration_s,
+            error=(step.detail or f"status '{failed}'") if step.status == failed else None,
+            is_skipped=step.status == "skipped",
+            details={} if step.detail is None else {"detail": step.detail},
+        )
+
+
+def _events(evidence: Evidence) -> Iterator[InnerStep]:
+    declared = evidence.provisioner.events
+    for path, text in evidence.event_files.items():
+        for name, start_s, stop_s in parse_timed_events(text, declared, path):
+            yield InnerStep(title=name, start_s=start_s, stop_s=stop_s)

@@ -1,0 +1,95 @@
+"""Which of the things that failed tests left are removed: those too old, and the oldest of too many."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.artifact_cache import allocated_bytes
+from harness.evidence.archive import SUFFIXES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+#: A file in the evidence of a machine whose test failed, and of no other.
+VERSIONS = "versions.json"
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """What one failed test left: a folder, and the archive of it beside the folder."""
+
+    name: str
+    parts: tuple[Path, ...]
+    made_s: float
+    size_bytes: int
+
+    def remove(self) -> None:
+        """Remove both parts; another process may be doing so too."""
+        for part in self.parts:
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+            else:
+                part.unlink(missing_ok=True)
+
+
+def bundles_in(evidence: Path) -> list[Bundle]:
+    """Return what failed tests left in a folder of evidence, the latest first.
+
+    They may be removed, so a folder counts only if its `versions.json` is the harness's own, and an
+    archive only beside such a folder: somebody may have put others there.
+    """
+    if not evidence.is_dir():
+        return []
+    names = {
+        path.parent.parent.name
+        for path in evidence.glob(f"*/*/{VERSIONS}")
+        if _is_of_the_harness(path)
+    }
+    found = []
+    for name in sorted(names):
+        possible = (evidence / f"{name}{suffix}" for suffix in ("", *SUFFIXES))
+        paths = [path for path in possible if path.exists()]
+        # Another worker may be removing it.
+        with contextlib.suppress(OSError):
+            found.append(
+                Bundle(
+                    name=name,
+                    parts=tuple(paths),
+                    made_s=max(path.stat().st_mtime for path in paths),
+                    size_bytes=sum(map(_size, paths)),
+                )
+            )
+    return sorted(found, key=lambda bundle: -bundle.made_s)
+
+
+def _is_of_the_harness(versions: Path) -> bool:
+    try:
+        document = json.loads(versions.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and {"schema", "harness", "payload", "agent"} <= set(
+        document
+    )
+
+
+def _size(path: Path) -> int:
+    return allocated_bytes(path) if path.is_dir() else path.stat().st_size
+
+
+def beyond_limits(
+    bundles: Sequence[Bundle], *, limit_mib: int, limit_days: float, now_s: float
+) -> list[Bundle]:
+    """Return those of `bundles`, the latest first, that are too old or do not fit; never the first for size."""
+    left = limit_mib << 20
+    found = []
+    for number, bundle in enumerate(bundles):
+        left -= bundle.size_bytes
+        if now_s - bundle.made_s > limit_days * _DAY_S or (number and left < 0):
+            found.append(bundle)
+    return found

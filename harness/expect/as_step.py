@@ -1,0 +1,40 @@
+"""Expectations as steps of a report, titled by their call."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, TypeVar
+
+from harness.steps import is_followed, take_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import ParamSpec
+
+    _P = ParamSpec("_P")
+
+_R = TypeVar("_R")
+_SHOWN_CHARACTERS = 60
+
+
+def as_step(name: str, expectation: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return the expectation as one whose calls are steps; what it is called with first is left out."""
+
+    @functools.wraps(expectation)
+    def expected(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if not is_followed():
+            return expectation(*args, **kwargs)
+        words = [
+            *map(_shown, args[1:]),
+            *(f"{key}={_shown(value)}" for key, value in kwargs.items()),
+        ]
+        with take_step(f"expect.{name}({', '.join(words)})"):
+            return expectation(*args, **kwargs)
+
+    return expected
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

@@ -1,0 +1,37 @@
+"""What a machine is made of, in words for reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.lab.cloud_images import CloudImageSource
+from harness.lab.saved_states import BuiltImageSource
+from harness.machine.description.spec import DirectKernel
+from harness.settings import MachineStart
+
+if TYPE_CHECKING:
+    from harness.lab.machine import LabMachine
+
+
+def machine_facts(machine: LabMachine) -> dict[str, str]:
+    """Return image, kernel, GPUs, NVIDIA driver, accelerator and start of a machine, by these names.
+
+    The NVIDIA driver is the one that the image carries.
+    """
+    source, kernel = machine.request.source, machine.spec.kernel
+    image = source.image if isinstance(source, (BuiltImageSource, CloudImageSource)) else None
+    driver = None if image is None else image.driver
+    gpus = [gpu.title for gpu in machine.gpus.provided]
+    return {
+        "image": source.name,
+        "kernel": kernel.version if isinstance(kernel, DirectKernel) else "of the boot loader",
+        "gpu": ", ".join(dict.fromkeys(gpus)) or "none",
+        "nvidia_driver": "none" if driver is None else driver.version,
+        "accelerator": machine.spec.accelerator.accel,
+        "start": _start(machine).value,
+    }
+
+
+def _start(machine: LabMachine) -> MachineStart:
+    is_clone = machine.checkpoint is not None or machine.request.resumed is not None
+    return MachineStart.CLONE if is_clone else MachineStart.COLD

@@ -1,0 +1,82 @@
+"""Provisioning of one node as steps of a report: each run, and in it what the provisioner says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.steps import InnerStep, is_followed, moved_into, take_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.evidence import Evidence
+    from harness.provisioner import Provisioner
+    from harness.steps import Step
+
+
+class ProvisioningSteps:
+    """The runs of a provisioner on one node, oldest first.
+
+    What the evidence says of a run is more than its console shows, which is all that a guest leaves that
+    does not answer.
+    """
+
+    def __init__(self, provisioner: Provisioner) -> None:
+        outcome = provisioner.outcome
+        step = None if outcome.log is None else outcome.log.step
+        self._pattern = None if step is None else re.compile(step)
+        self._failed_status = outcome.failed_status
+        self._runs: list[Step] = []
+
+    @contextlib.contextmanager
+    def run(self, title: str) -> Iterator[Callable[[str], None]]:
+        """Take a run as a step, and yield what is to be called with each line that the console shows."""
+        shown: list[InnerStep] = []
+
+        def see(line: str) -> None:
+            if is_followed() and (found := self._read(line)) is not None:
+                shown.append(found)
+
+        with take_step(title) as taken:
+            self._runs.append(taken)
+            try:
+                yield see
+            finally:
+                taken.report(shown)
+
+    def told_by(self, evidence: Evidence) -> Evidence:
+        """Report what `evidence` says of the runs, and return it.
+
+        Runs that the test started without the harness are in the evidence too; the latest ones count.
+        """
+        if self._runs and is_followed():
+            from harness.evidence.reported_steps import inner_steps  # noqa: PLC0415 - for reports
+
+            # It is for the report; expectations say what is wrong with the evidence.
+            with contextlib.suppress(HarnessError, OSError):
+                of_runs = [evidence.of_run(number) for number in evidence.runs] or [evidence]
+                for taken, one in zip(reversed(self._runs), reversed(of_runs), strict=False):
+                    if inner := inner_steps(one):
+                        taken.report(moved_into(inner, taken))
+        return evidence
+
+    def _read(self, line: str) -> InnerStep | None:
+        """Return the step that a line is about, which ends now; None where it does not say its duration."""
+        found = None if self._pattern is None else self._pattern.search(line)
+        groups = {} if found is None else found.groupdict()
+        try:
+            duration_s = float(groups.get("duration_s") or "")
+        except ValueError:
+            return None
+        now = time.time()
+        is_failed = groups.get("status") == self._failed_status
+        return InnerStep(
+            title=groups.get("name") or line,
+            start_s=now - duration_s,
+            stop_s=now,
+            error=(groups.get("detail") or line) if is_failed else None,
+        )

@@ -1,0 +1,95 @@
+"""The versions of all that a machine ran with, on the host and in the guest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import platform
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.evidence import Evidence
+from harness.evidence.history import HISTORY, PACKAGES, parse_packages
+from harness.lab.machine_bundle import qemu_version
+from harness.payload import build_payload
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.lab.machine import LabMachine
+
+SCHEMA = 1
+_DISTRIBUTION = "gpu-node-harness"
+_QUERY_S = 20.0
+
+
+def versions_of(machine: LabMachine, folder: Path) -> dict[str, object]:
+    """Return the versions by what they are of; what is unknown is None.
+
+    The guest's are those of the evidence in `folder`, with its history.
+    """
+    kernel = qemu = None
+    packages: Mapping[str, str] | None = None
+    with contextlib.suppress(HarnessError, OSError):
+        kernel = Evidence(folder).running_kernel
+    with contextlib.suppress(HarnessError, OSError):
+        packages = parse_packages(Evidence(folder / HISTORY).answer_of(PACKAGES))
+    with contextlib.suppress(HarnessError, OSError):
+        qemu = qemu_version(machine.spec.qemu)
+    source = machine.request.source
+    digest = None
+    with contextlib.suppress(HarnessError, OSError, LookupError):
+        digest = source.disk_sha256()
+    return {
+        "schema": SCHEMA,
+        "harness": {"version": _installed(_DISTRIBUTION), "commit": _commit()},
+        "host": {"kernel": platform.release(), "python": platform.python_version()},
+        "python_packages": _python_packages(),
+        "qemu": qemu,
+        "accelerator": machine.spec.accelerator.name.lower(),
+        "image": {"name": source.name, "digest": digest},
+        "payload": build_payload().digest,
+        "agent": hashlib.sha256(machine.agent_program).hexdigest(),
+        "gpus": [gpu.title for gpu in machine.gpus.provided],
+        "guest": {"kernel": kernel, "packages": packages},
+    }
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _python_packages() -> dict[str, str]:
+    """Return the versions of pytest's plugins and of what the harness needs, as far as installed."""
+    names = {"pytest", "pytest-xdist"}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        names |= {
+            re.split(r"[^A-Za-z0-9._-]", each, maxsplit=1)[0]
+            for each in importlib.metadata.requires(_DISTRIBUTION) or ()
+        }
+    names |= {
+        point.dist.name
+        for point in importlib.metadata.entry_points(group="pytest11")
+        if point.dist is not None
+    }
+    found = {name: _installed(name) for name in sorted(names)}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def _commit() -> str | None:
+    """Return the commit of a checkout of the harness, with `-dirty` where files differ."""
+    checkout = Path(__file__).parents[2]
+    if not (checkout / ".git").exists():
+        return None
+    result = LocalRunner().run(
+        ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"],
+        timeout_s=_QUERY_S,
+    )
+    return result.stdout.strip() or None if result.ok else None

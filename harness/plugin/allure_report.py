@@ -1,0 +1,269 @@
+"""Completes Allure's results: steps, names, suites, what machines a test had, categories, environment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import allure_commons
+import pytest
+from allure_commons.model2 import Label, Parameter, Status
+from allure_commons.types import LabelType, Severity
+from allure_commons.utils import md5
+
+from harness import steps
+from harness.errors import BadInputError, listed
+from harness.plugin.allure_results import (
+    docstring_of,
+    history_id,
+    severity_of,
+    shown_parameters,
+    suites_of,
+    words_of,
+)
+from harness.plugin.allure_steps import AllureSteps
+from harness.plugin.node_ids import without_group
+from harness.plugin.tested_machines import facts_of
+from harness.plugin.verdicts import is_broken
+from harness.provisioning.command import CommandError, LocalRunner
+from harness.settings import APPLICATION, MachineDriver
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from allure_commons.model2 import TestResult, TestResultContainer
+
+    from harness.settings import Settings
+
+SEVERITIES_INI = "allure_severity"
+ENVIRONMENT = "environment.properties"
+CATEGORIES = "categories.json"
+
+#: Seconds.
+_VERSION_S = 10.0
+_CARRIED = "harness_allure_environment"
+_LISTENER = "allure_listener"
+_SUITE_LABELS = (LabelType.PARENT_SUITE, LabelType.SUITE, LabelType.SUB_SUITE)
+#: Allure asks the first one that fits.
+_CATEGORIES = (
+    {
+        "name": "The host lacks something",
+        "matchedStatuses": [Status.BROKEN, Status.SKIPPED],
+        "messageRegex": "(?s).*RequirementError.*",
+    },
+    {"name": "The node is wrong", "matchedStatuses": [Status.FAILED]},
+    {"name": "The harness could not tell", "matchedStatuses": [Status.BROKEN]},
+)
+
+
+def register(config: pytest.Config, settings: Settings) -> None:
+    """Complete Allure's results, if this run writes some; raises BadInputError for a wrong severity."""
+    folder = config.getoption("allure_report_dir", None)
+    if not folder or config.option.collectonly:
+        return
+    report = AllureReport(config, settings, Path(folder).absolute(), _severities(config))
+    config.pluginmanager.register(report, "harness-allure-report")
+
+
+def _severities(config: pytest.Config) -> dict[str, str]:
+    known = [each.value for each in Severity]
+    found: dict[str, str] = {}
+    for line in config.getini(SEVERITIES_INI):
+        place, _, severity = line.rpartition(":")
+        if not place.strip() or severity.strip() not in known:
+            raise BadInputError(
+                f"'{line}' is no folder with a severity, such as 'suites/e2e/record: critical'; "
+                f"severities are {listed(known)}.",
+                source=str(config.inipath or "the configuration of pytest"),
+                key=SEVERITIES_INI,
+            )
+        found[place.strip().rstrip("/")] = severity.strip()
+    return found
+
+
+# By identity: pytest keeps plugins in sets.
+class AllureReport:
+    """Completes each result just before Allure writes it, and describes the run where all is written.
+
+    The run's controller alone writes the files of the run; workers of xdist carry what machines they had.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        folder: Path,
+        severities: Mapping[str, str],
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._folder = folder
+        self._severities = severities
+        self._item: pytest.Item | None = None
+        self._status: str | None = None
+        self._environment: dict[str, set[str]] = {}
+        self._listening: contextlib.AbstractContextManager[None] | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        listener = self._config.pluginmanager.getplugin(_LISTENER)
+        if listener is None:
+            return
+        self._listening = steps.listening(AllureSteps(listener.allure_logger))
+        self._listening.__enter__()
+        allure_commons.plugin_manager.register(self)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        if self._listening is None:
+            return
+        self._listening.__exit__(None, None, None)
+        allure_commons.plugin_manager.unregister(self)
+        output = getattr(self._config, "workeroutput", None)
+        if output is not None:
+            output[_CARRIED] = {name: sorted(values) for name, values in self._environment.items()}
+        else:
+            self._describe_run()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what machines the tests of a worker had."""
+        for name, values in getattr(node, "workeroutput", {}).get(_CARRIED, {}).items():
+            self._environment.setdefault(name, set()).update(values)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._item, self._status = item, None
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self,
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if report.failed and self._status is None:
+            self._status = Status.BROKEN if is_broken(report) else Status.FAILED
+        return report
+
+    @allure_commons.hookimpl(tryfirst=True)
+    def report_result(self, result: TestResult) -> None:
+        """Complete a test's result; Allure's own plugin writes it next."""
+        item = self._item
+        if item is None or result.fullName is None:
+            return
+        node_id = without_group(item.nodeid)
+        result.fullName = without_group(result.fullName)
+        result.testCaseId = md5(result.fullName)  # type: ignore[no-untyped-call]
+        if result.status in {Status.FAILED, Status.BROKEN} and self._status is not None:
+            # Allure calls every group of errors broken.
+            result.status = self._status
+        self._name(result, item)
+        facts = facts_of(item)
+        self._set_parameters(result, item, facts)
+        given = [(label.name, label.value) for label in result.labels]
+        labels = self._labels(given, node_id, facts)
+        result.labels = [Label(name=name, value=value) for name, value in labels]
+        for name, value in facts.items():
+            self._environment.setdefault(name, set()).add(value)
+
+    @allure_commons.hookimpl(tryfirst=True)
+    def report_container(self, container: TestResultContainer) -> None:
+        """Call the ends of a fixture by its name; allure-pytest adds the names of its own functions."""
+        ends = [each for each in container.afters if each.status is not None]
+        for each in ends:
+            each.name = each.name.partition("::")[0]
+        container.afters = ends
+
+    def _name(self, result: TestResult, item: pytest.Item) -> None:
+        docstring = docstring_of(item)
+        words = words_of(docstring, _case(item))
+        # What a test says itself by Allure's own decorators stays.
+        if result.name == item.name and words.title is not None:
+            result.name = words.title
+        if result.description == docstring:
+            result.description = words.description
+
+    def _set_parameters(
+        self, result: TestResult, item: pytest.Item, facts: Mapping[str, str]
+    ) -> None:
+        given = dict(getattr(getattr(item, "callspec", None), "params", {}))
+        shown = shown_parameters(given, case=_case(item), root=item.config.rootpath)
+        for parameter in result.parameters:
+            if parameter.name in shown:
+                parameter.value = shown[parameter.name]
+        present = {parameter.name for parameter in result.parameters}
+        for name, value in facts.items():
+            if name not in present:
+                # Another VM driver makes another test of it; other hosts and versions do not.
+                is_variant = name == "machine_driver" and value != MachineDriver.QEMU.value
+                result.parameters.append(
+                    Parameter(name=name, value=value, excluded=None if is_variant else True)
+                )
+        result.historyId = history_id(
+            result.fullName,
+            ((each.name, each.value) for each in result.parameters if not each.excluded),
+        )
+
+    def _labels(
+        self, labels: Sequence[tuple[str, str]], node_id: str, facts: Mapping[str, str]
+    ) -> list[tuple[str, str]]:
+        path, *classes = node_id.partition("[")[0].split("::")[:-1]
+        *folders, file = path.split("/")
+        by_default = {
+            LabelType.PARENT_SUITE: ".".join(folders),
+            LabelType.SUITE: file.rpartition(".")[0] or file,
+            LabelType.SUB_SUITE: " > ".join(classes),
+        }
+        is_default = all(
+            by_default[name] == value for name, value in labels if name in _SUITE_LABELS
+        )
+        wanted = {**facts}
+        if is_default:
+            labels = [each for each in labels if each[0] not in _SUITE_LABELS]
+            wanted.update(suites_of(node_id))
+        severity = severity_of(path, self._severities)
+        if severity is not None:
+            wanted[LabelType.SEVERITY] = severity
+        present = {name for name, _ in labels}
+        return [*labels, *((name, value) for name, value in wanted.items() if name not in present)]
+
+    def _describe_run(self) -> None:
+        if not self._folder.is_dir():
+            return
+        environment = {
+            "host": platform.node(),
+            "host_kernel": platform.release(),
+            "host_machine": platform.machine(),
+            "python": platform.python_version(),
+            "pytest": pytest.__version__,
+            "harness": version(APPLICATION),
+            "machine_driver": self._settings.machine_driver.value,
+            **{name: ", ".join(sorted(values)) for name, values in self._environment.items()},
+        }
+        if self._environment and self._settings.machine_driver is MachineDriver.QEMU:
+            with contextlib.suppress(CommandError):
+                answer = LocalRunner().run(
+                    [self._settings.qemu, "--version"], timeout_s=_VERSION_S
+                )
+                environment["qemu"] = answer.stdout.partition("\n")[0]
+        lines = [f"{name}={_escaped(value)}\n" for name, value in environment.items()]
+        _write(self._folder / ENVIRONMENT, "".join(lines))
+        _write(self._folder / CATEGORIES, json.dumps(_CATEGORIES, indent=1) + "\n")
+
+
+def _case(item: pytest.Item) -> str | None:
+    return getattr(getattr(item, "callspec", None), "id", None)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}")
+    part.write_text(text)
+    part.replace(path)

@@ -1,0 +1,116 @@
+"""How a test is called in Allure: title, suites, severity, labels, and the id of its history; pure."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import inspect
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from allure_commons.types import LabelType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+#: The folders above the suites, such as suites/e2e.
+_PARENT_FOLDERS = 2
+_SENTENCE = re.compile(r"(?s)(.+?[.!?])(?=\s|$)")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestWords:
+    """A title, and the rest of a test's docstring."""
+
+    __test__ = False
+
+    title: str | None
+    description: str | None
+
+
+def docstring_of(item: object) -> str | None:
+    """Return the docstring of a test; None for a test that is no function."""
+    return getattr(getattr(item, "function", None), "__doc__", None)
+
+
+def words_of(docstring: str | None, case: str | None) -> TestWords:
+    """Return a test's first sentence with the id of its parameters as title, and what follows."""
+    text = inspect.cleandoc(docstring or "")
+    if not text:
+        return TestWords(title=None, description=None)
+    first, _, rest = text.partition("\n\n")
+    found = _SENTENCE.match(first)
+    sentence = found[1] if found else first
+    rest = "\n\n".join(part for part in (first[len(sentence) :].strip(), rest.strip()) if part)
+    title = " ".join(sentence.split()).rstrip(".")
+    return TestWords(
+        title=title if case is None else f"{title} [{case}]", description=rest or None
+    )
+
+
+def suites_of(node_id: str) -> dict[str, str]:
+    """Return the suite labels of a test by its node id.
+
+    The parent suite are the two folders at the top, the suite is the folder in them or else the file, and
+    the sub suite is what is left.
+    """
+    path, *names = re.sub(r"\[.*", "", node_id, flags=re.DOTALL).split("::")
+    *folders, file = path.split("/")
+    parent, below = folders[:_PARENT_FOLDERS], folders[_PARENT_FOLDERS:]
+    module = re.sub(r"\.[a-z]+$", "", file).removeprefix("test_")
+    suite, rest = (
+        below[0] if below else module,
+        [*below[1:], *([module] if below else []), *names[:-1]],
+    )
+    labels = {
+        LabelType.PARENT_SUITE: "/".join(parent),
+        LabelType.SUITE: suite,
+        LabelType.SUB_SUITE: " > ".join(rest),
+    }
+    return {name: value for name, value in labels.items() if value}
+
+
+def severity_of(path: str, severities: Mapping[str, str]) -> str | None:
+    """Return the severity of the innermost folder or file in `severities` that has the test's file."""
+    fitting = [
+        place for place in severities if path == place or path.startswith(f"{place.rstrip('/')}/")
+    ]
+    return severities[max(fitting, key=len)] if fitting else None
+
+
+def shown_parameters(
+    parameters: Mapping[str, object], *, case: str | None, root: Path
+) -> dict[str, str]:
+    """Return the parameters of a test as texts that are the same in each process and checkout.
+
+    Allure knows a test in other runs by them. `case`, pytest's id of the parameters, stands for a value
+    whose text has a memory address, or is that of others too. `root` is the checkout.
+    """
+    return {
+        name: (_text(value) or case or type(value).__qualname__).replace(f"{root}/", "")
+        for name, value in parameters.items()
+    }
+
+
+def history_id(full_name: str, parameters: Iterable[tuple[str, str]]) -> str:
+    """Return the id by which Allure 2 knows a test in other runs, whatever the order of parameters is.
+
+    Allure 3 makes one of the same values itself.
+    """
+    parts = [full_name, *(f"{name}={value}" for name, value in sorted(parameters))]
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if isinstance(value, (set, frozenset)):
+        return ", ".join(sorted(_text(each) or repr(each) for each in value))
+    text = value if isinstance(value, str) else repr(value)
+    if isinstance(value, str) or not _ADDRESS.search(text):
+        return text
+    name = str(getattr(value, "__qualname__", "<"))
+    return None if "<" in name else name

@@ -1,0 +1,154 @@
+"""What of kept evidence is attached to Allure's result: as steps, with types and names that say what it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import allure
+from allure_commons.types import AttachmentType
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.provisioner.declaration import Declaration
+
+#: Files that readers of a report look for first; all others are in the evidence folder.
+_ATTACHED = (
+    # Pictures and pages that were made of the evidence, such as a timeline.
+    "*.html",
+    "*.svg",
+    "*.png",
+    "host/serial.log",
+    "host/serial.cast",
+    "host/argv.txt",
+    "host/domain.xml",
+    "host/stderr.log",
+    "host/qmp-events.json",
+    "host/*-trace.txt",
+    "states/difference-*.txt",
+    "commands/journal",
+    "commands/dmesg",
+    "commands/lspci",
+    "commands/dkms-status",
+    "files/run/cloud-init/*.json",
+    "files/var/log/cloud-init.log",
+    "files/var/log/cloud-init-output.log",
+    "files/var/lib/gpu-node/outcome.json",
+    "files/var/log/azure/cluster-provision.log",
+    "files/var/log/azure/Microsoft.Azure.Extensions.CustomScript/events/*",
+    "files/var/lib/dkms/nvidia/**/make.log",
+    "files/var/log/nvidia-installer-*.log",
+    "files/opt/azure/aks-gpu/dkms-marker",
+    "provisioner.json",
+    "manifest.json",
+    "not-collected.txt",
+    "checkpoint/not-saved.txt",
+    # Of a registry, not of a node.
+    "requests.txt",
+)
+#: The folders of evidence, in words.
+_FOLDERS = {
+    "host": "Host: console, command line, events, traces",
+    "commands": "Output of commands in the guest",
+    "files": "Files of the guest",
+    "states": "Differences between states of the node",
+    "checkpoint": "The saved machine",
+}
+_GUEST_FOLDERS = ("commands", "files")
+_TYPES = {
+    ".json": AttachmentType.JSON,
+    ".html": AttachmentType.HTML,
+    ".svg": AttachmentType.SVG,
+    ".png": AttachmentType.PNG,
+    ".xml": AttachmentType.XML,
+}
+#: Players know the type by this name; Allure has none for it.
+_RECORDING = ".cast"
+_RECORDING_TYPE = "application/x-asciicast"
+
+
+def attach(folder: Path, name: str) -> None:
+    """Attach the files of the evidence folder called `name`, within a step for each of its folders."""
+    declaration = _declaration(folder)
+    found: dict[str, list[Path]] = {}
+    for path in _attached(folder, declaration):
+        top, *below = path.relative_to(folder).parts
+        found.setdefault(top if below else "", []).append(path)
+    if not found:
+        return
+    with allure.step(f"Evidence of '{name}'"):
+        for path in found.pop("", ()):
+            _attach_file(path, path.name, is_of_guest=False)
+        for top, paths in found.items():
+            with allure.step(_FOLDERS.get(top, top)):
+                taken: Counter[str] = Counter()
+                for path in paths:
+                    shown = _name(path, folder / top, declaration)
+                    taken[shown] += 1
+                    number = f" ({taken[shown]})" if taken[shown] > 1 else ""
+                    _attach_file(path, shown + number, is_of_guest=top in _GUEST_FOLDERS)
+
+
+def _attached(folder: Path, declaration: Declaration | None) -> Iterator[Path]:
+    patterns = (*_ATTACHED, *_declared(declaration))
+    # What the provisioner declares may be attached anyway.
+    for path in dict.fromkeys(path for each in patterns for path in sorted(folder.glob(each))):
+        # An empty stderr of QEMU is information; other empty files are not.
+        if path.is_file() and (path.stat().st_size or path.name == "stderr.log"):
+            yield path
+
+
+def _attach_file(path: Path, name: str, *, is_of_guest: bool) -> None:
+    kind = _TYPES.get(path.suffix, AttachmentType.TEXT)
+    if is_of_guest and kind is not AttachmentType.JSON:
+        # A report should not run what a guest wrote.
+        kind = AttachmentType.TEXT
+    if path.suffix == _RECORDING:
+        allure.attach.file(  # type: ignore[no-untyped-call]
+            str(path), name=name, attachment_type=_RECORDING_TYPE, extension=_RECORDING[1:]
+        )
+        return
+    allure.attach.file(str(path), name=name, attachment_type=kind)  # type: ignore[no-untyped-call]
+
+
+def _name(path: Path, top: Path, declaration: Declaration | None) -> str:
+    """Return the path within a folder; of the guest's files the guest's path; of an event its name."""
+    relative = path.relative_to(top).as_posix()
+    if top.name != "files":
+        return relative
+    if path.stem.isdigit() and declaration is not None and declaration.outcome.events is not None:
+        from harness.evidence.outcome import parse_events  # noqa: PLC0415 - as in _declaration
+
+        try:
+            names = parse_events(
+                path.read_text(errors="replace"), declaration.outcome.events, path.name
+            )
+        except (HarnessError, OSError):
+            names = []
+        return f"event: {', '.join(names) or 'not readable'}"
+    return f"/{relative}"
+
+
+def _declaration(folder: Path) -> Declaration | None:
+    """Return what the provisioner of the evidence declares; None where that is damaged."""
+    # A run of specs has no evidence, and should not load pydantic.
+    from harness.provisioner.declaration import read_declaration  # noqa: PLC0415
+
+    try:
+        return read_declaration(folder)
+    except HarnessError:
+        return None
+
+
+def _declared(declaration: Declaration | None) -> Iterator[str]:
+    """Yield patterns of what the provisioner of the evidence declares."""
+    if declaration is None:
+        return
+    for path in (*declaration.outcome.paths, *declaration.files):
+        yield "files" + path.replace("[", "[[]")
+    for name in declaration.commands:
+        yield f"commands/{name}"

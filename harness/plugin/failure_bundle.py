@@ -1,0 +1,139 @@
+"""What a failed test leaves beside the evidence: history, timeline, versions, locals, and one archive.
+
+Nothing here may hide the failure itself, so what goes wrong is written down beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from harness.lab.machine import LabMachine
+    from harness.settings import Settings
+
+DIFFERENCE = "difference-at-failure.txt"
+#: In the folder of the test, since it is not of one machine.
+TRACEBACK = "traceback.txt"
+#: What could not be added, and why.
+_LEFT_OUT = "left-out.txt"
+
+
+def completed(machine: LabMachine, folder: Path, error: BaseException | None) -> Path:
+    """Add to the kept evidence of a machine whose test failed, and return its folder.
+
+    Where the test passed nothing is added, since it takes the guest some seconds.
+    """
+    if error is None:
+        return folder
+    for add in (_add_history, _add_difference, _add_versions, _add_timeline):
+        _try(folder, add, machine, folder)
+    return folder
+
+
+def _try(folder: Path, add: Callable[..., None], *arguments: object) -> None:
+    try:
+        add(*arguments)
+    except Exception as raised:
+        # An exception from a hook would end the whole run, and the disk may be full.
+        with contextlib.suppress(OSError), (folder / _LEFT_OUT).open("a") as file:
+            file.write(f"{add.__name__.lstrip('_')}: {raised!r}\n")
+
+
+def _add_history(machine: LabMachine, folder: Path) -> None:
+    from harness.lab.evidence_collection import collect_history  # noqa: PLC0415 - only of failures
+
+    collect_history(machine, folder)
+
+
+def _add_difference(machine: LabMachine, folder: Path) -> None:
+    """Write what has changed since the state that the test took last, where it took one."""
+    before = machine.last_state
+    if before is None:
+        return
+    from harness.evidence.state_diff import CHANGES_AT_REST, StateDiff  # noqa: PLC0415 - rarely
+    from harness.lab.machine import STATES  # noqa: PLC0415
+
+    diff = StateDiff.between(before, machine.state(), CHANGES_AT_REST)
+    unknown = "".join(
+        f"not known: {each.kind.value} {each.name}: {each.reason}\n" for each in diff.unknown
+    )
+    (folder / STATES).mkdir(mode=0o700, exist_ok=True)
+    (folder / STATES / DIFFERENCE).write_text(
+        f"{diff.render() or 'Nothing has changed.'}\n{unknown}", errors="surrogateescape"
+    )
+
+
+def _add_versions(machine: LabMachine, folder: Path) -> None:
+    from harness.evidence.retention import VERSIONS  # noqa: PLC0415 - only of failures
+    from harness.lab.versions import versions_of  # noqa: PLC0415
+
+    (folder / VERSIONS).write_text(json.dumps(versions_of(machine, folder), indent=2) + "\n")
+
+
+def _add_timeline(machine: LabMachine, folder: Path) -> None:
+    from harness.timeline.page import PAGE, render_page  # noqa: PLC0415 - only of failures
+    from harness.timeline.reading import read_timeline  # noqa: PLC0415
+
+    (folder / PAGE).write_text(render_page([read_timeline(folder, title=machine.name)]))
+
+
+def finish_bundle(
+    item: pytest.Item,
+    call: pytest.CallInfo[None],
+    settings: Settings,
+    folders: Sequence[Path],
+) -> None:
+    """Write the failing line with its locals, and the archive; remove the bundles beyond the limits."""
+    test = folders[0].parent
+    if not test.is_dir():
+        # Nothing could be kept, which the report says.
+        return
+    _try(test, _add_traceback, item, call, test)
+    _try(test, _archive, item, call, settings, test)
+
+
+def _add_traceback(item: pytest.Item, call: pytest.CallInfo[None], test: Path) -> None:
+    if call.excinfo is None:
+        return
+    options = item.config.option
+    before = options.showlocals, options.tbstyle
+    options.showlocals, options.tbstyle = True, "long"
+    try:
+        text = str(item.repr_failure(call.excinfo))
+    finally:
+        options.showlocals, options.tbstyle = before
+    (test / TRACEBACK).write_text(f"{text}\n", errors="surrogateescape")
+
+
+def _archive(
+    item: pytest.Item, call: pytest.CallInfo[None], settings: Settings, test: Path
+) -> None:
+    from harness.evidence.archive import write_archive  # noqa: PLC0415 - only of failures
+    from harness.evidence.retention import beyond_limits, bundles_in  # noqa: PLC0415
+
+    archive = write_archive(test)
+    said = f"all of it in one file: '{archive}' ({archive.stat().st_size / (1 << 20):.1f} MiB)"
+    removed = [
+        bundle
+        for bundle in beyond_limits(
+            bundles_in(settings.evidence_folder),
+            limit_mib=settings.bundle_limit_mib,
+            limit_days=settings.bundle_limit_days,
+            now_s=time.time(),
+        )
+        # That of another worker may just be written.
+        if bundle.name != test.name
+    ]
+    for bundle in removed:
+        bundle.remove()
+    if removed:
+        said += f"; removed {len(removed)} older bundles, beyond --bundle-limit-days or --bundle-limit-mib"
+    item.add_report_section(call.when, "bundle", said)

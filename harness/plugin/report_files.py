@@ -1,0 +1,37 @@
+"""Registers what completes the reports that pytest and Allure write, where a run writes some."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.plugin import junit
+
+if TYPE_CHECKING:
+    from harness.settings import Settings
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add what pytest's configuration says of reports."""
+    parser.addini(
+        "allure_severity",
+        "severities of tests in Allure by folder or file, such as 'suites/e2e/record: critical'; the innermost "
+        "counts, and a test's own `allure.severity` before it",
+        type="linelist",
+        default=[],
+    )
+
+
+def register(config: pytest.Config, settings: Settings) -> None:
+    """Register them; raises pytest.UsageError where the configuration is wrong."""
+    junit.register(config)
+    if not config.getoption("allure_report_dir", None):
+        return
+    from harness.plugin import allure_report  # noqa: PLC0415 - most runs have none
+
+    try:
+        allure_report.register(config, settings)
+    except BadInputError as error:
+        raise pytest.UsageError(str(error)) from error

@@ -1,0 +1,41 @@
+"""What the machines of a test were, as properties of JUnit, and as parameters and labels of Allure."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from harness.lab.machine import LabMachine
+    from harness.settings import Settings
+
+_FACTS: pytest.StashKey[dict[str, str]] = pytest.StashKey()
+
+
+def note_machines(item: pytest.Item, machines: Iterable[LabMachine], settings: Settings) -> None:
+    """Note what the machines are that a test has now; what differs between them is listed."""
+    found: dict[str, dict[str, None]] = {}
+    for machine in machines:
+        # A test without machines should not load what makes them.
+        from harness.lab.machine_facts import machine_facts  # noqa: PLC0415
+
+        # An exception from a hook would end the whole run.
+        with contextlib.suppress(Exception):
+            facts = {**machine_facts(machine), "machine_driver": settings.machine_driver.value}
+            for name, value in facts.items():
+                found.setdefault(name, {})[value] = None
+    known = item.stash.setdefault(_FACTS, {})
+    for name, values in found.items():
+        if name not in known:
+            known[name] = ", ".join(values)
+            # JUnit takes its properties from the teardown's report, which copies the item's.
+            item.user_properties.append((name, known[name]))
+
+
+def facts_of(item: pytest.Item) -> Mapping[str, str]:
+    """Return what was noted of a test's machines."""
+    return item.stash.get(_FACTS, {})

@@ -1,0 +1,27 @@
+"""Which of the two families a test's failure is of: the node is wrong, or the harness could not tell."""
+
+from __future__ import annotations
+
+import pytest
+
+#: Errors that mean that the node is wrong. Any other error means that the harness could not tell.
+#: Allure draws the same line between failed and broken.
+_VERDICTS = (AssertionError, pytest.fail.Exception)
+#: An attribute of a report, which xdist carries to the controller.
+_ATTRIBUTE = "harness_could_not_tell"
+
+
+def is_verdict(error: BaseException) -> bool:
+    """Return whether an error means that the node is wrong; in a group, all must."""
+    parts = getattr(error, "exceptions", ())
+    return isinstance(error, _VERDICTS) or (bool(parts) and all(map(is_verdict, parts)))
+
+
+def mark_broken(report: pytest.TestReport) -> None:
+    """Note in the report of a phase that the harness could not tell."""
+    vars(report)[_ATTRIBUTE] = True
+
+
+def is_broken(report: pytest.TestReport) -> bool:
+    """Return whether the harness could not tell in this phase."""
+    return bool(getattr(report, _ATTRIBUTE, False))

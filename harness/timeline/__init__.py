@@ -1,0 +1,93 @@
+"""The timeline of a machine: what ran when, what waited for what, and the critical path; plain values.
+
+Times are seconds since the kernel of the first boot that is shown began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Lane(Enum):
+    """The kinds of work on a timeline, from the outer to the inner ones."""
+
+    UNITS = "systemd unit"
+    STEPS = "provisioning step"
+    DKMS = "DKMS build"
+    CONTAINERS = "container"
+    CONSOLE = "serial console"
+
+
+class SpanState(Enum):
+    """How a piece of work ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    RUNNING = "running"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """One piece of work; one that had not ended goes on until the end of the timeline."""
+
+    lane: Lane
+    name: str
+    start_s: float
+    end_s: float
+    state: SpanState = SpanState.DONE
+    detail: str | None = None
+    blockers: tuple[str, ...] = ()
+    """What held it up last before it began; the names of other pieces of work."""
+    blocked_from_s: float | None = None
+    """Since when they alone held it up."""
+    is_critical: bool = False
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.start_s
+
+    @property
+    def blocked_s(self) -> float:
+        """Return how long its blockers alone held it up."""
+        return 0.0 if self.blocked_from_s is None else self.start_s - self.blocked_from_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Something that happened at once, such as a reboot."""
+
+    at_s: float
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """What could not be read, and why."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """All that is known of one machine, in order of time."""
+
+    title: str
+    end_s: float
+    spans: tuple[Span, ...]
+    moments: tuple[Moment, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def critical_path(self) -> tuple[Span, ...]:
+        """Return what the end waited for, in its order."""
+        return tuple(span for span in self.spans if span.is_critical)
+
+
+def seconds(value: float) -> str:
+    """Return a duration with its unit, with as many digits as are of use."""
+    if value >= 100:
+        return f"{value:.0f} s"
+    return f"{value:.1f} s" if value >= 0.05 else f"{1000 * value:.0f} ms"

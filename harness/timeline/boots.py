@@ -1,0 +1,90 @@
+"""The boots of a machine by its journal, joined to one time axis; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from harness.timeline import Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.evidence.history import JournalEntry
+
+#: A clock that was set by more is worth a word; NTP changes it by less.
+_CLOCK_SET_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boot:
+    """A boot with its entries; its monotonic clock is ahead of the timeline by `-offset_s`."""
+
+    entries: Sequence[JournalEntry]
+    offset_s: float
+
+    def at(self, monotonic_s: float) -> float:
+        """Return where a stamp of this boot's monotonic clock is on the timeline."""
+        return self.offset_s + monotonic_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boots:
+    """The boots that a timeline shows, oldest first."""
+
+    all: tuple[Boot, ...]
+
+    @classmethod
+    def of(cls, entries: Sequence[JournalEntry], *, most: int) -> Boots:
+        """Return the latest boots in a journal, at most `most`; entries of an image are older."""
+        by_boot: dict[str, list[JournalEntry]] = {}
+        for entry in entries:
+            by_boot.setdefault(entry.boot, []).append(entry)
+        found: list[Boot] = []
+        for each in list(by_boot.values())[-most:]:
+            offset = 0.0
+            if found:
+                last = found[-1].entries[-1]
+                down_s = max(0.0, each[0].wall_s - last.wall_s)
+                offset = found[-1].at(last.monotonic_s) + down_s - each[0].monotonic_s
+            found.append(Boot(entries=each, offset_s=offset))
+        return cls(all=tuple(found))
+
+    def at_wall(self, wall_s: float) -> float | None:
+        """Return where a time of the wall clock is on the timeline; None before its beginning.
+
+        The clock may have been set, so the entry that is nearest by the clock decides.
+        """
+        nearest = min(
+            ((boot, entry) for boot in self.all for entry in boot.entries),
+            key=lambda pair: abs(pair[1].wall_s - wall_s),
+            default=None,
+        )
+        if nearest is None:
+            return None
+        boot, entry = nearest
+        at_s = boot.at(entry.monotonic_s) + wall_s - entry.wall_s
+        return at_s if at_s >= 0.0 else None
+
+    def moments(self) -> list[Moment]:
+        """Return the reboots, and where the clock was set."""
+        found: list[Moment] = []
+        for number, boot in enumerate(self.all):
+            if number:
+                found.append(Moment(at_s=boot.at(0.0), words="reboot"))
+            for before, after in pairwise(boot.entries):
+                set_by_s = (after.wall_s - before.wall_s) - (
+                    after.monotonic_s - before.monotonic_s
+                )
+                if abs(set_by_s) > _CLOCK_SET_S:
+                    words = f"clock set by {'+' if set_by_s > 0 else '-'}{_span(abs(set_by_s))}"
+                    found.append(Moment(at_s=boot.at(after.monotonic_s), words=words))
+        return found
+
+
+def _span(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"

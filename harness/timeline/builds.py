@@ -1,0 +1,48 @@
+"""DKMS's builds by their logs, which have the begin in their second line; pure."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import re
+from typing import TYPE_CHECKING
+
+from harness.timeline import Lane, Span, SpanState
+
+if TYPE_CHECKING:
+    from harness.timeline.boots import Boots
+
+_DKMS_LOG = re.compile(
+    r"/var/lib/dkms/(?P<module>[^/]+)/(?P<version>[^/]+)/(?:build|(?P<kernel>[^/]+)/[^/]+/log)/make\.log"
+)
+
+
+def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: float) -> Span | None:
+    """Return the build of a log of DKMS, which was written last at `ended` by the wall clock.
+
+    None where the path is that of another file, the log has no date, or the build was before the boots,
+    as that of an image is. Without `ended` it has no duration.
+    """
+    found, lines = _DKMS_LOG.fullmatch(path), log.splitlines()
+    began = _date(lines[1]) if len(lines) > 1 else None
+    at_s = None if began is None else boots.at_wall(began)
+    if found is None or began is None or at_s is None:
+        return None
+    name = f"{found['module']} {found['version']}"
+    name += f", kernel {found['kernel']}" if found["kernel"] else ""
+    return Span(
+        lane=Lane.DKMS,
+        name=name,
+        start_s=at_s,
+        end_s=at_s if ended is None else min(end_s, at_s + max(0.0, ended - began)),
+        # The log of a build that ended well is moved to its kernel's folder.
+        state=SpanState.DONE if found["kernel"] else SpanState.FAILED,
+    )
+
+
+def _date(line: str) -> float | None:
+    """Return a date as `date` prints it, in UTC; None for another form."""
+    with contextlib.suppress(ValueError):
+        stamp = dt.datetime.strptime(" ".join(line.split()), "%a %b %d %H:%M:%S UTC %Y")  # noqa: DTZ007
+        return stamp.replace(tzinfo=dt.timezone.utc).timestamp()
+    return None

@@ -1,0 +1,341 @@
+"""Reads a timeline from the evidence of a machine; what could not be read becomes a gap."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, HarnessError
+from harness.evidence import Evidence
+from harness.evidence.gaps import NOT_COLLECTED
+from harness.evidence.history import (
+    DKMS_LOGS,
+    HISTORY,
+    MANAGER_TIMES,
+    PACKED_JOURNAL,
+    UNIT_TIMES,
+    UPTIME,
+    JournalEntry,
+    parse_journal,
+    parse_manager_times,
+    parse_unit_times,
+    parse_uptime,
+)
+from harness.evidence.outcome import parse_stamp
+from harness.evidence.units import UNIT_JOBS, parse_unit_jobs
+from harness.machine.channels.console_recording import RECORDING, read_recording
+from harness.timeline import Gap, Lane, Moment, Span, SpanState, Timeline
+from harness.timeline.boots import Boot, Boots
+from harness.timeline.builds import build_of
+from harness.timeline.containers import containers_of
+from harness.timeline.units import start_of, starts_in_journal
+from harness.timeline.waits import with_blockers, with_critical_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+
+_STATES = {
+    "failed": SpanState.FAILED,
+    "error": SpanState.FAILED,
+    "running": SpanState.RUNNING,
+}
+#: A silence of the console that ends a piece of its output.
+_SILENCE_S = 5.0
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
+#: What evidence without a history has of them.
+_NODE_DKMS_LOGS = (
+    "/var/lib/dkms/nvidia/*/*/*/log/make.log",
+    "/var/lib/dkms/nvidia/*/build/make.log",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reader:
+    """One evidence folder, with what could not be read so far."""
+
+    folder: Path
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def node(self) -> Evidence:
+        return Evidence(self.folder)
+
+    @property
+    def history(self) -> Evidence:
+        return Evidence(self.folder / HISTORY)
+
+    @contextlib.contextmanager
+    def reading(self, what: str) -> Iterator[None]:
+        """Turn an error into a gap of `what`."""
+        try:
+            yield
+        except (HarnessError, OSError, ValueError, LookupError, EOFError) as error:
+            self.gaps.append(Gap(what=what, reason=_first_sentence(str(error))))
+
+
+def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
+    """Return the timeline of the machine whose evidence is in `folder`.
+
+    Raises BadInputError where the folder has no evidence of a machine.
+    """
+    if not any((folder / name).is_dir() for name in ("commands", "host", HISTORY)):
+        raise BadInputError(
+            "This is no evidence of a machine; name the folder of a test's machine, such as "
+            "evidence/TEST/node.",
+            source=str(folder),
+        )
+    reader = _Reader(folder=folder)
+    entries = _journal(reader)
+    boots = Boots.of(entries, most=1 + _resets(reader))
+    if not entries:
+        boots = _without_journal(reader)
+    spans: list[Span] = []
+    end_s = _end(reader, boots)
+    with reader.reading("systemd units"):
+        spans += _units(reader, boots, end_s)
+    with reader.reading("provisioning steps"):
+        spans += _steps(reader, boots, end_s)
+    with reader.reading("DKMS builds"):
+        spans += _builds(reader, boots, end_s)
+    spans += [span for boot in boots.all for span in containers_of(boot, end_s)]
+    if not spans:
+        with reader.reading("serial console"):
+            spans += _console(folder)
+            end_s = max([end_s, *(span.end_s for span in spans)])
+    return Timeline(
+        title=title or folder.name,
+        end_s=max([end_s, 0.001]),
+        spans=tuple(with_critical_path(spans)),
+        moments=(*boots.moments(), *_panics(reader, boots)),
+        gaps=tuple(reader.gaps),
+    )
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.)\s", text.strip(), maxsplit=1)[0][:200]
+
+
+def _journal(reader: _Reader) -> list[JournalEntry]:
+    entries: list[JournalEntry] = []
+    with reader.reading("journal"):
+        packed = reader.folder / HISTORY / PACKED_JOURNAL
+        if not packed.is_file():
+            raise HarnessError(_why_no_history(reader.folder))
+        entries = parse_journal(gzip.decompress(packed.read_bytes()))
+        if not entries:
+            raise HarnessError("The guest's journal was empty.")
+    return entries
+
+
+def _why_no_history(folder: Path) -> str:
+    for reason in (folder / HISTORY / NOT_COLLECTED, folder / NOT_COLLECTED):
+        if reason.is_file():
+            return f"The guest could not be read: {_first_sentence(reason.read_text())}"
+    return "It was not gathered; evidence has it where a test failed."
+
+
+def _resets(reader: _Reader) -> int:
+    """Return how often the guest rebooted, as the host saw it."""
+    return sum(event["name"] == "RESET" and _is_of_guest(event) for event in _host_events(reader))
+
+
+def _is_of_guest(event: Mapping[str, object]) -> bool:
+    data = event.get("data")
+    return not isinstance(data, dict) or data.get("guest", True) is True
+
+
+def _host_events(reader: _Reader) -> list[dict[str, object]]:
+    kept = reader.folder / "host/qmp-events.json"
+    try:
+        return [dict(event) for event in json.loads(kept.read_text()) if "name" in event]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def _panics(reader: _Reader, boots: Boots) -> Iterator[Moment]:
+    for event in _host_events(reader):
+        if event["name"] in {"GUEST_PANICKED", "SHUTDOWN"} and "at_s" in event:
+            at_s = boots.at_wall(float(str(event["at_s"])))
+            if at_s is not None:
+                words = "panic" if event["name"] == "GUEST_PANICKED" else "power off"
+                yield Moment(at_s=at_s, words=words)
+
+
+def _without_journal(reader: _Reader) -> Boots:
+    """Return a boot whose clocks are known by the kernel's word alone."""
+    try:
+        booted_s = reader.node.booted_at_s
+    except HarnessError:
+        return Boots(all=())
+    anchor = JournalEntry(boot="", monotonic_s=0.0, wall_s=booted_s, fields={})
+    return Boots(all=(Boot(entries=[anchor], offset_s=0.0),))
+
+
+def _end(reader: _Reader, boots: Boots) -> float:
+    """Return when the machine was looked at."""
+    if not boots.all:
+        return 0.0
+    last = boots.all[-1]
+    known = last.entries[-1].monotonic_s
+    with contextlib.suppress(HarnessError, OSError):
+        text = reader.history.file(UPTIME)
+        known = known if text is None else max(known, parse_uptime(text))
+    return last.at(known)
+
+
+def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
+    """Return the starts of units: of the last boot by systemd's stamps, of earlier ones by the journal."""
+    spans = [
+        span
+        for boot in boots.all[:-1]
+        for span in starts_in_journal(boot, boot.at(boot.entries[-1].monotonic_s))
+    ]
+    if not (reader.folder / HISTORY / "commands" / UNIT_TIMES).is_file():
+        if boots.all:
+            spans += starts_in_journal(boots.all[-1], end_s)
+        reader.gaps.append(Gap(what="who waits for whom", reason=_why_no_history(reader.folder)))
+        return spans
+    history = reader.history
+    units = parse_unit_times(history.answer_of(UNIT_TIMES))
+    began_s = parse_manager_times(history.answer_of(MANAGER_TIMES))
+    jobs = parse_unit_jobs(history.answer_of(UNIT_JOBS))
+    offset_s = boots.all[-1].offset_s if boots.all else 0.0
+    end_s = max([end_s, *(offset_s + unit.ready_s for unit in units if unit.ready_s is not None)])
+    spans += [
+        span
+        for unit in units
+        if (span := start_of(unit, offset_s, end_s, has_job=unit.name in jobs)) is not None
+    ]
+    return with_blockers(spans, units, began_s=offset_s + began_s, offset_s=offset_s)
+
+
+def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
+    """Return the steps of provisioning: of its outcome, and of its events where that is not yet written."""
+    evidence = reader.node
+    try:
+        steps = evidence.steps or ()
+    except BadInputError:
+        steps = ()
+    starts = evidence.step_starts
+    spans = []
+    for step in steps:
+        at_s = boots.at_wall(starts[step.name]) if step.name in starts else None
+        if at_s is not None and step.duration_s is not None and step.status != "skipped":
+            spans.append(
+                Span(
+                    lane=Lane.STEPS,
+                    name=step.name,
+                    start_s=at_s,
+                    end_s=at_s + step.duration_s,
+                    state=_STATES.get(step.status or "", SpanState.DONE),
+                    detail=step.detail,
+                )
+            )
+    if steps and not starts:
+        reader.gaps.append(
+            Gap(
+                what="provisioning steps",
+                reason="The provisioner does not report when its steps began ('started').",
+            )
+        )
+    if not steps:
+        spans = list(_events(evidence, boots))
+    runs = evidence.runs
+    if runs and evidence.exit_code is None:
+        start_s = max((span.end_s for span in spans), default=None)
+        start_s = _provisioner_start(boots) if start_s is None else start_s
+        if start_s is not None and start_s <= end_s:
+            spans.append(
+                Span(
+                    lane=Lane.STEPS,
+                    name="provisioner, step not ended",
+                    start_s=start_s,
+                    end_s=end_s,
+                    state=SpanState.RUNNING,
+                )
+            )
+    return spans
+
+
+def _events(evidence: Evidence, boots: Boots) -> Iterator[Span]:
+    """Yield the events that have the stamps of Azure's guest agent: begin and end."""
+    declared = evidence.provisioner.outcome.events
+    if declared is None:
+        return
+    for text in evidence.matching(declared.path).values():
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            event = json.loads(text)
+            began, ended = parse_stamp(event["Timestamp"]), parse_stamp(event["OperationId"])
+            at_s = None if began is None else boots.at_wall(began)
+            if began is not None and ended is not None and at_s is not None:
+                yield Span(
+                    lane=Lane.STEPS,
+                    name=str(event["TaskName"]),
+                    start_s=at_s,
+                    end_s=at_s + max(0.0, ended - began),
+                )
+
+
+def _provisioner_start(boots: Boots) -> float | None:
+    for boot in boots.all:
+        for entry in boot.entries:
+            if (
+                "-- run " in entry.fields.get("MESSAGE", "")
+                and "provisioner" in entry.fields["MESSAGE"]
+            ):
+                return boot.at(entry.monotonic_s)
+    return None
+
+
+def _builds(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
+    """Return DKMS's builds: each log has its begin in the second line, and ends with its last write."""
+    try:
+        ends = {
+            path: found.modified_at_s
+            for path, found in reader.history.paths.matching(*DKMS_LOGS).items()
+        }
+        logs = _texts(reader.history, DKMS_LOGS)
+    except HarnessError:
+        ends, logs = {}, _texts(reader.node, _NODE_DKMS_LOGS)
+    spans = []
+    for path, text in logs.items():
+        span = build_of(path, text, ends.get(path), boots, end_s)
+        if span is not None:
+            spans.append(span)
+            if path not in ends:
+                reader.gaps.append(Gap(what=f"end of DKMS {span.name}", reason="Not gathered."))
+    return spans
+
+
+def _texts(evidence: Evidence, patterns: Sequence[str]) -> dict[str, str]:
+    return {path: text for each in patterns for path, text in evidence.matching(each).items()}
+
+
+def _console(folder: Path) -> Sequence[Span]:
+    """Return when the serial console printed, for a machine that could not be read."""
+    spans: list[Span] = []
+    began = last = None
+    line = ""
+    for at_s, text in read_recording(folder / "host" / RECORDING):
+        if last is not None and began is not None and at_s - last > _SILENCE_S:
+            spans.append(_said(began, last, line))
+            began = None
+        began = at_s if began is None else began
+        last = at_s
+        printed = [each for each in map(str.strip, _CONTROL.sub("", text).splitlines()) if each]
+        line = printed[-1] if printed else line
+    if began is not None and last is not None:
+        spans.append(_said(began, last, line))
+    return spans
+
+
+def _said(began: float, last: float, line: str) -> Span:
+    return Span(
+        lane=Lane.CONSOLE, name=line or "output", start_s=began, end_s=last, detail="output until"
+    )

@@ -1,0 +1,128 @@
+"""What waited for what, and the critical path: the chain that the end waited for; pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.timeline import Lane, Span, SpanState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from harness.evidence.history import UnitTimes
+
+#: systemd starts a unit at most so much later than what it waits for is ready. A later start had
+#: another reason, such as a command. TCG is slow.
+_DISPATCH_S = 3.0
+#: Where a boot ends, the last one first.
+_GOALS = ("cloud-init.target", "graphical.target", "multi-user.target")
+_INSIDE = (Lane.STEPS, Lane.DKMS, Lane.CONTAINERS)
+#: Clocks of files and logs round.
+_ROUNDING_S = 1.5
+
+
+def with_blockers(
+    spans: Sequence[Span], units: Iterable[UnitTimes], *, began_s: float, offset_s: float
+) -> list[Span]:
+    """Return the spans of units with what held each up last: the latest of those that it is after.
+
+    `began_s` is when systemd began; `offset_s` is added to the stamps of `units`.
+    """
+    after = {unit.name: unit.after for unit in units}
+    latest = {span.name: span for span in spans if span.lane is Lane.UNITS}
+    found = []
+    for span in spans:
+        if span is not latest.get(span.name) or span.start_s < offset_s:
+            found.append(span)
+            continue
+        before = [latest[name] for name in after.get(span.name, ()) if name in latest]
+        found.append(_blocked(span, before, began_s))
+    return found
+
+
+def _blocked(span: Span, before: Sequence[Span], began_s: float) -> Span:
+    if span.state is SpanState.WAITING:
+        holding = [each for each in before if each.state in {SpanState.RUNNING, SpanState.WAITING}]
+        others = [each.end_s for each in before if each not in holding]
+        running = [each for each in holding if each.state is SpanState.RUNNING] or holding
+        return replace(
+            span,
+            blockers=tuple(sorted(each.name for each in running)),
+            blocked_from_s=max([began_s, *others]),
+        )
+    ready = sorted(
+        (each for each in before if each.end_s <= span.start_s), key=lambda each: each.end_s
+    )
+    if not ready or span.start_s - ready[-1].end_s > _DISPATCH_S:
+        return span
+    alone_s = max(began_s, ready[-2].end_s if len(ready) > 1 else began_s)
+    return replace(span, blockers=(ready[-1].name,), blocked_from_s=min(alone_s, span.start_s))
+
+
+def with_critical_path(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans with the critical path marked, in order of time.
+
+    It begins at the end: at what still waits or runs, else at the boot's goal, or at a step that ended
+    later. From there it goes back by what held each up. Steps, builds and containers within one of
+    its spans belong to it, each up to the one before.
+    """
+    critical: set[int] = set()
+    units = {span.name: index for index, span in enumerate(spans) if span.lane is Lane.UNITS}
+    end = _goal(spans, units)
+    while end is not None and end not in critical:
+        critical.add(end)
+        blockers = spans[end].blockers
+        end = next((units[name] for name in blockers if name in units), None)
+    steps = [index for index, span in enumerate(spans) if span.lane is Lane.STEPS]
+    if not any(spans[index].lane is Lane.UNITS for index in critical) and steps:
+        critical.update(steps)
+    for lane in _INSIDE:
+        outer = [spans[index] for index in critical if spans[index].lane.name in _OUTER[lane]]
+        for each in outer:
+            critical |= _chain_inside(spans, lane, each)
+    return sorted(
+        (replace(span, is_critical=index in critical) for index, span in enumerate(spans)),
+        key=lambda span: (span.start_s, span.end_s),
+    )
+
+
+_OUTER: Mapping[Lane, frozenset[str]] = {
+    Lane.STEPS: frozenset({Lane.UNITS.name, Lane.STEPS.name}),
+    Lane.DKMS: frozenset({Lane.STEPS.name}),
+    Lane.CONTAINERS: frozenset({Lane.STEPS.name}),
+}
+
+
+def _goal(spans: Sequence[Span], units: Mapping[str, int]) -> int | None:
+    open_units = [
+        index
+        for index in units.values()
+        if spans[index].state in {SpanState.WAITING, SpanState.RUNNING}
+    ]
+    if open_units:
+        goals = [units[name] for name in _GOALS if units.get(name) in open_units]
+        return goals[0] if goals else min(open_units, key=lambda index: spans[index].start_s)
+    reached = [units[name] for name in _GOALS if name in units]
+    if reached:
+        return max(reached, key=lambda index: spans[index].end_s)
+    return max(units.values(), key=lambda index: spans[index].end_s, default=None)
+
+
+def _chain_inside(spans: Sequence[Span], lane: Lane, outer: Span) -> set[int]:
+    """Return the spans of a lane that follow one another up to the end of `outer`."""
+    inside = [
+        index
+        for index, span in enumerate(spans)
+        if span.lane is lane
+        and span is not outer
+        and span.start_s >= outer.start_s - _ROUNDING_S
+        and span.end_s <= outer.end_s + _ROUNDING_S
+    ]
+    found: set[int] = set()
+    now = outer.end_s + _ROUNDING_S
+    for index in sorted(inside, key=lambda each: spans[each].end_s, reverse=True):
+        if spans[index].end_s <= now:
+            found.add(index)
+            now = spans[index].start_s + _ROUNDING_S
+    return found

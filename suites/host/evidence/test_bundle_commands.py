@@ -1,0 +1,94 @@
+"""Commands that take the archive of a test like its folder, and the one that removes old ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cli import main
+from harness.evidence.archive import write_archive
+from suites.unit.timeline.folders import a_node_that_built
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use a cache and a list of machines of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # The kept machines of this user are none of the test's.
+    monkeypatch.setattr("harness.cli.machines.roster_folder", lambda: tmp_path / "machines")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    node = a_node_that_built(tmp_path / "evidence/t.py-test/node").write()
+    lines = [{"version": 2, "width": 80, "height": 24}, [0.1, "o", "Linux version 6.1\r\n"]]
+    (node / "host/serial.cast").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    packed = write_archive(node.parent)
+    shutil.rmtree(node.parent)
+    return packed
+
+
+def test_console_in_an_archive_is_played(
+    archive: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", "--speed=0", str(archive)]) == 0
+
+    assert capsys.readouterr().out == "Linux version 6.1\r\n"
+
+
+def test_timeline_of_an_archive_is_drawn(
+    archive: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["timeline", str(archive)]) == 0
+
+    assert "build-driver" in capsys.readouterr().out
+
+
+def test_archive_without_a_saved_machine_can_not_be_resumed(
+    archive: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resume", str(archive)]) == 2
+
+    assert "There is no saved machine" in capsys.readouterr().err
+
+
+def test_old_bundles_are_listed_and_removed(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "evidence/t.py-test"
+    (folder / "node").mkdir(parents=True)
+    versions = {"schema": 1, "harness": {}, "payload": "p", "agent": "a"}
+    (folder / "node/versions.json").write_text(json.dumps(versions))
+    for path in (archive, folder):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    words = ["gc", "--evidence-dir", str(tmp_path / "evidence")]
+
+    assert main([*words, "--dry-run"]) == 0
+    assert archive.exists()
+    assert main(words) == 0
+    assert not archive.exists()
+    assert not folder.exists()
+
+    printed = capsys.readouterr().out
+    assert f"bundle of 2023-11-14, 0 MiB: '{tmp_path / 'evidence/t.py-test'}'" in printed
+    assert "1 bundles" in printed
+
+
+def test_archive_without_its_folder_stays(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was copied there, or is of something else."""
+    os.utime(archive, (1_700_000_000, 1_700_000_000))
+
+    assert main(["gc", "--evidence-dir", str(tmp_path / "evidence")]) == 0
+
+    assert archive.exists()
+    assert "There is nothing to remove." in capsys.readouterr().out

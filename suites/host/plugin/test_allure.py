@@ -1,0 +1,385 @@
+"""What a run writes for Allure: names, steps, evidence, machines, and the files of the whole run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from suites.host.plugin.inner_pytest import Inner
+
+pytest_plugins = ["pytester"]
+
+STEPS = '''
+    import pytest
+    from harness.errors import ExpectationError, HarnessError
+    from harness.steps import InnerStep, take_step
+
+    @pytest.fixture(scope="module")
+    def machine():
+        with take_step("Start machine 'node'"):
+            with take_step("Wait for the agent"):
+                pass
+
+    def test_wrong(machine):
+        """A node has its own kernel: with a colon.
+
+        The rest of it.
+        """
+        with take_step("Provision node 'node'") as taken:
+            taken.report([InnerStep(title="early", start_s=1, stop_s=2)])
+        told = InnerStep(title="install-driver", start_s=taken.start_s, stop_s=taken.stop_s,
+                         error="no headers", inner=(InnerStep(title="apt", start_s=1, stop_s=2),))
+        taken.report([told])
+        with take_step("expect.kernel_running('6.1')"):
+            raise ExpectationError("Wrong kernel.")
+
+    def test_unknown(machine):
+        with take_step("Reboot machine 'node'"):
+            raise HarnessError("It hangs.")
+    '''
+VARIANTS = """
+    import enum
+    import pytest
+    class Way(enum.Enum):
+        COLD = "cold"
+        CLONE = "clone"
+    class Plain:
+        pass
+    {first}
+    {second}
+    def test_boot(image, way):
+        pass
+    @pytest.mark.parametrize("make", [lambda: 1, lambda: 2, Plain()])
+    def test_of_values_without_a_text(make):
+        pass
+    """
+WAY = '@pytest.mark.parametrize("way", Way)'
+IMAGE = '@pytest.mark.parametrize("image", ["{root}/own.qcow2", "debian-12"])'
+
+
+def results(inner: Inner) -> dict[str, Any]:
+    """Return Allure's results by the test's name."""
+    found = [json.loads(p.read_text()) for p in (inner.folder / "results").glob("*-result.json")]
+    return {each["fullName"].partition("#")[2]: each for each in found}
+
+
+def labels(result: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in result["labels"]}
+
+
+def outline(steps: list[dict[str, Any]]) -> list[object]:
+    """Return titles and status of steps, each with those in it."""
+    return [
+        (each["name"], each["status"], *outline(each["steps"]))
+        if "steps" in each
+        else (each["name"], each["status"])
+        for each in steps
+    ]
+
+
+def test_steps_of_a_test_are_those_of_its_machine_and_its_expectations(inner: Inner) -> None:
+    inner.run(STEPS, "--alluredir=results")
+
+    found = results(inner)
+    assert outline(found["test_wrong"]["steps"]) == [
+        ("Provision node 'node'", "passed", ("install-driver", "failed", ("apt", "passed"))),
+        ("expect.kernel_running('6.1')", "failed"),
+    ]
+    assert outline(found["test_unknown"]["steps"]) == [("Reboot machine 'node'", "broken")]
+    containers = [
+        json.loads(path.read_text())
+        for path in (inner.folder / "results").glob("*-container.json")
+    ]
+    (before,) = [
+        each for one in containers for each in one["befores"] if each["name"] == "machine"
+    ]
+    assert outline(before["steps"]) == [
+        ("Start machine 'node'", "passed", ("Wait for the agent", "passed"))
+    ]
+
+
+def test_ends_of_fixtures_are_called_by_their_names(inner: Inner) -> None:
+    source = """
+        import pytest
+        @pytest.fixture
+        def node(pytestconfig):
+            yield
+        def test_kernel(node):
+            pass
+        """
+
+    inner.run(source, "--alluredir=results")
+
+    ends = [
+        each["name"]
+        for path in (inner.folder / "results").glob("*-container.json")
+        for each in json.loads(path.read_text()).get("afters", ())
+    ]
+    assert ends == ["node"]
+
+
+def test_step_outside_of_a_test_changes_nothing(inner: Inner) -> None:
+    source = """
+        import threading
+        import pytest
+        from harness.steps import take_step
+
+        @pytest.fixture(scope="session")
+        def ends():
+            yield
+            with take_step("End"):
+                pass
+
+        def test_threads(ends):
+            def run():
+                with take_step("Elsewhere"):
+                    pass
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+        """
+
+    inner.run(source, "--alluredir=results").assert_outcomes(passed=1)
+
+    assert "steps" not in results(inner)["test_threads"]
+
+
+def test_title_and_description_are_those_of_the_docstring(inner: Inner) -> None:
+    inner.run(STEPS, "--alluredir=results")
+
+    found = results(inner)
+    assert found["test_wrong"]["name"] == "A node has its own kernel: with a colon"
+    assert found["test_wrong"]["description"] == "The rest of it."
+    # Without a docstring it is called by its function.
+    assert found["test_unknown"]["name"] == "test_unknown"
+
+
+def test_title_suite_and_severity_set_by_a_test_are_kept(inner: Inner) -> None:
+    source = '''
+        import allure
+
+        @allure.title("Mine")
+        @allure.suite("Ours")
+        @allure.severity("minor")
+        def test_own():
+            """A sentence."""
+        '''
+    (inner.folder / "pytest.ini").write_text("[pytest]\nallure_severity = test_inner.py: critical")
+
+    inner.run(source, "--alluredir=results")
+
+    (result,) = results(inner).values()
+    assert result["name"] == "Mine"
+    assert labels(result)["suite"] == "Ours"
+    assert labels(result)["severity"] == "minor"
+
+
+def test_severity_and_tag_come_from_folder_and_marker(inner: Inner) -> None:
+    (inner.folder / "pytest.ini").write_text("[pytest]\nallure_severity = test_inner.py: critical")
+
+    inner.run(
+        "import pytest\n@pytest.mark.nightly\ndef test_kernel():\n    pass\n",
+        "--alluredir=results",
+    )
+
+    (result,) = results(inner).values()
+    assert labels(result)["severity"] == "critical"
+    assert labels(result)["tag"] == "nightly"
+    assert labels(result)["suite"] == "inner"
+
+
+def test_wrong_severity_ends_the_run_at_its_start(inner: Inner) -> None:
+    (inner.folder / "pytest.ini").write_text("[pytest]\nallure_severity = suites: grave")
+
+    result = inner.run("def test_kernel():\n    pass\n", "--alluredir=results")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*allure_severity*'suites: grave' is no folder with a severity*"])
+
+
+def history(inner: Inner, source: str, *options: str) -> dict[tuple[str, ...], str]:
+    """Return the ids of the tests by their parameters."""
+    inner.run(source, "--alluredir=results", "--clean-alluredir", *options)
+    found = [json.loads(p.read_text()) for p in (inner.folder / "results").glob("*-result.json")]
+    return {
+        tuple(sorted(each["value"] for each in one["parameters"])): one["historyId"]
+        for one in found
+    }
+
+
+def test_history_is_that_of_the_test_whatever_runs_it(inner: Inner) -> None:
+    """Under xdist, in another order of parameters, and in another checkout."""
+    image = IMAGE.format(root=inner.folder)
+
+    plain = history(inner, VARIANTS.format(first=image, second=WAY))
+
+    assert len(set(plain.values())) == len(plain) == 4 + 3
+    assert ("clone", "own.qcow2") in plain
+    turned = VARIANTS.format(first=WAY, second=image)
+    assert history(inner, turned) == plain
+    assert history(inner, turned, "-n", "2", "--dist=loadgroup") == plain
+
+
+def test_evidence_is_in_steps_by_folder_with_types_and_names(inner: Inner) -> None:
+    source = """
+        import json
+        from pathlib import Path
+        from harness.provisioner.gpu_node import EVENTS_FOLDER
+
+        class Source:
+            name = "node"
+
+            def gather(self, folder, error):
+                events = folder / "files" / EVENTS_FOLDER.lstrip("/")
+                for path in (folder / "host", folder / "commands", events):
+                    path.mkdir(parents=True)
+                (folder / "timeline.html").write_text("<p>")
+                (folder / "host/serial.log").write_text("Linux")
+                (folder / "host/argv.txt").write_text("")
+                (folder / "host/serial.cast").write_text("{}")
+                (folder / "commands/journal").write_text("-- Boot")
+                (events / "1700000000001.json").write_text(json.dumps({"TaskName": "AKS.CSE.apt"}))
+                (events / "1700000000002.json").write_text(json.dumps({"TaskName": "AKS.CSE.apt"}))
+                (events / "1700000000003.json").write_text("{")
+                yield folder, folder
+                raise OSError("No space left on device")
+
+        def test_kernel(pytestconfig):
+            pytestconfig.pluginmanager.getplugin("harness-reporter").add(Source())
+            assert False
+        """
+
+    inner.run(source, "--alluredir=results")
+
+    (step,) = results(inner)["test_kernel"]["steps"]
+    attached = {
+        where: {each["name"]: each["type"] for each in within["attachments"]}
+        for where, within in [("", step), *((each["name"], each) for each in step["steps"])]
+    }
+    assert step["name"] == "Evidence of 'node'"
+    # A file without content tells nothing.
+    assert attached == {
+        "": {"timeline.html": "text/html"},
+        "Host: console, command line, events, traces": {
+            "serial.log": "text/plain",
+            "serial.cast": "application/x-asciicast",
+        },
+        "Output of commands in the guest": {"journal": "text/plain"},
+        "Files of the guest": {
+            "event: AKS.CSE.apt": "application/json",
+            "event: AKS.CSE.apt (2)": "application/json",
+            "event: not readable": "application/json",
+        },
+    }
+    html = next(each for each in step["attachments"])
+    assert (inner.folder / "results" / html["source"]).read_text() == "<p>"
+
+
+def test_earlier_evidence_has_a_step_of_its_own(inner: Inner) -> None:
+    source = """
+        def test_kernel(add):
+            add("other")
+            add("node", judged_twice=True)
+            assert False
+        """
+
+    inner.run(source, "--alluredir=results")
+
+    names = [each["name"] for each in results(inner)["test_kernel"]["steps"]]
+    assert names == [f"Evidence of '{name}'" for name in ("other", "node", "node/earlier-1")]
+
+
+def test_status_is_failed_for_the_node_and_broken_for_the_harness(inner: Inner) -> None:
+    source = """
+        import pytest
+        from harness.errors import ExpectationError, HarnessError
+        def test_failed():
+            raise ExpectationError("wrong kernel")
+        def test_broken():
+            raise HarnessError("QEMU died")
+        class Group(Exception):
+            exceptions = (ExpectationError("a"), AssertionError("b"))
+        def test_all_of_the_node():
+            raise Group
+        """
+
+    inner.run(source, "--alluredir=results")
+
+    assert {name: each["status"] for name, each in results(inner).items()} == {
+        "test_failed": "failed",
+        "test_broken": "broken",
+        "test_all_of_the_node": "failed",
+    }
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_files_of_the_run_tell_failed_from_broken_and_name_the_host(
+    inner: Inner, workers: str
+) -> None:
+    inner.run("def test_kernel():\n    pass\n", "--alluredir=results", "-n", workers)
+
+    folder = inner.folder / "results"
+    categories = json.loads((folder / "categories.json").read_text())
+    assert {each["name"]: each["matchedStatuses"] for each in categories[1:]} == {
+        "The node is wrong": ["failed"],
+        "The harness could not tell": ["broken"],
+    }
+    environment = dict(
+        line.split("=", 1) for line in (folder / "environment.properties").read_text().splitlines()
+    )
+    assert environment["machine_driver"] == "qemu"
+    assert {"host", "harness", "python"} <= environment.keys()
+
+
+MACHINES = """
+    from types import SimpleNamespace
+    import pytest
+    from harness.machine.description.spec import Accelerator, DirectKernel
+
+    @pytest.fixture
+    def machine(pytestconfig):
+        machine = SimpleNamespace(
+            request=SimpleNamespace(
+                source=SimpleNamespace(name="debian-12"), checkpoint=None, resumed=None
+            ),
+            spec=SimpleNamespace(
+                accelerator=Accelerator.TCG,
+                kernel=DirectKernel(version="6.1", vmlinuz=None, initrd=None),
+            ),
+            gpus=SimpleNamespace(provided=[SimpleNamespace(title="h100-sxm5-80gb")]),
+            checkpoint=object(),
+        )
+        source = SimpleNamespace(name="node", machine=machine, gather=lambda *_: iter(()))
+        reporter = pytestconfig.pluginmanager.getplugin("harness-reporter")
+        reporter.add(source)
+        yield
+        reporter.discard(source)
+
+    def test_kernel(machine):
+        pass
+    """
+FACTS = {
+    "image": "debian-12",
+    "kernel": "6.1",
+    "gpu": "h100-sxm5-80gb",
+    "nvidia_driver": "none",
+    "accelerator": "tcg",
+    "start": "clone",
+    "machine_driver": "qemu",
+}
+
+
+def test_machines_of_a_test_are_its_parameters_and_labels(inner: Inner) -> None:
+    inner.run(MACHINES, "--alluredir=results", "-n", "1")
+
+    (result,) = results(inner).values()
+    assert FACTS.items() <= labels(result).items()
+    # They are not part of its history: another host may have another accelerator.
+    assert {
+        each["name"]: each["value"] for each in result["parameters"] if each["excluded"]
+    } == FACTS
+    lines = (inner.folder / "results/environment.properties").read_text().splitlines()
+    assert {"accelerator=tcg", "image=debian-12"} <= set(lines)

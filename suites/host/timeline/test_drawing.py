@@ -1,0 +1,192 @@
+"""Timelines drawn by matplotlib: what is written where, in both schemes."""
+
+from __future__ import annotations
+
+import re
+import struct
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.cli import main
+from harness.plots import DARK, LIGHT, Scheme
+from harness.timeline import Gap, Lane, Span, SpanState, Timeline, drawing
+from harness.timeline.drawing import render_timelines, shown_units
+from harness.timeline.page import render_page
+from harness.timeline.reading import read_timeline
+from suites.unit.timeline.folders import a_node_that_built
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def timelines(tmp_path: Path) -> list[Timeline]:
+    """Return one of a node that was made, and one of a node that hangs."""
+    return [
+        read_timeline(a_node_that_built(tmp_path / name, hangs=name == "hangs").write())
+        for name in ("done", "hangs")
+    ]
+
+
+def texts_of(timelines: list[Timeline], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """Return the words in the picture with the places that they take, in pixels."""
+    found: list[tuple[str, Any]] = []
+    draw = drawing._draw
+
+    def watch(figure: Any, *arguments: Any) -> None:
+        draw(figure, *arguments)
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            texts = [*axes.texts, *axes.get_yticklabels(), axes.title, axes._left_title]
+            found.extend(
+                (text.get_text(), text.get_window_extent())
+                for text in texts
+                if text.get_text() and text.get_visible()
+            )
+
+    monkeypatch.setattr(drawing, "_draw", watch)
+    assert render_timelines(timelines, LIGHT, form="png")
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["one", "side-by-side"])
+def test_no_words_overlap_at_1000_pixels(
+    timelines: list[Timeline], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = texts_of(timelines[:count], monkeypatch)
+
+    overlapping = {
+        (first, second)
+        for (first, one), (second, other) in combinations(texts, 2)
+        if one.overlaps(other)
+        and one.padded(-1).overlaps(other.padded(-1))
+        # Panels that are side by side share the words of their rows.
+        and (first, one.bounds) != (second, other.bounds)
+    }
+    assert not overlapping
+
+
+def test_nothing_is_written_beyond_the_picture(
+    timelines: list[Timeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, box in texts_of(timelines, monkeypatch):
+        assert box.x0 >= 0, words
+        assert box.x1 <= 1000, words
+
+
+def test_durations_have_units_and_waits_have_names(
+    timelines: list[Timeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [text for text, _ in texts_of(timelines[:1], monkeypatch)]
+
+    assert "16.0 s; after containerd.service" in words
+    assert "failed after 1.0 s" in words
+    assert "cloud-final.service" in words
+
+
+def test_picture_is_1000_pixels_wide(timelines: list[Timeline]) -> None:
+    content = render_timelines(timelines, LIGHT, form="png")
+
+    assert struct.unpack(">I", content[16:20]) == (1000,)
+
+
+@pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=lambda scheme: scheme.name)
+def test_picture_has_the_colours_of_its_scheme(timelines: list[Timeline], scheme: Scheme) -> None:
+    content = render_timelines(timelines[:1], scheme).decode()
+
+    assert scheme.background in content
+    assert ({LIGHT.background, DARK.background} - {scheme.background}).pop() not in content
+
+
+def test_same_timeline_is_the_same_file(timelines: list[Timeline]) -> None:
+    assert render_timelines(timelines, LIGHT) == render_timelines(timelines, LIGHT)
+
+
+def test_page_needs_no_other_file_and_has_every_unit(timelines: list[Timeline]) -> None:
+    page = render_page(timelines)
+
+    assert page.count("data:image/svg+xml;base64,") == 2
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert "sysinit.target" in page
+
+
+def test_what_could_not_be_read_has_a_row_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timeline = Timeline(
+        title="node", end_s=10.0, spans=(), gaps=(Gap(what="journal", reason="No answer."),)
+    )
+
+    words = [text for text, _ in texts_of([timeline], monkeypatch)]
+
+    assert "not read: journal" in words
+    assert "No answer." in words
+
+
+def test_page_without_matplotlib_has_the_table(
+    timelines: list[Timeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+
+    page = render_page(timelines[:1])
+
+    assert "gpu-node-harness[plots]" in page
+    assert "build-driver" in page
+
+
+def test_short_units_have_no_row_unless_they_failed_or_are_critical() -> None:
+    def a_unit(name: str, duration_s: float, **fields: Any) -> Span:
+        return Span(lane=Lane.UNITS, name=name, start_s=0.0, end_s=duration_s, **fields)
+
+    timeline = Timeline(
+        title="node",
+        end_s=1000.0,
+        spans=(
+            a_unit("long", 50.0),
+            a_unit("short", 0.1),
+            a_unit("failed", 0.1, state=SpanState.FAILED),
+            a_unit("critical", 0.1, is_critical=True),
+        ),
+    )
+
+    assert shown_units(timeline) == {"long", "failed", "critical"}
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".html"])
+def test_command_writes_each_form(tmp_path: Path, suffix: str) -> None:
+    bundle = a_node_that_built(tmp_path / "t.py-test/node").write()
+    output = tmp_path / f"out{suffix}"
+
+    assert main(["timeline", str(bundle.parent), str(bundle), "--output", str(output)]) == 0
+
+    beginning = {".svg": b"<?xml", ".png": b"\x89PNG", ".html": b"<!doctype html>"}[suffix]
+    assert output.read_bytes().startswith(beginning)
+
+
+def test_command_prints_the_critical_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = a_node_that_built(tmp_path / "node", hangs=True).write()
+
+    assert main(["timeline", str(bundle)]) == 0
+
+    printed = capsys.readouterr().out
+    assert re.search(r"cloud-init\.target +waiting +cloud-final\.service", printed)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(["t"], "several machines"), (["t/a", "t/b", "t/a"], "at most 2"), (["x"], "neither")],
+    ids=["two-machines", "three-bundles", "no-bundle"],
+)
+def test_command_refuses_what_it_can_not_draw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str], words: str
+) -> None:
+    for name in ("a", "b"):
+        a_node_that_built(tmp_path / "t" / name).write()
+
+    assert main(["timeline", *(str(tmp_path / name) for name in names)]) == 2
+
+    assert words in capsys.readouterr().err

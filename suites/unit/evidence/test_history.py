@@ -1,0 +1,129 @@
+"""What happened on a node: systemd's stamps, and the journal's export format."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.evidence.history import (
+    JOURNAL,
+    JOURNAL_ENTRIES,
+    JOURNAL_MIB,
+    history_request,
+    parse_journal,
+    parse_manager_times,
+    parse_packages,
+    parse_unit_times,
+    parse_uptime,
+)
+from harness.evidence.request import guest_request
+
+#: `systemctl show` of systemd 252: a program that ran once, one that failed, one that is starting.
+ONESHOT = """\
+Result=success
+Id=e2scrub_reap.service
+After=system.slice -.mount systemd-journald.socket
+ActiveState=inactive
+InactiveExitTimestampMonotonic=31415926
+ActiveEnterTimestampMonotonic=0
+ActiveExitTimestampMonotonic=0
+InactiveEnterTimestampMonotonic=32415926
+"""
+FAILED = """\
+Result=exit-code
+Id=containerd.service
+After=network.target
+ActiveState=failed
+InactiveExitTimestampMonotonic=50000000
+ActiveEnterTimestampMonotonic=20000000
+ActiveExitTimestampMonotonic=49000000
+InactiveEnterTimestampMonotonic=51500000
+"""
+STARTING = """\
+Result=success
+Id=cloud-final.service
+After=cloud-config.service
+ActiveState=activating
+InactiveExitTimestampMonotonic=107100000
+ActiveEnterTimestampMonotonic=0
+ActiveExitTimestampMonotonic=0
+InactiveEnterTimestampMonotonic=0
+"""
+ENTRY = b"__REALTIME_TIMESTAMP=1795413142500000\n__MONOTONIC_TIMESTAMP=142500000\n_BOOT_ID=ab\n"
+
+
+def test_start_of_a_unit_ends_when_it_is_active_or_has_ended() -> None:
+    units = parse_unit_times(f"{ONESHOT}\n{FAILED}\n{STARTING}")
+
+    assert [(unit.started_s, unit.ready_s) for unit in units] == [
+        (31.415926, 32.415926),
+        (50.0, 51.5),
+        (107.1, None),
+    ]
+    assert units[1].result == "exit-code"
+    assert units[2].after == {"cloud-config.service"}
+
+
+def test_unit_of_another_form_is_refused() -> None:
+    with pytest.raises(HarnessError, match="unknown form"):
+        parse_unit_times("Id=a.service\nActiveState=active\n")
+
+
+def test_moments_of_systemd_and_of_the_look_are_read() -> None:
+    assert parse_manager_times("UserspaceTimestampMonotonic=12685000\n") == 12.685
+    assert parse_uptime("281.46 512.00\n") == 281.46
+
+
+@pytest.mark.parametrize("text", ["", "UserspaceTimestampMonotonic=\n", "Failed to connect\n"])
+def test_systemd_that_does_not_answer_is_refused(text: str) -> None:
+    with pytest.raises(HarnessError, match="did not say when systemd began"):
+        parse_manager_times(text)
+
+
+def test_uptime_of_another_form_is_refused() -> None:
+    with pytest.raises(HarnessError, match="unknown form"):
+        parse_uptime("")
+
+
+def test_journal_has_texts_and_values_with_line_breaks() -> None:
+    long = b"first\n\nMESSAGE_ID=no field\n"
+    content = ENTRY + b"MESSAGE\n" + struct.pack("<Q", len(long)) + long + b"\nUNIT=a.service\n\n"
+
+    (entry,) = parse_journal(content + b"\n")
+
+    assert (entry.boot, entry.monotonic_s, entry.wall_s) == ("ab", 142.5, 1795413142.5)
+    assert entry.fields["MESSAGE"] == long.decode()
+    assert entry.fields["UNIT"] == "a.service"
+
+
+def test_entries_whose_beginning_or_end_was_cut_are_passed_over() -> None:
+    """The journal is limited by its last bytes."""
+    whole = ENTRY + b"MESSAGE=whole\n\n"
+    cut = b"IMESTAMP=17\nMESSAGE=cut\n\n"
+
+    entries = parse_journal(cut + whole + ENTRY + b"MESSAGE\n" + struct.pack("<Q", 900) + b"x")
+
+    assert [entry.fields.get("MESSAGE") for entry in entries] == ["whole", None]
+
+
+def test_journal_is_limited_where_it_is_gathered() -> None:
+    words = " ".join(history_request().commands[JOURNAL])
+
+    assert f"-n {JOURNAL_ENTRIES}" in words
+    assert f"tail -c {JOURNAL_MIB}M" in words
+
+
+def test_history_takes_no_name_of_the_evidence() -> None:
+    """Both have names of their own, since a test may ask for the history's commands too."""
+    assert not set(history_request().commands) & set(guest_request(()).commands)
+
+
+def test_versions_of_packages_are_read() -> None:
+    text = "adduser\t3.134\nlinux-image-6.1.0-56-cloud-amd64\t6.1.140-1\nremoved\t\n"
+
+    assert parse_packages(text) == {
+        "adduser": "3.134",
+        "linux-image-6.1.0-56-cloud-amd64": "6.1.140-1",
+    }

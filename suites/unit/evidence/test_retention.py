@@ -1,0 +1,83 @@
+"""Which bundles of failed tests are beyond the limits of age and size."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.evidence.retention import Bundle, beyond_limits, bundles_in
+
+DAY_S = 86_400.0
+VERSIONS = '{"schema": 1, "harness": {}, "payload": "p", "agent": "a"}'
+
+
+def a_bundle(name: str, *, days: float = 0.0, mib: int = 1) -> Bundle:
+    return Bundle(
+        name=name, parts=(Path("/evidence") / name,), made_s=-days * DAY_S, size_bytes=mib << 20
+    )
+
+
+@pytest.mark.parametrize(
+    ("bundles", "expected"),
+    [
+        ([a_bundle("a"), a_bundle("b", days=29)], []),
+        ([a_bundle("a"), a_bundle("b", days=31)], ["b"]),
+        ([a_bundle("a", mib=60), a_bundle("b", mib=30), a_bundle("c", mib=30)], ["c"]),
+        ([a_bundle("a", mib=60), a_bundle("b", mib=60), a_bundle("c", mib=1)], ["b", "c"]),
+        ([a_bundle("large", mib=500)], []),
+        ([a_bundle("old", days=31)], ["old"]),
+    ],
+    ids=["within", "too-old", "too-many", "and-all-older", "last-one-is-large", "last-one-is-old"],
+)
+def test_bundles_beyond_the_limits(bundles: list[Bundle], expected: list[str]) -> None:
+    found = beyond_limits(bundles, limit_mib=100, limit_days=30, now_s=0.0)
+
+    assert [bundle.name for bundle in found] == expected
+
+
+def test_bundle_is_a_folder_with_versions_and_its_archive(tmp_path: Path) -> None:
+    for name in ("new", "old"):
+        (tmp_path / name / "node").mkdir(parents=True)
+        (tmp_path / name / "node/versions.json").write_text(VERSIONS)
+        (tmp_path / f"{name}.tar.zst").write_bytes(b"x" * 1000)
+    for path in (tmp_path / "old", tmp_path / "old.tar.zst"):
+        os.utime(path, (1000, 1000))
+
+    new, old = bundles_in(tmp_path)
+
+    assert (new.name, old.name) == ("new", "old")
+    assert old.parts == (tmp_path / "old", tmp_path / "old.tar.zst")
+    assert old.size_bytes >= 1000
+
+
+def test_archives_and_folders_of_others_are_no_bundles(tmp_path: Path) -> None:
+    """They could be removed, which nobody has asked for."""
+    (tmp_path / "backup.tar.gz").touch()
+    (tmp_path / "project/package").mkdir(parents=True)
+    (tmp_path / "project/package/versions.json").write_text('{"schema": 1}')
+    (tmp_path / "broken/node").mkdir(parents=True)
+    (tmp_path / "broken/node/versions.json").write_text("{")
+
+    assert bundles_in(tmp_path) == []
+
+
+def test_what_a_passed_test_left_is_no_bundle(tmp_path: Path) -> None:
+    """Evidence by `--evidence=always`, that of bakes, and the part of an archive."""
+    (tmp_path / "passed/node/host").mkdir(parents=True)
+    (tmp_path / ".x.tar.zst.part").touch()
+    (tmp_path / "notes.txt").touch()
+
+    assert bundles_in(tmp_path) == []
+    assert bundles_in(tmp_path / "absent") == []
+
+
+def test_both_parts_of_a_bundle_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "t/node").mkdir(parents=True)
+    (tmp_path / "t/node/versions.json").write_text(VERSIONS)
+    (tmp_path / "t.tar.gz").touch()
+
+    bundles_in(tmp_path)[0].remove()
+
+    assert list(tmp_path.iterdir()) == []

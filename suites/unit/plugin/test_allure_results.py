@@ -1,0 +1,116 @@
+"""Names, suites, severities and history ids of tests in Allure."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+
+import pytest
+
+from harness.plugin.allure_results import (
+    history_id,
+    severity_of,
+    shown_parameters,
+    suites_of,
+    words_of,
+)
+
+ROOT = Path("/checkout")
+
+
+class Way(enum.Enum):
+    """A parameter."""
+
+    COLD = "cold"
+
+
+class Unnamed:
+    """A parameter without a text of its own."""
+
+
+@pytest.mark.parametrize(
+    ("docstring", "title", "description"),
+    [
+        (None, None, None),
+        ("One sentence.", "One sentence", None),
+        (
+            "One\n    sentence. And more\n    of it.\n\n    Rest.",
+            "One sentence",
+            "And more\nof it.\n\nRest.",
+        ),
+        ("Version 6.1 boots: that is all", "Version 6.1 boots: that is all", None),
+    ],
+)
+def test_title_is_the_first_sentence_of_the_docstring(
+    docstring: str | None, title: str | None, description: str | None
+) -> None:
+    words = words_of(docstring, None)
+
+    assert (words.title, words.description) == (title, description)
+
+
+def test_title_has_the_id_of_the_parameters() -> None:
+    assert words_of("A node boots.", "debian-12").title == "A node boots [debian-12]"
+
+
+@pytest.mark.parametrize(
+    ("node_id", "suites"),
+    [
+        ("suites/e2e/kernel/test_own.py::test_a[x::y/z]", ("suites/e2e", "kernel", "own")),
+        ("suites/e2e/test_boot.py::test_a", ("suites/e2e", "boot", None)),
+        ("tests/test_boot.py::TestBoot::test_a", ("tests", "boot", "TestBoot")),
+        ("test_boot.py::test_a", (None, "boot", None)),
+        (
+            "suites/e2e/shell/deep/a_spec.sh::Group::one",
+            ("suites/e2e", "shell", "deep > a_spec > Group"),
+        ),
+    ],
+)
+def test_suite_is_the_folder_of_the_family(
+    node_id: str, suites: tuple[str | None, str | None, str | None]
+) -> None:
+    found = suites_of(node_id)
+
+    assert tuple(found.get(name) for name in ("parentSuite", "suite", "subSuite")) == suites
+
+
+def test_severity_of_the_innermost_folder_applies() -> None:
+    severities = {"suites": "minor", "suites/e2e/record": "critical"}
+
+    assert severity_of("suites/e2e/record/test_a.py", severities) == "critical"
+    assert severity_of("suites/e2e/records/test_a.py", severities) == "minor"
+    assert severity_of("tests/test_a.py", severities) is None
+
+
+def test_parameters_are_the_same_in_each_process_and_checkout() -> None:
+    shown = shown_parameters(
+        {
+            "image": "/checkout/own.qcow2",
+            "way": Way.COLD,
+            "names": {"b", "a"},
+            "object": Unnamed(),
+            "make": len,
+            "count": 1,
+            "class": Unnamed,
+        },
+        case="case-7",
+        root=ROOT,
+    )
+
+    assert shown == {
+        "image": "own.qcow2",
+        "way": "cold",
+        "names": "a, b",
+        "object": "case-7",
+        "make": "<built-in function len>",
+        "count": "1",
+        "class": f"<class '{__name__}.Unnamed'>",
+    }
+
+
+def test_history_does_not_depend_on_the_order_of_parameters() -> None:
+    one = history_id("a#b", [("x", "1"), ("y", "2")])
+
+    assert one == history_id("a#b", [("y", "2"), ("x", "1")])
+    assert one != history_id("a#b", [("x", "2"), ("y", "1")])
+    assert one != history_id("a#c", [("x", "1"), ("y", "2")])

@@ -1,0 +1,142 @@
+"""Steps of a run, as a listener learns of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.expect.as_step import as_step
+from harness.steps import (
+    InnerStep,
+    Step,
+    consecutive,
+    is_followed,
+    listening,
+    moved_into,
+    nested,
+    stepped,
+    take_step,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class Listener:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def started(self, step: Step) -> None:
+        self.told.append(f"+{step.title}")
+
+    def ended(self, step: Step, error: BaseException | None) -> None:
+        self.told.append(f"-{step.title}" + ("" if error is None else f": {error}"))
+
+    def reported(self, step: Step, inner: Sequence[InnerStep]) -> None:
+        self.told.append(f"{step.title} had {[each.title for each in inner]}")
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    found = Listener()
+    with listening(found):
+        yield found
+
+
+class Machine:
+    """Something whose methods are steps."""
+
+    name = "node"
+
+    @stepped("Reboot '{0.name}'")
+    def reboot(self, way: str) -> str:
+        return way
+
+
+def test_methods_are_steps_by_their_objects(listener: Listener) -> None:
+    assert Machine().reboot("hard") == "hard"
+
+    assert listener.told == ["+Reboot 'node'", "-Reboot 'node'"]
+
+
+def test_step_that_raises_has_failed(listener: Listener) -> None:
+    with pytest.raises(HarnessError), take_step("Boot"), take_step("Wait"):
+        raise HarnessError("It hangs.")
+
+    assert listener.told == ["+Boot", "+Wait", "-Wait: It hangs.", "-Boot: It hangs."]
+
+
+def test_consecutive_steps_end_where_the_next_one_begins(listener: Listener) -> None:
+    with consecutive() as begin:
+        begin("init")
+        begin("config")
+
+    assert listener.told == ["+init", "-init", "+config", "-config"]
+
+
+def test_what_is_reported_of_a_step_comes_after_it(listener: Listener) -> None:
+    with take_step("Provision") as taken:
+        pass
+    taken.report([InnerStep(title="build", start_s=0, stop_s=1)])
+
+    assert listener.told[-1] == "Provision had ['build']"
+
+
+def test_expectation_is_a_step_named_by_its_call(listener: Listener) -> None:
+    def provisioned(evidence: str, *names: str, exit_code: int = 0) -> str:
+        return f"{evidence}{names}{exit_code}"
+
+    assert as_step("provisioned", provisioned)("e", "x" * 80, exit_code=3) == f"e{('x' * 80,)}3"
+
+    assert listener.told[0] == f"+expect.provisioned('{'x' * 59}…, exit_code=3)"
+
+
+def test_nobody_listens_in_a_run_without_a_report() -> None:
+    with take_step("Boot"):
+        assert not is_followed()
+
+
+def inner(title: str, start_s: float, stop_s: float) -> InnerStep:
+    return InnerStep(title=title, start_s=start_s, stop_s=stop_s)
+
+
+def titles(steps: Sequence[InnerStep]) -> list[object]:
+    return [(each.title, titles(each.inner)) if each.inner else each.title for each in steps]
+
+
+def test_steps_are_nested_by_their_times() -> None:
+    found = nested(
+        [
+            inner("b", 5, 9),
+            inner("a1", 1, 2),
+            inner("a", 1, 4),
+            inner("a2", 2, 4),
+            inner("c", 8, 12),
+        ]
+    )
+
+    assert titles(found) == [("a", ["a1", "a2"]), "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("start_s", "stop_s", "moved"),
+    [
+        (12, 15, (12, 15)),
+        (2, 5, (10, 13)),
+        (70, 75, (15, 20)),
+        (0, 15, (5, 20)),
+    ],
+    ids=["within", "earlier", "later", "longer"],
+)
+def test_times_of_another_clock_are_moved_into_the_step(
+    start_s: float, stop_s: float, moved: tuple[float, float]
+) -> None:
+    outer = Step("Provision", start_s=10, stop_s=20)
+
+    (found,) = moved_into([inner("build", start_s, stop_s)], outer)
+
+    assert (found.start_s, found.stop_s) == moved

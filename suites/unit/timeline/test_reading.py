@@ -1,0 +1,221 @@
+"""What a timeline reads from the evidence of a machine, and what it says of evidence that is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.evidence.history import HISTORY, PACKED_JOURNAL
+from harness.provisioner.gpu_node import EVENTS_FOLDER
+from harness.timeline import Lane, SpanState
+from harness.timeline.reading import read_timeline
+from suites.unit.timeline.folders import (
+    BOOTED_AT_S,
+    EARLIER_BOOT,
+    HistoryFolder,
+    a_node_that_built,
+    a_unit,
+    an_entry,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.timeline import Span, Timeline
+
+BUILD = "nvidia 580.126.09, kernel 6.1.0-56-cloud-amd64"
+
+
+def by_name(timeline: Timeline) -> dict[str, Span]:
+    return {span.name: span for span in timeline.spans}
+
+
+def test_units_steps_builds_and_containers_share_one_axis(tmp_path: Path) -> None:
+    """Steps and builds are stamped by the wall clock, units by the monotonic one."""
+    found = by_name(read_timeline(a_node_that_built(tmp_path).write()))
+
+    assert (found["containerd.service"].start_s, found["containerd.service"].end_s) == (72, 88)
+    assert found["build-driver"].start_s == pytest.approx(146.99)
+    assert found["build-driver"].end_s == pytest.approx(266.453)
+    assert (found[BUILD].start_s, found[BUILD].end_s) == (164, 250)
+    assert found["gpuprebuild"].start_s == pytest.approx(150)
+    assert found["gpuprebuild"].end_s == pytest.approx(265.9)
+    assert {span.lane for span in found.values()} == set(Lane) - {Lane.CONSOLE}
+
+
+def test_complete_evidence_has_no_gap(tmp_path: Path) -> None:
+    timeline = read_timeline(a_node_that_built(tmp_path).write())
+
+    assert timeline.gaps == ()
+    assert timeline.end_s == 281.0
+
+
+def test_unit_waited_for_the_last_of_those_that_it_is_after(tmp_path: Path) -> None:
+    """Until 71 s others held it up too."""
+    span = by_name(read_timeline(a_node_that_built(tmp_path).write()))["cloud-config.service"]
+
+    assert span.blockers == ("containerd.service",)
+    assert (span.blocked_from_s, span.blocked_s) == (71, 20)
+
+
+def test_unit_that_was_started_long_after_all_others_waited_for_none(tmp_path: Path) -> None:
+    node = a_node_that_built(tmp_path)
+    node.units.append(a_unit("by-hand.service", 275.0, 276.0, after="basic.target"))
+
+    assert by_name(read_timeline(node.write()))["by-hand.service"].blockers == ()
+
+
+def test_critical_path_goes_from_the_goal_back_and_into_the_provisioner(tmp_path: Path) -> None:
+    timeline = read_timeline(a_node_that_built(tmp_path).write())
+
+    assert [span.name for span in timeline.critical_path] == [
+        "cloud-init.service",
+        "basic.target",
+        "containerd.service",
+        "cloud-config.service",
+        "cloud-final.service",
+        "fetch-driver-image",
+        "install-build-tools",
+        "build-driver",
+        "gpuprebuild",
+        BUILD,
+        "cloud-init.target",
+    ]
+
+
+def test_machine_that_hangs_shows_what_runs_and_what_waits_for_it(tmp_path: Path) -> None:
+    node = a_node_that_built(tmp_path, hangs=True)
+    node.evidence.file("/var/lib/cloud/instance/provisioner-runs/1/command", "bake\n")
+    node.entries.insert(1, an_entry(134.0, "-- run 1 of the provisioner: bake"))
+
+    found = by_name(read_timeline(node.write()))
+
+    assert found["cloud-final.service"].state is SpanState.RUNNING
+    assert found["cloud-init.target"].state is SpanState.WAITING
+    assert found["cloud-init.target"].blockers == ("cloud-final.service",)
+    assert found["gpuprebuild"].state is SpanState.RUNNING
+    assert found["provisioner, step not ended"].state is SpanState.RUNNING
+    assert all(
+        found[name].is_critical
+        for name in ("cloud-init.target", "cloud-final.service", "provisioner, step not ended")
+    )
+
+
+def test_steps_are_those_of_the_events_where_no_outcome_is_written_yet(tmp_path: Path) -> None:
+    node = a_node_that_built(tmp_path, hangs=True)
+    event = {
+        "TaskName": "AKS.CSE.ensureGPUDrivers",
+        "Timestamp": "2026-11-23 05:52:23.051",
+        "OperationId": "2026-11-23 05:52:25.242",
+    }
+    node.evidence.file(f"{EVENTS_FOLDER}/1795413143051.json", json.dumps(event))
+
+    span = by_name(read_timeline(node.write()))["AKS.CSE.ensureGPUDrivers"]
+
+    assert span.start_s == pytest.approx(143.051)
+    assert span.duration_s == pytest.approx(2.191)
+
+
+def test_failed_unit_is_told(tmp_path: Path) -> None:
+    span = by_name(read_timeline(a_node_that_built(tmp_path).write()))["getty-static.service"]
+
+    assert (span.state, span.detail) == (SpanState.FAILED, "result: exit-code")
+
+
+def test_dkms_build_before_the_boot_is_left_out(tmp_path: Path) -> None:
+    node = a_node_that_built(tmp_path)
+    path = next(iter(node.dkms))
+    node.dkms[path] = (
+        "DKMS make.log\nSun Nov 22 05:52:44 UTC 2026\n",
+        BOOTED_AT_S - 86000.0,
+    )
+
+    assert Lane.DKMS not in {span.lane for span in read_timeline(node.write()).spans}
+
+
+def test_reboot_joins_two_boots(tmp_path: Path) -> None:
+    """Between the last entry of the one and the first of the other the wall clock counts."""
+    node = HistoryFolder(tmp_path, units=[a_unit("second.service", 20.0, 25.0)], uptime_s=30.0)
+    starting, started = "7d4958e842da4a758f6c1cdc7b36dcc5", "39f53479d3a045ac8e11786248231fbf"
+    later = {"boot": "c" * 32}
+    node.entries = [
+        an_entry(1.0, "of the image", boot="0" * 32),
+        an_entry(5.0, "Starting", boot=EARLIER_BOOT, UNIT="first.service", MESSAGE_ID=starting),
+        an_entry(9.0, "Started", boot=EARLIER_BOOT, UNIT="first.service", MESSAGE_ID=started),
+        an_entry(100.0, "Rebooting", boot=EARLIER_BOOT),
+        an_entry(1.0, "Linux", wall_s=BOOTED_AT_S + 110.0, **later),
+    ]
+    node.host_events("RESET")
+
+    timeline = read_timeline(node.write())
+
+    found = by_name(timeline)
+    assert (found["first.service"].start_s, found["first.service"].end_s) == (5, 9)
+    assert (found["second.service"].start_s, found["second.service"].end_s) == (129, 134)
+    assert [(moment.at_s, moment.words) for moment in timeline.moments] == [(109, "reboot")]
+
+
+def test_clock_that_was_set_is_marked_and_steps_keep_their_places(tmp_path: Path) -> None:
+    """A machine that continues from a checkpoint gets the time of the host."""
+    node = a_node_that_built(tmp_path)
+    node.entries = [
+        an_entry(12.5, "booted", wall_s=BOOTED_AT_S - 7200 + 12.5),
+        an_entry(100.0, "continued"),
+        an_entry(280.0, "ready"),
+    ]
+
+    timeline = read_timeline(node.write())
+
+    assert [(m.at_s, m.words) for m in timeline.moments] == [(100, "clock set by +2.0 h")]
+    assert by_name(timeline)["build-driver"].start_s == pytest.approx(146.99)
+
+
+def test_evidence_without_a_history_has_gaps(tmp_path: Path) -> None:
+    folder = a_node_that_built(tmp_path).write()
+    shutil.rmtree(folder / HISTORY)
+    (folder / HISTORY).mkdir()
+    (folder / HISTORY / "not-collected.txt").write_text("The agent said nothing in time. More.\n")
+
+    timeline = read_timeline(folder)
+
+    assert {gap.what for gap in timeline.gaps} >= {"journal", "who waits for whom"}
+    assert "The agent said nothing in time." in timeline.gaps[0].reason
+
+
+def test_damaged_journal_is_a_gap_and_the_units_are_there(tmp_path: Path) -> None:
+    folder = a_node_that_built(tmp_path).write()
+    (folder / HISTORY / PACKED_JOURNAL).write_bytes(b"\x1f\x8bno")
+
+    timeline = read_timeline(folder)
+
+    assert "journal" in {gap.what for gap in timeline.gaps}
+    assert "containerd.service" in by_name(timeline)
+
+
+def test_machine_that_can_not_be_read_shows_its_console(tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    host.mkdir()
+    lines = [
+        {"version": 2, "width": 80, "height": 24, "timestamp": BOOTED_AT_S},
+        [1.0, "o", "Linux version 6.1\r\n"],
+        [3.0, "o", "Kernel panic - not syncing\r\n"],
+        [40.0, "o", "Rebooting\r\n"],
+    ]
+    (host / "serial.cast").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    timeline = read_timeline(tmp_path)
+
+    assert [(span.name, span.start_s, span.end_s) for span in timeline.spans] == [
+        ("Kernel panic - not syncing", 1.0, 3.0),
+        ("Rebooting", 40.0, 40.0),
+    ]
+    assert timeline.gaps
+
+
+def test_folder_without_evidence_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no evidence of a machine"):
+        read_timeline(tmp_path)
