@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from harness.cli.command_words import CommandParser
 from harness.errors import ExpectationError, HarnessError
 from harness.provisioning.command import CommandError
 from harness.provisioning.wait import WaitTimeoutError
@@ -109,7 +110,10 @@ def _empty_parser() -> tuple[argparse.ArgumentParser, Actions]:
     parser = argparse.ArgumentParser(
         prog="harness", description="Test harness for GPU-node provisioning."
     )
-    return parser, parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    listing = parser.add_subparsers(
+        title="commands", required=True, metavar="COMMAND", parser_class=CommandParser
+    )
+    return parser, listing
 
 
 def main(argv: Sequence[str] | None = None) -> int:

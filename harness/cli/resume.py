@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.cli.command_words import add_command_words
 from harness.cli.options import add_gpu_options, settings_of
 from harness.cli.progress import show_event
 from harness.machine.entrance.client import run_in
@@ -35,7 +36,7 @@ def add_parser(commands: Commands) -> None:
         metavar="BUNDLE",
         help="the evidence folder of the test or its machine, or its archive",
     )
-    parser.add_argument("argv", nargs="*", metavar="CMD", help="a command, after --")
+    add_command_words(parser, metavar="CMD", about="a command, after --")
     parser.add_argument(
         "--base",
         type=Path,

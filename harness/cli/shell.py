@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.cli.command_words import add_command_words
 from harness.cli.options import (
     add_gpu_options,
     add_machine_options,
@@ -87,9 +88,7 @@ def add_parser(commands: Commands) -> None:
     for each in (console, ssh):
         each.add_argument("machine", metavar="MACHINE", help="its id or name in `harness ps`")
     for each in (shell, ssh):
-        each.add_argument(
-            "argv", nargs="*", metavar="CMD", help="a command and its arguments, after --"
-        )
+        add_command_words(each, metavar="CMD", about="a command and its arguments, after --")
     shell.set_defaults(run=_shell)
     console.set_defaults(run=_console)
     ssh.set_defaults(run=_ssh)

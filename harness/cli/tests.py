@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from harness.cli.command_words import add_command_words
 from harness.settings import MachineShell, MachineStart
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ def add_parser(commands: Commands) -> None:
         help="start the test's nodes from the saved state of their image, or boot them from cold "
         "(default: %(default)s)",
     )
-    parser.add_argument("options", nargs="*", metavar="OPTION", help="options of pytest, after --")
+    add_command_words(parser, metavar="OPTION", about="options of pytest, after --")
     parser.set_defaults(run=_rerun)
 
 
 def _rerun(arguments: argparse.Namespace) -> int:
-    become_pytest(arguments.test, f"--machine-start={arguments.start}", *arguments.options)
+    become_pytest(arguments.test, f"--machine-start={arguments.start}", *arguments.argv)
 
 
 def shell_of_test(node_id: str) -> NoReturn:
