@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PROGRESS = "harness-progress"
 
 _CARRIED = "harness_progress"
+#: Of a terminal that does not tell its own, which is not rare in containers.
+_USUAL_SIZE = (80, 24)
 
 
 class ProgressReporter:
@@ -38,7 +40,9 @@ class ProgressReporter:
         self._is_ci = is_ci
         self._open = contextlib.ExitStack()
         self._listener: ProgressListener | None = None
-        self._region: LiveRegion | None = None
+        self._shown: Display | None = None
+        self._pauses = 0
+        self._is_live = False
         self._receiver: Receiver | None = None
         # While a test runs, pytest's capture has the descriptors 1 and 2.
         self._errors = os.dup(2)
@@ -48,7 +52,7 @@ class ProgressReporter:
         """Return what takes the events of this process."""
         if self._listener is None:
             place = getattr(self._config, "workerinput", {}).get(_CARRIED)
-            self._listener = self._display() if place is None else self._sender(place)
+            self._listener = self._display if place is None else self._sender(place)
         return self._listener
 
     def _sender(self, place: str) -> Sender:
@@ -58,32 +62,42 @@ class ProgressReporter:
             contextlib.closing(Sender(place, self._config.workerinput["workerid"]))  # type: ignore[attr-defined]
         )
 
+    @property
     def _display(self) -> Display:
         from harness.progress.board import Board  # noqa: PLC0415 - as above
         from harness.progress.display import Display  # noqa: PLC0415
 
-        return self._open.enter_context(contextlib.closing(Display(self._surface(), Board())))
+        if self._shown is None:
+            shown = Display(self._surface(), Board())
+            # A machine may start at a debugger's prompt.
+            for _ in range(self._pauses):
+                shown.pause()
+            self._shown = self._open.enter_context(contextlib.closing(shown))
+        return self._shown
 
     def _surface(self) -> Surface:
         from harness.progress.display import LiveRegion, PlainLines  # noqa: PLC0415 - as above
 
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        write = partial(_write_all, self._errors)
         if reporter is None:
-            return PlainLines(partial(_write_all, self._errors))
-        if not self._is_live(reporter):
-            return PlainLines(partial(_write_all, self._errors), _OpenLine(reporter))
-        self._region = LiveRegion(partial(_write_all, self._errors))
-        self._open.enter_context(_routed(reporter, self._region))
-        return self._region
+            return PlainLines(write)
+        self._is_live = self._can_be_live(reporter)
+        if not self._is_live:
+            return PlainLines(write, _OpenLine(reporter))
+        region = LiveRegion(write, partial(_size_of, self._errors), has_colours=reporter.hasmarkup)
+        self._open.enter_context(_routed(reporter, region))
+        return region
 
-    def _is_live(self, reporter: pytest.TerminalReporter) -> bool:
+    def _can_be_live(self, reporter: pytest.TerminalReporter) -> bool:
         """Return whether rows that change can be shown; what tests print themselves would overwrite them."""
         return (
             bool(reporter.isatty)
             and os.isatty(self._errors)
             and not self._is_ci
             and os.environ.get("TERM", "dumb") != "dumb"
-            and self._config.getoption("capture") != "no"
+            # Others let tests print to the terminal, or what they start.
+            and self._config.getoption("capture", "no") == "fd"
         )
 
     @pytest.hookimpl(optionalhook=True)
@@ -93,12 +107,22 @@ class ProgressReporter:
             from harness.progress.relay import Receiver  # noqa: PLC0415 - as above
 
             folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="harness-"))
-            self._receiver = Receiver(Path(folder), self._take)
+            try:
+                self._receiver = Receiver(Path(folder), self._take)
+            except OSError:
+                # The worker prints lines itself.
+                return
             self._open.enter_context(contextlib.closing(self._receiver))
         node.workerinput[_CARRIED] = self._receiver.place
 
     def _take(self, event: ProgressEvent, worker: str) -> None:
-        cast("Display", self.listener())(event, worker)
+        self._display(event, worker)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController) -> None:
+        """Forget what a worker did that has ended, or crashed."""
+        if self._shown is not None:
+            self._shown.forget(node.workerinput["workerid"])
 
     def pytest_enter_pdb(self) -> None:
         self.pause()
@@ -107,19 +131,22 @@ class ProgressReporter:
         self.go_on()
 
     def pause(self) -> None:
-        """Leave the terminal to a person."""
-        if self._region is not None:
-            self._region.pause()
+        """Leave the terminal to a person, until as many calls of `go_on`."""
+        self._pauses += 1
+        if self._shown is not None:
+            self._shown.pause()
 
     def go_on(self) -> None:
         """Show progress again."""
-        if self._region is not None:
-            self._region.go_on()
+        self._pauses -= 1
+        if self._shown is not None:
+            self._shown.go_on()
 
-    # Before the summary.
+    # Before the summary, in which lines may be but no rows.
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        self.pause()
+        if self._shown is not None and self._is_live:
+            self._shown.close()
 
     def pytest_unconfigure(self) -> None:
         self._open.close()
@@ -156,6 +183,15 @@ class _OpenLine:
         is_open = width not in (0, self._seen)
         self._seen = width
         return is_open
+
+
+def _size_of(descriptor: int) -> tuple[int, int]:
+    """Return a terminal's columns and lines; `shutil` would ask pytest's capture."""
+    with contextlib.suppress(OSError):
+        size = os.get_terminal_size(descriptor)
+        if size.columns and size.lines:
+            return size.columns, size.lines
+    return _USUAL_SIZE
 
 
 def _write_all(descriptor: int, text: str) -> None:

@@ -25,7 +25,7 @@ _KEPT_BYTES = 8192
 _SHOWN_LINES = 5
 _LINE_LENGTH = 160
 #: Colours and cursor movements, and other control characters than tab and newline.
-_CONTROL = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,16 @@ class MachineActivity:
         self._send(doing.stage, doing.what, doing.until)
 
     def _send(self, stage: Stage, message: str, until: float | None) -> None:
+        # A guest's own words may be in it.
+        shown = _CONTROL.sub("", message)
         self._listener(
-            ProgressEvent(subject=self._subject, stage=stage, message=message, until=until)
+            ProgressEvent(subject=self._subject, stage=stage, message=shown, until=until)
         )
 
 
 def _render_console(printed: bytes, count: int) -> str:
-    text = _CONTROL.sub(b"", printed).decode(errors="replace")
+    # What overwrites its line, such as a percentage, is shown as lines.
+    text = _CONTROL.sub("", printed.decode(errors="replace").replace("\r", "\n"))
     lines = [line.rstrip()[:_LINE_LENGTH] for line in text.splitlines() if line.strip()]
     if not lines:
         return "its console has printed nothing since"

@@ -87,6 +87,11 @@ class Board:
         took = f"{before.begin.message}: done after {now - before.began:.0f} s"
         return [render_line(replace(before.begin, message=took, until=None), worker, now)]
 
+    def forget(self, worker: str) -> None:
+        """Drop what a worker of xdist did, which has ended, perhaps amid it."""
+        for key in [key for key in self._rows if key[0] == worker]:
+            del self._rows[key]
+
     def due(self, now: float) -> list[str]:
         """Return the lines of what has begun some seconds ago and goes on."""
         lines = []

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Sequence
 
     from harness.progress import ProgressEvent
@@ -31,7 +29,7 @@ class Surface(Protocol):
         """Show what goes on now, in place of what was shown before."""
         ...
 
-    def close(self) -> None:
+    def clear(self) -> None:
         """Remove what does not stay."""
         ...
 
@@ -48,6 +46,8 @@ class Display:
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
+        self._pauses = 0
+        self._held: list[str] = []
 
     def __call__(self, event: ProgressEvent, worker: str = "") -> None:
         with self._lock:
@@ -71,9 +71,30 @@ class Display:
                 self._show(self._board.due(now), now)
 
     def _show(self, lines: Sequence[str], now: float) -> None:
-        if lines:
-            self._surface.print_lines(lines)
+        self._held += lines
+        if self._pauses:
+            return
+        if self._held:
+            self._surface.print_lines(self._held)
+            self._held = []
         self._surface.draw(self._board.rows(now), now)
+
+    def pause(self) -> None:
+        """Leave the terminal to a person, until as many calls of `go_on`."""
+        with self._lock:
+            self._pauses += 1
+            self._surface.clear()
+
+    def go_on(self) -> None:
+        """Show again, and first what has become due meanwhile."""
+        with self._lock:
+            self._pauses -= 1
+        self.look()
+
+    def forget(self, worker: str) -> None:
+        """Show no more what a worker did, which has ended."""
+        with self._lock:
+            self._board.forget(worker)
 
     def close(self) -> None:
         """Show nothing more."""
@@ -81,7 +102,9 @@ class Display:
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
         with self._lock:
-            self._surface.close()
+            if self._held:
+                self._surface.print_lines(self._held)
+            self._surface.clear()
 
 
 class PlainLines:
@@ -101,42 +124,46 @@ class PlainLines:
     def draw(self, rows: Sequence[Row], now: float) -> None:
         """Show nothing: lines stay as they are."""
 
-    def close(self) -> None:
-        """Nothing is to be removed."""
+    def clear(self) -> None:
+        """Remove nothing: all lines stay."""
 
 
 class LiveRegion:
     """Rows below the cursor of a terminal, where another program part goes on writing.
 
     It calls `writing` around each of its writes, so that the rows make room. `write` writes to the
-    terminal at once.
+    terminal at once, and `size` returns its columns and lines.
     """
 
     def __init__(
         self,
         write: Callable[[str], object],
-        size: Callable[[], os.terminal_size] = shutil.get_terminal_size,
+        size: Callable[[], tuple[int, int]],
+        *,
+        has_colours: bool = True,
     ) -> None:
         self._write = write
         self._size = size
+        self._has_colours = has_colours
         self._lock = threading.RLock()
         self._height = 0
-        self._is_paused = 0
 
     def print_lines(self, lines: Sequence[str]) -> None:
         """Print nothing that stays: the rows say the same."""
 
     def draw(self, rows: Sequence[Row], now: float) -> None:
         """Draw the rows below the cursor's line, which the cursor does not leave."""
+        columns, lines = self._size()
+        shown = render_rows(
+            rows[: max(1, lines // 2)], now, columns, has_colours=self._has_colours
+        )
+        # Down and up again scrolls, so that there is room; the column stays.
+        room = "\x1bD" * len(shown) + f"\x1b[{len(shown)}A"
+        text = "".join(f"\r\n\x1b[2K{line}" for line in shown)
         with self._lock:
-            if self._is_paused:
-                return
-            columns, lines = self._size()
-            shown = render_rows(rows[: max(1, lines // 2)], now, columns)
-            # Down and up again scrolls, so that there is room; the column stays.
-            room = "\x1bD" * len(shown) + f"\x1b[{len(shown)}A" if shown else ""
-            text = "".join(f"\r\n\x1b[2K{line}" for line in shown)
-            self._write(f"{self._clear()}{room}\x1b7{text}\x1b8" if shown else self._clear())
+            cleared = self._clear()
+            if shown or cleared:
+                self._write(f"{cleared}{room}\x1b7{text}\x1b8" if shown else cleared)
             self._height = len(shown)
 
     def _clear(self) -> str:
@@ -152,23 +179,15 @@ class LiveRegion:
                 self._write(cleared)
             yield
 
-    def pause(self) -> None:
-        """Leave the terminal to a person, until `go_on`."""
-        with self.writing():
-            self._is_paused += 1
-
-    def go_on(self) -> None:
-        """Draw again."""
-        with self._lock:
-            self._is_paused -= 1
-
-    def close(self) -> None:
+    def clear(self) -> None:
         """Remove the rows."""
         with self.writing():
             pass
 
 
-def render_rows(rows: Sequence[Row], now: float, columns: int) -> list[str]:
+def render_rows(
+    rows: Sequence[Row], now: float, columns: int, *, has_colours: bool = True
+) -> list[str]:
     """Return a line for a terminal for each row."""
     if not rows:
         return []
@@ -192,5 +211,12 @@ def render_rows(rows: Sequence[Row], now: float, columns: int) -> list[str]:
             Text(row.console),
         )
     output = io.StringIO()
-    Console(file=output, width=columns - 1, force_terminal=True, legacy_windows=False).print(table)
+    console = Console(
+        file=output,
+        width=max(1, columns - 1),
+        force_terminal=True,
+        color_system="auto" if has_colours else None,
+        legacy_windows=False,
+    )
+    console.print(table)
     return output.getvalue().rstrip("\n").split("\n")

@@ -1,6 +1,6 @@
 """Carries events from the workers of xdist to the process that has the terminal.
 
-Events are datagrams: a sender never waits, and one whose receiver is gone loses them.
+Events are datagrams: a sender waits no longer than a second, and loses what nobody takes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _MESSAGE_BYTES = 16384
 #: Of characters that JSON escapes; the rest of a message is its console.
 _LONGEST = 2000
+_SEND_S = 1.0
 _CLOSE_S = 5.0
 
 
@@ -36,7 +37,8 @@ class Sender:
         self._place = place
         self._worker = worker
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
+        # The kernel's queue has room for ten of all workers.
+        self._socket.settimeout(_SEND_S)
 
     def __call__(self, event: ProgressEvent) -> None:
         fields = {**asdict(event), "stage": event.stage.value, "worker": self._worker}
@@ -49,13 +51,20 @@ class Sender:
 
 
 class Receiver:
-    """Receives what senders send to a socket in `folder`, in a thread, until it is closed."""
+    """Receives what senders send to a socket in `folder`, in a thread, until it is closed.
+
+    Raises OSError where there can be no socket, such as where the path of the folder is too long for one.
+    """
 
     def __init__(self, folder: Path, take: Taker) -> None:
         self.place = str(folder / "progress")
         self._take = take
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(self.place)
+        try:
+            self._socket.bind(self.place)
+        except OSError:
+            self._socket.close()
+            raise
         self._thread = threading.Thread(target=self._receive, name="progress", daemon=True)
         self._thread.start()
 

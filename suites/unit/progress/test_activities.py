@@ -89,6 +89,17 @@ def test_long_wait_tells_each_minute_what_the_console_has_printed_since(told: _T
     ]
 
 
+def test_terminal_controls_of_a_guest_are_not_shown(told: _Told) -> None:
+    with told.machine.during("waits"):
+        told.machine.note("step \x1b[2J\x9b1mone\x07")
+        told.machine.hear("\x1b]0;title\x07a\x9bHb\r10 %\r20 %\n".encode())
+        told.clock.sleep(60)
+        told.machine.report_if_due()
+
+    assert told.events[1].message == "step 1mone"
+    assert told.events[2].message.splitlines()[1:] == ["  | 0;titleaHb", "  | 10 %", "  | 20 %"]
+
+
 def test_change_starts_the_minute_again(told: _Told) -> None:
     with told.machine.during("waits"):
         told.clock.sleep(50)

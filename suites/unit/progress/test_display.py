@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
+
+import pytest
 
 from harness.progress import ProgressEvent, Stage
 from harness.progress.board import Board, Row
@@ -39,7 +40,7 @@ def test_row_is_no_wider_than_the_terminal() -> None:
 
 def test_rows_make_room_for_what_is_printed_above_them() -> None:
     written: list[str] = []
-    region = LiveRegion(written.append, lambda: os.terminal_size((80, 24)))
+    region = LiveRegion(written.append, lambda: (80, 24))
 
     region.draw([_ROW], 112.0)
     with region.writing():
@@ -54,22 +55,96 @@ def test_rows_make_room_for_what_is_printed_above_them() -> None:
     assert rest == ["\x1b[J", "a test", "another"]
 
 
-def test_rows_stay_away_while_a_person_has_the_terminal() -> None:
+def test_rows_go_when_nothing_goes_on() -> None:
     written: list[str] = []
-    region = LiveRegion(written.append)
+    region = LiveRegion(written.append, lambda: (80, 24))
 
-    region.pause()
     region.draw([_ROW], 112.0)
+    region.draw([], 113.0)
+    region.draw([], 114.0)
+
+    assert written[1:] == ["\x1b[J"]
+
+
+def test_row_has_no_colours_where_pytest_prints_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+    assert "\x1b" in render_rows([_ROW], 112.0, 80)[0]
+    assert "\x1b" not in render_rows([_ROW], 112.0, 80, has_colours=False)[0]
+
+
+@pytest.mark.parametrize("columns", [0, 1, 2, 7])
+def test_row_fits_a_tiny_terminal(columns: int) -> None:
+    (line, *rest) = render_rows([_ROW], 112.0, columns)
+
+    assert len(_plain(line)) <= max(1, columns - 1)
+    assert not rest
+
+
+def test_nothing_is_shown_while_a_person_has_the_terminal() -> None:
+    written: list[str] = []
+    display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
+
+    display.pause()
+    display.pause()
+    display(_EVENT)
+    display.go_on()
+    display.look()
     assert written == []
 
-    region.go_on()
-    region.draw([_ROW], 112.0)
-    assert written
+    display.go_on()
+    assert "node-1" in written[0]
+
+    display.pause()
+    assert written[1:] == ["\x1b[J"]
+    display.close()
+
+
+def test_lines_wait_while_a_person_has_the_terminal() -> None:
+    written: list[str] = []
+    display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
+
+    display.pause()
+    display(ProgressEvent(subject="noble", stage=Stage.BUILD, message="installs"))
+    display.look()
+    assert written == []
+
+    display.go_on()
+    display.close()
+    (line,) = written
+    assert line.endswith("[noble] build: installs\n")
+
+
+def test_lines_that_wait_are_printed_at_the_end() -> None:
+    written: list[str] = []
+    display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
+
+    display.pause()
+    display(ProgressEvent(subject="noble", stage=Stage.BUILD, message="installs"))
+    display.close()
+
+    assert "[noble] build: installs" in written[0]
+
+
+def test_rows_of_a_worker_go_with_it() -> None:
+    written: list[str] = []
+    display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
+
+    display(_EVENT, "gw0")
+    display.forget("gw1")
+    display.look()
+    assert "node-1" in written[-1]
+
+    display.forget("gw0")
+    display.look()
+    assert written[-1] == "\x1b[J"
+    display.close()
 
 
 def test_rows_take_half_of_the_terminal_at_most() -> None:
     written: list[str] = []
-    region = LiveRegion(written.append, lambda: os.terminal_size((80, 6)))
+    region = LiveRegion(written.append, lambda: (80, 6))
 
     region.draw([_ROW] * 9, 112.0)
 
