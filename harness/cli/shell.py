@@ -78,7 +78,7 @@ def add_parser(commands: Commands) -> None:
         "--bundle",
         type=Path,
         metavar="DIR",
-        help="enter the machine that a failed test left instead, as `harness resume` does",
+        help="enter the machine that a failed test left in this folder or archive instead, as `harness resume` does",
     )
     console = commands.add_parser("console")
     ssh = commands.add_parser("ssh")
