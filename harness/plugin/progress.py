@@ -195,7 +195,7 @@ def _size_of(descriptor: int) -> tuple[int, int]:
 
 
 def _write_all(descriptor: int, text: str) -> None:
-    rest = text.encode()
+    rest = text.encode(errors="replace")
     # A terminal that is gone must not end a test.
     with contextlib.suppress(OSError):
         while rest:
