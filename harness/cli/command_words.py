@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 _END_OF_OPTIONS = "--"
 _WORDS = "argv"
@@ -26,7 +26,7 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     @override
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
         words = list(args or ())
         if self.get_default(_WORDS) is None or _END_OF_OPTIONS not in words:
             return super().parse_known_args(words, namespace)
