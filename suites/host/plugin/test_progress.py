@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from typing import TYPE_CHECKING
@@ -12,7 +13,10 @@ import pytest
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+_PATIENCE_S = 120.0
 
 _TESTS = """\
 import pytest
@@ -70,15 +74,25 @@ def live(machines: Path) -> Path:
 
 def _argv(folder: Path, *options: str, environment: tuple[str, ...] = ()) -> list[str]:
     return [
-        *("env", "-C", str(folder), "-u", "CI", "-u", "NO_COLOR", "-u", "PYTEST_ADDOPTS"),
+        # A shell starts what is in its background with Ctrl-C ignored, perhaps this run.
+        *("env", "--default-signal=INT", "-C", str(folder)),
+        *("-u", "CI", "-u", "NO_COLOR", "-u", "PYTEST_ADDOPTS"),
         *("TERM=xterm", *environment),
         *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-q"),
         *options,
     ]
 
 
-def _at_a_terminal(argv: list[str], columns: int = 80) -> pexpect.spawn[str]:
-    return pexpect.spawn(argv[0], argv[1:], timeout=60, encoding="utf-8", dimensions=(24, columns))
+@contextlib.contextmanager
+def _at_a_terminal(argv: list[str], columns: int = 80) -> Iterator[pexpect.spawn[str]]:
+    terminal = pexpect.spawn(
+        argv[0], argv[1:], timeout=_PATIENCE_S, encoding="utf-8", dimensions=(24, columns)
+    )
+    try:
+        yield terminal
+    finally:
+        # A run that is still there, after a failure, would wait for its pipe.
+        terminal.close(force=True)
 
 
 def _rest(terminal: pexpect.spawn[str]) -> str:
@@ -88,7 +102,7 @@ def _rest(terminal: pexpect.spawn[str]) -> str:
 
 
 def test_lines_have_the_time_and_come_past_the_capture(machines: Path) -> None:
-    result = LocalRunner().run(_argv(machines, "-n", "0"), timeout_s=60.0)
+    result = LocalRunner().run(_argv(machines, "-n", "0"), timeout_s=_PATIENCE_S)
 
     assert result.ok
     said = re.findall(r"^[0-9:]{8} \[node-(\d)\] build: installing$", result.stderr, re.MULTILINE)
@@ -97,7 +111,7 @@ def test_lines_have_the_time_and_come_past_the_capture(machines: Path) -> None:
 
 
 def test_lines_of_workers_reach_the_terminal_with_the_name_of_the_worker(machines: Path) -> None:
-    result = LocalRunner().run(_argv(machines, "-n", "2"), timeout_s=60.0)
+    result = LocalRunner().run(_argv(machines, "-n", "2"), timeout_s=_PATIENCE_S)
 
     assert result.ok
     said = re.findall(r"^[0-9:]{8} gw\d \[node-(\d)\] build: ", result.stderr, re.MULTILINE)
@@ -109,7 +123,7 @@ def test_lines_of_workers_come_without_a_socket(machines: Path) -> None:
     too_long.mkdir()
 
     argv = _argv(machines, "-n", "1", environment=(f"TMPDIR={too_long}",))
-    result = LocalRunner().run(argv, timeout_s=60.0)
+    result = LocalRunner().run(argv, timeout_s=_PATIENCE_S)
 
     assert result.ok
     assert "[node-0] build: installing" in result.stderr
@@ -120,7 +134,8 @@ def test_terminal_shows_lines_where_rows_would_be_wrong(machines: Path, word: st
     options, environment = ((), (word,)) if word[0] != "-" else ((word,), ())
 
     argv = _argv(machines, "-n", "0", *options, environment=environment)
-    output = _rest(_at_a_terminal(argv))
+    with _at_a_terminal(argv) as terminal:
+        output = _rest(terminal)
 
     assert "[node-1] build: installing" in output
     assert _DRAWN not in output
@@ -128,71 +143,71 @@ def test_terminal_shows_lines_where_rows_would_be_wrong(machines: Path, word: st
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_rows_on_a_terminal_go_when_the_run_ends(live: Path, workers: str) -> None:
-    terminal = _at_a_terminal(_argv(live, "-k", "of_a_machine", "-n", workers))
-    terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
-    (live / "go-on").write_text("")
+    with _at_a_terminal(_argv(live, "-k", "of_a_machine", "-n", workers)) as terminal:
+        terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
+        (live / "go-on").write_text("")
 
-    assert "1 passed" in _rest(terminal).rpartition(_REMOVED)[2]
+        assert "1 passed" in _rest(terminal).rpartition(_REMOVED)[2]
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_rows_go_when_a_person_interrupts_the_run(live: Path, workers: str) -> None:
-    terminal = _at_a_terminal(_argv(live, "-k", "of_a_machine", "-n", workers))
-    terminal.expect(r"node-1.*\x1b8")
-    terminal.sendintr()
+    with _at_a_terminal(_argv(live, "-k", "of_a_machine", "-n", workers)) as terminal:
+        terminal.expect(r"node-1.*\x1b8")
+        terminal.sendintr()
 
-    _, removed, below = _rest(terminal).rpartition(_REMOVED)
-    assert removed
-    assert "KeyboardInterrupt" in below
-    assert "node-1" not in below
+        _, removed, below = _rest(terminal).rpartition(_REMOVED)
+        assert removed
+        assert "KeyboardInterrupt" in below
+        assert "node-1" not in below
 
 
 def test_rows_fit_the_terminal_and_have_no_colours_where_none_are_wanted(live: Path) -> None:
     argv = _argv(live, "-k", "of_a_machine", "-n", "0", environment=("NO_COLOR=1",))
-    terminal = _at_a_terminal(argv, columns=40)
-    terminal.expect(r"\x1b\[2K([^\r]*node-1[^\r]*)\x1b8")
-    assert isinstance(terminal.match, re.Match)
-    row = terminal.match[1]
-    (live / "go-on").write_text("")
-    _rest(terminal)
+    with _at_a_terminal(argv, columns=40) as terminal:
+        terminal.expect(r"\x1b\[2K([^\r]*node-1[^\r]*)\x1b8")
+        assert isinstance(terminal.match, re.Match)
+        row = terminal.match[1]
+        (live / "go-on").write_text("")
+        _rest(terminal)
 
-    assert len(row) < 40
-    assert "\x1b" not in row
+        assert len(row) < 40
+        assert "\x1b" not in row
 
 
 def test_rows_of_a_worker_that_was_killed_go(live: Path) -> None:
-    terminal = _at_a_terminal(_argv(live, "-n", "1", "-k", "kills or of_a_machine"))
-    terminal.expect(r"node-2.*boots.*\x1b8")
-    terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
-    terminal.expect(r"\x1b\[J(.*)\x1b8")
-    assert isinstance(terminal.match, re.Match)
-    rows = terminal.match[1]
-    (live / "go-on").write_text("")
-    _rest(terminal)
+    with _at_a_terminal(_argv(live, "-n", "1", "-k", "kills or of_a_machine")) as terminal:
+        terminal.expect(r"node-2.*boots.*\x1b8")
+        terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
+        terminal.expect(r"\x1b\[J(.*)\x1b8")
+        assert isinstance(terminal.match, re.Match)
+        rows = terminal.match[1]
+        (live / "go-on").write_text("")
+        _rest(terminal)
 
-    assert "node-1" in rows
-    assert "node-2" not in rows
+        assert "node-1" in rows
+        assert "node-2" not in rows
 
 
 def test_no_row_is_drawn_at_the_prompt_of_a_debugger(live: Path) -> None:
-    terminal = _at_a_terminal(_argv(live, "-k", "prompt", "-n", "0"))
-    terminal.expect_exact("(Pdb) ")
-    terminal.sendline("announce(event)")
-    terminal.expect_exact("(Pdb) ")
-    assert isinstance(terminal.before, str)
-    assert _DRAWN not in terminal.before
+    with _at_a_terminal(_argv(live, "-k", "prompt", "-n", "0")) as terminal:
+        terminal.expect_exact("(Pdb) ")
+        terminal.sendline("announce(event)")
+        terminal.expect_exact("(Pdb) ")
+        assert isinstance(terminal.before, str)
+        assert _DRAWN not in terminal.before
 
-    terminal.sendline("continue")
-    terminal.expect(r"node-3.*boots.*\x1b8")
-    (live / "go-on").write_text("")
-    assert "1 passed" in _rest(terminal)
+        terminal.sendline("continue")
+        terminal.expect(r"node-3.*boots.*\x1b8")
+        (live / "go-on").write_text("")
+        assert "1 passed" in _rest(terminal)
 
 
 def test_rows_are_away_from_the_prompt_after_a_failure(live: Path) -> None:
-    terminal = _at_a_terminal(_argv(live, "-k", "fails", "-n", "0", "--pdb"))
-    terminal.expect_exact("(Pdb) ")
-    assert isinstance(terminal.before, str)
-    assert terminal.before.rfind(_REMOVED) > terminal.before.rfind(_DRAWN) > 0
-    terminal.sendline("quit")
+    with _at_a_terminal(_argv(live, "-k", "fails", "-n", "0", "--pdb")) as terminal:
+        terminal.expect_exact("(Pdb) ")
+        assert isinstance(terminal.before, str)
+        assert terminal.before.rfind(_REMOVED) > terminal.before.rfind(_DRAWN) > 0
+        terminal.sendline("quit")
 
-    assert _DRAWN not in _rest(terminal)
+        assert _DRAWN not in _rest(terminal)
