@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
+from typing import Any
 
 
 def main() -> int:
     seconds, *sys.argv = sys.argv[1:]
     sys.path.insert(0, sys.argv[0])
-    containerd = importlib.import_module("provisioning.containerd")
+    containerd: Any = importlib.import_module("provisioning.containerd")
     containerd.INSTALL = dataclasses.replace(containerd.INSTALL, timeout_s=float(seconds))
     code: int = importlib.import_module("provisioning.__main__").main()
     return code
