@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.bench.time_to_gpu.advice import JOBS, MEAN_DURATION, MEAN_GAP
 from harness.bench.time_to_gpu.estimates import reached_confidence
-from harness.bench.time_to_gpu.figures import conclusions, interval, percent, share_of, to_document
+from harness.bench.time_to_gpu.figures import conclusions, interval, percent, to_document
 from harness.bench.time_to_gpu.plots import plots_of, render
 from harness.bench.time_to_gpu.samples import PAYLOADS, TRIMS
 from harness.plots import DARK, LIGHT, picture
@@ -131,11 +131,20 @@ def savings_table(figures: Figures) -> Table:
 
 def path_table(figures: Figures) -> Table:
     """Return the largest parts of the wait by mode."""
-    head = ("mode", "compilation", "largest parts of the wait", "units ready after")
+    head = (
+        "mode",
+        "compilation",
+        "interval",
+        "n",
+        "largest parts of the wait",
+        "units ready after",
+    )
     rows: list[tuple[Cell, ...]] = [
         (
             each.mode.value,
-            "none" if each.compile_share is None else share_of(each.compile_share),
+            "none" if each.compile_share is None else percent(each.compile_share.value),
+            "" if each.compile_share is None else interval(each.compile_share),
+            "" if each.compile_share is None else str(each.compile_share.n),
             ", ".join(
                 f"{name} {percent(part.value)}" for name, part in list(each.parts.items())[:5]
             ),
@@ -144,7 +153,7 @@ def path_table(figures: Figures) -> Table:
         )
         for each in _fresh(figures)
     ]
-    return head, rows, frozenset({1})
+    return head, rows, frozenset({1, 2, 3})
 
 
 def advice_table(figures: Figures, reference_s: float | None, ready_s: float) -> Table:
