@@ -42,6 +42,15 @@ class Mode(str, enum.Enum):
     OWN_PREBAKED = "own-provisioner-prebaked"
 
 
+class Payload(str, enum.Enum):
+    """What driver is measured."""
+
+    STAND_IN = "stand-in"
+    """A small module; its device nodes can be opened."""
+    NVIDIA = "nvidia"
+    """NVIDIA's own, which refuses to open a GPU that has no engine."""
+
+
 class Trim(str, enum.Enum):
     """The variants of the experiment on trims: none is switched off, or one is."""
 
@@ -50,6 +59,12 @@ class Trim(str, enum.Enum):
     ASYNC_REMOVAL = "without-async-removal"
     DEFERRED = "without-deferred-monitoring"
 
+
+#: What reports call each payload.
+PAYLOADS: Mapping[Payload, str] = {
+    Payload.STAND_IN: "the stand-in driver",
+    Payload.NVIDIA: "NVIDIA's own driver",
+}
 
 #: What each trim does, as sentences of the report.
 TRIMS: Mapping[Trim, str] = {
@@ -85,8 +100,9 @@ class Sample:
     variant: str
     wait_s: float
     """From the node being ready, or its policy applied, until its GPU capacity is advertised."""
-    allocated_s: float
-    """The same until the kubelet has allocated a GPU and opened its device node."""
+    allocated_s: float | None
+    """The same until the kubelet has allocated a GPU and opened its device node; None where NVIDIA's own
+    driver refused to open an emulated GPU."""
     segments: tuple[Segment, ...] = ()
     """The critical path, in order; together they are the wait."""
     units: tuple[UnitTimes, ...] = ()
@@ -139,6 +155,7 @@ class Conditions:
     notes: tuple[str, ...] = ()
     host: str = ""
     duration_s: float = 0.0
+    payload: Payload = Payload.STAND_IN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.bench.time_to_gpu.figures import figures_of, to_document
-from harness.bench.time_to_gpu.samples import OracleResult, read_benchmark
+from harness.bench.time_to_gpu.samples import OracleResult, Payload, read_benchmark
 from harness.errors import BadInputError
 from suites.unit.bench.time_to_gpu.benchmarks import benchmark
 
@@ -24,6 +24,27 @@ def test_benchmark_survives_its_document(tmp_path: Path) -> None:
     file.write_text(json.dumps(to_document(figures_of(given))))
 
     assert read_benchmark(file) == given
+
+
+def test_samples_with_nvidias_driver_survive_without_an_opened_gpu(tmp_path: Path) -> None:
+    given = benchmark(payload=Payload.NVIDIA)
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(to_document(figures_of(given))))
+
+    found = read_benchmark(file)
+
+    assert found.conditions.payload is Payload.NVIDIA
+    assert {sample.allocated_s for sample in found.samples} == {None}
+
+
+def test_document_without_a_payload_is_of_the_stand_in(tmp_path: Path) -> None:
+    """An earlier version wrote it."""
+    document = json.loads(json.dumps(to_document(figures_of(benchmark()))))
+    del document["measured"]["conditions"]["payload"]
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(document))
+
+    assert read_benchmark(file) == benchmark()
 
 
 @pytest.mark.parametrize(
