@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import harness.lab as lab_module
-from harness.artifact_cache import ProgressEvent
-from harness.artifact_cache import Stage as Progress
 from harness.errors import BadInputError, HarnessError
 from harness.gpu.script import GpuScript
 from harness.image import FirmwareType
@@ -26,6 +24,8 @@ from harness.lab.running_machines import Machines
 from harness.lab.saved_states import BuiltImageSource, booted, cloud_init_done, naming_seed
 from harness.machine.checkpoint.store import CheckpointStore
 from harness.machine.description.spec import HostPort
+from harness.progress import ProgressEvent
+from harness.progress import Stage as Progress
 from harness.settings import GpuSource, LicenceId, MachineStart
 from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.gpu.models import a_model

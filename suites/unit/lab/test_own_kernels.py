@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.artifact_cache import ProgressEvent
-from harness.artifact_cache import Stage as Progress
 from harness.errors import BadInputError, HarnessError
 from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.image.store import ImageStore
 from harness.lab.own_kernels import install_kernel
+from harness.progress import ProgressEvent
+from harness.progress import Stage as Progress
 from harness.provisioning.command import LocalRunner
 from harness.settings import MachineStart
 from suites.unit.image.test_own_kernel import a_vmlinuz

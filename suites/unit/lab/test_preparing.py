@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.artifact_cache import ProgressEvent
-from harness.artifact_cache import Stage as Progress
 from harness.cloudinit import FINISHED
 from harness.errors import HarnessError
 from harness.image import CloudImageKernel, DriverImage
@@ -27,6 +25,8 @@ from harness.lab.prepared_images import (
     prepare_node_image,
     stand_in_archive,
 )
+from harness.progress import ProgressEvent
+from harness.progress import Stage as Progress
 from harness.provisioner import BAKE, EXIT_CODE_PATH, ConfigurationFile
 from harness.provisioning.command import LocalRunner
 from harness.settings import MachineStart

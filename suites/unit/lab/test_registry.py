@@ -6,11 +6,11 @@ import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.artifact_cache import Stage
 from harness.cloudinit import GuestFile
 from harness.lab import registry as registry_module
 from harness.lab.registry import REGISTRY_NAMES, Registry, RegistryHost, prepare_registry_host
 from harness.machine.description.spec import HostPort
+from harness.progress import Stage
 from harness.registry import PullFault, RegistryLog
 from harness.registry.certificate import Certificate
 from harness.registry.server import RegistryServer
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from harness.artifact_cache import ProgressEvent
     from harness.lab import Lab
+    from harness.progress import ProgressEvent
 
 
 def a_registry(folder: Path) -> Registry:
