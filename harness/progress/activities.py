@@ -49,7 +49,7 @@ class MachineActivity:
         self._doing: list[_Doing] = []
         self._printed = b""
         self._line_count = 0
-        self._reported = clock.monotonic()
+        self._told = clock.monotonic()
 
     @contextlib.contextmanager
     def during(
@@ -87,9 +87,9 @@ class MachineActivity:
         """Say what the console has printed, a minute after the last report or the last change."""
         now = self._clock.monotonic()
         doing = list(self._doing)
-        if not doing or now - max(doing[-1].since, self._reported) < _REPORT_S:
+        if not doing or now - self._told < _REPORT_S:
             return
-        self._reported = now
+        self._told = now
         with self._lock:
             printed, count = self._printed, self._line_count
             self._printed, self._line_count = b"", 0
@@ -99,6 +99,7 @@ class MachineActivity:
 
     def _tell(self) -> None:
         doing = self._doing[-1]
+        self._told = self._clock.monotonic()
         self._send(doing.stage, doing.what, doing.until)
 
     def _send(self, stage: Stage, message: str, until: float | None) -> None:

@@ -110,6 +110,20 @@ def test_change_starts_the_minute_again(told: _Told) -> None:
     assert Stage.CONSOLE not in [event.stage for event in told.events]
 
 
+def test_end_of_a_wait_starts_the_minute_again(told: _Told) -> None:
+    with told.machine.during("runs for a test", stage=Stage.RUNS):
+        with told.machine.during("waits"):
+            told.clock.sleep(59)
+        told.clock.sleep(59)
+        told.machine.report_if_due()
+        assert Stage.CONSOLE not in [event.stage for event in told.events]
+
+        told.clock.sleep(1)
+        told.machine.report_if_due()
+
+    assert "runs for a test for 119 s" in told.events[-2].message
+
+
 def test_console_that_floods_is_cut(told: _Told) -> None:
     with told.machine.during("waits"):
         for number in range(1000):
