@@ -39,6 +39,9 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 _PREFIX = re.compile(
     r"^(?:\[\s*\d+\.\d+\]\s*|[A-Z][a-z]{2}\s+\d+ [\d:.]+ \S+ |\d{4}-\d\d-\d\d[T ][\d:.,+-]+ \S+ )"
 )
+#: In the block of a command that failed: the command, which may quote anything, and the names of its output.
+_COMMAND = re.compile(r"^command: .*?(?=^exit code: )", re.MULTILINE | re.DOTALL)
+_LABEL = re.compile(r"^(stdout|stderr): ")
 _ERROR_LINE = re.compile(
     r"\b(error|failed|failure|fatal|cannot|can't|unable to|panic|traceback)\b", re.IGNORECASE
 )
@@ -159,7 +162,8 @@ def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
 
     A cause that several show is there once, by the first of them.
     """
-    shown = [_first_cause([(_SAID, said.splitlines())]), *map(find_cause, folders)]
+    lines = [_LABEL.sub("", line) for line in _COMMAND.sub("", said).splitlines()]
+    shown = [_first_cause([(_SAID, lines)]), *map(find_cause, folders)]
     named: dict[str, FoundCause] = {}
     for found in shown:
         if found is not None:

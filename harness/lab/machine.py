@@ -73,6 +73,8 @@ _READY_BY_FIRMWARE_KVM_S = 90.0
 _HOT_PLUG_KVM_S = 10.0
 #: A guest that is not hanging answers within this.
 _ANSWER_KVM_S = 1.0
+#: One that is busy answers within this.
+_BUSY_ANSWER_KVM_S = 3.0
 _CLOUD_INIT_KVM_S = 30.0
 #: It runs all modules of the distribution.
 _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S = 90.0
@@ -502,6 +504,10 @@ class LabMachine:
                 self.vm.agent.wait_until_ready(self.deadline(patience_s))
             self._is_agent_ready = True
         return self.vm.agent
+
+    def require_answer(self) -> None:
+        """Raise HarnessError where the guest does not answer within seconds, since it hangs or is still booting."""
+        self.vm.agent.ping(self.deadline(_BUSY_ANSWER_KVM_S))
 
     @property
     def _is_built(self) -> bool:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import pytest
 
 _CAUSE = "cause"
+#: The lines of an error's block that say which command failed, and what it said.
+_OF_COMMAND = ("command: ", "stderr: ")
+_SILENT = "stderr: -"
 #: The section of a failure that says the same.
 _WHY = "why"
 _MISSING = "missing_requirement"
@@ -80,7 +83,7 @@ def write_missing(terminalreporter: pytest.TerminalReporter) -> None:
 def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, list[str]]:
     """Return the common cause of a failure, if there is one, and all that is known of why.
 
-    That is what the evidence shows, then the first line of the error. Of an error of the test itself, which pytest shows well, only common causes are named.
+    That is what the evidence shows, then the first line of the error with its command. Of an error of the test itself, which pytest shows well, only common causes are named.
     """
     own = next(evidenced_in(error), None)
     if own is None and not folders:
@@ -98,7 +101,9 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
         for folder in folders if own is not None else ():
             sentences += explain(folder, is_named=bool(found))
     if own is not None:
-        sentences.append(own.sentence.partition("\n")[0])
+        first, *block = own.sentence.splitlines() or [""]
+        said = (line for line in block if line.startswith(_OF_COMMAND) and line != _SILENT)
+        sentences += [first, *said]
     return named, list(dict.fromkeys(sentences))
 
 

@@ -106,7 +106,15 @@ def test_cause_in_the_text_of_an_error_is_named_once(tmp_path: Path) -> None:
     """What a command of a test printed is in its error alone."""
     write(tmp_path, "commands/journal", "curl: (6) Could not resolve host: mcr.microsoft.com\n")
 
-    found = find_causes("The command failed.\ncurl: (6) Could not resolve host: x", [tmp_path])
+    said = (
+        "A command in machine 'node' failed.\n"
+        "command: sh -c 'curl x\necho No space left on device'\n"
+        "exit code: 6, after 0.1 s\n"
+        "stdout: -\n"
+        "stderr: curl: (6) Could not resolve host: x"
+    )
+
+    found = find_causes(said, [tmp_path])
 
     (one,) = found
     assert (one.source, one.line) == ("the error", "curl: (6) Could not resolve host: x")
