@@ -193,12 +193,20 @@ def _failed_steps(folder: Path) -> Iterator[str]:
     # What is in the evidence may be damaged, and this must not hide the failure itself.
     with contextlib.suppress(HarnessError, OSError):
         outcome = Evidence(folder).outcome
-        for step in () if outcome is None else outcome.steps:
+        if outcome is None:
+            return
+        told: list[str] = []
+        for step in outcome.steps:
             if step.status in {"failed", "error"}:
-                detail = "" if step.detail is None else f": {step.detail}"
+                told.append(step.detail or step.name)
+                detail = "" if step.detail is None else f": {_first_line(step.detail)}"
                 yield f"step '{step.name}' failed{detail}"
-        if outcome is not None and outcome.error:
-            yield f"provisioning ended with {outcome.exit_code}: {outcome.error}"
+        if outcome.error and not any(each in outcome.error for each in told):
+            yield f"provisioning ended with {outcome.exit_code}: {_first_line(outcome.error)}"
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
 def _failed_units(folder: Path, logs: _Logs) -> Iterator[str]:

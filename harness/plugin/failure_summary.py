@@ -102,7 +102,9 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
             sentences += explain(folder, is_named=bool(found))
     if own is not None:
         first, *block = own.sentence.splitlines() or [""]
-        said = (line for line in block if line.startswith(_OF_COMMAND) and line != _SILENT)
+        said = (
+            line for line in block if line.startswith(_OF_COMMAND) and line.rstrip(".") != _SILENT
+        )
         sentences += [first, *said]
     return named, list(dict.fromkeys(sentences))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -174,12 +175,20 @@ def test_failed_unit_is_named_with_what_it_said_last(tmp_path: Path) -> None:
     assert explain(tmp_path) == [f"unit 'nvidia-modprobe.service' failed: {said}"]
 
 
-def test_failed_step_is_named_with_its_detail(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        "files/var/lib/gpu-node/outcome.json",
-        '{"schema": 1, "exit_code": 84, "exit_name": "X", "error": "dkms failed", "steps": '
-        '[{"name": "build", "status": "failed", "duration_s": 1.0, "detail": "no compiler"}]}',
-    )
+def write_outcome(folder: Path, *, error: str, detail: str) -> None:
+    step = {"name": "build", "status": "failed", "duration_s": 1.0, "detail": detail}
+    outcome = {"schema": 1, "exit_code": 84, "exit_name": "X", "error": error, "steps": [step]}
+    write(folder, "files/var/lib/gpu-node/outcome.json", json.dumps(outcome))
 
-    assert "step 'build' failed: no compiler" in explain(tmp_path)
+
+def test_failed_step_is_named_with_its_detail(tmp_path: Path) -> None:
+    write_outcome(tmp_path, error="Step 'build' failed. no compiler", detail="no compiler\nat all")
+    assert explain(tmp_path)[0] == "step 'build' failed: no compiler"
+
+
+def test_error_of_provisioning_is_told_where_no_failed_step_told_it(tmp_path: Path) -> None:
+    write_outcome(tmp_path, error="Step 'build' failed. no compiler", detail="no compiler")
+    assert explain(tmp_path) == ["step 'build' failed: no compiler"]
+
+    write_outcome(tmp_path, error="The run was terminated.", detail="no compiler")
+    assert explain(tmp_path)[1:] == ["provisioning ended with 84: The run was terminated."]
