@@ -79,6 +79,8 @@ _CLOUD_INIT_KVM_S = 30.0
 #: It runs all modules of the distribution.
 _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S = 90.0
 _STATE_KVM_S = 30.0
+#: Cloud-init's own message ends a run with user-data that it can't read.
+_END = rf"(?:{FINISHED}|Cloud-init v\. \S+ finished at)"
 #: Progress on the console: the stages of cloud-init.
 _STAGE = r"running '[a-z:-]+'"
 _STAGE_NAME = re.compile(r"running '([a-z:-]+)'")
@@ -137,8 +139,8 @@ def console_pattern(step: str | None) -> str:
     only before the end of cloud-init, which it could consume otherwise.
     """
     if step is None:
-        return f"{FINISHED}|{_STAGE}"
-    return rf"{FINISHED}|{_STAGE}|(?={step})(?!(?s:.)*{FINISHED})(?:{_without_names(step)})(?=[^\n]*\n)"
+        return f"{_END}|{_STAGE}"
+    return rf"{_END}|{_STAGE}|(?={step})(?!(?s:.)*{_END})(?:{_without_names(step)})(?=[^\n]*\n)"
 
 
 def _without_names(pattern: str) -> str:
@@ -392,7 +394,7 @@ class LabMachine:
         expected = console_pattern(step)
         seen = ""
         with consecutive() as begin_step:
-            while seen != FINISHED:
+            while re.fullmatch(_END, seen) is None:
                 seen = self.vm.console.wait_for(
                     expected,
                     deadline,
