@@ -77,10 +77,14 @@ _READY_BY_FIRMWARE_KVM_S = 90.0
 _HOT_PLUG_KVM_S = 10.0
 #: A guest that is not hanging answers within this.
 _ANSWER_KVM_S = 1.0
+#: One that is busy answers within this.
+_BUSY_ANSWER_KVM_S = 3.0
 _CLOUD_INIT_KVM_S = 30.0
 #: It runs all modules of the distribution.
 _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S = 90.0
 _STATE_KVM_S = 30.0
+#: Cloud-init's own message ends a run with user-data that it can't read.
+_END = rf"(?:{FINISHED}|Cloud-init v\. \S+ finished at)"
 #: Progress on the console: the stages of cloud-init.
 _STAGE = r"running '[a-z:-]+'"
 _STAGE_NAME = re.compile(r"running '([a-z:-]+)'")
@@ -140,8 +144,8 @@ def console_pattern(step: str | None) -> str:
     only before the end of cloud-init, which it could consume otherwise.
     """
     if step is None:
-        return f"{FINISHED}|{_STAGE}"
-    return rf"{FINISHED}|{_STAGE}|(?={step})(?!(?s:.)*{FINISHED})(?:{_without_names(step)})(?=[^\n]*\n)"
+        return f"{_END}|{_STAGE}"
+    return rf"{_END}|{_STAGE}|(?={step})(?!(?s:.)*{_END})(?:{_without_names(step)})(?=[^\n]*\n)"
 
 
 def _without_names(pattern: str) -> str:
@@ -423,7 +427,7 @@ class LabMachine:
         expected = console_pattern(step)
         seen = ""
         with consecutive() as begin_step:
-            while seen != FINISHED:
+            while re.fullmatch(_END, seen) is None:
                 seen = self.vm.console.wait_for(
                     expected,
                     deadline,
@@ -544,6 +548,10 @@ class LabMachine:
                 self.vm.agent.wait_until_ready(deadline)
             self._is_agent_ready = True
         return self.vm.agent
+
+    def require_answer(self) -> None:
+        """Raise HarnessError where the guest does not answer within seconds, since it hangs or is still booting."""
+        self.vm.agent.ping(self.deadline(_BUSY_ANSWER_KVM_S))
 
     @property
     def _is_built(self) -> bool:

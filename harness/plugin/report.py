@@ -223,7 +223,17 @@ class Reporter:
                 one.error = repr(raised)
         return kept
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter
+    ) -> Generator[None, None, None]:
+        """Say below pytest's own short summary, which cuts its lines, why tests failed."""
+        try:
+            return (yield)
+        finally:
+            self._summarize(terminalreporter)
+
+    def _summarize(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Count failures of the node and errors of the harness separately; list kept machines."""
         for reports in terminalreporter.stats.values():
             for report in reports:

@@ -147,6 +147,10 @@ class FakeConsole:
     def tail(self, lines: int = 20) -> str:
         return f"the last {lines} lines"
 
+    @contextlib.contextmanager
+    def tapped(self, _tap: Callable[[bytes], None]) -> Iterator[None]:
+        yield
+
 
 class FakeVm:
     """A VM that notes what is done with it, in the same list as its agent."""

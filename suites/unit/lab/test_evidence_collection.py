@@ -28,8 +28,13 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
 
 
-def a_machine(folder: Path, *, has_vm: bool = True) -> LabMachine:
+def a_machine(folder: Path, *, has_vm: bool = True, is_hanging: bool = False) -> LabMachine:
     """Return as much of a machine as its evidence needs, with a console."""
+
+    def require_answer() -> None:
+        if is_hanging:
+            raise HarnessError("The agent of machine 'node' did not answer a ping in time.")
+
     folder.mkdir()
     (folder / "serial.log").write_text("Linux version 6.1")
     vm = SimpleNamespace(
@@ -39,7 +44,13 @@ def a_machine(folder: Path, *, has_vm: bool = True) -> LabMachine:
     kernels = {("ls", "/lib/modules"): "6.1.0-55\n6.1.0-56\n"}
     guest = SimpleNamespace(output_of=lambda *argv: kernels[argv])
     machine = SimpleNamespace(
-        folder=folder, has_vm=has_vm, vm=vm, guest=guest, agent="the agent", gpu_traces=dict
+        folder=folder,
+        has_vm=has_vm,
+        vm=vm,
+        guest=guest,
+        agent="the agent",
+        gpu_traces=dict,
+        require_answer=require_answer,
     )
     return cast("LabMachine", machine)
 
@@ -106,6 +117,19 @@ def test_machine_beyond_reach_leaves_the_hosts_side_and_the_reason(
     assert names == {"serial.log", "qmp-events.json", "manifest.json", "not-collected.txt"}
     reason = (evidence.folder / "not-collected.txt").read_text()
     assert reason == "The agent of machine 'node' said nothing in time.\n"
+
+
+def test_guest_that_hangs_is_asked_for_nothing_more(
+    tmp_path: Path, asked: list[EvidenceRequest]
+) -> None:
+    """Its agent may never come, and a boot's time is many minutes."""
+    machine = a_machine(tmp_path / "node", is_hanging=True)
+
+    evidence = evidence_collection.collect_available(machine)
+
+    assert asked == []
+    assert (evidence.folder / "host/serial.log").is_file()
+    assert "did not answer a ping" in (evidence.folder / "not-collected.txt").read_text()
 
 
 def test_machine_that_ran_leaves_what_the_host_knows(tmp_path: Path) -> None:
