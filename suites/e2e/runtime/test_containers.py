@@ -15,6 +15,8 @@ from suites.e2e.runtime.pods import (
     ROOT_FILE_SYSTEM,
     RUNTIME,
     RUNTIME_PATH,
+    TOOLKIT,
+    TOOLKIT_CONFIG,
     run_pod,
     runtime_of,
 )
@@ -24,14 +26,6 @@ if TYPE_CHECKING:
     from harness.api import Image
     from suites.e2e.conftest import StartNode
 
-TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
-#: As the package has it, shortened; provisioning chooses neither this mode nor this level.
-TOOLKIT = """\
-#swarm-resource = "DOCKER_RESOURCE_GPU"
-[nvidia-container-runtime]
-log-level = "debug"
-mode = "legacy"
-"""
 UNIT = "suites/unit/provisioning/test_toolkit.py"
 
 

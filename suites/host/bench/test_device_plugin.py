@@ -14,7 +14,7 @@ import pytest
 from harness.bench.time_to_gpu import device_plugin
 from harness.bench.time_to_gpu.device_plugin import api
 from harness.bench.time_to_gpu.node_tools import parse_events
-from harness.provisioning.command import LocalRunner, end, spawn
+from harness.provisioning.command import end, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 
 if TYPE_CHECKING:
@@ -163,18 +163,6 @@ def _register(sockets: Path, request: Any) -> None:
             request_serializer=type(request).SerializeToString,
             response_deserializer=api.message("Empty").FromString,
         )(request, timeout=_ANSWER_S)
-
-
-def test_descriptors_are_those_of_the_protocol_file(tmp_path: Path) -> None:
-    """Nobody edits `v1beta1.binpb`: protoc makes it of the file beside it."""
-    made = tmp_path / "made.binpb"
-    argv = [
-        *(sys.executable, "-m", "grpc_tools.protoc", f"-I{_PROGRAMS}"),
-        *(f"--descriptor_set_out={made}", "v1beta1.proto"),
-    ]
-    LocalRunner().run(argv, timeout_s=60.0).check("protoc")
-
-    assert made.read_bytes() == (_PROGRAMS / "v1beta1.binpb").read_bytes()
 
 
 def test_methods_are_those_of_device_plugins() -> None:
