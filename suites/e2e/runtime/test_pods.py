@@ -13,6 +13,7 @@ import pytest
 from harness import expect
 from harness.api import GuestFile
 from suites.e2e.promises import promise
+from suites.e2e.runtime.containerd import CONFIG, containerd_version
 from suites.e2e.runtime.kubelet import Container, Kubelet
 from suites.e2e.runtime.pods import (
     ASK,
@@ -97,5 +98,40 @@ def test_pod_has_the_gpu_exactly_if_the_device_plugin_asked(
     )
     expect.provisioned(node.result())
     node.guest.output_of("cp", RUNTIME_PATH, "/usr/bin/nvidia-container-runtime")
+
+    expect_gpu_exactly_by_request(node, settings, driver_version=baked_image.driver.version)
+
+
+#: As `containerd config default` writes it, shortened, by a user who has switched CDI off.
+FORMAT_3 = """\
+version = 3
+[plugins.'io.containerd.cri.v1.runtime']
+  enable_cdi = false
+  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+    default_runtime_name = 'runc'
+"""
+
+
+@promise(section="10", unit=UNIT)
+@pytest.mark.pin_image(reason="containerd is Debian sid's on each image")
+def test_pod_has_the_gpu_with_containerd_2_and_its_format(
+    start_with_containerd_2: StartNode, baked_image: Image, settings: Settings
+) -> None:
+    """CDI is switched on where containerd 2 reads it, and the user's file stays one of its format."""
+    assert baked_image.driver is not None
+    node = start_with_containerd_2(
+        "containerd-2",
+        config={"enable_managed_gpu": True, "retry_budget_s": 240},
+        files=[*FILES, GuestFile(path=CONFIG, content=FORMAT_3.encode())],
+        before=[INSTALL],
+    )
+    evidence = node.evidence(files=[CONFIG])
+    expect.provisioned(evidence)
+    assert containerd_version(node) >= (2, 0)
+    switched_on = FORMAT_3.replace("enable_cdi = false", "enable_cdi = true")
+    assert (evidence.file(CONFIG) or "").startswith(switched_on)
+    assert "BinaryName = '/usr/bin/nvidia-container-runtime'" in evidence.answer_of(
+        "containerd-config"
+    )
 
     expect_gpu_exactly_by_request(node, settings, driver_version=baked_image.driver.version)
