@@ -99,5 +99,7 @@ PACKAGES = {
             "harness/machine/libvirt/watchdog.py",
         ),
     ),
-    "lab": Package(source="harness/lab", tests=("suites/unit/lab",)),
+    "lab": Package(
+        source="harness/lab", tests=("suites/unit/lab", "suites/unit/test_entry_points.py")
+    ),
 }
