@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from harness.errors import HarnessError
 from harness.provisioning.command import CommandResult
 from suites.unit.lab.drivers import StuckDriver
@@ -203,13 +205,14 @@ class FakeVm:
 class FakeDriver(StuckDriver):
     """A driver of fake VMs, each with this agent; `on_start` runs while one is started."""
 
-    def __init__(self, agent: FakeAgent, on_start: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, agent: FakeAgent) -> None:
         super().__init__()
         self.agent = agent
-        self.on_start = on_start
+        self.on_start: Callable[[], object] = lambda: None
         self.vms: list[FakeVm] = []
         self.pid: int | None = PID
 
+    @override
     @contextlib.contextmanager
     def machine(  # type: ignore[override]  # its machines are no processes
         self,

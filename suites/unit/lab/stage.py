@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from harness.lab.gpu_sources import GpuSources
     from harness.lab.node import NodeRequest
     from harness.lab.saved_states import SavedState
-    from harness.machine import Machine
+    from harness.machine import Machine, VmDriver
     from harness.machine.capacity.broker import Broker
 
 NONCE = "the guest's nonce"
@@ -73,7 +73,7 @@ class Stage:
     def services(self) -> MachineServices:
         return replace(
             machine_services(self.folder),
-            driver=self.driver,
+            driver=cast("VmDriver", self.driver),
             agent_program=b"agent",
             broker=cast("Broker", FakeBroker(self.noted)),
             gpu_sources=self.sources,

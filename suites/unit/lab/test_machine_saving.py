@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from typing_extensions import override
 
 from harness.cloudinit import FINISHED
 from harness.errors import HarnessError
@@ -161,7 +162,8 @@ def test_ssh_that_does_not_connect_is_tried_anew(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing(FakeSsh):
-        def connect(self, _: Any) -> None:
+        @override
+        def connect(self, deadline: Any) -> None:
             raise HarnessError("Connection refused.")
 
     Refusing.opened, Refusing.closed = [], 0

@@ -82,9 +82,12 @@ def test_gpus_are_served_until_the_vm_has_ended(
     """A guest whose GPU vanishes would write errors that nobody asked for."""
     machine = stage.machine(gpus=[a_model()])
     close = machine.gpus.close
-    monkeypatch.setattr(
-        machine.gpus, "close", lambda: (stage.noted.append(("gpus closed",)), close())
-    )
+
+    def noted_close() -> None:
+        stage.noted.append(("gpus closed",))
+        close()
+
+    monkeypatch.setattr(machine.gpus, "close", noted_close)
 
     with machine:
         stage.noted.clear()
