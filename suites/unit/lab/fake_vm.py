@@ -48,6 +48,7 @@ class FakeAgent:
     link: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(explain_delay=None))
     stdin: dict[tuple[str, ...], bytes] = field(default_factory=dict)
     limits_s: dict[tuple[str, ...], int] = field(default_factory=dict)
+    environments: dict[tuple[str, ...], dict[str, str]] = field(default_factory=dict)
 
     def _note(self, *request: object) -> None:
         if self.hangs:
@@ -93,8 +94,8 @@ class FakeAgent:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        assert env is None
         self._note("run", *argv)
+        self.environments[tuple(argv)] = dict(env or {})
         self.limits_s[tuple(argv)] = math.ceil(timeout_s)
         if stdin is not None:
             self.stdin[tuple(argv)] = stdin.encode()
