@@ -11,6 +11,7 @@ from harness.lab.machine import LabMachine
 from harness.lab.machine_bundle import read_bundle
 from harness.machine.capacity.broker import Demand
 from harness.settings import GpuSource
+from harness.steps import listening
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.fake_pool import ANY, sources
 from suites.unit.lab.fake_vm import PID
@@ -18,9 +19,10 @@ from suites.unit.lab.stage import Stage, a_checkpoint
 from suites.unit.lab.test_machine_bundle import a_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from harness.machine import Machine
+    from harness.steps import InnerStep, Step
 
 
 def test_booting_machine_has_its_gpus_from_the_start(stage: Stage) -> None:
@@ -170,7 +172,7 @@ def test_machine_that_was_killed_is_not_started(stage: Stage, source: GpuSource)
         pass
 
     assert "start" not in stage.names
-    assert pool.held == []
+    assert pool.holders == []
 
 
 def test_machine_that_is_killed_while_it_starts_does_not_go_on(stage: Stage) -> None:
@@ -257,3 +259,44 @@ def test_delay_of_a_guest_is_explained_by_its_gpus(
         monkeypatch.setattr(machine.gpus, "stall_report", lambda _: None)
         stage.driver.vms[0].reason = "QEMU ended"
         assert machine.failure() == "QEMU ended"
+
+
+class Titles:
+    """A listener to steps, which keeps their titles."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+
+    def started(self, step: Step) -> None:
+        self.titles.append(step.title)
+
+    def ended(self, step: Step, error: BaseException | None) -> None:
+        del step, error
+
+    def reported(self, step: Step, inner: Sequence[InnerStep]) -> None:
+        del step, inner
+
+
+def test_start_of_a_clone_is_reported_step_by_step(stage: Stage) -> None:
+    report = Titles()
+    with listening(report), stage.machine(gpus=[a_model()], checkpoint=a_checkpoint()):
+        pass
+    with listening(report), stage.machine() as machine:
+        _ = machine.agent
+
+    assert report.titles == [
+        "Start machine 'node'",
+        "Reserve memory and cores of the host",
+        "Start the VM",
+        "Restore the checkpoint 'ready-0123'",
+        "Plug gpu0, h100",
+        "Start machine 'node'",
+        "Reserve memory and cores of the host",
+        "Start the VM",
+        "Wait for the agent of machine 'node'",
+    ]
+
+
+def test_gpu_without_a_name_is_the_first(stage: Stage) -> None:
+    with stage.machine(gpus=[a_model(), a_model()]) as machine:
+        assert machine.gpu() is machine.gpu("gpu0")

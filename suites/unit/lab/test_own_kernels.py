@@ -15,6 +15,7 @@ from harness.errors import BadInputError, HarnessError
 from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.image.store import ImageStore
 from harness.lab.own_kernels import install_kernel
+from harness.provisioning.command import LocalRunner
 from harness.settings import MachineStart
 from suites.unit.image.test_own_kernel import a_vmlinuz
 from suites.unit.lab.builders import an_image
@@ -135,7 +136,8 @@ def test_packages_are_installed_together_as_a_person_would(
     assert derivation.parent == an_image()
     (boot,) = asked
     assert (boot["disk"], boot["start"]) == (derivation.disk, MachineStart.COLD)
-    assert (boot["request"].image, boot["request"].command) == (an_image(), None)
+    request = boot["request"]
+    assert (request.name, request.image, request.command) == ("kernel", an_image(), None)
     places = [f"{FOLDER}/{number}.deb" for number in range(2)]
     assert kernel_commands(guest) == [
         *(("dpkg-deb", "--contents", place) for place in places),
@@ -149,6 +151,7 @@ def test_packages_are_installed_together_as_a_person_would(
         place: package.read_bytes()
         for place, package in zip(places, packages.packages, strict=True)
     }
+    assert ("stream", "cat", "--", f"/boot/vmlinuz-{VERSION}") in guest.noted
     assert ("power off", 45) in guest.noted
     assert derivation.kernels == {
         f"{VERSION}/vmlinuz": b"the kernel",
@@ -355,3 +358,40 @@ def test_kernel_that_was_not_installed_is_an_error(
         r"but could not be read\.$",
     ):
         install_kernel(lab, an_image(), packages)
+
+
+@pytest.mark.usefixtures("asked", "derivation")
+def test_modules_belong_to_root_whoever_made_them(
+    lab: Lab, guest: Stage, files: KernelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = tarfile.TarFile.gettarinfo
+
+    def owned(tar: tarfile.TarFile, *args: Any, **how: Any) -> tarfile.TarInfo:
+        entry = look(tar, *args, **how)
+        entry.uid = entry.gid = 1000
+        entry.uname = entry.gname = "me"
+        return entry
+
+    monkeypatch.setattr(tarfile.TarFile, "gettarinfo", owned)
+
+    install_kernel(lab, an_image(), files)
+
+    unpacked = guest.agent.stdin[("tar", "-C", "/lib/modules", "-xf", "-")]
+    with tarfile.open(fileobj=io.BytesIO(unpacked)) as archive:
+        (module,) = archive
+    assert (module.uid, module.gid, module.uname, module.gname) == (0, 0, "root", "root")
+
+
+@pytest.mark.starts_process
+@pytest.mark.usefixtures("asked", "derivation")
+def test_file_is_written_beside_and_renamed_in_the_guest(
+    lab: Lab, guest: Stage, packages: KernelPackages, tmp_path: Path
+) -> None:
+    install_kernel(lab, an_image(), packages)
+    (argv, *_) = guest.agent.stdin
+    target = tmp_path / "a folder/kernel.deb"
+
+    LocalRunner().run([*argv[:-1], str(target)], timeout_s=30, stdin="a package").check("Writing")
+
+    assert target.read_text() == "a package"
+    assert [path.name for path in target.parent.iterdir()] == ["kernel.deb"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import tarfile
@@ -11,11 +12,15 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.image.formats.oci import Entry, archive_of, container_image
+from harness.lab import precompiled, registry
 from harness.lab.precompiled import modules_for, precompiled_archive
 from harness.lab.registry import DRIVER_ARCHIVE, driver_archive
 from suites.unit.lab.builders import an_image
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from harness.lab import Lab
     from suites.unit.lab.stage import Stage
 
@@ -190,3 +195,27 @@ def test_image_that_carries_no_driver_image_says_what_to_do(lab: Lab) -> None:
         "The image 'debian-12' was expected to carry its driver's container image as "
         f"'{DRIVER_ARCHIVE}', but has no such file; push one by `registry.push`."
     )
+
+
+def test_others_that_need_it_wait_while_it_is_made(
+    lab: Lab, built: Stage, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs would build it twice, and each write what the other reads."""
+    held: list[tuple[Path, float, str]] = []
+
+    @contextlib.contextmanager
+    def hold(lock: Path, *, timeout_s: float, what: str) -> Iterator[None]:
+        held.append((lock, timeout_s, what))
+        before = len(asked)
+        yield
+        assert len(asked) == before + 1
+
+    for module in (precompiled, registry):
+        monkeypatch.setattr(module, "hold", hold)
+    built.agent.files[DRIVER_ARCHIVE] = b"archive"
+
+    modules_for(lab, an_image(), an_image().newest_kernel)
+    driver_archive(lab, an_image())
+
+    lock = lab.settings.cache / "driver-images/lock"
+    assert held == [(lock, 900, "a driver image"), (lock, 600, "a driver image")]
