@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import pytest
 
-from harness.errors import HarnessError
-from harness.evidence import Evidence
-from harness.evidence.history import HISTORY, JOURNAL, PACKED_JOURNAL
+from harness.errors import BadInputError, HarnessError
+from harness.evidence import TRACE_SUFFIX, Evidence
+from harness.evidence.history import HISTORY, JOURNAL, PACKED_JOURNAL, history_request
+from harness.evidence.request import AdditionalEvidence, result_request
+from harness.gpu.trace import IncidentKind, TraceRecorder
 from harness.lab import evidence_collection
+from harness.machine.channels.console_recording import RECORDING
 from harness.machine.channels.event_log import QmpEvent
+from harness.provisioner import EvidenceDeclaration, Provisioner
+from harness.provisioning.wait import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,6 +175,27 @@ def test_history_has_the_journal_packed(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (history / "commands" / JOURNAL).exists()
 
 
+def test_history_replaces_an_earlier_one_and_is_asked_of_the_guest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = a_machine(tmp_path / "machine")
+    told: list[tuple[object, EvidenceRequest, Path]] = []
+
+    def answer(agent: object, request: EvidenceRequest, folder: Path) -> None:
+        told.append((agent, request, folder))
+        (folder / "commands").mkdir(parents=True)
+        (folder / "commands" / JOURNAL).touch()
+
+    monkeypatch.setattr(evidence_collection, "collect_guest", answer)
+    (tmp_path / HISTORY).mkdir()
+    (tmp_path / HISTORY / "old").touch()
+
+    evidence_collection.collect_history(machine, tmp_path)
+
+    assert told == [(machine.agent, history_request(), tmp_path / HISTORY)]
+    assert not (tmp_path / HISTORY / "old").exists()
+
+
 @pytest.mark.usefixtures("silence")
 def test_reason_is_kept_where_the_guest_gives_no_history(tmp_path: Path) -> None:
     evidence_collection.collect_history(a_machine(tmp_path / "machine"), tmp_path)
@@ -187,3 +213,78 @@ def test_guest_that_gave_no_evidence_is_not_asked_for_its_history(
 
     assert asked == []
     assert (tmp_path / HISTORY / "not-collected.txt").read_text() == "It hangs.\n"
+
+
+MINE = Provisioner(
+    name="mine",
+    run=["/opt/mine"],
+    evidence=EvidenceDeclaration(commands={"mine": ["my-status"]}),
+)
+
+
+def test_result_alone_is_asked_of_the_guest_with_how_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[object, EvidenceRequest, Path]] = []
+
+    def answer(agent: object, request: EvidenceRequest, folder: Path) -> Evidence:
+        told.append((agent, request, folder))
+        return Evidence(folder)
+
+    monkeypatch.setattr(evidence_collection, "collect_guest", answer)
+    machine = a_machine(tmp_path / "machine")
+
+    evidence = evidence_collection.collect_result(machine, tmp_path / "kept", provisioner=MINE)
+
+    assert told == [(machine.agent, result_request(MINE), tmp_path / "kept")]
+    assert evidence.provisioner.name == "mine"
+
+
+def test_what_the_provisioner_and_the_test_ask_for_is_gathered_too(
+    tmp_path: Path, asked: list[EvidenceRequest]
+) -> None:
+    additional = AdditionalEvidence(commands={"links": ["ip", "link"]})
+
+    evidence = evidence_collection.collect_available(
+        a_machine(tmp_path / "node"), kernels=[], provisioner=MINE, additional=additional
+    )
+
+    (request,) = asked
+    assert {"mine", "links"} <= set(request.commands)
+    assert evidence.provisioner.name == "mine"
+
+
+def test_command_of_a_name_that_is_taken_is_refused_before_anything_is_gathered(
+    tmp_path: Path, asked: list[EvidenceRequest]
+) -> None:
+    """Also where the guest does not answer."""
+    additional = AdditionalEvidence(commands={"mine": ["other"]})
+
+    with pytest.raises(BadInputError, match="mine"):
+        evidence_collection.collect(
+            a_machine(tmp_path / "node"),
+            tmp_path / "kept",
+            provisioner=MINE,
+            additional=additional,
+        )
+
+    assert asked == []
+    assert not (tmp_path / "kept").exists()
+
+
+def test_traces_and_the_recording_of_the_console_are_kept(tmp_path: Path) -> None:
+    machine = a_machine(tmp_path / "machine")
+    recorder = TraceRecorder(SYSTEM_CLOCK)
+    recorder.incident(IncidentKind.MARK, "now")
+    cast("SimpleNamespace", machine).gpu_traces = lambda: {"gpu0": recorder.snapshot()}
+    (machine.folder / RECORDING).write_text("a recording")
+
+    evidence_collection.save_host_evidence(machine, tmp_path / "kept")
+
+    host = tmp_path / "kept/host"
+    assert (host / RECORDING).read_text() == "a recording"
+    assert "now" in (host / "gpu0-trace.txt").read_text()
+    assert {path.name for path in host.glob("gpu0*")} == {
+        "gpu0-trace.txt",
+        f"gpu0{TRACE_SUFFIX}",
+    }

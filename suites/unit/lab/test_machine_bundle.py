@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,6 +130,34 @@ def test_base_is_found_by_its_digest(tmp_path: Path) -> None:
     disk = an_image(second, BASE.digest)
 
     assert find_base(BASE, [first, second]) == disk
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", '{"files": []}', '{"files": {"disk.qcow2": {}}}', '{"files": null}', None],
+)
+def test_image_whose_manifest_says_nothing_is_passed_over(
+    tmp_path: Path, content: str | None
+) -> None:
+    disk = an_image(tmp_path / "images", BASE.digest)
+    damaged = tmp_path / "images/damaged/manifest.json"
+    damaged.parent.mkdir()
+    if content is None:
+        damaged.symlink_to("absent")
+    else:
+        damaged.write_text(content)
+
+    assert find_base(BASE, [tmp_path / "images"]) == disk
+    assert find_base(BASE, [damaged.parents[1], tmp_path / "none"]) == disk
+
+
+def test_cloud_image_is_found_by_the_digest_of_its_publisher(tmp_path: Path) -> None:
+    disk = an_image(tmp_path / "images", "34" * 32)
+    manifest = disk.with_name("manifest.json")
+    fields = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**fields, "digest": "sha256:1234"}))
+
+    assert find_base(replace(BASE, digest="sha256:1234"), [tmp_path / "images"]) == disk
 
 
 def test_missing_base_is_named_with_how_to_get_it(tmp_path: Path) -> None:

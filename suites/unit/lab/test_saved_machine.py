@@ -313,6 +313,7 @@ def test_saved_machine_is_a_source_with_nothing_to_boot(tmp_path: Path) -> None:
 def test_machine_of_another_qemu_is_refused(host: Host, tmp_path: Path) -> None:
     bundle = read_bundle(a_bundle(tmp_path / "checkpoint"))
     require_qemu_of(bundle, "my-qemu")
+    assert host.noted == [("my-qemu", "--version")]
     host.version = "QEMU emulator version 10.1.2"
 
     with pytest.raises(HarnessError) as refused:
