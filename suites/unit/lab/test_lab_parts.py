@@ -26,7 +26,7 @@ from harness.lab.running_machines import Machines
 from harness.lab.saved_states import BuiltImageSource, booted, cloud_init_done, naming_seed
 from harness.machine.checkpoint.store import CheckpointStore
 from harness.machine.description.spec import HostPort
-from harness.settings import GpuSource, MachineStart
+from harness.settings import GpuSource, LicenceId, MachineStart
 from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import a_cloud_image, a_request, an_image
@@ -102,8 +102,9 @@ def test_caches_are_where_the_settings_say(
         monkeypatch.setattr(lab_module, name, note(name))
     shared = {name: object() for name in ("images", "checkpoints", "derived")}
     monkeypatch.setattr(lab_module, "open_shared_caches", lambda _: shared)
+    accepted = frozenset({LicenceId("nvidia")})
     settings = replace(
-        lab.settings, accepted_licences=("nvidia",), checkpoint_limit_mib=4321, cache=tmp_path
+        lab.settings, accepted_licences=accepted, checkpoint_limit_mib=4321, cache=tmp_path
     )
 
     replace(lab, settings=settings)
@@ -111,7 +112,7 @@ def test_caches_are_where_the_settings_say(
     assert made == {
         "ImageStore": (
             (settings.image_store,),
-            {"accepted_licences": ("nvidia",), "source": shared["images"]},
+            {"accepted_licences": accepted, "source": shared["images"]},
         ),
         "CheckpointStore": (
             (settings.checkpoint_store,),

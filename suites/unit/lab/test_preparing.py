@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from harness.evidence import Evidence
+    from harness.lab.machine import LabMachine
     from suites.unit.lab.stage import Stage
 
 ARCHIVE = "/run/harness-stand-ins.tar"
@@ -231,11 +232,13 @@ def test_failure_in_the_guest_keeps_the_hosts_evidence_and_publishes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept: list[Path] = []
-    monkeypatch.setattr(
-        prepared_images,
-        "try_save_host_evidence",
-        lambda machine, folder: kept.append(folder) or folder if machine.has_vm else None,
-    )
+
+    def save(machine: LabMachine, folder: Path) -> Path:
+        assert machine.has_vm
+        kept.append(folder)
+        return folder
+
+    monkeypatch.setattr(prepared_images, "try_save_host_evidence", save)
     stage.agent.refused.add(UNPACK)
 
     with pytest.raises(HarnessError) as failure:

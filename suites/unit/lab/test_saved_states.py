@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -252,7 +252,7 @@ def test_state_after_cloud_init_has_run_it_with_a_seed_that_only_names_the_machi
 
     assert state.name == "debian-12-cloud-init-done"
     assert state.make is not None
-    state.make(cast("LabMachine", object.__new__(LabMachine)))
+    state.make(object.__new__(LabMachine))
 
     assert seeds == [naming_seed("clone")]
     assert "hostname: clone" in str(seeds[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -108,11 +108,16 @@ def test_libvirt_driver_is_opened_as_the_settings_say(
         machine_driver=MachineDriver.LIBVIRT,
         machine_uri="qemu+ssh://host/system",
         qemu="my-qemu",
-        machine_storage=Path("/srv"),
+        machine_storage=PurePosixPath("/srv"),
     )
 
     with open_driver(settings, print) as driver:
         assert cast("str", driver) == "the driver"
 
-    how = {"qemu": "my-qemu", "cache": tmp_path, "report": print, "remote_folder": Path("/srv")}
+    how = {
+        "qemu": "my-qemu",
+        "cache": tmp_path,
+        "report": print,
+        "remote_folder": PurePosixPath("/srv"),
+    }
     assert asked == [("qemu+ssh://host/system", how)]
