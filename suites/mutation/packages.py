@@ -92,7 +92,7 @@ PACKAGES = {
     "lease": Package(source="harness/lease.py", tests=("suites/unit/test_lease.py",)),
     "machine": Package(
         source="harness/machine",
-        tests=("suites/unit/machine",),
+        tests=("suites/unit/machine", "suites/host/checkpoint"),
         # They kill processes by their ids.
         left_out=(
             "harness/machine/libvirt/private_daemon.py",
