@@ -118,7 +118,7 @@ class FakeAgent:
         stdout, code = self._answer(argv)
         on_stdout(stdout.encode())
         if code:
-            on_stderr(b" it is refused\n")
+            on_stderr(b" it is refused\xff\n")
         return SimpleNamespace(exit_code=code)
 
     def commands(self) -> list[tuple[str, ...]]:

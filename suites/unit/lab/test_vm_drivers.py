@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from harness.errors import RequirementError
-from harness.lab.vm_drivers import examine_driver, open_driver
+from harness.errors import HarnessError, RequirementError
+from harness.lab.vm_drivers import examine_driver, open_driver, opener_of
 from harness.machine.description.spec import Accelerator
 from harness.machine.libvirt import connection, requirement_checks
 from harness.settings import MachineDriver, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from harness.entry_points import Plugin
 
 
 def test_host_without_qemu_has_no_driver_for_it(tmp_path: Path) -> None:
@@ -121,3 +123,19 @@ def test_libvirt_driver_is_opened_as_the_settings_say(
         "remote_folder": PurePosixPath("/srv"),
     }
     assert asked == [("qemu+ssh://host/system", how)]
+
+
+def test_entry_point_that_opens_nothing_says_what_it_gives() -> None:
+    class Seven:
+        """An entry point whose object is the number 7."""
+
+        def load(self) -> int:
+            return 7
+
+        def error(self, sentence: str) -> HarnessError:
+            return HarnessError(sentence)
+
+    with pytest.raises(
+        HarnessError, match=r"^a function that opens a VM driver is expected, but it gives 7$"
+    ):
+        opener_of(cast("Plugin", Seven()))
