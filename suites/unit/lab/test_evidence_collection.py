@@ -36,9 +36,10 @@ def a_machine(folder: Path, *, has_vm: bool = True) -> LabMachine:
         logs={"serial.log": folder / "serial.log"},
         events=(QmpEvent(name="RESET", at_s=1.0),),
     )
-    guest = SimpleNamespace(output_of=lambda *_: "6.1.0-55\n6.1.0-56\n")
+    kernels = {("ls", "/lib/modules"): "6.1.0-55\n6.1.0-56\n"}
+    guest = SimpleNamespace(output_of=lambda *argv: kernels[argv])
     machine = SimpleNamespace(
-        folder=folder, has_vm=has_vm, vm=vm, guest=guest, agent=None, gpu_traces=dict
+        folder=folder, has_vm=has_vm, vm=vm, guest=guest, agent="the agent", gpu_traces=dict
     )
     return cast("LabMachine", machine)
 
@@ -48,7 +49,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[EvidenceRequest]:
     """Let guests answer, and return what they were asked for."""
     requests: list[EvidenceRequest] = []
 
-    def answer(_agent: object, request: EvidenceRequest, folder: Path) -> Evidence:
+    def answer(agent: object, request: EvidenceRequest, folder: Path) -> Evidence:
+        assert agent == "the agent"
         requests.append(request)
         (folder / "commands").mkdir()
         return Evidence(folder)
@@ -77,6 +79,7 @@ def test_guest_lists_its_kernels_where_they_are_unknown(
     modules = [name for name in request.commands if name.startswith("modinfo-")]
     known = kernels or ["6.1.0-55", "6.1.0-56"]
     assert modules == [f"modinfo-{kernel}" for kernel in known]
+    assert evidence.folder.name.startswith("evidence-")
     assert (evidence.folder / "host/serial.log").read_text() == "Linux version 6.1"
     assert json.loads((evidence.folder / "host/qmp-events.json").read_text()) == [
         {"name": "RESET", "at_s": 1.0, "data": {}}
@@ -118,6 +121,8 @@ def test_differences_between_states_are_kept(tmp_path: Path) -> None:
     (machine.folder / "states").mkdir()
     (machine.folder / "states" / "difference-1.txt").write_text("path (1):\n")
 
+    evidence_collection.save_host_evidence(machine, tmp_path / "kept")
+    # Gathered once more, as at the end of a test that failed.
     evidence_collection.save_host_evidence(machine, tmp_path / "kept")
 
     kept = tmp_path / "kept" / "states" / "difference-1.txt"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.artifact_cache import allocated_bytes
 from harness.errors import BadInputError, HarnessError
 from harness.lab.machine_bundle import (
     BaseImage,
@@ -120,7 +121,43 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path, content: str, problem: str
 
 
 def test_folder_without_a_machine_says_where_one_is_left(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"no saved machine.*not-saved\.txt"):
+    with pytest.raises(BadInputError) as refused:
+        read_bundle(tmp_path)
+
+    assert str(refused.value) == (
+        f"{tmp_path}: There is no saved machine. A test that fails leaves one in the evidence of its "
+        "machine, unless the guest could not be saved; 'checkpoint/not-saved.txt' then has the reason."
+    )
+
+
+def test_bundle_of_a_newer_harness_is_named_by_file_and_key(tmp_path: Path) -> None:
+    saved = a_bundle(tmp_path / "checkpoint", schema=2)
+
+    with pytest.raises(BadInputError) as refused:
+        read_bundle(saved)
+
+    assert str(refused.value) == (
+        f"{saved / 'machine.json'}: key 'schema': Schema 2 is newer than this harness reads (1); use "
+        "the harness that made the bundle."
+    )
+
+
+def test_what_describes_no_machine_is_named_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "machine.json").write_text("{}")
+
+    with pytest.raises(BadInputError) as refused:
+        read_bundle(tmp_path)
+
+    assert str(refused.value) == (
+        f"{tmp_path / 'machine.json'}: This describes no saved machine: KeyError('schema')."
+    )
+
+
+def test_folder_of_several_machines_is_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        a_bundle(tmp_path / name / "checkpoint")
+
+    with pytest.raises(BadInputError, match=rf"^{tmp_path}: There are 2 saved machines"):
         read_bundle(tmp_path)
 
 
@@ -186,6 +223,23 @@ def test_oldest_saved_machines_go_beyond_the_limit(tmp_path: Path) -> None:
 
     assert [folder.exists() for folder in saved] == [False, False, True]
     assert (saved[0].parent / "manifest.json").exists()
+
+
+def test_machines_within_the_limit_stay(tmp_path: Path) -> None:
+    saved = [a_bundle(tmp_path / f"test-{number}/node/checkpoint") for number in range(2)]
+    for number, folder in enumerate(saved):
+        os.utime(folder, (number, number))
+    taken_mib = sum(allocated_bytes(folder) for folder in saved) // (1 << 20)
+    for folder in saved:
+        with (folder / "filling").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, (1 << 20) - allocated_bytes(folder))
+    assert sum(allocated_bytes(folder) for folder in saved) == 2 << 20
+    assert taken_mib < 2
+
+    prune(tmp_path, limit_mib=2, newest=saved[1])
+    assert [folder.exists() for folder in saved] == [True, True]
+    prune(tmp_path, limit_mib=1, newest=saved[1])
+    assert [folder.exists() for folder in saved] == [False, True]
 
 
 def test_newest_stays_also_beyond_the_limit(tmp_path: Path) -> None:

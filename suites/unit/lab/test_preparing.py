@@ -439,7 +439,9 @@ def test_bake_that_leaves_no_reason_says_where_to_look(
 
     monkeypatch.setattr(Node, "collect", collect)
 
-    with pytest.raises(HarnessError, match="it left no reason, so read the output of cloud-init"):
+    with pytest.raises(
+        HarnessError, match=r"\): it left no reason, so read the output of cloud-init\."
+    ):
         bake_node(lab)
 
 
@@ -458,12 +460,20 @@ def test_written_image_is_complete_or_absent(
         to.write_bytes(b"a disk")
 
     monkeypatch.setattr(bakes, "flatten", flatten)
-    # Left by a run that was killed.
-    (tmp_path / ".mine.qcow2.part").touch(mode=0o600)
-
     assert bakes.write_standalone(an_image(), tmp_path / "mine.qcow2") == tmp_path / "mine.qcow2"
 
     assert seen == [(tmp_path / ".mine.qcow2.part", 0o600, False)]
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         "mine.qcow2": b"a disk"
     }
+
+
+def test_rest_of_a_run_that_was_killed_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".mine.qcow2.part").write_bytes(b"half a disk")
+    monkeypatch.setattr(bakes, "flatten", lambda _, to, **__: to.write_bytes(b"a disk"))
+
+    bakes.write_standalone(an_image(), tmp_path / "mine.qcow2")
+
+    assert (tmp_path / "mine.qcow2").read_bytes() == b"a disk"

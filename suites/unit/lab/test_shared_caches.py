@@ -55,7 +55,9 @@ def cpu_info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def facts(accelerator: Accelerator, stdout: str = f"{VERSION}\nCopyright") -> dict[str, str]:
+def facts(
+    accelerator: Accelerator, stdout: str = f"{VERSION}\nCopyright\nAll rights reserved"
+) -> dict[str, str]:
     with ScriptedRunner().expect(["my-qemu", "--version"], stdout=stdout) as runner:
         return host_facts("my-qemu", accelerator, runner)
 
