@@ -29,6 +29,7 @@ from harness.machine.uefi_firmware import UefiFirmware
 from harness.settings import SHIPPED_IMAGES
 from suites.unit.lab.builders import a_cloud_image, a_platform, a_provisioner, an_image
 from suites.unit.lab.drivers import StuckDriver
+from suites.unit.lab.stage import RESULT, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -232,3 +233,15 @@ def test_cloud_image_nodes_seed_brings_agent_files_and_provisioning(tmp_path: Pa
     assert user_data["bootcmd"] == [list(argv) for argv in agent_commands()]
     assert "boot" in user_data["runcmd"][-1]
     assert "/etc/gpu-node/config.json" in [file["path"] for file in user_data["write_files"]]
+
+
+def test_first_boot_of_a_cloud_image_is_complete_once_its_cloud_init_has_finished(
+    stage: Stage,
+) -> None:
+    stage.agent.answers["sh"] = RESULT
+    with stage.machine() as machine:
+        a_saved_state().origin.wait_until_booted(machine)
+
+    (argv,) = stage.agent.commands()
+    assert "/run/cloud-init/result.json" in argv[-1]
+    assert stage.agent.limits_s[argv] == 270

@@ -64,6 +64,17 @@ def test_node_without_gpus_needs_none_of_any_source(source: GpuSource) -> None:
     assert sources(source, ADDRESS)[0].resolve([]) == []
 
 
+def test_host_is_asked_for_what_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, fake = sources(GpuSource.AUTO, ADDRESS)
+    asked: list[GpuChoice] = []
+    monkeypatch.setattr(fake, "require", asked.extend)
+    model = named("model")
+
+    made.resolve([model, BY_ADDRESS])
+
+    assert asked == [GpuChoice(model=model), BY_ADDRESS]
+
+
 def test_choice_of_a_model_is_emulated_as_that_model() -> None:
     model = named("model")
 

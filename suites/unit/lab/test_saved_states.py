@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,8 +115,12 @@ def test_saved_state_on_top_keeps_its_parent_and_names_its_source() -> None:
     above = below.derive("ready", do_nothing)
 
     assert above.parent == below
-    assert above.parts["make"] == "do_nothing"
+    source = Path(__file__).read_bytes()
     assert above.parts == source_parts(do_nothing)
+    assert above.parts == {
+        "make": "do_nothing",
+        "module_sha256": hashlib.sha256(source).hexdigest(),
+    }
 
 
 def test_parts_that_were_named_stand_for_the_source() -> None:
@@ -134,6 +139,8 @@ def test_seed_counts_for_the_saved_state_after_cloud_init() -> None:
     saved_state = cloud_init_done(booted(an_image()))
 
     assert set(saved_state.parts) == {"seed", "start_cloud_init"}
+    seed = hashlib.sha256(repr(naming_seed("clone")).encode()).hexdigest()
+    assert saved_state.parts["seed"] == seed
     assert saved_state.parent == booted(an_image())
 
 
