@@ -114,6 +114,8 @@ def test_machine_that_ran_leaves_what_the_host_knows(tmp_path: Path) -> None:
     assert evidence_collection.try_save_host_evidence(a_machine(tmp_path / "node"), kept) == kept
 
     assert (kept / "host/qmp-events.json").is_file()
+    # Where nothing was recorded, nothing is missing.
+    assert json.loads((kept / "manifest.json").read_text())["missing"] == []
 
 
 def test_differences_between_states_are_kept(tmp_path: Path) -> None:
