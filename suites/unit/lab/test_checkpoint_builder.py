@@ -144,8 +144,9 @@ def test_digest_of_a_base_disk_is_that_of_the_disk(
     class Manifest:
         files = facts
 
-    monkeypatch.setattr(type(IMAGE_FORMAT), "read", lambda _, __: Manifest())
     image = an_image()
+    manifests = {image.folder: Manifest()}
+    monkeypatch.setattr(type(IMAGE_FORMAT), "read", lambda _, folder: manifests[folder])
     source = BuiltImageSource(image=image, kernel_image=image.newest_kernel)
 
     assert source.disk_sha256() == "8" * 64
