@@ -36,7 +36,7 @@ def a_machine(folder: Path, *, has_vm: bool = True) -> LabMachine:
         logs={"serial.log": folder / "serial.log"},
         events=(QmpEvent(name="RESET", at_s=1.0),),
     )
-    kernels = {("ls", "/lib/modules"): "6.1.0-55\n6.1.0-56\n"}
+    kernels: dict[tuple[object, ...], str] = {("ls", "/lib/modules"): "6.1.0-55\n6.1.0-56\n"}
     guest = SimpleNamespace(output_of=lambda *argv: kernels[argv])
     machine = SimpleNamespace(
         folder=folder, has_vm=has_vm, vm=vm, guest=guest, agent="the agent", gpu_traces=dict

@@ -349,8 +349,9 @@ def test_bake_of_a_cloud_image_that_fails_keeps_its_evidence_and_publishes_nothi
     with pytest.raises(HarnessError, match=r"^The bake of 'noble' .*: no headers\.") as failure:
         bake_cloud_image(lab, a_cloud_image())
 
-    assert failure.value.evidence == lab.settings.evidence_folder / "bake"
-    assert failure.value.evidence.is_dir()
+    kept = lab.settings.evidence_folder / "bake"
+    assert failure.value.evidence == kept
+    assert kept.is_dir()
     assert [each[0] for each in workshop.noted] == ["image", "overlay"]
     assert len(asked) == 1
 

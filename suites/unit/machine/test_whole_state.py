@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine import whole_state
 from harness.machine.whole_state import restore_whole_state, suffix
 from suites.unit.machine.fake_monitor import FakeMonitor
 
@@ -35,7 +34,7 @@ def test_state_is_packed_by_the_best_that_the_host_has(
 def test_tool_that_a_state_was_packed_by_is_named_where_the_host_lacks_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tool: str
 ) -> None:
-    monkeypatch.setattr(whole_state.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     monitor = FakeMonitor()
 
     with pytest.raises(HarnessError) as refused:
