@@ -264,7 +264,7 @@ def test_state_that_can_not_be_made_keeps_evidence_and_says_why(
     builder: CheckpointBuilder, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise WaitTimeoutError("the boot", "it hangs", 3.0)
+        raise WaitTimeoutError("Waited 3 s for the boot: it hangs.")
 
     monkeypatch.setattr(BuiltImageSource, "wait_until_booted", fail)
     monkeypatch.setattr(evidence_collection, "save_host_evidence", lambda *_: None)
