@@ -220,5 +220,5 @@ def write_standalone(image: Image | CloudImage, to: Path) -> Path:
         ) from error
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            beside.unlink()
     return to

@@ -322,7 +322,7 @@ def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
 
 
 def _digests(manifest: Path) -> set[str]:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         fields = json.loads(manifest.read_text())
         return {fields["files"][DISK]["sha256"], str(fields.get("digest"))}
     return set()

@@ -144,8 +144,9 @@ def test_digest_of_a_base_disk_is_that_of_the_disk(
     class Manifest:
         files = facts
 
-    monkeypatch.setattr(type(IMAGE_FORMAT), "read", lambda _, __: Manifest())
     image = an_image()
+    manifests = {image.folder: Manifest()}
+    monkeypatch.setattr(type(IMAGE_FORMAT), "read", lambda _, folder: manifests[folder])
     source = BuiltImageSource(image=image, kernel_image=image.newest_kernel)
 
     assert source.disk_sha256() == "8" * 64
@@ -263,7 +264,7 @@ def test_state_that_can_not_be_made_keeps_evidence_and_says_why(
     builder: CheckpointBuilder, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise WaitTimeoutError("the boot", "it hangs", 3.0)
+        raise WaitTimeoutError("Waited 3 s for the boot: it hangs.")
 
     monkeypatch.setattr(BuiltImageSource, "wait_until_booted", fail)
     monkeypatch.setattr(evidence_collection, "save_host_evidence", lambda *_: None)

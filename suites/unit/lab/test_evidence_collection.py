@@ -41,7 +41,7 @@ def a_machine(folder: Path, *, has_vm: bool = True, is_hanging: bool = False) ->
         logs={"serial.log": folder / "serial.log"},
         events=(QmpEvent(name="RESET", at_s=1.0),),
     )
-    kernels = {("ls", "/lib/modules"): "6.1.0-55\n6.1.0-56\n"}
+    kernels: dict[tuple[object, ...], str] = {("ls", "/lib/modules"): "6.1.0-55\n6.1.0-56\n"}
     guest = SimpleNamespace(output_of=lambda *argv: kernels[argv])
     machine = SimpleNamespace(
         folder=folder,
@@ -138,6 +138,8 @@ def test_machine_that_ran_leaves_what_the_host_knows(tmp_path: Path) -> None:
     assert evidence_collection.try_save_host_evidence(a_machine(tmp_path / "node"), kept) == kept
 
     assert (kept / "host/qmp-events.json").is_file()
+    # Where nothing was recorded, nothing is missing.
+    assert json.loads((kept / "manifest.json").read_text())["missing"] == []
 
 
 def test_differences_between_states_are_kept(tmp_path: Path) -> None:

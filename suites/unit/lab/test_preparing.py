@@ -334,6 +334,28 @@ def test_driver_is_baked_into_a_cloud_image_by_its_own_boot_loader(
     assert parts["payload"] == lab.provisioner.digest
 
 
+def test_bake_of_a_cloud_image_that_fails_keeps_its_evidence_and_publishes_nothing(
+    lab: Lab,
+    asked: list[dict[str, Any]],
+    workshop: Workshop,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def collect(_: Node, folder: Path) -> Evidence:
+        made = EvidenceFolder(folder).outcome(error="no headers")
+        return made.file(EXIT_CODE_PATH, "84\n").evidence
+
+    monkeypatch.setattr(Node, "collect", collect)
+
+    with pytest.raises(HarnessError, match=r"^The bake of 'noble' .*: no headers\.") as failure:
+        bake_cloud_image(lab, a_cloud_image())
+
+    kept = lab.settings.evidence_folder / "bake"
+    assert failure.value.evidence == kept
+    assert kept.is_dir()
+    assert [each[0] for each in workshop.noted] == ["image", "overlay"]
+    assert len(asked) == 1
+
+
 def test_bake_has_the_values_that_the_provisioner_declares_for_it(
     lab: Lab,
     asked: list[dict[str, Any]],

@@ -133,6 +133,21 @@ def test_relative_name_is_that_of_where_the_script_was_when_it_began(
     assert refused == []
 
 
+def test_relative_name_of_a_script_that_changed_its_folder_is_that_of_its_start(
+    machine: TracedMachine, script: Path
+) -> None:
+    machine.install("opt/provision.sh", TEXT)
+    (machine.folder / "elsewhere").mkdir()
+    there, elsewhere = machine.folder / "opt", machine.folder / "elsewhere"
+    machine.trace("1", ("/etc/profile", 1), cwd=there)
+    machine.trace("1", ("provision.sh", 2), cwd=elsewhere)
+
+    hits, refused = read_hits(machine.guest, [script])
+
+    assert {place.line for place in hits[str(script)]} == {2}
+    assert refused == []
+
+
 def test_two_files_of_one_content_both_count(
     machine: TracedMachine, script: Path, tmp_path: Path
 ) -> None:

@@ -152,7 +152,12 @@ def test_input_waits_while_the_guest_does_not_read(guest: PlayedGuest) -> None:
     ends_with(guest, 0)
 
     with started(guest) as command:
-        feeding = threading.Thread(target=lambda: (command.feed(content), command.feed_end()))
+
+        def feed() -> None:
+            command.feed(content)
+            command.feed_end()
+
+        feeding = threading.Thread(target=feed)
         waiting = threading.Thread(target=lambda: command.wait(lambda *_: None))
         feeding.start()
         waiting.start()
