@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from harness.cli.command_words import add_command_words
 from harness.cli.options import add_gpu_options, settings_of
 from harness.cli.progress import show_event
+from harness.errors import printable
 from harness.machine.entrance.client import run_in
 from harness.machine.entrance.roster import HELD
 from harness.provisioning.wait import SYSTEM_CLOCK
@@ -102,9 +103,8 @@ def _continue(
         lab.resume(bundle, base=base, kept_until=until) as machine,
     ):
         if until is None:
-            print(
-                f"'{bundle.name}' as it was at {bundle.made} in {bundle.purpose}", file=sys.stderr
-            )
+            said = f"'{bundle.name}' as it was at {bundle.made} in {bundle.purpose}"
+            print(printable(said), file=sys.stderr)
             return run_in(lab.roster.find(machine.folder.name), argv)
         # Whoever started this waits for the line.
         print(f"{HELD}{machine.folder.name}", flush=True)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _PULL_S = 7200.0
 _UNUSED_DAYS = 30.0
+_MOST_DAYS = 36_500
 
 
 def add_parser(commands: Commands) -> None:
@@ -196,9 +197,19 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _collect(arguments: argparse.Namespace) -> int:
-    limit = dt.datetime.now(tz=dt.timezone.utc) - dt.timedelta(days=arguments.older_than_days)
+    days: float = arguments.older_than_days
+    if not 0 <= days <= _MOST_DAYS:
+        raise BadInputError(
+            f"{days} was given, but a number from 0 to {_MOST_DAYS} was expected.",
+            source="--older-than-days",
+        )
+    limit = dt.datetime.now(tz=dt.timezone.utc) - dt.timedelta(days=days)
     for cache, artifact in _stored(arguments):
-        if artifact.pushed is None or artifact.pushed <= limit:
+        if artifact.pushed is None:
+            print(
+                f"Kept {artifact.repository}/{artifact.tag}, which does not say when it was pushed"
+            )
+        elif artifact.pushed <= limit:
             cache.remove(artifact)
             print(f"Removed {artifact.repository}/{artifact.tag}")
     return 0

@@ -22,6 +22,8 @@ _FONT_PT = 7.5
 _MOST_UNITS = 26
 #: Units that took less of the whole are left out, unless they are critical or failed.
 _LEAST_SHARE = 0.004
+#: A PNG has at most 65 536 pixels in height, and nobody looks at so many rows.
+_MOST_ROWS = 300
 _NAME_LENGTH = 40
 _BAR = 0.62
 _COLOUR_OF = {
@@ -52,7 +54,7 @@ def render_timelines(timelines: Sequence[Timeline], scheme: Scheme, *, form: str
 
     Raises RequirementError without matplotlib.
     """
-    rows = _rows(timelines)
+    rows = _at_most(_rows(timelines))
     height_in = 1.5 + _ROW_IN * max(3, len(rows))
 
     def draw(figure: Any) -> None:
@@ -113,6 +115,29 @@ def _rows(timelines: Sequence[Timeline]) -> list[_Row]:
         )
         for what in gaps
     ]
+
+
+def _at_most(rows: list[_Row]) -> list[_Row]:
+    """Return the rows, or where there are too many, those of the longest work and one that says so."""
+
+    def weight(row: _Row) -> tuple[bool, float]:
+        spans = [span for each in row.spans for span in each]
+        return (
+            row.lane is None or any(span.is_critical for span in spans),
+            max((span.duration_s for span in spans), default=0.0),
+        )
+
+    if len(rows) <= _MOST_ROWS:
+        return rows
+    kept = set(map(id, sorted(rows, key=weight, reverse=True)[:_MOST_ROWS]))
+    reason = f"There are {len(rows)} rows; the table of the page has all."
+    left_out = _Row(
+        lane=None,
+        name="shorter work",
+        spans=((),) * len(rows[0].spans),
+        reasons=(reason,) * len(rows[0].reasons),
+    )
+    return [*(row for row in rows if id(row) in kept), left_out]
 
 
 def _beginning(row: _Row) -> tuple[float, int]:

@@ -78,6 +78,11 @@ def moments_of(
         for number in named["capacity"]
         if since < number < allocated[0] and events[number]["count"]
     ]
+    if not capacities:
+        raise HarnessError(
+            "The kubelet allocated a GPU in the guest, but advertised none since its last start; its "
+            f"events are {', '.join(sorted(name for name in named if named[name]))}."
+        )
     ready, end = events[named["node-ready"][0]], events[allocated[0]]
     refused = end.get("refused")
     if refused is not None and (payload, refused) != (Payload.NVIDIA, NO_ENGINE):
@@ -144,7 +149,7 @@ def unit_shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
     """Return after what share of the wait each unit was ready, the first one first."""
     by_name: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
-        for unit in sample.units:
+        for unit in sample.units if sample.wait_s > 0 else ():
             by_name[unit.name].append(unit.ready_s / sample.wait_s)
     found = {name: median_of(values) for name, values in by_name.items()}
     return dict(sorted(found.items(), key=lambda item: item[1].value))

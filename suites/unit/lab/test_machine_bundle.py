@@ -100,8 +100,9 @@ def test_bundle_is_found_in_the_evidence_of_its_test(tmp_path: Path) -> None:
     assert read_bundle(tmp_path / "test").folder == saved
     assert read_bundle(tmp_path / "test/node").folder == saved
 
-    other = a_bundle(tmp_path / "test/other/checkpoint")
-    with pytest.raises(BadInputError, match=f"2 saved machines; name one: '{saved}', '{other}'"):
+    a_bundle(tmp_path / "test/other/checkpoint")
+    words = "2 saved machines; .*unpack.*: 'node/checkpoint', 'other/checkpoint'"
+    with pytest.raises(BadInputError, match=words):
         read_bundle(tmp_path / "test")
 
 
@@ -110,7 +111,7 @@ def test_bundle_is_found_in_the_evidence_of_its_test(tmp_path: Path) -> None:
     [
         ("{", "describes no saved machine"),
         ("{}", "describes no saved machine: KeyError"),
-        ('{"schema": 2}', "Schema 2 is newer than this harness reads"),
+        ('{"schema": 2}', "Schema 2 was found, but this harness reads 1"),
     ],
 )
 def test_what_is_no_bundle_is_refused(tmp_path: Path, content: str, problem: str) -> None:
@@ -248,3 +249,20 @@ def test_newest_stays_also_beyond_the_limit(tmp_path: Path) -> None:
     prune(tmp_path, limit_mib=0, newest=saved)
 
     assert saved.exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"memory.zst"', '"/etc/hostname"'),
+        ('"memory.zst"', '"../other/memory.zst"'),
+        ('"base": {', '"base": [], "was": {'),
+    ],
+    ids=["absolute", "outside", "list"],
+)
+def test_bundle_that_names_files_outside_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    description = a_bundle(tmp_path / "checkpoint") / "machine.json"
+    description.write_text(description.read_text().replace(old, new))
+
+    with pytest.raises(BadInputError, match="describes no saved machine"):
+        read_bundle(tmp_path)

@@ -174,3 +174,20 @@ def test_units_are_in_the_order_in_which_they_were_ready() -> None:
         "kubelet": 0.9,
     }
     assert list(found) == ["containerd", "kubelet"]
+
+
+def test_allocation_of_a_gpu_that_was_not_advertised_is_an_error() -> None:
+    """Its events may be out of order."""
+    events = _events(("node-ready", 1.0), ("mark", 2.0), ("allocated", 3.0), ("capacity", 3.1, 1))
+
+    with pytest.raises(HarnessError, match="advertised none since its last start"):
+        moments_of(events)
+
+
+def test_sample_without_a_wait_has_no_shares_of_units() -> None:
+    unit = UnitTimes(name="kubelet", started_s=0.0, ready_s=0.0)
+    sample = Sample(
+        experiment=Experiment.SCALE_UP, variant="x", wait_s=0.0, allocated_s=0.0, units=(unit,)
+    )
+
+    assert unit_shares([sample]) == {}
