@@ -189,7 +189,6 @@ class Lab:
 
     def close(self) -> None:
         """Release the checkpoints and the images that this lab used."""
-        self.activities.close()
         self.checkpoint_builder.close()
         self.store.close()
         for name in ("cloud_images", "derived"):

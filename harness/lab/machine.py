@@ -26,6 +26,7 @@ from harness.machine.channels.ssh import SshRunner
 from harness.machine.description.spec import DirectKernel
 from harness.machine.entrance.roster import purpose_of_process
 from harness.progress import Stage
+from harness.progress.activities import watched
 from harness.provisioning.wait import (
     Deadline,
     Observation,
@@ -238,7 +239,7 @@ class LabMachine:
 
     def _enter(self) -> None:
         """Start, and say what the machine does from then on."""
-        self._resources.enter_context(self._services.activities.watched(self._activity))
+        self._resources.enter_context(watched(self._activity))
         words = f"runs for {purpose_of_process(sys.argv)}"
         self._resources.enter_context(self._activity.during(words, stage=Stage.RUNS))
         with self._activity.during(self._start_words):

@@ -121,38 +121,30 @@ def _render_console(printed: bytes, count: int) -> str:
 
 
 class Activities:
-    """The activities of all machines of this process; a thread reports those that go on for long."""
+    """The activities of all machines of this process."""
 
     def __init__(self, listener: ProgressListener, clock: Clock = SYSTEM_CLOCK) -> None:
         self._listener = listener
         self._clock = clock
-        self._machines: set[MachineActivity] = set()
-        self._is_closed = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def of(self, subject: str) -> MachineActivity:
         """Return the activity of a new machine."""
         return MachineActivity(subject, self._listener, self._clock)
 
-    @contextlib.contextmanager
-    def watched(self, activity: MachineActivity) -> Iterator[None]:
-        """Report what the machine does while that goes on for long."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="activities", daemon=True)
-            self._thread.start()
-        self._machines.add(activity)
-        try:
-            yield
-        finally:
-            self._machines.discard(activity)
 
-    def _watch(self) -> None:
-        while not self._is_closed.wait(_LOOK_S):
-            for each in tuple(self._machines):
-                each.report_if_due()
+@contextlib.contextmanager
+def watched(activity: MachineActivity) -> Iterator[None]:
+    """Report what the machine does, in a thread, while that goes on for long."""
+    has_ended = threading.Event()
 
-    def close(self) -> None:
-        """End the thread."""
-        self._is_closed.set()
-        if self._thread is not None:
-            self._thread.join(_CLOSE_S)
+    def watch() -> None:
+        while not has_ended.wait(_LOOK_S):
+            activity.report_if_due()
+
+    thread = threading.Thread(target=watch, name="activity", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join(_CLOSE_S)

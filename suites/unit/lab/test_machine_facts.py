@@ -13,8 +13,8 @@ from harness.lab.machine_facts import machine_facts
 from harness.machine.description.spec import Accelerator, Firmware
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import a_cloud_image, a_lab_machine, an_image
+from suites.unit.lab.bundle_folder import a_bundle
 from suites.unit.lab.stage import a_checkpoint
-from suites.unit.lab.test_machine_bundle import a_bundle
 
 if TYPE_CHECKING:
     from pathlib import Path

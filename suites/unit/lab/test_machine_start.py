@@ -13,16 +13,16 @@ from harness.machine.capacity.broker import Demand
 from harness.settings import GpuSource
 from harness.steps import listening
 from suites.unit.gpu.models import a_model
+from suites.unit.lab.bundle_folder import a_bundle
 from suites.unit.lab.fake_pool import ANY, sources
 from suites.unit.lab.fake_vm import PID
 from suites.unit.lab.stage import Stage, a_checkpoint
-from suites.unit.lab.test_machine_bundle import a_bundle
+from suites.unit.lab.step_titles import Titles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from harness.machine import Machine
-    from harness.steps import InnerStep, Step
 
 
 def test_booting_machine_has_its_gpus_from_the_start(stage: Stage) -> None:
@@ -259,22 +259,6 @@ def test_delay_of_a_guest_is_explained_by_its_gpus(
         monkeypatch.setattr(machine.gpus, "stall_report", lambda _: None)
         stage.driver.vms[0].reason = "QEMU ended"
         assert machine.failure() == "QEMU ended"
-
-
-class Titles:
-    """A listener to steps, which keeps their titles."""
-
-    def __init__(self) -> None:
-        self.titles: list[str] = []
-
-    def started(self, step: Step) -> None:
-        self.titles.append(step.title)
-
-    def ended(self, step: Step, error: BaseException | None) -> None:
-        del step, error
-
-    def reported(self, step: Step, inner: Sequence[InnerStep]) -> None:
-        del step, inner
 
 
 def test_start_of_a_clone_is_reported_step_by_step(stage: Stage) -> None:

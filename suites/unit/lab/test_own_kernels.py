@@ -12,12 +12,13 @@ import pytest
 from harness.errors import BadInputError, HarnessError
 from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.image.store import ImageStore
+from harness.lab import own_kernels
 from harness.lab.own_kernels import install_kernel
 from harness.progress import ProgressEvent
 from harness.progress import Stage as Progress
 from harness.provisioning.command import LocalRunner
 from harness.settings import MachineStart
-from suites.unit.image.test_own_kernel import a_vmlinuz
+from suites.unit.image.kernel_files import a_vmlinuz
 from suites.unit.lab.builders import an_image
 from suites.unit.lab.fake_vm import limit_of
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from suites.unit.lab.stage import Stage
 
 VERSION = "6.9.1-mine"
-FOLDER = "/var/tmp/harness-kernel"  # noqa: S108 - in a guest
 LISTED = f"""\
 drwxr-xr-x root/root         0 2026-11-01 10:00 ./boot/
 -rw-r--r-- root/root   7000000 2026-11-01 10:00 ./boot/vmlinuz-{VERSION}
@@ -138,12 +138,12 @@ def test_packages_are_installed_together_as_a_person_would(
     assert (boot["disk"], boot["start"]) == (derivation.disk, MachineStart.COLD)
     request = boot["request"]
     assert (request.name, request.image, request.command) == ("kernel", an_image(), None)
-    places = [f"{FOLDER}/{number}.deb" for number in range(2)]
+    places = [f"{own_kernels._FOLDER}/{number}.deb" for number in range(2)]
     assert kernel_commands(guest) == [
         *(("dpkg-deb", "--contents", place) for place in places),
         ("env", "DEBIAN_FRONTEND=noninteractive", "dpkg", "--install", *places),
         ("test", "-e", f"/boot/initrd.img-{VERSION}"),
-        ("rm", "-rf", FOLDER),
+        ("rm", "-rf", own_kernels._FOLDER),
         ("sync",),
     ]
     written = {argv[-1]: content for argv, content in guest.agent.stdin.items()}
@@ -264,7 +264,7 @@ def test_files_replace_what_the_image_has_of_this_version(
         ("rm", "-f", f"/boot/initrd.img-{VERSION}"),
         ("test", "-e", f"/boot/initrd.img-{VERSION}"),
         ("update-initramfs", "-c", "-k", VERSION),
-        ("rm", "-rf", FOLDER),
+        ("rm", "-rf", own_kernels._FOLDER),
         ("sync",),
     ]
     unpacked = guest.agent.stdin[("tar", "-C", "/lib/modules", "-xf", "-")]

@@ -20,7 +20,7 @@ from harness.steps import listening
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import a_cloud_image, a_provisioner, a_request, an_image
 from suites.unit.lab.stage import RESULT, a_checkpoint
-from suites.unit.lab.test_machine_start import Titles
+from suites.unit.lab.step_titles import Titles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

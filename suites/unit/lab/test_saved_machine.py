@@ -32,7 +32,7 @@ from harness.machine.description.spec import (
 )
 from harness.provisioning.command import CommandResult
 from suites.unit.lab.builders import a_machine_request, a_platform
-from suites.unit.lab.test_machine_bundle import a_bundle
+from suites.unit.lab.bundle_folder import a_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.progress import Stage
-from harness.progress.activities import Activities, MachineActivity
+from harness.progress.activities import Activities, MachineActivity, watched
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
 
@@ -138,13 +139,9 @@ def test_console_that_floods_is_cut(told: _Told) -> None:
 
 
 def test_machine_is_watched_until_it_ends() -> None:
-    activities = Activities(lambda _event: None)
-    machine = activities.of("node-1")
+    machine = Activities(lambda _event: None).of("node-1")
 
-    with activities.watched(machine), machine.during("starts"):
-        pass
-    activities.close()
+    with watched(machine), machine.during("starts"):
+        (thread,) = (each for each in threading.enumerate() if each.name == "activity")
 
-    assert not activities._machines
-    assert activities._thread is not None
-    assert not activities._thread.is_alive()
+    assert not thread.is_alive()

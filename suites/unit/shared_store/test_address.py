@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from harness.artifact_cache import Progress
 from harness.cli import main
 from harness.errors import BadInputError
+from harness.progress import Progress
 from harness.shared_store import Address, StoreError
 from harness.shared_store.client import Patience, RegistryClient
 from harness.shared_store.credentials import Authorizer, read_basic

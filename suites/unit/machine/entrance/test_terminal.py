@@ -24,12 +24,10 @@ from harness.machine.entrance.messages import TerminalSize
 from harness.machine.entrance.server import SshEntry, terminal_argv
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.unit.machine.channels.played_guest import ENDED, PlayedGuest
-from suites.unit.machine.entrance.test_entrance import Enterable, Place, place, stdin
+from suites.unit.machine.entrance.enterable import Enterable, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-__all__ = ["place", "stdin"]
 
 _JOIN_S = 5.0
 
