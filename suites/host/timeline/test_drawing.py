@@ -12,9 +12,10 @@ import pytest
 from harness.cli import main
 from harness.plots import DARK, LIGHT, Scheme
 from harness.timeline import Gap, Lane, Span, SpanState, Timeline, drawing
-from harness.timeline.drawing import render_timelines, shown_units
+from harness.timeline.drawing import render_timelines
 from harness.timeline.page import render_page
 from harness.timeline.reading import read_timeline
+from harness.timeline.rows import at_most, rows_of, shown_units
 from suites.unit.timeline.folders import a_node_that_built
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def test_so_many_rows_as_fit_are_drawn() -> None:
     ]
     timeline = Timeline(title="node", end_s=400.0, spans=tuple(failed))
 
-    rows = drawing._at_most(drawing._rows([timeline]))
+    rows = at_most(rows_of([timeline]))
 
     assert [row.name for row in rows[-2:]] == ["failed-3999", "shorter work"]
     assert rows[-1].reasons == ("There are 4000 rows; the table of the page has all.",)

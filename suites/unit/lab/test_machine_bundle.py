@@ -104,7 +104,7 @@ def test_bundle_of_a_newer_harness_is_named_by_file_and_key(tmp_path: Path) -> N
         read_bundle(saved)
 
     assert str(refused.value) == (
-        f"{saved / 'machine.json'}: key 'schema': Schema 2 is newer than this harness reads (1); use "
+        f"{saved / 'machine.json'}: key 'schema': Schema 2 was found, but this harness reads 1; use "
         "the harness that made the bundle."
     )
 

@@ -18,11 +18,12 @@ from harness.machine.entrance.messages import Kind, Receiver, Request, TerminalS
 from harness.machine.entrance.roster import RunningMachine
 from harness.machine.entrance.server import terminal_argv
 from suites.unit.machine.channels.played_guest import ENDED, PlayedGuest
-from suites.unit.machine.entrance.enterable import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from suites.unit.machine.entrance.enterable import Place
 
 _JOIN_S = 5.0
 
