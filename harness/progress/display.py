@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _LOOK_S = 1.0
 _CLOSE_S = 5.0
 
+#: Erases from the cursor to the end of the screen.
+_CLEAR = "\x1b[J"
+
 
 class Surface(Protocol):
     """Where progress is shown."""
@@ -48,13 +51,18 @@ class Display:
         self._thread: threading.Thread | None = None
         self._pauses = 0
         self._held: list[str] = []
+        self._ended: set[str] = set()
 
     def __call__(self, event: ProgressEvent, worker: str = "") -> None:
         with self._lock:
             if self._is_closed.is_set():
                 return
             now = self._clock()
-            self._show(self._board.take(event, worker, now), now)
+            lines = self._board.take(event, worker, now)
+            if worker in self._ended:
+                # Its last events may arrive after the news of its end.
+                self._board.forget(worker)
+            self._show(lines, now)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="display", daemon=True)
                 self._thread.start()
@@ -94,6 +102,7 @@ class Display:
     def forget(self, worker: str) -> None:
         """Show no more what a worker did, which has ended."""
         with self._lock:
+            self._ended.add(worker)
             self._board.forget(worker)
 
     def close(self) -> None:
@@ -161,22 +170,22 @@ class LiveRegion:
         room = "\x1bD" * len(shown) + f"\x1b[{len(shown)}A"
         text = "".join(f"\r\n\x1b[2K{line}" for line in shown)
         with self._lock:
-            cleared = self._clear()
-            if shown or cleared:
-                self._write(f"{cleared}{room}\x1b7{text}\x1b8" if shown else cleared)
+            cleared = _CLEAR if self._height else ""
+            # Ctrl-C may come at any place: rows that might be there are removed once more.
+            self._height = max(self._height, len(shown))
+            if shown:
+                self._write(f"{cleared}{room}\x1b7{text}\x1b8")
+            elif cleared:
+                self._write(cleared)
             self._height = len(shown)
-
-    def _clear(self) -> str:
-        cleared = "\x1b[J" if self._height else ""
-        self._height = 0
-        return cleared
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Remove the rows; they are back at the next look."""
         with self._lock:
-            if cleared := self._clear():
-                self._write(cleared)
+            if self._height:
+                self._write(_CLEAR)
+            self._height = 0
             yield
 
     def clear(self) -> None:

@@ -142,6 +142,34 @@ def test_rows_of_a_worker_go_with_it() -> None:
     display.close()
 
 
+def test_event_that_arrives_after_the_end_of_its_worker_leaves_no_row() -> None:
+    written: list[str] = []
+    display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
+
+    display.forget("gw0")
+    display(_EVENT, "gw0")
+    display.look()
+    display.close()
+
+    assert "node-1" not in "".join(written)
+
+
+def test_rows_whose_drawing_was_interrupted_are_removed() -> None:
+    written: list[str] = []
+
+    def write(text: str) -> None:
+        written.append(text)
+        if len(written) == 1:
+            raise KeyboardInterrupt
+
+    display = Display(LiveRegion(write, lambda: (80, 24)), Board(), clock=lambda: 100.0)
+    with pytest.raises(KeyboardInterrupt):
+        display(_EVENT, "gw0")
+    display.close()
+
+    assert written[1:] == ["\x1b[J"]
+
+
 def test_rows_take_half_of_the_terminal_at_most() -> None:
     written: list[str] = []
     region = LiveRegion(written.append, lambda: (80, 6))
