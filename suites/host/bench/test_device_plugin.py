@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +56,21 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def folder() -> Iterator[Path]:
+    """Return a folder for sockets: their paths have 107 bytes at most, and pytest's folders are long."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def pair(folder: Path) -> Iterator[Pair]:
     """Return both programs, each waiting for orders; neither serves yet."""
-    pair = Pair(tmp_path)
-    events = str(tmp_path / "events.jsonl")
-    more = {"kubelet": [], "plugin": [str(tmp_path / "nvidia[0-9]*")]}
-    with contextlib.ExitStack() as ends, (tmp_path / "stderr").open("wb") as log:
+    pair = Pair(folder)
+    events = str(folder / "events.jsonl")
+    more = {"kubelet": [], "plugin": [str(folder / "nvidia[0-9]*")]}
+    with contextlib.ExitStack() as ends, (folder / "stderr").open("wb") as log:
         for name, arguments in more.items():
-            control = tmp_path / name
+            control = folder / name
             os.mkfifo(control, 0o600)
             argv = [sys.executable, "-m", f"{_PROGRAMS.name}.{name}", str(pair.sockets)]
             process = spawn(
