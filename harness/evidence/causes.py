@@ -114,7 +114,7 @@ CAUSES = (
     ),
     _cause(
         "the guest ran out of memory",
-        r"Out of memory: Killed process|invoked oom-killer|Cannot allocate memory",
+        r"Out of memory: Killed process|Cannot allocate memory",
         "give the node more 'memory_mib', or find what takes it in commands/dmesg",
     ),
     _cause(
@@ -135,7 +135,7 @@ CAUSES = (
     ),
     _cause(
         "a name can't be resolved",
-        r"Temporary failure in name resolution|Could not resolve host|Temporary failure resolving|"
+        r"Temporary failure in name resolution|Could not resolve host|Temporary failure resolving|Resolving timed out|"
         r"no such host",
         "machines have no network beyond the host; serve it by the fixture `registry` or `host_ports`",
     ),
@@ -160,14 +160,15 @@ CAUSES = (
 def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
     """Return the common cause that the text of an error shows, and that of each evidence folder.
 
-    A cause that several show is there once, by the first of them.
+    A cause that several show is there once, by the evidence where it has it.
     """
     lines = [_LABEL.sub("", line) for line in _COMMAND.sub("", said).splitlines()]
     shown = [_first_cause([(_SAID, lines)]), *map(find_cause, folders)]
     named: dict[str, FoundCause] = {}
     for found in shown:
         if found is not None:
-            named.setdefault(found.cause.name, found)
+            before = named.get(found.cause.name)
+            named[found.cause.name] = found if before is None or before.source == _SAID else before
     return list(named.values())
 
 

@@ -105,8 +105,7 @@ def test_line_of_a_sound_boot_is_no_error(tmp_path: Path, line: str) -> None:
 
 def test_cause_in_the_text_of_an_error_is_named_once(tmp_path: Path) -> None:
     """What a command of a test printed is in its error alone."""
-    write(tmp_path, "commands/journal", "curl: (6) Could not resolve host: mcr.microsoft.com\n")
-
+    write(tmp_path, "commands/journal", "Nov 23 06:22:52.1 node probe[9]: nothing is wrong\n")
     said = (
         "A command in machine 'node' failed.\n"
         "command: sh -c 'curl x\necho No space left on device'\n"
@@ -119,6 +118,15 @@ def test_cause_in_the_text_of_an_error_is_named_once(tmp_path: Path) -> None:
 
     (one,) = found
     assert (one.source, one.line) == ("the error", "curl: (6) Could not resolve host: x")
+
+
+def test_cause_of_an_error_has_the_line_of_the_evidence(tmp_path: Path) -> None:
+    write(tmp_path, "host/serial.log", "validate-query failed: A GPU has fallen off the bus.\n")
+    said = "Provisioning was expected to end with 0, but a GPU has fallen off the bus."
+
+    (found,) = find_causes(said, [tmp_path])
+
+    assert found.line == "validate-query failed: A GPU has fallen off the bus."
 
 
 def test_cause_of_each_machine_is_named(tmp_path: Path) -> None:
