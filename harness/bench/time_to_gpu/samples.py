@@ -6,7 +6,7 @@ import enum
 import json
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it at run time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 
@@ -92,15 +92,19 @@ class UnitTimes:
     ready_s: float
 
 
+#: What a ratio is made of; checked where a file is read.
+Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """One node, from ready to the capacity that stays; all times by the guest's clock."""
 
     experiment: Experiment
     variant: str
-    wait_s: float
+    wait_s: Seconds
     """From the node being ready, or its policy applied, until its GPU capacity is advertised."""
-    allocated_s: float | None
+    allocated_s: Seconds | None
     """The same until the kubelet has allocated a GPU and opened its device node; None where NVIDIA's own
     driver refused to open an emulated GPU."""
     segments: tuple[Segment, ...] = ()
@@ -117,7 +121,7 @@ class TeardownSample:
 
     way: str
     """`fast` or `dkms-remove`."""
-    duration_s: float
+    duration_s: Seconds
 
 
 @dataclass(frozen=True, kw_only=True)

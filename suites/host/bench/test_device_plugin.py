@@ -130,7 +130,7 @@ def test_stopped_plugin_clears_the_capacity(pair: Pair) -> None:
     assert pair.capacities() == [1, 0]
 
 
-def test_device_that_cannot_be_opened_is_allocated_with_the_name_of_the_error(pair: Pair) -> None:
+def test_allocation_of_a_device_that_cannot_be_opened_names_the_error(pair: Pair) -> None:
     """Whoever reads the events decides about it; a folder can't be opened for writing."""
     pair.device.mkdir()
     pair.order("kubelet", "start")

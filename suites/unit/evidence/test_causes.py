@@ -129,7 +129,7 @@ def test_cause_of_an_error_has_the_line_of_the_evidence(tmp_path: Path) -> None:
     assert found.line == "validate-query failed: A GPU has fallen off the bus."
 
 
-def test_cause_of_each_machine_is_named(tmp_path: Path) -> None:
+def test_each_evidence_folder_gives_its_own_cause(tmp_path: Path) -> None:
     causes = ("kernel panic", "the GPU is lost")
     folders = [tmp_path / str(number) for number, _ in enumerate(causes)]
     for folder, name in zip(folders, causes, strict=True):
@@ -138,7 +138,7 @@ def test_cause_of_each_machine_is_named(tmp_path: Path) -> None:
     assert [found.cause.name for found in find_causes("", folders)] == list(causes)
 
 
-def test_log_of_a_build_shows_causes(tmp_path: Path) -> None:
+def test_cause_is_found_in_the_make_log_of_dkms(tmp_path: Path) -> None:
     name = "files/var/lib/dkms/nvidia/580.126.09/build/make.log"
     write(tmp_path, name, LINES["no space on the guest's disk"])
 

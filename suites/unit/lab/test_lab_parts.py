@@ -51,7 +51,7 @@ def services_of(lab: Lab) -> MachineServices:
     return lab.machines._services
 
 
-def test_machines_share_what_the_lab_has(lab: Lab) -> None:
+def test_lab_passes_its_own_services_to_its_machines(lab: Lab) -> None:
     services = services_of(lab)
 
     assert services.driver is lab.driver

@@ -101,7 +101,7 @@ def test_terminal_controls_of_a_guest_are_not_shown(told: _Told) -> None:
     assert told.events[2].message.splitlines()[1:] == ["  | 0;titleaHb", "  | 10 %", "  | 20 %"]
 
 
-def test_change_starts_the_minute_again(told: _Told) -> None:
+def test_console_is_reported_a_minute_after_the_last_change(told: _Told) -> None:
     with told.machine.during("waits"):
         told.clock.sleep(50)
         told.machine.note("waits, step 2")
