@@ -42,6 +42,7 @@ class ProgressReporter:
         self._listener: ProgressListener | None = None
         self._shown: Display | None = None
         self._pauses = 0
+        self._ended_workers: set[str] = set()
         self._is_live = False
         self._receiver: Receiver | None = None
         # While a test runs, pytest's capture has the descriptors 1 and 2.
@@ -73,6 +74,9 @@ class ProgressReporter:
             for _ in range(self._pauses):
                 shown.pause()
             self._shown = self._open.enter_context(contextlib.closing(shown))
+            # The first event may come after the news of its worker's end, even while this runs.
+            for worker in tuple(self._ended_workers):
+                shown.forget(worker)
         return self._shown
 
     def _surface(self) -> Surface:
@@ -121,8 +125,10 @@ class ProgressReporter:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
         """Forget what a worker did that has ended, or crashed."""
+        worker = node.workerinput["workerid"]
+        self._ended_workers.add(worker)
         if self._shown is not None:
-            self._shown.forget(node.workerinput["workerid"])
+            self._shown.forget(worker)
 
     def pytest_enter_pdb(self) -> None:
         self.pause()

@@ -52,6 +52,25 @@ def input_comes():
     with open("go-on") as pipe:
         pipe.read()
 """
+#: Delays the display of the first event until the worker that sent it has ended.
+_LATE_DISPLAY = """\
+import threading
+import pytest
+from harness.progress import display
+
+ended = threading.Event()
+
+class LateDisplay(display.Display):
+    def __init__(self, *arguments):
+        ended.wait(60)
+        super().__init__(*arguments)
+
+display.Display = LateDisplay
+
+@pytest.hookimpl(optionalhook=True, trylast=True)
+def pytest_testnodedown():
+    ended.set()
+"""
 #: What begins the drawing of rows, and removes them.
 _DRAWN, _REMOVED = "\x1b7", "\x1b[J"
 
@@ -184,6 +203,16 @@ def test_rows_of_a_worker_that_was_killed_go(live: Path) -> None:
         (live / "go-on").write_text("")
 
         assert "node-2" not in _rest(terminal).rpartition(_REMOVED)[0]
+
+
+def test_worker_that_ended_before_its_first_event_was_shown_has_no_row(live: Path) -> None:
+    (live / "conftest.py").write_text(_LATE_DISPLAY)
+    with _at_a_terminal(_argv(live, "-n", "1", "-k", "kills or of_a_machine")) as terminal:
+        terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
+        (live / "go-on").write_text("")
+
+        assert isinstance(terminal.before, str)
+        assert "node-2" not in terminal.before + _rest(terminal)
 
 
 def test_no_row_is_drawn_at_the_prompt_of_a_debugger(live: Path) -> None:
