@@ -33,6 +33,11 @@ from harness.progress import ProgressEvent, Stage
 
 def test_that_kills_its_worker(announce):
     announce(ProgressEvent(subject="node-2", stage=Stage.BUSY, message="boots"))
+    input_comes()
+    os._exit(1)
+
+def test_that_ends_its_worker_at_once(announce):
+    announce(ProgressEvent(subject="node-2", stage=Stage.BUSY, message="boots"))
     os._exit(1)
 
 def test_of_a_machine(announce):
@@ -197,6 +202,7 @@ def test_rows_fit_the_terminal_and_have_no_colours_where_none_are_wanted(live: P
 def test_rows_of_a_worker_that_was_killed_go(live: Path) -> None:
     with _at_a_terminal(_argv(live, "-n", "1", "-k", "kills or of_a_machine")) as terminal:
         terminal.expect(r"node-2.*boots.*\x1b8")
+        (live / "go-on").write_text("")
         terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
         # Rows are drawn again before the end of the worker is noticed, too.
         terminal.expect(r"\x1b\[J((?!node-2|\x1b8).)*node-1((?!node-2|\x1b8).)*\x1b8")
@@ -207,7 +213,7 @@ def test_rows_of_a_worker_that_was_killed_go(live: Path) -> None:
 
 def test_worker_that_ended_before_its_first_event_was_shown_has_no_row(live: Path) -> None:
     (live / "conftest.py").write_text(_LATE_DISPLAY)
-    with _at_a_terminal(_argv(live, "-n", "1", "-k", "kills or of_a_machine")) as terminal:
+    with _at_a_terminal(_argv(live, "-n", "1", "-k", "at_once or of_a_machine")) as terminal:
         terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
         (live / "go-on").write_text("")
 
