@@ -13,7 +13,6 @@ from harness.cli.options import (
     settings_of,
 )
 from harness.cli.progress import show_event
-from harness.errors import BadInputError, listed
 from harness.machine.entrance.client import attach_console, run_in, ssh_entry_of
 from harness.machine.entrance.roster import Roster, roster_folder
 
@@ -93,9 +92,7 @@ def _in_clone(arguments: argparse.Namespace) -> int:
         models = _models(arguments.gpu, lab)
         state = saved_state_of(lab, arguments.state)
         with lab.clone(state, "shell", gpus=models) as machine:
-            if arguments.argv:
-                # A command may look for the GPU at once; a person takes longer.
-                machine.wait_for_gpus()
+            machine.wait_for_gpus()
             return run_in(lab.roster.find(machine.folder.name), arguments.argv)
 
 
@@ -115,15 +112,9 @@ def _models(words: Sequence[str] | None, lab: Lab) -> list[GpuModel]:
     names = [_DEFAULT_GPU] if words is None else [word for word in words if word != _NO_GPU]
     if not names:
         return []
-    from harness.gpu.catalogue import load_catalogue  # noqa: PLC0415 - rarely without
+    from harness.gpu.catalogue import find_model  # noqa: PLC0415 - as above
 
-    catalogue = load_catalogue(*lab.settings.gpu_models)
-    unknown = [name for name in names if name not in catalogue.models]
-    if unknown:
-        raise BadInputError(
-            f"'{unknown[0]}' is not one of {listed(catalogue.models)}.", source="--gpu"
-        )
-    return [catalogue.get(name) for name in names]
+    return [find_model(name, *lab.settings.gpu_models) for name in names]
 
 
 def _console(arguments: argparse.Namespace) -> int:

@@ -45,6 +45,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         agent_program=Payload(content=b"", digest="1" * 64),
         broker=Broker(tmp_path / "room"),
         roster=Roster(tmp_path / "machines"),
-        identity=SshIdentity(folder=keys),
+        keys=lambda: SshIdentity(folder=keys),
         listener=ignore_event,
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VmDriver:
     monkeypatch.setattr(qemu_driver, "require_qemu", lambda _: None)
-    monkeypatch.setattr(qemu_driver, "qemu_identity", lambda qemu, _: f"the digest of {qemu}")
+    monkeypatch.setattr(qemu_driver, "qemu_identity", lambda qemu, *_: f"the digest of {qemu}")
     return QemuDriver("qemu", cache=tmp_path)
 
 
