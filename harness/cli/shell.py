@@ -92,8 +92,12 @@ def _in_clone(arguments: argparse.Namespace) -> int:
         models = _models(arguments.gpu, lab)
         state = saved_state_of(lab, arguments.state)
         with lab.clone(state, "shell", gpus=models) as machine:
+            entered = lab.roster.find(machine.folder.name)
+            if not arguments.argv:
+                # The shell starts while the guest finds the GPU, and its prompt is shown after that.
+                return run_in(entered, before_output=machine.wait_for_gpus)
             machine.wait_for_gpus()
-            return run_in(lab.roster.find(machine.folder.name), arguments.argv)
+            return run_in(entered, arguments.argv)
 
 
 def saved_state_of(lab: Lab, name: str) -> SavedState:

@@ -42,7 +42,6 @@ from harness.machine.channels.ssh import generated_once
 from harness.machine.checkpoint.store import CheckpointStore
 from harness.machine.entrance.roster import Roster, roster_folder
 from harness.payload import build_agent
-from harness.provisioner.choice import choose_provisioner
 from harness.provisioning.wait import Deadline
 from harness.settings import GpuSource, MachineStart
 
@@ -89,7 +88,6 @@ class Lab:
     folder: Path
     driver: VmDriver
     accelerator: AcceleratorChoice
-    provisioner: Provisioner
     agent_program: Payload
     keys: Callable[[], SshIdentity]
     listener: ProgressListener
@@ -171,7 +169,6 @@ class Lab:
                 folder=folder,
                 driver=driver,
                 accelerator=driver.choose_accelerator(settings.accelerator),
-                provisioner=choose_provisioner(settings.provisioner),
                 agent_program=build_agent(),
                 keys=generated_once(folder / "keys"),
                 listener=listener,
@@ -191,6 +188,14 @@ class Lab:
         for name in ("cloud_images", "derived"):
             if name in self.__dict__:
                 getattr(self, name).close()
+
+    @functools.cached_property
+    def provisioner(self) -> Provisioner:
+        """Return the provisioner of the settings; raises BadInputError where there is none."""
+        # It takes longer to load than a clone's memory, which has no use for it.
+        from harness.provisioner.choice import choose_provisioner  # noqa: PLC0415
+
+        return choose_provisioner(self.settings.provisioner)
 
     @property
     def identity(self) -> SshIdentity:
