@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
 from harness.errors import HarnessError, listed
-from harness.lab.machine_bundle import BaseImage, save_machine
 from harness.lab.machine_entrance import open_entrance
 from harness.lab.machine_gpus import MachineGpus
 from harness.lab.machine_request import SEED
@@ -301,6 +300,8 @@ class LabMachine:
         Its GPUs are unplugged before, and stay so. Raises HarnessError where it can't be saved: where
         its guest does not answer and so can't release a GPU, or its driver can't save machines.
         """
+        from harness.lab.machine_bundle import BaseImage, save_machine  # noqa: PLC0415 - few are
+
         savable = savable_machine(self.vm)
         if not self.vm.is_running:
             raise HarnessError(f"Machine '{self.name}' has ended, and its memory is gone.")
@@ -466,6 +467,8 @@ class LabMachine:
         self._wait_for_functions(Counter({str(model.pci): count}))
 
     def _wait_for_functions(self, wanted: Counter[str]) -> None:
+        if not wanted:
+            return
         # What the guest does to an emulated GPU shows on this side. A loop in the guest would take
         # the processor time that an emulated processor needs to find the GPU.
         self.gpus.wait_until_placed(self.deadline(_PLACED_KVM_S))
