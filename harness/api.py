@@ -6,7 +6,6 @@ They change only as `docs/public-interface.md` says. Any other module of `harnes
 
 from __future__ import annotations
 
-from harness.artifact_cache import ProgressEvent
 from harness.cloudinit import GuestFile
 from harness.errors import BadInputError, ExpectationError, HarnessError, RequirementError
 from harness.evidence import RECORD_PATH, Evidence
@@ -41,6 +40,7 @@ from harness.lab.vm_drivers import DriverOpener
 from harness.machine import Machine, VmDriver
 from harness.machine.channels.guest import Guest
 from harness.machine.description.spec import HostPort
+from harness.progress import ProgressEvent
 from harness.provisioner import (
     ConfigurationFile,
     ConfigurationFormat,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import shutil
 from typing import TYPE_CHECKING
 
 from harness.errors import RequirementError
-from harness.lease import make_private_folder
+from harness.lease import hold, make_private_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from harness.provisioning.command import Runner
@@ -64,4 +66,43 @@ def unpack_packages(
         timeout_s=UNPACK_S,
     ).check(f"Unpacking {what}")
     archive.unlink()
+    return root
+
+
+def ensure_unpacked(
+    files: Sequence[str],
+    *,
+    package: str,
+    release: str,
+    store: Path,
+    runner: Runner,
+    report: Callable[[str], None],
+) -> Path:
+    """Return a folder with `files` of a package and of what it depends on.
+
+    Their paths are below `/`, and may have `*`. They are unpacked where `store` has none. The folder's name says what was asked for and not the
+    package's version: it stays until it is removed. `report` is told what takes long.
+
+    Raises RequirementError where mmdebstrap is missing, CommandError where it fails.
+    """
+    what = f"Debian's {package}"
+    key = hashlib.sha256(repr((release, tuple(files))).encode()).hexdigest()[:8]
+    root = make_private_folder(store) / key
+    with hold(store / "lock", timeout_s=UNPACK_S, what=what):
+        if not root.exists():
+            report(f"unpacking {what}")
+            for left in store.glob(".work-*"):
+                shutil.rmtree(left)
+            work = make_private_folder(store / f".work-{secrets.token_hex(4)}")
+            try:
+                unpack_packages(
+                    [package],
+                    release=release,
+                    work=work,
+                    what=what,
+                    runner=runner,
+                    tar_options=["--wildcards", *(f"./{path}" for path in files)],
+                ).rename(root)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
     return root

@@ -74,6 +74,14 @@ class RequirementError(HarnessError):
     """The host lacks something; the message is one sentence that ends with what to do."""
 
 
+def printable(text: str) -> str:
+    """Return a text of a guest or a file as one line that can't control a terminal.
+
+    What is not printable becomes U+FFFD, since neither terminals nor XML take it.
+    """
+    return "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
+
+
 def listed(names: Iterable[str]) -> str:
     """Return the names in quotes, separated by commas, for a message."""
     return ", ".join(f"'{name}'" for name in names) or "none"

@@ -143,6 +143,7 @@ class MachineShell(OptionValue):
     """When a shell opens in the machine of a test."""
 
     BEFORE = "before"
+    INSTEAD = "instead"
     AFTER = "after"
     FAILED = "failed"
 
@@ -245,6 +246,12 @@ class Settings:
                 f"'{self.image}' is not a list of images; give names separated by commas, each once.",
                 source="--image",
             )
+        for name, limit in (("mib", self.bundle_limit_mib), ("days", self.bundle_limit_days)):
+            if not limit >= 0:
+                raise BadInputError(
+                    f"{limit} was given, but 0 or more was expected.",
+                    source=f"--bundle-limit-{name}",
+                )
         if self.checkpoint_limit_mib < 0:
             raise BadInputError(
                 f"{self.checkpoint_limit_mib} is less than 0; give 0 or more MiB.",

@@ -6,5 +6,6 @@ set -eu
 here=$(dirname "$0")
 export REPORTS="${REPORTS:-$PWD/reports}"
 shards=$(sbatch --parsable --array="0-$((${SHARDS:-3} - 1))" "${1:-$here/slurm-kvm.sh}")
-merge=$(sbatch --parsable --dependency="afterany:$shards" "$here/slurm-merge.sh")
+# With the name of a cluster, sbatch prints `ID;CLUSTER`.
+merge=$(sbatch --parsable --dependency="afterany:${shards%%;*}" "$here/slurm-merge.sh")
 echo "shards: job $shards, merge: job $merge, reports: $REPORTS-merged"

@@ -12,7 +12,6 @@ import contextlib
 import datetime as dt
 import os
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +19,8 @@ from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from harness.progress import Progress
 
 MANIFEST = "manifest.json"
 
@@ -44,49 +45,6 @@ class DamagedError(HarnessError):
 
 class GoneError(DamagedError):
     """A folder was removed between finding it and opening it."""
-
-
-class Stage(Enum):
-    """What happens to a folder; the value is the word shown to people."""
-
-    CHECK = "check"
-    WAIT = "wait"
-    BUILD = "build"
-    FETCH = "fetch"
-    PUBLISH = "publish"
-    READY = "ready"
-    REFUSED = "refused"
-    REMOVED = "removed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgressEvent:
-    """One thing that happened to `subject`, such as an image, as a sentence for people."""
-
-    subject: str
-    stage: Stage
-    message: str
-
-
-class ProgressListener(Protocol):
-    """Receives progress events; library code never prints them itself."""
-
-    def __call__(self, event: ProgressEvent, /) -> None: ...
-
-
-def ignore_progress(_event: ProgressEvent, /) -> None:
-    """Discard an event."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Sends the events of one subject to a listener."""
-
-    subject: str
-    listener: ProgressListener = ignore_progress
-
-    def report(self, stage: Stage, message: str) -> None:
-        self.listener(ProgressEvent(subject=self.subject, stage=stage, message=message))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,20 +17,21 @@ from harness.artifact_cache import (
     MIB,
     DamagedError,
     GoneError,
-    Stage,
     StagingFolder,
     allocated_bytes,
     now,
 )
 from harness.artifact_cache.removal import Removal
 from harness.errors import HarnessError, RequirementError
+from harness.progress import Stage
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from harness.artifact_cache import ArtifactSource, Progress
+    from harness.artifact_cache import ArtifactSource
+    from harness.progress import Progress
     from harness.provisioning.wait import Deadline
 
 _DOOMED = ".doomed"
@@ -120,7 +121,9 @@ class ArtifactStore:
                     with self._publishing(folder, deadline):
                         staging.content.rename(folder)
                         _flush(folder.parent)
-                        return (opened(),)
+                        result = (opened(),)
+                    progress.report(Stage.READY, f"it takes {allocated_bytes(folder) // MIB} MiB")
+                    return result
                 finally:
                     self._clean(staging.work)
 

@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from harness.cli.command_words import CommandParser
 from harness.errors import ExpectationError, HarnessError
 from harness.provisioning.command import CommandError
 from harness.provisioning.wait import WaitTimeoutError
@@ -29,6 +30,9 @@ class _Command(NamedTuple):
 _COMMANDS = {
     "bench": _Command("bench", "measure on this host"),
     "checkpoints": _Command("checkpoints", "list, verify and remove saved states of machines"),
+    "completion": _Command(
+        "completion", "print the completion of commands and options for a shell"
+    ),
     "console": _Command(
         "shell", "show a running machine's serial console, and type on it; Ctrl-] leaves"
     ),
@@ -54,6 +58,7 @@ _COMMANDS = {
     "qemu": _Command("qemu", "install a newer QEMU beside the host's own"),
     "replay": _Command("replay", "play the serial console of a test's machine"),
     "report": _Command("report", "merge the reports of the shards of a run"),
+    "rerun": _Command("tests", "run one test again, from a saved state or from cold"),
     "resume": _Command(
         "resume", "continue the machine that a failed test left, in a shell or with a command"
     ),
@@ -108,7 +113,10 @@ def _empty_parser() -> tuple[argparse.ArgumentParser, Actions]:
     parser = argparse.ArgumentParser(
         prog="harness", description="Test harness for GPU-node provisioning."
     )
-    return parser, parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    listing = parser.add_subparsers(
+        title="commands", required=True, metavar="COMMAND", parser_class=CommandParser
+    )
+    return parser, listing
 
 
 def main(argv: Sequence[str] | None = None) -> int:

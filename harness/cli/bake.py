@@ -21,9 +21,9 @@ from harness.lab import Lab
 from harness.lab.bakes import bake_cloud_image, bake_node, write_standalone
 
 if TYPE_CHECKING:
-    from harness.artifact_cache import ProgressListener
     from harness.cli.options import Actions
     from harness.image import Image
+    from harness.progress import ProgressListener
     from harness.settings import Settings
 
 _REFERENCE = re.compile(r"(?P<repository>[a-z0-9./:-]+):(?P<version>[0-9.]+)-(?P<sha>[0-9a-z]+)")

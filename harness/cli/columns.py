@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
 def print_columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a line for each row, each column as wide as its widest cell."""
-    lines = [header, *rows]
+    """Print a line for each row, each column as wide as its widest cell; cells can't control the terminal."""
+    lines = [[printable(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING
 
+from harness.progress.board import Board
+from harness.progress.display import Display, PlainLines
+
 if TYPE_CHECKING:
-    from harness.artifact_cache import ProgressEvent
+    from harness.progress import ProgressEvent
 
 
 def show_event(event: ProgressEvent) -> None:
     """Print a progress event to stderr, apart from the command's output."""
-    print(f"[{event.subject}] {event.stage.value}: {event.message}", file=sys.stderr, flush=True)
+    _display()(event)
+
+
+@functools.cache
+def _display() -> Display:
+    # What a person's machine prints is no progress of the command.
+    return Display(PlainLines(_write), Board(tells_running=False))
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

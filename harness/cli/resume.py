@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.cli.command_words import add_command_words
 from harness.cli.options import add_gpu_options, settings_of
 from harness.cli.progress import show_event
+from harness.errors import printable
 from harness.machine.entrance.client import run_in
 from harness.machine.entrance.roster import HELD
 from harness.provisioning.wait import SYSTEM_CLOCK
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from harness.cli.options import Commands
+    from harness.provisioning.command import Argv
 
 _HOLD_INTERVAL_S = 1.0
 
@@ -34,7 +37,7 @@ def add_parser(commands: Commands) -> None:
         metavar="BUNDLE",
         help="the evidence folder of the test or its machine, or its archive",
     )
-    parser.add_argument("argv", nargs="*", metavar="CMD", help="a command, after --")
+    add_command_words(parser, metavar="CMD", about="a command, after --")
     parser.add_argument(
         "--base",
         type=Path,
@@ -58,35 +61,51 @@ def add_parser(commands: Commands) -> None:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
+    until = None if arguments.hold is None else time.time() + 3600 * arguments.hold
+    if until is not None:
+        # Its parent is gone; `harness gc` ends it.
+        signal.signal(signal.SIGTERM, _end)
+    return resume(
+        settings_of(arguments), arguments.bundle, arguments.argv, base=arguments.base, until=until
+    )
+
+
+def resume(
+    settings: Settings,
+    bundle: Path,
+    argv: Argv,
+    *,
+    base: Path | None = None,
+    until: float | None = None,
+) -> int:
+    """Continue the machine that a test left in a folder or an archive, and enter it.
+
+    With `until`, keep it until then without entering it.
+    """
     from harness.evidence.archive import opened  # noqa: PLC0415 - as in `harness.cli.shell`
 
-    runs = settings_of(arguments).runs_folder
-    with opened(arguments.bundle.absolute(), runs, has_machine=True) as folder:
-        return _continue(arguments, folder)
+    with opened(bundle.absolute(), settings.runs_folder, has_machine=True) as folder:
+        return _continue(settings, folder, argv, base=base, until=until)
 
 
-def _continue(arguments: argparse.Namespace, folder: Path) -> int:
+def _continue(
+    settings: Settings, folder: Path, argv: Argv, *, base: Path | None, until: float | None
+) -> int:
     from harness.lab import Lab  # noqa: PLC0415 - as in `harness.cli.shell`
     from harness.lab.machine_bundle import read_bundle  # noqa: PLC0415
 
     bundle = read_bundle(folder)
     settings = dataclasses.replace(
-        settings_of(arguments),
-        accelerator=AcceleratorOption(bundle.spec.accelerator.accel),
+        settings, accelerator=AcceleratorOption(bundle.spec.accelerator.accel)
     )
-    until = None if arguments.hold is None else time.time() + 3600 * arguments.hold
-    if until is not None:
-        # Its parent is gone; `harness gc` ends it.
-        signal.signal(signal.SIGTERM, _end)
     with (
         Lab.open(settings, show_event) as lab,
-        lab.resume(bundle, base=arguments.base, kept_until=until) as machine,
+        lab.resume(bundle, base=base, kept_until=until) as machine,
     ):
         if until is None:
-            print(
-                f"'{bundle.name}' as it was at {bundle.made} in {bundle.purpose}", file=sys.stderr
-            )
-            return run_in(lab.roster.find(machine.folder.name), arguments.argv)
+            said = f"'{bundle.name}' as it was at {bundle.made} in {bundle.purpose}"
+            print(printable(said), file=sys.stderr)
+            return run_in(lab.roster.find(machine.folder.name), argv)
         # Whoever started this waits for the line.
         print(f"{HELD}{machine.folder.name}", flush=True)
         while time.time() < until and machine.vm.is_running:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.cli.command_words import add_command_words
 from harness.cli.options import (
     add_gpu_options,
     add_machine_options,
     settings_of,
 )
 from harness.cli.progress import show_event
+from harness.errors import BadInputError
 from harness.machine.entrance.client import attach_console, run_in, ssh_entry_of
 from harness.machine.entrance.roster import Roster, roster_folder
 
@@ -24,12 +27,15 @@ if TYPE_CHECKING:
     from harness.gpu import GpuModel
     from harness.lab import Lab
     from harness.lab.saved_states import SavedState
+    from harness.provisioning.command import Argv
 
+_PROVISIONED = "provisioned"
 #: The states by the words of `--state`, with what each is.
 STATES = {
     "booted": "just before cloud-init",
     "cloud-init-done": "after cloud-init, nothing provisioned",
     "baked": "the driver baked in, just before cloud-init",
+    _PROVISIONED: "a node with the driver baked in, booted and provisioned with the GPUs",
 }
 _DEFAULT_STATE = "cloud-init-done"
 _DEFAULT_GPU = "h100-sxm5-80gb"
@@ -45,7 +51,7 @@ def add_parser(commands: Commands) -> None:
         "--state",
         choices=list(STATES),
         default=_DEFAULT_STATE,
-        help="the saved state from which the clone starts: "
+        help="the state from which the clone starts: "
         + "; ".join(f"{name}: {words}" for name, words in STATES.items())
         + " (default: %(default)s)",
     )
@@ -61,6 +67,17 @@ def add_parser(commands: Commands) -> None:
         metavar="MACHINE",
         help="enter this running machine instead, by its id or name in `harness ps`",
     )
+    shell.add_argument(
+        "--test",
+        metavar="NODEID",
+        help="enter the first machine of this test instead, as the test gets it; the test does not run",
+    )
+    shell.add_argument(
+        "--bundle",
+        type=Path,
+        metavar="DIR",
+        help="enter the machine that a failed test left in this folder or archive instead, as `harness resume` does",
+    )
     console = commands.add_parser("console")
     ssh = commands.add_parser("ssh")
     ssh.add_argument(
@@ -69,9 +86,7 @@ def add_parser(commands: Commands) -> None:
     for each in (console, ssh):
         each.add_argument("machine", metavar="MACHINE", help="its id or name in `harness ps`")
     for each in (shell, ssh):
-        each.add_argument(
-            "argv", nargs="*", metavar="CMD", help="a command and its arguments, after --"
-        )
+        add_command_words(each, metavar="CMD", about="a command and its arguments, after --")
     shell.set_defaults(run=_shell)
     console.set_defaults(run=_console)
     ssh.set_defaults(run=_ssh)
@@ -80,6 +95,19 @@ def add_parser(commands: Commands) -> None:
 def _shell(arguments: argparse.Namespace) -> int:
     if arguments.machine is not None:
         return run_in(Roster(roster_folder()).find(arguments.machine), arguments.argv)
+    if arguments.test is not None:
+        if arguments.argv:
+            raise BadInputError(
+                "The shell in the machine of a test takes no command; type it there.", source="CMD"
+            )
+        # Neither loads where a clone is wanted, at once.
+        from harness.cli.tests import shell_of_test  # noqa: PLC0415
+
+        shell_of_test(arguments.test)
+    if arguments.bundle is not None:
+        from harness.cli.resume import resume  # noqa: PLC0415
+
+        return resume(settings_of(arguments), arguments.bundle, arguments.argv)
     return _in_clone(arguments)
 
 
@@ -90,6 +118,8 @@ def _in_clone(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     with Lab.open(settings, show_event) as lab:
         models = _models(arguments.gpu, lab)
+        if arguments.state == _PROVISIONED:
+            return _in_node(lab, models, arguments.argv)
         state = saved_state_of(lab, arguments.state)
         with lab.clone(state, "shell", gpus=models) as machine:
             entered = lab.roster.find(machine.folder.name)
@@ -98,6 +128,17 @@ def _in_clone(arguments: argparse.Namespace) -> int:
                 return run_in(entered, before_output=machine.wait_for_gpus)
             machine.wait_for_gpus()
             return run_in(entered, arguments.argv)
+
+
+def _in_node(lab: Lab, models: Sequence[GpuModel], argv: Argv) -> int:
+    """Provision a node, since a machine with GPUs can't be saved, and enter it."""
+    from harness.lab.bakes import bake_node  # noqa: PLC0415 - most shells need no node
+    from harness.lab.node import NodeRequest  # noqa: PLC0415
+
+    request = NodeRequest(name="shell", image=bake_node(lab, lab.settings.images[0]), gpus=models)
+    with lab.boot(request) as node:
+        node.wait_until_provisioned()
+        return run_in(lab.roster.find(node.machine.folder.name), argv)
 
 
 def saved_state_of(lab: Lab, name: str) -> SavedState:

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any
 
-from harness.artifact_cache import DISK, Progress
+from harness.artifact_cache import DISK
 from harness.artifact_cache.cache import ArtifactCache
 from harness.cli.columns import print_columns
 from harness.cli.options import add_json_option, settings_of
@@ -17,6 +17,7 @@ from harness.image.formats.qcow2 import backing_name, has_absolute_backing
 from harness.image.manifest import IMAGE_FORMAT
 from harness.lab.shared_caches import open_shared_caches
 from harness.machine.checkpoint.manifest import CHECKPOINT_FORMAT
+from harness.progress import Progress
 from harness.provisioning.wait import Deadline
 from harness.settings import STORE_VARIABLE
 from harness.shared_store.source import needed_artifacts
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _PULL_S = 7200.0
 _UNUSED_DAYS = 30.0
+_MOST_DAYS = 36_500
 
 
 def add_parser(commands: Commands) -> None:
@@ -195,9 +197,19 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _collect(arguments: argparse.Namespace) -> int:
-    limit = dt.datetime.now(tz=dt.timezone.utc) - dt.timedelta(days=arguments.older_than_days)
+    days: float = arguments.older_than_days
+    if not 0 <= days <= _MOST_DAYS:
+        raise BadInputError(
+            f"{days} was given, but a number from 0 to {_MOST_DAYS} was expected.",
+            source="--older-than-days",
+        )
+    limit = dt.datetime.now(tz=dt.timezone.utc) - dt.timedelta(days=days)
     for cache, artifact in _stored(arguments):
-        if artifact.pushed is None or artifact.pushed <= limit:
+        if artifact.pushed is None:
+            print(
+                f"Kept {artifact.repository}/{artifact.tag}, which does not say when it was pushed"
+            )
+        elif artifact.pushed <= limit:
             cache.remove(artifact)
             print(f"Removed {artifact.repository}/{artifact.tag}")
     return 0

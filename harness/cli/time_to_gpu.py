@@ -7,15 +7,17 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.bench.time_to_gpu.advice import MARGIN, QUANTILE
 from harness.bench.time_to_gpu.compare import LIMIT, compare, render
-from harness.bench.time_to_gpu.figures import figures_of, to_document
-from harness.bench.time_to_gpu.report import summary, write_report
-from harness.bench.time_to_gpu.run import PADDING_MIB, Options, quick, run_benchmark
-from harness.bench.time_to_gpu.samples import Mode, read_benchmark
+from harness.bench.time_to_gpu.figures import conclusions, figures_of, to_document
+from harness.bench.time_to_gpu.nvidia import NVIDIA_IMAGE
+from harness.bench.time_to_gpu.report import write_report
+from harness.bench.time_to_gpu.run import NVIDIA, PADDING_MIB, Options, quick, run_benchmark
+from harness.bench.time_to_gpu.samples import Mode, Payload, read_benchmark
 from harness.cli.options import (
     add_gpu_options,
     add_json_option,
@@ -24,15 +26,18 @@ from harness.cli.options import (
     settings_of,
 )
 from harness.cli.progress import show_event
+from harness.errors import BadInputError
 from harness.lab import Lab
 from harness.provisioner.choice import choose_provisioner
-from harness.settings import PROVISIONER
+from harness.settings import PROVISIONER, Settings
 
 if TYPE_CHECKING:
     from harness.bench.time_to_gpu.samples import Benchmark
     from harness.cli.options import Actions
 
+_T = TypeVar("_T")
 _FULL = Options()
+_DEFAULT = "(default: {}; with --payload=nvidia {})"
 
 
 def add_time_to_gpu(subjects: Actions) -> None:
@@ -44,43 +49,49 @@ def add_time_to_gpu(subjects: Actions) -> None:
     add_provisioner_option(parser)
     add_gpu_options(parser)
     parser.add_argument(
+        "--payload",
+        choices=[payload.value for payload in Payload],
+        default=Payload.STAND_IN.value,
+        help=f"the driver: the stand-in, or NVIDIA's own, of the image {NVIDIA_IMAGE}, which an "
+        "emulated node compiles for the better part of an hour or longer (default: %(default)s)",
+    )
+    parser.add_argument(
         "--quick", action="store_true", help="a few minutes; nothing can be claimed from it"
     )
     parser.add_argument(
         "--samples",
         type=_positive,
-        default=_FULL.samples,
         metavar="N",
-        help="fresh nodes of each mode (default: %(default)s)",
+        help="fresh nodes of each mode " + _DEFAULT.format(_FULL.samples, NVIDIA.samples),
     )
     parser.add_argument(
         "--resets",
         type=_number,
-        default=_FULL.resets,
         metavar="N",
         help="fresh nodes of each mode whose policy is reset afterwards; 0 for none "
-        "(default: %(default)s)",
+        + _DEFAULT.format(_FULL.resets, NVIDIA.resets),
     )
     parser.add_argument(
         "--trims",
         type=_number,
-        default=_FULL.trims,
         metavar="N",
-        help="nodes for each trim of the boot path; 0 for none (default: %(default)s)",
+        help="nodes for each trim of the boot path; 0 for none "
+        + _DEFAULT.format(_FULL.trims, NVIDIA.trims),
     )
     parser.add_argument(
         "--teardowns",
         type=_number,
-        default=_FULL.teardowns,
         metavar="N",
-        help="teardowns of each way; 0 for none (default: %(default)s)",
+        help="teardowns of each way; 0 for none "
+        + _DEFAULT.format(_FULL.teardowns, NVIDIA.teardowns),
     )
     parser.add_argument(
         "--mode",
         action="append",
         default=[],
         choices=[mode.value for mode in Mode],
-        help="a mode to measure beside the build at boot; may be repeated (default: all)",
+        help="a mode to measure beside the build at boot; may be repeated "
+        + _DEFAULT.format("all", Mode.PREBAKED.value),
     )
     parser.add_argument(
         "--no-registry", action="store_true", help="measure no precompiled drivers, and no trims"
@@ -102,9 +113,9 @@ def add_time_to_gpu(subjects: Actions) -> None:
     parser.add_argument(
         "--minutes",
         type=float,
-        default=_FULL.minutes,
         metavar="M",
-        help="what would not end within them is left out of the report (default: %(default)s)",
+        help="what would not end within them is left out of the report "
+        + _DEFAULT.format(f"{_FULL.minutes:g}", "no limit"),
     )
     parser.add_argument(
         "--output",
@@ -209,27 +220,61 @@ def _options(arguments: argparse.Namespace) -> Options:
     own = None
     if arguments.provisioner != PROVISIONER:
         own = choose_provisioner(arguments.provisioner)
+    is_nvidia = arguments.payload == Payload.NVIDIA.value
+    if arguments.quick and is_nvidia:
+        raise BadInputError(
+            "NVIDIA's own driver is not compiled within the minutes of '--quick'; leave one of the two "
+            "options out, or measure one node with '--samples=1'.",
+            source="--quick",
+        )
     if arguments.quick:
         return quick(arguments.machines, own)
-    return Options(
-        samples=arguments.samples,
-        resets=arguments.resets,
-        trims=arguments.trims,
-        teardowns=arguments.teardowns,
-        modes=tuple(Mode(name) for name in arguments.mode),
-        has_registry=not arguments.no_registry,
+    plan = NVIDIA if is_nvidia else _FULL
+    return replace(
+        plan,
+        samples=_given(arguments.samples, plan.samples),
+        resets=_given(arguments.resets, plan.resets),
+        trims=_given(arguments.trims, plan.trims),
+        teardowns=_given(arguments.teardowns, plan.teardowns),
+        modes=tuple(Mode(name) for name in arguments.mode) or plan.modes,
+        has_registry=plan.has_registry and not arguments.no_registry,
         padding_mib=arguments.padding_mib,
         machines=arguments.machines,
-        minutes=arguments.minutes,
+        minutes=_given(arguments.minutes, plan.minutes),
         own=own,
     )
+
+
+def _given(value: _T | None, default: _T) -> _T:
+    return default if value is None else value
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """Return the settings, with the image that has the payload; raises BadInputError for another one."""
+    settings = settings_of(arguments)
+    if arguments.payload == Payload.NVIDIA.value:
+        if settings.image not in {Settings().image, NVIDIA_IMAGE}:
+            raise BadInputError(
+                f"'--payload=nvidia' measures the image '{NVIDIA_IMAGE}', not '{settings.image}'; leave "
+                "this option out.",
+                source="--image",
+            )
+        return replace(settings, image=NVIDIA_IMAGE)
+    if settings.image == NVIDIA_IMAGE:
+        raise BadInputError(
+            f"The image '{NVIDIA_IMAGE}' has NVIDIA's own driver; write '--payload=nvidia' instead of "
+            "this option.",
+            source="--image",
+        )
+    return settings
 
 
 def _measure(arguments: argparse.Namespace, log: _Log) -> Benchmark:
     if arguments.again is not None:
         return read_benchmark(arguments.again)
-    with Lab.open(settings_of(arguments), show_event) as lab:
-        return run_benchmark(lab, _options(arguments), log)
+    options = _options(arguments)
+    with Lab.open(_settings(arguments), show_event) as lab:
+        return run_benchmark(lab, options, log)
 
 
 def _time_to_gpu(arguments: argparse.Namespace) -> int:
@@ -246,7 +291,7 @@ def _time_to_gpu(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(to_document(figures), indent=2))
     else:
-        for line in summary(figures):
+        for line in conclusions(figures):
             print(line)
         print(f"report: {written['report.html']}")
     return 0

@@ -73,30 +73,33 @@ def _timeline(arguments: argparse.Namespace) -> int:
             _print(timeline)
         return 0
     part = output.with_name(f".{output.name}.part")
-    part.write_bytes(_render(timelines, output.suffix, arguments.scheme))
-    part.replace(output)
+    try:
+        part.write_bytes(_render(timelines, output.suffix, arguments.scheme))
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)
     print(f"'{output}'", file=sys.stderr)
     return 0
 
 
 def _read(folder: Path, bundle: Path) -> Timeline:
+    from harness.evidence.archive import several_machines  # noqa: PLC0415
     from harness.timeline.reading import read_timeline  # noqa: PLC0415
 
     machines = [folder] if (folder / "host").is_dir() else []
     machines = machines or sorted(path.parent for path in folder.glob("**/host") if path.is_dir())
     machines = [each for each in machines if not each.name.startswith("earlier-")]
     if len(machines) > 1:
-        names = ", ".join(f"'{each.relative_to(folder)}'" for each in machines)
-        raise BadInputError(
-            f"There are several machines, {names}; name the folder of one.", source=str(bundle)
-        )
+        raise several_machines(machines, folder, bundle)
     return read_timeline(machines[0] if machines else folder)
 
 
 def _told_apart(timelines: list[Timeline], bundles: list[Path]) -> list[Timeline]:
     """Return timelines of machines of one name with the first part of their paths that differs."""
     parts = [bundle.absolute().parts for bundle in bundles]
-    common = next((at for at, pair in enumerate(zip_longest(*parts)) if pair[0] != pair[1]), 0)
+    common = next((at for at, pair in enumerate(zip_longest(*parts)) if pair[0] != pair[1]), None)
+    if common is None:
+        return timelines
     return [
         dataclasses.replace(timeline, title="/".join(part[common:]) or timeline.title)
         for timeline, part in zip(timelines, parts, strict=True)

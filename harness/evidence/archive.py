@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, HarnessError
@@ -11,8 +14,7 @@ from harness.lease import leased_folder
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
 #: The suffixes of archives by the program that packs them, the preferred one first. Memory and disk of a
 #: saved machine are packed already, so the fastest way is the best.
@@ -45,6 +47,8 @@ def write_archive(folder: Path) -> Path:
                     "tar",
                     "--create",
                     "--sparse",
+                    # A ':' in a name would be that of a remote host.
+                    "--force-local",
                     f"--file={part}",
                     f"--use-compress-program={packer}",
                 ),
@@ -93,8 +97,9 @@ def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[P
     with leased_folder(runs, prefix="bundle") as folder:
         result = LocalRunner().run(
             [
-                *("tar", "--extract", f"--file={bundle}", f"--use-compress-program={packer}"),
-                *("--no-same-owner", f"--directory={folder}"),
+                *("tar", "--extract", "--force-local", f"--file={bundle}"),
+                *(f"--use-compress-program={packer}", f"--directory={folder}"),
+                *("--no-same-owner", "--no-same-permissions"),
                 *(
                     ()
                     if has_machine
@@ -105,6 +110,33 @@ def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[P
         )
         if not result.ok:
             raise BadInputError(
-                f"The archive is damaged or no archive.\n{result.render()}", source=str(bundle)
+                f"It can't be unpacked into '{runs}': it is damaged, or no archive, or the disk is "
+                f"full.\n{result.render()}",
+                source=str(bundle),
             )
+        _refuse_others(folder, bundle)
         yield folder
+
+
+def _refuse_others(folder: Path, bundle: Path) -> None:
+    """Refuse an archive with links and devices: what reads it would follow them on this host."""
+    for parent, folders, files in os.walk(folder):
+        for name in folders + files:
+            path = Path(parent, name)
+            mode = path.lstat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise BadInputError(
+                    f"The archive has '{path.relative_to(folder)}', which is neither a file nor a "
+                    "folder; the harness writes no such archives, so do not trust it.",
+                    source=str(bundle),
+                )
+            if stat.S_ISDIR(mode):
+                # One that its owner can't read could not be removed either.
+                path.chmod(0o700)
+
+
+def several_machines(found: Sequence[Path], folder: Path, bundle: Path) -> BadInputError:
+    """Return the error for a `bundle`, opened as `folder`, that has several machines."""
+    names = ", ".join(f"'{path.relative_to(folder)}'" for path in found)
+    how = "name the folder of one" if bundle.is_dir() else "unpack it, and name the folder of one"
+    return BadInputError(f"There are several machines, {names}; {how}.", source=str(bundle))

@@ -9,19 +9,29 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.evidence import Evidence
+from harness.evidence.gaps import NOT_COLLECTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+    from typing import TypeAlias
 
+    #: Logs by the name of their file, with their lines.
+    _Logs: TypeAlias = Sequence[tuple[str, Sequence[str]]]
+
+#: What stands for the file where the error of the test itself shows the cause.
+_SAID = "the error"
+_CONSOLE = "host/serial.log"
 #: Where causes show, the most telling first.
 _SOURCES = (
     "files/var/log/azure/cluster-provision.log",
     "files/var/log/cloud-init-output.log",
     "commands/journal",
     "commands/dmesg",
-    "host/serial.log",
+    _CONSOLE,
     "files/var/log/cloud-init.log",
+    "files/var/lib/dkms/*/build/make.log",
+    "files/var/lib/dkms/*/*/build/make.log",
 )
 #: The end of a file is read, since a node that goes on after a failure prints the same again.
 _MOST_BYTES = 2 << 20
@@ -29,12 +39,28 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 _PREFIX = re.compile(
     r"^(?:\[\s*\d+\.\d+\]\s*|[A-Z][a-z]{2}\s+\d+ [\d:.]+ \S+ |\d{4}-\d\d-\d\d[T ][\d:.,+-]+ \S+ )"
 )
+#: In the block of a command that failed: the command, which may quote anything, and the names of its output.
+_COMMAND = re.compile(r"^command: .*?(?=^exit code: )", re.MULTILINE | re.DOTALL)
+_LABEL = re.compile(r"^(stdout|stderr): ")
 _ERROR_LINE = re.compile(
     r"\b(error|failed|failure|fatal|cannot|can't|unable to|panic|traceback)\b", re.IGNORECASE
 )
+#: What sound nodes print too, as the logs of their boots have it.
 _HARMLESS = re.compile(
     r"0 errors|errors=remount|error_log|no error|ERST|BERT|EDAC|failed_units|without errors|"
-    r"Condition check resulted|RAS: Correctable",
+    r"Condition check resulted|RAS: Correctable|"
+    # The kernel repeats its arguments, among them `panic=-1`.
+    r"command line:|panic=|"
+    # Of a guest under emulation, and of each module that DKMS has built.
+    r"\btsc: |module verification failed|"
+    # Containerd tries all its plugins; without CNI it reports an error until a cluster configures it.
+    r"level=(debug|info|warning)|failed to load cni during init|"
+    # A pipe in the script of DKMS.
+    r"dkms.* write error: Broken pipe|"
+    # A step of provisioning that was not needed.
+    r"step \S+ skipped|Only needed after failure of|"
+    # What cloud-init tells its developers.
+    r"\[DEBUG\]",
     re.IGNORECASE,
 )
 
@@ -60,6 +86,11 @@ class FoundCause:
         """Return what the short summary says; the name comes first, since the line may be cut."""
         return f"{self.cause.name}: {self.line}"
 
+    @property
+    def remedy(self) -> str:
+        """Return the sentence that says what to do."""
+        return f"remedy: {self.cause.remedy}"
+
 
 def _cause(name: str, pattern: str, remedy: str) -> Cause:
     return Cause(name=name, pattern=re.compile(pattern, re.IGNORECASE), remedy=remedy)
@@ -72,13 +103,18 @@ CAUSES = (
         "read the lines above it in host/serial.log",
     ),
     _cause(
+        "the root file system is not found",
+        r"ALERT! .* does not exist",
+        "compare 'root=' in host/argv.txt with the machine's disks, and with the modules of its initrd",
+    ),
+    _cause(
         "no space on the guest's disk",
         r"No space left on device",
         "`df -h` in the machine shows which file system is full; make the image's disk larger",
     ),
     _cause(
         "the guest ran out of memory",
-        r"Out of memory: Killed process|invoked oom-killer|Cannot allocate memory",
+        r"Out of memory: Killed process|Cannot allocate memory",
         "give the node more 'memory_mib', or find what takes it in commands/dmesg",
     ),
     _cause(
@@ -99,7 +135,7 @@ CAUSES = (
     ),
     _cause(
         "a name can't be resolved",
-        r"Temporary failure in name resolution|Could not resolve host|Temporary failure resolving|"
+        r"Temporary failure in name resolution|Could not resolve host|Temporary failure resolving|Resolving timed out|"
         r"no such host",
         "machines have no network beyond the host; serve it by the fixture `registry` or `host_ports`",
     ),
@@ -121,18 +157,36 @@ CAUSES = (
 )
 
 
-def explain(folder: Path) -> list[str]:
-    """Return sentences on why the node of this evidence failed, the most telling first.
+def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
+    """Return the common cause that the text of an error shows, and that of each evidence folder.
 
-    A common cause with its remedy; the failed step of provisioning; each failed unit with its last line.
-    Where there is none of them, the first line with which the guest reports an error.
+    A cause that several show is there once, by the evidence where it has it.
     """
-    found = find_cause(folder)
-    sentences = [] if found is None else [found.sentence(), f"remedy: {found.cause.remedy}"]
-    sentences += _failed_steps(folder)
-    sentences += _failed_units(folder)
-    if not sentences and (line := first_error_line(folder)):
-        sentences.append(f"the guest's first error: {line}")
+    lines = [_LABEL.sub("", line) for line in _COMMAND.sub("", said).splitlines()]
+    shown = [_first_cause([(_SAID, lines)]), *map(find_cause, folders)]
+    named: dict[str, FoundCause] = {}
+    for found in shown:
+        if found is not None:
+            before = named.get(found.cause.name)
+            named[found.cause.name] = found if before is None or before.source == _SAID else before
+    return list(named.values())
+
+
+def explain(folder: Path, *, is_named: bool = False) -> list[str]:
+    """Return sentences on what else the evidence shows of a failure, the most telling first.
+
+    The failed step of provisioning; each failed unit with its last line. Where there is none of them, and the cause
+    is not named yet: units that are still starting, the first line with which the guest reports an error, or
+    what the console of a guest that does not answer shows last.
+    """
+    logs = list(_logs(folder))
+    sentences = [*_failed_steps(folder), *_failed_units(folder, logs)]
+    if not sentences and not is_named:
+        sentences += _starting_units(folder)
+        if line := _first_error(logs):
+            sentences.append(f"the guest's first error: {line}")
+        elif (folder / NOT_COLLECTED).is_file() and (line := _last_of_console(logs)):
+            sentences.append(f"the guest does not answer; its console ends with: {line}")
     return sentences
 
 
@@ -140,33 +194,53 @@ def _failed_steps(folder: Path) -> Iterator[str]:
     # What is in the evidence may be damaged, and this must not hide the failure itself.
     with contextlib.suppress(HarnessError, OSError):
         outcome = Evidence(folder).outcome
-        for step in () if outcome is None else outcome.steps:
+        if outcome is None:
+            return
+        told: list[str] = []
+        for step in outcome.steps:
             if step.status in {"failed", "error"}:
-                detail = "" if step.detail is None else f": {step.detail}"
+                told.append(step.detail or step.name)
+                detail = "" if step.detail is None else f": {_first_line(step.detail)}"
                 yield f"step '{step.name}' failed{detail}"
-        if outcome is not None and outcome.error:
-            yield f"provisioning ended with {outcome.exit_code}: {outcome.error}"
+        if outcome.error and not any(each in outcome.error for each in told):
+            yield f"provisioning ended with {outcome.exit_code}: {_first_line(outcome.error)}"
 
 
-def _failed_units(folder: Path) -> Iterator[str]:
-    listed = folder / "commands/failed-units"
-    if not listed.is_file():
-        return
-    journal = next((lines for name, lines in _logs(folder) if name == "commands/journal"), [])
-    for words in map(str.split, listed.read_text(errors="replace").splitlines()):
-        if words:
-            unit = words[0]
-            name = unit.removesuffix(".service")
-            own = [line for line in journal if unit in line or line.startswith(f"{name}[")]
-            said = next((line for line in reversed(own) if not line.startswith("systemd[")), None)
-            said = said or (own[-1] if own else "the journal has no line of it")
-            yield f"unit '{unit}' failed: {said}"
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _failed_units(folder: Path, logs: _Logs) -> Iterator[str]:
+    journal = next((lines for name, lines in logs if name == "commands/journal"), [])
+    for unit, *_ in _words(folder / "commands/failed-units"):
+        name = unit.removesuffix(".service")
+        own = [line for line in journal if unit in line or line.startswith(f"{name}[")]
+        said = next((line for line in reversed(own) if not line.startswith("systemd[")), None)
+        said = said or (own[-1] if own else "the journal has no line of it")
+        yield f"unit '{unit}' failed: {said}"
+
+
+def _starting_units(folder: Path) -> Iterator[str]:
+    """Name the units whose commands run and keep others waiting; those have no process yet."""
+    for unit, _load, active, state, *_ in _words(folder / "commands/units"):
+        if active == "activating" and state.startswith("start"):
+            yield f"unit '{unit}' is still starting"
+
+
+def _words(listed: Path) -> Iterator[list[str]]:
+    """Yield the words of each line of a list of units."""
+    if listed.is_file():
+        yield from filter(None, map(str.split, listed.read_text(errors="replace").splitlines()))
 
 
 def find_cause(folder: Path) -> FoundCause | None:
     """Return the first of the common causes that the evidence in `folder` shows, or None."""
+    return _first_cause(list(_logs(folder)))
+
+
+def _first_cause(logs: _Logs) -> FoundCause | None:
     for cause in CAUSES:
-        for name, lines in _logs(folder):
+        for name, lines in logs:
             for line in lines:
                 if cause.pattern.search(line):
                     return FoundCause(cause=cause, line=line, source=name)
@@ -175,19 +249,27 @@ def find_cause(folder: Path) -> FoundCause | None:
 
 def first_error_line(folder: Path) -> str | None:
     """Return the first line with which the guest reports an error, or None."""
-    for _, lines in _logs(folder):
+    return _first_error(list(_logs(folder)))
+
+
+def _first_error(logs: _Logs) -> str | None:
+    for _, lines in logs:
         for line in lines:
             if _ERROR_LINE.search(line) and not _HARMLESS.search(line):
                 return line
     return None
 
 
+def _last_of_console(logs: _Logs) -> str | None:
+    return next((lines[-1] for name, lines in logs if name == _CONSOLE and lines), None)
+
+
 def _logs(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    for name in _SOURCES:
-        path = folder / name
-        if path.is_file():
+    for pattern in _SOURCES:
+        for path in sorted(folder.glob(pattern)):
             text = path.read_bytes()[-_MOST_BYTES:].decode(errors="replace")
-            yield name, [stripped for line in text.splitlines() if (stripped := _plain(line))]
+            lines = [stripped for line in text.splitlines() if (stripped := _plain(line))]
+            yield path.relative_to(folder).as_posix(), lines
 
 
 def _plain(line: str) -> str:

@@ -133,10 +133,10 @@ def parse_manager_times(text: str) -> float:
 
 def parse_uptime(text: str) -> float:
     """Return the seconds since the boot, of `/proc/uptime`; raises HarnessError."""
-    try:
-        return float(text.split(maxsplit=1)[0])
-    except (ValueError, IndexError):
-        raise HarnessError(f"'{UPTIME}' has an unknown form: {text[:80]!r}.") from None
+    found = re.match(r"\d{1,15}(\.\d+)?\s", text)
+    if found is None:
+        raise HarnessError(f"'{UPTIME}' has an unknown form: {text[:80]!r}.")
+    return float(found[0])
 
 
 def parse_journal(content: bytes) -> list[JournalEntry]:
@@ -151,12 +151,20 @@ def _entry(fields: Mapping[str, str]) -> JournalEntry | None:
     try:
         return JournalEntry(
             boot=fields["_BOOT_ID"],
-            monotonic_s=int(fields["__MONOTONIC_TIMESTAMP"]) / 1e6,
-            wall_s=int(fields["__REALTIME_TIMESTAMP"]) / 1e6,
+            monotonic_s=_stamp(fields["__MONOTONIC_TIMESTAMP"]),
+            wall_s=_stamp(fields["__REALTIME_TIMESTAMP"]),
             fields=fields,
         )
     except (KeyError, ValueError):
         return None
+
+
+def _stamp(text: str) -> float:
+    """Return a stamp of the journal, which has 64 bits, in seconds; raises ValueError."""
+    stamp = int(text)
+    if not 0 <= stamp < 1 << 64:
+        raise ValueError(text)
+    return stamp / 1e6
 
 
 def _entries(content: bytes) -> Iterator[dict[str, str]]:

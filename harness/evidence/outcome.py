@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -87,7 +88,7 @@ def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:
         yield ReportedStep(
             name=str(_at(step, declared.name)),
             status=_text(step, declared.status),
-            duration_s=None if duration is None else float(duration),
+            duration_s=None if duration is None else _finite(duration),
             detail=_text(step, declared.detail),
             started_s=_moment(_text(step, declared.started)),
         )
@@ -173,12 +174,20 @@ def _moment(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return float(text)
+        return _finite(text)
     except ValueError:
         stamp = parse_stamp(text)
         if stamp is None:
             raise
         return stamp
+
+
+def _finite(text: str) -> float:
+    """Return a number; raises ValueError for none, and for `nan` and `inf`, which Python's JSON takes."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number")
+    return number
 
 
 def parse_log_decision(text: str, pattern: str) -> ReportedDecision | None:
@@ -197,7 +206,7 @@ def parse_log_steps(text: str, pattern: str) -> list[ReportedStep]:
     for fields in _matches(text, pattern, "name"):
         duration = fields.get("duration_s")
         try:
-            duration_s = None if duration is None else float(duration)
+            duration_s = None if duration is None else _finite(duration)
         except ValueError:
             raise HarnessError(
                 f"The log says that the step '{fields['name']}' took {duration!r}, which is no "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.artifact_cache import allocated_bytes
+from harness.errors import BadInputError
 from harness.evidence.archive import SUFFIXES
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ def bundles_in(evidence: Path) -> list[Bundle]:
     for name in sorted(names):
         possible = (evidence / f"{name}{suffix}" for suffix in ("", *SUFFIXES))
         paths = [path for path in possible if path.exists()]
+        if not paths:
+            # Another run removed it meanwhile.
+            continue
         # Another worker may be removing it.
         with contextlib.suppress(OSError):
             found.append(
@@ -85,7 +89,16 @@ def _size(path: Path) -> int:
 def beyond_limits(
     bundles: Sequence[Bundle], *, limit_mib: int, limit_days: float, now_s: float
 ) -> list[Bundle]:
-    """Return those of `bundles`, the latest first, that are too old or do not fit; never the first for size."""
+    """Return those of `bundles`, the latest first, that are too old or do not fit; never the first for size.
+
+    Raises BadInputError for a limit that is no number of 0 or more: it would remove all, or nothing.
+    """
+    for name, limit in (("mib", limit_mib), ("days", limit_days)):
+        if not limit >= 0:
+            raise BadInputError(
+                f"{limit} was given, but 0 or more was expected.",
+                source=f"--bundle-limit-{name}",
+            )
     left = limit_mib << 20
     found = []
     for number, bundle in enumerate(bundles):

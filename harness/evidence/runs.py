@@ -30,7 +30,7 @@ class Runs:
     def numbers(self) -> Sequence[int]:
         """Return the numbers of the runs, oldest first."""
         found = self._folder.iterdir() if self._folder.is_dir() else ()
-        return sorted(int(folder.name) for folder in found if folder.name.isdigit())
+        return sorted(int(folder.name) for folder in found if folder.name.isdecimal())
 
     def chosen(self, number: int | None) -> int | None:
         """Return the run `number`, or the latest for None; None where there is no run.
@@ -90,7 +90,7 @@ class Runs:
 
     def _log_bytes_before(self, number: int) -> int:
         text = (self.stored(number, "log-bytes-before") or "").strip()
-        return int(text) if text.isdigit() else 0
+        return int(text) if text.isdecimal() else 0
 
     def events(self, number: int, files: Mapping[str, str]) -> Mapping[str, str]:
         """Return the event files that a run wrote, of all that are there."""

@@ -8,16 +8,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.artifact_cache import (
-    DISK,
-    KEY_DIGITS,
-    DamagedError,
-    ParentPin,
-    Progress,
-    Stage,
-    ignore_progress,
-    now,
-)
+from harness.artifact_cache import DISK, KEY_DIGITS, DamagedError, ParentPin, now
 from harness.artifact_cache.cache import ArtifactCache
 from harness.artifact_cache.manifest import facts_of
 from harness.errors import HarnessError
@@ -25,16 +16,18 @@ from harness.image import CloudImageKernel, Image, Kernel
 from harness.image.build.builder import MmdebstrapBuilder
 from harness.image.formats.qcow2 import is_qcow2, make_relative
 from harness.image.manifest import IMAGE_FORMAT, Manifest
+from harness.progress import Progress, Stage, ignore_progress
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from harness.artifact_cache import ArtifactSource, ProgressListener, StagingFolder
+    from harness.artifact_cache import ArtifactSource, StagingFolder
     from harness.image import DriverImage
     from harness.image.build.builder import ImageBuilder
     from harness.image.catalogue import Recipe
+    from harness.progress import ProgressListener
     from harness.provisioning.command import Runner
     from harness.provisioning.wait import Deadline
     from harness.settings import LicenceId

@@ -11,7 +11,6 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from harness.artifact_cache import ProgressEvent, Stage
 from harness.errors import BadInputError, HarnessError
 from harness.gpu.catalogue import find_model
 from harness.gpu.transport import Transport
@@ -40,6 +39,8 @@ from harness.machine.channels.ssh import generated_once
 from harness.machine.checkpoint.store import CheckpointStore
 from harness.machine.entrance.roster import Roster, roster_folder
 from harness.payload import build_agent
+from harness.progress import ProgressEvent, Stage
+from harness.progress.activities import Activities
 from harness.provisioning.wait import Deadline
 from harness.settings import GpuSource, MachineStart
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from harness.artifact_cache import ProgressListener
+    from harness.artifact_cache import ArtifactSource
     from harness.cloudinit import SeedFiles
     from harness.evidence import Evidence
     from harness.gpu import GpuModel
@@ -66,10 +67,10 @@ if TYPE_CHECKING:
     from harness.machine.channels.ssh import SshIdentity
     from harness.machine.checkpoint.store import Checkpoint
     from harness.payload import Payload
+    from harness.progress import ProgressListener
     from harness.provisioner import Provisioner
     from harness.provisioning.command import Argv
     from harness.settings import Settings
-    from harness.shared_store.source import SharedCache
 
 _IMAGE_S = 1500.0
 _FETCH_S = 3600.0
@@ -95,8 +96,10 @@ class Lab:
     checkpoints: CheckpointStore = field(init=False)
     machines: Machines = field(init=False)
     checkpoint_builder: CheckpointBuilder = field(init=False)
+    activities: Activities = field(init=False)
 
     def __post_init__(self) -> None:
+        self.activities = Activities(self.listener)
         self.store = ImageStore(
             self.settings.image_store,
             accepted_licences=self.settings.accepted_licences,
@@ -123,6 +126,7 @@ class Lab:
                 patience=self.patience,
                 roster=self.roster,
                 report=self._report,
+                activities=self.activities,
             ),
             platform=lambda: self.platform,
             images=self.store,
@@ -204,7 +208,7 @@ class Lab:
         return self.keys()
 
     @functools.cached_property
-    def _shared_caches(self) -> Mapping[str, SharedCache]:
+    def _shared_caches(self) -> Mapping[str, ArtifactSource]:
         return open_shared_caches(self.settings)
 
     @functools.cached_property

@@ -7,12 +7,12 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.artifact_cache import ProgressEvent, Stage
 from harness.errors import BadInputError, HarnessError
 from harness.evidence import Evidence
 from harness.image.formats.qcow2 import flatten
 from harness.lab.cloud_images import AGENT_FILES, CloudImageBoot, render_clean
 from harness.lab.node import NodeRequest
+from harness.progress import ProgressEvent, Stage
 from harness.provisioner import BAKE, RUNNER_PATH
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
@@ -220,5 +220,5 @@ def write_standalone(image: Image | CloudImage, to: Path) -> Path:
         ) from error
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            beside.unlink()
     return to

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from harness.artifact_cache import ProgressListener
     from harness.image.store import ImageStore
     from harness.lab.machine_request import Platform
     from harness.lab.running_machines import Machines
     from harness.lab.saved_states import SavedState
     from harness.machine import VmDriver
     from harness.machine.checkpoint.store import Checkpoint, CheckpointPlace, CheckpointStore
+    from harness.progress import ProgressListener
 
 _MAKE_KVM_S = 120.0
 _COPY_S = 120.0

@@ -44,10 +44,11 @@ def collect(
     kernels: Sequence[str] | None = None,
     additional: AdditionalEvidence = NOTHING_MORE,
     provisioner: Provisioner | None = None,
+    is_booted: bool = True,
 ) -> Evidence:
     """Gather evidence into `folder`, the host's side also where the guest does not answer.
 
-    `kernels` are the versions whose modules are examined; where it is None the guest lists them.
+    A guest that is not known to be `is_booted` has seconds to answer, not the time of a boot. `kernels` are the versions whose modules are examined; where it is None the guest lists them.
     What the `provisioner` declares is gathered too, and how its result is read. Raises BadInputError
     where `additional` has a command of a name that is taken.
     """
@@ -56,6 +57,8 @@ def collect(
     if provisioner is not None:
         write_declaration(provisioner, make_private_folder(folder))
     try:
+        if not is_booted:
+            machine.require_answer()
         if kernels is None:
             kernels = machine.guest.output_of("ls", "/lib/modules").split()
         request = guest_request(kernels, provisioner).extended(additional)
@@ -84,7 +87,12 @@ def collect_available(
     folder = Path(tempfile.mkdtemp(prefix="evidence-", dir=machine.folder))
     try:
         return collect(
-            machine, folder, kernels=kernels, provisioner=provisioner, additional=additional
+            machine,
+            folder,
+            kernels=kernels,
+            provisioner=provisioner,
+            additional=additional,
+            is_booted=False,
         )
     except HarnessError as error:
         (folder / NOT_COLLECTED).write_text(f"{error}\n")

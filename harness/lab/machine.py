@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ from harness.machine.capacity.broker import Demand
 from harness.machine.channels.guest import Guest
 from harness.machine.channels.ssh import SshRunner
 from harness.machine.description.spec import DirectKernel
+from harness.machine.entrance.roster import purpose_of_process
+from harness.progress import Stage
+from harness.progress.activities import watched
 from harness.provisioning.wait import (
     Deadline,
     Observation,
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from harness.machine.checkpoint.store import Checkpoint
     from harness.machine.description.spec import MachineSpec
     from harness.machine.entrance.roster import Roster
+    from harness.progress.activities import Activities
 
 #: The key of the nonce's digest in a checkpoint's facts; the nonce itself is only in guest memory.
 NONCE_FACT = "nonce_sha256"
@@ -76,10 +81,14 @@ _HOT_PLUG_KVM_S = 10.0
 _PLACED_KVM_S = 1.0
 #: A guest that is not hanging answers within this.
 _ANSWER_KVM_S = 1.0
+#: One that is busy answers within this.
+_BUSY_ANSWER_KVM_S = 3.0
 _CLOUD_INIT_KVM_S = 30.0
 #: It runs all modules of the distribution.
 _CLOUD_INIT_OF_CLOUD_IMAGE_KVM_S = 90.0
 _STATE_KVM_S = 30.0
+#: Cloud-init's own message ends a run with user-data that it can't read.
+_END = rf"(?:{FINISHED}|Cloud-init v\. \S+ finished at)"
 #: Progress on the console: the stages of cloud-init.
 _STAGE = r"running '[a-z:-]+'"
 _STAGE_NAME = re.compile(r"running '([a-z:-]+)'")
@@ -114,10 +123,10 @@ START_CLOUD_INIT = (
 class MachineServices:
     """What all machines of a lab share.
 
-    `driver` starts the VM. `identity` has the SSH keys made at first use. `transport` raises RequirementError where QEMU can't take an emulated
-    GPU. `patience` is the factor for waits on a guest, whose limits are for KVM on bare metal.
+    `driver` starts the VM. `identity` generates the SSH keys at its first call. `transport` raises
+    RequirementError where QEMU can't take an emulated GPU. `patience` is the factor for waits on a guest, whose limits are for KVM on bare metal.
     `report` is called with the reason while a machine waits for capacity, or for GPUs of the host.
-    `roster` lists the machines that run, for `harness ps`.
+    `roster` lists the machines that run, for `harness ps`; `activities` says what they do.
     """
 
     driver: VmDriver
@@ -129,6 +138,7 @@ class MachineServices:
     patience: float
     roster: Roster
     report: Callable[[str], None]
+    activities: Activities
 
 
 def console_pattern(step: str | None) -> str:
@@ -138,8 +148,8 @@ def console_pattern(step: str | None) -> str:
     only before the end of cloud-init, which it could consume otherwise.
     """
     if step is None:
-        return f"{FINISHED}|{_STAGE}"
-    return rf"{FINISHED}|{_STAGE}|(?={step})(?!(?s:.)*{FINISHED})(?:{_without_names(step)})(?=[^\n]*\n)"
+        return f"{_END}|{_STAGE}"
+    return rf"{_END}|{_STAGE}|(?={step})(?!(?s:.)*{_END})(?:{_without_names(step)})(?=[^\n]*\n)"
 
 
 def _without_names(pattern: str) -> str:
@@ -181,6 +191,7 @@ class LabMachine:
         self._is_agent_ready = False
         self._is_killed = False
         self._vm: Machine | None = None
+        self._activity = services.activities.of(folder.name)
         self.last_state: NodeState | None = None
         self.gpus = MachineGpus(
             spec,
@@ -194,7 +205,7 @@ class LabMachine:
     @stepped("Start machine '{0.name}'")
     def __enter__(self) -> Self:
         try:
-            self._start()
+            self._enter()
         except BaseException:
             self._resources.close()
             raise
@@ -228,6 +239,22 @@ class LabMachine:
         if self._vm is None:
             raise HarnessError(f"Machine '{self.name}' has not been started.")
         return self._vm
+
+    def _enter(self) -> None:
+        """Start, and say what the machine does from then on."""
+        self._resources.enter_context(watched(self._activity))
+        words = f"runs for {purpose_of_process(sys.argv)}"
+        self._resources.enter_context(self._activity.during(words, stage=Stage.RUNS))
+        with self._activity.during(self._start_words):
+            self._start()
+
+    @property
+    def _start_words(self) -> str:
+        size = f"with {self.spec.memory_mib} MiB"
+        image = self.request.source.name
+        if self.checkpoint is not None:
+            return f"continues from a checkpoint of '{image}' {size}"
+        return f"{'boots' if self.request.resumed is None else 'resumes'} '{image}' {size}"
 
     def _start(self) -> None:
         services = self._services
@@ -268,6 +295,7 @@ class LabMachine:
                 until=self.request.kept_until,
             )
         )
+        self._resources.enter_context(self._vm.console.tapped(self._activity.hear))
         self._vm.agent.link.explain_delay = lambda: self.gpus.stall_report(_NOTICED_S)
         if why := self._stop_reason():
             raise HarnessError(why)
@@ -300,6 +328,10 @@ class LabMachine:
         Its GPUs are unplugged before, and stay so. Raises HarnessError where it can't be saved: where
         its guest does not answer and so can't release a GPU, or its driver can't save machines.
         """
+        with self._activity.during("is saved into the evidence"):
+            return self._save_bundle(folder, purpose=purpose)
+
+    def _save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
         from harness.lab.machine_bundle import BaseImage, save_machine  # noqa: PLC0415 - few are
 
         savable = savable_machine(self.vm)
@@ -389,13 +421,19 @@ class LabMachine:
         regular expression `step`.
         Raises HarnessError at the deadline, or at once when the guest can't finish any more.
         """
+        with self._activity.during("waits for cloud-init", deadline):
+            return self._wait_for_cloud_init(deadline, progress, step)
+
+    def _wait_for_cloud_init(
+        self, deadline: Deadline, progress: Callable[[str], None], step: str | None
+    ) -> CloudInitResult:
         if not self._is_built:
             # Its console may show anything, so the agent waits, until the deadline.
             return self.guest.wait_for_cloud_init_result(deadline)
         expected = console_pattern(step)
         seen = ""
         with consecutive() as begin_step:
-            while seen != FINISHED:
+            while re.fullmatch(_END, seen) is None:
                 seen = self.vm.console.wait_for(
                     expected,
                     deadline,
@@ -408,6 +446,7 @@ class LabMachine:
                         "would forever; let it match the name of a step."
                     )
                 self.mark(seen)
+                self._activity.note(f"waits for cloud-init, which printed: {seen.strip()}")
                 progress(seen)
                 if stage := _STAGE_NAME.fullmatch(seen):
                     begin_step(f"cloud-init: {stage[1]}")
@@ -431,6 +470,10 @@ class LabMachine:
                 f"Machine '{self.name}' can't become a checkpoint while it has the GPU "
                 f"'{self.gpus.plugged[0]}'; unplug it first, and plug one into each clone."
             )
+        with self._activity.during("is saved"):
+            self._save(state, nonce)
+
+    def _save(self, state: Path, nonce: str) -> None:
         self.vm.unplug_seed(self.deadline(_HOT_PLUG_KVM_S))
         # Each clone would continue whatever the guest is still doing.
         self.guest.run("systemctl", "is-system-running", "--wait", timeout_s=_REST_S)
@@ -522,10 +565,18 @@ class LabMachine:
         """Return the guest's agent; the first use in a booted machine waits until it is ready."""
         if not self._is_agent_ready:
             patience_s = _READY_KVM_S if self._is_built else _READY_BY_FIRMWARE_KVM_S
-            with take_step(f"Wait for the agent of machine '{self.name}'"):
-                self.vm.agent.wait_until_ready(self.deadline(patience_s))
+            deadline = self.deadline(patience_s)
+            with (
+                take_step(f"Wait for the agent of machine '{self.name}'"),
+                self._activity.during("waits for the guest agent", deadline),
+            ):
+                self.vm.agent.wait_until_ready(deadline)
             self._is_agent_ready = True
         return self.vm.agent
+
+    def require_answer(self) -> None:
+        """Raise HarnessError where the guest does not answer within seconds, since it hangs or is still booting."""
+        self.vm.agent.ping(self.deadline(_BUSY_ANSWER_KVM_S))
 
     @property
     def _is_built(self) -> bool:
@@ -604,7 +655,8 @@ class LabMachine:
             return Observation(None if now == before else now, "it is still going down")
 
         try:
-            wait_for(f"machine '{self.name}' to come back", poll, deadline, interval_s=0.5)
+            with self._activity.during("waits for its guest to come back", deadline):
+                wait_for(f"machine '{self.name}' to come back", poll, deadline, interval_s=0.5)
         except WaitTimeoutError as error:
             raise HarnessError(
                 f"{error} Its serial console ends with:\n{self.vm.console.tail()}"

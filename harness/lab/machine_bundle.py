@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,7 +203,7 @@ def _save_kernel(spec: MachineSpec, folder: Path) -> Mapping[str, object]:
 def read_bundle(folder: Path) -> MachineBundle:
     """Return the saved machine in `folder`, in its `checkpoint`, or the only one below.
 
-    Raises BadInputError where there is none or there are several, and for one of a newer harness.
+    Raises BadInputError where there is none or there are several, and for one of another harness.
     """
     folder = _folder_of(folder)
     path = folder / _DESCRIPTION
@@ -210,8 +211,8 @@ def read_bundle(folder: Path) -> MachineBundle:
         fields: dict[str, Any] = json.loads(path.read_text())
         if fields["schema"] != SCHEMA:
             raise BadInputError(
-                f"Schema {fields['schema']} is newer than this harness reads ({SCHEMA}); use the "
-                "harness that made the bundle.",
+                f"Schema {fields['schema']!r} was found, but this harness reads {SCHEMA}; use the harness "
+                "that made the bundle.",
                 source=str(path),
                 key="schema",
             )
@@ -224,12 +225,19 @@ def read_bundle(folder: Path) -> MachineBundle:
             spec=_read_spec(str(fields["name"]), fields["spec"], folder),
             base=BaseImage(**{key: str(value) for key, value in fields["base"].items()}),
             gpus=tuple(str(gpu) for gpu in fields["gpus"]),
-            memory=folder / str(fields["memory"]),
+            memory=folder / _own_file(str(fields["memory"])),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInputError(
             f"This describes no saved machine: {error!r}.", source=str(path)
         ) from error
+
+
+def _own_file(name: str) -> str:
+    """Return the name of a file in the bundle; raises ValueError for one that is elsewhere."""
+    if not re.fullmatch(rf"{_MEMORY}[.\w]*", name):
+        raise ValueError(f"'{name}' is no file of a saved machine")
+    return name
 
 
 def _read_spec(name: str, fields: Mapping[str, Any], folder: Path) -> MachineSpec:
@@ -272,8 +280,8 @@ def _folder_of(folder: Path) -> Path:
         return found[0]
     if found:
         raise BadInputError(
-            f"There are {len(found)} saved machines; name one: "
-            + ", ".join(f"'{path}'" for path in found),
+            f"There are {len(found)} saved machines; name the folder of one, and unpack an archive "
+            "before: " + ", ".join(f"'{path.relative_to(folder)}'" for path in found),
             source=str(folder),
         )
     raise BadInputError(
@@ -322,7 +330,7 @@ def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
 
 
 def _digests(manifest: Path) -> set[str]:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         fields = json.loads(manifest.read_text())
         return {fields["files"][DISK]["sha256"], str(fields.get("digest"))}
     return set()

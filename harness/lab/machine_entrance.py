@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
@@ -17,6 +16,7 @@ from harness.machine.entrance.server import SshEntry, served_entrance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from harness.machine import Machine
     from harness.machine.channels.agent import Agent
@@ -88,7 +88,7 @@ def open_entrance(
     listed = RunningMachine(
         id=folder.name,
         name=vm.spec.name,
-        purpose=purpose_of_process((Path(sys.argv[0]).name, *sys.argv[1:])),
+        purpose=purpose_of_process(sys.argv),
         process=os.getpid(),
         user=vm.pid,
         since=time.time(),

@@ -8,10 +8,10 @@ import re
 import tarfile
 from typing import TYPE_CHECKING, BinaryIO
 
-from harness.artifact_cache import ProgressEvent, Stage
 from harness.errors import BadInputError, HarnessError
 from harness.image.own_kernel import KernelPackages
 from harness.lab.node import NodeRequest
+from harness.progress import ProgressEvent, Stage
 from harness.provisioning.wait import Deadline
 from harness.settings import MachineStart
 

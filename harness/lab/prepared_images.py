@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.artifact_cache import ProgressEvent, Stage
 from harness.errors import HarnessError
 from harness.image.catalogue import Recipe, read_recipe
 from harness.image.formats import oci
@@ -20,6 +19,7 @@ from harness.image.formats.qcow2 import flatten
 from harness.image.store import Prepared
 from harness.lab.cloud_images import CloudImageBoot, agent_commands, render_clean
 from harness.lab.evidence_collection import try_save_host_evidence
+from harness.progress import ProgressEvent, Stage
 from harness.provisioner.gpu_node import CONFIG_PATH, OUTCOME_PATH, PAYLOAD_FOLDER
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline

@@ -8,12 +8,13 @@ import shutil
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from harness.artifact_cache import KEY_DIGITS, ProgressEvent, Stage
+from harness.artifact_cache import KEY_DIGITS
 from harness.cloudinit import GuestFile
 from harness.errors import HarnessError
 from harness.lab.saved_states import booted
 from harness.lease import hold, make_private_folder
 from harness.machine.description.spec import HostPort
+from harness.progress import ProgressEvent, Stage
 from harness.registry import RegistryLog
 from harness.registry.certificate import Certificate
 from harness.registry.proxy import RegistryProxy

@@ -32,6 +32,9 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
         if not folder.is_dir():
             continue
         for path in sorted(folder.iterdir()):
+            if path.is_symlink() or not path.is_file():
+                # Allure writes none, and a link would copy a file of this host.
+                continue
             if path.name.endswith(_RESULT):
                 history, stop = _read(path)
                 known = latest.get(history)

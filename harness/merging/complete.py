@@ -67,6 +67,12 @@ def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]
         except BadInputError as error:
             problems.append(str(error))
             continue
+        if manifest.number > manifest.count:
+            raise BadInputError(
+                f"It has shard {manifest.number}/{manifest.count}, which can't be; use what "
+                "`pytest --report-dir` wrote.",
+                source=str(folder / MANIFEST),
+            )
         other = shards.setdefault(manifest.number, ShardReports(folder=folder, manifest=manifest))
         if other.folder != folder:
             raise BadInputError(

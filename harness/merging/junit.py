@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 BROKEN = "harness_could_not_tell"
 #: The property that names what a test covers.
 BEHAVIOUR = "behaviour"
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d{1,2})?")
 _COUNTED = ("errors", "failures", "skipped", "tests")
 
 
@@ -38,7 +40,15 @@ def read_suite(path: Path) -> list[ET.Element]:
         root = ET.parse(path).getroot()  # noqa: S314 - as above
     except (OSError, ET.ParseError) as error:
         raise BadInputError(f"It is no JUnit report: {error}.", source=str(path)) from error
-    return [root] if root.tag == "testsuite" else list(root.iter("testsuite"))
+    suites = [root] if root.tag == "testsuite" else list(root.iter("testsuite"))
+    for element in (each for suite in suites for each in (suite, *suite.iter("testcase"))):
+        for key in ("time", *_COUNTED):
+            if not _NUMBER.fullmatch(element.get(key) or "0"):
+                raise BadInputError(
+                    f"It is no JUnit report: '{key}' is {element.get(key)!r}, but a number was expected.",
+                    source=str(path),
+                )
+    return suites
 
 
 def cases_of(suite: ET.Element, shard: str) -> list[Case]:

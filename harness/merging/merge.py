@@ -51,6 +51,13 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     shards, problems = read_shards(find_folders(folders))
     if problems and not is_partial:
         raise BadInputError(" ".join(problems), source="the set of shards")
+    for each in shards:
+        if to.resolve().is_relative_to(each.reports.resolve()):
+            raise BadInputError(
+                f"'{to}' is in the reports of shard {each.name}, which would be overwritten; name "
+                "another folder.",
+                source="--to",
+            )
     suites = [(each.name, suite) for each in shards for suite in read_suite(each.reports / JUNIT)]
     cases = [case for shard, suite in suites for case in cases_of(suite, shard)]
     to.mkdir(parents=True, exist_ok=True)

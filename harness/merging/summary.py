@@ -64,7 +64,7 @@ def _lines(
         count = sum(case.shard == each.name for case in failed)
         yield (
             f"| {each.name} | {len(manifest.tests)} | {count} | {manifest.seconds:.0f} | {first} | "
-            f"{manifest.host} |"
+            f"{_plain(manifest.host)} |"
         )
     yield ""
     again = [each for each in shards if each.manifest.start > 1]
@@ -94,7 +94,7 @@ def _failures(failed: Sequence[Case]) -> Iterator[str]:
         yield f"### {len(members)} {family}: {_plain(cause)}"
         yield ""
         for case in members[:_SHOWN_TESTS]:
-            yield f"* `{case.name}` (shard {case.shard})"
+            yield f"* `{_code(case.name)}` (shard {case.shard})"
         if len(members) > _SHOWN_TESTS:
             yield f"* and {len(members) - _SHOWN_TESTS} more"
         yield ""
@@ -118,6 +118,11 @@ def behaviours_of(cases: Sequence[Case]) -> dict[str, dict[str, str]]:
         for name in case.behaviours:
             found[name][case.name] = case.outcome
     return dict(sorted(found.items()))
+
+
+def _code(text: str) -> str:
+    """Return text that does not end the code between backticks."""
+    return " ".join(text.replace("`", "'").split())
 
 
 def _plain(text: str) -> str:

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInputError, HarnessError
-from harness.plugin import fixture_modules, machine_drivers, report, report_files, select
+from harness.plugin import (
+    comparisons,
+    fixture_modules,
+    machine_drivers,
+    progress,
+    report,
+    report_files,
+    select,
+)
 from harness.settings import (
     ACCEPT_OPTION,
     DURATIONS_FILE,
@@ -213,8 +221,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--machine-shell",
         choices=MachineShell.words(),
-        help="open a shell in the machine of each test: before the test uses it, after the test, or where it "
-        "failed; without xdist (-n 0)",
+        help="open a shell in the machine of each test: before the test uses it, instead of the test, after "
+        "it, or where it failed; without xdist (-n 0)",
+    )
+    group.addoption(
+        "--machine-debug",
+        action="store_const",
+        dest="machine_shell",
+        const=MachineShell.FAILED.value,
+        help="the same as --machine-shell=failed",
+    )
+    group.addoption(
+        "--machine-plan",
+        action="store_true",
+        help="print which images, bakes and checkpoints the selected tests need, which of them are cached, and how "
+        "long the tests take; run nothing",
     )
     group.addoption(
         "--checkpoint-limit-mib",
@@ -353,7 +374,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(
         machine_drivers.ForeignTests(config.stash[SETTINGS]), "harness-foreign-tests"
     )
+    config.pluginmanager.register(comparisons, "harness-comparisons")
     config.pluginmanager.register(report.Reporter(config.stash[SETTINGS]), report.REPORTER)
+    if config.getoption("--machine-plan"):
+        from harness.plugin import machine_plan  # noqa: PLC0415 - most runs are no plans
+
+        machine_plan.register(config, config.stash[SETTINGS])
+    config.pluginmanager.register(
+        progress.ProgressReporter(config, is_ci=config.stash[SETTINGS].ci), progress.PROGRESS
+    )
     report_files.register(config, config.stash[SETTINGS])
 
 

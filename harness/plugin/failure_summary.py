@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING
 from harness.errors import EvidencedError, RequirementError, evidenced_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     import pytest
 
 _CAUSE = "cause"
+#: The lines of an error's block that say which command failed, and what it said.
+_OF_COMMAND = ("command: ", "stderr: ")
+_SILENT = "stderr: -"
+#: The section of a failure that says the same.
+_WHY = "why"
 _MISSING = "missing_requirement"
 #: Lines of the summary fit a terminal.
 _COLUMNS = 80
@@ -27,9 +32,17 @@ def note_reason(report: pytest.TestReport, error: BaseException, folders: Iterab
     """Note in a test's report why it failed, by its error and evidence, or what the host lacks."""
     if report.skipped and isinstance(error.__context__, RequirementError):
         report.user_properties.append((_MISSING, str(error)))
-    if report.failed:
-        for sentence in _causes(error, folders):
-            report.user_properties.append((_CAUSE, sentence))
+    if not report.failed:
+        return
+    named, causes = _causes(error, list(folders))
+    for cause in causes:
+        report.user_properties.append((_CAUSE, cause))
+    if causes:
+        report.sections.append((_WHY, "\n".join(causes)))
+    # Of this message the short summary has the first line, and JUnit all.
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if named is not None and crash is not None:
+        crash.message = f"{named}\n{crash.message}"
 
 
 def write_causes(
@@ -67,20 +80,33 @@ def write_missing(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"skipped {count}: {reason}")
 
 
-def _causes(error: BaseException, folders: Iterable[Path]) -> list[str]:
-    """Return why a test failed: what the evidence shows of it, then the first line of the error."""
-    sentences: list[str] = []
-    if next(evidenced_in(error), None) is None:
-        # An error of the test itself, which pytest shows well.
-        return sentences
-    from harness.evidence.causes import explain  # noqa: PLC0415 - runs without machines need none
+def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, list[str]]:
+    """Return the common cause of a failure, if there is one, and all that is known of why.
 
-    for folder in folders:
-        # An exception from a hook would end the whole run.
-        with contextlib.suppress(Exception):
-            sentences += explain(folder)
-    first = next(evidenced_in(error))
-    return [*dict.fromkeys(sentences), first.sentence.partition("\n")[0]]
+    That is what the evidence shows, then the first line of the error with its command. Of an error of the test itself, which pytest shows well, only common causes are named.
+    """
+    own = next(evidenced_in(error), None)
+    if own is None and not folders:
+        return None, []
+    from harness.evidence.causes import explain, find_causes  # noqa: PLC0415 - only of machines
+
+    named: str | None = None
+    sentences: list[str] = []
+    # What is in the evidence may be damaged, and an exception from a hook would end the whole run.
+    with contextlib.suppress(Exception):
+        found = find_causes("\n".join(map(str, [error, *evidenced_in(error)])), folders)
+        for each in found:
+            named = named or each.sentence()
+            sentences += [each.sentence(), each.remedy]
+        for folder in folders if own is not None else ():
+            sentences += explain(folder, is_named=bool(found))
+    if own is not None:
+        first, *block = own.sentence.splitlines() or [""]
+        said = (
+            line for line in block if line.startswith(_OF_COMMAND) and line.rstrip(".") != _SILENT
+        )
+        sentences += [first, *said]
+    return named, list(dict.fromkeys(sentences))
 
 
 def hide_own_frames() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from harness.errors import HarnessError
 from harness.lab.machine_bundle import CHECKPOINT, prune
 from harness.machine.entrance.client import run_in
 from harness.machine.entrance.roster import HELD, Roster, roster_folder
+from harness.plugin.progress import terminal_left
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 from harness.settings import FailureCheckpoint, MachineKeep
@@ -117,9 +119,11 @@ def ways_in(machines: Iterable[LabMachine]) -> list[str]:
 def open_shell(config: pytest.Config, machine: LabMachine, words: str) -> None:
     """Open a shell in a machine, at this process's terminal; the run goes on when it ends."""
     capture = config.pluginmanager.getplugin("capturemanager")
-    if capture is not None:
-        capture.suspend(in_=True)
-    try:
+    with contextlib.ExitStack() as left:
+        left.enter_context(terminal_left(config))
+        if capture is not None:
+            capture.suspend(in_=True)
+            left.callback(capture.resume)
         sys.stderr.write(
             f"\n{words}: a shell in machine '{machine.name}'; the run goes on at its end\n"
         )
@@ -127,6 +131,3 @@ def open_shell(config: pytest.Config, machine: LabMachine, words: str) -> None:
             run_in(Roster(roster_folder()).find(machine.folder.name))
         except HarnessError as error:
             sys.stderr.write(f"{error}\n")
-    finally:
-        if capture is not None:
-            capture.resume()

@@ -223,7 +223,17 @@ class Reporter:
                 one.error = repr(raised)
         return kept
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter
+    ) -> Generator[None, None, None]:
+        """Say below pytest's own short summary, which cuts its lines, why tests failed."""
+        try:
+            return (yield)
+        finally:
+            self._summarize(terminalreporter)
+
+    def _summarize(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Count failures of the node and errors of the harness separately; list kept machines."""
         for reports in terminalreporter.stats.values():
             for report in reports:
@@ -264,13 +274,18 @@ def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[N
 
 
 def shell_before(config: pytest.Config, machine: LabMachine) -> None:
-    """Open a shell in a machine before its test uses it, where `--machine-shell` says so."""
+    """Open a shell in a machine before its test uses it, or instead, where `--machine-shell` says so."""
     reporter = config.pluginmanager.getplugin(REPORTER)
     assert isinstance(reporter, Reporter)  # noqa: S101 - the plugin registers it
-    if reporter.settings.machine_shell is MachineShell.BEFORE:
+    moment = reporter.settings.machine_shell
+    if moment in (MachineShell.BEFORE, MachineShell.INSTEAD):
         from harness.plugin.live_machines import open_shell  # noqa: PLC0415 - few runs ask for it
 
-        open_shell(config, machine, "before the test")
+        open_shell(
+            config, machine, f"{moment.value} {'of ' * (moment is MachineShell.INSTEAD)}the test"
+        )
+        if moment is MachineShell.INSTEAD:
+            pytest.skip("a shell was opened instead of the test")
 
 
 def _note_title(item: pytest.Item) -> None:

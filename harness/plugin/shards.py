@@ -99,6 +99,7 @@ class ShardPlugin:
     _collection: tuple[str, int] | None = None
     _tests: tuple[str, ...] = ()
     _seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _ended: set[str] = field(default_factory=set)
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
@@ -141,7 +142,11 @@ class ShardPlugin:
         return self.folder is not None and self.start > 0 and starts_of(self.folder) > self.start
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[without_group(report.nodeid)] += report.duration
+        test = without_group(report.nodeid)
+        self._seconds[test] += report.duration
+        # The run may end during a test; a worker that crashed has a report of another kind only.
+        if report.when not in ("setup", "call"):
+            self._ended.add(test)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
@@ -181,7 +186,7 @@ class ShardPlugin:
         self, reports: Path, collection: tuple[str, int], status: int, *, root: Path
     ) -> None:
         shard = self.shard or Shard(number=1, count=1)
-        ran = {test: seconds for test, seconds in self._seconds.items() if test in self._tests}
+        ran = {test: self._seconds[test] for test in self._tests if test in self._ended}
         write_durations(reports / DURATIONS, ran)
         stamp = dt.datetime.fromtimestamp(self._started, tz=dt.timezone.utc)
         write_manifest(
@@ -217,7 +222,7 @@ def family_of(item: pytest.Item) -> str:
 
     Those are fixtures of the whole run that depend on the lab or on the choice of the image.
     """
-    names = sorted(set(_shared_fixtures(item)))
+    names = sorted(set(shared_fixtures(item)))
     if not names:
         return item.nodeid.partition("::")[0]
     params = getattr(getattr(item, "callspec", None), "params", {})
@@ -226,7 +231,8 @@ def family_of(item: pytest.Item) -> str:
     return " ".join(words)
 
 
-def _shared_fixtures(item: pytest.Item) -> Iterator[str]:
+def shared_fixtures(item: pytest.Item) -> Iterator[str]:
+    """Yield a test's fixtures of the whole run that depend on the lab or the image, after their place."""
     # pytest has no public way from a test to the definitions of its fixtures.
     info = getattr(item, "_fixtureinfo", None)
     definitions = {} if info is None else info.name2fixturedefs

@@ -15,6 +15,7 @@ from .toml_text import (
     Key,
     TomlTextError,
     get_value,
+    read_entries,
     read_string,
     remove_tables,
     render_string,
@@ -76,16 +77,26 @@ def gpu_configuration(facts: RuntimeFacts) -> str | None:
     """
     if facts.engine is Engine.CRI_O:
         return None
-    text = facts.text or "version = 2\n"
+    text = _with_format(facts.text or "")
     cri = _cri_table(text)
     if facts.cdi is CdiSupport.CAPABLE and facts.is_cdi_enabled:
         text = set_value(text, (*cri, "enable_cdi"), "true")
     if CONTAINER_RUNTIME not in text:
-        text = _add_runtime(text, cri, is_default=facts.choice.is_default)
+        text = _add_runtime(text, cri, facts.choice)
     return None if text == facts.text else text
 
 
-def _add_runtime(text: str, cri: Key, *, is_default: bool) -> str:
+def _with_format(text: str) -> str:
+    """Return the text with a version of its format, unless it has one or tables of plugins.
+
+    A file without one has format 1, whose tables containerd 2 ignores (containerd 8275).
+    """
+    if any(entry.path[:1] in {("version",), ("plugins",)} for entry in read_entries(text)):
+        return text
+    return set_value(text, ("version",), "2")
+
+
+def _add_runtime(text: str, cri: Key, choice: RuntimeChoice) -> str:
     runtimes = (*cri, "containerd", "runtimes")
     options = {
         **values_below(text, (*runtimes, FALLBACK_RUNTIME, "options")),
@@ -96,9 +107,13 @@ def _add_runtime(text: str, cri: Key, *, is_default: bool) -> str:
         runtime_type = (*runtimes, name, "runtime_type")
         if get_value(text, runtime_type) is None:
             text = set_value(text, runtime_type, render_string("io.containerd.runc.v2"))
+    if choice.annotation_prefix == LEGACY_PREFIX:
+        # containerd passes no other annotation of a container on to its runtime.
+        annotations = (*runtimes, RUNTIME_NAME, "container_annotations")
+        text = set_value(text, annotations, f"[{render_string(LEGACY_PREFIX + '*')}]")
     for key, value in options.items():
         text = set_value(text, (*runtimes, RUNTIME_NAME, "options", key), value)
-    if is_default:
+    if choice.is_default:
         default = (*cri, "containerd", "default_runtime_name")
         text = set_value(text, default, render_string(RUNTIME_NAME))
     return text

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http.client
 import io
 import json
 import os
-import secrets
 import shlex
-import shutil
 import socket
 import tarfile
 from dataclasses import dataclass
@@ -18,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from harness.debian_packages import UNPACK_S, unpack_packages
+from harness.debian_packages import ensure_unpacked
 from harness.errors import HarnessError
-from harness.lease import hold, make_private_folder
+from harness.lease import make_private_folder
 from harness.provisioning.command import LocalRunner, end, spawn
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
@@ -53,26 +50,14 @@ def ensure_registry_program(
 
     Raises RequirementError where mmdebstrap is missing, CommandError where it fails.
     """
-    key = hashlib.sha256(repr((RELEASE, _FILES)).encode()).hexdigest()[:8]
-    store = make_private_folder(cache / PACKAGE)
-    root = store / key
-    with hold(store / "lock", timeout_s=UNPACK_S, what=f"Debian's {PACKAGE}"):
-        if not root.exists():
-            report(f"unpacking Debian's {PACKAGE}")
-            for left in store.glob(".work-*"):
-                shutil.rmtree(left)
-            work = make_private_folder(store / f".work-{secrets.token_hex(4)}")
-            try:
-                unpack_packages(
-                    [PACKAGE],
-                    release=RELEASE,
-                    work=work,
-                    what=f"Debian's {PACKAGE}",
-                    runner=runner or LocalRunner(),
-                    tar_options=[f"./{path}" for path in _FILES],
-                ).rename(root)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+    root = ensure_unpacked(
+        _FILES,
+        package=PACKAGE,
+        release=RELEASE,
+        store=cache / PACKAGE,
+        runner=runner or LocalRunner(),
+        report=report,
+    )
     return (
         str(root / _LINKER),
         *("--library-path", str(root / _LIBRARIES)),

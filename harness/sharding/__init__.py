@@ -9,6 +9,8 @@ from typing_extensions import Self, override
 
 from harness.errors import BadInputError
 
+#: More than any engine starts; lists of all of them are made.
+MOST_SHARDS = 10_000
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
@@ -20,9 +22,10 @@ class Shard:
     count: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.count:
+        if not 1 <= self.number <= self.count <= MOST_SHARDS:
             raise BadInputError(
-                f"{self.number}/{self.count} is no shard; the first number is 1 to the second.",
+                f"{self.number}/{self.count} is no shard; the first number is 1 to the second, which is "
+                f"at most {MOST_SHARDS}.",
                 source="--shard",
             )
 

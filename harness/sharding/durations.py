@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
@@ -29,7 +30,8 @@ def read_durations(path: Path) -> dict[str, float]:
         durations = {str(test_id): float(seconds) for test_id, seconds in pairs}
     except (TypeError, ValueError):
         durations = {"": -1.0}
-    if any(seconds < 0 for seconds in durations.values()):
+    # Tests can't be put in an order by NaN, and shards would then not have the same one.
+    if any(not 0 <= seconds < math.inf for seconds in durations.values()):
         raise BadInputError(
             "An object of node ids and seconds was expected, as pytest-split writes it.",
             source=str(path),

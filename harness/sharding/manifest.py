@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import pydantic
 
 from harness.errors import BadInputError
+from harness.sharding import MOST_SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,8 +43,8 @@ class ShardManifest:
     """
 
     schema: Literal[1] = 1
-    number: int
-    count: int
+    number: int = pydantic.Field(ge=1)
+    count: int = pydantic.Field(ge=1, le=MOST_SHARDS)
     collection_sha256: str
     collected: int
     tests: tuple[str, ...]

@@ -39,6 +39,13 @@ class Address:
         Raises BadInputError, which names `source`.
         """
         match = _ADDRESS.fullmatch(text)
+        if "@" in text:
+            # The text has a password, which must not be printed.
+            raise BadInputError(
+                "The address of a registry has a user or a password before '@'; give HOST[:PORT][/PATH] "
+                "alone, and log in by `docker login HOST[:PORT]`.",
+                source=source,
+            )
         if match is None:
             raise BadInputError(
                 f"'{text}' is no address of a registry; give HOST[:PORT][/PATH], such as "

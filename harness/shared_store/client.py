@@ -9,6 +9,8 @@ import contextlib
 import hashlib
 import http.client
 import json
+import re
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -37,6 +39,9 @@ _NO_RANGE = 416
 _SMALL = 64 << 20
 _TEMPORARY = frozenset({408, 429, 500, 502, 503, 504})
 _LONGEST_PAUSE_S = 60.0
+#: By the OCI distribution specification.
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_NEXT_PAGE = re.compile(r"<([^>]*)>")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +139,14 @@ class RegistryClient:
         failures = 0
         while (have := part.stat().st_size if part.exists() else 0) < size:
             try:
-                self._append(url, part, have, what, progress)
+                self._append(url, part, have, size=size, what=what, progress=progress)
                 failure = "the connection ended early"
             except StoreError:
                 raise
-            except (urllib.error.URLError, http.client.HTTPException, ConnectionError) as error:
+            except (
+                *(urllib.error.URLError, http.client.HTTPException),
+                *(ConnectionError, ssl.SSLError),
+            ) as error:
                 failure = str(getattr(error, "reason", error)) or type(error).__name__
             except TimeoutError:
                 failure = f"nothing came for {self._patience.timeout_s:.0f} s"
@@ -203,21 +211,38 @@ class RegistryClient:
             if answer.status == 404:
                 return []
             try:
-                found += json.loads(answer.body).get("tags") or []
-            except (ValueError, AttributeError) as error:
+                page = [str(tag) for tag in json.loads(answer.body).get("tags") or []]
+            except (ValueError, AttributeError, TypeError) as error:
                 raise StoreError(
                     f"The list of '{repository}' in the store '{self.address}' is no JSON of tags."
                 ) from error
-            link = answer.headers.get("Link") or ""
-            url = urllib.parse.urljoin(url, link[1 : link.index(">")]) if link else None
-        return sorted(found)
+            wrong = next((tag for tag in page if not _TAG.fullmatch(tag)), None)
+            if wrong is not None:
+                # A tag becomes the name of a folder.
+                raise StoreError(
+                    f"The list of '{repository}' in the store '{self.address}' has {wrong!r}, which is no "
+                    "tag of a registry; nothing of it is used."
+                )
+            # A page that has nothing new would be asked for again, for ever.
+            following = _NEXT_PAGE.match(answer.headers.get("Link") or "")
+            is_end = following is None or set(page) <= set(found)
+            found += page
+            url = None if following is None or is_end else urllib.parse.urljoin(url, following[1])
+        return sorted(set(found))
 
     def delete(self, repository: str, digest: str, what: str) -> None:
         """Delete a manifest; the registry's own garbage collection frees its blobs."""
         self._ask("DELETE", self.address.url(repository, f"manifests/{digest}"), what)
 
     def _append(
-        self, url: str, part: Path, have: int, what: str, progress: Callable[[int], None]
+        self,
+        url: str,
+        part: Path,
+        have: int,
+        *,
+        size: int,
+        what: str,
+        progress: Callable[[int], None],
     ) -> None:
         headers = {"Range": f"bytes={have}-"} if have else {}
         with (
@@ -232,8 +257,11 @@ class RegistryClient:
                 )
             if have and response.status != http.HTTPStatus.PARTIAL_CONTENT:
                 sink.truncate(0)
-            while chunk := response.read1(_CHUNK):
+                have = 0
+            # What comes beyond the size shows by the digest, and must not fill the disk.
+            while have <= size and (chunk := _received(response)):
                 sink.write(chunk)
+                have += len(chunk)
                 progress(len(chunk))
 
     def _ask(
@@ -306,7 +334,7 @@ class RegistryClient:
             return
         if error.code in _TEMPORARY and tries:
             asked = error.headers.get("Retry-After") or ""
-            pause_s = float(asked) if asked.isdigit() else self._patience.pause_s
+            pause_s = float(asked) if asked.isdecimal() else self._patience.pause_s
             self._clock.sleep(min(pause_s, _LONGEST_PAUSE_S))
             return
         remedy = {
@@ -323,7 +351,9 @@ class RegistryClient:
         ) from error
 
     def _get_token(self, url: str, headers: Mapping[str, str]) -> bytes:
-        request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - the registry's
+        if not url.startswith(("https://", f"{self.address.scheme}://")):
+            raise OSError(f"The registry names '{url}' for log-in, which is not encrypted.")
+        request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - as above
         with self._opener.open(request, timeout=self._patience.timeout_s) as answer:
             content: bytes = answer.read(_SMALL)
             return content
@@ -336,6 +366,16 @@ def digest_of(path: Path) -> str:
         while chunk := source.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def _received(response: http.client.HTTPResponse) -> bytes:
+    """Return what came; raises ConnectionError for trouble that could else be taken for the disk's."""
+    try:
+        return response.read1(_CHUNK)
+    except (TimeoutError, ConnectionError):
+        raise
+    except OSError as error:
+        raise ConnectionError(str(error)) from error
 
 
 def _start(what: str) -> str:

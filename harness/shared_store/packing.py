@@ -143,7 +143,7 @@ def unpack_rest(part: Path, to: Path, name: str) -> None:
             for title in archive.namelist():
                 _require_inside(title, name)
             archive.extractall(to)
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise StoreError(f"The other files of '{name}' can't be unpacked ({error}).") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import errno
 import hashlib
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.artifact_cache import KEY_DIGITS, MANIFEST, USED, Stage
+from harness.artifact_cache import KEY_DIGITS, MANIFEST, USED
 from harness.errors import HarnessError
 from harness.lease import make_private_folder
+from harness.progress import Stage
 from harness.shared_store import StoreError
 from harness.shared_store.client import MANIFEST_TYPE, RegistryClient
 from harness.shared_store.packing import (
@@ -31,7 +33,7 @@ from harness.shared_store.packing import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.artifact_cache import Progress
+    from harness.progress import Progress
 
 ARTIFACT_TYPE = "application/vnd.gpu-node-harness.folder.v1"
 CONFIG_TYPE = "application/vnd.gpu-node-harness.manifest.v1+json"
@@ -151,7 +153,7 @@ class SharedCache:
             (into / USED).touch()
         except OSError as error:
             for part in parts.glob(f"{name}.*"):
-                part.unlink()
+                part.unlink(missing_ok=True)
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 raise StoreError(
                     f"The disk of '{into}' became full while {what} was pulled; nothing of it is kept: "
@@ -211,11 +213,11 @@ class SharedCache:
         return True
 
     def ls(self) -> list[StoredArtifact]:
-        """Return what the store has of this cache, by name."""
+        """Return what the store has of this cache, by name; artifacts of other programs are left out."""
         found = []
         for tag in self.client.tags(self.repository):
             known = self.client.manifest(self.repository, tag)
-            if known is not None:
+            if known is not None and known[0].get("artifactType") == ARTIFACT_TYPE:
                 found.append(_described(self.repository, tag, *known))
         return found
 
@@ -235,10 +237,11 @@ class SharedCache:
         ]
         for tag in tags[-_COMPARED:]:
             manifest, _ = self.client.manifest(self.repository, tag) or ({}, "")
+            if manifest.get("artifactType") != ARTIFACT_TYPE:
+                continue
             config = str(manifest.get("config", {}).get("digest"))
-            parts = json.loads(
-                self.client.small_blob(self.repository, config, f"the description of '{tag}'")
-            ).get("parts", {})
+            own = self.client.small_blob(self.repository, config, f"the description of '{tag}'")
+            parts = _parts(own, tag)
             wanted = json.loads(json.dumps(inputs))
             different = [
                 key
@@ -307,19 +310,39 @@ def needed_artifacts(found: Sequence[StoredArtifact], names: Sequence[str]) -> l
 def _described(
     repository: str, tag: str, manifest: Mapping[str, Any], digest: str
 ) -> StoredArtifact:
-    notes = manifest.get("annotations") or {}
     try:
-        pushed = dt.datetime.fromisoformat(notes[CREATED])
-    except (KeyError, TypeError, ValueError):
-        pushed = None
-    return StoredArtifact(
-        repository=repository,
-        tag=tag,
-        digest=digest,
-        pushed=pushed,
-        packed_bytes=sum(int(layer.get("size", 0)) for layer in manifest["layers"]),
-        needs=notes.get(NEEDS),
-    )
+        notes = dict(manifest.get("annotations") or {})
+        return StoredArtifact(
+            repository=repository,
+            tag=tag,
+            digest=digest,
+            pushed=_moment(notes.get(CREATED)),
+            packed_bytes=sum(_Layer.of(layer).size for layer in manifest["layers"]),
+            needs=notes.get(NEEDS),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"The manifest of '{tag}' in the store is malformed: {error!r}."
+        ) from error
+
+
+def _moment(text: object) -> dt.datetime | None:
+    """Return a time with its zone; None for another form."""
+    try:
+        found = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=dt.timezone.utc)
+
+
+def _parts(own: bytes, tag: str) -> dict[str, object]:
+    """Return what the key of an artifact was made of, by its description; raises StoreError."""
+    try:
+        return dict(json.loads(own).get("parts", {}))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"The description of '{tag}' in the store is malformed: {error!r}."
+        ) from error
 
 
 def _needs(own: bytes) -> str | None:
@@ -333,10 +356,14 @@ def _remove_old(parts: Path) -> None:
     """Remove what interrupted pulls left a week ago."""
     limit = time.time() - _PART_AGE_S
     for path in parts.iterdir():
-        if path.is_file() and path.stat().st_mtime < limit:
-            path.unlink(missing_ok=True)
-        elif path.is_dir() and path.stat().st_mtime < limit:
-            shutil.rmtree(path, ignore_errors=True)
+        # Another pull may be removing its own.
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime >= limit:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 def shared_caches(

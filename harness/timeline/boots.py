@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -65,7 +66,7 @@ class Boots:
             return None
         boot, entry = nearest
         at_s = boot.at(entry.monotonic_s) + wall_s - entry.wall_s
-        return at_s if at_s >= 0.0 else None
+        return at_s if 0.0 <= at_s < math.inf else None
 
     def moments(self) -> list[Moment]:
         """Return the reboots, and where the clock was set."""

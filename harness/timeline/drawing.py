@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from harness.plots import COLOURS, render_figure
 from harness.timeline import Lane, SpanState, seconds
+from harness.timeline.rows import at_most, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from harness.plots import Scheme
     from harness.timeline import Span, Timeline
+    from harness.timeline.rows import Row
 
 #: 1000 pixels.
 _WIDTH_IN, _DPI = 10.0, 100
 _ROW_IN = 0.2
 _FONT_PT = 7.5
-_MOST_UNITS = 26
-#: Units that took less of the whole are left out, unless they are critical or failed.
-_LEAST_SHARE = 0.004
 _NAME_LENGTH = 40
 _BAR = 0.62
 _COLOUR_OF = {
@@ -35,24 +33,12 @@ _CRITICAL = COLOURS[3]
 _WAIT = COLOURS[1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    """A row of the picture: a piece of work by its name, or a gap."""
-
-    lane: Lane | None
-    name: str
-    spans: tuple[tuple[Span, ...], ...]
-    """For each timeline, the pieces of work by that name."""
-    reasons: tuple[str | None, ...]
-    """For each timeline, why it could not be read."""
-
-
 def render_timelines(timelines: Sequence[Timeline], scheme: Scheme, *, form: str = "svg") -> bytes:
     """Render one timeline, or several side by side; `form` is `svg` or `png`.
 
     Raises RequirementError without matplotlib.
     """
-    rows = _rows(timelines)
+    rows = at_most(rows_of(timelines))
     height_in = 1.5 + _ROW_IN * max(3, len(rows))
 
     def draw(figure: Any) -> None:
@@ -69,59 +55,7 @@ def render_timelines(timelines: Sequence[Timeline], scheme: Scheme, *, form: str
     )
 
 
-def shown_units(timeline: Timeline) -> set[str]:
-    """Return the units that are worth a row."""
-    units = [span for span in timeline.spans if span.lane is Lane.UNITS]
-    longest = sorted(units, key=lambda span: -span.duration_s)[:_MOST_UNITS]
-    names = {span.name for span in longest if span.duration_s >= _LEAST_SHARE * timeline.end_s}
-    return names | {
-        span.name for span in units if span.is_critical or span.state is not SpanState.DONE
-    }
-
-
-def _rows(timelines: Sequence[Timeline]) -> list[_Row]:
-    """Return the rows in the order in which work began, in the first timeline that has it."""
-    units = set().union(*(shown_units(each) for each in timelines))
-    keys: dict[tuple[Lane, str], None] = {}
-    for timeline in timelines:
-        for span in timeline.spans:
-            if span.lane is not Lane.UNITS or span.name in units:
-                keys.setdefault((span.lane, span.name))
-    rows = [
-        _Row(
-            lane=lane,
-            name=name,
-            spans=tuple(
-                tuple(span for span in each.spans if (span.lane, span.name) == (lane, name))
-                for each in timelines
-            ),
-            reasons=(None,) * len(timelines),
-        )
-        for lane, name in keys
-    ]
-    rows.sort(key=_beginning)
-    gaps = dict.fromkeys(gap.what for each in timelines for gap in each.gaps)
-    return rows + [
-        _Row(
-            lane=None,
-            name=what,
-            spans=((),) * len(timelines),
-            reasons=tuple(
-                next((gap.reason for gap in each.gaps if gap.what == what), None)
-                for each in timelines
-            ),
-        )
-        for what in gaps
-    ]
-
-
-def _beginning(row: _Row) -> tuple[float, int]:
-    of_first = next(spans for spans in row.spans if spans)
-    lanes = list(Lane)
-    return (of_first[0].start_s, 0 if row.lane is None else lanes.index(row.lane))
-
-
-def _draw(figure: Any, timelines: Sequence[Timeline], rows: Sequence[_Row]) -> None:
+def _draw(figure: Any, timelines: Sequence[Timeline], rows: Sequence[Row]) -> None:
     panels = figure.subplots(1, len(timelines), sharey=True, squeeze=False)[0]
     end_s = 1.02 * max(each.end_s for each in timelines)
     names_pt = max([_width_pt(_label(row)) for row in rows] or [0.0])
@@ -153,7 +87,7 @@ def _draw(figure: Any, timelines: Sequence[Timeline], rows: Sequence[_Row]) -> N
     _draw_legend(figure, rows)
 
 
-def _label(row: _Row) -> str:
+def _label(row: Row) -> str:
     if row.lane is None:
         return _shortened(f"not read: {row.name}")
     prefix = {Lane.DKMS: "DKMS ", Lane.CONTAINERS: "container "}.get(row.lane, "")
@@ -168,7 +102,7 @@ def _shortened(name: str) -> str:
 
 
 def _draw_row(
-    axes: Any, place: int, row: _Row, number: int, *, scale_pt: float, end_s: float
+    axes: Any, place: int, row: Row, number: int, *, scale_pt: float, end_s: float
 ) -> None:
     reason = row.reasons[number]
     if reason is not None:
@@ -302,7 +236,7 @@ def _write(
     )
 
 
-def _draw_path(axes: Any, rows: Sequence[_Row], number: int) -> None:
+def _draw_path(axes: Any, rows: Sequence[Row], number: int) -> None:
     """Join each piece of the critical path to the one that held it up."""
     places = {
         span.name: (place, span)
@@ -353,7 +287,7 @@ def _draw_moments(axes: Any, timeline: Timeline, scale_pt: float) -> None:
         )
 
 
-def _draw_legend(figure: Any, rows: Sequence[_Row]) -> None:
+def _draw_legend(figure: Any, rows: Sequence[Row]) -> None:
     from matplotlib.patches import Patch  # noqa: PLC0415 - an optional dependency
 
     spans = [span for row in rows for each in row.spans for span in each]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import re
-from dataclasses import dataclass, field
+import zlib
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from harness.errors import BadInputError, HarnessError
+from harness.errors import BadInputError, HarnessError, printable
 from harness.evidence import Evidence
 from harness.evidence.gaps import NOT_COLLECTED
 from harness.evidence.history import (
     DKMS_LOGS,
     HISTORY,
+    JOURNAL_MIB,
     MANAGER_TIMES,
     PACKED_JOURNAL,
     UNIT_TIMES,
@@ -47,6 +48,15 @@ _STATES = {
 }
 #: A silence of the console that ends a piece of its output.
 _SILENCE_S = 5.0
+_UNREADABLE = (
+    *(HarnessError, OSError, EOFError, zlib.error),
+    *(ValueError, LookupError, TypeError, ArithmeticError, RecursionError),
+)
+"""What reading raises of evidence of another form: the machine was broken, or another one wrote it."""
+#: zlib's value for a stream with gzip's header.
+_GZIP = 16 + zlib.MAX_WBITS
+#: Gathering stops at that size; the byte more tells that there is more.
+_JOURNAL_LIMIT = (JOURNAL_MIB << 20) + 1
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 #: What evidence without a history has of them.
 _NODE_DKMS_LOGS = (
@@ -75,7 +85,7 @@ class _Reader:
         """Turn an error into a gap of `what`."""
         try:
             yield
-        except (HarnessError, OSError, ValueError, LookupError, EOFError) as error:
+        except _UNREADABLE as error:
             self.gaps.append(Gap(what=what, reason=_first_sentence(str(error))))
 
 
@@ -107,14 +117,30 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
     if not spans:
         with reader.reading("serial console"):
             spans += _console(folder)
-            end_s = max([end_s, *(span.end_s for span in spans)])
+    moments = boots.moments()
+    with reader.reading("panics and power off"):
+        moments += _panics(reader, boots)
     return Timeline(
-        title=title or folder.name,
-        end_s=max([end_s, 0.001]),
-        spans=tuple(with_critical_path(spans)),
-        moments=(*boots.moments(), *_panics(reader, boots)),
-        gaps=tuple(reader.gaps),
+        title=_plain(title or folder.name),
+        # Without a journal, nothing but the work itself tells when the machine was looked at.
+        end_s=max([end_s, 0.001, *(span.end_s for span in spans)]),
+        spans=tuple(map(_with_plain_words, with_critical_path(spans))),
+        moments=tuple(moments),
+        gaps=tuple(replace(gap, reason=_plain(gap.reason)) for gap in reader.gaps),
     )
+
+
+def _with_plain_words(span: Span) -> Span:
+    return replace(
+        span,
+        name=_plain(span.name),
+        detail=None if span.detail is None else _plain(span.detail),
+        blockers=tuple(map(_plain, span.blockers)),
+    )
+
+
+def _plain(text: str) -> str:
+    return printable(text) or "(no name)"
 
 
 def _first_sentence(text: str) -> str:
@@ -127,7 +153,12 @@ def _journal(reader: _Reader) -> list[JournalEntry]:
         packed = reader.folder / HISTORY / PACKED_JOURNAL
         if not packed.is_file():
             raise HarnessError(_why_no_history(reader.folder))
-        entries = parse_journal(gzip.decompress(packed.read_bytes()))
+        unpacking = zlib.decompressobj(wbits=_GZIP)
+        entries = parse_journal(unpacking.decompress(packed.read_bytes(), _JOURNAL_LIMIT))
+        if not unpacking.eof:
+            raise HarnessError(
+                f"'{packed}' is cut, or has more than {JOURNAL_MIB} MiB; its beginning is shown."
+            )
         if not entries:
             raise HarnessError("The guest's journal was empty.")
     return entries
@@ -232,7 +263,7 @@ def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
                     lane=Lane.STEPS,
                     name=step.name,
                     start_s=at_s,
-                    end_s=at_s + step.duration_s,
+                    end_s=at_s + max(0.0, step.duration_s),
                     state=_STATES.get(step.status or "", SpanState.DONE),
                     detail=step.detail,
                 )

@@ -56,6 +56,7 @@ def test_samples_are_whole_critical_paths_by_the_guests_clock(
         assert sum(part.duration_s for part in sample.segments) == pytest.approx(
             sample.wait_s, abs=0.01
         )
+        assert sample.allocated_s is not None
         assert sample.allocated_s >= sample.wait_s
         assert REGISTRATION in {part.name for part in sample.segments}
     (build,) = found.of(Experiment.SCALE_UP, Mode.BUILD.value)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from harness.agent import frames
 from harness.cli.doctor import examine
+from harness.evidence.causes import CAUSES
 from harness.evidence.request import guest_request
 from harness.machine.libvirt import requirement_checks
 from harness.plugin.attachments import _ATTACHED
@@ -221,6 +222,11 @@ def stateful_fakes() -> list[Row]:
     ]
 
 
+def common_causes() -> list[Row]:
+    """Return what the summary of a run names, and what it says to do."""
+    return [(cause.name, None, cause.remedy.replace("`", "")) for cause in CAUSES]
+
+
 def _shown(command: str) -> str:
     return "curl to 169.254.169.254" if command == "curl" else command
 
@@ -234,6 +240,7 @@ TABLES: Mapping[str, Callable[[Path], list[Row]]] = {
     "Event": events,
     "Fake": lambda _: stateful_fakes(),
     "Frame": lambda _: agent_frames(),
+    "Common cause": lambda _: common_causes(),
     "Requirement": requirements,
     "Requirement of libvirt": lambda _: libvirt_requirements(),
 }

@@ -15,7 +15,7 @@ from suites.e2e.promises import is_nightly
 from suites.installed_wheel import installed_wheel  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from typing_extensions import Unpack
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.image import Image, Kernel
     from harness.lab import Lab
     from harness.lab.node import Node
+    from harness.lab.saved_states import SavedState
     from harness.machine.description.spec import HostPort
 
 #: Where the tests are that take longest, since each makes an image or bakes a driver of its own.
@@ -72,6 +73,7 @@ class NodeFields(TypedDict, total=False):
     tags: Mapping[str, str]
     vm_size: str
     host_ports: Sequence[HostPort]
+    derive: Callable[[SavedState], SavedState] | None
 
 
 class StartNode(Protocol):

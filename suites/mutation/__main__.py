@@ -2,6 +2,7 @@
 
 python -m suites.mutation                   the tool, over all of provisioning
 python -m suites.mutation --package expect  the tool, over another package
+python -m suites.mutation --package lab --module node   the tool, over a module of it
 python -m suites.mutation --targets         the behaviours of the contract's list
 python -m suites.mutation --corpus          the defects of the regression corpus
 python -m suites.mutation --example         defects of the example provisioner, on nodes
@@ -61,6 +62,13 @@ def build_parser() -> argparse.ArgumentParser:
         default="provisioning",
         help="what the tool mutates (default: provisioning)",
     )
+    parser.add_argument(
+        "--module",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="mutate only this module of the package, such as qemu.machine (repeatable)",
+    )
     parser.add_argument("--sample", type=int, help="how many mutants to try (default: all)")
     parser.add_argument("--seed", type=int, default=20, help="chooses the sample (default: 20)")
     parser.add_argument(
@@ -83,10 +91,13 @@ def main(argv: list[str] | None = None) -> int:
         )
     if not (arguments.targets or arguments.corpus):
         size = arguments.sample
+        package = PACKAGES[arguments.package]
+        if arguments.module:
+            package = package.of_modules(arguments.module, REPOSITORY)
         return run_tool(
             REPOSITORY,
             arguments.children,
-            PACKAGES[arguments.package],
+            package,
             sample=None if size is None else Sample(size=size, seed=arguments.seed),
         )
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:

@@ -180,6 +180,36 @@ PLANTS: tuple[MachinePlant, ...] = (
         "new_configuration",
     ),
     _plant(
+        "CDI stays switched off",
+        "toolkit.py",
+        (
+            "if facts.cdi is CdiSupport.CAPABLE and facts.is_cdi_enabled:",
+            "if facts.cdi is CdiSupport.CAPABLE and not facts.is_cdi_enabled:",
+        ),
+        "runtime/test_pods.py",
+        "containerd_2",
+    ),
+    _plant(
+        "an older containerd drops the annotations that name a GPU",
+        "toolkit.py",
+        (
+            "f\"[{render_string(LEGACY_PREFIX + '*')}]\"",
+            'f"[{render_string(LEGACY_PREFIX)}]"',
+        ),
+        "runtime/test_pods.py",
+        "debian-12 and CDI",
+    ),
+    _plant(
+        "the runtime is written in a format that containerd 2 ignores",
+        "toolkit.py",
+        (
+            'text = _with_format(facts.text or "")',
+            'text = facts.text or "version = 2\\n"',
+        ),
+        "runtime/test_configuration.py",
+        "older_file",
+    ),
+    _plant(
         "the record goes before the removal that may be interrupted",
         "teardown.py",
         (

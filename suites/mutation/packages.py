@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from harness.errors import BadInputError
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -15,6 +18,7 @@ class Package:
     """Sources below `harness`, and what of the suites runs for each mutant of them.
 
     `left_out` are sources that are not mutated, `deselected` tests that can't run in mutmut's copy.
+    Where there are `only` some sources, no others are mutated.
     At least the share `least` of the mutants has to be killed.
     """
 
@@ -22,12 +26,28 @@ class Package:
     tests: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     deselected: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
     least: float = 0.95
+
+    def of_modules(self, names: Sequence[str], repository: Path) -> Package:
+        """Return this package with only these modules mutated, such as `node` or `qemu.machine`.
+
+        Raises BadInputError for a module that the package does not have.
+        """
+        files = tuple(f"{self.source}/{name.replace('.', '/')}.py" for name in names)
+        for name, file in zip(names, files, strict=True):
+            if not (repository / file).is_file():
+                raise BadInputError(
+                    f"'{self.source}' has no module '{name}': there is no '{file}'.",
+                    source="--module",
+                )
+        return replace(self, only=files)
 
     def render_configuration(self) -> str:
         """Render the table of mutmut in `pyproject.toml`."""
         values = {
             "source_paths": [self.source],
+            "only_mutate": list(self.only),
             "do_not_mutate": list(self.left_out),
             "also_copy": ["harness", "suites", "fixtures", "conftest.py"],
             "pytest_add_cli_args_test_selection": list(self.tests),
@@ -72,12 +92,14 @@ PACKAGES = {
     "lease": Package(source="harness/lease.py", tests=("suites/unit/test_lease.py",)),
     "machine": Package(
         source="harness/machine",
-        tests=("suites/unit/machine",),
+        tests=("suites/unit/machine", "suites/host/checkpoint"),
         # They kill processes by their ids.
         left_out=(
             "harness/machine/libvirt/private_daemon.py",
             "harness/machine/libvirt/watchdog.py",
         ),
     ),
-    "lab": Package(source="harness/lab", tests=("suites/unit/lab",)),
+    "lab": Package(
+        source="harness/lab", tests=("suites/unit/lab", "suites/unit/test_entry_points.py")
+    ),
 }

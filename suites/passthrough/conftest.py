@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from harness.api import BootNode, Image, Node
-    from harness.artifact_cache import ProgressEvent
     from harness.lab.gpu_sources import RequestedGpu
+    from harness.progress import ProgressEvent
 
 ANY = GpuChoice()
 #: Of a node that only boots. VFIO locks all of it, and its saved state has all of it.

@@ -304,6 +304,8 @@ def test_doctor_reads_the_recipes_of_packages(site: Site) -> None:
     errors = {check.plugin.name: str(check.error) for check in examine_plugins()}
 
     assert f"{package / 'acme-node.yaml'}:3: key 'descriptoin'" in errors["acme"]
+    assert ". Correct or uninstall" in errors["acme"]
+    assert ".. Correct" not in errors["acme"]
     assert "there is no image recipe (*.yaml) in the folder" in errors["empty"]
 
 
@@ -338,6 +340,19 @@ def test_provisioner_of_a_package_is_chosen_by_its_name(site: Site) -> None:
         PluginError, match=r"provisioner\.yaml:3: key 'runs': This key is not known"
     ):
         choose_provisioner("acme-file")
+
+
+def test_doctor_tells_provisioners_that_can_be_used_from_others(site: Site) -> None:
+    site.install(
+        "acme",
+        {Group.PROVISIONERS: "good = acme_plugin:value\nodd = acme_plugin:odd"},
+        _PROVISIONERS,
+    )
+
+    errors = {check.plugin.name: check.error for check in examine_plugins()}
+
+    assert errors["good"] is None
+    assert "it gives 5" in str(errors["odd"])
 
 
 def test_broken_provisioner_breaks_only_runs_with_it(site: Site) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import ExpectationError, HarnessError, evidenced_in
+from harness.errors import ExpectationError, HarnessError, evidenced_in, printable
 
 KEPT = Path("/kept/node")
 
@@ -41,3 +41,16 @@ def test_errors_that_lead_to_each_other_are_found_once() -> None:
     first.__cause__, second.__context__ = second, first
 
     assert sorted(error.sentence for error in evidenced_in(first)) == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("d\u00e9bian 12", "d\u00e9bian 12"),
+        ("\x1b[31mred\x07\x9b", "\ufffd[31mred\ufffd\ufffd"),
+        (" a\r\n\tb ", "a b"),
+        ("\ud800\ufffe", "\ufffd\ufffd"),
+    ],
+)
+def test_text_of_others_is_one_line_that_can_be_printed(text: str, shown: str) -> None:
+    assert printable(text) == shown

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from harness.bench.time_to_gpu.estimates import median_of, shift_ratio_of
 from harness.bench.time_to_gpu.rank_test import rank_test
 from harness.bench.time_to_gpu.samples import Experiment, Mode
+from harness.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,8 +80,17 @@ def compare(before: Benchmark, after: Benchmark, *, limit: float = LIMIT) -> Com
     """Compare all groups that both runs have.
 
     Where a processor was emulated, waits are compared as multiples of the build at boot in the same
-    experiment of the same run, and so the build itself is not compared.
+    experiment of the same run, and so the build itself is not compared. Raises BadInputError for a
+    wait that is no time.
     """
+    for which, benchmark in (("the first run", before), ("the second run", after)):
+        for sample in benchmark.samples:
+            if not 0 < sample.wait_s < math.inf:
+                raise BadInputError(
+                    f"A sample of {sample.experiment.value}, {sample.variant} has the wait "
+                    f"{sample.wait_s}, but seconds above 0 were expected; measure it again.",
+                    source=which,
+                )
     is_relative = before.conditions.is_emulated or after.conditions.is_emulated
     old, new = dict(_groups(before, is_relative)), dict(_groups(after, is_relative))
     groups = [

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.bench.time_to_gpu.estimates import median_of
-from harness.bench.time_to_gpu.samples import Segment
-from harness.errors import HarnessError
+from harness.bench.time_to_gpu.samples import Payload, Segment
+from harness.errors import ExpectationError, HarnessError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 BETWEEN = "between steps"
 REGISTRATION = "registration"
 PROVISIONER = "provisioner"
+#: The error with which NVIDIA's own driver opens a GPU that has no engine.
+NO_ENGINE = "EIO"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +44,18 @@ class Moments:
     """When the provisioner's command had ended."""
     capacity_s: float
     """When the capacity that stayed was advertised."""
-    allocated_s: float
+    allocated_s: float | None
+    """When an allocated GPU was opened; None where its driver refused that, as its payload may."""
 
 
-def moments_of(events: Sequence[Mapping[str, object]]) -> Moments | None:
+def moments_of(
+    events: Sequence[Mapping[str, object]], payload: Payload = Payload.STAND_IN
+) -> Moments | None:
     """Return what the events of one sample say; None while it has not come to its end.
 
     The end is the first allocation after the kubelet's last start, of which the provisioner knows when
-    its command has ended. Raises HarnessError for events that can come to no end.
+    its command has ended. Raises ExpectationError for a GPU that cannot be opened, unless it is emulated
+    and the payload is NVIDIA's own driver; HarnessError for events that can come to no end.
     """
 
     def stamp(event: Mapping[str, object], clock: str = "monotonic_s") -> float:
@@ -72,13 +78,24 @@ def moments_of(events: Sequence[Mapping[str, object]]) -> Moments | None:
         for number in named["capacity"]
         if since < number < allocated[0] and events[number]["count"]
     ]
-    ready = events[named["node-ready"][0]]
+    if not capacities:
+        raise HarnessError(
+            "The kubelet allocated a GPU in the guest, but advertised none since its last start; its "
+            f"events are {', '.join(sorted(name for name in named if named[name]))}."
+        )
+    ready, end = events[named["node-ready"][0]], events[allocated[0]]
+    refused = end.get("refused")
+    if refused is not None and (payload, refused) != (Payload.NVIDIA, NO_ENGINE):
+        raise ExpectationError(
+            f"The GPU {end.get('paths')} that the kubelet allocated was expected to open, but its driver "
+            f"answered {refused}; look at the kernel's log of the node for the reason."
+        )
     return Moments(
         ready_s=stamp(ready),
         ready_wall_s=stamp(ready, "wall_s"),
         ended_s=stamp(events[named["mark"][0]]),
         capacity_s=stamp(events[capacities[-1]]),
-        allocated_s=stamp(events[allocated[0]]),
+        allocated_s=None if refused is not None else stamp(end),
     )
 
 
@@ -132,7 +149,7 @@ def unit_shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
     """Return after what share of the wait each unit was ready, the first one first."""
     by_name: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
-        for unit in sample.units:
+        for unit in sample.units if sample.wait_s > 0 else ():
             by_name[unit.name].append(unit.ready_s / sample.wait_s)
     found = {name: median_of(values) for name, values in by_name.items()}
     return dict(sorted(found.items(), key=lambda item: item[1].value))

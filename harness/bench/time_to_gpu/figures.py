@@ -26,7 +26,7 @@ from harness.bench.time_to_gpu.estimates import (
     ratio_of,
     reached_confidence,
 )
-from harness.bench.time_to_gpu.samples import SCHEMA, Experiment, Mode, Trim
+from harness.bench.time_to_gpu.samples import PAYLOADS, SCHEMA, Experiment, Mode, Trim
 from harness.bench.time_to_gpu.teardowns import DKMS_REMOVE, FAST
 
 if TYPE_CHECKING:
@@ -98,6 +98,11 @@ def percent(value: float) -> str:
 def interval(estimate: Estimate) -> str:
     """Render an estimate's interval of shares."""
     return f"{percent(estimate.low)} to {percent(estimate.high)}"
+
+
+def share_of(estimate: Estimate) -> str:
+    """Render an estimate of a share with its interval and n."""
+    return f"{percent(estimate.value)} (interval {interval(estimate)}, n = {estimate.n})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +254,7 @@ def to_document(figures: Figures) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "is_emulated": figures.benchmark.conditions.is_emulated,
+        "payload": figures.benchmark.conditions.payload.value,
         "unit": "seconds of the guest's clock; under emulation only ratios mean something",
         "ratio_prebaked": ratio(Mode.PREBAKED),
         "ratio_precompiled_near": ratio(Mode.NEAR),
@@ -328,7 +334,7 @@ def conclusions(figures: Figures) -> list[str]:
     lines += [f"{_trim_name(each.trim)}: {each.verdict()}." for each in figures.savings]
     if figures.teardown is not None:
         lines.append(
-            f"The fast deregistration takes {_share(figures.teardown)} of the time of "
+            f"The fast deregistration takes {share_of(figures.teardown)} of the time of "
             f"`dkms remove --all` (published: {percent(PUBLISHED_TEARDOWN.ratio)}, {PUBLISHED_TEARDOWN.where})."
         )
     for result in figures.benchmark.oracle:
@@ -339,6 +345,12 @@ def conclusions(figures: Figures) -> list[str]:
             else f"After the teardown '{result.way}' {left} things differ from a node that never had "
             "the driver; the JSON lists them."
         )
+    build = figures.mode(Experiment.SCALE_UP, Mode.BUILD)
+    if build is not None and build.compile_share is not None:
+        lines.append(
+            f"The compilation of {PAYLOADS[figures.benchmark.conditions.payload]} is "
+            f"{share_of(build.compile_share)} of the wait with a build at boot."
+        )
     return lines
 
 
@@ -347,16 +359,12 @@ def _conclusion(experiment: Experiment, each: ModeFigures) -> str:
     ratio, subject = each.ratio, f"{experiment.value}, {each.mode.value}"
     if not ratio.is_claimable:
         return (
-            f"{subject}: {_share(ratio)} of the build at boot; not claimed, which needs "
+            f"{subject}: {share_of(ratio)} of the build at boot; not claimed, which needs "
             f"{FEWEST_FOR_CLAIM} samples."
         )
     if not ratio.excludes(1.0):
-        return f"{subject}: no difference to the build at boot is shown ({_share(ratio)})."
-    return f"{subject}: {_share(ratio)} of the wait with a build at boot."
-
-
-def _share(estimate: Estimate) -> str:
-    return f"{percent(estimate.value)} (interval {interval(estimate)}, n = {estimate.n})"
+        return f"{subject}: no difference to the build at boot is shown ({share_of(ratio)})."
+    return f"{subject}: {share_of(ratio)} of the wait with a build at boot."
 
 
 def _trim_name(trim: Trim) -> str:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from harness.bench.time_to_gpu.critical_path import Moments
     from harness.bench.time_to_gpu.nodes import Fleet
+    from harness.bench.time_to_gpu.samples import Payload
     from harness.evidence import Evidence
     from harness.lab.node import Node
 
@@ -120,13 +121,13 @@ def _fresh_node(
     The first set-up counts as a fresh node: it is the one that the published experiment on policies drops.
     """
     with booted_node(fleet, fleet.request(mode)) as node:
-        fresh, evidence = _provision(node, Experiment.SCALE_UP, mode.value)
+        fresh, evidence = _provision(node, fleet, Experiment.SCALE_UP, mode.value)
         _expect_mode(mode, evidence)
         if not has_reset:
             return Measured(samples=(fresh,))
         progress(f"policy reset, {mode.value}")
         _reset(node, fleet, mode)
-        again, evidence = _provision(node, Experiment.POLICY_RESET, mode.value)
+        again, evidence = _provision(node, fleet, Experiment.POLICY_RESET, mode.value)
         _expect_mode(mode, evidence)
     return Measured(samples=(fresh, again))
 
@@ -136,6 +137,7 @@ def _trimmed(fleet: Fleet, trim: Trim, _progress: Callable[[str], None]) -> Meas
         path = node.guest.output_of("sh", "-c", 'printf %s "$PATH"')
         sample, evidence = _provision(
             node,
+            fleet,
             Experiment.TRIM,
             trim.value,
             prefix=("env", f"TRIM_OFF={trim.value}", f"PATH={TRIM_FOLDER}:{path}"),
@@ -145,11 +147,12 @@ def _trimmed(fleet: Fleet, trim: Trim, _progress: Callable[[str], None]) -> Meas
 
 
 def _provision(
-    node: Node, experiment: Experiment, variant: str, *, prefix: Sequence[str] = ()
+    node: Node, fleet: Fleet, experiment: Experiment, variant: str, *, prefix: Sequence[str] = ()
 ) -> tuple[Sample, Evidence]:
     """Provision a node that is ready, wait for its GPU, and return the sample.
 
-    Raises ExpectationError where the provisioner fails, HarnessError where no GPU comes.
+    Raises ExpectationError where the provisioner fails or the GPU can't be opened, HarnessError where no
+    GPU comes.
     """
     patience = node.machine.deadline(node.provisioner.timeout_s)
     argv = node.provisioner.guest_command(BOOT, output=CLOUD_INIT_OUTPUT_PATH)
@@ -161,7 +164,7 @@ def _provision(
             f"The provisioner '{node.provisioner.name}' was expected to make a node of '{variant}', but "
             f"ended with {result.exit_code}; its last lines are:\n{result.stdout[-1500:]}"
         )
-    moments = _wait_for_gpu(node)
+    moments = _wait_for_gpu(node, fleet.payload)
     evidence = node.result()
     compiled = node.guest.output_of("sh", "-c", _COMPILATION).split()
     return (
@@ -169,7 +172,9 @@ def _provision(
             experiment=experiment,
             variant=variant,
             wait_s=round(moments.capacity_s - moments.ready_s, 4),
-            allocated_s=round(moments.allocated_s - moments.ready_s, 4),
+            allocated_s=None
+            if moments.allocated_s is None
+            else round(moments.allocated_s - moments.ready_s, 4),
             segments=critical_path(moments, _steps(evidence, moments)),
             units=_units(node, moments),
             compile_s=_compilation(compiled, moments),
@@ -178,11 +183,11 @@ def _provision(
     )
 
 
-def _wait_for_gpu(node: Node) -> Moments:
+def _wait_for_gpu(node: Node, payload: Payload) -> Moments:
     def look() -> Observation[Moments]:
         events = parse_events(node.guest.read_text(EVENTS) or "")
         last = events[-1]["name"] if events else "nothing"
-        return Observation(moments_of(events), f"'{last}', of {len(events)} events")
+        return Observation(moments_of(events, payload), f"'{last}', of {len(events)} events")
 
     deadline = node.machine.deadline(_ADVERTISE_KVM_S)
     try:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.bench.time_to_gpu.node_tools import CONTROL, TOOLS, with_node_tools
-from harness.bench.time_to_gpu.samples import Mode
+from harness.bench.time_to_gpu.nvidia import INSTALL_LIMIT_S
+from harness.bench.time_to_gpu.samples import Mode, Payload
 from harness.cloudinit import GuestFile
 from harness.errors import ExpectationError, HarnessError
 from harness.image import CloudImage
+from harness.lab.bakes import bake_node
 from harness.lab.node import NodeRequest
 from harness.lab.precompiled import modules_for, precompiled_archive
 from harness.lab.registry import DRIVER_ARCHIVE, driver_archive
@@ -62,13 +64,27 @@ class Fleet:
     lab: Lab
     gpu: GpuModel
     node_image: Image
-    baked: Image
     builtin: Provisioner
     """The harness's own provisioner, which all modes but the user's have."""
     own: Provisioner | None
-    own_baked: Image | None
     registry: Registry | None
     shapes: Mapping[Mode, Shape]
+    payload: Payload = Payload.STAND_IN
+
+    @functools.cached_property
+    def baked(self) -> Image:
+        """Return the image with the driver baked in; the first use bakes it, unless that is cached."""
+        if self.payload is Payload.NVIDIA:
+            # The recipe has compiled it, on the host's processors.
+            return self.node_image
+        return bake_node(self.lab, provisioner=self.builtin)
+
+    @functools.cached_property
+    def own_baked(self) -> Image | None:
+        """Return what the user's own provisioner bakes, likewise; None where it declares no bake."""
+        if self.own is None or self.own.bake is None:
+            return None
+        return bake_node(self.lab, provisioner=self.own)
 
     def modes(self) -> list[Mode]:
         """Return the modes that this run can measure."""
@@ -78,8 +94,8 @@ class Fleet:
         modes.append(Mode.OTHER_KERNEL)
         if self.own is not None:
             modes.append(Mode.OWN)
-        if self.own_baked is not None:
-            modes.append(Mode.OWN_PREBAKED)
+            if self.own.bake is not None:
+                modes.append(Mode.OWN_PREBAKED)
         return modes
 
     def request(self, mode: Mode) -> NodeRequest:
@@ -89,6 +105,8 @@ class Fleet:
         config: dict[str, object] = {}
         if provisioner is self.builtin:
             config["enable_managed_gpu"] = True
+            if self.payload is Payload.NVIDIA:
+                config["retry_budget_s"] = INSTALL_LIMIT_S
         request = NodeRequest(
             name=mode.value,
             image=image,
@@ -97,6 +115,7 @@ class Fleet:
             command=None,
             config=config,
             gpus=[self.gpu],
+            before=self._before(mode),
             skip_cloud_init=True,
             derive=functools.partial(_derived, cache=self.lab.settings.cache),
         )
@@ -105,6 +124,12 @@ class Fleet:
             return request
         request = replace(request, config={**config, "precompiled_image": PRECOMPILED})
         return self.near_registry(request, shape)
+
+    def _before(self, mode: Mode) -> list[Argv]:
+        """Return what takes away the module that the image has, where the node is to build it."""
+        if mode is Mode.BUILD and self.payload is Payload.NVIDIA:
+            return [list(self.builtin.guest_command("teardown"))]
+        return []
 
     def near_registry(self, request: NodeRequest, shape: Shape) -> NodeRequest:
         """Return the request of a node that reaches the registry at a distance."""

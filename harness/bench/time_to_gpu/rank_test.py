@@ -37,8 +37,10 @@ def rank_test(first: Sequence[float], second: Sequence[float]) -> RankTest:
     """Test whether two groups have the same distribution.
 
     Exact for small groups without ties, else by the normal approximation with a correction for ties
-    and for continuity. Raises ValueError for an empty group.
+    and for continuity. Raises ValueError for an empty group, and for NaN, which has no rank.
     """
+    if any(map(math.isnan, (*first, *second))):
+        raise ValueError("NaN has no rank.")
     if not first or not second:
         raise ValueError("Two groups of samples are needed.")
     m, n = len(first), len(second)

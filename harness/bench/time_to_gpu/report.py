@@ -12,7 +12,7 @@ from harness.bench.time_to_gpu.advice import JOBS, MEAN_DURATION, MEAN_GAP
 from harness.bench.time_to_gpu.estimates import reached_confidence
 from harness.bench.time_to_gpu.figures import conclusions, interval, percent, to_document
 from harness.bench.time_to_gpu.plots import plots_of, render
-from harness.bench.time_to_gpu.samples import TRIMS, Mode
+from harness.bench.time_to_gpu.samples import PAYLOADS, TRIMS
 from harness.plots import DARK, LIGHT, picture
 
 if TYPE_CHECKING:
@@ -131,11 +131,20 @@ def savings_table(figures: Figures) -> Table:
 
 def path_table(figures: Figures) -> Table:
     """Return the largest parts of the wait by mode."""
-    head = ("mode", "compilation", "largest parts of the wait", "units ready after")
+    head = (
+        "mode",
+        "compilation",
+        "interval",
+        "n",
+        "largest parts of the wait",
+        "units ready after",
+    )
     rows: list[tuple[Cell, ...]] = [
         (
             each.mode.value,
             "none" if each.compile_share is None else percent(each.compile_share.value),
+            "" if each.compile_share is None else interval(each.compile_share),
+            "" if each.compile_share is None else str(each.compile_share.n),
             ", ".join(
                 f"{name} {percent(part.value)}" for name, part in list(each.parts.items())[:5]
             ),
@@ -144,7 +153,7 @@ def path_table(figures: Figures) -> Table:
         )
         for each in _fresh(figures)
     ]
-    return head, rows, frozenset({1})
+    return head, rows, frozenset({1, 2, 3})
 
 
 def advice_table(figures: Figures, reference_s: float | None, ready_s: float) -> Table:
@@ -210,6 +219,7 @@ def _conditions(figures: Figures) -> Iterator[tuple[str, str]]:
     if given.host:
         yield "host", given.host
     yield "image", f"{given.image}, kernels {', '.join(given.kernels)}"
+    yield "payload", PAYLOADS[given.payload]
     yield "driver", given.driver
     yield "provisioner", given.provisioner
     for mode, shape in given.registries.items():
@@ -287,7 +297,7 @@ def render_csv(figures: Figures) -> str:
                 sample.experiment.value,
                 sample.variant,
                 sample.wait_s,
-                sample.allocated_s,
+                "" if sample.allocated_s is None else sample.allocated_s,
                 "" if sample.compile_s is None else sample.compile_s,
             )
         )
@@ -363,14 +373,3 @@ def _figure(plot: Plot, figures: Figures) -> str:
         f"<figure>{picture(light, dark, plot.title)}"
         f"<figcaption><strong>{title}.</strong> {caption}</figcaption></figure>"
     )
-
-
-def summary(figures: Figures) -> list[str]:
-    """Return the lines that a terminal shows."""
-    lines = list(conclusions(figures))
-    build = next((each for each in _fresh(figures) if each.mode is Mode.BUILD), None)
-    if build is not None and build.compile_share is not None:
-        lines.append(
-            f"Compilation is {percent(build.compile_share.value)} of the wait with a build at boot."
-        )
-    return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import math
 import os
 import platform
 import time
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from harness.bench.time_to_gpu.measure import Plan, tasks_of
 from harness.bench.time_to_gpu.nodes import FAR, NEAR, Fleet
-from harness.bench.time_to_gpu.samples import Benchmark, Conditions, Mode
+from harness.bench.time_to_gpu.nvidia import INSTALL_LIMIT_S, with_longer_limit
+from harness.bench.time_to_gpu.samples import Benchmark, Conditions, Mode, Payload
 from harness.bench.time_to_gpu.schedule import Pace, run_tasks
 from harness.errors import BadInputError
 from harness.gpu.catalogue import load_catalogue
-from harness.lab.bakes import bake_node
 from harness.lab.registry import open_registry, prepare_registry_host
 from harness.provisioner.choice import choose_provisioner
 from harness.settings import PROVISIONER
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 _MODEL = "h100-sxm5-80gb"
 #: The layer of a precompiled image that only makes it as large as a small real one.
 PADDING_MIB = 8
+_NVIDIA_NOTE = (
+    "NVIDIA's own driver makes the device node of the emulated GPU, by which the GPU is advertised, and "
+    "then refuses to open it, since it has no engine: the wait ends at the capacity, and nothing is computed"
+)
 MINUTES = 14.0
 QUICK_MINUTES = 3.5
 QUICK_MODES = (Mode.BUILD, Mode.PREBAKED, Mode.NEAR)
@@ -58,6 +63,23 @@ class Options:
     """What would not end within them is left out, and the report has the other samples."""
     own: Provisioner | None = None
     """The user's own provisioner, measured beside the harness's."""
+    payload: Payload = Payload.STAND_IN
+    """The driver; the lab's image has to be one that has it."""
+
+
+#: The plan with NVIDIA's own driver. Its image has the module already, so that no node is one that never
+#: had the driver; the registry's images have the stand-in's modules only.
+NVIDIA = Options(
+    payload=Payload.NVIDIA,
+    samples=3,
+    resets=0,
+    trims=0,
+    teardowns=0,
+    is_judged=False,
+    modes=(Mode.PREBAKED,),
+    has_registry=False,
+    minutes=math.inf,
+)
 
 
 def quick(machines: int, own: Provisioner | None = None) -> Options:
@@ -84,8 +106,7 @@ def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -
     """
     with _fleet(lab, options, progress) as fleet:
         plan = _plan(fleet, options)
-        progress(f"preparing {len(plan.modes)} modes, unless their states are cached")
-        _prepare(fleet, plan)
+        _prepare(fleet, plan, options, progress)
         tasks = tasks_of(fleet, plan)
         machines = min(options.machines, len(tasks))
         progress(f"measuring: {len(tasks)} tasks, {machines} machines at a time")
@@ -126,28 +147,26 @@ def _fleet(lab: Lab, options: Options, progress: Callable[[str], None]) -> Itera
     builtin = choose_provisioner(PROVISIONER)
     own = options.own
     node_image = lab.node_image()
-    progress("baking the driver, unless the bake is cached")
-    baked = bake_node(lab, provisioner=builtin)
-    own_baked = None
-    if own is not None and own.bake is not None:
-        own_baked = bake_node(lab, provisioner=own)
+    if options.payload is Payload.NVIDIA and _is_emulated(lab):
+        builtin = with_longer_limit(builtin)
     with contextlib.ExitStack() as opened:
         registry = None
         if options.has_registry:
             registry = opened.enter_context(open_registry(prepare_registry_host(lab)))
-        fleet = Fleet(
+        yield Fleet(
             lab=lab,
             gpu=load_catalogue(*lab.settings.gpu_models).get(_MODEL),
             node_image=node_image,
-            baked=baked,
             builtin=builtin,
             own=own,
-            own_baked=own_baked,
             registry=registry,
             shapes={Mode.NEAR: NEAR, Mode.FAR: FAR},
+            payload=options.payload,
         )
-        fleet.publish(options.padding_mib)
-        yield fleet
+
+
+def _is_emulated(lab: Lab) -> bool:
+    return lab.accelerator.accelerator.accel == "tcg"
 
 
 def _plan(fleet: Fleet, options: Options) -> Plan:
@@ -165,6 +184,9 @@ def _plan(fleet: Fleet, options: Options) -> Plan:
                 "and leave out '--no-registry' for precompiled drivers.",
                 source="--mode",
             )
+    if options.payload is Payload.NVIDIA:
+        # A node that does not work shows within minutes, before one that compiles for hours.
+        wanted.sort(key=lambda mode: mode in {Mode.BUILD, Mode.OTHER_KERNEL})
     resettable = [mode for mode in wanted if mode is not Mode.FAR and fleet.can_reset(mode)]
     return Plan(
         scale_ups=options.samples,
@@ -177,8 +199,16 @@ def _plan(fleet: Fleet, options: Options) -> Plan:
     )
 
 
-def _prepare(fleet: Fleet, plan: Plan) -> None:
-    """Make all saved states now, so that no sample pays for one."""
+def _prepare(fleet: Fleet, plan: Plan, options: Options, progress: Callable[[str], None]) -> None:
+    """Make the bakes and saved states that the plan needs now, so that no sample pays for one."""
+    needs_registry = plan.trims > 0 or any(mode in fleet.shapes for mode in plan.modes)
+    is_baked = any(mode in {Mode.PREBAKED, Mode.OTHER_KERNEL} for mode in plan.modes)
+    if is_baked or needs_registry or plan.teardowns:
+        progress("baking the driver, unless the bake is cached")
+        _ = fleet.baked
+    if needs_registry:
+        fleet.publish(options.padding_mib)
+    progress(f"preparing {len(plan.modes)} modes, unless their states are cached")
     for mode in plan.modes:
         fleet.ensure_state(fleet.request(mode))
 
@@ -193,7 +223,6 @@ def _conditions(
     further: Sequence[str],
 ) -> Conditions:
     lab, driver = fleet.lab, fleet.node_image.driver
-    accelerator = lab.accelerator.accelerator.accel
     notes = [
         (
             "a fresh node continues from a saved state after its boot, in which kubelet and device plugin are "
@@ -205,9 +234,16 @@ def _conditions(
         notes.append(
             f"precompiled images carry {options.padding_mib} MiB that do not compress, beside the driver"
         )
+    if options.payload is Payload.NVIDIA:
+        notes.append(_NVIDIA_NOTE)
+        if _is_emulated(lab):
+            notes.append(
+                f"an attempt to install the driver may take {INSTALL_LIMIT_S / 3600:g} hours on these "
+                "emulated nodes, and ten minutes on a real one"
+            )
     return Conditions(
-        accelerator=accelerator,
-        is_emulated=accelerator == "tcg",
+        accelerator=lab.accelerator.accelerator.accel,
+        is_emulated=_is_emulated(lab),
         image=fleet.node_image.name,
         kernels=tuple(kernel.version for kernel in fleet.node_image.kernels),
         driver="none" if driver is None else driver.reference,
@@ -222,4 +258,5 @@ def _conditions(
         notes=(*notes, *further),
         host=f"{platform.machine()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end",
         duration_s=round(duration_s, 1),
+        payload=options.payload,
     )

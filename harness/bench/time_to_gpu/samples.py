@@ -6,7 +6,7 @@ import enum
 import json
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it at run time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 
@@ -42,6 +42,15 @@ class Mode(str, enum.Enum):
     OWN_PREBAKED = "own-provisioner-prebaked"
 
 
+class Payload(str, enum.Enum):
+    """What driver is measured."""
+
+    STAND_IN = "stand-in"
+    """A small module; its device nodes can be opened."""
+    NVIDIA = "nvidia"
+    """NVIDIA's own, which refuses to open a GPU that has no engine."""
+
+
 class Trim(str, enum.Enum):
     """The variants of the experiment on trims: none is switched off, or one is."""
 
@@ -50,6 +59,12 @@ class Trim(str, enum.Enum):
     ASYNC_REMOVAL = "without-async-removal"
     DEFERRED = "without-deferred-monitoring"
 
+
+#: What reports call each payload.
+PAYLOADS: Mapping[Payload, str] = {
+    Payload.STAND_IN: "the stand-in driver",
+    Payload.NVIDIA: "NVIDIA's own driver",
+}
 
 #: What each trim does, as sentences of the report.
 TRIMS: Mapping[Trim, str] = {
@@ -77,16 +92,21 @@ class UnitTimes:
     ready_s: float
 
 
+#: What a ratio is made of; checked where a file is read.
+Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """One node, from ready to the capacity that stays; all times by the guest's clock."""
 
     experiment: Experiment
     variant: str
-    wait_s: float
+    wait_s: Seconds
     """From the node being ready, or its policy applied, until its GPU capacity is advertised."""
-    allocated_s: float
-    """The same until the kubelet has allocated a GPU and opened its device node."""
+    allocated_s: Seconds | None
+    """The same until the kubelet has allocated a GPU and opened its device node; None where NVIDIA's own
+    driver refused to open an emulated GPU."""
     segments: tuple[Segment, ...] = ()
     """The critical path, in order; together they are the wait."""
     units: tuple[UnitTimes, ...] = ()
@@ -101,7 +121,7 @@ class TeardownSample:
 
     way: str
     """`fast` or `dkms-remove`."""
-    duration_s: float
+    duration_s: Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +159,7 @@ class Conditions:
     notes: tuple[str, ...] = ()
     host: str = ""
     duration_s: float = 0.0
+    payload: Payload = Payload.STAND_IN
 
 
 @dataclass(frozen=True, kw_only=True)

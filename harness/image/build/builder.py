@@ -11,7 +11,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from harness.artifact_cache import DISK, Progress, Stage
+from harness.artifact_cache import DISK
 from harness.errors import RequirementError
 from harness.image import ImageBuildError
 from harness.image.build.commands import (
@@ -24,15 +24,16 @@ from harness.image.build.commands import (
 from harness.image.build.logged_run import run_logged
 from harness.image.formats import oci
 from harness.image.formats.kernel_versions import version_key
+from harness.progress import Progress, Stage
 from harness.provisioning.wait import Deadline, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from harness.artifact_cache import ProgressListener
     from harness.image.build.logged_run import LoggedRunner
     from harness.image.catalogue import Recipe
+    from harness.progress import ProgressListener
     from harness.provisioning.command import Argv
 
 VERSION = 1

@@ -8,15 +8,7 @@ from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the anno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from harness.artifact_cache import (
-    DISK,
-    KEY_DIGITS,
-    FileFact,
-    Progress,
-    Stage,
-    ignore_progress,
-    now,
-)
+from harness.artifact_cache import DISK, KEY_DIGITS, FileFact, now
 from harness.artifact_cache.cache import ArtifactCache
 from harness.artifact_cache.manifest import ManifestFormat, facts_of
 from harness.errors import HarnessError
@@ -25,13 +17,15 @@ from harness.image.formats.boot_menu import read_menu
 from harness.image.formats.extraction import Extractor, find_boot
 from harness.image.formats.kernel_versions import version_key
 from harness.image.formats.qcow2 import read_header
+from harness.progress import Progress, Stage, ignore_progress
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from harness.artifact_cache import ArtifactSource, ProgressListener, StagingFolder
+    from harness.artifact_cache import ArtifactSource, StagingFolder
+    from harness.progress import ProgressListener
     from harness.provisioning.command import Runner
     from harness.provisioning.wait import Deadline
 

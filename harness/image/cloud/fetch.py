@@ -7,7 +7,6 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.artifact_cache import Stage
 from harness.errors import BadInputError
 from harness.image import ImageFetchError
 from harness.image.cloud.digest_lists import digest_of, read_sums
@@ -15,14 +14,15 @@ from harness.image.cloud.lock_file import lock_path
 from harness.image.cloud.signature import check_signature
 from harness.image.cloud.source import Digest
 from harness.image.formats.qcow2 import why_unusable
+from harness.progress import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from harness.artifact_cache import Progress
     from harness.image.cloud.download import Downloader
     from harness.image.cloud.source import Algorithm, CloudImageRecipe, Sums
+    from harness.progress import Progress
     from harness.provisioning.command import Runner
     from harness.provisioning.wait import Deadline
 

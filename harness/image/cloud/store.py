@@ -7,15 +7,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.artifact_cache import (
-    DISK,
-    KEY_DIGITS,
-    DamagedError,
-    Progress,
-    Stage,
-    ignore_progress,
-    now,
-)
+from harness.artifact_cache import DISK, KEY_DIGITS, DamagedError, now
 from harness.artifact_cache.cache import ArtifactCache
 from harness.artifact_cache.manifest import facts_of
 from harness.errors import BadInputError, RequirementError
@@ -25,14 +17,16 @@ from harness.image.cloud.fetch import Fetch, ListedImage, digest_file
 from harness.image.cloud.lock_file import Lock, lock_path, read_lock, write_lock
 from harness.image.formats.qcow2 import virtual_bytes, why_unusable
 from harness.image.manifest import CLOUD_IMAGE_FORMAT, CloudImageManifest
+from harness.progress import Progress, Stage, ignore_progress
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from harness.artifact_cache import ProgressListener, StagingFolder
+    from harness.artifact_cache import StagingFolder
     from harness.image.cloud.source import Algorithm, CloudImageRecipe, Digest, LocalImage
+    from harness.progress import ProgressListener
     from harness.provisioning.command import Runner
     from harness.provisioning.wait import Deadline
 

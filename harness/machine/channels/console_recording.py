@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import json
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ def read_recording(path: Path) -> Iterator[tuple[float, str]]:
 
     A line that was cut, as by a full disk, ends it. Raises BadInputError for what is no recording.
     """
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8", errors="replace") as file:
         try:
             version = json.loads(file.readline())["version"]
         except (ValueError, KeyError, TypeError) as error:
@@ -70,10 +71,19 @@ def read_recording(path: Path) -> Iterator[tuple[float, str]]:
             raise BadInputError(
                 f"This asciicast has version {version}; {_VERSION} is read.", source=str(path)
             )
-        for line in file:
+        for number, line in enumerate(file, start=2):
             try:
-                at, kind, text = json.loads(line)
+                event = json.loads(line)
             except ValueError:
                 return
-            if kind == "o":
-                yield float(at), str(text)
+            match event:
+                case [int() | float() as at, str() as kind, str() as text] if math.isfinite(at):
+                    if kind == "o":
+                        # JSON has surrogates that no terminal takes.
+                        yield float(at), text.encode(errors="replace").decode()
+                case _:
+                    raise BadInputError(
+                        "A line of an asciicast is [SECONDS, KIND, TEXT], but this one is "
+                        f"{line.strip()[:80]!r}.",
+                        source=f"{path}:{number}",
+                    )

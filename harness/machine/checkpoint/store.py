@@ -17,16 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness import lease
-from harness.artifact_cache import (
-    DISK,
-    KEY_DIGITS,
-    USED,
-    GoneError,
-    ParentPin,
-    Progress,
-    Stage,
-    ignore_progress,
-)
+from harness.artifact_cache import DISK, KEY_DIGITS, USED, GoneError, ParentPin
 from harness.artifact_cache.cache import ArtifactCache
 from harness.artifact_cache.disk_space import DiskSpace, free_bytes
 from harness.errors import BadInputError, HarnessError
@@ -37,6 +28,7 @@ from harness.machine.checkpoint.manifest import (
     STATE,
     write_manifest,
 )
+from harness.progress import Progress, Stage, ignore_progress
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Observation, WaitTimeoutError, wait_for
 
@@ -44,9 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
-    from harness.artifact_cache import ArtifactSource, ProgressListener, StagingFolder
+    from harness.artifact_cache import ArtifactSource, StagingFolder
     from harness.artifact_cache.cache import CachedArtifact
     from harness.artifact_cache.removal import Removal
+    from harness.progress import ProgressListener
     from harness.provisioning.command import Runner
     from harness.provisioning.wait import Deadline
 

@@ -122,8 +122,8 @@ class Roster:
         raise BadInputError(f"{problem}. `harness ps` lists them.", source="MACHINE")
 
 
-def purpose_of_process(words: Sequence[str]) -> str:
-    """Return for what this process runs a machine: the test, or the command's `words`."""
+def purpose_of_process(argv: Sequence[str]) -> str:
+    """Return for what this process runs a machine: the test, or its command `argv`."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
-    text = test or " ".join(words)
+    text = test or " ".join((Path(argv[0]).name, *argv[1:]))
     return "".join(each if each.isprintable() else "?" for each in text)

@@ -26,10 +26,10 @@ from suites.e2e.cloud_images.maker import CloudLikeImageBuilder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.artifact_cache import ProgressEvent
     from harness.image import CloudImage, CloudImageKernel, Image
     from harness.lab import Lab
     from harness.lab.saved_states import SavedState
+    from harness.progress import ProgressEvent
     from harness.settings import Settings
 
 _RECIPE = Path(__file__).parent / "images/cloud-like.yaml"

@@ -16,9 +16,9 @@ from harness.provisioning.command import LocalRunner
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from harness.artifact_cache import ProgressListener
     from harness.image.build.builder import BuiltDisk
     from harness.image.catalogue import Recipe
+    from harness.progress import ProgressListener
     from harness.provisioning.wait import Deadline
 
 SECTOR = 512

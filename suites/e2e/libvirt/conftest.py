@@ -21,7 +21,7 @@ from harness.settings import MachineDriver
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.artifact_cache import ProgressEvent
+    from harness.progress import ProgressEvent
     from harness.settings import Settings
 
 PATIENCE_S = 60.0

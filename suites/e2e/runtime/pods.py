@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult
 
 PLUGIN = "nvidia-device-plugin"
-_ROOT = "/srv/pod"
+ROOT = "/srv/pod"
 _MAKE_ROOT = (
-    f"mkdir -p {_ROOT}/bin {_ROOT}/proc {_ROOT}/dev {_ROOT}/sys {_ROOT}/run {_ROOT}/usr/bin; "
-    f"cp /bin/busybox {_ROOT}/bin/; for tool in sh sed ls tr dirname mknod cat head; do "
-    f"ln -s busybox {_ROOT}/bin/$tool; done"
+    f"mkdir -p {ROOT}/bin {ROOT}/proc {ROOT}/dev {ROOT}/sys {ROOT}/run {ROOT}/usr/bin; "
+    f"cp /bin/busybox {ROOT}/bin/; for tool in sh sed ls tr dirname mknod cat head sleep; do "
+    f"ln -s busybox {ROOT}/bin/$tool; done"
 )
 #: A root file system with the tools of busybox.
 ROOT_FILE_SYSTEM = ["sh", "-euc", _MAKE_ROOT]
@@ -32,6 +32,15 @@ ROOT_FILE_SYSTEM = ["sh", "-euc", _MAKE_ROOT]
 ASK = "set -e; : </dev/nvidia0; nvidia-smi --query-gpu=driver_version --format=csv,noheader"
 #: A container may make device nodes; that alone must not give it the GPU.
 MAKE_AND_OPEN = "mknod /run/gpu c 195 0 && : </run/gpu"
+
+TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
+#: As the package has it, shortened; provisioning chooses neither this mode nor this level.
+TOOLKIT = """\
+#swarm-resource = "DOCKER_RESOURCE_GPU"
+[nvidia-container-runtime]
+log-level = "debug"
+mode = "legacy"
+"""
 
 RUNTIME_PATH = "/srv/nvidia-container-runtime"
 #: NVIDIA's runtime, as far as one GPU needs it: it adds what a container asks for, then starts runc.
@@ -113,7 +122,9 @@ class Runtime:
     """How this node's containers get devices, as its own configuration says."""
 
     strategies: tuple[str, ...]
-    """Of the device plugin."""
+    """Of the device plugin: by what it tells a container's runtime of a GPU."""
+    annotation_prefix: str
+    """Of the annotations by which the device plugin does so, where it does."""
     default: str
     program: str
 
@@ -127,13 +138,15 @@ def runtime_of(node: Node) -> Runtime:
     words = node.guest.output_of("systemctl", "show", "--property=Environment", "--value", PLUGIN)
     environment = dict(word.split("=", 1) for word in words.split())
     dump = node.guest.output_of("containerd", "config", "dump")
-    chosen = re.search(r'^\s*default_runtime_name = "(.*)"', dump, re.MULTILINE)
+    # containerd 2 prints strings in single quotes.
+    chosen = re.search(r"""^\s*default_runtime_name = ["'](.*)["']""", dump, re.MULTILINE)
     assert chosen is not None, "containerd was expected to have a default runtime."
     options = re.search(
-        rf'runtimes\.{chosen[1]}\.options\]\n(?:[^\[]*\n)?\s*BinaryName = "(.*)"', dump
+        rf"""runtimes\.{chosen[1]}\.options\]\n(?:[^\[]*\n)?\s*BinaryName = ["'](.*)["']""", dump
     )
     return Runtime(
         strategies=tuple(environment["DEVICE_LIST_STRATEGY"].split(",")),
+        annotation_prefix=environment.get("CDI_ANNOTATION_PREFIX", ""),
         default=chosen[1],
         program=options[1] if options is not None and options[1] else "runc",
     )
@@ -150,6 +163,6 @@ def run_pod(node: Node, script: str, *, gpu: str | None) -> CommandResult:
             request = ("--env", f"NVIDIA_VISIBLE_DEVICES={gpu}")
     return node.guest.run(
         *("ctr", "-n", "k8s.io", "run", "--rm", "--runc-binary", runtime.program, *request),
-        *("--rootfs", _ROOT, "pod", "/bin/sh", "-c", script),
+        *("--rootfs", ROOT, "pod", "/bin/sh", "-c", script),
         timeout_s=120,
     )

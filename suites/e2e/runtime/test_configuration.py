@@ -110,6 +110,32 @@ def test_users_configuration_gets_the_runtime_and_stays(
 
 
 @promise(section="10", unit=UNIT)
+@pytest.mark.pin_image(reason="containerd is Debian sid's on each image")
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param("# mine\noom_score = -7\n", id="no format"),
+        pytest.param("version = 2\noom_score = -7\n", id="format 2"),
+    ],
+)
+def test_containerd_2_reads_the_runtime_in_an_older_file(
+    start_with_containerd_2: StartNode, config: str
+) -> None:
+    """Containerd 2 ignores tables of format 1, which it would take a file without a format for."""
+    node = start_with_containerd_2("older-file", files=[conf(config)], config=QUICK)
+
+    evidence = node.evidence(files=[CONFIG, SOCKET])
+
+    expect.provisioned(evidence)
+    assert containerd_version(node) >= (2, 0)
+    dump = dump_of(evidence)
+    assert f"BinaryName = '{RUNTIME}'" in dump
+    assert "oom_score = -7" in dump
+    assert config in (evidence.file(CONFIG) or "")
+    expect_restarted_after(evidence)
+
+
+@promise(section="10", unit=UNIT)
 def test_configuration_that_is_no_toml_is_refused_and_kept(start_node: StartNode) -> None:
     """A file that cannot be edited is the user's mistake, and exit code 6 says so."""
     broken = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"\n'

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness import expect
 from harness.api import GuestFile
+from harness.plugin.select import requirements
 from suites.e2e.promises import promise
+from suites.e2e.runtime.podman import podman_files, run_by_podman
 from suites.e2e.runtime.pods import (
     ASK,
     MAKE_AND_OPEN,
     ROOT_FILE_SYSTEM,
     RUNTIME,
     RUNTIME_PATH,
+    TOOLKIT,
+    TOOLKIT_CONFIG,
     run_pod,
     runtime_of,
 )
@@ -22,16 +27,9 @@ from suites.e2e.runtime.refresh_unit import FILES, INSTALL
 
 if TYPE_CHECKING:
     from harness.api import Image
+    from harness.settings import Settings
     from suites.e2e.conftest import StartNode
 
-TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
-#: As the package has it, shortened; provisioning chooses neither this mode nor this level.
-TOOLKIT = """\
-#swarm-resource = "DOCKER_RESOURCE_GPU"
-[nvidia-container-runtime]
-log-level = "debug"
-mode = "legacy"
-"""
 UNIT = "suites/unit/provisioning/test_toolkit.py"
 
 
@@ -84,3 +82,32 @@ def test_container_has_the_gpu_exactly_if_it_asked(
     assert not absent.ok, absent.render()
     if not runtime.is_native:
         assert runtime.program == "/usr/bin/nvidia-container-runtime"
+
+
+@promise(section="10", unit=UNIT)
+@pytest.mark.pin_image(reason="podman is Debian 12's on each image")
+def test_podman_gives_the_gpu_by_its_cdi_name(
+    start_node: StartNode, baked_image: Image, settings: Settings
+) -> None:
+    """Another runtime than containerd reads the same CDI spec, and needs nothing else of the node."""
+    with requirements(settings):
+        files = podman_files(settings.cache, logging.getLogger(__name__).info)
+    node = start_node(
+        "podman",
+        config={"retry_budget_s": 240},
+        files=[*FILES, *files],
+        before=[INSTALL, ROOT_FILE_SYSTEM],
+    )
+    expect.provisioned(node.result())
+
+    asked = run_by_podman(node, ASK, "--device", "nvidia.com/gpu=0")
+    silent = run_by_podman(node, ASK)
+    absent = run_by_podman(node, ASK, "--device", "nvidia.com/gpu=7")
+
+    assert baked_image.driver is not None
+    assert asked.ok, asked.render()
+    assert asked.stdout.strip() == baked_image.driver.version
+    assert not silent.ok, silent.render()
+    assert "/dev/nvidia0" in silent.stderr, silent.render()
+    assert not absent.ok, absent.render()
+    assert "nvidia.com/gpu=7" in absent.stderr, absent.render()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import shutil
 import stat
-from typing import TYPE_CHECKING
+import tarfile
+from pathlib import Path
 
 import pytest
 
 from harness.errors import BadInputError
 from harness.evidence.archive import archive_of, opened, write_archive
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -85,3 +85,69 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, name: str, words: str) ->
 
     with pytest.raises(BadInputError, match=words), opened(tmp_path / name, tmp_path / "runs"):
         pass
+
+
+def an_archive(path: Path, *members: tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for member in members:
+            archive.addfile(member, io.BytesIO(bytes(member.size)))
+    return path
+
+
+def a_member(name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, link
+    return member
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        a_member("t/serial.cast", tarfile.SYMTYPE, link="/etc/hostname"),
+        a_member("t/serial.cast", tarfile.FIFOTYPE),
+        a_member("t/host", tarfile.SYMTYPE, link="/etc"),
+    ],
+    ids=["link-to-a-file", "fifo", "link-to-a-folder"],
+)
+def test_archive_with_other_things_than_files_is_refused(
+    tmp_path: Path, member: tarfile.TarInfo
+) -> None:
+    """A link would show a file of this host, and a reader waits for ever at a FIFO."""
+    archive = an_archive(tmp_path / "t.tar.gz", member)
+
+    with (
+        pytest.raises(BadInputError, match="neither a file nor a folder"),
+        opened(archive, tmp_path / "runs"),
+    ):
+        pass
+    assert [path for path in (tmp_path / "runs").iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/escaped"])
+def test_archive_writes_nothing_outside(tmp_path: Path, name: str) -> None:
+    member = a_member(str(tmp_path / "escaped") if name.startswith("/") else name)
+    archive = an_archive(tmp_path / "t.tar.gz", member)
+
+    with contextlib.suppress(BadInputError), opened(archive, tmp_path / "runs"):
+        pass
+
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_folder_without_permissions_can_be_read_and_removed(tmp_path: Path) -> None:
+    closed = a_member("t", tarfile.DIRTYPE)
+    closed.mode = 0
+    archive = an_archive(tmp_path / "t.tar.gz", closed)
+
+    with opened(archive, tmp_path / "runs") as folder:
+        assert stat.S_IMODE((folder / "t").stat().st_mode) == 0o700
+
+
+def test_name_with_a_colon_is_no_remote_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_archive(tmp_path / "host:t.tar.gz", a_member("t/serial.log"))
+    monkeypatch.chdir(tmp_path)
+
+    with opened(Path("host:t.tar.gz"), tmp_path / "runs") as folder:
+        assert (folder / "t/serial.log").is_file()

@@ -92,3 +92,19 @@ def test_archive_without_its_folder_stays(
 
     assert archive.exists()
     assert "There is nothing to remove." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["replay", "timeline"])
+def test_archive_of_several_machines_says_how_to_choose_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """The folder into which it was unpacked is gone when the message is read."""
+    for name in ("one", "two"):
+        node = a_node_that_built(tmp_path / f"evidence/t.py-test/{name}").write()
+        (node / "host/serial.cast").write_text('{"version": 2}\n')
+
+    assert main([command, str(write_archive(tmp_path / "evidence/t.py-test"))]) == 2
+
+    said = capsys.readouterr().err
+    assert "'t.py-test/one', 't.py-test/two'; unpack it, and name the folder of one" in said
+    assert "cache" not in said

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from harness.artifact_cache import ProgressEvent, Stage
 from harness.errors import BadInputError
 from harness.image import CloudImage, ImageFetchError
 from harness.image.cloud.lock_file import Lock, write_lock
 from harness.image.cloud.source import Algorithm, LocalImage
 from harness.image.cloud.store import CloudImageStore, FetchOptions, open_local
+from harness.progress import ProgressEvent, Stage
 from harness.provisioning.command import CommandResult, LocalRunner, spawn
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.fakes.clock import FakeClock

@@ -78,9 +78,16 @@ class Inner:
 
     def run(self, source: str, *options: str) -> pytest.RunResult:
         self._pytester.makepyfile(test_inner=source)
-        return self._pytester.runpytest_inprocess(
-            *self._plugin, "-p", "no:cacheprovider", "-p", "no:randomly", *options
-        )
+        return self._pytester.runpytest_inprocess(*self._options, *options)
+
+    def run_apart(self, source: str, *options: str) -> pytest.RunResult:
+        """Run in a process of its own: of what a run in this one imports, PyYAML fails in the next."""
+        self._pytester.makepyfile(test_inner=source)
+        return self._pytester.runpytest_subprocess(*self._options, *options)
+
+    @property
+    def _options(self) -> list[str]:
+        return [*self._plugin, "-p", "no:cacheprovider", "-p", "no:randomly"]
 
     def kept(self) -> list[str]:
         """Return the files below the evidence folder, relative to it."""

@@ -139,3 +139,20 @@ def test_folders_with_a_conftest_each_are_no_trouble(project: Path) -> None:
 
     assert result.exit_code == 0, result.render()
     assert "shard 1/1: 2 of 2 tests" in result.stdout
+
+
+def test_test_during_which_the_job_was_cancelled_counts_as_not_run(project: Path) -> None:
+    (project / "test_suite.py").write_text(
+        "import os, signal\n"
+        "def test_first(): ...\n"
+        "def test_second(): os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+
+    result = run(project, "-n0", "--shard=1/1", "--report-dir=r")
+
+    assert result.exit_code == pytest.ExitCode.INTERRUPTED, result.render()
+    assert json.loads((project / "r/shard.json").read_text())["ran"] == [
+        "test_suite.py::test_first"
+    ]
+    cases = ET.parse(project / "r/start-1/junit.xml").getroot().iter("testcase")  # noqa: S314 - our own
+    assert [case.get("name") for case in cases] == ["test_first"]

@@ -39,14 +39,61 @@ CAUSE = """
 def test_cause_is_named_within_80_columns(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
-    lines = inner.run(CAUSE).outlines
+    output = inner.run(CAUSE).outlines
 
+    end = next(number for number, line in enumerate(output) if "short test summary info" in line)
+    lines = output[end:]
     start = next(number for number, line in enumerate(lines) if line.startswith("why "))
     said = lines[start : start + 4]
     assert said[0].startswith("why test_node_with_a_full_disk[an-image")
     assert said[1].startswith("  no space on the guest's disk: cp: /opt/x: No space left on")
     assert any(line.startswith("  remedy: ") for line in said)
     assert all(len(line) <= 80 for line in said)
+
+
+def test_failure_has_its_cause_with_the_remedy(
+    inner: Inner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text has both; where a line is long enough, pytest's own has the cause in place of the error."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    result = inner.run(CAUSE)
+
+    result.stdout.fnmatch_lines(
+        [
+            "*- why -*",
+            "no space on the guest's disk: cp: /opt/x: No space left on device",
+            "remedy: *",
+            "FAILED *- no space on the guest's disk: cp: /opt/x: No space left on device",
+        ]
+    )
+
+
+def test_command_that_failed_is_named_with_what_it_said(inner: Inner) -> None:
+    block = (
+        "command: mount /x\\nexit code: 32, after 0.1 s\\nstdout: -\\nstderr: mount: bad option"
+    )
+    source = CAUSE.replace("Its last lines:\\nmany", f"A command failed.\\n{block}")
+
+    result = inner.run(source)
+
+    result.stdout.fnmatch_lines(["why *", "  command: mount /x", "  stderr: mount: bad option"])
+
+
+def test_assertion_of_a_test_has_the_cause_too(inner: Inner) -> None:
+    """What a full disk breaks is often found by an assertion of the test itself."""
+    source = CAUSE.replace("raise HarnessError(", "assert 2 == 0, (")
+
+    result = inner.run(source)
+
+    result.stdout.fnmatch_lines(["why test_node_with_a_full_disk*", "  no space on the guest's*"])
+
+
+def test_assertion_without_a_machine_has_no_cause(inner: Inner) -> None:
+    result = inner.run("def test_text():\n    assert 'No space left on device' == ''\n")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("why *")
 
 
 def test_misspelt_fixture_is_no_trouble_of_the_harness(inner: Inner) -> None:

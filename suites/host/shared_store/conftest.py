@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from harness.artifact_cache import ProgressEvent, Stage
+    from harness.progress import ProgressEvent, Stage
 
 #: Large enough to be cut, and nothing that compression would remove.
 MEMORY = b"".join(number.to_bytes(4, "big") * 3 + b"\x17" for number in range(60_000))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.artifact_cache import Progress, Stage
 from harness.cli import main
+from harness.progress import Progress, Stage
 from harness.provisioning.command import LocalRunner
 from harness.registry import PullFault
 from harness.shared_store import StoreError

@@ -121,9 +121,10 @@ def test_shard_of_a_dead_node_runs_again_and_the_report_says_so(
     cluster.kill_node(node)
     wait_until_pending(cluster)
     cluster.start_node(node)
-    # Slurm lets a requeued job wait two minutes.
+    # Slurm lets a requeued job wait two minutes. It must not start within the second in which the node's
+    # daemon revoked the job's credential: times of credentials are whole seconds.
     ((job, *_),) = [row for row in cluster.jobs() if row[0].endswith("_1")]
-    cluster.output("scontrol", "update", f"JobId={job}", "StartTime=now")
+    cluster.output("scontrol", "update", f"JobId={job}", "StartTime=now+3")
     wait_for_files(project, "reports/1/start-2", 1)
     (project / "go").touch()
     cluster.wait_until_over(_RUN_S)
@@ -144,8 +145,11 @@ def test_cancelled_job_leaves_no_process(cluster: Cluster, project: Path) -> Non
 
     wait_until_gone(project)
     merged = (project / "merge.log").read_text()
-    assert "Shard 1/2 has no result of" in merged
-    assert "Shard 2/2 has no result of" in merged
+    # The run ended in the first test of each.
+    assert "Shard 1/2 has no result of 3 of its 3 tests" in merged
+    assert "Shard 2/2 has no result of 3 of its 3 tests" in merged
+    summary = (project / "reports-merged/summary.md").read_text()
+    assert "**0 tests**: 0 passed" in summary
 
 
 def wait_until_pending(cluster: Cluster) -> None:

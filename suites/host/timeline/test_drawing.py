@@ -12,9 +12,10 @@ import pytest
 from harness.cli import main
 from harness.plots import DARK, LIGHT, Scheme
 from harness.timeline import Gap, Lane, Span, SpanState, Timeline, drawing
-from harness.timeline.drawing import render_timelines, shown_units
+from harness.timeline.drawing import render_timelines
 from harness.timeline.page import render_page
 from harness.timeline.reading import read_timeline
+from harness.timeline.rows import at_most, rows_of, shown_units
 from suites.unit.timeline.folders import a_node_that_built
 
 if TYPE_CHECKING:
@@ -190,3 +191,34 @@ def test_command_refuses_what_it_can_not_draw(
     assert main(["timeline", *(str(tmp_path / name) for name in names)]) == 2
 
     assert words in capsys.readouterr().err
+
+
+def test_so_many_rows_as_fit_are_drawn() -> None:
+    """A PNG of matplotlib has at most 65536 pixels in height."""
+    failed = [
+        Span(
+            lane=Lane.UNITS,
+            name=f"failed-{number}",
+            start_s=0.0,
+            end_s=number / 10,
+            state=SpanState.FAILED,
+        )
+        for number in range(4000)
+    ]
+    timeline = Timeline(title="node", end_s=400.0, spans=tuple(failed))
+
+    rows = at_most(rows_of([timeline]))
+
+    assert [row.name for row in rows[-2:]] == ["failed-3999", "shorter work"]
+    assert rows[-1].reasons == ("There are 4000 rows; the table of the page has all.",)
+    assert len(rows) < 400
+
+
+def test_same_bundle_twice_keeps_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = a_node_that_built(tmp_path / "node").write()
+
+    assert main(["timeline", str(bundle), str(bundle)]) == 0
+
+    assert capsys.readouterr().out.count("node: 281 s") == 2

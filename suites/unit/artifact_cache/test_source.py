@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.artifact_cache import DamagedError, Progress, ProgressEvent, Stage, StagingFolder
+from harness.artifact_cache import DamagedError, StagingFolder
 from harness.artifact_cache.store import ArtifactStore
+from harness.progress import Progress, ProgressEvent, Stage
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:

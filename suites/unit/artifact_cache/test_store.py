@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.artifact_cache import (
-    FileFact,
-    GoneError,
-    Progress,
-    Stage,
-    StagingFolder,
-    allocated_bytes,
-)
+from harness.artifact_cache import FileFact, GoneError, StagingFolder, allocated_bytes
 from harness.artifact_cache.manifest import fact_of
 from harness.artifact_cache.store import ArtifactStore
+from harness.progress import Progress, Stage
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
@@ -82,7 +76,7 @@ def test_folder_removed_before_its_lock_is_held_is_made_without_a_report(tmp_pat
     )
 
     assert result == "opened"
-    assert stages == [Stage.PUBLISH]
+    assert stages == [Stage.PUBLISH, Stage.READY]
     assert store.published() == [folder]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,10 +12,13 @@ from harness.bench.time_to_gpu.figures import figures_of, to_document
 from harness.bench.time_to_gpu.samples import Experiment, Mode
 from harness.cli import build_parser, main
 from harness.cli.options import machine_words, settings_of
+from harness.cli.time_to_gpu import _options
 from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from harness.bench.time_to_gpu.run import Options
 
 
 @pytest.mark.parametrize("runs", ["0", "-1", "many"])
@@ -36,6 +40,43 @@ def test_time_to_gpu_refuses_what_is_no_number_of_its_kind(
         main(["bench", "time-to-gpu", option, value])
 
     assert f"'{value}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--payload=nvidia", "--quick"], "is not compiled within the minutes of '--quick'"),
+        (["--payload=nvidia", "--image=debian-13"], "measures the image 'debian-12-nvidia'"),
+        (["--image=debian-12-nvidia"], "write '--payload=nvidia' instead"),
+    ],
+)
+def test_payload_is_refused_with_what_does_not_fit_it(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "time-to-gpu", *options]) == 2
+
+    assert message in capsys.readouterr().err
+
+
+def planned(*options: str) -> Options:
+    return _options(build_parser().parse_args(["bench", "time-to-gpu", *options]))
+
+
+def test_stand_in_keeps_its_time_limit() -> None:
+    assert planned().minutes == 14
+
+
+def test_nvidias_driver_has_no_time_limit_unless_one_is_given() -> None:
+    assert planned("--payload=nvidia").minutes == math.inf
+    assert planned("--payload=nvidia", "--minutes=90").minutes == 90
+
+
+def test_nvidias_driver_is_compiled_by_a_few_fresh_nodes_by_default() -> None:
+    found = planned("--payload=nvidia")
+
+    assert (found.samples, found.resets, found.trims, found.teardowns) == (3, 0, 0, 0)
+    assert list(found.modes) == [Mode.PREBAKED]
+    assert planned("--payload=nvidia", "--samples=1", "--resets=2").resets == 2
 
 
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.05, 0), (2.0, 1)])

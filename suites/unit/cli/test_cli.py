@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from harness.artifact_cache import ProgressEvent, Stage
 from harness.cli import build_parser, demo, doctor, main
 from harness.cli.demo import Scenario, Verdict, judge
 from harness.cli.progress import show_event
@@ -16,6 +18,7 @@ from harness.errors import BadInputError, ExpectationError, HarnessError, Requir
 from harness.evidence import Evidence
 from harness.expect.failure import failure
 from harness.payload import build_payload
+from harness.progress import ProgressEvent, Stage
 from harness.provisioning.command import CommandError, CommandResult
 from harness.provisioning.wait import WaitTimeoutError
 from suites.unit.image.cloud_image_folder import (
@@ -400,7 +403,9 @@ def test_progress_events_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> Non
 
     show_event(event)
 
-    assert capsys.readouterr() == ("", "[debian-12] wait: waiting\n")
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert re.fullmatch(r"[0-9:]{8} \[debian-12\] wait: waiting\n", streams.err)
 
 
 def test_unaccepted_licence_is_reported_before_a_build(
@@ -420,3 +425,42 @@ def test_help_names_every_command_that_has_a_parser(capsys: pytest.CaptureFixtur
         main(["--help"])
 
     assert sorted(capsys.readouterr().out.split()) == sorted(build_parser().format_help().split())
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("rerun a.py::b[c]", ["--machine-start=clone"]),
+        ("rerun --from cold a.py::b[c] -- -x", ["--machine-start=cold", "-x"]),
+        ("shell --test a.py::b[c]", ["--machine-shell=instead", "-rs"]),
+    ],
+)
+def test_test_is_run_by_pytest_in_this_terminal(
+    words: str, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def become(program: str, argv: list[str]) -> NoReturn:
+        assert program == argv[0] == sys.executable
+        assert argv[1:] == ["-m", "pytest", "a.py::b[c]", "-n", "0", *options]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "execv", become)
+
+    assert main(words.split()) == 130
+
+
+def test_shell_of_a_test_takes_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shell", "--test", "a.py::b", "--", "true"]) == 2
+
+    assert "type it there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_has_commands_and_their_options(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+
+    printed = capsys.readouterr().out
+    assert "checkpoints" in printed
+    assert "--state" in printed
+    assert "cloud-init-done" in printed

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from harness.errors import BadInputError
 from harness.evidence.retention import Bundle, beyond_limits, bundles_in
 
 DAY_S = 86_400.0
@@ -81,3 +84,27 @@ def test_both_parts_of_a_bundle_are_removed(tmp_path: Path) -> None:
     bundles_in(tmp_path)[0].remove()
 
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("mib", "days"), [(-1, 30.0), (100, -1.0), (100, math.nan)])
+def test_limit_that_would_remove_all_or_nothing_is_refused(mib: int, days: float) -> None:
+    with pytest.raises(BadInputError, match="--bundle-limit-"):
+        beyond_limits([], limit_mib=mib, limit_days=days, now_s=0.0)
+
+
+def test_bundle_that_another_run_removes_meanwhile_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = tmp_path / "test/node/versions.json"
+    versions.parent.mkdir(parents=True)
+    versions.write_text(VERSIONS)
+    read = type(versions).read_text
+
+    def read_and_remove(path: Path) -> str:
+        text = read(path)
+        shutil.rmtree(tmp_path / "test")
+        return text
+
+    monkeypatch.setattr(type(versions), "read_text", read_and_remove)
+
+    assert bundles_in(tmp_path) == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.artifact_cache import ProgressEvent, Stage
 from harness.image.build.builder import BuiltDisk
 from harness.image.store import ImageStore
+from harness.progress import ProgressEvent, Stage
 from harness.provisioning.command import CommandResult
 from harness.provisioning.wait import Deadline
 from suites.unit.image.cataloguefolder import a_recipe
@@ -15,9 +15,9 @@ from suites.unit.image.cataloguefolder import a_recipe
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from harness.artifact_cache import ProgressListener
     from harness.image import Image
     from harness.image.catalogue import Recipe
+    from harness.progress import ProgressListener
 
 KERNELS = ("6.1.0-55-cloud-amd64", "6.1.0-56-cloud-amd64")
 

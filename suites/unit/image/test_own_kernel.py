@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.errors import BadInputError
 from harness.image.own_kernel import KernelFiles, KernelPackages, read_version
+from suites.unit.image.kernel_files import VERSION, a_vmlinuz
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_VERSION = "6.1.0-56-cloud-amd64"
 
-
-def a_vmlinuz(file: Path, version: str = _VERSION) -> Path:
-    """Write the header of a bzImage with its version at 0x300 and 0x200."""
-    header = bytearray(0x600)
-    header[0x202:0x206] = b"HdrS"
-    struct.pack_into("<H", header, 0x20E, 0x300)
-    text = f"{version} (builder@host) #1 SMP Debian 6.1\0".encode()
-    header[0x500 : 0x500 + len(text)] = text
-    file.write_bytes(header)
-    return file
-
-
-def modules_of(folder: Path, version: str = _VERSION) -> Path:
+def modules_of(folder: Path, version: str = VERSION) -> Path:
     """Make the folder of a kernel's modules, as `make modules_install` does."""
     modules = folder / "lib/modules" / version
     (modules / "kernel/net").mkdir(parents=True)
@@ -46,7 +33,7 @@ def test_modules_are_found_in_their_folder_and_below_the_install_path(
 
     kernel = KernelFiles(vmlinuz=vmlinuz, modules=tmp_path if is_above else modules)
 
-    assert kernel.version == _VERSION
+    assert kernel.version == VERSION
     assert [name for name, _ in kernel.module_files()] == ["kernel/net/dummy.ko", "modules.dep"]
 
 
@@ -57,16 +44,16 @@ def test_modules_of_another_kernel_are_refused(tmp_path: Path) -> None:
         KernelFiles(vmlinuz=a_vmlinuz(tmp_path / "vmlinuz"), modules=modules)
 
     assert str(caught.value) == (
-        f"kernel: key 'modules': '{tmp_path / 'vmlinuz'}' is the kernel '{_VERSION}', so its modules "
+        f"kernel: key 'modules': '{tmp_path / 'vmlinuz'}' is the kernel '{VERSION}', so its modules "
         f"are expected in a folder of this name, but this is '{modules}'."
     )
 
 
 def test_folder_without_modules_is_refused(tmp_path: Path) -> None:
-    (tmp_path / _VERSION).mkdir()
+    (tmp_path / VERSION).mkdir()
 
     with pytest.raises(BadInputError, match=r"There is no folder '.*/kernel' with the modules"):
-        KernelFiles(vmlinuz=a_vmlinuz(tmp_path / "vmlinuz"), modules=tmp_path / _VERSION)
+        KernelFiles(vmlinuz=a_vmlinuz(tmp_path / "vmlinuz"), modules=tmp_path / VERSION)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF" + bytes(0x600), bytes(0x600)])

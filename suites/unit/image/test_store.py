@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.artifact_cache import Stage
 from harness.errors import HarnessError, RequirementError
 from harness.image import CloudImageKernel, ImageDamagedError
 from harness.image.catalogue import LicenceError
 from harness.image.store import ImageStore, Prepared
+from harness.progress import Stage
 from harness.provisioning.wait import Deadline
 from harness.settings import LicenceId
 from suites.fakes.clock import FakeClock

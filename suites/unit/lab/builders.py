@@ -18,14 +18,16 @@ from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.spec import Accelerator
 from harness.machine.entrance.roster import Roster
 from harness.payload import Payload
+from harness.progress import ignore_progress
+from harness.progress.activities import Activities
 from harness.provisioner.gpu_node import gpu_node_provisioner
 from harness.settings import GpuSource
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.drivers import StuckDriver
 
 if TYPE_CHECKING:
-    from harness.artifact_cache import ProgressEvent
     from harness.gpu.passthrough.pool import GpuPool
+    from harness.progress import ProgressEvent
     from harness.provisioner import Provisioner
 
 
@@ -102,6 +104,7 @@ def machine_services(folder: Path) -> MachineServices:
         patience=1.0,
         roster=Roster(folder / "machines"),
         report=lambda _: None,
+        activities=Activities(ignore_progress),
     )
 
 

@@ -1,8 +1,8 @@
-"""A lab whose machines never start."""
+"""A lab whose machines never start, and machines that only note what is done."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,8 +17,10 @@ from harness.payload import Payload
 from harness.settings import MachineStart, Settings
 from suites.unit.lab.builders import a_provisioner, ignore_event
 from suites.unit.lab.drivers import StuckDriver
+from suites.unit.lab.stage import Stage, a_stage, booting
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -49,3 +51,16 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     )
     lab.provisioner = a_provisioner()
     return lab
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with a_stage(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def asked(stage: Stage) -> Iterator[list[dict[str, Any]]]:
+    """Let machines of a lab boot on the stage, and return how they were asked for."""
+    with booting(stage) as requests:
+        yield requests

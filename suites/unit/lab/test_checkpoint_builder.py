@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -10,17 +11,33 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from harness.artifact_cache import DISK, FileFact
+from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image.manifest import IMAGE_FORMAT
+from harness.lab import checkpoint_builder, evidence_collection
+from harness.lab.checkpoint_builder import _reserve
 from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
+from harness.lab.machine import NONCE_FACT
+from harness.lab.running_machines import Machines
 from harness.lab.saved_states import BuiltImageSource, SavedState, booted
-from harness.machine.checkpoint.store import Checkpoint, CheckpointStore, key_of
+from harness.machine.checkpoint.store import (
+    Checkpoint,
+    CheckpointPlace,
+    CheckpointStore,
+    key_of,
+)
+from harness.machine.description.spec import MemoryFile
 from harness.payload import Payload
+from harness.provisioning.wait import WaitTimeoutError
 from suites.unit.lab.builders import a_cloud_image, an_image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from harness.lab import Lab
+    from harness.lab.checkpoint_builder import CheckpointBuilder
+    from harness.lab.machine import LabMachine
+    from harness.lab.machine_request import MachineRequest
+    from suites.unit.lab.stage import Stage
 
 
 @dataclass
@@ -127,8 +144,9 @@ def test_digest_of_a_base_disk_is_that_of_the_disk(
     class Manifest:
         files = facts
 
-    monkeypatch.setattr(type(IMAGE_FORMAT), "read", lambda _, __: Manifest())
     image = an_image()
+    manifests = {image.folder: Manifest()}
+    monkeypatch.setattr(type(IMAGE_FORMAT), "read", lambda _, folder: manifests[folder])
     source = BuiltImageSource(image=image, kernel_image=image.newest_kernel)
 
     assert source.disk_sha256() == "8" * 64
@@ -138,3 +156,143 @@ def test_digest_of_a_cloud_image_is_that_of_its_disk() -> None:
     source = CloudImageSource(image=a_cloud_image(), boot=CloudImageBoot())
 
     assert source.disk_sha256() == "sha256:1234"
+
+
+# -- how one is made -------------------------------------------------------------------------------
+
+
+def test_memory_of_a_checkpoint_has_all_its_blocks(tmp_path: Path) -> None:
+    """QEMU dies of SIGBUS at a page without one."""
+    ram = tmp_path / "ram"
+    ram.write_bytes(b"copied")
+
+    _reserve(ram, 2)
+
+    status = ram.stat()
+    assert status.st_size == 2 << 20
+    assert status.st_blocks * 512 >= 2 << 20
+    assert ram.read_bytes().startswith(b"copied")
+
+
+class Making:
+    """A store that has nothing, and lets checkpoints be made in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = CheckpointPlace(
+            ram=folder / "ram", state=folder / "state", disk=folder / "disk", folder=folder
+        )
+        self.facts: Mapping[str, str] = {}
+
+    @contextlib.contextmanager
+    def use(
+        self,
+        name: str,
+        parts: Mapping[str, object],
+        make: Callable[[CheckpointPlace], Mapping[str, str]],
+        *,
+        parent: Checkpoint | None = None,
+        **_: object,
+    ) -> Iterator[Checkpoint]:
+        self.facts = make(self.place)
+        yield Checkpoint(
+            name=name,
+            key=key_of(name, parts, parent),
+            folder=self.place.folder,
+            parent=parent,
+            facts=self.facts,
+            ram=self.place.ram,
+            state=self.place.state,
+            disk=self.place.disk,
+        )
+
+
+@pytest.fixture
+def making(tmp_path: Path) -> Making:
+    folder = tmp_path / "making"
+    folder.mkdir()
+    return Making(folder)
+
+
+@pytest.fixture
+def builder(
+    lab: Lab, making: Making, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> CheckpointBuilder:
+    """Return a builder whose machines play on the stage."""
+
+    @contextlib.contextmanager
+    def created(_: Machines, request: MachineRequest) -> Iterator[LabMachine]:
+        asked = {"disk": request.disk, "memory_file": request.memory_file, "seed": request.seed}
+        stage.noted.append(("create", request.name, asked))
+        yield stage.machine()
+
+    monkeypatch.setattr(Machines, "created", created)
+    monkeypatch.setattr(checkpoint_builder, "_reserve", lambda ram, _: ram.touch())
+    monkeypatch.setattr(BuiltImageSource, "disk_sha256", lambda _: "2" * 64)
+    monkeypatch.setattr(BuiltImageSource, "wait_until_booted", lambda *_: None)
+    return replace(
+        lab.checkpoint_builder,
+        checkpoints=cast("CheckpointStore", making),
+        needs=lambda: {"qemu": "7.2"},
+    )
+
+
+def test_checkpoint_is_saved_of_a_machine_that_writes_into_its_place(
+    builder: CheckpointBuilder, making: Making, stage: Stage
+) -> None:
+    builder.ensure_checkpoint(booted(an_image()))
+
+    created = next(each for each in stage.noted if each[0] == "create")
+    assert created[1:] == (
+        "debian-12-booted",
+        {
+            "disk": making.place.disk,
+            "memory_file": MemoryFile(path=making.place.ram, is_private=False),
+            "seed": None,
+        },
+    )
+    assert ("save", making.place.state) in stage.noted
+    (nonce,) = (each[1] for each in stage.noted if each[0] == "remember")
+    assert making.facts == {
+        NONCE_FACT: hashlib.sha256(nonce.encode()).hexdigest(),
+        "qemu": "7.2",
+    }
+    # A user of the checkpoint must not learn what shows that a memory is this one's.
+    assert nonce not in making.facts.values()
+
+
+def test_state_that_can_not_be_made_keeps_evidence_and_says_why(
+    builder: CheckpointBuilder, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise WaitTimeoutError("Waited 3 s for the boot: it hangs.")
+
+    monkeypatch.setattr(BuiltImageSource, "wait_until_booted", fail)
+    monkeypatch.setattr(evidence_collection, "save_host_evidence", lambda *_: None)
+
+    with pytest.raises(HarnessError) as failure:
+        builder.ensure_checkpoint(booted(an_image()))
+
+    kept = builder.evidence_folder / "saved-states/debian-12-booted"
+    assert failure.value.sentence.startswith(
+        "The saved state 'debian-12-booted' could not be made. "
+    )
+    assert "it hangs" in failure.value.sentence
+    assert failure.value.evidence == kept
+    assert stage.names[-2:] == ["end", "release"]
+
+
+@pytest.mark.parametrize(
+    "error", [BadInputError("No such GPU.", source="t.py"), RequirementError("No QEMU.")]
+)
+def test_what_the_user_can_correct_is_told_as_it_is(
+    builder: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch, error: HarnessError
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(BuiltImageSource, "wait_until_booted", fail)
+
+    with pytest.raises(HarnessError) as failure:
+        builder.ensure_checkpoint(booted(an_image()))
+
+    assert failure.value is error

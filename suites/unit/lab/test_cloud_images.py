@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,21 +15,26 @@ import yaml
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image import CloudImage, CloudImageKernel, FirmwareType
 from harness.lab.cloud_images import (
+    AGENT_FILES,
     CloudImageBoot,
+    CloudImageSource,
     agent_commands,
     cloud_image_booted,
     cloud_image_seed,
+    render_clean,
 )
 from harness.lab.machine_request import finish_spec
 from harness.lab.node import NodeRequest, render_node_seed
 from harness.lab.saved_states import SavedState, key_parts
 from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.argv import Channels, render_argv
-from harness.machine.description.spec import Firmware, MachineSpec
+from harness.machine.description.spec import DirectKernel, Firmware, MachineSpec
 from harness.machine.uefi_firmware import UefiFirmware
+from harness.provisioning.command import LocalRunner
 from harness.settings import SHIPPED_IMAGES
 from suites.unit.lab.builders import a_cloud_image, a_platform, a_provisioner, an_image
 from suites.unit.lab.drivers import StuckDriver
+from suites.unit.lab.stage import RESULT, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -232,3 +238,153 @@ def test_cloud_image_nodes_seed_brings_agent_files_and_provisioning(tmp_path: Pa
     assert user_data["bootcmd"] == [list(argv) for argv in agent_commands()]
     assert "boot" in user_data["runcmd"][-1]
     assert "/etc/gpu-node/config.json" in [file["path"] for file in user_data["write_files"]]
+
+
+def test_first_boot_of_a_cloud_image_is_complete_once_its_cloud_init_has_finished(
+    stage: Stage,
+) -> None:
+    stage.agent.answers["sh"] = RESULT
+    with stage.machine() as machine:
+        a_saved_state().origin.wait_until_booted(machine)
+
+    (argv,) = stage.agent.commands()
+    assert "/run/cloud-init/result.json" in argv[-1]
+    assert stage.agent.limits_s[argv] == 270
+
+
+def test_what_a_checkpoint_of_a_cloud_image_depends_on_is_named(tmp_path: Path) -> None:
+    """Another name would make every checkpoint anew."""
+    (tmp_path / "link.qcow2").symlink_to(tmp_path / "disk.qcow2")
+    image = a_cloud_image(disk=tmp_path / "link.qcow2")
+    by_kernel = CloudImageSource(image=image, boot=CloudImageBoot(kernel=KERNEL, disk_gib=20))
+    by_firmware = CloudImageSource(image=image, boot=CloudImageBoot().of(image))
+    seed = cloud_image_seed("clone", instance_id="clone")
+
+    parts = {
+        "cloud_image": "sha256:1234",
+        "disk": str(tmp_path / "disk.qcow2"),
+        "disk_gib": 20,
+        "firmware": None,
+        "uefi_code": None,
+        "kernel": KERNEL.version,
+        "seed": hashlib.sha256(repr(seed).encode()).hexdigest(),
+    }
+    assert by_kernel.parts() == parts
+    assert by_firmware.parts() == {
+        **parts,
+        "disk_gib": 10,
+        "firmware": FirmwareType.BIOS.value,
+        "kernel": None,
+    }
+    assert by_kernel.first_seed == seed
+
+
+def test_code_of_the_firmware_is_part_of_it_by_its_digest(ovmf: Path) -> None:
+    parts = a_saved_state(firmware=FirmwareType.UEFI).origin.parts()
+
+    code = (ovmf / "OVMF_CODE_4M.fd").read_bytes()
+    assert parts["uefi_code"] == hashlib.sha256(code).hexdigest()
+
+
+def test_cloud_image_is_a_source_with_its_own_boot_loader(tmp_path: Path) -> None:
+    image = a_cloud_image()
+    source = CloudImageSource(image=image, boot=CloudImageBoot().of(image))
+
+    assert (source.name, source.disk, source.disk_gib) == ("noble", image.disk, 10)
+    assert source.kernel_append == ()
+    assert source.kernel(tmp_path) == Firmware()
+    source.prepare(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_extracted_kernel_is_booted_with_its_own_files(tmp_path: Path) -> None:
+    boot = CloudImageBoot(kernel=KERNEL, append=("cc:{}",), firmware=FirmwareType.UEFI)
+
+    # Firmware is of no use then.
+    assert not boot.needs_variables
+    assert boot.to_kernel(tmp_path) == DirectKernel(
+        version=KERNEL.version,
+        vmlinuz=KERNEL.vmlinuz,
+        initrd=KERNEL.initrd,
+        append=(*KERNEL.command_line, "cc:{}"),
+        is_verbatim=True,
+    )
+
+
+def test_state_of_a_cloud_image_has_the_memory_and_slots_of_its_machines() -> None:
+    state = a_saved_state(memory_mib=2048)
+
+    assert (state.name, state.slots, state.memory_mib) == ("noble-cloud-image-booted", 4, 2048)
+    assert cloud_image_booted(a_cloud_image()) == a_saved_state()
+    assert a_saved_state().memory_mib == 1024
+
+
+def test_arguments_without_a_kernel_are_refused_by_name() -> None:
+    with pytest.raises(BadInputError) as refused:
+        CloudImageBoot(append=("quiet",))
+
+    assert str(refused.value) == (
+        "CloudImageBoot: key 'append': ['quiet'] can't be added to a command line that the boot loader "
+        "chooses; name a 'kernel' of `lab.cloud_image_kernels` too."
+    )
+
+
+def test_seed_of_a_cloud_image_names_it_and_lets_the_lab_in(tmp_path: Path) -> None:
+    for name in ("user.pub", "host", "host.pub"):
+        (tmp_path / name).write_text(f"ssh-ed25519 {name}\n")
+    access = SshIdentity(folder=tmp_path).access
+
+    seed = cloud_image_seed("mine", instance_id="mine-1", access=access)
+
+    user_data = yaml.safe_load(seed.user_data)
+    assert user_data["hostname"] == "mine"
+    assert "user.pub" in str(user_data)
+    assert "user.pub" not in cloud_image_seed("mine", instance_id="mine-1").user_data
+
+
+def test_agent_is_installed_by_these_commands_in_this_order() -> None:
+    commands = agent_commands()
+
+    console, loader, unit, *rest = commands
+    assert console[:2] == ("sh", "-c")
+    assert "serial-getty@ttyS0.service" in console[2]
+    path = "/etc/systemd/system/harness-agent.service"
+    assert (loader[:2], loader[3]) == (("sh", "-c"), "put")
+    assert (unit[3:5], unit[6]) == (("put", path), "0644")
+    assert base64.b64decode(unit[5]) == (TREE / path[1:]).read_bytes()
+    wants = "/etc/systemd/system/dev-virtio\\x2dports-harness.agent.device.wants"
+    assert rest == [
+        ("mkdir", "-p", wants),
+        ("ln", "-sf", "../harness-agent.service", f"{wants}/harness-agent.service"),
+        ("systemctl", "daemon-reload"),
+        ("systemctl", "start", "--no-block", "harness-agent.service"),
+    ]
+    assert (
+        "/usr/lib/harness/agent-loader",
+        path,
+        f"{wants}/harness-agent.service",
+    ) == AGENT_FILES
+
+
+@pytest.mark.starts_process
+def test_file_of_the_agent_is_written_whole_and_with_its_mode(tmp_path: Path) -> None:
+    loader = next(argv for argv in agent_commands() if argv[-1] == "0755")
+    target = tmp_path / "a folder/agent-loader"
+
+    LocalRunner().run([*loader[:4], str(target), *loader[5:]], timeout_s=30).check(
+        "Writing the loader"
+    )
+
+    assert target.read_bytes() == (TREE / "usr/lib/harness/agent-loader").read_bytes()
+    assert target.stat().st_mode & 0o777 == 0o755
+    assert [path.name for path in target.parent.iterdir()] == ["agent-loader"]
+
+
+def test_script_that_leaves_an_image_as_new_names_each_file_safely() -> None:
+    lines = render_clean(
+        ["/etc/my file", "/etc/b"], ["/opt/it's"], agent_files=["/usr/lib/agent"]
+    ).splitlines()
+
+    assert lines[0] == "set -e"
+    assert "rm -f /etc/ssh/ssh_host_* '/etc/my file' /etc/b /usr/lib/agent" in lines
+    assert "rm -rf '/opt/it'\"'\"'s' /root/.ssh/authorized_keys" in lines

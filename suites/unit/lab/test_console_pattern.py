@@ -25,6 +25,14 @@ def test_stages_and_the_end_are_seen_without_a_pattern() -> None:
     assert first(None, f"step x done\r\n{END}") == FINISHED
 
 
+def test_end_of_a_run_without_our_user_data_is_seen() -> None:
+    """Where user-data is no YAML, cloud-init ends with its own message."""
+    line = "Cloud-init v. 22.4.2 finished at Mon, 23 Nov 2026 14:31:54 +0000. Datasource NoCloud"
+
+    assert first(None, line) == first(STEP, line) == "Cloud-init v. 22.4.2 finished at"
+    assert first(None, "Cloud-init v. 22.4.2 running 'init-local' at") == "running 'init-local'"
+
+
 def test_steps_are_seen_in_complete_lines() -> None:
     assert first(STEP, "[ 1.0] step driver do") is None
     assert first(STEP, "[ 1.0] step driver done") is None

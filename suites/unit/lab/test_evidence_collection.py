@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import pytest
 
-from harness.errors import HarnessError
-from harness.evidence import Evidence
-from harness.evidence.history import HISTORY, JOURNAL, PACKED_JOURNAL
+from harness.errors import BadInputError, HarnessError
+from harness.evidence import TRACE_SUFFIX, Evidence
+from harness.evidence.history import HISTORY, JOURNAL, PACKED_JOURNAL, history_request
+from harness.evidence.request import AdditionalEvidence, result_request
+from harness.gpu.trace import IncidentKind, TraceRecorder
 from harness.lab import evidence_collection
+from harness.machine.channels.console_recording import RECORDING
 from harness.machine.channels.event_log import QmpEvent
+from harness.provisioner import EvidenceDeclaration, Provisioner
+from harness.provisioning.wait import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,17 +28,29 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
 
 
-def a_machine(folder: Path, *, has_vm: bool = True) -> LabMachine:
+def a_machine(folder: Path, *, has_vm: bool = True, is_hanging: bool = False) -> LabMachine:
     """Return as much of a machine as its evidence needs, with a console."""
+
+    def require_answer() -> None:
+        if is_hanging:
+            raise HarnessError("The agent of machine 'node' did not answer a ping in time.")
+
     folder.mkdir()
     (folder / "serial.log").write_text("Linux version 6.1")
     vm = SimpleNamespace(
         logs={"serial.log": folder / "serial.log"},
         events=(QmpEvent(name="RESET", at_s=1.0),),
     )
-    guest = SimpleNamespace(output_of=lambda *_: "6.1.0-55\n6.1.0-56\n")
+    kernels: dict[tuple[object, ...], str] = {("ls", "/lib/modules"): "6.1.0-55\n6.1.0-56\n"}
+    guest = SimpleNamespace(output_of=lambda *argv: kernels[argv])
     machine = SimpleNamespace(
-        folder=folder, has_vm=has_vm, vm=vm, guest=guest, agent=None, gpu_traces=dict
+        folder=folder,
+        has_vm=has_vm,
+        vm=vm,
+        guest=guest,
+        agent="the agent",
+        gpu_traces=dict,
+        require_answer=require_answer,
     )
     return cast("LabMachine", machine)
 
@@ -43,7 +60,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[EvidenceRequest]:
     """Let guests answer, and return what they were asked for."""
     requests: list[EvidenceRequest] = []
 
-    def answer(_agent: object, request: EvidenceRequest, folder: Path) -> Evidence:
+    def answer(agent: object, request: EvidenceRequest, folder: Path) -> Evidence:
+        assert agent == "the agent"
         requests.append(request)
         (folder / "commands").mkdir()
         return Evidence(folder)
@@ -72,6 +90,7 @@ def test_guest_lists_its_kernels_where_they_are_unknown(
     modules = [name for name in request.commands if name.startswith("modinfo-")]
     known = kernels or ["6.1.0-55", "6.1.0-56"]
     assert modules == [f"modinfo-{kernel}" for kernel in known]
+    assert evidence.folder.name.startswith("evidence-")
     assert (evidence.folder / "host/serial.log").read_text() == "Linux version 6.1"
     assert json.loads((evidence.folder / "host/qmp-events.json").read_text()) == [
         {"name": "RESET", "at_s": 1.0, "data": {}}
@@ -100,12 +119,27 @@ def test_machine_beyond_reach_leaves_the_hosts_side_and_the_reason(
     assert reason == "The agent of machine 'node' said nothing in time.\n"
 
 
+def test_guest_that_hangs_is_asked_for_nothing_more(
+    tmp_path: Path, asked: list[EvidenceRequest]
+) -> None:
+    """Its agent may never come, and a boot's time is many minutes."""
+    machine = a_machine(tmp_path / "node", is_hanging=True)
+
+    evidence = evidence_collection.collect_available(machine)
+
+    assert asked == []
+    assert (evidence.folder / "host/serial.log").is_file()
+    assert "did not answer a ping" in (evidence.folder / "not-collected.txt").read_text()
+
+
 def test_machine_that_ran_leaves_what_the_host_knows(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
 
     assert evidence_collection.try_save_host_evidence(a_machine(tmp_path / "node"), kept) == kept
 
     assert (kept / "host/qmp-events.json").is_file()
+    # Where nothing was recorded, nothing is missing.
+    assert json.loads((kept / "manifest.json").read_text())["missing"] == []
 
 
 def test_differences_between_states_are_kept(tmp_path: Path) -> None:
@@ -113,6 +147,8 @@ def test_differences_between_states_are_kept(tmp_path: Path) -> None:
     (machine.folder / "states").mkdir()
     (machine.folder / "states" / "difference-1.txt").write_text("path (1):\n")
 
+    evidence_collection.save_host_evidence(machine, tmp_path / "kept")
+    # Gathered once more, as at the end of a test that failed.
     evidence_collection.save_host_evidence(machine, tmp_path / "kept")
 
     kept = tmp_path / "kept" / "states" / "difference-1.txt"
@@ -170,6 +206,27 @@ def test_history_has_the_journal_packed(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (history / "commands" / JOURNAL).exists()
 
 
+def test_history_replaces_an_earlier_one_and_is_asked_of_the_guest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = a_machine(tmp_path / "machine")
+    told: list[tuple[object, EvidenceRequest, Path]] = []
+
+    def answer(agent: object, request: EvidenceRequest, folder: Path) -> None:
+        told.append((agent, request, folder))
+        (folder / "commands").mkdir(parents=True)
+        (folder / "commands" / JOURNAL).touch()
+
+    monkeypatch.setattr(evidence_collection, "collect_guest", answer)
+    (tmp_path / HISTORY).mkdir()
+    (tmp_path / HISTORY / "old").touch()
+
+    evidence_collection.collect_history(machine, tmp_path)
+
+    assert told == [(machine.agent, history_request(), tmp_path / HISTORY)]
+    assert not (tmp_path / HISTORY / "old").exists()
+
+
 @pytest.mark.usefixtures("silence")
 def test_reason_is_kept_where_the_guest_gives_no_history(tmp_path: Path) -> None:
     evidence_collection.collect_history(a_machine(tmp_path / "machine"), tmp_path)
@@ -187,3 +244,78 @@ def test_guest_that_gave_no_evidence_is_not_asked_for_its_history(
 
     assert asked == []
     assert (tmp_path / HISTORY / "not-collected.txt").read_text() == "It hangs.\n"
+
+
+MINE = Provisioner(
+    name="mine",
+    run=["/opt/mine"],
+    evidence=EvidenceDeclaration(commands={"mine": ["my-status"]}),
+)
+
+
+def test_result_alone_is_asked_of_the_guest_with_how_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[object, EvidenceRequest, Path]] = []
+
+    def answer(agent: object, request: EvidenceRequest, folder: Path) -> Evidence:
+        told.append((agent, request, folder))
+        return Evidence(folder)
+
+    monkeypatch.setattr(evidence_collection, "collect_guest", answer)
+    machine = a_machine(tmp_path / "machine")
+
+    evidence = evidence_collection.collect_result(machine, tmp_path / "kept", provisioner=MINE)
+
+    assert told == [(machine.agent, result_request(MINE), tmp_path / "kept")]
+    assert evidence.provisioner.name == "mine"
+
+
+def test_what_the_provisioner_and_the_test_ask_for_is_gathered_too(
+    tmp_path: Path, asked: list[EvidenceRequest]
+) -> None:
+    additional = AdditionalEvidence(commands={"links": ["ip", "link"]})
+
+    evidence = evidence_collection.collect_available(
+        a_machine(tmp_path / "node"), kernels=[], provisioner=MINE, additional=additional
+    )
+
+    (request,) = asked
+    assert {"mine", "links"} <= set(request.commands)
+    assert evidence.provisioner.name == "mine"
+
+
+def test_command_of_a_name_that_is_taken_is_refused_before_anything_is_gathered(
+    tmp_path: Path, asked: list[EvidenceRequest]
+) -> None:
+    """Also where the guest does not answer."""
+    additional = AdditionalEvidence(commands={"mine": ["other"]})
+
+    with pytest.raises(BadInputError, match="mine"):
+        evidence_collection.collect(
+            a_machine(tmp_path / "node"),
+            tmp_path / "kept",
+            provisioner=MINE,
+            additional=additional,
+        )
+
+    assert asked == []
+    assert not (tmp_path / "kept").exists()
+
+
+def test_traces_and_the_recording_of_the_console_are_kept(tmp_path: Path) -> None:
+    machine = a_machine(tmp_path / "machine")
+    recorder = TraceRecorder(SYSTEM_CLOCK)
+    recorder.incident(IncidentKind.MARK, "now")
+    cast("SimpleNamespace", machine).gpu_traces = lambda: {"gpu0": recorder.snapshot()}
+    (machine.folder / RECORDING).write_text("a recording")
+
+    evidence_collection.save_host_evidence(machine, tmp_path / "kept")
+
+    host = tmp_path / "kept/host"
+    assert (host / RECORDING).read_text() == "a recording"
+    assert "now" in (host / "gpu0-trace.txt").read_text()
+    assert {path.name for path in host.glob("gpu0*")} == {
+        "gpu0-trace.txt",
+        f"gpu0{TRACE_SUFFIX}",
+    }

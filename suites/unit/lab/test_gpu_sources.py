@@ -2,99 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.gpu import HostGpuAttachment
-from harness.gpu.passthrough import GpuChoice, HostFunction, HostGpu, Verdict
-from harness.gpu.passthrough.bars import MemoryBar
-from harness.gpu.passthrough.pool import LeasedGpu
+from harness.gpu.passthrough import GpuChoice
+from harness.gpu.passthrough.inventory import Inventory
 from harness.gpu.script import GpuScript
+from harness.lab import gpu_pool
 from harness.lab.gpu_pool import open_gpu_pool
-from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine_gpus import MachineGpus
 from harness.settings import GpuSource, Settings
-from suites.unit.gpu.models import a_model
+from suites.unit.gpu.models import MODEL_FILE, a_model
 from suites.unit.lab.builders import a_lab_machine, machine_services
+from suites.unit.lab.drivers import StuckDriver
+from suites.unit.lab.fake_pool import ADDRESS, ANY, FakePool, named, sources
+from suites.unit.lab.fake_vm import limit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from harness.gpu import GpuModel
-    from harness.gpu.passthrough.pool import GpuPool
-    from harness.provisioning.wait import Deadline
+    from harness.gpu.catalogue import Catalogue
 
-ANY = GpuChoice()
-ADDRESS = "0000:65:00.0"
 BY_ADDRESS = GpuChoice(address=ADDRESS)
-
-
-def named(name: str) -> GpuModel:
-    return replace(a_model(), name=name)
-
-
-def a_leased_gpu(address: str) -> LeasedGpu:
-    function = HostFunction(
-        address=address,
-        vendor=0x10DE,
-        device=0x2330,
-        class_code=0x030200,
-        bars={0: MemoryBar(size=16 << 20, bits=32), 2: MemoryBar(size=128 << 30, bits=64)},
-    )
-    gpu = HostGpu(function=function, group=None, verdict=Verdict.of((), "It is free."))
-    return LeasedGpu(gpu=gpu, _reset=lambda: None)
-
-
-@dataclass
-class FakePool:
-    """A pool of some GPUs, which notes what is leased."""
-
-    addresses: tuple[str, ...]
-    held: list[str] = field(default_factory=list)
-    holders: list[str] = field(default_factory=list)
-
-    def require(self, wanted: Sequence[GpuChoice]) -> None:
-        if not wanted:
-            raise BadInputError("0 GPUs are wanted; want at least one.", source="GpuPool.lease")
-        if len(wanted) > len(self.addresses):
-            raise RequirementError(f"{len(wanted)} GPUs are wanted at once.")
-
-    @contextlib.contextmanager
-    def lease(
-        self,
-        wanted: Sequence[GpuChoice],
-        *,
-        holder: str,
-        deadline: Deadline,
-        report: Callable[[str], None],
-        cancelled: Callable[[], str | None],
-    ) -> Iterator[tuple[LeasedGpu, ...]]:
-        if why := cancelled():
-            raise HarnessError(why)
-        assert deadline.remaining_s() > 0
-        report("waiting")
-        self.require(wanted)
-        taken = [each for each in self.addresses if each not in self.held][: len(wanted)]
-        self.held += taken
-        self.holders.append(holder)
-        try:
-            yield tuple(a_leased_gpu(each) for each in taken)
-        finally:
-            for each in taken:
-                self.held.remove(each)
-
-
-def sources(source: GpuSource, *addresses: str) -> tuple[GpuSources, FakePool]:
-    fake = FakePool(addresses)
-    made = GpuSources(
-        source=source, pool=lambda: cast("GpuPool", fake), any_model=lambda: named("any")
-    )
-    return made, fake
 
 
 @pytest.mark.parametrize(
@@ -127,6 +62,17 @@ def test_source_decides_what_is_emulated(
 def test_node_without_gpus_needs_none_of_any_source(source: GpuSource) -> None:
     """The pool refuses an empty request."""
     assert sources(source, ADDRESS)[0].resolve([]) == []
+
+
+def test_host_is_asked_for_what_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, fake = sources(GpuSource.AUTO, ADDRESS)
+    asked: list[GpuChoice] = []
+    monkeypatch.setattr(fake, "require", asked.extend)
+    model = named("model")
+
+    made.resolve([model, BY_ADDRESS])
+
+    assert asked == [GpuChoice(model=model), BY_ADDRESS]
 
 
 def test_choice_of_a_model_is_emulated_as_that_model() -> None:
@@ -240,3 +186,170 @@ def test_inventory_of_the_settings_is_read(tmp_path: Path) -> None:
 
     with pytest.raises(BadInputError, match=r"gpus\.yaml"):
         open_gpu_pool(Settings(gpu_inventory=inventory))
+
+
+def test_host_without_an_inventory_has_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "absent.yaml")
+
+    assert gpu_pool.inventory_of(Settings(cache=tmp_path), None) == Inventory()
+
+
+def test_inventory_of_the_host_is_read_where_no_other_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gpus.yaml").write_text("schema: 1\ngpu: {}\n")
+    monkeypatch.setattr(gpu_pool, "INVENTORY", tmp_path / "gpus.yaml")
+
+    with pytest.raises(BadInputError, match=r"gpus\.yaml"):
+        gpu_pool.inventory_of(Settings(cache=tmp_path), None)
+
+
+def test_pool_is_in_the_folder_of_the_settings_and_knows_their_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[Path, set[str]]] = []
+    pools: list[tuple[Path, object]] = []
+
+    def read_inventory(file: Path, models: Iterable[str]) -> str:
+        read.append((file, set(models)))
+        return "the inventory"
+
+    monkeypatch.setattr(gpu_pool, "read_inventory", read_inventory)
+    monkeypatch.setattr(
+        gpu_pool, "GpuPool", lambda folder, *, inventory: pools.append((folder, inventory))
+    )
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/mine.yaml").write_text(MODEL_FILE)
+    settings = Settings(
+        cache=tmp_path, gpu_inventory=tmp_path / "gpus.yaml", gpu_models=(tmp_path / "models",)
+    )
+
+    open_gpu_pool(settings)
+    open_gpu_pool(settings, cast("Catalogue", SimpleNamespace(models={"other": None})))
+
+    assert pools == [(settings.gpu_pool_folder, "the inventory")] * 2
+    assert [file for file, _ in read] == [tmp_path / "gpus.yaml"] * 2
+    assert "mine" in read[0][1]
+    assert read[1][1] == {"other"}
+
+
+# -- emulated ones ----------------------------------------------------------------------------------
+
+
+def test_provided_gpu_is_described_by_its_model(tmp_path: Path) -> None:
+    gpus, _ = machine_gpus(tmp_path, GpuSource.EMULATED)
+
+    (one,) = gpus.provide([a_model()], report=lambda _: None)
+
+    assert (one.pci, one.title, gpus.emulated) == ("10de:2330", "h100", ("gpu0",))
+    assert one.attachment.id == "gpu0"
+    assert set(one.bars) == set(gpus.gpu("gpu0").bars)
+    assert gpus.provided == (one,)
+    gpus.close()
+
+
+def test_host_gpu_is_described_by_its_address_and_the_bars_of_its_function(tmp_path: Path) -> None:
+    gpus, _ = machine_gpus(tmp_path, GpuSource.HOST, ADDRESS)
+
+    (one,) = gpus.provide([ANY], report=lambda _: None)
+
+    assert one.title == f"host {ADDRESS}"
+    assert {index: (bar.mib, bar.bits) for index, bar in one.bars.items()} == {
+        0: (16, 32),
+        2: (128 << 10, 64),
+    }
+    assert gpus.emulated == ()
+    gpus.close()
+
+
+def test_traces_of_the_last_unplugged_gpus_are_kept_and_no_more(tmp_path: Path) -> None:
+    gpus, _ = machine_gpus(tmp_path, GpuSource.EMULATED)
+    for _ in range(18):
+        (one,) = gpus.provide([a_model()], report=lambda _: None)
+        gpus.withdraw(one.device_id)
+
+    assert list(gpus.traces()) == [f"gpu{number}" for number in range(2, 18)]
+    with pytest.raises(HarnessError, match="no GPU 'gpu1'"):
+        gpus.gpu("gpu1")
+    assert gpus.gpu("gpu2") is not None
+
+
+def test_guest_that_is_blocked_on_any_gpu_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus, _ = machine_gpus(tmp_path, GpuSource.EMULATED)
+    servers = [gpus.serve(a_model()) for _ in range(2)]
+    asked: list[float] = []
+
+    def report(patience_s: float) -> str | None:
+        asked.append(patience_s)
+        return "blocked on gpu1"
+
+    assert gpus.stall_report(5.0) is None
+    monkeypatch.setattr(servers[1], "stall_report", report)
+    assert gpus.stall_report(5.0) == "blocked on gpu1"
+    assert asked == [5.0]
+    gpus.close()
+
+
+def test_gpu_of_a_machine_that_would_hang_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    services = machine_services(tmp_path)
+    spec = replace(a_lab_machine(tmp_path).spec, cpus=2)
+    gpus = MachineGpus(
+        spec,
+        tmp_path,
+        driver=StuckDriver(has_threads=True),
+        transport=services.transport,
+        sources=services.gpu_sources,
+        scripts={},
+    )
+
+    with pytest.raises(HarnessError) as refused:
+        gpus.provide([a_model()], report=lambda _: None)
+
+    assert str(refused.value) == (
+        "Machine 'node' has 2 vCPUs, each in a thread of its own, and two threads that touch one "
+        "'x-pci-proxy-dev' at once hang QEMU; give it one vCPU, or use QEMU 10.1.1 or newer."
+    )
+    assert gpus.plugged == ()
+
+
+def test_refused_fault_of_a_host_gpu_says_how_to_run_the_test(tmp_path: Path) -> None:
+    gpus, _ = machine_gpus(
+        tmp_path, GpuSource.HOST, ADDRESS, scripts={"gpu0": GpuScript(is_dead=True)}
+    )
+
+    with pytest.raises(RequirementError) as refused:
+        gpus.provide([ANY], report=lambda _: None)
+
+    assert str(refused.value) == (
+        "A test makes GPU 'gpu0' of machine 'node' fail, which only an emulated GPU does on request; "
+        "run it with --gpu-source=emulated."
+    )
+
+
+def test_lease_waits_half_an_hour_for_its_holder(tmp_path: Path) -> None:
+    made, fake = sources(GpuSource.HOST, ADDRESS)
+    waited: list[int] = []
+    lease = fake.lease
+
+    def noted(wanted: Sequence[GpuChoice], **how: Any) -> Any:
+        waited.append(limit_of(how["deadline"]))
+        return lease(wanted, **how)
+
+    fake.lease = noted  # type: ignore[method-assign]
+    gpus = MachineGpus(
+        a_lab_machine(tmp_path).spec,
+        tmp_path,
+        driver=machine_services(tmp_path).driver,
+        transport=machine_services(tmp_path).transport,
+        sources=made,
+        scripts={},
+    )
+
+    gpus.provide([ANY], report=lambda _: None)
+
+    assert (waited, fake.holders) == ([1800], ["node"])
+    gpus.close()

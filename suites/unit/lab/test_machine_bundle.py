@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.artifact_cache import allocated_bytes
 from harness.errors import BadInputError, HarnessError
 from harness.lab.machine_bundle import (
-    BaseImage,
     find_base,
     prune,
     read_bundle,
@@ -19,43 +20,10 @@ from harness.lab.machine_bundle import (
 from harness.lab.machine_request import finish_spec
 from harness.machine.description.spec import Accelerator, DirectKernel, Firmware
 from suites.unit.lab.builders import a_machine_request, a_platform
+from suites.unit.lab.bundle_folder import BASE, a_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
-
-DIRECT = {"version": "6.1.0-56", "may_reboot": False}
-BASE = BaseImage(name="debian-12", digest="12" * 32, folder="/there/images/debian-12-0123")
-
-
-def a_bundle(
-    folder: Path, *, kernel: Mapping[str, object] = DIRECT, has_seed: bool = False, schema: int = 1
-) -> Path:
-    folder.mkdir(parents=True)
-    description = {
-        "schema": schema,
-        "name": "node",
-        "made": "2026-11-23T06:00:00+00:00",
-        "purpose": "suites/e2e/test_boot.py::test_boots",
-        "qemu": "7.2.22",
-        "memory": "memory.zst",
-        "gpus": ["h100-sxm5-80gb"],
-        "base": {"name": BASE.name, "digest": BASE.digest, "folder": BASE.folder},
-        "spec": {
-            "accelerator": "TCG",
-            "kernel": kernel,
-            "has_seed": has_seed,
-            "memory_mib": 1536,
-            "cpus": 1,
-            "root_ports": 4,
-            "root_port_window_mib": 64,
-            "root_port_aperture_mib": 0,
-            "has_iommu": False,
-        },
-    }
-    (folder / "machine.json").write_text(json.dumps(description))
-    (folder / "memory.zst").write_bytes(b"m" * 1000)
-    return folder
 
 
 def an_image(store: Path, digest: str) -> Path:
@@ -98,8 +66,9 @@ def test_bundle_is_found_in_the_evidence_of_its_test(tmp_path: Path) -> None:
     assert read_bundle(tmp_path / "test").folder == saved
     assert read_bundle(tmp_path / "test/node").folder == saved
 
-    other = a_bundle(tmp_path / "test/other/checkpoint")
-    with pytest.raises(BadInputError, match=f"2 saved machines; name one: '{saved}', '{other}'"):
+    a_bundle(tmp_path / "test/other/checkpoint")
+    words = "2 saved machines; .*unpack.*: 'node/checkpoint', 'other/checkpoint'"
+    with pytest.raises(BadInputError, match=words):
         read_bundle(tmp_path / "test")
 
 
@@ -108,7 +77,7 @@ def test_bundle_is_found_in_the_evidence_of_its_test(tmp_path: Path) -> None:
     [
         ("{", "describes no saved machine"),
         ("{}", "describes no saved machine: KeyError"),
-        ('{"schema": 2}', "Schema 2 is newer than this harness reads"),
+        ('{"schema": 2}', "Schema 2 was found, but this harness reads 1"),
     ],
 )
 def test_what_is_no_bundle_is_refused(tmp_path: Path, content: str, problem: str) -> None:
@@ -119,7 +88,43 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path, content: str, problem: str
 
 
 def test_folder_without_a_machine_says_where_one_is_left(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"no saved machine.*not-saved\.txt"):
+    with pytest.raises(BadInputError) as refused:
+        read_bundle(tmp_path)
+
+    assert str(refused.value) == (
+        f"{tmp_path}: There is no saved machine. A test that fails leaves one in the evidence of its "
+        "machine, unless the guest could not be saved; 'checkpoint/not-saved.txt' then has the reason."
+    )
+
+
+def test_bundle_of_a_newer_harness_is_named_by_file_and_key(tmp_path: Path) -> None:
+    saved = a_bundle(tmp_path / "checkpoint", schema=2)
+
+    with pytest.raises(BadInputError) as refused:
+        read_bundle(saved)
+
+    assert str(refused.value) == (
+        f"{saved / 'machine.json'}: key 'schema': Schema 2 was found, but this harness reads 1; use "
+        "the harness that made the bundle."
+    )
+
+
+def test_what_describes_no_machine_is_named_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "machine.json").write_text("{}")
+
+    with pytest.raises(BadInputError) as refused:
+        read_bundle(tmp_path)
+
+    assert str(refused.value) == (
+        f"{tmp_path / 'machine.json'}: This describes no saved machine: KeyError('schema')."
+    )
+
+
+def test_folder_of_several_machines_is_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        a_bundle(tmp_path / name / "checkpoint")
+
+    with pytest.raises(BadInputError, match=rf"^{tmp_path}: There are 2 saved machines"):
         read_bundle(tmp_path)
 
 
@@ -129,6 +134,34 @@ def test_base_is_found_by_its_digest(tmp_path: Path) -> None:
     disk = an_image(second, BASE.digest)
 
     assert find_base(BASE, [first, second]) == disk
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", '{"files": []}', '{"files": {"disk.qcow2": {}}}', '{"files": null}', None],
+)
+def test_image_whose_manifest_says_nothing_is_passed_over(
+    tmp_path: Path, content: str | None
+) -> None:
+    disk = an_image(tmp_path / "images", BASE.digest)
+    damaged = tmp_path / "images/damaged/manifest.json"
+    damaged.parent.mkdir()
+    if content is None:
+        damaged.symlink_to("absent")
+    else:
+        damaged.write_text(content)
+
+    assert find_base(BASE, [tmp_path / "images"]) == disk
+    assert find_base(BASE, [damaged.parents[1], tmp_path / "none"]) == disk
+
+
+def test_cloud_image_is_found_by_the_digest_of_its_publisher(tmp_path: Path) -> None:
+    disk = an_image(tmp_path / "images", "34" * 32)
+    manifest = disk.with_name("manifest.json")
+    fields = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**fields, "digest": "sha256:1234"}))
+
+    assert find_base(replace(BASE, digest="sha256:1234"), [tmp_path / "images"]) == disk
 
 
 def test_missing_base_is_named_with_how_to_get_it(tmp_path: Path) -> None:
@@ -159,9 +192,43 @@ def test_oldest_saved_machines_go_beyond_the_limit(tmp_path: Path) -> None:
     assert (saved[0].parent / "manifest.json").exists()
 
 
+def test_machines_within_the_limit_stay(tmp_path: Path) -> None:
+    saved = [a_bundle(tmp_path / f"test-{number}/node/checkpoint") for number in range(2)]
+    for number, folder in enumerate(saved):
+        os.utime(folder, (number, number))
+    taken_mib = sum(allocated_bytes(folder) for folder in saved) // (1 << 20)
+    for folder in saved:
+        with (folder / "filling").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, (1 << 20) - allocated_bytes(folder))
+    assert sum(allocated_bytes(folder) for folder in saved) == 2 << 20
+    assert taken_mib < 2
+
+    prune(tmp_path, limit_mib=2, newest=saved[1])
+    assert [folder.exists() for folder in saved] == [True, True]
+    prune(tmp_path, limit_mib=1, newest=saved[1])
+    assert [folder.exists() for folder in saved] == [False, True]
+
+
 def test_newest_stays_also_beyond_the_limit(tmp_path: Path) -> None:
     saved = a_bundle(tmp_path / "test/node/checkpoint")
 
     prune(tmp_path, limit_mib=0, newest=saved)
 
     assert saved.exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"memory.zst"', '"/etc/hostname"'),
+        ('"memory.zst"', '"../other/memory.zst"'),
+        ('"base": {', '"base": [], "was": {'),
+    ],
+    ids=["absolute", "outside", "list"],
+)
+def test_bundle_that_names_files_outside_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    description = a_bundle(tmp_path / "checkpoint") / "machine.json"
+    description.write_text(description.read_text().replace(old, new))
+
+    with pytest.raises(BadInputError, match="describes no saved machine"):
+        read_bundle(tmp_path)

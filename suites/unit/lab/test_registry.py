@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import GuestFile
-from harness.lab.registry import REGISTRY_NAMES, Registry
+from harness.lab import registry as registry_module
+from harness.lab.registry import REGISTRY_NAMES, Registry, RegistryHost, prepare_registry_host
 from harness.machine.description.spec import HostPort
+from harness.progress import Stage
 from harness.registry import PullFault, RegistryLog
 from harness.registry.certificate import Certificate
 from harness.registry.server import RegistryServer
 from suites.unit.lab.builders import a_request
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    import pytest
+
+    from harness.lab import Lab
+    from harness.progress import ProgressEvent
 
 
 def a_registry(folder: Path) -> Registry:
@@ -53,3 +63,55 @@ def test_planned_faults_are_those_of_the_next_pulls(tmp_path: Path) -> None:
 
     # Nothing goes wrong in the second one, although all others fail: it was planned so.
     assert [fault.status for fault in faults] == [429, None, 500, 500]
+
+
+def test_image_is_pushed_without_the_name_of_its_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed: list[tuple[bytes, str, str]] = []
+
+    def push(_: RegistryServer, archive: bytes, *, repository: str, tag: str) -> None:
+        pushed.append((archive, repository, tag))
+
+    monkeypatch.setattr(RegistryServer, "push", push)
+
+    a_registry(tmp_path).push(b"archive", "localhost:5000/aks/gpu:580.1-2026")
+
+    assert pushed == [(b"archive", "aks/gpu", "580.1-2026")]
+
+
+def test_registries_of_a_run_share_a_program_and_a_certificate(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    events: list[ProgressEvent] = []
+    lab = replace(lab, listener=events.append)
+
+    def ensure(cache: Path, *, report: Callable[[str], None]) -> tuple[str, ...]:
+        asked.append(cache)
+        report("fetching docker-registry")
+        return ("docker-registry",)
+
+    def generate(folder: Path, names: Sequence[str]) -> str:
+        asked.append((folder, tuple(names)))
+        return "a certificate"
+
+    monkeypatch.setattr(registry_module, "ensure_registry_program", ensure)
+    monkeypatch.setattr(Certificate, "generate", generate)
+
+    host = prepare_registry_host(lab)
+
+    folder = lab.folder / "registries"
+    assert host == RegistryHost(
+        program=("docker-registry",),
+        certificate="a certificate",  # type: ignore[arg-type]
+        folder=folder,
+    )
+    assert asked == [lab.settings.cache, (folder / "certificate", REGISTRY_NAMES)]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (event,) = events
+    assert (event.subject, event.stage, event.message) == (
+        "registry",
+        Stage.BUILD,
+        "fetching docker-registry",
+    )

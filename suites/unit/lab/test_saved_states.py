@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.errors import HarnessError
+from harness.image import CloudImageKernel, Image
+from harness.lab.machine import START_CLOUD_INIT, LabMachine
 from harness.lab.machine_request import finish_spec
 from harness.lab.saved_states import (
     BuiltImageSource,
@@ -17,16 +20,18 @@ from harness.lab.saved_states import (
     booting_node,
     cloud_init_done,
     key_parts,
+    naming_seed,
     source_parts,
 )
 from harness.machine.description.spec import Accelerator
 from suites.unit.lab.builders import a_platform, an_image
 from suites.unit.lab.drivers import StuckDriver
+from suites.unit.lab.stage import Stage, a_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from harness.lab.machine import LabMachine
+    from harness.cloudinit import SeedFiles
 
 
 def parts_of(
@@ -110,8 +115,12 @@ def test_saved_state_on_top_keeps_its_parent_and_names_its_source() -> None:
     above = below.derive("ready", do_nothing)
 
     assert above.parent == below
-    assert above.parts["make"] == "do_nothing"
+    source = Path(__file__).read_bytes()
     assert above.parts == source_parts(do_nothing)
+    assert above.parts == {
+        "make": "do_nothing",
+        "module_sha256": hashlib.sha256(source).hexdigest(),
+    }
 
 
 def test_parts_that_were_named_stand_for_the_source() -> None:
@@ -130,4 +139,140 @@ def test_seed_counts_for_the_saved_state_after_cloud_init() -> None:
     saved_state = cloud_init_done(booted(an_image()))
 
     assert set(saved_state.parts) == {"seed", "start_cloud_init"}
+    seed = hashlib.sha256(repr(naming_seed("clone")).encode()).hexdigest()
+    assert saved_state.parts["seed"] == seed
     assert saved_state.parent == booted(an_image())
+
+
+# -- the first machine -----------------------------------------------------------------------------
+
+
+def prepared_image() -> Image:
+    """Return an image that was made of a cloud image."""
+    kernel = an_image().newest_kernel
+    own = CloudImageKernel(
+        version=kernel.version,
+        vmlinuz=kernel.vmlinuz,
+        initrd=kernel.initrd,
+        command_line=("root=LABEL=cloudimg-rootfs", "ro"),
+    )
+    return replace(an_image(), kernels=(own,))
+
+
+@pytest.mark.parametrize(
+    ("image", "limit_s"), [(an_image(), 90), (prepared_image(), 180)], ids=["built", "prepared"]
+)
+def test_first_machine_has_started_what_does_not_depend_on_cloud_init(
+    stage: Stage, image: Image, limit_s: int
+) -> None:
+    with stage.machine() as machine:
+        booted(image).origin.wait_until_booted(machine)
+
+    units = [each for each in stage.noted if each[0] == "unit"]
+    assert units == [("unit", "basic.target", limit_s), ("unit", "containerd.service", limit_s)]
+    asked = [argv for argv in stage.agent.commands() if argv[0] == "systemctl"]
+    assert asked == [
+        ("systemctl", "cat", "basic.target"),
+        ("systemctl", "cat", "containerd.service"),
+    ]
+
+
+def test_image_without_containerd_is_not_awaited_for_it(stage: Stage) -> None:
+    stage.agent.refused.add("containerd.service")
+
+    with stage.machine() as machine:
+        booted(an_image()).origin.wait_until_booted(machine)
+
+    assert [each[1] for each in stage.noted if each[0] == "unit"] == ["basic.target"]
+
+
+@pytest.mark.parametrize(("image", "is_written"), [(an_image(), False), (prepared_image(), True)])
+def test_network_of_a_cloud_image_starts_when_netplan_has_written_it(
+    stage: Stage, image: Image, is_written: bool
+) -> None:
+    with stage.machine() as machine:
+        booted(image).origin.wait_until_booted(machine)
+
+    path = "/run/systemd/system/cloud-init-local.service.d/50-netplan.conf"
+    written = {argv[-1]: text.decode() for argv, text in stage.agent.stdin.items()}
+    assert (path in written) is is_written
+    if is_written:
+        assert "systemd-networkd.service" in written[path]
+
+
+def test_built_image_is_a_source_of_its_own_kernel(tmp_path: Path) -> None:
+    source = an_origin(may_reboot=True)
+
+    assert (source.name, source.disk) == ("debian-12", an_image().disk)
+    assert (source.disk_gib, source.first_seed) == (None, None)
+    kernel = source.kernel(tmp_path)
+    newest = an_image().newest_kernel
+    assert (kernel.version, kernel.vmlinuz, kernel.initrd) == (
+        newest.version,
+        newest.vmlinuz,
+        newest.initrd,
+    )
+    assert (kernel.may_reboot, kernel.is_verbatim) == (True, False)
+    source.prepare(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_kernel_of_a_cloud_image_has_its_own_command_line(tmp_path: Path) -> None:
+    image = prepared_image()
+    source = BuiltImageSource(image=image, kernel_image=image.newest_kernel)
+
+    kernel = source.kernel(tmp_path)
+
+    assert (kernel.append, kernel.is_verbatim) == (("root=LABEL=cloudimg-rootfs", "ro"), True)
+
+
+def test_machine_of_a_state_is_as_the_state_was_saved() -> None:
+    state = booted(an_image(), an_image().other_kernel, memory_mib=2048, slots=7, has_iommu=True)
+
+    machine = state.machine("mine", a_checkpoint())
+
+    assert (state.name, machine.name) == ("debian-12-booted", "mine")
+    assert (machine.memory_mib, machine.slots, machine.has_iommu) == (2048, 7, True)
+    assert (machine.checkpoint, machine.source) == (a_checkpoint(), state.origin)
+    assert isinstance(state.origin, BuiltImageSource)
+    assert state.origin.kernel_image == an_image().other_kernel
+
+
+def test_node_that_boots_has_room_for_the_usual_gpus() -> None:
+    few = booting_node("mine", an_image(), slots=1)
+    many = booting_node("mine", an_image(), an_image().other_kernel, slots=9, memory_mib=2048)
+
+    assert (few.name, few.slots, few.memory_mib) == ("mine", 4, 1536)
+    assert few.source == an_origin(is_held=False)
+    assert (many.slots, many.memory_mib) == (9, 2048)
+    assert many.source == an_origin(is_held=False, kernel_image=an_image().other_kernel)
+    rebooting = booting_node("mine", an_image(), may_reboot=True).source
+    assert rebooting == an_origin(is_held=False, may_reboot=True)
+
+
+def test_state_after_cloud_init_has_run_it_with_a_seed_that_only_names_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds: list[SeedFiles] = []
+    monkeypatch.setattr(LabMachine, "run_cloud_init", lambda _, seed: seeds.append(seed))
+    state = cloud_init_done(booted(an_image()))
+
+    assert state.name == "debian-12-cloud-init-done"
+    assert state.make is not None
+    state.make(object.__new__(LabMachine))
+
+    assert seeds == [naming_seed("clone")]
+    assert "hostname: clone" in str(seeds[0])
+    assert state.parts["start_cloud_init"] == START_CLOUD_INIT
+
+
+def test_function_without_a_source_is_named_with_the_remedy() -> None:
+    with pytest.raises(HarnessError) as refused:
+        source_parts(print)
+
+    assert str(refused.value).startswith(
+        "The function <built-in function print> of a saved state has no source file ("
+    )
+    assert str(refused.value).endswith(
+        "so that changes of it would not be detected; name what its result depends on by `parts`."
+    )

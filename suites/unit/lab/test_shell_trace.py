@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.errors import HarnessError
-from harness.lab.shell_trace import FOLDER, early_commands, read_hits
+from harness.lab.shell_trace import FOLDER, early_commands, read_hits, traced
 from harness.lab.trace_reader import read_traces
 from harness.machine.channels.guest import Guest
-from harness.provisioning.command import CommandResult
+from harness.provisioner import Provisioner
+from harness.provisioning.command import CommandResult, LocalRunner
 from harness.shell.coverage import Place
+from suites.unit.lab.builders import a_request
+from suites.unit.lab.fake_vm import FakeAgent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,6 +133,21 @@ def test_relative_name_is_that_of_where_the_script_was_when_it_began(
     assert refused == []
 
 
+def test_relative_name_of_a_script_that_changed_its_folder_is_that_of_its_start(
+    machine: TracedMachine, script: Path
+) -> None:
+    machine.install("opt/provision.sh", TEXT)
+    (machine.folder / "elsewhere").mkdir()
+    there, elsewhere = machine.folder / "opt", machine.folder / "elsewhere"
+    machine.trace("1", ("/etc/profile", 1), cwd=there)
+    machine.trace("1", ("provision.sh", 2), cwd=elsewhere)
+
+    hits, refused = read_hits(machine.guest, [script])
+
+    assert {place.line for place in hits[str(script)]} == {2}
+    assert refused == []
+
+
 def test_two_files_of_one_content_both_count(
     machine: TracedMachine, script: Path, tmp_path: Path
 ) -> None:
@@ -164,3 +183,91 @@ def test_set_up_is_a_command_without_text_of_others() -> None:
     assert '"BASH_ENV=$1/$3"' in script
     assert arguments[1] == FOLDER
     assert "BASH_XTRACEFD" in arguments[2]
+
+
+def test_traced_node_sets_its_trace_up_before_all_else_and_for_what_a_test_runs() -> None:
+    mine = Provisioner(name="mine", run=["/opt/mine"], environment={"LANG": "C"})
+
+    request = traced(a_request(early=[["own"]]), mine)
+
+    assert list(request.early) == [*early_commands(), ["own"]]
+    assert request.provisioner is not None
+    assert request.provisioner.environment == {
+        "LANG": "C",
+        "BASH_ENV": "/var/lib/harness-shell-trace/trace.sh",
+    }
+    assert request.provisioner.run == mine.run
+
+
+@pytest.mark.starts_process
+def test_set_up_leaves_the_trace_where_any_user_may_write(tmp_path: Path) -> None:
+    ((*shell, script, name, _folder, trace, trace_name),) = early_commands()
+    (tmp_path / "systemctl").write_text('#!/bin/sh\necho "$@" >"${0%/*}/told"\n')
+    (tmp_path / "systemctl").chmod(0o755)
+    folder = tmp_path / "traces of a node"
+
+    LocalRunner().run(
+        [*shell, script, name, str(folder), trace, trace_name],
+        timeout_s=30,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    ).check("Setting the trace up")
+
+    assert (folder / "trace.sh").read_text() == trace
+    assert (folder / "traces").stat().st_mode & 0o7777 == 0o1777
+    told = (tmp_path / "told").read_text()
+    assert told == f"set-environment BASH_ENV={folder}/trace.sh\n"
+
+
+def test_machine_reads_its_traces_with_what_it_has_of_python(tmp_path: Path) -> None:
+    first, second = tmp_path / "b.sh", tmp_path / "a.sh"
+    first.write_text("1")
+    second.write_text("2")
+    agent = FakeAgent(answers={"python3": "{}"})
+
+    assert read_hits(Guest("m", agent), [first, second]) == ({}, [])
+
+    (argv,) = agent.commands()
+    assert argv[:4] == ("python3", "-I", "-S", "-c")
+    assert "def read_traces" in argv[4]
+    assert argv[5] == "/var/lib/harness-shell-trace/traces"
+    assert agent.limits_s[argv] == 120
+    asked = json.loads(agent.stdin[argv])
+    assert asked["names"] == ["a.sh", "b.sh"]
+    assert asked["digests"] == sorted(asked["digests"])
+    assert len(set(asked["digests"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("stderr", "reason"),
+    [("Traceback\nNo module named json\n", "No module named json"), ("", "no reason given")],
+)
+def test_machine_that_can_not_read_them_says_why(
+    monkeypatch: pytest.MonkeyPatch, script: Path, stderr: str, reason: str
+) -> None:
+    agent = FakeAgent()
+
+    def run(argv: Sequence[str], **_: object) -> CommandResult:
+        return CommandResult(argv=tuple(argv), exit_code=1, stdout="", stderr=stderr)
+
+    monkeypatch.setattr(agent, "run", run)
+
+    with pytest.raises(HarnessError) as failure:
+        read_hits(Guest("m", agent), [script])
+
+    assert str(failure.value).startswith(
+        f"The traces of machine 'm' could not be read ({reason}).\n"
+    )
+
+
+def test_trace_that_was_run_from_where_its_name_was_relative_has_each_line_once(
+    machine: TracedMachine, script: Path
+) -> None:
+    there = machine.install("opt/provision.sh", TEXT)
+    machine.trace("1", (str(there), 2), (str(there), 2))
+    machine.trace("2", (str(there), 3))
+
+    hits, refused = read_hits(machine.guest, [script])
+
+    assert {place.line for place in hits[str(script)]} == {2, 3}
+    assert len(hits[str(script)]) == 2
+    assert refused == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import platform
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -14,12 +16,18 @@ from harness.lab import versions
 from harness.lab.versions import versions_of
 from harness.machine.description.spec import Accelerator
 from harness.payload import build_payload
+from harness.provisioning.command import CommandResult, LocalRunner
 from suites.unit.evidence.folders import KERNEL, EvidenceFolder, a_gpu_node
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from harness.lab.machine import LabMachine
+
+
+#: The function itself: other tests replace it, since it starts git.
+_COMMIT = versions._commit
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +81,111 @@ def test_unknown_versions_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     assert found["qemu"] is None
     assert found["guest"] == {"kernel": None, "packages": None}
+
+
+def test_versions_have_a_schema_and_name_all_that_took_part(tmp_path: Path) -> None:
+    found = versions_of(a_machine(), tmp_path)
+
+    assert found["schema"] == 1
+    assert found["harness"] == {
+        "version": importlib.metadata.version("gpu-node-harness"),
+        "commit": "bb84073",
+    }
+    assert found["agent"] == hashlib.sha256(b"agent").hexdigest()
+    assert found["gpus"] == ["h100-sxm5-80gb"]
+    packages = found["python_packages"]
+    assert isinstance(packages, dict)
+    # What the harness needs, and pytest's plugins.
+    assert {"pydantic", "qemu.qmp", "PyYAML", "pytest-xdist", "gpu-node-harness"} <= set(packages)
+    assert list(packages) == sorted(packages)
+    assert None not in packages.values()
+
+
+@pytest.mark.parametrize("error", [HarnessError("No manifest."), OSError("Gone."), KeyError("d")])
+def test_image_whose_manifest_can_not_be_read_has_no_digest(
+    tmp_path: Path, error: Exception
+) -> None:
+    def refuse() -> str:
+        raise error
+
+    machine = a_machine()
+    cast("SimpleNamespace", machine.request.source).disk_sha256 = refuse
+
+    assert versions_of(machine, tmp_path)["image"] == {"name": "debian-12", "digest": None}
+
+
+def test_harness_that_is_not_installed_has_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    monkeypatch.setattr(importlib.metadata, "requires", missing)
+
+    found = versions_of(a_machine(), tmp_path)
+
+    assert found["harness"] == {"version": None, "commit": "bb84073"}
+    assert found["python_packages"] == {}
+
+
+def test_package_without_requirements_names_those_of_pytest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: None)
+
+    packages = versions_of(a_machine(), tmp_path)["python_packages"]
+
+    assert isinstance(packages, dict)
+    assert {"pytest", "pytest-xdist"} <= set(packages)
+    assert "pydantic" not in packages
+
+
+# -- the commit --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a checkout of which the harness is part."""
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(versions, "__file__", str(tmp_path / "harness/lab/versions.py"))
+    monkeypatch.setattr(versions, "_commit", _COMMIT)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("stdout", "exit_code", "commit"),
+    [("bb84073-dirty\n", 0, "bb84073-dirty"), ("\n", 0, None), ("bb84073\n", 128, None)],
+    ids=["changed", "nothing", "refused"],
+)
+def test_commit_is_that_of_the_checkout(
+    checkout: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stdout: str,
+    exit_code: int,
+    commit: str | None,
+) -> None:
+    asked: list[tuple[tuple[str, ...], float]] = []
+
+    def run(_: LocalRunner, argv: Sequence[str], *, timeout_s: float) -> CommandResult:
+        asked.append((tuple(argv), timeout_s))
+        return CommandResult(argv=tuple(argv), exit_code=exit_code, stdout=stdout, stderr="")
+
+    monkeypatch.setattr(LocalRunner, "run", run)
+
+    assert versions_of(a_machine(), checkout)["harness"] == {
+        "version": importlib.metadata.version("gpu-node-harness"),
+        "commit": commit,
+    }
+    words = ("describe", "--always", "--dirty", "--abbrev=40")
+    assert asked == [(("git", "-C", str(checkout), *words), 20)]
+
+
+def test_installed_harness_has_no_commit(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (checkout / ".git").rmdir()
+    monkeypatch.setattr(LocalRunner, "run", None)
+
+    harness = versions_of(a_machine(), checkout)["harness"]
+
+    assert isinstance(harness, dict)
+    assert harness["commit"] is None

@@ -9,16 +9,20 @@ import pytest
 from typing_extensions import override
 
 from harness.errors import HarnessError
-from harness.gpu import HostGpuAttachment
+from harness.gpu import GpuAttachment, HostGpuAttachment
+from harness.machine import monitored_machine
 from harness.machine.channels.monitor import COMMAND_S
+from harness.machine.device_state import DeviceStateError
 from harness.machine.monitored_machine import MonitoredMachine
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment
 from suites.unit.machine.fake_monitor import FakeMonitor, an_event
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from harness.gpu import Attachment
     from harness.machine.channels.console import Console
     from harness.machine.description.spec import MachineSpec
 
@@ -28,8 +32,14 @@ DONE = an_event("MIGRATION", status="completed")
 class FakeMachine(MonitoredMachine):
     """A machine whose monitor is scripted; `steps` records what the base class asks of it."""
 
-    def __init__(self, spec: MachineSpec, folder: Path, monitor: FakeMonitor) -> None:
-        super().__init__(spec, folder)
+    def __init__(
+        self,
+        spec: MachineSpec,
+        folder: Path,
+        monitor: FakeMonitor,
+        at_start: Sequence[Attachment] = (),
+    ) -> None:
+        super().__init__(spec, folder, at_start)
         self._fake = monitor
         self.steps: list[str] = []
         self.ending: str | None = None
@@ -240,3 +250,143 @@ def test_power_off_is_complete_once_qemu_has_ended(tmp_path: Path) -> None:
     machine.wait_for_power_off(soon())
 
     assert machine.steps == ["wait for exit"]
+
+
+USERNET = "  TCP[HOST_FORWARD]  23       127.0.0.1  34567      10.0.2.15    22     0     0\r\n"
+
+
+def test_ssh_port_is_the_one_that_qemu_forwards(tmp_path: Path) -> None:
+    monitor = FakeMonitor(results={"human-monitor-command": USERNET})
+
+    assert a_machine(tmp_path, monitor).ssh_port() == 34567
+
+    assert monitor.arguments["human-monitor-command"] == {"command-line": "info usernet"}
+
+
+def test_rest_of_a_guest_is_judged_by_the_time_that_its_qemu_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float, Deadline]] = []
+
+    def wait(name: str, processor_s: Callable[[], float], deadline: Deadline) -> None:
+        asked.append((name, processor_s(), deadline))
+
+    monkeypatch.setattr(monitored_machine, "wait_until_idle", wait)
+    deadline = soon()
+
+    a_machine(tmp_path).wait_until_idle(deadline)
+
+    assert asked == [("node", 0.0, deadline)]
+
+
+def test_guest_goes_on_once_its_whole_state_was_saved_and_its_disk_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = a_machine(tmp_path)
+    monkeypatch.setattr(
+        monitored_machine,
+        "save_whole_state",
+        lambda _, name, state: machine.steps.append(f"save {name} to {state.name}"),
+    )
+
+    with machine.saved_whole(tmp_path / "memory.zst"):
+        machine.steps.append("copy the disk")
+
+    assert machine.steps == ["pause", "save node to memory.zst", "copy the disk", "resume"]
+
+
+@pytest.mark.parametrize("where", ["state", "disk"])
+def test_guest_goes_on_where_it_could_not_be_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    machine = a_machine(tmp_path)
+
+    def save(*_: object) -> None:
+        if where == "state":
+            raise DeviceStateError("QEMU refused.")
+
+    monkeypatch.setattr(monitored_machine, "save_whole_state", save)
+
+    def save_all() -> None:
+        with machine.saved_whole(tmp_path / "memory.zst"):
+            raise HarnessError("The disk could not be copied.")
+
+    with pytest.raises(HarnessError, match="refused" if where == "state" else "be copied"):
+        save_all()
+
+    assert machine.steps[-1] == "resume"
+
+
+def test_whole_state_that_was_loaded_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitor = FakeMonitor()
+    machine = a_machine(tmp_path, monitor)
+    loaded: list[object] = []
+    monkeypatch.setattr(monitored_machine, "restore_whole_state", lambda *how: loaded.append(how))
+
+    machine.restore_whole(tmp_path / "memory.zst")
+
+    assert loaded == [(monitor, "node", tmp_path / "memory.zst")]
+    assert machine.steps == ["resume"]
+
+
+def test_whole_state_that_qemu_refuses_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DeviceStateError("It is another machine's.")
+
+    monkeypatch.setattr(monitored_machine, "restore_whole_state", refuse)
+    machine = a_machine(tmp_path)
+
+    with pytest.raises(
+        HarnessError, match=r"^It is another machine's\. Its stderr ends with: load of migration"
+    ):
+        machine.restore_whole(tmp_path / "memory.zst")
+
+    assert machine.steps == ["wait for exit"]
+
+
+def test_machine_that_boots_from_a_seed_has_it_taken_out_again(tmp_path: Path) -> None:
+    spec = a_machine_spec(seed=tmp_path / "seed.iso")
+    machine = FakeMachine(spec, tmp_path, FakeMonitor())
+
+    machine.unplug_seed(soon())
+
+    assert machine.steps == ["detach seed"]
+    assert machine.serial_log == tmp_path / "serial.log"
+
+
+def test_devices_at_the_start_take_the_first_ports(tmp_path: Path) -> None:
+    monitor = FakeMonitor()
+    machine = FakeMachine(a_machine_spec(root_ports=2), tmp_path, monitor, [an_attachment("gpu0")])
+
+    machine.plug(an_attachment("gpu1"))
+
+    assert monitor.arguments["device_add"]["bus"] == "ua-rp1"
+
+
+def test_socket_of_a_device_is_handed_to_qemu_by_a_name_of_its_own(tmp_path: Path) -> None:
+    monitor = FakeMonitor()
+    gpu = GpuAttachment(id="gpu0", driver="x-pci-proxy-dev", fd=7, root_port_window_mib=64)
+
+    a_machine(tmp_path, monitor).plug(gpu)
+
+    assert monitor.commands == ["getfd", "device_add"]
+    assert monitor.descriptors == {"getfd": 7}
+    assert monitor.arguments["getfd"] == {"fdname": "fd-gpu0"}
+    assert monitor.arguments["device_add"]["fd"] == "fd-gpu0"
+
+
+def test_removal_that_was_reported_before_does_not_count(tmp_path: Path) -> None:
+    """A device of this id may have been plugged and unplugged before."""
+    monitor = FakeMonitor()
+    monitor.recorded.append(an_event("DEVICE_DELETED", device="gpu0"))
+    machine = a_machine(tmp_path, monitor)
+    machine.plug(an_attachment("gpu0"))
+
+    with pytest.raises(HarnessError, match="the removal of device 'gpu0' was not reported"):
+        machine.unplug("gpu0", soon())
+
+    assert monitor.arguments["device_del"] == {"id": "gpu0"}

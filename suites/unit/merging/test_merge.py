@@ -269,3 +269,63 @@ def test_report_that_is_no_junit_is_refused_by_name(tmp_path: Path) -> None:
 
     with pytest.raises(BadInputError, match=r"junit\.xml: It is no JUnit report"):
         merge([shard], tmp_path / "to", is_partial=False, root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('tests="2"', 'tests="x"'), ('time="1.5"', 'time="nan"'), ("</testsuites>", "")],
+)
+def test_junit_report_of_another_form_is_named(tmp_path: Path, old: str, new: str) -> None:
+    three_shards(tmp_path / "shards")
+    report = tmp_path / "shards/2/start-1/junit.xml"
+    report.write_text(report.read_text().replace(old, new))
+
+    with pytest.raises(BadInputError, match=r"2/start-1/junit\.xml: It is no JUnit report"):
+        merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+
+    assert not (tmp_path / "to").exists()
+
+
+def test_reports_of_a_shard_are_not_overwritten(tmp_path: Path) -> None:
+    three_shards(tmp_path / "shards")
+    place = tmp_path / "shards/2/start-1"
+
+    with pytest.raises(BadInputError, match="in the reports of shard 2/3"):
+        merge([tmp_path / "shards"], place, is_partial=False, root=tmp_path)
+
+    assert len(list((place / "allure").iterdir())) == 2
+
+
+def test_link_among_results_is_not_followed(tmp_path: Path) -> None:
+    three_shards(tmp_path / "shards")
+    results = tmp_path / "shards/1/start-1/allure"
+    (results / "attachment.txt").symlink_to("/etc/hostname")
+    (results / "folder").mkdir()
+
+    merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+
+    assert len(list((tmp_path / "to/allure").iterdir())) == 6
+
+
+@pytest.mark.parametrize(("number", "count"), [(4, 3), (0, 3), (1, 999_999_999)])
+def test_record_of_a_shard_that_can_not_be_is_refused(
+    tmp_path: Path, number: int, count: int
+) -> None:
+    a_shard(tmp_path, number, TESTS, count=count)
+
+    with pytest.raises(BadInputError, match=r"shard\.json"):
+        merge([tmp_path], tmp_path / "to", is_partial=True, root=tmp_path)
+
+
+def test_name_of_a_test_stays_within_its_code() -> None:
+    case = Case(
+        name="a::test[`<b>`\n# x]",
+        shard="1/1",
+        outcome="failed",
+        seconds=1.0,
+        problem="no",
+        is_broken=False,
+        behaviours=(),
+    )
+
+    assert "* `a::test['<b>' # x]` (shard 1/1)" in render_summary([], [case], [])

@@ -6,11 +6,13 @@ import os
 import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.errors import BadInputError
 from harness.provisioning.command import CommandResult
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 from suites.fakes.clock import FakeClock
@@ -155,6 +157,19 @@ def test_listed_mutant_that_did_not_survive_is_reported(
 
     said = "page.md lists a mutant that did not survive: `a.f` | `1` becomes `2`"
     assert said in capsys.readouterr().out.splitlines()
+
+
+def test_rows_of_other_modules_are_not_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = "| `other.f` | `1` becomes `2` | It was the same. |"
+    (tmp_path / "page.md").write_text(f"{PAGE}{row}\n")
+    package = replace(PACKAGE, only=("harness/some/b.py",))
+
+    with script(tmp_path, RESULTS + f"    {KILLED}: killed\n" * 9) as runner:
+        assert judge(tmp_path, tmp_path / "page.md", package, runner) == 0
+
+    assert "other.f" not in capsys.readouterr().out
 
 
 def test_stopped_run_raises_an_error(tmp_path: Path) -> None:
@@ -396,3 +411,19 @@ def test_configuration_of_a_package_is_added_to_the_projects(tmp_path: Path) -> 
     assert 'pytest_add_cli_args_test_selection = ["b"]\n' in text
     assert 'do_not_mutate = ["c"]\n' in text
     assert '"--deselect=d"' in text
+
+
+def test_only_the_named_modules_of_a_package_are_mutated(tmp_path: Path) -> None:
+    (tmp_path / "repository/a/b").mkdir(parents=True)
+    (tmp_path / "repository/a/b/c.py").touch()
+    (tmp_path / "pyproject.toml").touch()
+
+    package = Package(source="a", tests=("t",)).of_modules(["b.c"], tmp_path / "repository")
+    package.write_configuration(tmp_path)
+
+    assert 'only_mutate = ["a/b/c.py"]\n' in (tmp_path / "pyproject.toml").read_text()
+
+
+def test_module_that_a_package_lacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"--module: 'a' has no module 'd': .*'a/d\.py'"):
+        Package(source="a", tests=()).of_modules(["d"], tmp_path)

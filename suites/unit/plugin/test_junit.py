@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from harness.plugin.junit import _MARK, tell_apart
+from harness.plugin.junit import _MARK, remove_unfinished, tell_apart
 
 REPORT = f"""
 <testsuites><testsuite failures="2" errors="1" tests="3">
@@ -29,3 +29,13 @@ def test_marked_failure_becomes_an_error_and_is_counted_as_one() -> None:
         ["error"],
     ]
     assert [each.get("name") for each in root.iter("property")] == ["x"]
+
+
+def test_test_during_which_the_run_ended_has_no_test_case() -> None:
+    root = ET.fromstring(  # noqa: S314 - a literal
+        """<testsuites><testsuite tests="1"><testcase name="ended"/><testcase/></testsuite></testsuites>"""
+    )
+
+    assert remove_unfinished(root) == 1
+
+    assert [case.get("name") for case in root.iter("testcase")] == ["ended"]

@@ -177,3 +177,13 @@ def test_recorded_containerd_of_debian_13_can_enable_cdi() -> None:
     assert detect_support(CONTAINERD, dump=dump, version=version) is CdiSupport.CAPABLE
     assert detect_support(CONTAINERD, version=version) is CdiSupport.CAPABLE
     assert detect_support(CONTAINERD, dump=enabled, version=version) is CdiSupport.NATIVE
+
+
+def test_recorded_containerd_of_debian_sid_has_cdi_switched_on() -> None:
+    dump = load_recording("containerd/2.1.9-config-dump").text
+    version = load_recording("containerd/2.1.9-version").text
+    disabled = dump.replace("enable_cdi = true", "enable_cdi = false")
+
+    assert parse_version(version) == (2, 1, 9)
+    assert detect_support(CONTAINERD, dump=dump, version=version) is CdiSupport.NATIVE
+    assert detect_support(CONTAINERD, dump=disabled, version=version) is CdiSupport.CAPABLE

@@ -13,7 +13,7 @@ from harness.provisioning.executor import Executor
 from harness.provisioning.exit_codes import ExitCode, ProvisioningError
 from harness.provisioning.node_files import NodeFiles
 from harness.provisioning.plan import Plan, Step
-from harness.provisioning.toml_text import TomlTextError
+from harness.provisioning.toml_text import TomlTextError, get_value
 from harness.provisioning.toolkit import (
     CDI_SPEC,
     CRI_O_DROP_IN,
@@ -72,6 +72,10 @@ runtime_type = "io.containerd.runc.v2"
 BinaryName = "/usr/bin/nvidia-container-runtime"
 SystemdCgroup = true
 """
+#: containerd 1.6 passes on to the runtime only the annotations that are listed.
+OLDER_RUNTIME = RUNTIME.replace(
+    "runtimes.nvidia]\n", 'runtimes.nvidia]\ncontainer_annotations = ["nvidia.cdi.k8s.io/*"]\n'
+)
 DEFAULT = """
 [plugins."io.containerd.grpc.v1.cri".containerd]
 default_runtime_name = "nvidia"
@@ -100,7 +104,14 @@ def test_users_own_type_of_runc_is_kept() -> None:
 
 
 def test_runtime_without_native_cdi_gets_the_nvidia_runtime_by_default() -> None:
-    assert gpu_configuration(facts(USERS, CdiSupport.ABSENT)) == USERS + RUNTIME + DEFAULT
+    assert gpu_configuration(facts(USERS, CdiSupport.ABSENT)) == USERS + OLDER_RUNTIME + DEFAULT
+
+
+def test_runtime_without_cdi_gets_no_annotations() -> None:
+    """They name CDI devices; without CDI the device plugin uses the environment alone."""
+    text = gpu_configuration(RuntimeFacts(text=USERS, cdi=CdiSupport.ABSENT, is_cdi_enabled=False))
+
+    assert text == USERS + RUNTIME + DEFAULT
 
 
 def test_cdi_that_is_switched_off_is_switched_on() -> None:
@@ -142,7 +153,8 @@ def test_runc_is_kept_as_a_runtime_if_the_user_has_not_named_it() -> None:
     [
         ("version = 3\n", '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]'),
         ("version = 1\n", "[plugins.cri.containerd.runtimes.nvidia]"),
-        ("", "[plugins.cri.containerd.runtimes.nvidia]"),
+        ("[plugins.cri]\n", "[plugins.cri.containerd.runtimes.nvidia]"),
+        ("", '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
         ("version = 9\n", '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
         ('version = "x"\n', '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]'),
     ],
@@ -152,6 +164,23 @@ def test_runtime_table_depends_on_the_version_of_the_file(version: str, table: s
 
     assert text is not None
     assert table in text.splitlines()
+
+
+def test_file_without_a_format_gets_one_that_every_containerd_reads() -> None:
+    """Containerd 2 ignores the tables of format 1, which a file without a format has."""
+    text = gpu_configuration(facts("# mine\noom_score = -7\n"))
+
+    assert text is not None
+    assert text.startswith("version = 2\n# mine\noom_score = -7\n")
+
+
+def test_file_with_tables_of_format_1_keeps_its_format() -> None:
+    users = '[plugins.opt]\n  path = "/srv/opt"\n'
+    text = gpu_configuration(facts(users))
+
+    assert text is not None
+    assert text.startswith(users)
+    assert get_value(text, ("version",)) is None
 
 
 def test_opted_out_node_loses_the_runtime_and_nothing_else() -> None:

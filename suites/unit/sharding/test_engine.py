@@ -48,6 +48,8 @@ def test_innermost_engine_wins() -> None:
         ("auto", {"CI_NODE_INDEX": "4", "CI_NODE_TOTAL": "3"}, "4/3 is no shard"),
         ("0/3", {}, "0/3 is no shard"),
         ("4/3", {}, "4/3 is no shard"),
+        ("1/0", {}, "1/0 is no shard"),
+        ("1/999999999", {}, "which is at most 10000"),
         ("two", {}, "'two' is no shard; give K/N"),
         ("1/-3", {}, "is no shard"),
     ],

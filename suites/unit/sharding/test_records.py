@@ -28,7 +28,9 @@ def test_durations_are_read_back_and_a_missing_file_has_none(tmp_path: Path) -> 
     assert read_durations(tmp_path / "other") == {}
 
 
-@pytest.mark.parametrize("content", ["{", "3", '{"a": "long"}', '{"a": -1}', '["a"]'])
+@pytest.mark.parametrize(
+    "content", ["{", "3", '{"a": "long"}', '{"a": -1}', '["a"]', '{"a": NaN}']
+)
 def test_other_content_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "durations").write_text(content)
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
+import errno
 import hashlib
+import io
 import json
-from typing import TYPE_CHECKING
+import urllib.request
+import urllib.response
+from email.message import Message
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from harness.cli import main
 from harness.errors import BadInputError
+from harness.progress import Progress
 from harness.shared_store import Address, StoreError
+from harness.shared_store.client import Patience, RegistryClient
 from harness.shared_store.credentials import Authorizer, read_basic
-from harness.shared_store.packing import pack, read_files, unpack_file
+from harness.shared_store.packing import TITLE, pack, read_files, unpack_file
+from harness.shared_store.source import ARTIFACT_TYPE, CREATED, SharedCache
 
 if TYPE_CHECKING:
+    import http.client
     from collections.abc import Mapping
     from pathlib import Path
 
@@ -144,3 +155,196 @@ def test_file_that_is_not_gzip_is_refused_by_name(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match=r"The file 'disk' of 'image-1' can't be decompressed"):
         unpack_file(tmp_path / "part", tmp_path / "disk", {"size": 8, "sha256": "x"}, "image-1")
+
+
+@pytest.mark.parametrize(
+    "text", ["https://user:hunter2@registry.example/team", "user:hunter2@registry.example"]
+)
+def test_password_in_an_address_is_refused_and_not_printed(text: str) -> None:
+    with pytest.raises(BadInputError, match="docker login") as caught:
+        Address.parse(text)
+
+    assert "hunter2" not in str(caught.value)
+
+
+class OneAnswer:
+    """Answers each request the same; stands for the network."""
+
+    def __init__(self, body: bytes, **headers: str) -> None:
+        self.body = body
+        self.headers = Message()
+        for name, value in headers.items():
+            self.headers[name] = value
+        self.requests: list[str] = []
+
+    def open(self, request: urllib.request.Request, timeout: float) -> http.client.HTTPResponse:
+        assert timeout
+        self.requests.append(request.full_url)
+        assert len(self.requests) < 5, "It asks for ever."
+        answer: Any = urllib.response.addinfourl(io.BytesIO(self.body), self.headers, "", 200)
+        answer.read1 = getattr(self, "read1", answer.read)
+        return cast("http.client.HTTPResponse", answer)
+
+
+def a_client(
+    monkeypatch: pytest.MonkeyPatch, answer: OneAnswer, address: str = "registry.example"
+) -> RegistryClient:
+    monkeypatch.setattr("urllib.request.build_opener", lambda *_handlers: answer)
+    return RegistryClient(Address.parse(address), patience=Patience(tries=1, pause_s=0.0))
+
+
+@pytest.mark.parametrize("tag", ["../../.ssh", "a/b", "", "*", ".."])
+def test_tag_that_would_be_another_folder_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tag: str
+) -> None:
+    client = a_client(monkeypatch, OneAnswer(json.dumps({"tags": ["debian-12-1", tag]}).encode()))
+
+    with pytest.raises(StoreError, match="which is no tag of a registry"):
+        client.tags("images")
+
+
+@pytest.mark.parametrize("link", ["<?last=a>; rel=next", "no link"])
+def test_list_whose_next_page_has_nothing_new_ends(
+    monkeypatch: pytest.MonkeyPatch, link: str
+) -> None:
+    client = a_client(monkeypatch, OneAnswer(b'{"tags": ["a", "b"]}', Link=link))
+
+    assert client.tags("images") == ["a", "b"]
+
+
+def test_answer_that_is_longer_than_the_blob_does_not_fill_the_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    got: list[int] = []
+    client = a_client(monkeypatch, OneAnswer(bytes(5 << 20)))
+
+    with pytest.raises(StoreError, match="damaged"):
+        client.fetch_blob(
+            "images", "sha256:x", 10, tmp_path / "part", what="it", progress=got.append
+        )
+
+    assert sum(got) <= 1 << 20
+
+
+@pytest.mark.parametrize("realm", ["http://auth.example", "file:///etc/passwd"])
+def test_password_goes_to_no_service_without_encryption(
+    monkeypatch: pytest.MonkeyPatch, realm: str
+) -> None:
+    answer = OneAnswer(b'{"token": "t"}')
+    client = a_client(monkeypatch, answer)
+
+    assert not client._authorizer.answer(f'Bearer realm="{realm}"')
+    assert answer.requests == []
+    assert a_client(monkeypatch, answer, "http://r")._authorizer.answer('Bearer realm="http://r"')
+
+
+def a_manifest(pushed: str | None, kind: str = ARTIFACT_TYPE) -> dict[str, object]:
+    layer = {"annotations": {TITLE: "disk"}, "digest": "d", "size": 5, "mediaType": "m"}
+    notes = {} if pushed is None else {CREATED: pushed}
+    return {"artifactType": kind, "layers": [layer], "annotations": notes}
+
+
+def a_cache(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, **manifests: dict[str, object]
+) -> SharedCache:
+    """Return a cache whose store has these manifests by their tags."""
+    client = RegistryClient(Address.parse("registry.example"))
+    monkeypatch.setattr(client, "tags", lambda _repository: sorted(manifests))
+    monkeypatch.setattr(client, "manifest", lambda _repository, tag: (manifests[tag], tag))
+    return SharedCache(client=client, repository="images", partial=folder)
+
+
+def test_images_of_other_programs_are_neither_listed_nor_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cache = a_cache(
+        monkeypatch, tmp_path, own=a_manifest(None), other=a_manifest(None, "application/x")
+    )
+
+    assert [each.tag for each in cache.ls()] == ["own"]
+
+
+@pytest.mark.parametrize(
+    "pushed", ["2026-01-01T00:00:00", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00+00:00"]
+)
+def test_time_of_a_push_has_a_zone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pushed: str
+) -> None:
+    (found,) = a_cache(monkeypatch, tmp_path, own=a_manifest(pushed)).ls()
+
+    assert found.pushed == dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+
+
+@pytest.mark.parametrize("changed", [{"layers": [5]}, {"layers": [{}]}, {"annotations": [5]}])
+def test_malformed_artifact_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: dict[str, object]
+) -> None:
+    cache = a_cache(monkeypatch, tmp_path, own={**a_manifest(None), **changed})
+
+    with pytest.raises(StoreError, match="manifest of 'own' in the store is malformed"):
+        cache.ls()
+
+
+def test_only_what_was_pushed_long_ago_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has no date may be of today."""
+    cache = a_cache(
+        monkeypatch, tmp_path, old=a_manifest("2020-01-01T00:00:00"), undated=a_manifest(None)
+    )
+    removed: list[str] = []
+    monkeypatch.setattr(
+        cache.client, "delete", lambda _repository, tag, _what: removed.append(tag)
+    )
+    monkeypatch.setattr(
+        "harness.cli.store.open_shared_caches", lambda _settings: {"images": cache}
+    )
+
+    assert main(["store", "gc", "--store=registry.example"]) == 0
+
+    assert removed == ["old"]
+    assert "Kept images/undated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("days", ["-1", "nan", "inf"])
+def test_age_of_what_is_removed_is_a_number_of_days(
+    days: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["store", "gc", "--store=registry.example", f"--older-than-days={days}"]) == 2
+
+    assert "--older-than-days" in capsys.readouterr().err
+
+
+def test_network_that_fails_is_not_taken_for_the_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Trouble of the disk ends a pull at once and removes what came."""
+    client = a_client(monkeypatch, OneAnswer(b"half"))
+    part = tmp_path / "part"
+    part.write_bytes(b"first")
+
+    def no_route(_size: int = -1) -> bytes:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    monkeypatch.setattr(OneAnswer, "read1", staticmethod(no_route), raising=False)
+
+    with pytest.raises(StoreError, match="No route to host after 0 of 10 bytes"):
+        client.fetch_blob("images", "sha256:x", 10, part, what="it", progress=lambda _count: None)
+
+
+def test_malformed_description_of_another_artifact_is_an_error_of_the_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Trouble with the store never fails a test, which makes the artifact itself."""
+    other = {**a_manifest(None), "config": {"digest": "sha256:x"}}
+    cache = a_cache(monkeypatch, tmp_path, **{"booted-1": other})
+    monkeypatch.setattr(
+        cache.client,
+        "manifest",
+        lambda _repository, tag: (other, tag) if tag == "booted-1" else None,
+    )
+    monkeypatch.setattr(cache.client, "small_blob", lambda *_words: b"[]")
+    into = tmp_path / "into"
+    into.mkdir()
+
+    assert not cache.fetch("booted-2", into, inputs={"qemu": "7.2"}, progress=Progress("x"))

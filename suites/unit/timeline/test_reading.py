@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from typing import TYPE_CHECKING
 
@@ -219,3 +220,91 @@ def test_machine_that_can_not_be_read_shows_its_console(tmp_path: Path) -> None:
 def test_folder_without_evidence_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no evidence of a machine"):
         read_timeline(tmp_path)
+
+
+def steps_of(node: HistoryFolder, **changed: object) -> Timeline:
+    """Return the timeline of a node whose provisioner reports one step, changed so."""
+    step = {"name": "build", "status": "done", "started": "2026-11-23T05:52:23Z", "duration_s": 2}
+    node.evidence.outcome(steps=[{**step, **changed}])
+    return read_timeline(node.write())
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("\x1b[31mred\x00\ud800", "\ufffd[31mred\ufffd\ufffd"),
+        ("two\n lines", "two lines"),
+        ("  ", "(no name)"),
+    ],
+    ids=["control", "lines", "blank"],
+)
+def test_names_of_a_guest_can_not_control_a_terminal(
+    tmp_path: Path, name: str, shown: str
+) -> None:
+    assert shown in by_name(steps_of(a_node_that_built(tmp_path), name=name))
+
+
+@pytest.mark.parametrize("changed", [{"duration_s": math.nan}, {"started": "inf"}])
+def test_step_with_a_time_that_is_no_number_is_a_gap(
+    tmp_path: Path, changed: dict[str, object]
+) -> None:
+    timeline = steps_of(a_node_that_built(tmp_path), **changed)
+
+    assert [gap.what for gap in timeline.gaps] == ["provisioning steps"]
+
+
+def test_step_takes_no_negative_time(tmp_path: Path) -> None:
+    timeline = steps_of(a_node_that_built(tmp_path), duration_s=-50)
+
+    assert by_name(timeline)["build"].duration_s == 0
+
+
+@pytest.mark.parametrize("at", ['"x"', "null", "[]"])
+def test_host_events_of_another_form_are_a_gap(tmp_path: Path, at: str) -> None:
+    folder = a_node_that_built(tmp_path).write()
+    (folder / "host/qmp-events.json").write_text(f'[{{"name": "SHUTDOWN", "at_s": {at}}}]')
+
+    assert [gap.what for gap in read_timeline(folder).gaps] == ["panics and power off"]
+
+
+def test_beginning_of_a_journal_that_is_cut_is_shown(tmp_path: Path) -> None:
+    folder = a_node_that_built(tmp_path).write()
+    packed = folder / HISTORY / PACKED_JOURNAL
+    packed.write_bytes(packed.read_bytes()[:-20])
+
+    timeline = read_timeline(folder)
+
+    assert by_name(timeline)["gpuprebuild"].start_s == pytest.approx(150)
+    assert [(gap.what, "is cut" in gap.reason) for gap in timeline.gaps] == [("journal", True)]
+
+
+@pytest.mark.parametrize("content", [b"no gzip", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\xff"])
+def test_without_a_journal_all_units_are_within_the_timeline(
+    tmp_path: Path, content: bytes
+) -> None:
+    folder = a_node_that_built(tmp_path).write()
+    (folder / HISTORY / PACKED_JOURNAL).write_bytes(content)
+
+    timeline = read_timeline(folder)
+
+    assert timeline.end_s == by_name(timeline)["cloud-init.target"].end_s
+    assert timeline.gaps[0].what == "journal"
+
+
+@pytest.mark.parametrize("uptime", ["inf", "nan", "-5", "1e400"])
+def test_uptime_that_is_no_number_of_seconds_is_not_used(tmp_path: Path, uptime: str) -> None:
+    node = a_node_that_built(tmp_path)
+    folder = node.write()
+    node_history = folder / HISTORY / "files/proc/uptime"
+    node_history.write_text(f"{uptime} 1.0\n")
+
+    assert read_timeline(folder).end_s == 280.0
+
+
+def test_stamp_that_is_no_clocks_is_passed_over(tmp_path: Path) -> None:
+    node = a_node_that_built(tmp_path)
+    node.entries.append(
+        an_entry(1.0, "x").replace(b"TIMESTAMP=1000000", b"TIMESTAMP=" + b"9" * 400)
+    )
+
+    assert read_timeline(node.write()).end_s == 281.0

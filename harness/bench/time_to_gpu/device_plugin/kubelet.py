@@ -11,6 +11,7 @@ FOLDER when it starts: a plugin has to register again.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -123,9 +124,18 @@ class Kubelet(api.Restartable):
         paths = [each.host_path for each in container.devices]
         if not paths:
             raise ValueError("the plugin allocated no device node")
+        refused = {} if (name := _refusal(paths)) is None else {"refused": name}
+        self._events.write("allocated", device=device, paths=paths, **refused)
+
+
+def _refusal(paths: Sequence[str]) -> str | None:
+    """Open each device node; return the name of the error with which a driver refuses one, such as `EIO`."""
+    try:
         for path in paths:
             os.close(os.open(path, os.O_RDWR))
-        self._events.write("allocated", device=device, paths=paths)
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, str(error))
+    return None
 
 
 def _calls(channel: Any) -> dict[str, Any]:

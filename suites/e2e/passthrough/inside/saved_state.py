@@ -13,7 +13,7 @@ from harness.lab.saved_states import booted, cloud_init_done
 from harness.settings import AcceleratorOption, GpuSource, Settings
 
 if TYPE_CHECKING:
-    from harness.artifact_cache import ProgressEvent
+    from harness.progress import ProgressEvent
 
 
 def say(event: ProgressEvent) -> None:

@@ -10,6 +10,7 @@ from harness.bench.time_to_gpu.samples import (
     Experiment,
     Mode,
     OracleResult,
+    Payload,
     Sample,
     Segment,
     TeardownSample,
@@ -24,7 +25,7 @@ PREBAKED = (4.0, 4.2, 3.8, 4.1, 3.9)
 Waits = tuple[Experiment, str]
 
 
-def conditions(*, is_emulated: bool = True) -> Conditions:
+def conditions(*, is_emulated: bool = True, payload: Payload = Payload.STAND_IN) -> Conditions:
     return Conditions(
         accelerator="tcg" if is_emulated else "kvm",
         is_emulated=is_emulated,
@@ -36,17 +37,20 @@ def conditions(*, is_emulated: bool = True) -> Conditions:
         is_quick=False,
         registries={Mode.NEAR.value: "1 ms round trip"},
         notes=("a note with <angle brackets>",),
+        payload=payload,
     )
 
 
-def sample(experiment: Experiment, variant: str, wait_s: float) -> Sample:
+def sample(
+    experiment: Experiment, variant: str, wait_s: float, payload: Payload = Payload.STAND_IN
+) -> Sample:
     """Return a sample of which four fifths are the install, half of that compilation."""
     install_s = 0.8 * wait_s
     return Sample(
         experiment=experiment,
         variant=variant,
         wait_s=wait_s,
-        allocated_s=wait_s + 0.1,
+        allocated_s=None if payload is Payload.NVIDIA else wait_s + 0.1,
         segments=(
             Segment(name="install-driver", start_s=0.0, duration_s=install_s),
             Segment(name="registration", start_s=install_s, duration_s=wait_s - install_s),
@@ -61,6 +65,7 @@ def benchmark(
     is_emulated: bool = True,
     teardowns: Mapping[str, Sequence[float]] | None = None,
     oracle: Sequence[OracleResult] = (),
+    payload: Payload = Payload.STAND_IN,
 ) -> Benchmark:
     """Return a benchmark with these waits, by default of two modes of fresh nodes."""
     waits = waits or {
@@ -68,9 +73,9 @@ def benchmark(
         (Experiment.SCALE_UP, Mode.PREBAKED.value): PREBAKED,
     }
     return Benchmark(
-        conditions=conditions(is_emulated=is_emulated),
+        conditions=conditions(is_emulated=is_emulated, payload=payload),
         samples=tuple(
-            sample(experiment, variant, wait)
+            sample(experiment, variant, wait, payload)
             for (experiment, variant), group in waits.items()
             for wait in group
         ),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from harness.bench.time_to_gpu.compare import Comparison, compare, render
 from harness.bench.time_to_gpu.samples import Benchmark, Experiment, Mode
+from harness.errors import BadInputError
 from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
 
 _BUILD = (Experiment.SCALE_UP, Mode.BUILD.value)
@@ -80,3 +83,10 @@ def test_group_that_only_one_run_has_is_named() -> None:
     compared = compare(benchmark(), after)
 
     assert compared.only_in == (("the second run", "scale-up, precompiled-near"),)
+
+
+@pytest.mark.parametrize("wait", [math.nan, math.inf, 0.0, -1.0])
+def test_wait_that_is_no_time_is_refused(wait: float) -> None:
+    """Else NaN would be ranked as smaller than all, which looks like a change."""
+    with pytest.raises(BadInputError, match=r"the second run: .* has the wait"):
+        compare(_with([*PREBAKED]), _with([*PREBAKED[1:], wait]))

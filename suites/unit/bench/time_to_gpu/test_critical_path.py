@@ -15,8 +15,8 @@ from harness.bench.time_to_gpu.critical_path import (
     shares,
     unit_shares,
 )
-from harness.bench.time_to_gpu.samples import Experiment, Sample, Segment, UnitTimes
-from harness.errors import HarnessError
+from harness.bench.time_to_gpu.samples import Experiment, Payload, Sample, Segment, UnitTimes
+from harness.errors import ExpectationError, HarnessError
 
 _MOMENTS = Moments(
     ready_s=100.0, ready_wall_s=5000.0, ended_s=109.0, capacity_s=110.0, allocated_s=110.1
@@ -60,6 +60,32 @@ def test_wait_is_not_over_before_the_provisioner_has_ended() -> None:
 def test_failure_in_the_guest_ends_the_wait() -> None:
     with pytest.raises(HarnessError, match="failed in the guest"):
         moments_of(_events(("node-ready", 1.0), ("error", 2.0)))
+
+
+def _events_of_a_refusal(name: str) -> list[dict[str, object]]:
+    events = _events(
+        ("node-ready", 10.0), ("mark", 19.0), ("capacity", 20.0, 1), ("allocated", 20.1)
+    )
+    events[-1] |= {"paths": ["/dev/nvidia0"], "refused": name}
+    return events
+
+
+def test_gpu_of_the_stand_in_that_cannot_be_opened_is_an_error_of_the_node() -> None:
+    with pytest.raises(ExpectationError, match=r"'/dev/nvidia0'.*answered EIO"):
+        moments_of(_events_of_a_refusal("EIO"))
+
+
+def test_emulated_gpu_that_nvidias_driver_refuses_counts_up_to_its_capacity() -> None:
+    """It has no engine: the driver makes its device node, and does not open it."""
+    assert moments_of(_events_of_a_refusal("EIO"), Payload.NVIDIA) == Moments(
+        ready_s=10.0, ready_wall_s=1010.0, ended_s=19.0, capacity_s=20.0, allocated_s=None
+    )
+
+
+@pytest.mark.parametrize("name", ["ENOENT", "EACCES", "ENXIO"])
+def test_other_refusal_of_nvidias_driver_is_an_error_of_the_node(name: str) -> None:
+    with pytest.raises(ExpectationError, match=f"answered {name}"):
+        moments_of(_events_of_a_refusal(name), Payload.NVIDIA)
 
 
 def test_parts_are_the_wait() -> None:
@@ -148,3 +174,20 @@ def test_units_are_in_the_order_in_which_they_were_ready() -> None:
         "kubelet": 0.9,
     }
     assert list(found) == ["containerd", "kubelet"]
+
+
+def test_allocation_of_a_gpu_that_was_not_advertised_is_an_error() -> None:
+    """Its events may be out of order."""
+    events = _events(("node-ready", 1.0), ("mark", 2.0), ("allocated", 3.0), ("capacity", 3.1, 1))
+
+    with pytest.raises(HarnessError, match="advertised none since its last start"):
+        moments_of(events)
+
+
+def test_sample_without_a_wait_has_no_shares_of_units() -> None:
+    unit = UnitTimes(name="kubelet", started_s=0.0, ready_s=0.0)
+    sample = Sample(
+        experiment=Experiment.SCALE_UP, variant="x", wait_s=0.0, allocated_s=0.0, units=(unit,)
+    )
+
+    assert unit_shares([sample]) == {}

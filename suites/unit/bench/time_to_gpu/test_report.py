@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 from typing import TYPE_CHECKING
 
-from harness.bench.time_to_gpu.figures import figures_of
+from harness.bench.time_to_gpu.figures import figures_of, to_document
 from harness.bench.time_to_gpu.report import (
     render_csv,
     render_markdown,
     render_page,
     write_report,
 )
-from harness.bench.time_to_gpu.samples import Experiment, Mode
+from harness.bench.time_to_gpu.samples import Experiment, Mode, Payload
 from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
 
 if TYPE_CHECKING:
@@ -50,6 +51,25 @@ def test_advice_is_in_seconds_where_a_real_build_is_known() -> None:
 
     assert "0.53 x = 252 s" in render_markdown(figures, reference_s=100.0, ready_s=200.0)
     assert "0.53 x |" in render_markdown(figures)
+
+
+def test_payload_and_its_share_of_compilation_are_named_with_interval_and_n() -> None:
+    figures = figures_of(benchmark(payload=Payload.NVIDIA))
+
+    share = "40.0 % (interval 40.0 % to 40.0 %, n = 5)"
+    for text in (render_markdown(figures), render_page(figures, [])):
+        assert f"The compilation of NVIDIA's own driver is {share}" in html.unescape(text)
+    row = "| build-at-boot | 40.0 % | 40.0 % to 40.0 % | 5 | install-driver 80.0 %"
+    assert row in render_markdown(figures)
+    assert to_document(figures)["payload"] == "nvidia"
+
+
+def test_gpu_that_was_not_opened_has_an_empty_field() -> None:
+    rows = list(
+        csv.DictReader(io.StringIO(render_csv(figures_of(benchmark(payload=Payload.NVIDIA)))))
+    )
+
+    assert {row["allocated_s"] for row in rows} == {""}
 
 
 def test_csv_has_a_line_for_each_sample() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.bench.time_to_gpu.figures import figures_of, to_document
-from harness.bench.time_to_gpu.samples import OracleResult, read_benchmark
+from harness.bench.time_to_gpu.samples import OracleResult, Payload, read_benchmark
 from harness.errors import BadInputError
 from suites.unit.bench.time_to_gpu.benchmarks import benchmark
 
@@ -24,6 +24,27 @@ def test_benchmark_survives_its_document(tmp_path: Path) -> None:
     file.write_text(json.dumps(to_document(figures_of(given))))
 
     assert read_benchmark(file) == given
+
+
+def test_samples_with_nvidias_driver_survive_without_an_opened_gpu(tmp_path: Path) -> None:
+    given = benchmark(payload=Payload.NVIDIA)
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(to_document(figures_of(given))))
+
+    found = read_benchmark(file)
+
+    assert found.conditions.payload is Payload.NVIDIA
+    assert {sample.allocated_s for sample in found.samples} == {None}
+
+
+def test_document_without_a_payload_is_of_the_stand_in(tmp_path: Path) -> None:
+    """An earlier version wrote it."""
+    document = json.loads(json.dumps(to_document(figures_of(benchmark()))))
+    del document["measured"]["conditions"]["payload"]
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(document))
+
+    assert read_benchmark(file) == benchmark()
 
 
 @pytest.mark.parametrize(
@@ -42,3 +63,14 @@ def test_other_file_is_refused_by_its_name(tmp_path: Path, document: object, mes
         read_benchmark(file)
 
     assert str(file) in str(refusal.value)
+
+
+@pytest.mark.parametrize("wait_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_wait_that_takes_no_time_is_refused_by_its_key(tmp_path: Path, wait_s: float) -> None:
+    document = json.loads(json.dumps(to_document(figures_of(benchmark()))))
+    document["measured"]["samples"][0]["wait_s"] = wait_s
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(document))
+
+    with pytest.raises(BadInputError, match="wait_s"):
+        read_benchmark(file)

@@ -23,8 +23,8 @@ from suites.unit.image.cataloguefolder import a_recipe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from harness.artifact_cache import ProgressEvent
     from harness.image.catalogue import Recipe
+    from harness.progress import ProgressEvent
 
 STATUS = """\
 Package: systemd

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.cli import main
+from harness.cli.replay import without_commands
 from harness.errors import BadInputError
 from harness.machine.channels.console_recording import ConsoleRecorder, read_recording
 
@@ -67,3 +68,42 @@ def test_replay_of_several_machines_names_them(
 
     assert main(["replay", str(recording.parents[2])]) == 2
     assert "several machines" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["5", "null", '["x", "o", "a"]', '[NaN, "o", "a"]', '[1, "o"]'])
+def test_line_of_another_form_is_refused_by_its_number(recording: Path, line: str) -> None:
+    recording.write_text(f"{recording.read_text()}{line}\n")
+
+    with pytest.raises(BadInputError, match=r"serial\.cast:5: .*SECONDS, KIND, TEXT"):
+        list(read_recording(recording))
+
+
+def test_surrogates_and_other_bytes_can_be_printed(recording: Path) -> None:
+    header = recording.read_bytes().splitlines()[0]
+    recording.write_bytes(header + b'\n[1, "o", "a\\ud800b"]\n[2, "o", "\xff"]\n')
+
+    assert list(read_recording(recording)) == [(1.0, "a?b"), (2.0, "\ufffd")]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "drawn"),
+    [
+        (["\x1b[31mred\x1b[0m\r\n\ttab\b"], "\x1b[31mred\x1b[0m\r\n\ttab\b"),
+        (["\x1b7\x1b[r\x1b[999;999H\x1b[6n\x1b8"], "\x1b7\x1b[r\x1b[999;999H\x1b8"),
+        (["\x1b]0;title\x07a\x1b]52;c;eA==\x1b\\b"], "ab"),
+        (["\x1bP$q m\x1b\\a\x1b[c\x1b[?1000h\x05\x1bc\x9b6n"], "a6n"),
+        (["a\x1b", "[6", "nb\x1b]52;c;", "eA==", "\x07c"], "abc"),
+        (["\x1b[?25l", "\x1b"], "\x1b[?25l"),
+    ],
+    ids=["drawing", "question", "title", "device", "in-pieces", "end"],
+)
+def test_terminal_gets_only_what_draws(pieces: list[str], drawn: str) -> None:
+    assert "".join(text for _, text in without_commands((0.0, each) for each in pieces)) == drawn
+
+
+@pytest.mark.parametrize("word", ["nan", "-1", "x"])
+def test_speed_is_a_number_of_0_or_more(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["replay", f"--speed={word}", "t"])
+
+    assert "is not a factor" in capsys.readouterr().err

@@ -291,9 +291,12 @@ def test_keys_are_generated_at_their_first_use(
     identity: SshIdentity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Path] = []
-    monkeypatch.setattr(
-        SshIdentity, "generate", lambda folder: [asked.append(folder), identity][1]
-    )
+
+    def generate(folder: Path) -> SshIdentity:
+        asked.append(folder)
+        return identity
+
+    monkeypatch.setattr(SshIdentity, "generate", generate)
     keys = generated_once(tmp_path / "keys")
     assert not (tmp_path / "keys").exists()
 

@@ -16,11 +16,12 @@ import filelock
 import pytest
 
 from harness import lease
-from harness.artifact_cache import ProgressEvent, Stage, manifest, store
+from harness.artifact_cache import manifest, store
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image.formats.qcow2 import backing_name
 from harness.machine.checkpoint.manifest import CHECKPOINT_FORMAT
 from harness.machine.checkpoint.store import Checkpoint, CheckpointPlace, CheckpointStore
+from harness.progress import ProgressEvent, Stage
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
 from suites.unit.image.formats.small_qcow2 import qcow2_on

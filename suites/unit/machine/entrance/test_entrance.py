@@ -3,88 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import socket
-import sys
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.agent import frames
 from harness.errors import HarnessError
-from harness.machine.channels.agent import Agent
-from harness.machine.channels.console import Console
 from harness.machine.entrance import client
 from harness.machine.entrance.messages import Kind, Receiver, Request, TerminalSize, Verb, send
 from harness.machine.entrance.roster import RunningMachine
-from harness.machine.entrance.server import SshEntry, served_entrance, terminal_argv
-from suites.unit.machine.channels.played_guest import ENDED, PROGRAM, PlayedGuest
+from harness.machine.entrance.server import terminal_argv
+from suites.unit.machine.channels.played_guest import ENDED, PlayedGuest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
+    from suites.unit.machine.entrance.enterable import Place
+
 _JOIN_S = 5.0
-
-
-@dataclass
-class Place:
-    """A machine with an entrance: its guest's agent, its console, and how the roster has it."""
-
-    guest: PlayedGuest
-    serial: socket.socket
-    machine: RunningMachine
-
-
-@dataclass(kw_only=True)
-class Enterable:
-    agent: Agent
-    console: Console
-    name: str = "node"
-
-    def ssh_entry(self) -> SshEntry:
-        raise HarnessError("There is no SSH server.")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    guest = PlayedGuest()
-    ours, theirs = socket.socketpair()
-    agent, console = Agent("node", guest.ours, PROGRAM), Console("node", ours)
-    guest.starts()
-    # Longer than the path of a socket may be.
-    folder = tmp_path / ("long-" * 30)
-    folder.mkdir()
-    machine = RunningMachine(
-        id="node-1",
-        name="node",
-        purpose="a test",
-        process=1,
-        since=0.0,
-        memory_mib=1,
-        folder=folder,
-    )
-    with served_entrance(Enterable(agent=agent, console=console), folder):
-        yield Place(guest, theirs, machine)
-    theirs.close()
-    console.close()
-    agent.close()
-    guest.ends()
-
-
-@pytest.fixture(autouse=True)
-def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], int]]:
-    """Give a function that types into this process's input."""
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as file:
-        monkeypatch.setattr(sys, "stdin", file)
-        yield functools.partial(os.write, writing)
-    with contextlib.suppress(OSError):
-        os.close(writing)
 
 
 def test_command_passes_output_and_exit_code(
@@ -123,9 +64,12 @@ def test_nothing_is_shown_before_the_caller_is_ready(
         guest.says(frames.STDOUT, request, b"root@clone:~# ")
         guest.says(frames.RESULT, request, ENDED)
 
+    def gets_ready() -> None:
+        os.write(1, b"ready\n")
+
     place.guest.answers[frames.RUN] = ended
 
-    assert client.run_in(place.machine, before_output=lambda: os.write(1, b"ready\n")) == 0
+    assert client.run_in(place.machine, before_output=gets_ready) == 0
     assert capfd.readouterr().out == "ready\nroot@clone:~# "
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from harness.errors import HarnessError, RequirementError
 from harness.gpu import GpuAttachment
 from harness.machine.libvirt import domain as domain_module
+from harness.machine.libvirt import machine as machine_module
 from harness.machine.libvirt import monitor, stream
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.machine import LibvirtMachine
@@ -194,3 +197,105 @@ def test_console_that_can_not_be_logged_goes_on(
 
     deadline = Deadline.after(LONG_S)
     assert remote_machine.console.wait_for("login:", deadline, what="a prompt") == "login:"
+
+
+# -- the agent's socket and QEMU's log ----------------------------------------------------------------
+
+
+def test_log_of_qemu_is_copied_where_this_user_may_read_it(
+    connect: Callable[[str], Connection], tmp_path: Path
+) -> None:
+    machine = a_machine(connect(LOCAL), tmp_path)
+    (tmp_path / "logs").mkdir()
+    assert machine.logs == {}
+    assert machine._last_output() == (
+        "libvirt's log of it ends with: nothing that this user may read"
+    )
+
+    (tmp_path / "logs" / f"{machine._domain.name}.log").write_text("x" * 3000 + " the end\n")
+    (tmp_path / "domain.xml").touch()
+
+    assert machine.logs == {name: tmp_path / name for name in ("domain.xml", "stderr.log")}
+    assert (tmp_path / "stderr.log").read_text().endswith(" the end\n")
+    end = machine._last_output().removeprefix("libvirt's log of it ends with: ")
+    assert len(end) == 2000
+    assert end.endswith(" the end")
+
+
+def test_machine_whose_logs_are_elsewhere_has_none(
+    connect: Callable[[str], Connection], tmp_path: Path
+) -> None:
+    connection = connect(REMOTE)
+    machine = LibvirtMachine(
+        a_machine_spec(),
+        tmp_path,
+        connection=connection,
+        host=a_host(agent_socket=None),
+        monitor_events=MonitorEvents(connection),
+    )
+
+    assert machine.logs == {}
+    assert machine.pid is None
+    assert machine._listen() is None
+
+
+def test_machine_that_is_killed_before_it_runs_is_no_error(
+    connect: Callable[[str], Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = a_machine(connect(LOCAL), tmp_path)
+
+    def refuse() -> None:
+        raise HarnessError("There is no such domain.")
+
+    monkeypatch.setattr(machine._domain, "destroy", refuse)
+
+    machine.kill()
+
+
+def listening(connection: Connection, folder: Path) -> tuple[LibvirtMachine, socket.socket, Path]:
+    """Return a machine that waits for its QEMU to connect, and where."""
+    path = folder / "agent"
+    machine = LibvirtMachine(
+        a_machine_spec(),
+        folder,
+        connection=connection,
+        host=a_host(agent_socket=path),
+        monitor_events=MonitorEvents(connection),
+        agent_program=b"the agent",
+    )
+    listener = machine._listen()
+    assert listener is not None
+    return machine, listener, path
+
+
+def test_process_of_a_machine_is_the_one_that_connects_to_its_agents_socket(
+    connect: Callable[[str], Connection], tmp_path: Path
+) -> None:
+    machine, listener, path = listening(connect(LOCAL), tmp_path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as qemu:
+        qemu.connect(str(path))
+
+        machine._open_agent(listener)
+
+        assert machine.pid == os.getpid()
+        assert machine.agent is not None
+        machine.close()
+    assert not path.exists()
+    assert listener.fileno() == -1
+
+
+def test_qemu_that_does_not_connect_is_reported_with_the_socket(
+    connect: Callable[[str], Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "_CONNECT_S", 0.01)
+    machine, listener, path = listening(connect(LOCAL), tmp_path)
+
+    with pytest.raises(HarnessError) as failure:
+        machine._open_agent(listener)
+
+    assert str(failure.value) == (
+        f"QEMU of machine 'node' was expected to connect to '{path}' within 0 s, but did not; look "
+        "into libvirt's log of the domain."
+    )
+    machine.close()
+    assert not path.exists()

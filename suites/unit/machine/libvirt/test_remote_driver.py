@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from harness.errors import RequirementError
 from harness.machine.description.spec import Accelerator
+from harness.machine.libvirt import remote_driver as remote_module
 from harness.machine.libvirt.connection import Connection
-from harness.machine.libvirt.remote_driver import RemoteLibvirtDriver, parse_emulator
+from harness.machine.libvirt.machine import LibvirtMachine
+from harness.machine.libvirt.remote_driver import (
+    SYSTEM_FOLDER,
+    RemoteLibvirtDriver,
+    parse_emulator,
+)
 from harness.provisioning.wait import Deadline
 from harness.settings import AcceleratorOption
 from suites.unit.machine.description.builders import a_machine_spec
@@ -19,6 +27,7 @@ from suites.unit.machine.libvirt.fake_libvirt import FakeConnect
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.machine.description.spec import MachineSpec
     from harness.machine.libvirt.storage import Storage
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
@@ -66,19 +75,104 @@ def test_kvm_is_used_only_on_request(
     chosen = driver.choose_accelerator(option)
 
     assert chosen.accelerator is accelerator
-    assert "KVM" in chosen.reason
+    assert chosen.reason == (
+        f"KVM was requested; '{SESSION}' must have it."
+        if accelerator is Accelerator.KVM
+        else "TCG, since KVM can't be tested on a remote host; --accelerator=kvm uses it untested."
+    )
 
 
 def test_emulated_gpu_is_refused(driver: RemoteLibvirtDriver) -> None:
-    with pytest.raises(
-        RequirementError, match="can't have an emulated GPU, whose server is a process"
-    ):
+    with pytest.raises(RequirementError) as refused:
         driver.transport(Accelerator.TCG)
+
+    assert str(refused.value) == (
+        f"A machine at '{SESSION}' can't have an emulated GPU, whose server is a process of this host; "
+        "use a libvirt of this host, or --machine-driver=qemu."
+    )
 
 
 def test_checkpoint_is_refused(driver: RemoteLibvirtDriver) -> None:
-    with pytest.raises(RequirementError, match="use --machine-start=cold"):
+    with pytest.raises(RequirementError) as refused:
         driver.state_parts(a_machine_spec())
+
+    assert str(refused.value) == (
+        f"Machine 'node' at '{SESSION}' can't start from a checkpoint, whose memory is a file of this "
+        "host; use --machine-start=cold."
+    )
+
+
+@pytest.mark.parametrize(("cpus", "expected"), [(1, False), (2, True)])
+def test_several_vcpus_run_at_once(
+    driver: RemoteLibvirtDriver, cpus: int, *, expected: bool
+) -> None:
+    assert driver.has_vcpu_threads(a_machine_spec(cpus=cpus)) is expected
+
+
+def test_machine_has_its_files_on_the_remote_host_and_its_disk_back_after_a_power_off(
+    driver: RemoteLibvirtDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[object] = []
+    there = replace(a_machine_spec(), disk=Path("/there/disk"))
+
+    class Files:
+        spec = there
+
+        def fetch_disk(self, deadline: Deadline) -> None:
+            noted.append(("fetch", round(deadline.remaining_s())))
+
+    @contextlib.contextmanager
+    def files(spec: MachineSpec, storage: object, *, deadline: Deadline) -> Iterator[Files]:
+        noted.append(("files", spec, storage, round(deadline.remaining_s())))
+        yield Files()
+        noted.append(("files removed",))
+
+    monkeypatch.setattr(remote_module, "remote_files", files)
+    monkeypatch.setattr(LibvirtMachine, "_start", lambda _: noted.append(("start",)))
+    monkeypatch.setattr(LibvirtMachine, "close", lambda _: noted.append(("end",)))
+    monkeypatch.setattr(LibvirtMachine, "wait_for_power_off", lambda *_: noted.append(("off",)))
+
+    with driver.machine(a_machine_spec(), tmp_path, agent_program=b"agent") as machine:
+        assert (machine.spec, machine.folder) == (there, tmp_path)
+        assert machine._host.emulator == "/usr/bin/qemu-system-x86_64"
+        assert machine._agent_program == b"agent"
+        machine.wait_for_power_off(Deadline.after(1))
+
+    assert noted == [
+        ("files", a_machine_spec(), None, 1800),
+        ("start",),
+        ("off",),
+        ("fetch", 1800),
+        ("end",),
+        ("files removed",),
+    ]
+
+
+def test_storage_is_in_the_folder_of_the_system_unless_one_is_named(
+    libvirt: FakeLibvirt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[object, ...]] = []
+
+    @contextlib.contextmanager
+    def storage(connection: Connection, folder: object, **how: object) -> Iterator[str]:
+        opened.append((connection, folder, how))
+        yield "the storage"
+
+    monkeypatch.setattr(remote_module, "open_storage", storage)
+    libvirt.connects.append(FakeConnect())
+    uri = "qemu+ssh://remote/system"
+    with Connection.open(uri, deadline=Deadline.after(20)) as connection:
+        for folder in (None, PurePosixPath("/srv")):
+            with RemoteLibvirtDriver.open(
+                connection, CAPABILITIES, folder=folder, cache=tmp_path, report=print
+            ) as driver:
+                assert driver._capabilities == CAPABILITIES
+
+    folders = [folder for _, folder, _ in opened]
+    assert folders == [SYSTEM_FOLDER, PurePosixPath("/srv")]
+    states = [cast("dict[str, Path]", how)["state"] for _, _, how in opened]
+    assert {state.parent for state in states} == {tmp_path / "remote"}
+    assert len(set(states)) == 2
 
 
 def test_emulator_is_the_remote_hosts_own() -> None:

@@ -13,6 +13,7 @@ from harness.gpu import GpuAttachment
 from harness.machine.qemu.machine import QemuMachine, parse_processor_s, require_qemu
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment
+from suites.unit.machine.fake_monitor import an_event
 
 
 def test_missing_qemu_is_named_with_its_remedy(tmp_path: Path) -> None:
@@ -174,3 +175,44 @@ def test_processor_time_is_read_past_a_name_with_blanks_and_parentheses() -> Non
     stat = f"7 (qemu) x (S) S {'0 ' * 10}{3 * ticks} {ticks} 0"
 
     assert parse_processor_s(stat) == 4.0
+
+
+def test_machine_that_was_never_started_has_no_process_and_ends_quietly(tmp_path: Path) -> None:
+    machine = QemuMachine(a_machine_spec(), tmp_path)
+
+    assert not machine.is_running
+    with pytest.raises(HarnessError, match=r"^Machine 'node' was never started\.$"):
+        _ = machine.pid
+    with pytest.raises(HarnessError, match=r"^Machine 'node' was never started\.$"):
+        machine._wait_for_exit(Deadline.after(1))
+    machine.kill()
+    machine.close()
+    assert machine.logs == {
+        name: tmp_path / name for name in ("argv.txt", "stderr.log", "serial.log")
+    }
+
+
+@pytest.mark.starts_process
+def test_killed_machine_ends_at_once(tmp_path: Path) -> None:
+    spec = a_machine_spec(qemu=_qemu_that_shuts_down(tmp_path, "guest-shutdown"))
+
+    with QemuMachine(spec, tmp_path) as machine:
+        assert Path(f"/proc/{machine.pid}").exists()
+        assert machine.failure() is None
+        assert machine._processor_s() >= 0
+        machine.kill()
+        machine._wait_for_exit(Deadline.after(30))
+
+        assert not machine.is_running
+
+
+def test_disk_that_fails_is_why_a_machine_can_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = an_event("BLOCK_IO_ERROR", reason="No space left on device", __com=1)
+    monkeypatch.setattr(QemuMachine, "events", (failed,))
+
+    why = QemuMachine(a_machine_spec(), tmp_path).failure()
+
+    assert why is not None
+    assert str(tmp_path) in why

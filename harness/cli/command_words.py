@@ -1,0 +1,36 @@
+"""The words after `--` of a command line, such as a command to be run in a machine."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_END_OF_OPTIONS = "--"
+_WORDS = "argv"
+
+
+def add_command_words(parser: argparse.ArgumentParser, *, metavar: str, about: str) -> None:
+    """Let a command have words after `--`, as `argv` of its arguments; `about` is their help text."""
+    parser.add_argument(_WORDS, nargs="*", default=[], metavar=metavar, help=about)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parses the command line of a command; the words after `--` are apart, wherever its options are.
+
+    Before Python 3.12.7, argparse has no place for them where an option follows another argument.
+    """
+
+    @override
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
+        words = list(args or ())
+        if self.get_default(_WORDS) is None or _END_OF_OPTIONS not in words:
+            return super().parse_known_args(words, namespace)
+        at = words.index(_END_OF_OPTIONS)
+        parsed, unknown = super().parse_known_args(words[:at], namespace)
+        setattr(parsed, _WORDS, [*getattr(parsed, _WORDS), *words[at + 1 :]])
+        return parsed, unknown

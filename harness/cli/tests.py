@@ -1,0 +1,50 @@
+"""`harness rerun`, and the shell in the machine of a test: both are runs of pytest."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from harness.cli.command_words import add_command_words
+from harness.settings import MachineShell, MachineStart
+
+if TYPE_CHECKING:
+    import argparse
+
+    from harness.cli.options import Commands
+
+_STARTS = [each.value for each in (MachineStart.CLONE, MachineStart.COLD)]
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("rerun")
+    parser.add_argument(
+        "test", metavar="NODEID", help="the test as pytest names it, such as in its summary"
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        choices=_STARTS,
+        default=MachineStart.CLONE.value,
+        help="start the test's nodes from the saved state of their image, or boot them from cold "
+        "(default: %(default)s)",
+    )
+    add_command_words(parser, metavar="OPTION", about="options of pytest, after --")
+    parser.set_defaults(run=_rerun)
+
+
+def _rerun(arguments: argparse.Namespace) -> int:
+    become_pytest(arguments.test, f"--machine-start={arguments.start}", *arguments.argv)
+
+
+def shell_of_test(node_id: str) -> NoReturn:
+    """Become a run of pytest that opens a shell in the first machine of a test, in place of the test."""
+    become_pytest(node_id, f"--machine-shell={MachineShell.INSTEAD.value}", "-rs")
+
+
+def become_pytest(node_id: str, *options: str) -> NoReturn:
+    """Replace this process by a run of one test, which has the terminal."""
+    argv = [sys.executable, "-m", "pytest", node_id, "-n", "0", *options]
+    os.execv(argv[0], argv)  # noqa: S606 - pytest takes this process's place

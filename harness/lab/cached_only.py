@@ -1,0 +1,68 @@
+"""A lab that makes nothing: what its caches lack is an error that says so."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NoReturn
+
+from typing_extensions import override
+
+from harness.artifact_cache import KEY_DIGITS
+from harness.errors import HarnessError
+from harness.image.catalogue import load_catalogue
+from harness.image.cloud.source import CloudImageRecipe
+from harness.lab import Lab
+from harness.progress import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from harness.artifact_cache import ArtifactSource
+    from harness.image import CloudImage
+    from harness.progress import Progress, ProgressEvent
+
+
+class NotCachedError(HarnessError):
+    """A cache lacks something, or another process makes it right now."""
+
+
+def refuse_to_wait(event: ProgressEvent) -> None:
+    """Raise NotCachedError where another process makes what is needed; ignore other events."""
+    if event.stage is Stage.WAIT:
+        raise NotCachedError(event.message)
+
+
+class _NothingToFetch:
+    """A source that is asked for what a cache lacks, before it would be made, and refuses."""
+
+    def fetch(
+        self, name: str, into: Path, *, inputs: Mapping[str, object], progress: Progress
+    ) -> NoReturn:
+        del into, inputs, progress
+        raise NotCachedError(f"'{name[: -KEY_DIGITS - 1]}' is not cached")
+
+    def offer(self, folder: Path, *, progress: Progress) -> None:
+        """Take nothing: nothing is made."""
+
+
+class CachedOnlyLab(Lab):
+    """Raises NotCachedError instead of building, fetching, baking or saving anything.
+
+    It is opened with `refuse_to_wait`.
+    """
+
+    @override
+    @functools.cached_property
+    def _shared_caches(self) -> Mapping[str, ArtifactSource]:
+        return dict.fromkeys(("images", "derived", "checkpoints"), _NothingToFetch())
+
+    @override
+    def cloud_image(self, name: str) -> CloudImage:
+        source = load_catalogue(*self.settings.image_folders).get(name)
+        if not isinstance(source, CloudImageRecipe):
+            return super().cloud_image(name)
+        image = self.cloud_images.find(source)
+        if image is None:
+            raise NotCachedError(f"'{name}' has not been downloaded")
+        return image

@@ -1,0 +1,255 @@
+"""`--machine-plan`: says what the machines of the selected tests need, and runs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import inspect
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.plugin.node_ids import without_group
+from harness.plugin.shards import family_of, shared_fixtures
+from harness.settings import MachineStart
+from harness.sharding.durations import read_durations
+from harness.sharding.split import timed_tests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from _pytest.fixtures import FixtureDef
+
+    from harness.lab.cached_only import CachedOnlyLab
+    from harness.settings import Settings
+
+_FIXTURES = "harness.fixtures."
+#: Fixtures that start machines.
+_STARTERS = ("boot_node", "boot_cloud_image", "clone")
+_BAKED = "baked_image"
+
+
+class _Kind(enum.Enum):
+    """What is needed; the value is the word shown to people."""
+
+    IMAGE = "image"
+    BAKE = "bake"
+    CHECKPOINT = "checkpoint"
+    OTHER = "fixture"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Need:
+    kind: _Kind
+    name: str
+    status: str
+
+
+class _UnknownFixtureError(Exception):
+    """A fixture is a suite's own, whose code is not run to plan."""
+
+
+class _Fixtures:
+    """Calls the fixtures of the harness that give images and saved states, with a lab that makes nothing.
+
+    Saved states that a suite declares are such fixtures too.
+    """
+
+    def __init__(self, config: pytest.Config, lab: CachedOnlyLab) -> None:
+        self._config = config
+        self._lab = lab
+
+    def value(self, name: str, item: pytest.Item) -> object:
+        """Return the value of a fixture for a test; raises HarnessError, or _UnknownFixtureError."""
+        given = {
+            "lab": self._lab,
+            "pytestconfig": self._config,
+            "announce": self._lab.listener,
+            "request": _Request(self, item),
+        }
+        if name in given:
+            return given[name]
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        if name in params:
+            return params[name]
+        definition = _definition(name, item)
+        if definition is None or not _is_own(definition):
+            raise _UnknownFixtureError(name)
+        arguments = {each: self.value(each, item) for each in definition.argnames}
+        return definition.func(**arguments)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What the fixtures of saved states use of a `pytest.FixtureRequest`."""
+
+    fixtures: _Fixtures
+    item: pytest.Item
+
+    def getfixturevalue(self, name: str) -> object:
+        return self.fixtures.value(name, self.item)
+
+
+def _definition(name: str, item: pytest.Item) -> FixtureDef[Any] | None:
+    # pytest has no public way from a name to the definition of a fixture.
+    found = item.session._fixturemanager.getfixturedefs(name, item)  # noqa: SLF001
+    return found[-1] if found else None
+
+
+def _is_own(definition: FixtureDef[Any]) -> bool:
+    return definition.func.__module__.startswith(_FIXTURES) and not inspect.isgeneratorfunction(
+        definition.func
+    )
+
+
+def register(config: pytest.Config, settings: Settings) -> None:
+    """Register the plan, in this process: it needs no workers of xdist."""
+    workers = len(getattr(config.option, "tx", None) or ())
+    config.option.dist, config.option.tx = "no", []
+    durations = config.rootpath / config.getoption("--durations-file")
+    config.pluginmanager.register(
+        MachinePlan(settings, workers=workers, durations=durations), "harness-machine-plan"
+    )
+
+
+class MachinePlan:
+    """Prints the plan in place of the run."""
+
+    def __init__(self, settings: Settings, *, workers: int, durations: Path) -> None:
+        self._settings = settings
+        self._workers = workers
+        self._durations = durations
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> object:
+        """Print, and let nothing run."""
+        reporter = session.config.pluginmanager.getplugin("terminalreporter")
+        for line in self._lines(session):
+            reporter.write_line(line)
+        return True
+
+    def _lines(self, session: pytest.Session) -> Iterator[str]:
+        items = session.items
+        starters = Counter(
+            name for item in items for name in _STARTERS if name in _fixture_names(item)
+        )
+        on_machines = [item for item in items if "lab" in _fixture_names(item)]
+        yield f"machine plan: {len(on_machines)} of {len(items)} tests need machines or images"
+        for name, count in starters.items():
+            yield f"  machines by `{name}`: {_tests(count)}"
+        if on_machines:
+            yield from self._needed(session.config, on_machines)
+        yield self._time(items)
+
+    def _needed(self, config: pytest.Config, items: Sequence[pytest.Item]) -> Iterator[str]:
+        from harness.lab.cached_only import CachedOnlyLab, refuse_to_wait  # noqa: PLC0415
+
+        with contextlib.ExitStack() as opened:
+            try:
+                lab = opened.enter_context(CachedOnlyLab.open(self._settings, refuse_to_wait))
+                assert isinstance(lab, CachedOnlyLab)  # noqa: S101 - `open` makes its own class
+            except RequirementError as error:
+                yield f"  This host can't run them: {error}"
+                return
+            needs = self._count(items, lab, _Fixtures(config, lab))
+        missing = any(need.status.startswith("not cached") for need in needs)
+        width = max((len(need.name) for need in needs), default=0)
+        for need in sorted(needs, key=lambda each: (list(_Kind).index(each.kind), each.name)):
+            tests = f"{_tests(needs[need]):>9}"
+            yield f"  {need.kind.value:10} {need.name:{width}}  {tests}  {need.status}"
+        if missing:
+            yield "  What is not cached is made or downloaded first, by the first test that needs it."
+
+    def _count(
+        self, items: Iterable[pytest.Item], lab: CachedOnlyLab, fixtures: _Fixtures
+    ) -> Mapping[_Need, int]:
+        """Return by how many tests each thing is needed."""
+        known: dict[tuple[str, str], _Need | None] = {}
+        needs: Counter[_Need] = Counter()
+        for item in items:
+            for name in self._names(item):
+                params = getattr(getattr(item, "callspec", None), "params", {})
+                definition = _definition(name, item)
+                place = "" if definition is None else definition.baseid
+                key = f"{place}::{name}", str(params.get("image_name", ""))
+                if key not in known:
+                    known[key] = _need(name, item, lab, fixtures)
+                if need := known[key]:
+                    needs[need] += 1
+        return needs
+
+    def _names(self, item: pytest.Item) -> set[str]:
+        """Return the shared fixtures that a test uses, and the state from which its nodes start."""
+        names = {name.rpartition("::")[2] for name in shared_fixtures(item)}
+        starts = self._settings.machine_start
+        if "boot_node" in _fixture_names(item) and starts is not MachineStart.COLD:
+            # What else a test requests is known when it runs.
+            names |= {"driver_baked"} if _BAKED in names else set()
+            names |= {"node_booted"} if names == {"node_image"} else set()
+        return names
+
+    def _time(self, items: Sequence[pytest.Item]) -> str:
+        recorded = read_durations(self._durations)
+        tests = timed_tests(
+            {without_group(item.nodeid): family_of(item) for item in items}, recorded
+        )
+        known = sum(test_id in recorded for test_id in tests)
+        if not known:
+            return (
+                f"time: unknown, since '{self._durations.name}' has none of these tests; "
+                "a run with --report-dir records durations"
+            )
+        seconds = sum(each.duration_s for each in tests.values()) / max(1, self._workers)
+        with_workers = f" with {self._workers} workers" if self._workers > 1 else ""
+        return (
+            f"time: about {_duration(seconds)}{with_workers}, by the durations of {known} of {len(tests)} tests in "
+            f"'{self._durations.name}', and what is made first"
+        )
+
+
+def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures) -> _Need | None:
+    """Return what a fixture stands for, and whether it is cached; None where it is no image or state."""
+    from harness.image import CloudImage, Image  # noqa: PLC0415 - only a plan needs them
+    from harness.lab.saved_states import SavedState  # noqa: PLC0415
+
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    image = str(params.get("image_name", lab.settings.images[0]))
+    kind = {"node_image": _Kind.IMAGE, _BAKED: _Kind.BAKE}.get(name, _Kind.CHECKPOINT)
+    label, status = image if kind is not _Kind.CHECKPOINT else f"{name} of {image}", "cached"
+    try:
+        value = fixtures.value(name, item)
+        if isinstance(value, SavedState):
+            label = value.name
+            lab.ensure_checkpoint(value)
+        elif isinstance(value, (Image, CloudImage)):
+            kind = _Kind.BAKE if kind is _Kind.BAKE else _Kind.IMAGE
+            label = value.name
+        else:
+            return None
+    except _UnknownFixtureError as error:
+        of_another = "" if str(error) == name else f" '{error}'"
+        kind, label = _Kind.OTHER, name
+        status = f"unknown: the suite's own fixture{of_another} is not run for a plan"
+    except HarnessError as error:
+        status = f"not cached: {str(error).rstrip('.')}"
+    except pytest.skip.Exception as skipped:
+        status = f"this host can't make it: {skipped}"
+    return _Need(kind=kind, name=label, status=status)
+
+
+def _fixture_names(item: pytest.Item) -> Sequence[str]:
+    names: Sequence[str] = getattr(item, "fixturenames", ())
+    return names
+
+
+def _tests(count: int) -> str:
+    return f"{count} test{'' if count == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

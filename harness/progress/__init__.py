@@ -1,0 +1,72 @@
+"""What the harness does now: events that library code sends, for those who show them to people."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+class Stage(Enum):
+    """What happens to a folder or a machine; the value is the word shown to people."""
+
+    CHECK = "check"
+    WAIT = "wait"
+    BUILD = "build"
+    FETCH = "fetch"
+    PUBLISH = "publish"
+    READY = "ready"
+    REFUSED = "refused"
+    REMOVED = "removed"
+    BUSY = "busy"
+    """A machine does something that may take long."""
+    RUNS = "runs"
+    """A machine is at its test's disposal."""
+    CONSOLE = "console"
+    """What a machine's console has printed during a long wait."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressEvent:
+    """One thing that happened to `subject`, an image or a machine, as a sentence for people.
+
+    `until` is when a wait gives up, in seconds of the epoch.
+    """
+
+    subject: str
+    stage: Stage
+    message: str
+    until: float | None = None
+
+
+class ProgressListener(Protocol):
+    """Receives progress events; library code never prints them itself."""
+
+    def __call__(self, event: ProgressEvent, /) -> None: ...
+
+
+def ignore_progress(_event: ProgressEvent, /) -> None:
+    """Discard an event."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Sends the events of one subject to a listener."""
+
+    subject: str
+    listener: ProgressListener = ignore_progress
+
+    def report(self, stage: Stage, message: str) -> None:
+        self.listener(ProgressEvent(subject=self.subject, stage=stage, message=message))
+
+
+def clock_time(at: float) -> str:
+    """Return the local time of day of seconds of the epoch."""
+    return dt.datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+
+
+def deadline_words(until: float | None) -> str:
+    """Return what follows a sentence about a wait that gives up at `until`."""
+    return "" if until is None else f", until {clock_time(until)} at most"

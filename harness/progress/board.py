@@ -1,0 +1,116 @@
+"""What all machines and images of a run do now, and the lines and rows that say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from harness.progress import Stage, clock_time, deadline_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.progress import ProgressEvent
+
+#: What takes less is not worth a line.
+_QUICK_S = 5.0
+#: Caches do not say when they have finished everything that they began.
+_FORGOTTEN_S = 120.0
+_OF_MACHINES = (Stage.BUSY, Stage.RUNS, Stage.ENDED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What `subject` does, on the worker of xdist `worker`, since when in seconds of the epoch.
+
+    `begin` is the first event of a wait of several parts, at `began`.
+    """
+
+    worker: str
+    subject: str
+    event: ProgressEvent
+    since: float
+    begin: ProgressEvent
+    began: float
+    console: str = ""
+    is_told: bool = False
+    is_begin_told: bool = False
+
+
+class Board:
+    """Takes events, and says what to print of them; times are seconds of the epoch.
+
+    It says of tests' machines what their consoles print where `tells_running`.
+    """
+
+    def __init__(self, *, tells_running: bool = True) -> None:
+        self._tells_running = tells_running
+        self._rows: dict[tuple[str, str], Row] = {}
+
+    def take(self, event: ProgressEvent, worker: str, now: float) -> list[str]:
+        """Return the lines that an event makes due at once."""
+        key = worker, event.subject
+        before = self._rows.get(key)
+        if event.stage is Stage.CONSOLE:
+            if before is not None:
+                if before.event.stage is Stage.RUNS and not self._tells_running:
+                    return []
+                console = event.message.rpartition("\n")[2].removeprefix("  | ")
+                self._rows[key] = replace(
+                    before, console=console, is_told=True, is_begin_told=True
+                )
+            return [render_line(event, worker, now)]
+        if event.stage in (Stage.ENDED, Stage.READY):
+            self._rows.pop(key, None)
+        else:
+            is_part = (
+                before is not None
+                and event.stage is Stage.BUSY
+                and before.event.stage is Stage.BUSY
+                and event.until == before.event.until
+            )
+            self._rows[key] = Row(
+                worker=worker,
+                subject=event.subject,
+                event=event,
+                since=now,
+                begin=before.begin if is_part and before else event,
+                began=before.began if is_part and before else now,
+                is_begin_told=bool(is_part and before and before.is_begin_told),
+            )
+            if is_part:
+                return []
+        if event.stage not in _OF_MACHINES:
+            return [render_line(event, worker, now)]
+        if before is None or before.event.stage is not Stage.BUSY or not before.is_begin_told:
+            return []
+        took = f"{before.begin.message}: done after {now - before.began:.0f} s"
+        return [render_line(replace(before.begin, message=took, until=None), worker, now)]
+
+    def forget(self, worker: str) -> None:
+        """Drop what a worker of xdist did, which has ended, perhaps amid it."""
+        for key in [key for key in self._rows if key[0] == worker]:
+            del self._rows[key]
+
+    def due(self, now: float) -> list[str]:
+        """Return the lines of what has begun some seconds ago and goes on."""
+        lines = []
+        for key, row in list(self._rows.items()):
+            if row.event.stage is Stage.BUSY and not row.is_told and now - row.since >= _QUICK_S:
+                self._rows[key] = replace(row, is_told=True, is_begin_told=True)
+                lines.append(render_line(row.event, row.worker, now))
+        return lines
+
+    def rows(self, now: float) -> Sequence[Row]:
+        """Return what goes on, the oldest first."""
+        for key, row in list(self._rows.items()):
+            if row.event.stage not in _OF_MACHINES and now - row.since > _FORGOTTEN_S:
+                del self._rows[key]
+        return sorted(self._rows.values(), key=lambda row: row.since)
+
+
+def render_line(event: ProgressEvent, worker: str, now: float) -> str:
+    """Return an event as one line with the time of day; what its console printed is below it."""
+    until = "" if event.stage is Stage.CONSOLE else deadline_words(event.until)
+    words = [clock_time(now), worker, f"[{event.subject}]", f"{event.stage.value}:"]
+    return f"{' '.join(filter(None, words))} {event.message}{until}"

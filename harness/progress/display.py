@@ -1,0 +1,231 @@
+"""Shows progress: on a terminal below what pytest prints there, elsewhere as lines with times."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from harness.progress import ProgressEvent
+    from harness.progress.board import Board, Row
+
+_LOOK_S = 1.0
+_CLOSE_S = 5.0
+
+#: Erases from the cursor to the end of the screen.
+_CLEAR = "\x1b[J"
+
+
+class Surface(Protocol):
+    """Where progress is shown."""
+
+    def print_lines(self, lines: Sequence[str]) -> None:
+        """Print lines that stay."""
+        ...
+
+    def draw(self, rows: Sequence[Row], now: float) -> None:
+        """Show what goes on now, in place of what was shown before."""
+        ...
+
+    def clear(self) -> None:
+        """Remove what does not stay."""
+        ...
+
+
+class Display:
+    """Takes the events of a run, from any thread, and shows them; a thread keeps times up to date."""
+
+    def __init__(
+        self, surface: Surface, board: Board, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._surface = surface
+        self._clock = clock
+        self._board = board
+        self._lock = threading.Lock()
+        self._is_closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pauses = 0
+        self._held: list[str] = []
+        self._ended: set[str] = set()
+
+    def __call__(self, event: ProgressEvent, worker: str = "") -> None:
+        with self._lock:
+            if self._is_closed.is_set():
+                return
+            now = self._clock()
+            lines = self._board.take(event, worker, now)
+            if worker in self._ended:
+                # Its last events may arrive after the news of its end.
+                self._board.forget(worker)
+            self._show(lines, now)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="display", daemon=True)
+                self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._is_closed.wait(_LOOK_S):
+            self.look()
+
+    def look(self) -> None:
+        """Show what has become due."""
+        with self._lock:
+            if not self._is_closed.is_set():
+                now = self._clock()
+                self._show(self._board.due(now), now)
+
+    def _show(self, lines: Sequence[str], now: float) -> None:
+        self._held += lines
+        if self._pauses:
+            return
+        if self._held:
+            self._surface.print_lines(self._held)
+            self._held = []
+        self._surface.draw(self._board.rows(now), now)
+
+    def pause(self) -> None:
+        """Leave the terminal to a person, until as many calls of `go_on`."""
+        with self._lock:
+            self._pauses += 1
+            self._surface.clear()
+
+    def go_on(self) -> None:
+        """Show again, and first what has become due meanwhile."""
+        with self._lock:
+            self._pauses -= 1
+        self.look()
+
+    def forget(self, worker: str) -> None:
+        """Show no more what a worker did, which has ended."""
+        with self._lock:
+            self._ended.add(worker)
+            self._board.forget(worker)
+
+    def close(self) -> None:
+        """Show nothing more."""
+        self._is_closed.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+        with self._lock:
+            if self._held:
+                self._surface.print_lines(self._held)
+            self._surface.clear()
+
+
+class PlainLines:
+    """Writes lines, each in one call; `is_line_open` says whether the output is amid a line."""
+
+    def __init__(
+        self, write: Callable[[str], object], is_line_open: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._write = write
+        self._is_line_open = is_line_open
+
+    def print_lines(self, lines: Sequence[str]) -> None:
+        """Print lines that stay."""
+        newline = "\n" if self._is_line_open() else ""
+        self._write(newline + "".join(f"{line}\n" for line in lines))
+
+    def draw(self, rows: Sequence[Row], now: float) -> None:
+        """Show nothing: lines stay as they are."""
+
+    def clear(self) -> None:
+        """Remove nothing: all lines stay."""
+
+
+class LiveRegion:
+    """Rows below the cursor of a terminal, where another program part goes on writing.
+
+    It calls `writing` around each of its writes, so that the rows make room. `write` writes to the
+    terminal at once, and `size` returns its columns and lines.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        size: Callable[[], tuple[int, int]],
+        *,
+        has_colours: bool = True,
+    ) -> None:
+        self._write = write
+        self._size = size
+        self._has_colours = has_colours
+        self._lock = threading.RLock()
+        self._height = 0
+
+    def print_lines(self, lines: Sequence[str]) -> None:
+        """Print nothing that stays: the rows say the same."""
+
+    def draw(self, rows: Sequence[Row], now: float) -> None:
+        """Draw the rows below the cursor's line, which the cursor does not leave."""
+        columns, lines = self._size()
+        shown = render_rows(
+            rows[: max(1, lines // 2)], now, columns, has_colours=self._has_colours
+        )
+        # Down and up again scrolls, so that there is room; the column stays.
+        room = "\x1bD" * len(shown) + f"\x1b[{len(shown)}A"
+        text = "".join(f"\r\n\x1b[2K{line}" for line in shown)
+        with self._lock:
+            cleared = _CLEAR if self._height else ""
+            # Ctrl-C may come at any place: rows that might be there are removed once more.
+            self._height = max(self._height, len(shown))
+            if shown:
+                self._write(f"{cleared}{room}\x1b7{text}\x1b8")
+            elif cleared:
+                self._write(cleared)
+            self._height = len(shown)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Remove the rows; they are back at the next look."""
+        with self._lock:
+            if self._height:
+                self._write(_CLEAR)
+            self._height = 0
+            yield
+
+    def clear(self) -> None:
+        """Remove the rows."""
+        with self.writing():
+            pass
+
+
+def render_rows(
+    rows: Sequence[Row], now: float, columns: int, *, has_colours: bool = True
+) -> list[str]:
+    """Return a line for a terminal for each row."""
+    if not rows:
+        return []
+    # Only a terminal needs it, and it takes longer to load than a clone to start.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table.grid(padding=(0, 1), expand=True)
+    for style, ratio in (("dim", None), ("cyan", None), ("", 3), ("dim", 2)):
+        table.add_column(style=style, ratio=ratio, no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        left = "" if row.event.until is None else f" of {max(0, row.event.until - row.since):.0f}"
+        table.add_row(
+            Text(row.worker),
+            Text(row.subject),
+            Text.assemble(
+                (f"{now - row.since:.0f}{left} s ", "yellow"),
+                row.event.message.partition("\n")[0],
+            ),
+            Text(row.console),
+        )
+    output = io.StringIO()
+    console = Console(
+        file=output,
+        width=max(1, columns - 1),
+        force_terminal=True,
+        color_system="auto" if has_colours else None,
+        legacy_windows=False,
+    )
+    console.print(table)
+    return output.getvalue().rstrip("\n").split("\n")

@@ -1,0 +1,87 @@
+"""Carries events from the workers of xdist to the process that has the terminal.
+
+Events are datagrams: a sender waits no longer than a second, and loses what nobody takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol
+
+from harness.progress import ProgressEvent, Stage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MESSAGE_BYTES = 16384
+#: Of characters that JSON escapes; the rest of a message is its console.
+_LONGEST = 2000
+_SEND_S = 1.0
+_CLOSE_S = 5.0
+
+
+class Taker(Protocol):
+    """Takes an event of a worker."""
+
+    def __call__(self, event: ProgressEvent, worker: str, /) -> None: ...
+
+
+class Sender:
+    """Listens to the events of one worker, and sends them to the socket `place`."""
+
+    def __init__(self, place: str, worker: str) -> None:
+        self._place = place
+        self._worker = worker
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        # The kernel's queue has room for ten of all workers.
+        self._socket.settimeout(_SEND_S)
+
+    def __call__(self, event: ProgressEvent) -> None:
+        fields = {**asdict(event), "stage": event.stage.value, "worker": self._worker}
+        fields["message"] = event.message[:_LONGEST]
+        with contextlib.suppress(OSError):
+            self._socket.sendto(json.dumps(fields).encode(), self._place)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Receiver:
+    """Receives what senders send to a socket in `folder`, in a thread, until it is closed.
+
+    Raises OSError where there can be no socket, such as where the path of the folder is too long for one.
+    """
+
+    def __init__(self, folder: Path, take: Taker) -> None:
+        self.place = str(folder / "progress")
+        self._take = take
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._socket.bind(self.place)
+        except OSError:
+            self._socket.close()
+            raise
+        self._thread = threading.Thread(target=self._receive, name="progress", daemon=True)
+        self._thread.start()
+
+    def _receive(self) -> None:
+        while content := self._socket.recv(_MESSAGE_BYTES):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                fields = json.loads(content)
+                worker = str(fields.pop("worker"))
+                stage = Stage(fields.pop("stage"))
+                self._take(ProgressEvent(stage=stage, **fields), worker)
+
+    def close(self) -> None:
+        """End the thread once it has taken what was sent before."""
+        with (
+            contextlib.suppress(OSError),
+            contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as last,
+        ):
+            last.sendto(b"", self.place)
+        self._thread.join(_CLOSE_S)
+        self._socket.close()

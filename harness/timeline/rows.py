@@ -1,0 +1,106 @@
+"""The rows of a timeline's picture: which work is shown, and in which order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.timeline import Lane, SpanState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.timeline import Span, Timeline
+
+_MOST_UNITS = 26
+#: Units that took less of the whole are left out, unless they are critical or failed.
+_LEAST_SHARE = 0.004
+#: A PNG has at most 65 536 pixels in height, and nobody looks at so many rows.
+_MOST_ROWS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of the picture: a piece of work by its name, or a gap."""
+
+    lane: Lane | None
+    name: str
+    spans: tuple[tuple[Span, ...], ...]
+    """For each timeline, the pieces of work by that name."""
+    reasons: tuple[str | None, ...]
+    """For each timeline, why it could not be read."""
+
+
+def shown_units(timeline: Timeline) -> set[str]:
+    """Return the units that are worth a row."""
+    units = [span for span in timeline.spans if span.lane is Lane.UNITS]
+    longest = sorted(units, key=lambda span: -span.duration_s)[:_MOST_UNITS]
+    names = {span.name for span in longest if span.duration_s >= _LEAST_SHARE * timeline.end_s}
+    return names | {
+        span.name for span in units if span.is_critical or span.state is not SpanState.DONE
+    }
+
+
+def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
+    """Return the rows in the order in which work began, in the first timeline that has it."""
+    units = set().union(*(shown_units(each) for each in timelines))
+    keys: dict[tuple[Lane, str], None] = {}
+    for timeline in timelines:
+        for span in timeline.spans:
+            if span.lane is not Lane.UNITS or span.name in units:
+                keys.setdefault((span.lane, span.name))
+    rows = [
+        Row(
+            lane=lane,
+            name=name,
+            spans=tuple(
+                tuple(span for span in each.spans if (span.lane, span.name) == (lane, name))
+                for each in timelines
+            ),
+            reasons=(None,) * len(timelines),
+        )
+        for lane, name in keys
+    ]
+    rows.sort(key=_beginning)
+    gaps = dict.fromkeys(gap.what for each in timelines for gap in each.gaps)
+    return rows + [
+        Row(
+            lane=None,
+            name=what,
+            spans=((),) * len(timelines),
+            reasons=tuple(
+                next((gap.reason for gap in each.gaps if gap.what == what), None)
+                for each in timelines
+            ),
+        )
+        for what in gaps
+    ]
+
+
+def at_most(rows: list[Row]) -> list[Row]:
+    """Return the rows, or where there are too many, those of the longest work and one that says so."""
+
+    def weight(row: Row) -> tuple[bool, float]:
+        spans = [span for each in row.spans for span in each]
+        return (
+            row.lane is None or any(span.is_critical for span in spans),
+            max((span.duration_s for span in spans), default=0.0),
+        )
+
+    if len(rows) <= _MOST_ROWS:
+        return rows
+    kept = set(map(id, sorted(rows, key=weight, reverse=True)[:_MOST_ROWS]))
+    reason = f"There are {len(rows)} rows; the table of the page has all."
+    left_out = Row(
+        lane=None,
+        name="shorter work",
+        spans=((),) * len(rows[0].spans),
+        reasons=(reason,) * len(rows[0].reasons),
+    )
+    return [*(row for row in rows if id(row) in kept), left_out]
+
+
+def _beginning(row: Row) -> tuple[float, int]:
+    of_first = next(spans for spans in row.spans if spans)
+    lanes = list(Lane)
+    return (of_first[0].start_s, 0 if row.lane is None else lanes.index(row.lane))

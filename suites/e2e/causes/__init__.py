@@ -1,0 +1,1 @@
+"""Machines on which something common goes wrong, and what the summary of their tests says."""

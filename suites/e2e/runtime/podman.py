@@ -1,0 +1,69 @@
+"""Debian 12's podman for a node of any image: it gives containers CDI devices without containerd.
+
+It and the libraries that an image may lack are put into a folder of their own; the node's runc starts
+the containers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.api import GuestFile
+from harness.debian_packages import ensure_unpacked
+from harness.provisioning.command import LocalRunner
+from suites.e2e.runtime.pods import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from harness.lab.node import Node
+    from harness.provisioning.command import CommandResult
+
+_RELEASE = "bookworm"
+_PACKAGE = "podman"
+_LIBRARIES = "lib/x86_64-linux-gnu"
+_FILES = (
+    "usr/bin/podman",
+    "usr/bin/conmon",
+    f"usr/{_LIBRARIES}/libassuan.so.0*",
+    f"usr/{_LIBRARIES}/libglib-2.0.so.0*",
+    f"usr/{_LIBRARIES}/libgpgme.so.11*",
+    f"usr/{_LIBRARIES}/libsubid.so.4*",
+    f"{_LIBRARIES}/libdevmapper.so.1.02.1",
+)
+_FOLDER = "/opt/podman"
+#: Nothing of it is the node's: neither storage nor a journal nor a network of containers.
+_PODMAN = (
+    *("env", f"LD_LIBRARY_PATH={_FOLDER}", f"{_FOLDER}/podman", "--conmon", f"{_FOLDER}/conmon"),
+    *("--runtime", "/usr/sbin/runc", "--cgroup-manager", "cgroupfs", "--events-backend", "none"),
+    *("--storage-driver", "vfs", "--root", "/srv/podman", "--runroot", "/run/podman"),
+)
+_RUN = ("run", "--rm", "--network", "host", "--no-hosts", "--log-driver", "none")
+
+
+def podman_files(cache: Path, report: Callable[[str], None]) -> Sequence[GuestFile]:
+    """Return podman's files for a guest, unpacked where the cache has none.
+
+    Raises RequirementError where mmdebstrap is missing, CommandError where it fails.
+    """
+    root = ensure_unpacked(
+        _FILES,
+        package=_PACKAGE,
+        release=_RELEASE,
+        store=cache / f"{_PACKAGE}-{_RELEASE}",
+        runner=LocalRunner(),
+        report=report,
+    )
+    return [
+        GuestFile(path=f"{_FOLDER}/{path.name}", content=path.read_bytes(), mode=0o755)
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    ]
+
+
+def run_by_podman(node: Node, script: str, *options: str) -> CommandResult:
+    """Run a script in a container of podman's, of which `options` are those of `podman run`."""
+    return node.guest.run(
+        *(*_PODMAN, *_RUN, *options, "--rootfs", ROOT, "/bin/sh", "-c", script), timeout_s=120
+    )

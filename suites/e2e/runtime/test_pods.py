@@ -1,0 +1,137 @@
+"""A pod's container has the GPU if the device plugin asked for it, and in no other way.
+
+The CRI starts these pods: its plugin in containerd reads the configuration that provisioning wrote,
+and adds CDI devices itself where it can. containerd 1.6 (Debian 12) cannot; 1.7 (Debian 13) and 2 can.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.api import GuestFile
+from suites.e2e.promises import promise
+from suites.e2e.runtime.containerd import CONFIG, containerd_version
+from suites.e2e.runtime.kubelet import Container, Kubelet
+from suites.e2e.runtime.pods import (
+    ASK,
+    MAKE_AND_OPEN,
+    RUNTIME,
+    RUNTIME_PATH,
+    TOOLKIT,
+    TOOLKIT_CONFIG,
+    Runtime,
+    runtime_of,
+)
+from suites.e2e.runtime.refresh_unit import FILES, INSTALL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.api import Image
+    from harness.lab.node import Node
+    from harness.settings import Settings
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_toolkit.py"
+
+
+def requests_of(gpu: str, runtime: Runtime) -> Mapping[str, Container]:
+    """Return a container for each way in which a device plugin can name a GPU, by its strategy."""
+    device = f"nvidia.com/gpu={gpu}"
+    annotation = f"{runtime.annotation_prefix or 'cdi.k8s.io/'}nvidia-device-plugin_{gpu}"
+    return {
+        "envvar": Container(
+            script=ASK, config={"envs": [{"key": "NVIDIA_VISIBLE_DEVICES", "value": gpu}]}
+        ),
+        "cdi-annotations": Container(script=ASK, config={"annotations": {annotation: device}}),
+        "cdi-cri": Container(script=ASK, config={"CDI_devices": [{"name": device}]}),
+    }
+
+
+def expect_gpu_exactly_by_request(node: Node, settings: Settings, *, driver_version: str) -> None:
+    """Expect a container to read the driver's version by each strategy of the device plugin alone."""
+    runtime = runtime_of(node)
+    asked = requests_of("0", runtime)
+    absent = requests_of("7", runtime)
+
+    answers = Kubelet(node, settings).run_pod(
+        {
+            **asked,
+            **{f"absent, {way}": absent[way] for way in runtime.strategies},
+            "silent": Container(script=ASK),
+            "sly": Container(script=MAKE_AND_OPEN),
+        }
+    )
+
+    versions = {way: answers[way].stdout.strip() for way in asked if answers[way].ok}
+    assert versions == dict.fromkeys(runtime.strategies, driver_version), answers
+    for way in (*(set(asked) - set(runtime.strategies)), "silent"):
+        assert "/dev/nvidia0" in answers[way].stderr, answers[way]
+    assert not any(answers[f"absent, {way}"].ok for way in runtime.strategies), answers
+    assert "open /run/gpu: Operation not permitted" in answers["sly"].stderr, answers["sly"]
+
+
+@promise(section="10", unit=UNIT)
+@pytest.mark.parametrize(
+    "cdi_enabled", [pytest.param(True, id="CDI"), pytest.param(False, id="nvidia runtime")]
+)
+def test_pod_has_the_gpu_exactly_if_the_device_plugin_asked(
+    start_node: StartNode,
+    baked_image: Image,
+    settings: Settings,
+    cdi_enabled: bool,  # a parameter
+) -> None:
+    """Each strategy of the device plugin gives a container the GPU; the other strategies give none.
+
+    As for the containers of `ctr`, a runtime that reads NVIDIA's configuration takes the place of the
+    driver image's.
+    """
+    assert baked_image.driver is not None
+    node = start_node(
+        "pods",
+        config={"enable_managed_gpu": True, "cdi_enabled": cdi_enabled, "retry_budget_s": 240},
+        files=[*FILES, RUNTIME, GuestFile(path=TOOLKIT_CONFIG, content=TOOLKIT.encode())],
+        before=[INSTALL],
+    )
+    expect.provisioned(node.result())
+    node.guest.output_of("cp", RUNTIME_PATH, "/usr/bin/nvidia-container-runtime")
+
+    expect_gpu_exactly_by_request(node, settings, driver_version=baked_image.driver.version)
+
+
+#: As `containerd config default` writes it, shortened, by a user who has switched CDI off.
+FORMAT_3 = """\
+version = 3
+[plugins.'io.containerd.cri.v1.runtime']
+  enable_cdi = false
+  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+    default_runtime_name = 'runc'
+"""
+
+
+@promise(section="10", unit=UNIT)
+@pytest.mark.pin_image(reason="containerd is Debian sid's on each image")
+def test_pod_has_the_gpu_with_containerd_2_and_its_format(
+    start_with_containerd_2: StartNode, baked_image: Image, settings: Settings
+) -> None:
+    """CDI is switched on where containerd 2 reads it, and the user's file stays one of its format."""
+    assert baked_image.driver is not None
+    node = start_with_containerd_2(
+        "containerd-2",
+        config={"enable_managed_gpu": True, "retry_budget_s": 240},
+        files=[*FILES, GuestFile(path=CONFIG, content=FORMAT_3.encode())],
+        before=[INSTALL],
+    )
+    evidence = node.evidence(files=[CONFIG])
+    expect.provisioned(evidence)
+    assert containerd_version(node) >= (2, 0)
+    switched_on = FORMAT_3.replace("enable_cdi = false", "enable_cdi = true")
+    assert (evidence.file(CONFIG) or "").startswith(switched_on)
+    assert "BinaryName = '/usr/bin/nvidia-container-runtime'" in evidence.answer_of(
+        "containerd-config"
+    )
+
+    expect_gpu_exactly_by_request(node, settings, driver_version=baked_image.driver.version)

@@ -1,0 +1,239 @@
+"""What a run of pytest shows of machines while its tests run, past its capture."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import pexpect
+import pytest
+
+from harness.provisioning.command import LocalRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PATIENCE_S = 120.0
+
+_TESTS = """\
+import pytest
+from harness.progress import ProgressEvent, Stage
+
+@pytest.mark.parametrize("number", range(2))
+def test_of_a_machine(announce, number):
+    announce(ProgressEvent(subject=f"node-{number}", stage=Stage.BUILD, message="installing"))
+    print("what a test prints")
+"""
+_LIVE = """\
+import os
+from harness.progress import ProgressEvent, Stage
+
+def test_that_kills_its_worker(announce):
+    announce(ProgressEvent(subject="node-2", stage=Stage.BUSY, message="boots"))
+    os._exit(1)
+
+def test_of_a_machine(announce):
+    announce(ProgressEvent(subject="node-1", stage=Stage.BUSY, message="waits for cloud-init"))
+    input_comes()
+
+def test_that_fails(announce):
+    announce(ProgressEvent(subject="node-4", stage=Stage.BUSY, message="boots"))
+    raise ValueError("x")
+
+def test_at_a_prompt(announce):
+    event = ProgressEvent(subject="node-3", stage=Stage.BUSY, message="boots")
+    breakpoint()
+    input_comes()
+
+def input_comes():
+    with open("go-on") as pipe:
+        pipe.read()
+"""
+#: Delays the display of the first event until the worker that sent it has ended.
+_LATE_DISPLAY = """\
+import threading
+import pytest
+from harness.progress import display
+
+ended = threading.Event()
+
+class LateDisplay(display.Display):
+    def __init__(self, *arguments):
+        ended.wait(60)
+        super().__init__(*arguments)
+
+display.Display = LateDisplay
+
+@pytest.hookimpl(optionalhook=True, trylast=True)
+def pytest_testnodedown():
+    ended.set()
+"""
+#: What begins the drawing of rows, and removes them.
+_DRAWN, _REMOVED = "\x1b7", "\x1b[J"
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Path:
+    """Give the folder of tests that say what machines do."""
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_machines.py").write_text(_TESTS)
+    return tmp_path
+
+
+@pytest.fixture
+def live(machines: Path) -> Path:
+    """Give the folder of tests that go on when something is written to `go-on` there."""
+    (machines / "test_machines.py").write_text(_LIVE)
+    LocalRunner().run(["mkfifo", str(machines / "go-on")], timeout_s=10.0).check("A pipe")
+    return machines
+
+
+def _argv(folder: Path, *options: str, environment: tuple[str, ...] = ()) -> list[str]:
+    return [
+        # A shell starts what is in its background with Ctrl-C ignored, perhaps this run.
+        *("env", "--default-signal=INT", "-C", str(folder)),
+        *("-u", "CI", "-u", "NO_COLOR", "-u", "PYTEST_ADDOPTS"),
+        *("TERM=xterm", *environment),
+        *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-q"),
+        *options,
+    ]
+
+
+@contextlib.contextmanager
+def _at_a_terminal(argv: list[str], columns: int = 80) -> Iterator[pexpect.spawn[str]]:
+    terminal = pexpect.spawn(
+        argv[0], argv[1:], timeout=_PATIENCE_S, encoding="utf-8", dimensions=(24, columns)
+    )
+    try:
+        yield terminal
+    finally:
+        # A run that is still there, after a failure, would wait for its pipe.
+        terminal.close(force=True)
+
+
+def _rest(terminal: pexpect.spawn[str]) -> str:
+    terminal.expect(pexpect.EOF)
+    assert isinstance(terminal.before, str)
+    return terminal.before
+
+
+def test_lines_have_the_time_and_come_past_the_capture(machines: Path) -> None:
+    result = LocalRunner().run(_argv(machines, "-n", "0"), timeout_s=_PATIENCE_S)
+
+    assert result.ok
+    said = re.findall(r"^[0-9:]{8} \[node-(\d)\] build: installing$", result.stderr, re.MULTILINE)
+    assert sorted(said) == ["0", "1"]
+    assert "what a test prints" not in result.stderr + result.stdout
+
+
+def test_lines_of_workers_reach_the_terminal_with_the_name_of_the_worker(machines: Path) -> None:
+    result = LocalRunner().run(_argv(machines, "-n", "2"), timeout_s=_PATIENCE_S)
+
+    assert result.ok
+    said = re.findall(r"^[0-9:]{8} gw\d \[node-(\d)\] build: ", result.stderr, re.MULTILINE)
+    assert sorted(said) == ["0", "1"]
+
+
+def test_lines_of_workers_come_without_a_socket(machines: Path) -> None:
+    too_long = machines / ("long" * 30)
+    too_long.mkdir()
+
+    argv = _argv(machines, "-n", "1", environment=(f"TMPDIR={too_long}",))
+    result = LocalRunner().run(argv, timeout_s=_PATIENCE_S)
+
+    assert result.ok
+    assert "[node-0] build: installing" in result.stderr
+
+
+@pytest.mark.parametrize("word", ["CI=true", "-s", "--capture=tee-sys"])
+def test_terminal_shows_lines_where_rows_would_be_wrong(machines: Path, word: str) -> None:
+    options, environment = ((), (word,)) if word[0] != "-" else ((word,), ())
+
+    argv = _argv(machines, "-n", "0", *options, environment=environment)
+    with _at_a_terminal(argv) as terminal:
+        output = _rest(terminal)
+
+    assert "[node-1] build: installing" in output
+    assert _DRAWN not in output
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_rows_on_a_terminal_go_when_the_run_ends(live: Path, workers: str) -> None:
+    with _at_a_terminal(_argv(live, "-k", "of_a_machine", "-n", workers)) as terminal:
+        terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
+        (live / "go-on").write_text("")
+
+        assert "1 passed" in _rest(terminal).rpartition(_REMOVED)[2]
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_rows_go_when_a_person_interrupts_the_run(live: Path, workers: str) -> None:
+    with _at_a_terminal(_argv(live, "-k", "of_a_machine", "-n", workers)) as terminal:
+        terminal.expect(r"node-1.*\x1b8")
+        terminal.sendintr()
+
+        _, removed, below = _rest(terminal).rpartition(_REMOVED)
+        assert removed
+        assert "KeyboardInterrupt" in below
+        assert "node-1" not in below
+
+
+def test_rows_fit_the_terminal_and_have_no_colours_where_none_are_wanted(live: Path) -> None:
+    argv = _argv(live, "-k", "of_a_machine", "-n", "0", environment=("NO_COLOR=1",))
+    with _at_a_terminal(argv, columns=40) as terminal:
+        terminal.expect(r"\x1b\[2K([^\r]*node-1[^\r]*)\x1b8")
+        assert isinstance(terminal.match, re.Match)
+        row = terminal.match[1]
+        (live / "go-on").write_text("")
+        _rest(terminal)
+
+        assert len(row) < 40
+        assert "\x1b" not in row
+
+
+def test_rows_of_a_worker_that_was_killed_go(live: Path) -> None:
+    with _at_a_terminal(_argv(live, "-n", "1", "-k", "kills or of_a_machine")) as terminal:
+        terminal.expect(r"node-2.*boots.*\x1b8")
+        terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
+        # Rows are drawn again before the end of the worker is noticed, too.
+        terminal.expect(r"\x1b\[J((?!node-2|\x1b8).)*node-1((?!node-2|\x1b8).)*\x1b8")
+        (live / "go-on").write_text("")
+
+        assert "node-2" not in _rest(terminal).rpartition(_REMOVED)[0]
+
+
+def test_worker_that_ended_before_its_first_event_was_shown_has_no_row(live: Path) -> None:
+    (live / "conftest.py").write_text(_LATE_DISPLAY)
+    with _at_a_terminal(_argv(live, "-n", "1", "-k", "kills or of_a_machine")) as terminal:
+        terminal.expect(r"node-1.*waits for cloud-init.*\x1b8")
+        (live / "go-on").write_text("")
+
+        assert isinstance(terminal.before, str)
+        assert "node-2" not in terminal.before + _rest(terminal)
+
+
+def test_no_row_is_drawn_at_the_prompt_of_a_debugger(live: Path) -> None:
+    with _at_a_terminal(_argv(live, "-k", "prompt", "-n", "0")) as terminal:
+        terminal.expect_exact("(Pdb) ")
+        terminal.sendline("announce(event)")
+        terminal.expect_exact("(Pdb) ")
+        assert isinstance(terminal.before, str)
+        assert _DRAWN not in terminal.before
+
+        terminal.sendline("continue")
+        terminal.expect(r"node-3.*boots.*\x1b8")
+        (live / "go-on").write_text("")
+        assert "1 passed" in _rest(terminal)
+
+
+def test_rows_are_away_from_the_prompt_after_a_failure(live: Path) -> None:
+    with _at_a_terminal(_argv(live, "-k", "fails", "-n", "0", "--pdb")) as terminal:
+        terminal.expect_exact("(Pdb) ")
+        assert isinstance(terminal.before, str)
+        assert terminal.before.rfind(_REMOVED) > terminal.before.rfind(_DRAWN) > 0
+        terminal.sendline("quit")
+
+        assert _DRAWN not in _rest(terminal)

@@ -1,0 +1,32 @@
+"""The descriptor sets of protocols, which programs in guests read: a guest has no compiler of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.provisioning.command import LocalRunner
+
+REPOSITORY = Path(__file__).parents[2]
+SETS = sorted(
+    path for folder in ("harness", "suites") for path in (REPOSITORY / folder).rglob("*.binpb")
+)
+
+
+def test_all_are_found() -> None:
+    assert [path.name for path in SETS] == ["v1beta1.binpb", "runtime_v1.binpb"]
+
+
+@pytest.mark.parametrize("descriptors", SETS, ids=[path.stem for path in SETS])
+def test_descriptors_are_those_of_the_protocol_file(descriptors: Path, tmp_path: Path) -> None:
+    """Nobody edits a descriptor set: protoc makes it of the file beside it."""
+    made = tmp_path / "made.binpb"
+    argv = [
+        *(sys.executable, "-m", "grpc_tools.protoc", f"-I{descriptors.parent}"),
+        *(f"--descriptor_set_out={made}", f"{descriptors.stem}.proto"),
+    ]
+    LocalRunner().run(argv, timeout_s=60.0).check("protoc")
+
+    assert made.read_bytes() == descriptors.read_bytes()

@@ -1,0 +1,49 @@
+"""Words after `--`: they are the command's, wherever its options are."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.cli import build_parser
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "options"),
+    [
+        ("resume DIR", [], {}),
+        ("resume DIR -- ls -l", ["ls", "-l"], {}),
+        ("resume DIR ls", ["ls"], {}),
+        ("resume DIR --qemu q -- ls -l", ["ls", "-l"], {"qemu": "q"}),
+        ("resume --qemu q DIR -- ls --qemu x", ["ls", "--qemu", "x"], {"qemu": "q"}),
+        ("resume DIR -- sh -- x", ["sh", "--", "x"], {}),
+        ("rerun a.py::b --from cold -- -x -k c", ["-x", "-k", "c"], {"start": "cold"}),
+        ("ssh MACHINE --print -- ls", ["ls"], {"print": True}),
+        ("shell --state booted -- ls", ["ls"], {"state": "booted"}),
+        ("shell --machine m --", [], {"machine": "m"}),
+    ],
+)
+def test_words_after_dashes_are_the_commands(
+    line: str, words: list[str], options: dict[str, object]
+) -> None:
+    parsed = build_parser(line.split(maxsplit=1)[0]).parse_args(line.split())
+
+    assert parsed.argv == words
+    assert {name: getattr(parsed, name) for name in options} == options
+
+
+def test_other_commands_take_arguments_after_dashes() -> None:
+    parsed = build_parser("logs").parse_args(["logs", "--follow", "--", "-m"])
+
+    assert parsed.machine == "-m"
+
+
+@pytest.mark.parametrize(
+    "line", ["resume -- DIR", "rerun --from -- -x", "resume DIR --nope -- ls"]
+)
+def test_words_after_dashes_are_nothing_else(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(line.split())
+
+    assert "usage: harness" in capsys.readouterr().err

@@ -1,0 +1,26 @@
+"""A listener to the steps of a run, for tests of what is reported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.steps import InnerStep, Step
+
+
+class Titles:
+    """A listener to steps, which keeps their titles."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+
+    def started(self, step: Step) -> None:
+        self.titles.append(step.title)
+
+    def ended(self, step: Step, error: BaseException | None) -> None:
+        del step, error
+
+    def reported(self, step: Step, inner: Sequence[InnerStep]) -> None:
+        del step, inner

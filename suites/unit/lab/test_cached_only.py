@@ -1,0 +1,52 @@
+"""A lab that makes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from harness.artifact_cache import DamagedError
+from harness.artifact_cache.store import ArtifactStore
+from harness.lab.cached_only import CachedOnlyLab, NotCachedError, refuse_to_wait
+from harness.progress import Progress, ProgressEvent, Stage
+from harness.provisioning.wait import Deadline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _must_not_be_made(*_: object) -> NoReturn:
+    raise AssertionError("This is not to be made.")
+
+
+def _missing() -> NoReturn:
+    raise DamagedError("It is not there.")
+
+
+@pytest.mark.parametrize("cache", ["images", "derived", "checkpoints"])
+def test_what_a_cache_lacks_is_not_made(cache: str, tmp_path: Path) -> None:
+    lab = CachedOnlyLab.__new__(CachedOnlyLab)
+    store = ArtifactStore(
+        tmp_path, noun="image", clean=lambda _work: None, source=lab._shared_caches[cache]
+    )
+
+    with pytest.raises(NotCachedError, match=r"^'debian-12' is not cached$"):
+        store.ensure(
+            tmp_path / "debian-12-0123456789abcdef",
+            opened=_missing,
+            fill=_must_not_be_made,
+            progress=Progress("debian-12", refuse_to_wait),
+            deadline=Deadline.after(1),
+        )
+
+    assert store.published() == []
+
+
+def test_what_another_process_makes_is_not_waited_for() -> None:
+    refuse_to_wait(ProgressEvent(subject="debian-12", stage=Stage.CHECK, message="looking"))
+
+    with pytest.raises(NotCachedError, match="waiting for process 12"):
+        refuse_to_wait(
+            ProgressEvent(subject="debian-12", stage=Stage.WAIT, message="waiting for process 12")
+        )

@@ -1,0 +1,495 @@
+"""What a lab is made of, and what it asks its parts for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+import harness.lab as lab_module
+from harness.errors import BadInputError, HarnessError
+from harness.gpu.script import GpuScript
+from harness.image import FirmwareType
+from harness.image.catalogue import load_catalogue
+from harness.image.cloud.derived_images import DerivedStore
+from harness.image.cloud.store import CloudImageStore
+from harness.image.store import ImageStore
+from harness.lab import Lab, prepared_images
+from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
+from harness.lab.node import NodeRequest, render_node_seed
+from harness.lab.running_machines import Machines
+from harness.lab.saved_states import BuiltImageSource, booted, cloud_init_done, naming_seed
+from harness.machine.checkpoint.store import CheckpointStore
+from harness.machine.description.spec import HostPort
+from harness.progress import ProgressEvent
+from harness.progress import Stage as Progress
+from harness.settings import GpuSource, LicenceId, MachineStart
+from suites.unit.evidence.folders import EvidenceFolder
+from suites.unit.gpu.models import a_model
+from suites.unit.lab.builders import a_cloud_image, a_request, an_image
+from suites.unit.lab.fake_vm import limit_of
+from suites.unit.lab.stage import a_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.evidence import Evidence
+    from harness.lab.machine import MachineServices
+    from harness.lab.machine_request import MachineRequest
+    from harness.lab.node import Node
+    from harness.machine.checkpoint.store import Checkpoint
+
+
+# -- its parts ---------------------------------------------------------------------------------------
+
+
+def services_of(lab: Lab) -> MachineServices:
+    """Return what a lab's machines share; it is no public part of it."""
+    return lab.machines._services
+
+
+def test_lab_passes_its_own_services_to_its_machines(lab: Lab) -> None:
+    services = services_of(lab)
+
+    assert services.driver is lab.driver
+    assert services.agent_program == lab.agent_program.content
+    assert (services.identity(), services.broker) == (lab.identity, lab.broker)
+    assert (services.roster, services.patience) == (lab.roster, 10.0)
+    assert services.gpu_sources.source is lab.settings.gpu_source
+    assert services.gpu_sources.any_model().name == "h100-sxm5-80gb"
+    assert services.transport() is lab.transport
+
+
+def test_waits_of_a_machine_are_events_of_the_run(lab: Lab) -> None:
+    events: list[ProgressEvent] = []
+    lab = replace(lab, listener=events.append)
+
+    services_of(lab).report("'node' waits for room")
+
+    (event,) = events
+    assert (event.subject, event.stage, event.message) == (
+        "machines",
+        Progress.WAIT,
+        "'node' waits for room",
+    )
+
+
+def test_gpu_pool_of_a_run_is_that_of_its_inventory(lab: Lab, tmp_path: Path) -> None:
+    inventory = tmp_path / "gpus.yaml"
+    inventory.write_text("schema: 1\ngpu: {}\n")
+    lab = replace(lab, settings=replace(lab.settings, gpu_inventory=inventory))
+
+    with pytest.raises(BadInputError, match=r"gpus\.yaml"):
+        services_of(lab).gpu_sources.pool()
+
+
+def test_caches_are_where_the_settings_say(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {}
+
+    def note(name: str) -> Any:
+        def make(*args: object, **how: object) -> SimpleNamespace:
+            made[name] = (args, how)
+            return SimpleNamespace(close=lambda: None)
+
+        return make
+
+    for name in ("ImageStore", "CheckpointStore"):
+        monkeypatch.setattr(lab_module, name, note(name))
+    shared = {name: object() for name in ("images", "checkpoints", "derived")}
+    monkeypatch.setattr(lab_module, "open_shared_caches", lambda _: shared)
+    accepted = frozenset({LicenceId("nvidia")})
+    settings = replace(
+        lab.settings, accepted_licences=accepted, checkpoint_limit_mib=4321, cache=tmp_path
+    )
+
+    replace(lab, settings=settings)
+
+    assert made == {
+        "ImageStore": (
+            (settings.image_store,),
+            {"accepted_licences": accepted, "source": shared["images"]},
+        ),
+        "CheckpointStore": (
+            (settings.checkpoint_store,),
+            {"limit_mib": 4321, "source": shared["checkpoints"]},
+        ),
+    }
+
+
+def test_checkpoints_are_made_by_the_machines_of_the_lab(lab: Lab) -> None:
+    builder = lab.checkpoint_builder
+
+    assert isinstance(builder.checkpoints, CheckpointStore)
+    assert builder.checkpoints is lab.checkpoints
+    assert (builder.images, builder.machines, builder.driver) == (
+        lab.store,
+        lab.machines,
+        lab.driver,
+    )
+    assert builder.agent_digest == lab.agent_program.digest
+    assert (builder.folder, builder.listener) == (lab.folder, lab.listener)
+    assert builder.evidence_folder == lab.settings.evidence_folder
+    assert builder.platform() is lab.platform
+
+
+def test_closed_lab_releases_what_it_used(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(lab.checkpoint_builder, "close", lambda: closed.append("checkpoints"))
+    monkeypatch.setattr(ImageStore, "close", lambda _: closed.append("images"))
+    monkeypatch.setattr(CloudImageStore, "close", lambda _: closed.append("cloud images"))
+    monkeypatch.setattr(DerivedStore, "close", lambda _: closed.append("derived"))
+
+    lab.close()
+    assert closed == ["checkpoints", "images"]
+    _ = lab.cloud_images, lab.derived
+    lab.close()
+
+    assert closed[2:] == ["checkpoints", "images", "cloud images", "derived"]
+
+
+# -- images ------------------------------------------------------------------------------------------
+
+
+def test_image_of_a_recipe_is_built_where_the_cache_has_none(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, int, object]] = []
+
+    def ensure(_: ImageStore, recipe: Any, *, deadline: Any, listener: object) -> object:
+        asked.append((recipe.name, limit_of(deadline), listener))
+        return an_image()
+
+    monkeypatch.setattr(ImageStore, "ensure", ensure)
+    lab = replace(lab, settings=replace(lab.settings, image="debian-13,debian-12"))
+
+    assert lab.node_image("debian-12") == an_image()
+    assert lab.node_image() == an_image()
+
+    assert asked == [("debian-12", 1500, lab.listener), ("debian-13", 1500, lab.listener)]
+
+
+def a_cloud_recipe() -> str:
+    catalogue = load_catalogue()
+    names = [name for name in catalogue.files if "cloud" in name or "ubuntu" in name]
+    return min(names)
+
+
+def test_node_image_of_a_cloud_image_is_prepared(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = a_cloud_image()
+    monkeypatch.setattr(Lab, "cloud_image", lambda _, name: replace(image, name=name))
+    monkeypatch.setattr(prepared_images, "prepare_node_image", lambda _, found: found)
+    name = a_cloud_recipe()
+
+    assert cast("Any", lab.node_image(name)).name == name
+
+
+def test_cloud_image_is_fetched_where_the_cache_has_none(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, int, object]] = []
+
+    def ensure(_: CloudImageStore, recipe: Any, *, deadline: Any, listener: object) -> object:
+        asked.append((recipe.name, limit_of(deadline), listener))
+        return a_cloud_image()
+
+    monkeypatch.setattr(CloudImageStore, "ensure", ensure)
+    name = a_cloud_recipe()
+
+    assert lab.cloud_image(name) == a_cloud_image()
+
+    assert asked == [(name, 3600, lab.listener)]
+
+
+def test_recipe_is_no_cloud_image(lab: Lab) -> None:
+    with pytest.raises(BadInputError) as refused:
+        lab.cloud_image("debian-12")
+
+    assert str(refused.value) == (
+        "cloud_image: 'debian-12' is built from a recipe, and has no boot loader; use `node_image`, "
+        "or name an image of kind 'url' or a file."
+    )
+
+
+def test_kernels_of_a_cloud_image_are_those_of_the_derived_ones(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, int, object]] = []
+
+    def kernels(_: DerivedStore, image: object, *, deadline: Any, listener: object) -> object:
+        asked.append((image, limit_of(deadline), listener))
+        return ("a kernel",)
+
+    monkeypatch.setattr(DerivedStore, "kernels", kernels)
+
+    assert cast("Any", lab.cloud_image_kernels(a_cloud_image())) == ("a kernel",)
+
+    assert asked == [(a_cloud_image(), 600, lab.listener)]
+
+
+def test_state_of_a_cloud_image_is_that_of_its_boot(lab: Lab) -> None:
+    boot = CloudImageBoot(firmware=FirmwareType.BIOS, memory_mib=2048)
+
+    state = lab.cloud_image_booted(a_cloud_image(), boot)
+
+    assert state.origin == CloudImageSource(image=a_cloud_image(), boot=boot)
+    assert state.memory_mib == 2048
+
+
+# -- nodes -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def created(monkeypatch: pytest.MonkeyPatch) -> list[MachineRequest]:
+    """Return the machines that a lab creates, of which none is started."""
+    requests: list[MachineRequest] = []
+
+    def create(_: Machines, request: MachineRequest) -> Any:
+        requests.append(request)
+        raise HarnessError("It is not started.")
+
+    monkeypatch.setattr(Machines, "created", create)
+    return requests
+
+
+def machine_of(
+    lab: Lab, created: list[MachineRequest], request: NodeRequest, **how: Any
+) -> MachineRequest:
+    with pytest.raises(HarnessError, match="not started"), lab.boot(request, **how):
+        pass
+    return created[-1]
+
+
+def everything() -> dict[str, Any]:
+    return {
+        "gpus": [a_model()],
+        "gpu_scripts": {"gpu0": GpuScript(is_dead=True)},
+        "host_ports": [HostPort(host_port=1, guest_port=2)],
+        "memory_mib": 2048,
+        "spare_slots": 6,
+    }
+
+
+def test_node_from_cold_boots_its_kernel_with_all_that_it_asked_for(
+    lab: Lab, created: list[MachineRequest], tmp_path: Path
+) -> None:
+    asked = everything()
+    request = a_request(kernel=an_image().other_kernel, may_reboot=True, **asked)
+
+    machine = machine_of(lab, created, request, disk=tmp_path / "disk")
+
+    assert machine.source == BuiltImageSource(
+        image=an_image(), kernel_image=an_image().other_kernel, is_held=False, may_reboot=True
+    )
+    assert (machine.name, machine.slots, machine.memory_mib) == ("node", 7, 2048)
+    assert (machine.checkpoint, machine.disk) == (None, tmp_path / "disk")
+    assert machine.gpus == asked["gpus"]
+    assert machine.gpu_scripts == asked["gpu_scripts"]
+    assert machine.host_ports == asked["host_ports"]
+    assert machine.hostname is None
+
+
+@pytest.fixture
+def states(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the saved states of which checkpoints were asked for."""
+    asked: list[Any] = []
+
+    def ensure(state: object) -> Checkpoint:
+        asked.append(state)
+        return a_checkpoint()
+
+    monkeypatch.setattr(lab.checkpoint_builder, "ensure_checkpoint", ensure)
+    return asked
+
+
+def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
+    lab: Lab, created: list[MachineRequest], states: list[Any]
+) -> None:
+    request = a_request(kernel=an_image().other_kernel, **everything())
+
+    machine = machine_of(lab, created, request, start=MachineStart.CLONE)
+
+    state = booted(an_image(), an_image().other_kernel, memory_mib=2048, slots=7)
+    assert states == [state]
+    assert (machine.checkpoint, machine.source) == (a_checkpoint(), state.origin)
+    assert (machine.name, machine.slots) == ("node", 7)
+    assert machine.seed is not None
+    assert machine.hostname is None
+
+
+@pytest.mark.parametrize(
+    ("how", "is_clone"),
+    [
+        ({}, True),
+        ({"start": MachineStart.COLD}, False),
+        ({"disk": Path("/own/disk")}, False),
+    ],
+    ids=["setting", "cold", "disk"],
+)
+def test_setting_decides_where_the_request_does_not(
+    lab: Lab,
+    created: list[MachineRequest],
+    states: list[Any],
+    how: Mapping[str, Any],
+    is_clone: bool,
+) -> None:
+    lab.settings = replace(lab.settings, machine_start=MachineStart.CLONE)
+
+    machine = machine_of(lab, created, a_request(), **how)
+
+    assert (machine.checkpoint is not None, bool(states)) == (is_clone, is_clone)
+
+
+def test_node_that_may_reboot_boots_from_cold(
+    lab: Lab, created: list[MachineRequest], states: list[Any]
+) -> None:
+    machine_of(lab, created, a_request(may_reboot=True), start=MachineStart.CLONE)
+
+    assert states == []
+
+
+def test_node_that_skips_cloud_init_continues_after_it_with_a_name_of_its_own(
+    lab: Lab, created: list[MachineRequest], states: list[Any]
+) -> None:
+    request = a_request(skip_cloud_init=True)
+
+    machine = machine_of(lab, created, request, start=MachineStart.CLONE)
+
+    assert states == [cloud_init_done(booted(an_image(), slots=1))]
+    assert (machine.seed, machine.hostname) == (None, "node")
+
+
+def test_node_continues_from_the_state_that_it_derives(
+    lab: Lab, created: list[MachineRequest], states: list[Any]
+) -> None:
+    request = a_request(
+        skip_cloud_init=True,
+        derive=lambda state: state.derive("ready", lambda _: None, {"files": "1"}),
+    )
+
+    machine_of(lab, created, request, start=MachineStart.CLONE)
+
+    assert [state.name for state in states] == ["ready"]
+
+
+def test_node_that_skips_cloud_init_from_cold_is_named_by_a_seed(
+    lab: Lab, created: list[MachineRequest]
+) -> None:
+    machine = machine_of(lab, created, a_request(skip_cloud_init=True))
+
+    assert machine.seed is not None
+    assert machine.seed("any") == naming_seed("node")
+
+
+def test_seed_of_a_node_has_its_provisioner_keys_and_early_commands(
+    lab: Lab, created: list[MachineRequest]
+) -> None:
+    request = a_request(early=[["mine"]])
+
+    machine = machine_of(lab, created, request)
+
+    assert machine.seed is not None
+    assert machine.seed("node-0123") == render_node_seed(
+        request,
+        instance_id="node-0123",
+        provisioner=lab.provisioner,
+        access=lab.identity.access,
+        early=[["mine"]],
+    )
+
+
+def test_provisioner_of_the_request_is_that_of_the_node(
+    lab: Lab, created: list[MachineRequest]
+) -> None:
+    other = replace(lab.provisioner, name="other", run=["/opt/other"])
+
+    machine = machine_of(lab, created, a_request(provisioner=other))
+
+    assert machine.seed is not None
+    assert "/opt/other" in str(machine.seed("node-0123"))
+
+
+def test_cloud_image_boots_from_cold_and_gets_its_agent_first(
+    lab: Lab, created: list[MachineRequest], states: list[Any]
+) -> None:
+    boot = CloudImageBoot(firmware=FirmwareType.BIOS, memory_mib=2048)
+    request = a_request(
+        image=a_cloud_image(), cloud_image_boot=boot, early=[["mine"]], spare_slots=3
+    )
+
+    machine = machine_of(lab, created, request, start=MachineStart.CLONE)
+
+    assert machine.source == CloudImageSource(image=a_cloud_image(), boot=boot)
+    assert (machine.name, machine.slots, states) == ("node", 3, [])
+    assert machine.memory_mib == request.memory_mib
+    assert machine.seed is not None
+    text = str(machine.seed("node-0123"))
+    assert text.index("harness-agent") < text.index("mine")
+
+
+def test_machine_of_a_cloud_image_has_one_slot_and_the_memory_of_its_boot(
+    lab: Lab, created: list[MachineRequest], tmp_path: Path
+) -> None:
+    boot = CloudImageBoot(memory_mib=2048)
+
+    with (
+        pytest.raises(HarnessError, match="not started"),
+        lab.boot_cloud_image(a_cloud_image(), boot, name="mine", disk=tmp_path / "disk"),
+    ):
+        pass
+
+    (machine,) = created
+    assert (machine.name, machine.slots, machine.memory_mib) == ("mine", 1, 2048)
+    assert machine.disk == tmp_path / "disk"
+    assert machine.source == CloudImageSource(image=a_cloud_image(), boot=boot.of(a_cloud_image()))
+
+
+# -- evidence ----------------------------------------------------------------------------------------
+
+
+def test_evidence_is_copied_to_the_folder_of_the_settings(lab: Lab, tmp_path: Path) -> None:
+    evidence = EvidenceFolder(tmp_path / "node").file("/proc/uptime", "1").evidence
+
+    kept = lab.save_evidence(evidence, "test/node")
+
+    assert kept == lab.settings.evidence_folder / "test/node"
+    assert (kept / "files/proc/uptime").read_text() == "1"
+
+
+@pytest.mark.parametrize("error", [HarnessError("No space."), OSError("No space.")])
+def test_evidence_that_can_not_be_kept_does_not_hide_the_first_error(
+    lab: Lab, error: Exception
+) -> None:
+    events: list[ProgressEvent] = []
+    lab = replace(lab, listener=events.append)
+
+    def collect() -> Evidence:
+        raise error
+
+    node = SimpleNamespace(collect_available=collect, request=SimpleNamespace(name="node"))
+
+    assert lab.try_save_evidence(cast("Node", node), "test/node") is None
+
+    (event,) = events
+    assert event.message == "the evidence of 'node' could not be kept: No space."
+
+
+def test_evidence_of_a_node_that_does_not_answer_is_kept(lab: Lab, tmp_path: Path) -> None:
+    evidence = EvidenceFolder(tmp_path / "node").file("/proc/uptime", "1").evidence
+    node = SimpleNamespace(collect_available=lambda: evidence)
+
+    kept = lab.try_save_evidence(cast("Node", node), "test/node")
+
+    assert kept == lab.settings.evidence_folder / "test/node"
+
+
+def test_source_of_the_gpus_is_that_of_the_settings(lab: Lab) -> None:
+    lab = replace(lab, settings=replace(lab.settings, gpu_source=GpuSource.HOST))
+
+    assert services_of(lab).gpu_sources.source is GpuSource.HOST

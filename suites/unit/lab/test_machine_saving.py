@@ -1,0 +1,354 @@
+"""What a lab's machine does while it runs, and how it is saved, on a VM driver that starts nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from typing_extensions import override
+
+from harness.cloudinit import FINISHED
+from harness.errors import HarnessError
+from harness.lab import machine as machine_module
+from harness.lab import machine_bundle
+from harness.lab.machine import START_CLOUD_INIT, LabMachine
+from harness.lab.saved_states import BuiltImageSource, naming_seed
+from harness.machine.channels.guest import UNTIL_LISTED
+from harness.machine.description.spec import DirectKernel, Firmware
+from suites.unit.gpu.models import a_model
+from suites.unit.lab.stage import RESULT, Stage, a_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.lab.machine_bundle import BaseImage
+    from harness.machine import Machine
+
+
+def with_kernel(machine: LabMachine, kernel: DirectKernel | Firmware, stage: Stage) -> LabMachine:
+    """Return the same machine, which boots in another way."""
+    spec = replace(machine.spec, kernel=kernel, extra_append=())
+    return LabMachine(machine.request, spec, stage.folder, stage.services())
+
+
+def by_firmware(stage: Stage) -> LabMachine:
+    return with_kernel(stage.machine(), Firmware(), stage)
+
+
+def with_kernel_of_a_cloud_image(stage: Stage) -> LabMachine:
+    machine = stage.machine()
+    assert isinstance(machine.spec.kernel, DirectKernel)
+    return with_kernel(machine, replace(machine.spec.kernel, is_verbatim=True), stage)
+
+
+@pytest.mark.parametrize("boot", [by_firmware, with_kernel_of_a_cloud_image])
+def test_agent_that_cloud_init_brings_is_awaited_longer(
+    stage: Stage, boot: Callable[[Stage], LabMachine]
+) -> None:
+    with boot(stage) as machine:
+        _ = machine.agent
+
+        assert stage.noted[-1] == ("ready", 270)
+
+
+def test_seed_is_plugged_and_seen_by_the_guest_before_cloud_init_runs(stage: Stage) -> None:
+    stage.agent.answers["cat /run/cloud-init/result.json"] = RESULT
+    with stage.machine(checkpoint=a_checkpoint()) as machine:
+        stage.driver.vms[0].console.lines = ["running 'modules:final'", FINISHED]
+        stage.agent.answers["sh"] = RESULT
+        stage.noted.clear()
+
+        result = machine.run_cloud_init(naming_seed("mine"))
+
+        seed = stage.folder / "seed.iso"
+        assert b"mine" in seed.read_bytes()
+        assert stage.noted[:3] == [
+            ("plug seed", seed),
+            ("file", "/dev/disk/by-label/CIDATA", 30),
+            ("run", "sh", "-c", START_CLOUD_INIT),
+        ]
+        assert list(result.errors) == []
+        waits = stage.driver.vms[0].console.waits
+        assert [wait[1] for wait in waits] == [90, 90]
+
+
+def test_cloud_init_of_a_cloud_image_may_take_longer(stage: Stage) -> None:
+    stage.agent.answers["sh"] = RESULT
+    with by_firmware(stage) as machine:
+        machine.run_cloud_init(naming_seed("mine"))
+
+        assert stage.agent.limits_s[stage.agent.commands()[-1]] == 270
+        # What its console shows is not known.
+        assert stage.driver.vms[0].console.waits == []
+
+
+def test_every_model_is_awaited_with_its_number(stage: Stage) -> None:
+    other = replace(a_model(), name="other", pci=replace(a_model().pci, device=0x20B5))
+    with stage.machine(gpus=[a_model(), other, a_model()], slots=4) as machine:
+        stage.noted.clear()
+        machine.wait_for_gpus()
+        machine.wait_for_gpu(other)
+        machine.wait_for_gpu(other, count=3)
+
+    waits = [each for each in stage.agent.commands() if UNTIL_LISTED in each]
+    assert [each[4:] for each in waits] == [
+        ("0x10de:0x2330", "2"),
+        ("0x10de:0x20b5", "1"),
+        ("0x10de:0x20b5", "1"),
+        ("0x10de:0x20b5", "3"),
+    ]
+
+
+def test_gpu_that_is_unplugged_leaves_its_trace(stage: Stage) -> None:
+    with stage.machine(gpus=[a_model()]) as machine:
+        machine.mark("before")
+        stage.noted.clear()
+
+        machine.hot_unplug("gpu0", in_use=True)
+
+        assert stage.noted == [("unplug", "gpu0", 30)]
+        assert machine.gpus.plugged == ()
+        assert machine.gpu_traces()["gpu0"].find_mark("before")
+
+
+def test_gpu_that_is_plugged_later_gets_the_next_id(stage: Stage) -> None:
+    with stage.machine(gpus=[a_model()]) as machine:
+        assert machine.hot_plug(a_model()) == "gpu1"
+        assert stage.noted[-1] == ("plug", "gpu1")
+
+
+class FakeSsh:
+    """SSH access that notes how it was opened."""
+
+    opened: list[dict[str, object]]
+    limits_s: list[float]
+    closed: int
+
+    def __init__(self, **how: object) -> None:
+        self.opened.append(how)
+
+    def connect(self, deadline: Any) -> None:
+        self.limits_s.append(round(deadline.remaining_s()))
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+def test_ssh_is_opened_once_and_ends_with_the_machine(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeSsh.opened, FakeSsh.limits_s, FakeSsh.closed = [], [], 0
+    monkeypatch.setattr(machine_module, "SshRunner", FakeSsh)
+    with stage.machine() as machine:
+        assert FakeSsh.opened == []
+        assert machine.ssh() is machine.ssh()
+        services = stage.services()
+        assert FakeSsh.opened == [
+            {
+                "name": "node",
+                "port": 2222,
+                "identity": services.identity(),
+                "folder": stage.folder,
+            }
+        ]
+        assert (FakeSsh.limits_s, FakeSsh.closed) == ([30], 0)
+
+    assert FakeSsh.closed == 1
+
+
+def test_ssh_that_does_not_connect_is_tried_anew(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(FakeSsh):
+        @override
+        def connect(self, deadline: Any) -> None:
+            raise HarnessError("Connection refused.")
+
+    Refusing.opened, Refusing.closed = [], 0
+    monkeypatch.setattr(machine_module, "SshRunner", Refusing)
+    with stage.machine() as machine:
+        for _ in range(2):
+            with pytest.raises(HarnessError, match="refused"):
+                machine.ssh()
+
+    assert (len(Refusing.opened), Refusing.closed) == (2, 2)
+
+
+def test_commands_of_the_guest_name_its_machine(stage: Stage) -> None:
+    stage.agent.refused.add("false")
+    with stage.machine() as machine, pytest.raises(HarnessError, match="in machine 'node'"):
+        machine.guest.output_of("false")
+
+
+# -- saved as a bundle ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bundles(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return how machines were asked to be saved as bundles, which does nothing here."""
+    made: list[dict[str, Any]] = []
+
+    def save(vm: Machine, savable: object, folder: Path, **how: object) -> SimpleNamespace:
+        made.append({"vm": vm, "savable": savable, "folder": folder, **how})
+        return SimpleNamespace(folder=folder)
+
+    monkeypatch.setattr(machine_bundle, "save_machine", save)
+    monkeypatch.setattr(BuiltImageSource, "disk_sha256", lambda _: "12" * 32)
+    return made
+
+
+def test_saved_machine_is_without_devices_and_names_what_it_had(
+    stage: Stage, bundles: list[dict[str, Any]]
+) -> None:
+    with stage.machine(gpus=[a_model(), a_model()]) as machine:
+        _ = machine.agent
+        stage.noted.clear()
+
+        bundle = machine.save_bundle(Path("/bundle"), purpose="test_boots")
+
+        assert bundle.folder == Path("/bundle")
+        assert stage.noted == [
+            ("ping", 3),
+            ("unplug", "gpu0", 30),
+            ("unplug", "gpu1", 30),
+            ("unplug seed", 30),
+        ]
+        (asked,) = bundles
+        vm = stage.driver.vms[0]
+        assert (asked["vm"], asked["savable"]) == (vm, vm)
+        assert asked["gpus"] == ["h100", "h100"]
+        assert (asked["seed"], asked["purpose"]) == (None, "test_boots")
+        assert (asked["agent_program"], asked["base"]) == (b"agent", machine.request.source.disk)
+        base = cast("BaseImage", asked["base_image"])
+        assert (base.name, base.digest) == ("debian-12", "12" * 32)
+        assert base.folder == "/images/debian-12"
+
+
+def test_guest_that_hangs_is_saved_with_its_seed(
+    stage: Stage, bundles: list[dict[str, Any]]
+) -> None:
+    seed = stage.folder / "seed.iso"
+    with stage.machine() as machine:
+        stage.agent.hangs = True
+
+        machine.save_bundle(Path("/bundle"), purpose="test_boots")
+        seed.touch()
+        machine.save_bundle(Path("/bundle"), purpose="test_boots")
+
+        assert [asked["seed"] for asked in bundles] == [None, seed]
+        assert "unplug seed" not in stage.names
+
+
+def test_guest_that_hangs_keeps_its_gpu_and_can_not_be_saved(
+    stage: Stage, bundles: list[dict[str, Any]]
+) -> None:
+    with stage.machine(gpus=[a_model()]) as machine:
+        stage.agent.hangs = True
+
+        with pytest.raises(HarnessError) as refused:
+            machine.save_bundle(Path("/bundle"), purpose="test_boots")
+
+    assert str(refused.value) == (
+        "Machine 'node' has 'gpu0', which can't be saved, and a guest that does not answer can't "
+        "release it: The agent does not answer."
+    )
+    assert bundles == []
+
+
+def test_machine_that_has_ended_can_not_be_saved(
+    stage: Stage, bundles: list[dict[str, Any]]
+) -> None:
+    with stage.machine() as machine:
+        stage.driver.vms[0].is_running = False
+
+        with pytest.raises(
+            HarnessError, match=r"^Machine 'node' has ended, and its memory is gone"
+        ):
+            machine.save_bundle(Path("/bundle"), purpose="test_boots")
+
+    assert bundles == []
+
+
+def test_driver_that_saves_no_machines_is_named(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage.machine() as machine:
+        monkeypatch.setattr(machine, "_vm", SimpleNamespace(spec=machine.spec))
+
+        with pytest.raises(
+            HarnessError, match=r"^The VM driver of machine 'node' can't save running machines\.$"
+        ):
+            machine.save_bundle(Path("/bundle"), purpose="test_boots")
+
+
+# -- saved as a checkpoint -----------------------------------------------------------------------
+
+
+def test_guest_rests_before_its_state_is_saved(stage: Stage) -> None:
+    with stage.machine() as machine:
+        _ = machine.agent
+        stage.noted.clear()
+
+        machine.save(Path("/made/state"), "a nonce")
+
+        names = [each[:2] for each in stage.noted]
+
+    order = [
+        ("unplug seed", 30),
+        ("run", "systemctl"),
+        ("run", "sync"),
+        ("idle", 120),
+        ("remember", "a nonce"),
+        ("save", Path("/made/state")),
+    ]
+    assert [each for each in names if each in order] == order
+    assert names[-1] == order[-1]
+
+
+def test_machine_with_a_gpu_becomes_no_checkpoint(stage: Stage) -> None:
+    with (
+        stage.machine(gpus=[a_model()]) as machine,
+        pytest.raises(HarnessError, match=r"has the GPU 'gpu0'; unplug it first"),
+    ):
+        machine.save(Path("/made/state"), "a nonce")
+
+    assert "save" not in stage.names
+
+
+# -- reboots -------------------------------------------------------------------------------------
+
+
+def test_reboot_ends_when_the_guest_has_another_boot_id(stage: Stage) -> None:
+    boots = iter(["first", "first", "second"])
+    with by_firmware(stage) as machine:
+        stage.agent.answers = cast("dict[str, str]", _Answers(boots))
+
+        machine.reboot(machine.deadline(30))
+
+        assert ("systemctl", "--no-block", "reboot") in stage.agent.commands()
+    assert list(boots) == []
+
+
+class _Answers:
+    """A guest whose boot id changes."""
+
+    def __init__(self, boots: Any) -> None:
+        self._boots = boots
+
+    def __contains__(self, word: str) -> bool:
+        return word.endswith("boot_id")
+
+    def __getitem__(self, _: str) -> str:
+        return str(next(self._boots))
+
+
+def test_guest_that_ends_instead_did_not_come_back(stage: Stage) -> None:
+    stage.agent.answers["/proc/sys/kernel/random/boot_id"] = "first"
+    with by_firmware(stage) as machine:
+        stage.driver.vms[0].is_running = False
+
+        with pytest.raises(HarnessError, match="'node' did not come back: it has ended"):
+            machine.reboot(machine.deadline(30))

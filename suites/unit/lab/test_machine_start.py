@@ -1,0 +1,286 @@
+"""How a machine starts, on a VM driver that starts nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.lab.machine import LabMachine
+from harness.lab.machine_bundle import read_bundle
+from harness.machine.capacity.broker import Demand
+from harness.settings import GpuSource
+from harness.steps import listening
+from suites.unit.gpu.models import a_model
+from suites.unit.lab.bundle_folder import a_bundle
+from suites.unit.lab.fake_pool import ANY, sources
+from suites.unit.lab.fake_vm import PID
+from suites.unit.lab.stage import Stage, a_checkpoint
+from suites.unit.lab.step_titles import Titles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.machine import Machine
+
+
+def test_booting_machine_has_its_gpus_from_the_start(stage: Stage) -> None:
+    machine = stage.machine(gpus=[a_model(), a_model()], cpus=2)
+
+    with machine:
+        assert machine.gpus.plugged == ("gpu0", "gpu1")
+        assert machine.vm is cast("Machine", stage.driver.vms[0])
+        assert stage.noted == [
+            ("reserve", "node", Demand(memory_mib=1536 + 128, cpus=2), 900),
+            ("start", stage.folder, ["gpu0", "gpu1"], b"agent"),
+            ("used by", PID),
+            ("entrance",),
+        ]
+
+
+def test_machine_is_listed_and_entered_with_what_it_has(stage: Stage) -> None:
+    services = stage.services()
+
+    with LabMachine(
+        stage.machine(gpus=[a_model()], kept_until=1234.5).request,
+        stage.machine().spec,
+        stage.folder,
+        services,
+    ) as machine:
+        assert stage.entrances == [
+            {
+                "vm": machine.vm,
+                "folder": stage.folder,
+                "identity": services.identity,
+                "roster": services.roster,
+                "gpus": ["h100"],
+                "until": 1234.5,
+            }
+        ]
+
+
+def test_machine_on_another_host_names_no_process(stage: Stage) -> None:
+    stage.driver.pid = None
+
+    with stage.machine():
+        assert "used by" not in stage.names
+
+
+def test_end_of_a_machine_is_in_the_order_of_what_needs_what(stage: Stage) -> None:
+    machine = stage.machine(gpus=[a_model()])
+
+    with machine:
+        server = machine.gpus.gpu("gpu0")
+        stage.noted.clear()
+    del server
+
+    assert stage.names == ["entrance closed", "end", "release"]
+
+
+def test_gpus_are_served_until_the_vm_has_ended(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guest whose GPU vanishes would write errors that nobody asked for."""
+    machine = stage.machine(gpus=[a_model()])
+    close = machine.gpus.close
+
+    def noted_close() -> None:
+        stage.noted.append(("gpus closed",))
+        close()
+
+    monkeypatch.setattr(machine.gpus, "close", noted_close)
+
+    with machine:
+        stage.noted.clear()
+
+    assert stage.names.index("end") < stage.names.index("gpus closed")
+
+
+def test_clone_gets_its_gpus_after_its_state(stage: Stage) -> None:
+    checkpoint = a_checkpoint()
+
+    with stage.machine(gpus=[a_model(), a_model()], checkpoint=checkpoint, hostname="mine"):
+        assert stage.noted[1:] == [
+            ("start", stage.folder, [], b"agent"),
+            ("used by", PID),
+            ("entrance",),
+            ("restore", checkpoint.state),
+            ("settle", 90, "mine"),
+            ("plug", "gpu0"),
+            ("plug", "gpu1"),
+        ]
+
+
+@pytest.mark.parametrize("nonce", ["another guest's", None])
+def test_clone_of_another_memory_is_refused(stage: Stage, nonce: str | None) -> None:
+    stage.agent.nonce = nonce
+
+    with pytest.raises(HarnessError) as refused, stage.machine(checkpoint=a_checkpoint()):
+        pass
+
+    assert str(refused.value) == (
+        "Machine 'node' was expected to continue from '/checkpoints/ready-0123', but its memory does "
+        "not have that checkpoint's nonce. Remove the checkpoint (`harness checkpoints gc --all`), "
+        "and run again."
+    )
+    assert stage.names[-3:] == ["entrance closed", "end", "release"]
+
+
+def test_resumed_machine_continues_with_its_own_agent(stage: Stage) -> None:
+    bundle_folder = a_bundle(stage.folder / "checkpoint")
+    (bundle_folder / "agent.pyz").write_bytes(b"older agent")
+    bundle = read_bundle(bundle_folder)
+
+    with stage.machine(gpus=[a_model()], resumed=bundle) as machine:
+        assert stage.noted[1:] == [
+            ("start", stage.folder, [], b"older agent"),
+            ("used by", PID),
+            ("entrance",),
+            ("restore whole", bundle.memory),
+            ("settle", 3, None),
+            ("plug", "gpu0"),
+        ]
+        stage.noted.clear()
+        _ = machine.agent
+        assert stage.noted == []
+
+
+def test_guest_that_hung_when_it_was_saved_is_resumed_hanging(stage: Stage) -> None:
+    bundle_folder = a_bundle(stage.folder / "checkpoint")
+    (bundle_folder / "agent.pyz").write_bytes(b"older agent")
+    stage.agent.hangs = True
+
+    with stage.machine(resumed=read_bundle(bundle_folder)) as machine:
+        stage.agent.hangs = False
+        _ = machine.agent
+        # It was not ready, so it is waited for.
+        assert stage.noted[-1] == ("ready", 90)
+
+
+@pytest.mark.parametrize("source", [GpuSource.EMULATED, GpuSource.HOST])
+def test_machine_that_was_killed_is_not_started(stage: Stage, source: GpuSource) -> None:
+    """It waits neither for room nor for GPUs of the host."""
+    stage.sources, pool = sources(source, "0000:65:00.0")
+    machine = stage.machine(gpus=[ANY])
+    machine.kill()
+
+    with (
+        pytest.raises(HarnessError, match=r"^Machine 'node' was killed by the end of the run\.$"),
+        machine,
+    ):
+        pass
+
+    assert "start" not in stage.names
+    assert pool.holders == []
+
+
+def test_machine_that_is_killed_while_it_starts_does_not_go_on(stage: Stage) -> None:
+    machine = stage.machine(checkpoint=a_checkpoint())
+    stage.driver.on_start = machine.kill
+
+    with pytest.raises(HarnessError, match="was killed by the end of the run"), machine:
+        pass
+
+    assert "restore" not in stage.names
+    assert stage.names[-3:] == ["entrance closed", "end", "release"]
+
+
+def test_machine_that_runs_is_killed_with_its_vm(stage: Stage) -> None:
+    with stage.machine() as machine:
+        machine.kill()
+
+        assert stage.noted[-1] == ("kill",)
+
+
+def test_machine_that_waits_says_for_what(stage: Stage) -> None:
+    stage.sources, _ = sources(GpuSource.HOST, "0000:65:00.0")
+
+    with stage.machine(gpus=[ANY]) as machine:
+        assert stage.said == ["waiting", "waits for room"]
+        assert machine.gpus.provided[0].title == "host 0000:65:00.0"
+
+
+def test_gpus_of_the_host_are_awaited_without_holding_room(stage: Stage) -> None:
+    """Two machines that each hold what the other waits for would wait for ever."""
+    stage.sources, _ = sources(GpuSource.HOST)
+
+    with pytest.raises(HarnessError, match="1 GPUs are wanted"), stage.machine(gpus=[ANY]):
+        pass
+
+    assert stage.names == []
+
+
+def test_machine_that_was_not_started_has_no_vm(stage: Stage) -> None:
+    machine = stage.machine()
+
+    assert not machine.has_vm
+    assert machine.last_state is None
+    with pytest.raises(HarnessError, match=r"^Machine 'node' has not been started\.$"):
+        _ = machine.vm
+    with machine:
+        assert machine.has_vm
+
+
+def test_first_use_of_the_agent_waits_until_it_is_ready(stage: Stage) -> None:
+    with stage.machine() as machine:
+        stage.noted.clear()
+
+        _ = machine.agent
+        _ = machine.agent
+
+        assert stage.noted == [("ready", 90)]
+
+
+def test_agent_of_a_restored_guest_is_ready(stage: Stage) -> None:
+    with stage.machine(checkpoint=a_checkpoint()) as machine:
+        stage.noted.clear()
+
+        _ = machine.agent
+
+        assert stage.noted == []
+
+
+def test_delay_of_a_guest_is_explained_by_its_gpus(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def report(patience_s: float) -> str | None:
+        asked.append(patience_s)
+        return f"blocked for {patience_s} s"
+
+    with stage.machine() as machine:
+        monkeypatch.setattr(machine.gpus, "stall_report", report)
+        explain = cast("Callable[[], str | None]", stage.agent.link.explain_delay)
+
+        assert explain() == "blocked for 1.0 s"
+        assert machine.failure() == "blocked for 60.0 s"
+        monkeypatch.setattr(machine.gpus, "stall_report", lambda _: None)
+        stage.driver.vms[0].reason = "QEMU ended"
+        assert machine.failure() == "QEMU ended"
+
+
+def test_start_of_a_clone_is_reported_step_by_step(stage: Stage) -> None:
+    report = Titles()
+    with listening(report), stage.machine(gpus=[a_model()], checkpoint=a_checkpoint()):
+        pass
+    with listening(report), stage.machine() as machine:
+        _ = machine.agent
+
+    assert report.titles == [
+        "Start machine 'node'",
+        "Reserve memory and cores of the host",
+        "Start the VM",
+        "Restore the checkpoint 'ready-0123'",
+        "Plug gpu0, h100",
+        "Start machine 'node'",
+        "Reserve memory and cores of the host",
+        "Start the VM",
+        "Wait for the agent of machine 'node'",
+    ]
+
+
+def test_gpu_without_a_name_is_the_first(stage: Stage) -> None:
+    with stage.machine(gpus=[a_model(), a_model()]) as machine:
+        assert machine.gpu() is machine.gpu("gpu0")

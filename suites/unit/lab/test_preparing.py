@@ -1,0 +1,501 @@
+"""How a node image is made of a cloud image, and a driver baked into one, by a machine that boots it once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.cloudinit import FINISHED
+from harness.errors import HarnessError
+from harness.image import CloudImageKernel, DriverImage
+from harness.image.cloud.derived_images import DerivedStore
+from harness.image.store import ImageStore
+from harness.lab import Lab, bakes, prepared_images
+from harness.lab.bakes import bake_cloud_image, bake_evidence, bake_node, clean_script
+from harness.lab.cloud_images import CloudImageBoot, agent_commands
+from harness.lab.node import Node
+from harness.lab.prepared_images import (
+    MAKE_DRIVER,
+    MISSING,
+    UNPACK,
+    prepare_node_image,
+    stand_in_archive,
+)
+from harness.progress import ProgressEvent
+from harness.progress import Stage as Progress
+from harness.provisioner import BAKE, EXIT_CODE_PATH, ConfigurationFile
+from harness.provisioning.command import LocalRunner
+from harness.settings import MachineStart
+from suites.unit.evidence.folders import EvidenceFolder
+from suites.unit.lab.builders import a_cloud_image, an_image
+from suites.unit.lab.fake_vm import limit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from harness.evidence import Evidence
+    from harness.lab.machine import LabMachine
+    from suites.unit.lab.stage import Stage
+
+ARCHIVE = "/run/harness-stand-ins.tar"
+
+
+def a_kernel(version: str) -> CloudImageKernel:
+    folder = Path("/derived/kernels")
+    return CloudImageKernel(
+        version=version,
+        vmlinuz=folder / f"vmlinuz-{version}",
+        initrd=folder / f"initrd.img-{version}",
+        command_line=("root=LABEL=cloudimg-rootfs", "ro"),
+    )
+
+
+KERNELS = (a_kernel("6.8.0-30"), a_kernel("6.8.0-31"))
+
+
+@dataclass
+class Workshop:
+    """Where an image is made: its disk, what it was asked to be, and what became of its overlay."""
+
+    disk: Path
+    noted: list[tuple[object, ...]] = field(default_factory=list)
+    parts: list[Mapping[str, str]] = field(default_factory=list)
+    limits_s: list[int] = field(default_factory=list)
+    listeners: list[object] = field(default_factory=list)
+    made: list[Any] = field(default_factory=list)
+
+    @property
+    def overlay(self) -> Path:
+        return self.disk.with_name("overlay.qcow2")
+
+    def make(self, make: Callable[[Path], object], parts: Mapping[str, str], how: Any) -> None:
+        self.parts.append(parts)
+        self.limits_s.append(limit_of(how["deadline"]))
+        self.listeners.append(how["listener"])
+        self.made.append(make(self.disk))
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    made = Workshop(tmp_path / "made/disk.qcow2")
+    made.disk.parent.mkdir()
+
+    def ensure_prepared(
+        _: ImageStore, name: str, parts: Mapping[str, str], make: Any, **how: Any
+    ) -> str:
+        made.noted.append(("image", name))
+        made.make(make, parts, how)
+        return "the node image"
+
+    def ensure_derived(
+        _: ImageStore, parent: object, parts: Mapping[str, str], make: Any, **how: Any
+    ) -> str:
+        made.noted.append(("image", parent))
+        made.make(make, parts, how)
+        return "the baked image"
+
+    def bake(
+        _: DerivedStore, image: object, parts: Mapping[str, str], make: Any, **how: Any
+    ) -> str:
+        made.noted.append(("image", image))
+        made.make(make, parts, how)
+        return "the baked cloud image"
+
+    def create_overlay(
+        _: ImageStore, backing: Path, at: Path, *, size_gib: int | None = None
+    ) -> None:
+        made.noted.append(("overlay", backing, at, size_gib))
+        at.touch()
+
+    def flatten(disk: Path, to: Path, *, runner: object, timeout_s: float) -> None:
+        assert isinstance(runner, LocalRunner)
+        made.noted.append(("flatten", disk, to, timeout_s))
+
+    monkeypatch.setattr(ImageStore, "ensure_prepared", ensure_prepared)
+    monkeypatch.setattr(ImageStore, "ensure_derived", ensure_derived)
+    monkeypatch.setattr(DerivedStore, "bake", bake)
+    monkeypatch.setattr(ImageStore, "create_overlay", create_overlay)
+    for module in (prepared_images, bakes):
+        monkeypatch.setattr(module, "flatten", flatten)
+    monkeypatch.setattr(Lab, "cloud_image_kernels", lambda *_: KERNELS)
+    monkeypatch.setattr(Lab, "node_image", lambda *_: an_image())
+    return made
+
+
+@pytest.fixture
+def said(lab: Lab) -> list[ProgressEvent]:
+    events: list[ProgressEvent] = []
+    lab.listener = events.append
+    return events
+
+
+def messages(events: list[ProgressEvent], subject: str) -> list[str | None]:
+    assert {(event.subject, event.stage) for event in events} == {(subject, Progress.BUILD)}
+    return [event.message for event in events]
+
+
+# -- node images -----------------------------------------------------------------------------------
+
+
+def test_cloud_image_gets_agent_and_stand_ins_by_one_boot_of_its_newest_kernel(
+    lab: Lab,
+    stage: Stage,
+    asked: list[dict[str, Any]],
+    workshop: Workshop,
+    said: list[ProgressEvent],
+) -> None:
+    image = a_cloud_image()
+
+    assert prepare_node_image(lab, image) == "the node image"  # type: ignore[comparison-overlap]
+
+    assert asked == [
+        {
+            "image": image,
+            "boot": CloudImageBoot(kernel=KERNELS[-1]),
+            "name": "prepare",
+            "disk": workshop.overlay,
+        }
+    ]
+    assert workshop.noted == [
+        ("image", "noble"),
+        ("overlay", image.disk, workshop.overlay, 10),
+        ("flatten", workshop.overlay, workshop.disk, 900),
+    ]
+    assert not workshop.overlay.exists()
+    (prepared,) = workshop.made
+    assert prepared.driver == image.driver
+    assert [kernel.version for kernel in prepared.kernels] == ["6.8.0-30", "6.8.0-31"]
+    assert {kernel.command_line[-1] for kernel in prepared.kernels} == {"console=ttyS0"}
+    assert stage.agent.files == {ARCHIVE: stand_in_archive()}
+    ran = stage.agent.commands()
+    unpacking = ("sh", "-c", UNPACK, "unpack", ARCHIVE, "/")
+    assert unpacking in ran
+    # The image has a driver of its own.
+    assert ("sh", "-c", MAKE_DRIVER) not in ran
+    assert ran[-1] == ("systemctl", "--no-block", "poweroff")
+    clean = ran[-2]
+    assert "cloud-init clean" in clean[-1]
+    limits_s = stage.agent.limits_s
+    assert (limits_s[ran[0]], limits_s[unpacking], limits_s[clean]) == (450, 360, 90)
+    assert ("power off", 90) in stage.noted
+    assert messages(said, "noble") == [
+        "booting it once, to add the guest agent and the stand-ins",
+        "leaving it as new",
+        "writing its disk",
+    ]
+    assert (workshop.limits_s, workshop.listeners) == ([3000], [lab.listener])
+
+
+def test_image_without_a_driver_gets_the_stand_in(
+    lab: Lab, stage: Stage, asked: list[dict[str, Any]], workshop: Workshop
+) -> None:
+    prepare_node_image(lab, a_cloud_image(driver=None))
+
+    (prepared,) = workshop.made
+    assert prepared.driver.repository == "mcr.microsoft.com/aks/aks-gpu-cuda-lts"
+    call = ("sh", "-c", MAKE_DRIVER)
+    assert call in stage.agent.commands()
+    assert stage.agent.limits_s[call] == 360
+    assert stage.agent.environments[call] == {
+        "GPU_DRIVER_REPOSITORY": prepared.driver.repository,
+        "GPU_DRIVER_VERSION": prepared.driver.version,
+        "GPU_IMAGE_SHA": prepared.driver.sha,
+    }
+    assert len(asked) == 1
+
+
+def test_image_without_the_tools_says_which(
+    lab: Lab,
+    stage: Stage,
+    asked: list[dict[str, Any]],
+    workshop: Workshop,
+    said: list[ProgressEvent],
+) -> None:
+    stage.agent.answers[MAKE_DRIVER] = f"{MISSING}gcc, make\n"
+
+    prepare_node_image(lab, a_cloud_image(driver=None))
+
+    assert workshop.made[0].driver is None
+    assert "without a stand-in driver, which needs gcc, make" in messages(said, "noble")
+    assert len(asked) == 1
+
+
+def test_failure_in_the_guest_keeps_the_hosts_evidence_and_publishes_nothing(
+    lab: Lab,
+    stage: Stage,
+    asked: list[dict[str, Any]],
+    workshop: Workshop,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[Path] = []
+
+    def save(machine: LabMachine, folder: Path) -> Path:
+        assert machine.has_vm
+        kept.append(folder)
+        return folder
+
+    monkeypatch.setattr(prepared_images, "try_save_host_evidence", save)
+    stage.agent.refused.add(UNPACK)
+
+    with pytest.raises(HarnessError) as failure:
+        prepare_node_image(lab, a_cloud_image())
+
+    assert failure.value.evidence == lab.settings.evidence_folder / "node-images/noble"
+    assert kept == [failure.value.evidence]
+    assert workshop.noted[-1][0] == "overlay"
+    assert len(asked) == 1
+
+
+def test_whatever_changes_a_node_image_counts(
+    lab: Lab, asked: list[dict[str, Any]], workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_node_image(lab, a_cloud_image())
+    prepare_node_image(lab, a_cloud_image(digest="sha256:5678"))
+    prepare_node_image(lab, a_cloud_image(driver=None))
+    monkeypatch.setattr(prepared_images, "stand_in_archive", lambda: b"others")
+    prepare_node_image(lab, a_cloud_image())
+    monkeypatch.setattr(prepared_images, "agent_commands", lambda: (("others",),))
+    prepare_node_image(lab, a_cloud_image())
+    monkeypatch.setattr(prepared_images, "UNPACK", "another")
+    prepare_node_image(lab, a_cloud_image())
+
+    first = workshop.parts[0]
+    assert len({tuple(parts.items()) for parts in workshop.parts}) == len(asked) == 6
+    assert {tuple(parts) for parts in workshop.parts} == {tuple(first)}
+    driver = a_cloud_image().driver
+    assert driver is not None
+    assert (first["cloud_image"], first["driver"]) == ("sha256:1234", driver.reference)
+    assert workshop.parts[2]["driver"] == ""
+    assert first["version"] == str(prepared_images.VERSION)
+    assert first["agent"] == hashlib.sha256(repr(agent_commands()).encode()).hexdigest()
+
+
+# -- bakes -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def healthy(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Let every bake succeed, and return where its evidence was gathered."""
+    folders: list[Path] = []
+
+    def collect(_: Node, folder: Path) -> Evidence:
+        folders.append(folder)
+        made = EvidenceFolder(folder).outcome()
+        return made.file(EXIT_CODE_PATH, "0\n").evidence
+
+    monkeypatch.setattr(Node, "collect", collect)
+    return folders
+
+
+def test_driver_is_baked_into_a_cloud_image_by_its_own_boot_loader(
+    lab: Lab,
+    stage: Stage,
+    asked: list[dict[str, Any]],
+    workshop: Workshop,
+    healthy: list[Path],
+) -> None:
+    said: list[ProgressEvent] = []
+    lab.listener = said.append
+    image = a_cloud_image()
+
+    assert bake_cloud_image(lab, image) == "the baked cloud image"  # type: ignore[comparison-overlap]
+
+    (boot,) = asked
+    request = boot["request"]
+    assert (request.name, request.image, request.command) == ("bake", image, BAKE)
+    assert request.provisioner is lab.provisioner
+    assert request.cloud_image_boot == CloudImageBoot()
+    assert (boot["disk"], request.gpus) == (workshop.overlay, ())
+    assert workshop.noted == [
+        ("image", image),
+        ("overlay", image.disk, workshop.overlay, 10),
+        ("flatten", workshop.overlay, workshop.disk, 900),
+    ]
+    assert not workshop.overlay.exists()
+    assert healthy == [workshop.disk.parent / "evidence"]
+    clean = ("sh", "-c", clean_script(lab.provisioner))
+    ran = stage.agent.commands()
+    assert ran[-2:] == [clean, ("systemctl", "--no-block", "poweroff")]
+    assert stage.agent.limits_s[clean] == 90
+    assert messages(said, "noble") == [
+        "bake: booting it by its own boot loader",
+        f"bake: {FINISHED}",
+        "bake: leaving it as new",
+        "bake: writing its disk",
+    ]
+    assert workshop.limits_s == [round((lab.provisioner.timeout_s + 180) * lab.patience)]
+    assert workshop.listeners == [lab.listener]
+    (parts,) = workshop.parts
+    assert parts["clean"] == clean_script(lab.provisioner)
+    assert parts["payload"] == lab.provisioner.digest
+
+
+def test_bake_of_a_cloud_image_that_fails_keeps_its_evidence_and_publishes_nothing(
+    lab: Lab,
+    asked: list[dict[str, Any]],
+    workshop: Workshop,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def collect(_: Node, folder: Path) -> Evidence:
+        made = EvidenceFolder(folder).outcome(error="no headers")
+        return made.file(EXIT_CODE_PATH, "84\n").evidence
+
+    monkeypatch.setattr(Node, "collect", collect)
+
+    with pytest.raises(HarnessError, match=r"^The bake of 'noble' .*: no headers\.") as failure:
+        bake_cloud_image(lab, a_cloud_image())
+
+    kept = lab.settings.evidence_folder / "bake"
+    assert failure.value.evidence == kept
+    assert kept.is_dir()
+    assert [each[0] for each in workshop.noted] == ["image", "overlay"]
+    assert len(asked) == 1
+
+
+def test_bake_has_the_values_that_the_provisioner_declares_for_it(
+    lab: Lab,
+    asked: list[dict[str, Any]],
+    workshop: Workshop,
+    healthy: list[Path],
+) -> None:
+    lab.provisioner = replace(
+        lab.provisioner,
+        configuration=ConfigurationFile(path="/etc/mine", bake_values={"gpu_node": True}),
+    )
+
+    bake_node(lab)
+    bake_cloud_image(lab, a_cloud_image())
+
+    assert [boot["request"].config for boot in asked] == [{"gpu_node": True}] * 2
+    assert {parts["config"] for parts in workshop.parts} == {"[('gpu_node', True)]"}
+    assert len(healthy) == 2
+
+
+def test_node_image_is_baked_from_cold_on_its_own_disk(
+    lab: Lab,
+    stage: Stage,
+    asked: list[dict[str, Any]],
+    workshop: Workshop,
+    healthy: list[Path],
+) -> None:
+    assert bake_node(lab) == "the baked image"  # type: ignore[comparison-overlap]
+
+    (boot,) = asked
+    request = boot["request"]
+    assert (request.name, request.image, request.command) == ("bake", an_image(), BAKE)
+    assert request.provisioner is lab.provisioner
+    assert (boot["disk"], boot["start"]) == (workshop.disk, MachineStart.COLD)
+    assert ("power off", 45) in stage.noted
+    assert healthy == [workshop.disk.parent / "evidence"]
+    assert workshop.limits_s == [round((lab.provisioner.timeout_s + 60) * lab.patience)]
+    assert workshop.listeners == [lab.listener]
+
+
+def test_image_with_one_kernel_is_baked_on_that(
+    lab: Lab,
+    asked: list[dict[str, Any]],
+    workshop: Workshop,
+    healthy: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepared = replace(an_image(), kernels=an_image().kernels[:1])
+    monkeypatch.setattr(Lab, "node_image", lambda *_: prepared)
+
+    bake_node(lab)
+
+    assert asked[0]["request"].kernel == prepared.kernels[0]
+    assert (len(workshop.made), len(healthy)) == (1, 1)
+
+
+def test_named_image_and_provisioner_are_those_of_the_bake(
+    lab: Lab,
+    asked: list[dict[str, Any]],
+    workshop: Workshop,
+    healthy: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names: list[str | None] = []
+
+    def node_image(_: Lab, name: str | None) -> object:
+        names.append(name)
+        return an_image()
+
+    monkeypatch.setattr(Lab, "node_image", node_image)
+    other = replace(lab.provisioner, timeout_s=77.0)
+
+    bake_node(lab, "debian-13", provisioner=other)
+    bake_cloud_image(lab, a_cloud_image(), provisioner=other)
+
+    assert names == ["debian-13"]
+    assert all(boot["request"].provisioner is other for boot in asked)
+    assert workshop.limits_s == [(77 + 60) * 10, (77 + 180) * 10]
+    assert len(healthy) == 2
+
+
+def test_driver_of_the_command_is_that_of_the_baked_image(
+    lab: Lab, asked: list[dict[str, Any]], workshop: Workshop, healthy: list[Path]
+) -> None:
+    driver = DriverImage(repository="mcr.microsoft.com/gpu", version="590.1", sha="2026")
+
+    bake_cloud_image(lab, a_cloud_image(), driver=driver)
+
+    assert asked[0]["request"].image.driver == driver
+    assert workshop.parts[0]["driver"] == driver.reference
+    assert len(healthy) == 1
+
+
+def test_evidence_of_a_bake_lies_beside_the_disk() -> None:
+    assert bake_evidence(an_image()).folder == an_image().disk.parent / "evidence"
+
+
+@pytest.mark.usefixtures("asked", "workshop")
+def test_bake_that_leaves_no_reason_says_where_to_look(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def collect(_: Node, folder: Path) -> Evidence:
+        return EvidenceFolder(folder).file(EXIT_CODE_PATH, "84\n").evidence
+
+    monkeypatch.setattr(Node, "collect", collect)
+
+    with pytest.raises(
+        HarnessError, match=r"\): it left no reason, so read the output of cloud-init\."
+    ):
+        bake_node(lab)
+
+
+# -- a disk of a person's own ----------------------------------------------------------------------
+
+
+def test_written_image_is_complete_or_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Path, int, bool]] = []
+
+    def flatten(disk: Path, to: Path, *, runner: object, timeout_s: float) -> None:
+        assert isinstance(runner, LocalRunner)
+        assert (disk, timeout_s) == (an_image().disk, 900)
+        seen.append((to, to.stat().st_mode & 0o777, (tmp_path / "mine.qcow2").exists()))
+        to.write_bytes(b"a disk")
+
+    monkeypatch.setattr(bakes, "flatten", flatten)
+    assert bakes.write_standalone(an_image(), tmp_path / "mine.qcow2") == tmp_path / "mine.qcow2"
+
+    assert seen == [(tmp_path / ".mine.qcow2.part", 0o600, False)]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "mine.qcow2": b"a disk"
+    }
+
+
+def test_rest_of_a_run_that_was_killed_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".mine.qcow2.part").write_bytes(b"half a disk")
+    monkeypatch.setattr(bakes, "flatten", lambda _, to, **__: to.write_bytes(b"a disk"))
+
+    bakes.write_standalone(an_image(), tmp_path / "mine.qcow2")
+
+    assert (tmp_path / "mine.qcow2").read_bytes() == b"a disk"

@@ -1,0 +1,214 @@
+"""Runs of provisioning as steps of a report, with what the provisioner says of each."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.evidence import reported_steps
+from harness.lab.provisioning_steps import ProvisioningSteps
+from harness.provisioner import Provisioner
+from harness.provisioner.outcome import LogPatterns, OutcomeDeclaration
+from harness.steps import InnerStep, listening
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from harness.evidence import Evidence
+    from harness.steps import Step
+
+STEP = r"^(?P<name>\w+) (?P<status>\w+) in (?P<duration_s>\S+) s(?:: (?P<detail>.*))?$"
+
+
+def mine(step: str | None = STEP) -> Provisioner:
+    return Provisioner(
+        name="mine",
+        run=["/opt/mine"],
+        outcome=OutcomeDeclaration(
+            log=None if step is None else LogPatterns(step=step), failed_status="broke"
+        ),
+    )
+
+
+class Report:
+    """A listener that keeps what it is told of the inside of steps, by their titles."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+        self.told: list[tuple[str, list[InnerStep]]] = []
+
+    def started(self, step: Step) -> None:
+        self.titles.append(step.title)
+
+    def ended(self, step: Step, error: BaseException | None) -> None:
+        del step, error
+
+    def reported(self, step: Step, inner: Sequence[InnerStep]) -> None:
+        self.told.append((step.title, list(inner)))
+
+
+@pytest.fixture
+def report() -> Iterator[Report]:
+    listener = Report()
+    with listening(listener):
+        yield listener
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+
+
+def test_lines_of_the_console_are_steps_of_their_run(report: Report) -> None:
+    with ProvisioningSteps(mine()).run("Provision node 'node'") as see:
+        see("driver done in 2.5 s")
+        see("nothing that it declares")
+        see("services broke in 1 s: dcgm is missing")
+        see("record broke in 0 s")
+
+    assert report.titles == ["Provision node 'node'"]
+    assert report.told == [
+        (
+            "Provision node 'node'",
+            [
+                InnerStep(title="driver", start_s=997.5, stop_s=1000.0),
+                InnerStep(title="services", start_s=999.0, stop_s=1000.0, error="dcgm is missing"),
+                InnerStep(
+                    title="record", start_s=1000.0, stop_s=1000.0, error="record broke in 0 s"
+                ),
+            ],
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        None,
+        r"^(\w+) \w+ in",
+        r"^(?P<name>\w+) (?P<status>\w+) in (?P<duration_s>2\.)",
+        r"^(?P<name>\w+) \w+ (?P<duration_s>in)",
+    ],
+    ids=["no pattern", "no duration", "other line", "no number"],
+)
+def test_line_without_a_duration_is_no_step(report: Report, step: str | None) -> None:
+    with ProvisioningSteps(mine(step)).run("Provision") as see:
+        see("driver done in 3 s")
+
+    assert report.told == [("Provision", [])]
+
+
+def test_step_without_a_name_has_its_line_as_title(report: Report) -> None:
+    with ProvisioningSteps(mine(r"in (?P<duration_s>\S+) s")).run("Provision") as see:
+        see("driver done in 3 s")
+
+    ((_, (step,)),) = report.told
+    assert (step.title, step.error) == ("driver done in 3 s", None)
+
+
+def test_run_that_fails_tells_what_was_seen_before(report: Report) -> None:
+    def run() -> None:
+        with ProvisioningSteps(mine()).run("Provision") as see:
+            see("driver done in 2.5 s")
+            raise HarnessError("It hangs.")
+
+    with pytest.raises(HarnessError):
+        run()
+
+    assert [step.title for step in report.told[0][1]] == ["driver"]
+
+
+def test_nothing_is_read_where_nobody_listens() -> None:
+    with ProvisioningSteps(mine()).run("Provision") as see:
+        see("driver done in 2.5 s")
+    with listening(report := Report()):
+        pass
+
+    assert report.told == []
+
+
+def an_evidence(*runs: int) -> Evidence:
+    made = SimpleNamespace(runs=list(runs), number=None)
+    made.of_run = lambda number: SimpleNamespace(number=number)
+    return cast("Evidence", made)
+
+
+@pytest.fixture
+def inner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each run of the evidence have one step, but the third none."""
+
+    def steps_of(evidence: Evidence) -> tuple[InnerStep, ...]:
+        number = cast("SimpleNamespace", evidence).number
+        if number == 3:
+            return ()
+        return (InnerStep(title=f"step of run {number}", start_s=1000.0, stop_s=1000.0),)
+
+    monkeypatch.setattr(reported_steps, "inner_steps", steps_of)
+
+
+def told(report: Report) -> list[tuple[str, list[str]]]:
+    return [(title, [step.title for step in steps]) for title, steps in report.told if steps]
+
+
+@pytest.mark.usefixtures("inner")
+def test_latest_runs_of_the_evidence_are_those_that_were_taken(report: Report) -> None:
+    """The test started the first one without the harness."""
+    steps = ProvisioningSteps(mine())
+    for title in ("boot", "again"):
+        with steps.run(title):
+            pass
+    evidence = an_evidence(1, 2, 4)
+
+    assert steps.told_by(evidence) is evidence
+
+    assert told(report) == [("again", ["step of run 4"]), ("boot", ["step of run 2"])]
+
+
+@pytest.mark.usefixtures("inner")
+def test_evidence_without_numbered_runs_is_of_the_latest(report: Report) -> None:
+    steps = ProvisioningSteps(mine())
+    with steps.run("boot"):
+        pass
+
+    steps.told_by(an_evidence())
+
+    assert told(report) == [("boot", ["step of run None"])]
+
+
+@pytest.mark.usefixtures("inner")
+def test_run_of_which_nothing_is_said_keeps_what_was_shown(report: Report) -> None:
+    steps = ProvisioningSteps(mine())
+    with steps.run("boot") as see:
+        see("driver done in 2.5 s")
+
+    steps.told_by(an_evidence(3))
+
+    assert told(report) == [("boot", ["driver"])]
+
+
+@pytest.mark.usefixtures("inner")
+def test_evidence_of_a_node_without_runs_says_nothing(report: Report) -> None:
+    ProvisioningSteps(mine()).told_by(an_evidence(1))
+
+    assert report.told == []
+
+
+@pytest.mark.parametrize("error", [HarnessError("No outcome."), OSError("No such file")])
+def test_evidence_that_can_not_be_read_is_none_of_the_reports_business(
+    report: Report, error: Exception
+) -> None:
+    def refuse(_: int) -> None:
+        raise error
+
+    steps = ProvisioningSteps(mine())
+    with steps.run("boot"):
+        pass
+    evidence = cast("Evidence", SimpleNamespace(runs=[1], of_run=refuse))
+
+    assert steps.told_by(evidence) is evidence
+
+    assert told(report) == []

@@ -1,0 +1,332 @@
+"""What a machine that is saved leaves in its bundle, and what continues from that."""
+
+from __future__ import annotations
+
+import json
+import stat
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.lab import machine_bundle
+from harness.lab.machine_bundle import (
+    BaseImage,
+    ResumedSource,
+    qemu_version,
+    read_bundle,
+    require_qemu_of,
+    save_machine,
+)
+from harness.lab.machine_request import create_files, finish_spec
+from harness.machine.description.spec import (
+    Accelerator,
+    DirectKernel,
+    Firmware,
+    Flash,
+    MachineSpec,
+)
+from harness.provisioning.command import CommandResult
+from suites.unit.lab.builders import a_machine_request, a_platform
+from suites.unit.lab.bundle_folder import a_bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from harness.image.store import ImageStore
+    from harness.lab.machine_bundle import MachineBundle
+    from harness.machine import Machine
+
+BASE = BaseImage(name="debian-12", digest="12" * 32, folder="/images/debian-12-0123")
+
+
+class Host:
+    """A host on which commands only leave notes; qemu-img makes the file that is its last word."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, ...]] = []
+        self.limits_s: list[float] = []
+        self.version = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"
+        self.refuses = False
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> CommandResult:
+        self.noted.append(tuple(argv))
+        self.limits_s.append(timeout_s)
+        if argv[1] == "convert":
+            Path(argv[-1]).write_bytes(b"the disk's difference")
+        stdout = self.version if argv[1] == "--version" else ""
+        return CommandResult(
+            argv=tuple(argv), exit_code=int(self.refuses), stdout=stdout, stderr="No space left"
+        )
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    made = Host()
+    monkeypatch.setattr(machine_bundle, "LocalRunner", lambda: made)
+    monkeypatch.setattr(machine_bundle, "suffix", lambda: ".zst")
+    return made
+
+
+class Savable:
+    """A VM that can be saved: it notes when its guest stands still."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    @contextmanager
+    def saved_whole(self, state: Path) -> Iterator[None]:
+        state.write_bytes(b"memory")
+        self._host.noted.append(("paused",))
+        yield
+        self._host.noted.append(("goes on",))
+
+    def restore_whole(self, state: Path) -> None:
+        raise AssertionError(state)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> MachineSpec:
+    """Return a machine in all of whose fields a saved one could differ from the defaults."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/disk.qcow2").touch()
+    (tmp_path / "vmlinuz").write_bytes(b"k" * (80 << 10))
+    return MachineSpec(
+        name="node",
+        accelerator=Accelerator.KVM,
+        kernel=DirectKernel(
+            version="6.1.0-56",
+            vmlinuz=tmp_path / "vmlinuz",
+            initrd=tmp_path / "initrd",
+            may_reboot=True,
+        ),
+        disk=tmp_path / "own/disk.qcow2",
+        seed=tmp_path / "own/seed.iso",
+        memory_mib=2048,
+        cpus=3,
+        root_ports=5,
+        root_port_window_mib=128,
+        root_port_aperture_mib=256,
+        has_iommu=True,
+        is_restored=False,
+        qemu="my-qemu",
+    )
+
+
+def save(
+    host: Host, spec: MachineSpec, to: Path, *, seed: Path | None = None, gpus: Sequence[str] = ()
+) -> MachineBundle:
+    return save_machine(
+        cast("Machine", SimpleNamespace(spec=spec)),
+        Savable(host),
+        to,
+        base=Path("/images/debian-12-0123/disk.qcow2"),
+        base_image=BASE,
+        gpus=gpus,
+        seed=seed,
+        agent_program=b"the agent",
+        purpose="suites/e2e/test_boot.py::test_boots",
+    )
+
+
+def test_what_is_read_of_a_bundle_is_what_was_saved(
+    host: Host, spec: MachineSpec, tmp_path: Path
+) -> None:
+    seed = tmp_path / "own/seed.iso"
+    seed.write_bytes(b"the seed")
+    to = tmp_path / "evidence/node/checkpoint"
+
+    bundle = save(host, spec, to, seed=seed, gpus=["h100", "a100"])
+
+    assert bundle == read_bundle(to)
+    assert (bundle.name, bundle.folder) == ("node", to)
+    assert bundle.purpose == "suites/e2e/test_boot.py::test_boots"
+    assert (bundle.qemu_version, bundle.base) == ("7.2.22", BASE)
+    assert (bundle.gpus, bundle.memory) == (("h100", "a100"), to / "memory.zst")
+    assert bundle.made.endswith("+00:00")
+    assert bundle.agent_program == b"the agent"
+    assert (to / "seed.iso").read_bytes() == b"the seed"
+    assert isinstance(bundle.spec.kernel, DirectKernel)
+    assert bundle.spec == replace(
+        spec,
+        kernel=replace(bundle.spec.kernel, version="6.1.0-56", may_reboot=True),
+        disk=to / "disk.qcow2",
+        seed=to / "seed.iso",
+        is_restored=True,
+        qemu="qemu-system-x86_64",
+    )
+    assert bundle.spec.kernel.vmlinuz.read_bytes() == b"k" * (64 << 10)
+    assert bundle.spec.kernel.initrd == bundle.spec.kernel.vmlinuz
+    assert stat.S_IMODE(to.stat().st_mode) == 0o700
+    assert not list(to.glob("*.part"))
+
+
+def test_disk_is_copied_while_the_guest_stands_still_and_names_no_path_of_this_host(
+    host: Host, spec: MachineSpec, tmp_path: Path
+) -> None:
+    to = tmp_path / "checkpoint"
+
+    bundle = save(host, spec, to)
+
+    disk = str(to / "disk.qcow2")
+    assert host.noted == [
+        ("paused",),
+        (
+            *("qemu-img", "convert", "-U", "-q", "-c", "-O", "qcow2"),
+            *("-o", "compression_type=zstd", "-B", "/images/debian-12-0123/disk.qcow2"),
+            *("-F", "qcow2", str(spec.disk), disk),
+        ),
+        ("goes on",),
+        ("qemu-img", "rebase", "-u", "-f", "qcow2", "-b", "", disk),
+        ("my-qemu", "--version"),
+    ]
+    assert host.limits_s == [300, 300, 20]
+    assert bundle.spec.seed is None
+    assert bundle.size_mib == sum(path.stat().st_size for path in to.iterdir()) / (1 << 20)
+
+
+def test_disk_that_can_not_be_saved_is_an_error(
+    host: Host, spec: MachineSpec, tmp_path: Path
+) -> None:
+    host.refuses = True
+
+    with pytest.raises(
+        HarnessError, match=r"(?s)^The disk of the machine could not be saved\..*No space left"
+    ):
+        save(host, spec, tmp_path / "checkpoint")
+
+    assert not (tmp_path / "checkpoint/machine.json").exists()
+
+
+def test_disk_on_another_host_is_named_before_anything_is_written(
+    host: Host, spec: MachineSpec, tmp_path: Path
+) -> None:
+    spec.disk.unlink()
+
+    with pytest.raises(HarnessError, match=r"^The disk of machine 'node' is not on this host\.$"):
+        save(host, spec, tmp_path / "checkpoint")
+
+    assert host.noted == []
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_firmware_is_saved_with_its_variables(
+    host: Host, spec: MachineSpec, tmp_path: Path
+) -> None:
+    variables = tmp_path / "variables"
+    variables.write_bytes(b"boot order")
+    flash = Flash(code=Path("/usr/share/OVMF/code.fd"), variables=variables)
+
+    bundle = save(host, replace(spec, kernel=Firmware(flash=flash)), tmp_path / "checkpoint")
+
+    saved = tmp_path / "checkpoint/variables.fd"
+    assert bundle.spec.kernel == Firmware(flash=Flash(code=flash.code, variables=saved))
+    assert saved.read_bytes() == b"boot order"
+
+
+def test_bios_has_nothing_to_save(host: Host, spec: MachineSpec, tmp_path: Path) -> None:
+    bundle = save(host, replace(spec, kernel=Firmware()), tmp_path / "checkpoint")
+
+    assert bundle.spec.kernel == Firmware()
+    assert not (tmp_path / "checkpoint/variables.fd").exists()
+
+
+def test_format_of_a_bundle_is_the_documented_one(
+    host: Host, spec: MachineSpec, tmp_path: Path
+) -> None:
+    """Another version of the harness may read it."""
+    save(host, spec, tmp_path / "checkpoint", gpus=["h100"])
+
+    described: dict[str, Any] = json.loads((tmp_path / "checkpoint/machine.json").read_text())
+    assert set(described) == {
+        *("schema", "name", "made", "purpose", "qemu", "memory", "gpus", "base", "spec")
+    }
+    assert described["schema"] == 1
+    assert described["spec"] == {
+        "accelerator": "KVM",
+        "kernel": {"version": "6.1.0-56", "may_reboot": True},
+        "has_seed": False,
+        "memory_mib": 2048,
+        "cpus": 3,
+        "root_ports": 5,
+        "root_port_window_mib": 128,
+        "root_port_aperture_mib": 256,
+        "has_iommu": True,
+    }
+
+
+# -- continued -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_variables", [False, True])
+def test_resumed_machine_writes_to_copies_of_its_own(
+    host: Host, tmp_path: Path, has_variables: bool
+) -> None:
+    kernel = {"flash": "/usr/share/OVMF/code.fd"} if has_variables else {}
+    saved = a_bundle(tmp_path / "checkpoint", kernel=kernel)
+    (saved / "disk.qcow2").write_bytes(b"difference")
+    if has_variables:
+        (saved / "variables.fd").write_bytes(b"boot order")
+    bundle = read_bundle(saved)
+    own = tmp_path / "own"
+    own.mkdir()
+    source = ResumedSource(bundle=bundle, disk=Path("/images/disk.qcow2"))
+    request = a_machine_request(name="again", source=source, resumed=bundle)
+
+    create_files(request, own, cast("ImageStore", None))
+
+    assert host.noted == [
+        (
+            *("qemu-img", "rebase", "-u", "-f", "qcow2", "-F", "qcow2"),
+            *("-b", "/images/disk.qcow2", str(own / "disk.qcow2")),
+        )
+    ]
+    assert (own / "disk.qcow2").read_bytes() == b"difference"
+    assert (own / "variables.fd").exists() is has_variables
+    spec = finish_spec(request, a_platform(), own)
+    assert (spec.name, spec.disk, spec.qemu) == (
+        "again",
+        own / "disk.qcow2",
+        "qemu-that-is-not-there",
+    )
+
+
+def test_saved_machine_is_a_source_with_nothing_to_boot(tmp_path: Path) -> None:
+    bundle = read_bundle(a_bundle(tmp_path / "c", kernel={"flash": "/usr/share/OVMF/code.fd"}))
+    source = ResumedSource(bundle=bundle, disk=Path("/images/disk.qcow2"))
+
+    assert (source.name, source.disk_sha256()) == ("debian-12", "12" * 32)
+    assert (source.disk_gib, source.kernel_append) == (None, ())
+    kernel = source.kernel(tmp_path / "own")
+    assert isinstance(kernel, Firmware)
+    assert kernel.flash is not None
+    assert kernel.flash.variables == tmp_path / "own/variables.fd"
+    assert kernel.flash.code == Path("/usr/share/OVMF/code.fd")
+    source.prepare(tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
+def test_machine_of_another_qemu_is_refused(host: Host, tmp_path: Path) -> None:
+    bundle = read_bundle(a_bundle(tmp_path / "checkpoint"))
+    require_qemu_of(bundle, "my-qemu")
+    assert host.noted == [("my-qemu", "--version")]
+    host.version = "QEMU emulator version 10.1.2"
+
+    with pytest.raises(HarnessError) as refused:
+        require_qemu_of(bundle, "my-qemu")
+
+    assert str(refused.value) == (
+        "The machine was saved by QEMU 7.2.22, but 'my-qemu' is 10.1.2; name one of that version by "
+        "--qemu."
+    )
+
+
+def test_qemu_that_does_not_say_its_version_is_named(host: Host) -> None:
+    host.refuses = True
+
+    with pytest.raises(HarnessError, match=r"(?s)^'my-qemu' does not say its version\..*No space"):
+        qemu_version("my-qemu")

@@ -1,0 +1,91 @@
+"""The shared store of a run, and what a checkpoint says about the host that it needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.lab import shared_caches
+from harness.lab.shared_caches import host_facts, open_shared_caches
+from harness.machine.description.spec import Accelerator
+from harness.settings import Settings
+from harness.shared_store import Address
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+from suites.unit.lab.fake_vm import FakeAgent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERSION = "QEMU emulator version 7.2.22 (Debian)"
+
+
+def test_run_without_a_store_shares_nothing(tmp_path: Path) -> None:
+    assert open_shared_caches(Settings(cache=tmp_path)) == {}
+
+
+@pytest.mark.parametrize("is_writable", [False, True])
+def test_caches_of_a_store_are_those_of_the_run(tmp_path: Path, is_writable: bool) -> None:
+    settings = Settings(
+        cache=tmp_path,
+        store="http://127.0.0.1:5000/harness",
+        is_store_writable=is_writable,
+    )
+
+    caches = open_shared_caches(settings)
+
+    assert {"images", "checkpoints", "derived"} <= set(caches)
+    assert {cache.is_writable for cache in caches.values()} == {is_writable}
+    assert {cache.partial.parent for cache in caches.values()} == {tmp_path}
+    assert {cache.client.address for cache in caches.values()} == {
+        Address.parse("http://127.0.0.1:5000/harness")
+    }
+
+
+def test_address_of_a_store_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError):
+        open_shared_caches(Settings(cache=tmp_path, store="not an address"))
+
+
+@pytest.fixture
+def cpu_info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cpuinfo"
+    path.write_text("processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\nflags\t: fpu\n")
+    monkeypatch.setattr(shared_caches, "_CPU_INFO", path)
+    return path
+
+
+def facts(
+    accelerator: Accelerator, stdout: str = f"{VERSION}\nCopyright\nAll rights reserved"
+) -> dict[str, str]:
+    with ScriptedRunner().expect(["my-qemu", "--version"], stdout=stdout) as runner:
+        return host_facts("my-qemu", accelerator, runner)
+
+
+@pytest.mark.usefixtures("cpu_info")
+def test_state_under_kvm_needs_this_qemu_and_this_processor() -> None:
+    assert facts(Accelerator.KVM) == {"qemu": VERSION, "processor": "Some CPU @ 3 GHz"}
+
+
+@pytest.mark.usefixtures("cpu_info")
+def test_state_under_tcg_fits_any_processor() -> None:
+    assert facts(Accelerator.TCG) == {"qemu": VERSION, "processor": "any processor"}
+
+
+@pytest.mark.usefixtures("cpu_info")
+def test_qemu_that_hangs_is_not_awaited_for_long() -> None:
+    agent = FakeAgent(answers={"my-qemu": VERSION})
+
+    assert host_facts("my-qemu", Accelerator.KVM, agent)["qemu"] == VERSION
+
+    assert agent.limits_s == {("my-qemu", "--version"): 10}
+
+
+def test_what_is_unknown_is_said_to_be(cpu_info: Path) -> None:
+    cpu_info.write_text("")
+
+    assert facts(Accelerator.KVM, "") == {
+        "qemu": "unknown QEMU",
+        "processor": "unknown processor",
+    }

@@ -1,0 +1,226 @@
+"""A person in a terminal enters a machine: its shell, its console, its SSH server."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import sys
+import termios
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.agent import frames
+from harness.errors import HarnessError
+from harness.machine.entrance import client
+from harness.machine.entrance.messages import TerminalSize
+from harness.machine.entrance.server import SshEntry, terminal_argv
+from harness.provisioning.wait import Deadline, Observation, wait_for
+from suites.unit.machine.channels.played_guest import ENDED, PlayedGuest
+from suites.unit.machine.entrance.enterable import Enterable, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_JOIN_S = 5.0
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Give this process a terminal of 24 rows and 80 columns, and return the person's side of it."""
+    person, ours = pty.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with os.fdopen(ours, "r+b", buffering=0) as file:
+        # pytest itself replaces `sys.stdout` between the parts of a test.
+        monkeypatch.setattr(client, "sys", SimpleNamespace(stdin=file, stdout=file))
+        monkeypatch.setenv("TERM", "xterm-256color")
+        yield person
+    os.close(person)
+
+
+def head_of(guest: PlayedGuest) -> dict[str, object]:
+    """Return what the guest was asked to run."""
+    (body,) = (payload for kind, _, payload in guest.seen if kind == frames.RUN)
+    head: dict[str, object] = json.loads(body.partition(b"\n")[0])
+    return head
+
+
+def ends(code: int) -> Callable[[PlayedGuest, int, bytes], None]:
+    def end(guest: PlayedGuest, request: int, _: bytes) -> None:
+        guest.says(frames.RESULT, request, {**ENDED, "exit_code": code})
+
+    return end
+
+
+def test_shell_in_a_terminal_has_its_size_and_kind(place: Place, terminal: int) -> None:
+    place.guest.answers[frames.RUN] = ends(0)
+    before = termios.tcgetattr(terminal)
+
+    assert client.run_in(place.machine, env={"LANG": "C"}) == 0
+
+    head = head_of(place.guest)
+    assert head["argv"] == terminal_argv((), TerminalSize(rows=24, columns=80))
+    environment = head["env"]
+    assert isinstance(environment, dict)
+    assert (environment["TERM"], environment["LANG"]) == ("xterm-256color", "C")
+    assert len(environment) == 3
+    assert termios.tcgetattr(terminal) == before
+
+
+@pytest.mark.usefixtures("terminal")
+def test_environment_of_the_caller_overrides_that_of_the_terminal(place: Place) -> None:
+    place.guest.answers[frames.RUN] = ends(0)
+
+    client.run_in(place.machine, ["top"], {"TERM": "dumb"})
+
+    environment = head_of(place.guest)["env"]
+    assert isinstance(environment, dict)
+    assert environment["TERM"] == "dumb"
+
+
+def test_every_key_goes_to_the_guest_while_the_command_runs(place: Place, terminal: int) -> None:
+    """Also those by which a terminal would end the client."""
+    typed = bytearray()
+
+    def read(guest: PlayedGuest, request: int, payload: bytes) -> None:
+        typed.extend(payload)
+        if typed.endswith(b"q"):
+            guest.says(frames.RESULT, request, ENDED)
+
+    def started(*_: object) -> None:
+        # Before that, the terminal would keep and echo what is typed.
+        wait_for("the terminal to pass every key", is_raw, Deadline.after(_JOIN_S))
+        os.write(terminal, b"\x03\x04\x1d\rq")
+
+    def is_raw() -> Observation[bool]:
+        flags = termios.tcgetattr(terminal)[3]
+        return Observation(None if flags & termios.ICANON else True, "it edits lines")
+
+    place.guest.answers[frames.RUN] = started
+    place.guest.answers[frames.DATA] = read
+
+    assert client.run_in(place.machine, ["cat"]) == 0
+
+    assert bytes(typed) == b"\x03\x04\x1d\rq"
+
+
+def test_guest_learns_of_the_terminals_new_size(place: Place, terminal: int) -> None:
+    runs: list[list[str]] = []
+
+    def run(guest: PlayedGuest, request: int, payload: bytes) -> None:
+        argv = json.loads(payload.partition(b"\n")[0])["argv"]
+        runs.append(argv)
+        if len(runs) == 1:
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 132, 0, 0))
+            requests.append(request)
+            wait_for("the client to watch the size", is_watching, Deadline.after(_JOIN_S))
+            os.kill(os.getpid(), signal.SIGWINCH)
+            # A signal that arrives just before `select` waits for what comes next.
+            os.write(terminal, b"x")
+        else:
+            guest.says(frames.RESULT, request, ENDED)
+            guest.says(frames.RESULT, requests[0], {**ENDED, "exit_code": 3})
+
+    def is_watching() -> Observation[bool]:
+        is_set = signal.getsignal(signal.SIGWINCH) != before
+        return Observation(True if is_set else None, "it does not")
+
+    requests: list[int] = []
+    before = signal.getsignal(signal.SIGWINCH)
+    place.guest.answers[frames.RUN] = run
+
+    assert client.run_in(place.machine, ["vi"]) == 3
+
+    assert runs[1][-2:] == ["50", "132"]
+    first = next(payload for kind, _, payload in place.guest.seen if kind == frames.RUN)
+    environment = json.loads(first.partition(b"\n")[0])["env"]
+    assert runs[1][-3] == f"HARNESS_TERMINAL={environment['HARNESS_TERMINAL']}"
+    assert signal.getsignal(signal.SIGWINCH) == before
+
+
+def test_shell_without_a_terminal_is_a_plain_one(place: Place) -> None:
+    place.guest.answers[frames.RUN] = ends(4)
+
+    assert client.run_in(place.machine) == 4
+
+    head = head_of(place.guest)
+    assert head["argv"] == ["sh", "-c", "command -v bash >/dev/null && exec bash; exec sh -i"]
+    assert head["env"] == {}
+
+
+def test_end_of_the_input_is_the_commands_too(place: Place) -> None:
+    place.guest.answers[frames.DATA_END] = ends(5)
+    with Path("/dev/null").open() as nothing, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", nothing)
+
+        assert client.run_in(place.machine, ["cat"]) == 5
+
+
+def test_console_is_left_by_a_key_that_the_guest_does_not_get(
+    place: Place, stdin: Callable[[bytes], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[bytes] = []
+    shown: list[tuple[int, bytes]] = []
+    seen = threading.Event()
+
+    def show(descriptor: int, content: bytes) -> None:
+        shown.append((descriptor, content))
+        seen.set()
+
+    def person() -> None:
+        place.serial.sendall(b"login: ")
+        stdin(b"root\r")
+        keys.append(place.serial.recv(100))
+        seen.wait(_JOIN_S)
+        stdin(b"\x1d")
+
+    monkeypatch.setattr(client, "_write", show)
+    typing = threading.Thread(target=person)
+    typing.start()
+
+    client.attach_console(place.machine)
+
+    typing.join(_JOIN_S)
+    assert (keys, shown) == ([b"root\r"], [(1, b"login: ")])
+
+
+def test_console_ends_with_its_machine(place: Place) -> None:
+    place.serial.close()
+
+    client.attach_console(place.machine)
+
+
+def test_machine_that_ends_amid_a_command_is_named_with_its_process(place: Place) -> None:
+    def end(guest: PlayedGuest, *_: object) -> None:
+        guest.theirs.close()
+
+    place.guest.answers[frames.RUN] = end
+
+    with pytest.raises(HarnessError, match="node"):
+        client.run_in(place.machine, ["sleep", "1000"])
+
+
+def test_ssh_is_entered_by_what_the_machine_answers(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = SshEntry(port=2222, key=Path("/keys/user"), known_hosts=Path("/node/known_hosts"))
+    monkeypatch.setattr(Enterable, "ssh_entry", lambda _: entry)
+
+    assert client.ssh_entry_of(place.machine) == entry
+
+
+def test_ssh_uses_this_key_and_knows_this_host_alone() -> None:
+    entry = SshEntry(port=2222, key=Path("/keys/user"), known_hosts=Path("/node/known_hosts"))
+
+    assert entry.argv() == [
+        *("ssh", "-F", "none", "-p", "2222", "-i", "/keys/user"),
+        *("-o", "IdentitiesOnly=yes", "-o", "UserKnownHostsFile=/node/known_hosts"),
+        *("-o", "HostKeyAlias=guest", "root@127.0.0.1"),
+    ]

@@ -1,0 +1,70 @@
+"""What an assertion on two values of the harness says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from harness.evidence.state import NodeState, StateKind
+from harness.evidence.units import ShownUnit
+from harness.plugin.comparisons import pytest_assertrepr_compare
+
+_UNIT = ShownUnit(
+    name="kubelet.service",
+    load="loaded",
+    active="active",
+    enablement="enabled",
+    started_us=1,
+    ready_us=2,
+    commands=("/usr/bin/kubelet",),
+)
+
+
+def _state(units: dict[str, dict[str, str]]) -> NodeState:
+    return NodeState(
+        node="node", taken_at_ns=0, boot_id="b", paths={}, items={StateKind.UNITS: units}
+    )
+
+
+def test_units_are_compared_by_the_properties_that_differ() -> None:
+    failed = dataclasses.replace(_UNIT, active="failed", ready_us=None)
+
+    assert pytest_assertrepr_compare("==", failed, _UNIT) == [
+        "ShownUnit 'kubelet.service': 2 of 7 fields differ",
+        "  active: 'failed' == 'active'",
+        "  ready_us: None == 2",
+    ]
+
+
+def test_long_value_is_cut() -> None:
+    other = dataclasses.replace(_UNIT, commands=("x" * 5000,))
+
+    lines = pytest_assertrepr_compare("==", _UNIT, other)
+
+    assert lines is not None
+    assert max(map(len, lines)) < 360
+
+
+def test_states_are_compared_as_a_difference_of_40_lines_at_most() -> None:
+    before = _state({})
+    after = _state({f"unit-{number}.service": {"active": "failed"} for number in range(100)})
+
+    lines = pytest_assertrepr_compare("==", before, after)
+
+    assert lines is not None
+    assert lines[0] == "two states of node 'node', which `expect.unchanged` compares"
+    assert "unit-0.service" in lines[2]
+    assert len(lines) == 40
+    assert lines[-1].startswith("… and ")
+
+
+def test_states_that_differ_in_nothing_say_so() -> None:
+    lines = pytest_assertrepr_compare("==", _state({}), _state({}))
+
+    assert lines is not None
+    assert lines[1] == "nothing differs but what changes at rest"
+
+
+def test_other_values_and_other_comparisons_are_left_to_pytest() -> None:
+    assert pytest_assertrepr_compare("==", "a", "b") is None
+    assert pytest_assertrepr_compare("==", _UNIT, "b") is None
+    assert pytest_assertrepr_compare("!=", _UNIT, _UNIT) is None

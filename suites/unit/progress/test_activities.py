@@ -1,0 +1,147 @@
+"""What is told of a machine that does something for long."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.progress import Stage
+from harness.progress.activities import Activities, MachineActivity, watched
+from harness.provisioning.wait import Deadline
+from suites.fakes.clock import FakeClock
+
+if TYPE_CHECKING:
+    from harness.progress import ProgressEvent
+
+
+class _Told:
+    """A machine whose events are kept."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.events: list[ProgressEvent] = []
+        self.machine = MachineActivity("node-1", self.events.append, self.clock)
+
+    @property
+    def said(self) -> list[tuple[Stage, str]]:
+        return [(event.stage, event.message) for event in self.events]
+
+
+@pytest.fixture
+def told() -> _Told:
+    return _Told()
+
+
+def test_what_a_machine_does_is_told_with_its_deadline_and_what_it_does_afterwards(
+    told: _Told,
+) -> None:
+    deadline = Deadline.after(30, told.clock)
+    with (
+        told.machine.during("runs for a test", stage=Stage.RUNS),
+        told.machine.during("waits for cloud-init", deadline),
+    ):
+        pass
+
+    assert told.said == [
+        (Stage.RUNS, "runs for a test"),
+        (Stage.BUSY, "waits for cloud-init"),
+        (Stage.RUNS, "runs for a test"),
+        (Stage.ENDED, "has ended"),
+    ]
+    now = told.clock.now().timestamp()
+    assert [event.until for event in told.events] == [None, pytest.approx(now + 30), None, None]
+
+
+def test_machine_that_failed_has_ended(told: _Told) -> None:
+    with pytest.raises(ValueError, match="x"), told.machine.during("starts"):
+        raise ValueError("x")
+
+    assert told.said[-1] == (Stage.ENDED, "has ended")
+
+
+def test_note_replaces_what_is_done_and_keeps_the_deadline(told: _Told) -> None:
+    with told.machine.during("waits", Deadline.after(30, told.clock)):
+        told.machine.note("waits, step 2")
+
+    assert told.events[1].message == "waits, step 2"
+    assert told.events[1].until == told.events[0].until
+
+
+def test_long_wait_tells_each_minute_what_the_console_has_printed_since(told: _Told) -> None:
+    with told.machine.during("waits for cloud-init"):
+        told.machine.hear(b"\x1b[32mStarted\x1b[0m one\r\nStarted two\r\n")
+        told.machine.report_if_due()
+        told.clock.sleep(60)
+        told.machine.report_if_due()
+        told.machine.report_if_due()
+        told.clock.sleep(60)
+        told.machine.report_if_due()
+
+    console = [event.message for event in told.events if event.stage is Stage.CONSOLE]
+    assert console == [
+        (
+            "waits for cloud-init for 60 s; its console has printed 2 lines since, the last of them:\n"
+            "  | Started one\n"
+            "  | Started two"
+        ),
+        "waits for cloud-init for 120 s; its console has printed nothing since",
+    ]
+
+
+def test_terminal_controls_of_a_guest_are_not_shown(told: _Told) -> None:
+    with told.machine.during("waits"):
+        told.machine.note("step \x1b[2J\x9b1mone\x07")
+        told.machine.hear("\x1b]0;title\x07a\x9bHb\r10 %\r20 %\n".encode())
+        told.clock.sleep(60)
+        told.machine.report_if_due()
+
+    assert told.events[1].message == "step 1mone"
+    assert told.events[2].message.splitlines()[1:] == ["  | 0;titleaHb", "  | 10 %", "  | 20 %"]
+
+
+def test_console_is_reported_a_minute_after_the_last_change(told: _Told) -> None:
+    with told.machine.during("waits"):
+        told.clock.sleep(50)
+        told.machine.note("waits, step 2")
+        told.clock.sleep(50)
+        told.machine.report_if_due()
+
+    assert Stage.CONSOLE not in [event.stage for event in told.events]
+
+
+def test_end_of_a_wait_starts_the_minute_again(told: _Told) -> None:
+    with told.machine.during("runs for a test", stage=Stage.RUNS):
+        with told.machine.during("waits"):
+            told.clock.sleep(59)
+        told.clock.sleep(59)
+        told.machine.report_if_due()
+        assert Stage.CONSOLE not in [event.stage for event in told.events]
+
+        told.clock.sleep(1)
+        told.machine.report_if_due()
+
+    assert "runs for a test for 119 s" in told.events[-2].message
+
+
+def test_console_that_floods_is_cut(told: _Told) -> None:
+    with told.machine.during("waits"):
+        for number in range(1000):
+            told.machine.hear(b"x" * 300 + b" %d\n" % number)
+        told.clock.sleep(60)
+        told.machine.report_if_due()
+
+    message = told.events[-2].message
+    assert "has printed 1000 lines since" in message
+    assert message.count("\n") == 5
+    assert max(map(len, message.splitlines())) <= 170
+
+
+def test_machine_is_watched_until_it_ends() -> None:
+    machine = Activities(lambda _event: None).of("node-1")
+
+    with watched(machine), machine.during("starts"):
+        (thread,) = (each for each in threading.enumerate() if each.name == "activity")
+
+    assert not thread.is_alive()

@@ -1,0 +1,103 @@
+"""Which lines and rows say what machines and images do."""
+
+from __future__ import annotations
+
+import re
+
+from harness.progress import ProgressEvent, Stage
+from harness.progress.board import Board
+
+_CONSOLE = "waits for 60 s; its console has printed 1 lines since, the last of them:\n  | Started"
+
+
+def _event(
+    stage: Stage, message: str, subject: str = "node-1", until: float | None = None
+) -> ProgressEvent:
+    return ProgressEvent(subject=subject, stage=stage, message=message, until=until)
+
+
+def _without_times(lines: list[str]) -> list[str]:
+    return [re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", line) for line in lines]
+
+
+def test_what_a_cache_does_is_a_line_at_once() -> None:
+    lines = Board().take(_event(Stage.FETCH, "50 % of 300.0 MiB", "debian-12"), "gw1", 100.0)
+
+    assert _without_times(lines) == ["HH:MM:SS gw1 [debian-12] fetch: 50 % of 300.0 MiB"]
+
+
+def test_quick_start_of_a_machine_is_no_line() -> None:
+    board = Board()
+
+    assert board.take(_event(Stage.BUSY, "starts"), "", 100.0) == []
+    assert board.due(102.0) == []
+    assert board.take(_event(Stage.RUNS, "runs for a test"), "", 103.0) == []
+    assert board.due(200.0) == []
+
+
+def test_wait_of_some_seconds_is_one_line_with_its_limit_and_one_at_its_end() -> None:
+    board = Board()
+    board.take(_event(Stage.BUSY, "waits for cloud-init", until=400.0), "gw0", 100.0)
+
+    begun, again = board.due(106.0), board.due(107.0)
+    ended = board.take(_event(Stage.RUNS, "runs for a test"), "gw0", 142.0)
+
+    assert _without_times(begun) == [
+        "HH:MM:SS gw0 [node-1] busy: waits for cloud-init, until HH:MM:SS at most"
+    ]
+    assert again == []
+    assert _without_times(ended) == [
+        "HH:MM:SS gw0 [node-1] busy: waits for cloud-init: done after 42 s"
+    ]
+
+
+def test_same_name_on_two_workers_is_two_machines() -> None:
+    board = Board()
+    board.take(_event(Stage.BUSY, "starts"), "gw0", 100.0)
+    board.take(_event(Stage.BUSY, "starts"), "gw1", 101.0)
+    board.take(_event(Stage.ENDED, "has ended"), "gw0", 102.0)
+
+    assert [(row.worker, row.subject) for row in board.rows(103.0)] == [("gw1", "node-1")]
+
+
+def test_console_of_a_long_wait_is_a_line_and_in_the_row() -> None:
+    board = Board()
+    board.take(_event(Stage.BUSY, "waits"), "", 100.0)
+
+    lines = board.take(_event(Stage.CONSOLE, _CONSOLE), "", 160.0)
+
+    assert lines[0].endswith("\n  | Started")
+    (row,) = board.rows(161.0)
+    assert (row.event.message, row.console) == ("waits", "Started")
+
+
+def test_console_of_a_persons_machine_is_not_told() -> None:
+    board = Board(tells_running=False)
+    board.take(_event(Stage.RUNS, "runs for harness shell"), "", 100.0)
+
+    assert board.take(_event(Stage.CONSOLE, _CONSOLE), "", 160.0) == []
+
+
+def test_row_of_a_cache_goes_when_it_is_ready_or_silent_for_long() -> None:
+    board = Board()
+    board.take(_event(Stage.BUILD, "installing", "a"), "", 100.0)
+    board.take(_event(Stage.BUILD, "installing", "b"), "", 100.0)
+    board.take(_event(Stage.READY, "it takes 3 MiB", "a"), "", 101.0)
+
+    assert [row.subject for row in board.rows(102.0)] == ["b"]
+    assert board.rows(500.0) == []
+
+
+def test_parts_of_a_wait_are_lines_where_they_are_long_and_its_end_names_the_whole() -> None:
+    board = Board()
+    board.take(_event(Stage.BUSY, "waits", until=400.0), "", 100.0)
+    begun = board.due(106.0)
+
+    first = board.take(_event(Stage.BUSY, "waits: part 1", until=400.0), "", 110.0)
+    second = board.take(_event(Stage.BUSY, "waits: part 2", until=400.0), "", 111.0)
+    long = board.due(120.0)
+    ended = board.take(_event(Stage.ENDED, "has ended"), "", 121.0)
+
+    assert (len(begun), first, second) == (1, [], [])
+    assert "waits: part 2, until " in long[0]
+    assert _without_times(ended) == ["HH:MM:SS [node-1] busy: waits: done after 21 s"]

@@ -1,0 +1,202 @@
+"""How progress is shown on a terminal, and elsewhere."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from harness.progress import ProgressEvent, Stage
+from harness.progress.board import Board, Row
+from harness.progress.display import Display, LiveRegion, PlainLines, render_rows
+
+_EVENT = ProgressEvent(subject="node-1", stage=Stage.BUSY, message="waits [for x]", until=130.0)
+_ROW = Row(
+    worker="gw0",
+    subject="node-1",
+    event=_EVENT,
+    since=100.0,
+    begin=_EVENT,
+    began=100.0,
+    console="Started two",
+)
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", line)
+
+
+def test_row_has_worker_machine_times_what_it_does_and_the_console() -> None:
+    (line,) = render_rows([_ROW], 112.0, 80)
+
+    assert re.fullmatch(r"gw0 node-1 12 of 30 s waits \[for x\] +Started two *", _plain(line))
+
+
+def test_row_is_no_wider_than_the_terminal() -> None:
+    (line,) = render_rows([_ROW], 112.0, 30)
+
+    assert len(_plain(line)) <= 29
+
+
+def test_rows_make_room_for_what_is_printed_above_them() -> None:
+    written: list[str] = []
+    region = LiveRegion(written.append, lambda: (80, 24))
+
+    region.draw([_ROW], 112.0)
+    with region.writing():
+        written.append("a test")
+    with region.writing():
+        written.append("another")
+
+    drawn, *rest = written
+    # Room below, the place kept, the row, and back.
+    assert drawn.startswith("\x1bD\x1b[1A\x1b7\r\n")
+    assert drawn.endswith("\x1b8")
+    assert rest == ["\x1b[J", "a test", "another"]
+
+
+def test_rows_go_when_nothing_goes_on() -> None:
+    written: list[str] = []
+    region = LiveRegion(written.append, lambda: (80, 24))
+
+    region.draw([_ROW], 112.0)
+    region.draw([], 113.0)
+    region.draw([], 114.0)
+
+    assert written[1:] == ["\x1b[J"]
+
+
+def test_row_has_no_colours_where_pytest_prints_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+    assert "\x1b" in render_rows([_ROW], 112.0, 80)[0]
+    assert "\x1b" not in render_rows([_ROW], 112.0, 80, has_colours=False)[0]
+
+
+@pytest.mark.parametrize("columns", [0, 1, 2, 7])
+def test_row_fits_a_tiny_terminal(columns: int) -> None:
+    (line, *rest) = render_rows([_ROW], 112.0, columns)
+
+    assert len(_plain(line)) <= max(1, columns - 1)
+    assert not rest
+
+
+def test_nothing_is_shown_while_a_person_has_the_terminal() -> None:
+    written: list[str] = []
+    display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
+
+    display.pause()
+    display.pause()
+    display(_EVENT)
+    display.go_on()
+    display.look()
+    assert written == []
+
+    display.go_on()
+    assert "node-1" in written[0]
+
+    display.pause()
+    assert written[-1] == "\x1b[J"
+    display.close()
+
+
+def test_lines_wait_while_a_person_has_the_terminal() -> None:
+    written: list[str] = []
+    display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
+
+    display.pause()
+    display(ProgressEvent(subject="noble", stage=Stage.BUILD, message="installs"))
+    display.look()
+    assert written == []
+
+    display.go_on()
+    display.close()
+    (line,) = written
+    assert line.endswith("[noble] build: installs\n")
+
+
+def test_lines_that_wait_are_printed_at_the_end() -> None:
+    written: list[str] = []
+    display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
+
+    display.pause()
+    display(ProgressEvent(subject="noble", stage=Stage.BUILD, message="installs"))
+    display.close()
+
+    assert "[noble] build: installs" in written[0]
+
+
+def test_rows_of_a_worker_go_with_it() -> None:
+    written: list[str] = []
+    display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
+
+    display(_EVENT, "gw0")
+    display.forget("gw1")
+    display.look()
+    assert "node-1" in written[-1]
+
+    display.forget("gw0")
+    display.look()
+    assert written[-1] == "\x1b[J"
+    display.close()
+
+
+def test_event_that_arrives_after_the_end_of_its_worker_leaves_no_row() -> None:
+    written: list[str] = []
+    display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
+
+    display.forget("gw0")
+    display(_EVENT, "gw0")
+    display.look()
+    display.close()
+
+    assert "node-1" not in "".join(written)
+
+
+def test_rows_whose_drawing_was_interrupted_are_removed() -> None:
+    written: list[str] = []
+
+    def write(text: str) -> None:
+        written.append(text)
+        if len(written) == 1:
+            raise KeyboardInterrupt
+
+    display = Display(LiveRegion(write, lambda: (80, 24)), Board(), clock=lambda: 100.0)
+    with pytest.raises(KeyboardInterrupt):
+        display(_EVENT, "gw0")
+    display.close()
+
+    assert written[1:] == ["\x1b[J"]
+
+
+def test_rows_take_half_of_the_terminal_at_most() -> None:
+    written: list[str] = []
+    region = LiveRegion(written.append, lambda: (80, 6))
+
+    region.draw([_ROW] * 9, 112.0)
+
+    assert written[0].count("node-1") == 3
+
+
+def test_line_begins_on_a_line_of_its_own() -> None:
+    written: list[str] = []
+    PlainLines(written.append, lambda: True).print_lines(["one", "two"])
+
+    assert written == ["\none\ntwo\n"]
+
+
+def test_display_shows_what_has_become_due_and_nothing_after_its_end() -> None:
+    now = [100.0]
+    written: list[str] = []
+    display = Display(PlainLines(written.append), Board(), clock=lambda: now[0])
+
+    display(_EVENT, "gw0")
+    now[0] = 107.0
+    display.look()
+    display.close()
+    display(_EVENT, "gw0")
+    display.look()
+
+    (line,) = written
+    assert "gw0 [node-1] busy: waits [for x], until " in line
