@@ -124,9 +124,10 @@ class MachineServices:
     """What all machines of a lab share.
 
     `driver` starts the VM. `identity` generates the SSH keys at its first call. `transport` raises
-    RequirementError where QEMU can't take an emulated GPU. `patience` is the factor for waits on a guest, whose limits are for KVM on bare metal.
-    `report` is called with the reason while a machine waits for capacity, or for GPUs of the host.
-    `roster` lists the machines that run, for `harness ps`; `activities` says what they do.
+    RequirementError where QEMU can't take an emulated GPU. `patience` is the factor for waits on a
+    guest, whose limits are for KVM on bare metal. `report` is called with the reason while a
+    machine waits for capacity, or for GPUs of the host. `roster` lists the machines that run, for
+    `harness ps`; `activities` says what they do.
     """
 
     driver: VmDriver
