@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from harness.bench.prompt import seconds_of_command, seconds_to_prompt
 from harness.bench.spread import Spread
 from harness.errors import HarnessError
 from harness.gpu.catalogue import load_catalogue
@@ -17,7 +18,7 @@ from harness.provisioning.wait import Deadline
 from harness.settings import MachineStart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from harness.lab import Lab
     from harness.lab.machine import LabMachine
@@ -30,6 +31,8 @@ MEASURES: Mapping[str, str] = {
     "cold_boot_s": "from asking for a node to cloud-init's end, without a checkpoint",
     "clone_ready_s": "from asking for a clone to the answer of its first command",
     "clone_gpu_s": "from asking for a clone with an emulated GPU until the guest lists it",
+    "prompt_s": "from the start of `harness shell` to its prompt, in a clone with an emulated GPU",
+    "command_s": "the whole of `harness shell -- true`, with an emulated GPU",
     "ping_ms": "a round trip to the guest's agent",
     "exec_ms": "a round trip that runs true",
     "private_mib": "memory that an idle clone has for itself",
@@ -52,13 +55,23 @@ class CloneBench:
         """How many times faster than a cold boot a clone is ready."""
         return self.spreads["cold_boot_s"].median / self.spreads["clone_ready_s"].median
 
+    @property
+    def prompt_speedup(self) -> float:
+        """How many times faster than a cold boot a person is at a prompt."""
+        return self.spreads["cold_boot_s"].median / self.spreads["prompt_s"].median
+
 
 def measure_clones(
-    lab: Lab, *, runs: int, cold_runs: int, progress: Callable[[str, int, int], None]
+    lab: Lab,
+    *,
+    runs: int,
+    cold_runs: int,
+    shell_words: Sequence[str],
+    progress: Callable[[str, int, int], None],
 ) -> CloneBench:
     """Measure `cold_runs` cold boots and `runs` clones of each kind.
 
-    `progress` is called before each run with what is measured, the run's number and their count.
+    `shell_words` are the options of `harness shell` for machines like those of `lab`. `progress` is called before each run with what is measured, the run's number and their count.
     """
 
     def repeat(count: int, what: str, measure: Callable[[], Sample]) -> list[Sample]:
@@ -77,6 +90,8 @@ def measure_clones(
         for name, value in each.items():
             samples.setdefault(name, []).append(value)
     samples["clone_gpu_s"] = repeat(runs, "clone with a GPU", lambda: _gpu_clone(lab, state))
+    samples["prompt_s"] = repeat(runs, "prompt", lambda: seconds_to_prompt(shell_words))
+    samples["command_s"] = repeat(runs, "command", lambda: seconds_of_command(shell_words))
     return CloneBench(
         accelerator=lab.accelerator.accelerator.accel,
         spreads={name: Spread.of(samples[name]) for name in MEASURES},

@@ -17,7 +17,12 @@ from harness.bench.gpu import GPU_MEASURES, measure_gpu
 from harness.bench.realistic_runs import measure_realistic, repeat_under_load
 from harness.bench.shell import FIGURES, SHELLSPEC_PREFIX, measure_shell, shell_figures
 from harness.cli.columns import print_columns
-from harness.cli.options import add_gpu_options, add_machine_options, settings_of
+from harness.cli.options import (
+    add_gpu_options,
+    add_machine_options,
+    machine_words,
+    settings_of,
+)
 from harness.cli.progress import show_event
 from harness.cli.time_to_gpu import add_compare, add_time_to_gpu
 from harness.gpu.catalogue import load_catalogue
@@ -66,13 +71,18 @@ def _add_clone(subjects: Actions) -> None:
 def _clone(arguments: argparse.Namespace) -> int:
     with Lab.open(settings_of(arguments), show_event) as lab:
         bench = measure_clones(
-            lab, runs=arguments.runs, cold_runs=arguments.cold_runs, progress=_show_progress
+            lab,
+            runs=arguments.runs,
+            cold_runs=arguments.cold_runs,
+            shell_words=machine_words(lab.settings),
+            progress=_show_progress,
         )
     if arguments.json:
         document = {
             "accelerator": bench.accelerator,
             **{name: _rounded(spread) for name, spread in bench.spreads.items()},
             "cold_boot_s/clone_ready_s": round(bench.speedup, 1),
+            "cold_boot_s/prompt_s": round(bench.prompt_speedup, 1),
         }
         print(json.dumps(document, indent=2))
     else:
@@ -100,6 +110,7 @@ def _show_clones(bench: CloneBench) -> None:
     for name, spread in bench.spreads.items():
         table.add_row(name, f"{spread.median:.3f}", f"{spread.p95:.3f}", str(spread.runs))
     table.add_row("cold_boot_s / clone_ready_s", f"{bench.speedup:.0f}", "", "")
+    table.add_row("cold_boot_s / prompt_s", f"{bench.prompt_speedup:.0f}", "", "")
     Console().print(table)
 
 

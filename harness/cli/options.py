@@ -77,6 +77,26 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     add_store_options(parser)
 
 
+def machine_words(settings: Settings) -> list[str]:
+    """Return the options by which another command starts the machines of these settings."""
+    named = {
+        "--accelerator": settings.accelerator.value,
+        "--timeout-multiplier": str(settings.timeout_multiplier),
+        "--qemu": settings.qemu,
+        "--machine-driver": str(settings.machine_driver),
+        "--machine-uri": settings.machine_uri,
+        "--machine-storage": settings.machine_storage and str(settings.machine_storage),
+        "--image": settings.image,
+        "--checkpoint-limit-mib": str(settings.checkpoint_limit_mib),
+        "--store": settings.store,
+    }
+    return [
+        *(f"{option}={value}" for option, value in named.items() if value is not None),
+        *(f"--images-dir={folder}" for folder in settings.image_folders),
+        *(f"{ACCEPT_OPTION}={licence}" for licence in settings.accepted_licences),
+    ]
+
+
 def add_driver_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for what runs machines, and on which host."""
     parser.add_argument(

@@ -15,9 +15,7 @@ from harness.cli.options import (
     settings_of,
 )
 from harness.cli.progress import show_event
-from harness.cli.resume import resume
-from harness.cli.tests import shell_of_test
-from harness.errors import BadInputError, listed
+from harness.errors import BadInputError
 from harness.machine.entrance.client import attach_console, run_in, ssh_entry_of
 from harness.machine.entrance.roster import Roster, roster_folder
 
@@ -102,8 +100,13 @@ def _shell(arguments: argparse.Namespace) -> int:
             raise BadInputError(
                 "The shell in the machine of a test takes no command; type it there.", source="CMD"
             )
+        # Neither loads where a clone is wanted, at once.
+        from harness.cli.tests import shell_of_test  # noqa: PLC0415
+
         shell_of_test(arguments.test)
     if arguments.bundle is not None:
+        from harness.cli.resume import resume  # noqa: PLC0415
+
         return resume(settings_of(arguments), arguments.bundle, arguments.argv)
     return _in_clone(arguments)
 
@@ -119,10 +122,12 @@ def _in_clone(arguments: argparse.Namespace) -> int:
             return _in_node(lab, models, arguments.argv)
         state = saved_state_of(lab, arguments.state)
         with lab.clone(state, "shell", gpus=models) as machine:
-            if arguments.argv:
-                # A command may look for the GPU at once; a person takes longer.
-                machine.wait_for_gpus()
-            return run_in(lab.roster.find(machine.folder.name), arguments.argv)
+            entered = lab.roster.find(machine.folder.name)
+            if not arguments.argv:
+                # The shell starts while the guest finds the GPU, and its prompt is shown after that.
+                return run_in(entered, before_output=machine.wait_for_gpus)
+            machine.wait_for_gpus()
+            return run_in(entered, arguments.argv)
 
 
 def _in_node(lab: Lab, models: Sequence[GpuModel], argv: Argv) -> int:
@@ -152,15 +157,9 @@ def _models(words: Sequence[str] | None, lab: Lab) -> list[GpuModel]:
     names = [_DEFAULT_GPU] if words is None else [word for word in words if word != _NO_GPU]
     if not names:
         return []
-    from harness.gpu.catalogue import load_catalogue  # noqa: PLC0415 - rarely without
+    from harness.gpu.catalogue import find_model  # noqa: PLC0415 - as above
 
-    catalogue = load_catalogue(*lab.settings.gpu_models)
-    unknown = [name for name in names if name not in catalogue.models]
-    if unknown:
-        raise BadInputError(
-            f"'{unknown[0]}' is not one of {listed(catalogue.models)}.", source="--gpu"
-        )
-    return [catalogue.get(name) for name in names]
+    return [find_model(name, *lab.settings.gpu_models) for name in names]
 
 
 def _console(arguments: argparse.Namespace) -> int:

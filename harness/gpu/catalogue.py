@@ -194,6 +194,17 @@ def load_catalogue(*folders: Path) -> Catalogue:
     return _extended(catalogue, *folders)
 
 
+def find_model(name: str, *folders: Path) -> GpuModel:
+    """Return the model `name` of the catalogue of these folders, and read no more than that takes.
+
+    Raises BadInputError, which lists the known ones.
+    """
+    shipped = _SHIPPED / f"{name}.yaml"
+    if not folders and _NAME.fullmatch(name) and shipped.is_file():
+        return read_model(shipped)
+    return load_catalogue(*folders).get(name)
+
+
 def _with_plugin(catalogue: Catalogue, plugin: Plugin) -> Catalogue:
     """Add the models of an installed package, or the reason why they can't be used."""
     try:

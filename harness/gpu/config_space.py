@@ -155,6 +155,22 @@ class ConfigSpace:
         # 0 is what an unassigned BAR holds.
         return self.read(BAR_0 + 4 * bar, self._bars[bar].bits // 8) & ~0xF or None
 
+    @property
+    def is_placed(self) -> bool:
+        """Return whether every BAR holds an address, which the guest may not decode yet."""
+        return all(self._is_placed(index, bar.bits // 8) for index, bar in self._bars.items())
+
+    def _is_placed(self, bar: int, length: int) -> bool:
+        offset = BAR_0 + 4 * bar
+        if not self.read(offset, length) & ~0xF:
+            return False
+        for at in range(offset, offset + length, 4):
+            mask = int.from_bytes(self._writable[at : at + 4], "little")
+            # All bits are set while software sizes a BAR, one half after the other.
+            if mask and self.read(at, 4) & mask == mask:
+                return False
+        return True
+
     def find_bar(self, address: int, size: int) -> tuple[int, int] | None:
         """Return the BAR that answers the whole access, and the offset in it."""
         for index, bar in self._bars.items():

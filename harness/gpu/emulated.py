@@ -25,7 +25,7 @@ from harness.provisioning.wait import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from harness.gpu import Bars, GpuModel
-    from harness.provisioning.wait import Clock
+    from harness.provisioning.wait import Clock, Deadline
 
 #: How many 32-bit registers one guest can make the device remember; later ones are forgotten.
 REGISTER_LIMIT = 65_536
@@ -55,7 +55,7 @@ class EmulatedGpu:
         self.model = model
         self.bars = dict(bars)
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.Condition(threading.Lock())
         self._config = ConfigSpace(model.pci, self.bars, is_express=is_express)
         self._recorder = TraceRecorder(clock, trace_capacity)
         self._hardwired = {(0, offset): value for offset, value in model.boot_registers.items()}
@@ -87,6 +87,7 @@ class EmulatedGpu:
             self._recorder.access(AccessKind.CONFIG_WRITE, None, offset, size, value)
             if self._on_bus:
                 self._config.write(offset, value, size)
+                self._lock.notify_all()
 
     def memory_read(self, address: int, size: int) -> int:
         """Read `size` bytes, 1 to 8, of guest memory that a BAR may claim.
@@ -252,6 +253,14 @@ class EmulatedGpu:
         """Return where the guest put a BAR, or None while it does not decode."""
         with self._lock:
             return self._config.bar_address(bar)
+
+    def wait_until_placed(self, deadline: Deadline) -> bool:
+        """Wait until the guest has given every BAR an address; return False at the deadline.
+
+        That is the end of what a hot-plug does to the device itself, and asks nothing of the guest.
+        """
+        with self._lock:
+            return self._lock.wait_for(lambda: self._config.is_placed, deadline.remaining_s())
 
     @property
     def is_on_bus(self) -> bool:

@@ -8,7 +8,6 @@ from harness.gpu import shrink_to_aperture
 from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.mpqemu import MpqemuServer
 from harness.gpu.transport import Transport
-from harness.gpu.vfio_user import VfioUserServer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +31,8 @@ def serve_gpu(
     """
     if transport is Transport.MPQEMU:
         return MpqemuServer(EmulatedGpu(model, bars=model.bars.mpqemu), device_id=device_id)
+    from harness.gpu.vfio_user import VfioUserServer  # noqa: PLC0415 - a clone starts in less time
+
     gpu = EmulatedGpu(
         model, bars=shrink_to_aperture(model.bars.vfio_user, aperture_mib), is_express=True
     )

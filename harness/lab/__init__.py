@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, HarnessError
-from harness.gpu.catalogue import load_catalogue as load_gpu_catalogue
+from harness.gpu.catalogue import find_model
 from harness.gpu.transport import Transport
 from harness.image import CloudImage
 from harness.image.catalogue import Recipe, load_catalogue
 from harness.image.cloud.source import Algorithm, CloudImageRecipe, LocalImage
-from harness.image.own_kernel import KernelFiles, KernelPackages
 from harness.image.store import ImageStore
 from harness.lab.checkpoint_builder import CheckpointBuilder
 from harness.lab.cloud_images import (
@@ -29,26 +28,24 @@ from harness.lab.cloud_images import (
 )
 from harness.lab.gpu_sources import GpuSources
 from harness.lab.machine import MachineServices
-from harness.lab.machine_bundle import ResumedSource, find_base, require_qemu_of
 from harness.lab.machine_request import MachineRequest, Platform
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import booted, booting_node, cloud_init_done, naming_seed
 from harness.lab.shared_caches import host_facts, open_shared_caches
 from harness.lab.vm_drivers import open_driver
-from harness.lease import leased_folder, make_private_folder, sweep
+from harness.lease import leased_folder, sweep
 from harness.machine.capacity.broker import Broker, host_folder
-from harness.machine.channels.ssh import SshIdentity
+from harness.machine.channels.ssh import generated_once
 from harness.machine.checkpoint.store import CheckpointStore
 from harness.machine.entrance.roster import Roster, roster_folder
 from harness.payload import build_agent
 from harness.progress import ProgressEvent, Stage
 from harness.progress.activities import Activities
-from harness.provisioner.choice import choose_provisioner
 from harness.provisioning.wait import Deadline
 from harness.settings import GpuSource, MachineStart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from harness.artifact_cache import ArtifactSource
@@ -67,6 +64,7 @@ if TYPE_CHECKING:
     from harness.lab.saved_states import SavedState
     from harness.machine import VmDriver
     from harness.machine.accelerator import AcceleratorChoice
+    from harness.machine.channels.ssh import SshIdentity
     from harness.machine.checkpoint.store import Checkpoint
     from harness.payload import Payload
     from harness.progress import ProgressListener
@@ -89,9 +87,8 @@ class Lab:
     folder: Path
     driver: VmDriver
     accelerator: AcceleratorChoice
-    provisioner: Provisioner
     agent_program: Payload
-    identity: SshIdentity
+    keys: Callable[[], SshIdentity]
     listener: ProgressListener
     broker: Broker
     roster: Roster
@@ -118,7 +115,7 @@ class Lab:
             MachineServices(
                 driver=self.driver,
                 agent_program=self.agent_program.content,
-                identity=self.identity,
+                identity=self.keys,
                 broker=self.broker,
                 transport=lambda: self.transport,
                 gpu_sources=GpuSources(
@@ -157,7 +154,7 @@ class Lab:
     @classmethod
     @contextlib.contextmanager
     def open(cls, settings: Settings, listener: ProgressListener) -> Iterator[Lab]:
-        """Open a lab: remove what dead runs left, choose the accelerator, generate keys.
+        """Open a lab: remove what dead runs left, and choose the accelerator.
 
         Raises RequirementError where the host cannot run machines.
         """
@@ -174,9 +171,8 @@ class Lab:
                 folder=folder,
                 driver=driver,
                 accelerator=driver.choose_accelerator(settings.accelerator),
-                provisioner=choose_provisioner(settings.provisioner),
                 agent_program=build_agent(),
-                identity=SshIdentity.generate(make_private_folder(folder / "keys")),
+                keys=generated_once(folder / "keys"),
                 listener=listener,
                 broker=Broker(host_folder()),
                 roster=Roster(roster_folder()),
@@ -194,6 +190,22 @@ class Lab:
         for name in ("cloud_images", "derived"):
             if name in self.__dict__:
                 getattr(self, name).close()
+
+    @functools.cached_property
+    def provisioner(self) -> Provisioner:
+        """Return the provisioner of the settings; raises BadInputError where there is none."""
+        # It takes longer to load than a clone's memory, which has no use for it.
+        from harness.provisioner.choice import choose_provisioner  # noqa: PLC0415
+
+        return choose_provisioner(self.settings.provisioner)
+
+    @property
+    def identity(self) -> SshIdentity:
+        """Return the SSH keys of this lab, generated at their first use.
+
+        Raises RequirementError where there is no OpenSSH client.
+        """
+        return self.keys()
 
     @functools.cached_property
     def _shared_caches(self) -> Mapping[str, ArtifactSource]:
@@ -272,6 +284,9 @@ class Lab:
         checkpoint of its image and kernel, taken just before cloud-init; `disk` needs a cold
         start, and so does a cloud image.
         """
+        # Loaded only where a node boots: a clone starts in less time than all of it loads.
+        from harness.image.own_kernel import KernelFiles, KernelPackages  # noqa: PLC0415
+
         if not isinstance(request.image, CloudImage) and isinstance(
             request.kernel, (KernelPackages, KernelFiles)
         ):
@@ -440,6 +455,12 @@ class Lab:
         the base image or the version of QEMU that saved the machine is missing here, and says how to
         get it.
         """
+        from harness.lab.machine_bundle import (  # noqa: PLC0415 - few machines are resumed
+            ResumedSource,
+            find_base,
+            require_qemu_of,
+        )
+
         require_qemu_of(bundle, self.settings.qemu)
         if base is None:
             base = find_base(
@@ -450,13 +471,12 @@ class Lab:
                     self.settings.derived_store,
                 ),
             )
-        catalogue = load_gpu_catalogue(*self.settings.gpu_models)
         request = MachineRequest(
             name=bundle.name,
             source=ResumedSource(bundle=bundle, disk=base),
             memory_mib=bundle.spec.memory_mib,
             slots=bundle.spec.root_ports,
-            gpus=[catalogue.get(name) for name in bundle.gpus],
+            gpus=[find_model(name, *self.settings.gpu_models) for name in bundle.gpus],
             kept_until=kept_until,
             resumed=bundle,
         )
@@ -482,7 +502,7 @@ class Lab:
 
     def _any_model(self) -> GpuModel:
         """Return the model to emulate where any GPU is requested."""
-        return load_gpu_catalogue(*self.settings.gpu_models).get(_ANY_MODEL)
+        return find_model(_ANY_MODEL, *self.settings.gpu_models)
 
     @functools.cached_property
     def transport(self) -> Transport:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from harness.cloudinit import FINISHED, SEED_LABEL, write_seed
 from harness.errors import HarnessError, listed
-from harness.lab.machine_bundle import BaseImage, save_machine
 from harness.lab.machine_entrance import open_entrance
 from harness.lab.machine_gpus import MachineGpus
 from harness.lab.machine_request import SEED
@@ -69,6 +68,8 @@ STATES = "states"
 #: The device files of single GPUs, which `/dev/nvidiactl` is not.
 GPU_DEVICE_FILES = "/dev/nvidia[0-9]*"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+#: A function in each line; the second column has vendor and device, as in `10de2330`.
+_PCI_FUNCTIONS = "/proc/bus/pci/devices"
 
 #: Seconds that KVM is given; TCG gets them times its patience.
 _CONNECT_KVM_S = 10.0
@@ -76,6 +77,8 @@ _READY_KVM_S = 30.0
 #: Includes the boot loader's delay, and cloud-init up to the network, which brings the agent.
 _READY_BY_FIRMWARE_KVM_S = 90.0
 _HOT_PLUG_KVM_S = 10.0
+#: How long a hot-plugged GPU may take to get its addresses before the guest is asked what it lists.
+_PLACED_KVM_S = 1.0
 #: A guest that is not hanging answers within this.
 _ANSWER_KVM_S = 1.0
 #: One that is busy answers within this.
@@ -120,15 +123,16 @@ START_CLOUD_INIT = (
 class MachineServices:
     """What all machines of a lab share.
 
-    `driver` starts the VM. `transport` raises RequirementError where QEMU can't take an emulated
-    GPU. `patience` is the factor for waits on a guest, whose limits are for KVM on bare metal.
-    `report` is called with the reason while a machine waits for capacity, or for GPUs of the host.
-    `roster` lists the machines that run, for `harness ps`; `activities` says what they do.
+    `driver` starts the VM. `identity` generates the SSH keys at its first call. `transport` raises
+    RequirementError where QEMU can't take an emulated GPU. `patience` is the factor for waits on a
+    guest, whose limits are for KVM on bare metal. `report` is called with the reason while a
+    machine waits for capacity, or for GPUs of the host. `roster` lists the machines that run, for
+    `harness ps`; `activities` says what they do.
     """
 
     driver: VmDriver
     agent_program: bytes = field(repr=False)
-    identity: SshIdentity
+    identity: Callable[[], SshIdentity]
     broker: Broker
     transport: Callable[[], Transport]
     gpu_sources: GpuSources
@@ -329,6 +333,8 @@ class LabMachine:
             return self._save_bundle(folder, purpose=purpose)
 
     def _save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
+        from harness.lab.machine_bundle import BaseImage, save_machine  # noqa: PLC0415 - few are
+
         savable = savable_machine(self.vm)
         if not self.vm.is_running:
             raise HarnessError(f"Machine '{self.name}' has ended, and its memory is gone.")
@@ -495,15 +501,34 @@ class LabMachine:
 
         Raises HarnessError with the functions that it lists instead.
         """
-        for pci, count in Counter(gpu.pci for gpu in self.gpus.provided).items():
-            self.guest.wait_for_pci(pci, count=count)
+        self._wait_for_functions(Counter(gpu.pci for gpu in self.gpus.provided))
 
     def wait_for_gpu(self, model: GpuModel, *, count: int = 1) -> None:
         """Wait until the guest lists `count` GPUs of this model on its bus.
 
         Raises HarnessError with the functions that it lists instead.
         """
-        self.guest.wait_for_pci(str(model.pci), count=count)
+        self._wait_for_functions(Counter({str(model.pci): count}))
+
+    def _wait_for_functions(self, wanted: Counter[str]) -> None:
+        if not wanted:
+            return
+        # What the guest does to an emulated GPU shows on this side. A loop in the guest would take
+        # the processor time that an emulated processor needs to find the GPU.
+        self.gpus.wait_until_placed(self.deadline(_PLACED_KVM_S))
+        if wanted <= self._listed_functions():
+            return
+        for pci, count in wanted.items():
+            self.guest.wait_for_pci(pci, count=count)
+
+    def _listed_functions(self) -> Counter[str]:
+        """Count the PCI functions of the guest by vendor and device id; no process starts there."""
+        listed = self.agent.read_bytes(_PCI_FUNCTIONS, self.deadline(_ANSWER_KVM_S)) or b""
+        return Counter(
+            f"{ids[:4]}:{ids[4:]}"
+            for line in listed.decode(errors="replace").splitlines()
+            for ids in line.split()[1:2]
+        )
 
     @stepped("Unplug a GPU of machine '{0.name}'")
     def hot_unplug(self, device_id: str, *, in_use: bool = False) -> None:
@@ -592,7 +617,7 @@ class LabMachine:
             runner = SshRunner(
                 name=self.name,
                 port=self.vm.ssh_port(),
-                identity=self._services.identity,
+                identity=self._services.identity(),
                 folder=self.folder,
             )
             self._resources.callback(runner.close)

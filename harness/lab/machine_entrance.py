@@ -15,7 +15,7 @@ from harness.machine.entrance.roster import RunningMachine, purpose_of_process
 from harness.machine.entrance.server import SshEntry, served_entrance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from harness.machine import Machine
@@ -44,7 +44,7 @@ class _Enterable:
     name: str
     vm: Machine
     folder: Path
-    identity: SshIdentity
+    identity: Callable[[], SshIdentity]
 
     @property
     def agent(self) -> Agent:
@@ -57,7 +57,8 @@ class _Enterable:
     def ssh_entry(self) -> SshEntry:
         """Let the key of the machine's lab in, and return how to connect."""
         port = self.vm.ssh_port()
-        key = (self.identity.folder / "user.pub").read_text().strip()
+        keys = self.identity().folder
+        key = (keys / "user.pub").read_text().strip()
         let_in = self.agent.run(["sh", "-c", _LET_IN, "let-in", key], timeout_s=_SSH_S)
         if not let_in.ok:
             raise HarnessError(
@@ -67,7 +68,7 @@ class _Enterable:
         known = self.folder / _KNOWN_HOSTS
         lines = [f"guest {line}" for line in let_in.stdout.splitlines() if line.strip()]
         known.write_text("\n".join(lines) + "\n")
-        return SshEntry(port=port, key=self.identity.folder / "user", known_hosts=known)
+        return SshEntry(port=port, key=keys / "user", known_hosts=known)
 
 
 @contextlib.contextmanager
@@ -75,7 +76,7 @@ def open_entrance(
     vm: Machine,
     folder: Path,
     *,
-    identity: SshIdentity,
+    identity: Callable[[], SshIdentity],
     roster: Roster,
     gpus: Sequence[str],
     until: float | None,

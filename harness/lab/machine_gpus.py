@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.lab.gpu_sources import GpuSources, RequestedGpu
     from harness.machine import VmDriver
     from harness.machine.description.spec import MachineSpec
+    from harness.provisioning.wait import Deadline
 
 #: The number of unplugged GPUs whose traces are kept.
 _MOST_DEPARTED = 16
@@ -209,6 +210,11 @@ class MachineGpus:
                 closing.callback(server.close)
             for leases in self._leases.values():
                 closing.callback(leases.close)
+
+    def wait_until_placed(self, deadline: Deadline) -> None:
+        """Wait until the guest has given the emulated GPUs their addresses, or until the deadline."""
+        for server in self._servers.values():
+            server.gpu.wait_until_placed(deadline)
 
     def gpu(self, device_id: str) -> EmulatedGpu:
         """Return the device model behind a GPU, plugged or one of the last to be unplugged.

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from harness.cloudinit import write_seed
-from harness.lab.machine_bundle import with_own_variables
 from harness.machine.description.spec import DirectKernel, MachineSpec, MemoryFile
 
 if TYPE_CHECKING:
@@ -106,6 +105,8 @@ class MachineRequest:
 def finish_spec(request: MachineRequest, platform: Platform, folder: Path) -> MachineSpec:
     """Return the spec of a requested machine whose files lie in `folder`; it creates nothing."""
     if request.resumed is not None:
+        from harness.lab.machine_bundle import with_own_variables  # noqa: PLC0415 - few are
+
         return replace(
             with_own_variables(request.resumed.spec, folder),
             name=request.name,

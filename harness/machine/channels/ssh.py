@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import secrets
 import select
 import shlex
 import shutil
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import SshAccess
 from harness.errors import HarnessError, RequirementError
+from harness.lease import make_private_folder
 from harness.provisioning.command import (
     PIPE,
     CommandResult,
@@ -23,7 +26,7 @@ from harness.provisioning.command import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from harness.provisioning.command import Argv, ChildProcess
@@ -70,6 +73,24 @@ class SshIdentity:
             host_private_key=(self.folder / "host").read_text(),
             host_public_key=(self.folder / "host.pub").read_text().strip(),
         )
+
+
+def generated_once(folder: Path) -> Callable[[], SshIdentity]:
+    """Return a function that generates the keys at its first call, in the new private `folder`.
+
+    Any thread may call it. Two programs for keys that a clone may not need would delay its start.
+    """
+    lock = threading.Lock()
+
+    @functools.cache
+    def generate() -> SshIdentity:
+        return SshIdentity.generate(make_private_folder(folder))
+
+    def identity() -> SshIdentity:
+        with lock:
+            return generate()
+
+    return identity
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -20,7 +21,7 @@ from harness.machine.entrance.roster import ENTRANCE
 from harness.machine.entrance.server import SshEntry, in_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from harness.machine.entrance.roster import RunningMachine
     from harness.provisioning.command import Argv
@@ -30,10 +31,21 @@ _READ_BYTES = 65536
 LEAVE_CONSOLE = b"\x1d"
 
 
-def run_in(machine: RunningMachine, argv: Argv = (), env: Mapping[str, str] | None = None) -> int:
+def _show_at_once() -> None:
+    """Wait for nothing."""
+
+
+def run_in(
+    machine: RunningMachine,
+    argv: Argv = (),
+    env: Mapping[str, str] | None = None,
+    *,
+    before_output: Callable[[], None] = _show_at_once,
+) -> int:
     """Run a command in a machine with this process's input and output; return its exit code.
 
     Without `argv` it is a login shell. It has a terminal where this process has one for both.
+    `before_output` runs before anything that comes from the machine is shown.
     Raises HarnessError where the machine ends first.
     """
     size = terminal_size() if sys.stdin.isatty() and sys.stdout.isatty() else None
@@ -41,7 +53,7 @@ def run_in(machine: RunningMachine, argv: Argv = (), env: Mapping[str, str] | No
     request = Request(
         verb=Verb.RUN, argv=tuple(argv), env={**passed, **(env or {})}, terminal=size
     )
-    answer = _converse(machine, request, is_terminal=size is not None)
+    answer = _converse(machine, request, is_terminal=size is not None, before_output=before_output)
     return int(str(answer["exit_code"]))
 
 
@@ -74,6 +86,7 @@ def _converse(
     is_terminal: bool = False,
     has_input: bool = True,
     leave: bytes | None = None,
+    before_output: Callable[[], None] = _show_at_once,
 ) -> Mapping[str, object]:
     """Send a request, pass input and output, and return how it ended; {} where this side left."""
     with contextlib.ExitStack() as opened:
@@ -93,13 +106,18 @@ def _converse(
             opened.enter_context(_raw_terminal())
             if request.verb is Verb.RUN:
                 opened.enter_context(_resizing(sock))
-        return _pass(machine, sock, is_fed=has_input, leave=leave)
+        return _pass(machine, sock, is_fed=has_input, leave=leave, before_output=before_output)
 
 
 def _pass(
-    machine: RunningMachine, sock: socket.socket, *, is_fed: bool, leave: bytes | None
+    machine: RunningMachine,
+    sock: socket.socket,
+    *,
+    is_fed: bool,
+    leave: bytes | None,
+    before_output: Callable[[], None],
 ) -> Mapping[str, object]:
-    receiver = Receiver(sock)
+    receiver, wait_once = Receiver(sock), functools.cache(before_output)
     stdin = sys.stdin.fileno() if is_fed else -1
     sources: list[int] = [sock.fileno(), *([stdin] if is_fed else [])]
     while True:
@@ -118,6 +136,7 @@ def _pass(
             if messages is None:
                 _lost(machine)
             for kind, content in messages:
+                wait_once()
                 if kind is Kind.OUTPUT:
                     _write(1, content)
                 elif kind is Kind.ERRORS:

@@ -9,6 +9,7 @@ from harness.gpu.transport import find_transport
 from harness.machine.accelerator import choose_accelerator
 from harness.machine.description.argv import Channels, render_argv
 from harness.machine.description.spec import Accelerator, without_paths
+from harness.machine.program_answers import ProgramAnswers, RememberingRunner
 from harness.machine.qemu.machine import QemuMachine, qemu_identity, require_qemu
 from harness.provisioning.command import LocalRunner
 
@@ -40,12 +41,15 @@ class QemuDriver:
         require_qemu(qemu)
         self._qemu = qemu
         self._cache = cache
+        self._answers = ProgramAnswers(cache / "qemu.json")
 
     def choose_accelerator(self, option: AcceleratorOption) -> AcceleratorChoice:
         return choose_accelerator(option, qemu=self._qemu, runner=LocalRunner(), cache=self._cache)
 
     def transport(self, accelerator: Accelerator) -> Transport:
-        return find_transport(self._qemu, accelerator.accel, LocalRunner())
+        return find_transport(
+            self._qemu, accelerator.accel, RememberingRunner(LocalRunner(), self._answers)
+        )
 
     def has_vcpu_threads(self, spec: MachineSpec) -> bool:
         """TCG runs all vCPUs in one thread, as `Accelerator.to_qemu` says."""
@@ -54,7 +58,7 @@ class QemuDriver:
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
         return {
             "argv": state_argv(spec),
-            "qemu": qemu_identity(self._qemu, spec.accelerator),
+            "qemu": qemu_identity(self._qemu, spec.accelerator, self._answers),
         }
 
     def machine(

@@ -16,10 +16,7 @@ from typing_extensions import override
 
 from harness.errors import HarnessError, RequirementError
 from harness.gpu import HostGpuAttachment
-from harness.machine.channels.agent import Agent
-from harness.machine.channels.console import Console
 from harness.machine.channels.event_log import disk_failure
-from harness.machine.channels.qmp import QmpSession
 from harness.machine.description.argv import SEED_PORT, Channels, render_argv
 from harness.machine.description.spec import Accelerator
 from harness.machine.monitored_machine import MonitoredMachine
@@ -31,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from harness.gpu import Attachment
+    from harness.machine.channels.qmp import QmpSession
     from harness.machine.description.spec import MachineSpec
+    from harness.machine.program_answers import ProgramAnswers
     from harness.provisioning.command import ChildProcess
 
 _START_S = 30.0
@@ -54,21 +53,35 @@ def require_qemu(qemu: str) -> None:
 
 
 @functools.lru_cache
-def qemu_identity(qemu: str, accelerator: Accelerator) -> str:
+def qemu_identity(
+    qemu: str, accelerator: Accelerator, answers: ProgramAnswers | None = None
+) -> str:
     """Name this host's QEMU `qemu`, and under KVM the processor that its guests see.
 
-    A guest's saved state can be loaded by no other. Raises RequirementError where there is none.
+    A guest's saved state can be loaded by no other. `answers` keep the binary's digest for later
+    runs. Raises RequirementError where there is none.
     """
     binary = shutil.which(qemu)
     if binary is None:
         require_qemu(qemu)
-    digest = hashlib.sha256(Path(binary or qemu).read_bytes())
+
+    processor: list[bytes] = []
     if accelerator is Accelerator.KVM:
-        processor = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-        for line in processor.splitlines():
-            if line.startswith(("vendor_id", "model name", "microcode", "flags")):
-                digest.update(line.encode())
-    return digest.hexdigest()
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+        seen = ("vendor_id", "model name", "microcode", "flags")
+        processor = [line.encode() for line in first.splitlines() if line.startswith(seen)]
+
+    def identity() -> str:
+        digest = hashlib.sha256(Path(binary or qemu).read_bytes())
+        for line in processor:
+            digest.update(line)
+        return digest.hexdigest()
+
+    if answers is None:
+        return identity()
+    # Reading the binary takes as long as restoring a machine.
+    question = f"identity {hashlib.sha256(b''.join(processor)).hexdigest()}"
+    return str(answers.answer(qemu, question, identity))
 
 
 def parse_processor_s(stat: str) -> float:
@@ -167,6 +180,11 @@ class QemuMachine(MonitoredMachine):
                     ],
                     cwd=self.folder,
                 )
+        # They load while QEMU starts, which takes longer.
+        from harness.machine.channels.agent import Agent  # noqa: PLC0415
+        from harness.machine.channels.console import Console  # noqa: PLC0415
+        from harness.machine.channels.qmp import QmpSession  # noqa: PLC0415
+
         self.console = Console(self.spec.name, serial_ours)
         self._resources.callback(self.console.close)
         self.agent = Agent(self.spec.name, agent_ours, self._agent_program)
@@ -247,7 +265,7 @@ class QemuMachine(MonitoredMachine):
         return self.stderr_log.read_text(errors="replace").strip()[-2000:] or "nothing"
 
     @override
-    def _wait_for_exit(self, deadline: Deadline) -> None:
+    def _wait_for_exit(self, deadline: Deadline, *, interval_s: float = 0.02) -> None:
         process = self._process
         if process is None:
             raise HarnessError(f"Machine '{self.spec.name}' was never started.")
@@ -256,7 +274,9 @@ class QemuMachine(MonitoredMachine):
             return Observation(process.poll(), "the process is still running")
 
         try:
-            wait_for(f"QEMU of machine '{self.spec.name}' to end", poll, deadline, interval_s=0.02)
+            wait_for(
+                f"QEMU of machine '{self.spec.name}' to end", poll, deadline, interval_s=interval_s
+            )
         except WaitTimeoutError as error:
             raise HarnessError(str(error)) from error
 
@@ -271,6 +291,7 @@ class QemuMachine(MonitoredMachine):
         try:
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-                self._wait_for_exit(Deadline.after(_KILL_S))
+                # It has no say in this, so that it ends within milliseconds.
+                self._wait_for_exit(Deadline.after(_KILL_S), interval_s=0.002)
         finally:
             self._resources.close()

@@ -11,6 +11,7 @@ import pytest
 from harness.bench.time_to_gpu.figures import figures_of, to_document
 from harness.bench.time_to_gpu.samples import Experiment, Mode
 from harness.cli import build_parser, main
+from harness.cli.options import machine_words, settings_of
 from harness.cli.time_to_gpu import _options
 from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
 
@@ -119,3 +120,21 @@ def test_report_of_an_earlier_run_is_written_again(
     assert code == 0
     assert json.loads(capsys.readouterr().out)["ratio_prebaked"]["median"] == 0.4
     assert "= 158 s" in (again / "report.md").read_text()
+
+
+def test_shell_that_is_measured_has_the_machines_of_the_bench() -> None:
+    asked = [
+        *(
+            "--accelerator=tcg",
+            "--timeout-multiplier=3",
+            "--qemu=qemu-11",
+            "--machine-driver=libvirt",
+        ),
+        *("--machine-uri=qemu:///session", "--image=noble", "--images-dir=mine"),
+        *("--checkpoint-limit-mib=100", "--store=registry.example:5000/team"),
+    ]
+    measured = settings_of(build_parser("bench").parse_args(["bench", "clone", *asked]))
+
+    words = machine_words(measured)
+
+    assert settings_of(build_parser("shell").parse_args(["shell", *words])) == measured

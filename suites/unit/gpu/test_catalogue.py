@@ -16,7 +16,7 @@ from harness.gpu import (
     root_port_window_mib,
     shrink_to_aperture,
 )
-from harness.gpu.catalogue import load_catalogue
+from harness.gpu.catalogue import find_model, load_catalogue
 from suites.unit.gpu.models import MODEL_FILE
 
 if TYPE_CHECKING:
@@ -295,3 +295,19 @@ def test_files_may_name_the_version_of_their_format(tmp_path: Path) -> None:
     catalogue = load_catalogue(tmp_path)
 
     assert catalogue.node("new").model == catalogue.node("old").model == catalogue.get("my-gpu")
+
+
+def test_one_model_is_read_without_the_others() -> None:
+    assert find_model("h100-sxm5-80gb") == load_catalogue().get("h100-sxm5-80gb")
+
+
+def test_model_of_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(MODEL_FILE)
+
+    assert find_model("mine", tmp_path).name == "mine"
+
+
+@pytest.mark.parametrize("name", ["../x", "H100", "h200-typo"])
+def test_unknown_model_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(BadInputError, match=r"no GPU model .*known are .*h100-sxm5-80gb"):
+        find_model(name)

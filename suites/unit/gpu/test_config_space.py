@@ -184,3 +184,43 @@ def test_read_only_link_registers_ignore_writes() -> None:
 
     assert space.read(EXPRESS + 0x08, 4) == 0x7FFF
     assert space.read(EXPRESS + 0x0C, 4) == before
+
+
+def _give_addresses(space: ConfigSpace) -> None:
+    for offset, address in ((0x10, 0xFA000000), (0x14, 0xFC000000), (0x1C, 0xFE000000)):
+        space.write(offset, address, 4)
+
+
+def test_function_is_placed_once_every_bar_has_an_address() -> None:
+    space = _space()
+    seen = []
+    space.write(0x10, 0xFA000000, 4)
+    seen.append(space.is_placed)
+    _give_addresses(space)
+    seen.append(space.is_placed)
+    space.reset()
+    seen.append(space.is_placed)
+
+    assert seen == [False, True, False]
+
+
+def test_function_is_not_placed_while_a_bar_is_sized() -> None:
+    space = _space()
+    _give_addresses(space)
+
+    space.write(0x1C, 0xFFFFFFFF, 4)
+
+    assert not space.is_placed
+
+
+def test_wide_bar_is_placed_by_its_upper_half() -> None:
+    """The lower half of a BAR of 128 GiB has no address bits."""
+    space = _express_space()
+    for offset in (0x10, 0x18, 0x20):
+        space.write(offset, 0xE0000000, 4)
+    for sized, restored in ((0xFFFFFFFF, 0), (0xFFFFFFFF, 0x80)):
+        space.write(0x1C, sized, 4)
+        assert not space.is_placed
+        space.write(0x1C, restored, 4)
+
+    assert space.is_placed

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harness.gpu import emulated
 from harness.gpu.trace import NO_BAR, IncidentKind
+from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
 from suites.unit.gpu.models import BAR_0, BAR_1, MIB, a_gpu, configure
 
@@ -224,6 +225,17 @@ def test_threads_touch_one_gpu_without_losing_an_access() -> None:
     trace = gpu.trace
     assert len(trace.bar_accesses(0)) == 2000
     assert [access.sequence for access in trace.accesses] == list(range(2003))
+
+
+def test_wait_ends_when_the_guest_has_placed_the_gpu() -> None:
+    gpu = a_gpu()
+    assert not gpu.wait_until_placed(Deadline.after(0))
+    guest = threading.Thread(target=configure, args=(gpu,))
+
+    guest.start()
+
+    assert gpu.wait_until_placed(Deadline.after(10))
+    guest.join()
 
 
 _ADDRESSES = st.one_of(

@@ -97,7 +97,7 @@ def machine_services(folder: Path) -> MachineServices:
     return MachineServices(
         driver=StuckDriver(),
         agent_program=b"",
-        identity=SshIdentity(folder=folder),
+        identity=lambda: SshIdentity(folder=folder),
         broker=Broker(folder / "room"),
         transport=lambda: Transport.MPQEMU,
         gpu_sources=emulated_gpus(),

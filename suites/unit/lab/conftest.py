@@ -33,7 +33,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     for name in ("user.pub", "host", "host.pub"):
         (keys / name).touch()
     monkeypatch.setattr(ImageStore, "create_overlay", lambda _, __, at, **___: at.touch())
-    return Lab(
+    lab = Lab(
         settings=Settings(
             cache=tmp_path,
             machine_start=MachineStart.COLD,
@@ -43,13 +43,14 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         folder=folder,
         driver=StuckDriver(),
         accelerator=AcceleratorChoice(accelerator=Accelerator.TCG, reason=""),
-        provisioner=a_provisioner(),
         agent_program=Payload(content=b"", digest="1" * 64),
         broker=Broker(tmp_path / "room"),
         roster=Roster(tmp_path / "machines"),
-        identity=SshIdentity(folder=keys),
+        keys=lambda: SshIdentity(folder=keys),
         listener=ignore_event,
     )
+    lab.provisioner = a_provisioner()
+    return lab
 
 
 @pytest.fixture

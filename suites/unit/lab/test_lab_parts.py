@@ -56,7 +56,7 @@ def test_lab_passes_its_own_services_to_its_machines(lab: Lab) -> None:
 
     assert services.driver is lab.driver
     assert services.agent_program == lab.agent_program.content
-    assert (services.identity, services.broker) == (lab.identity, lab.broker)
+    assert (services.identity(), services.broker) == (lab.identity, lab.broker)
     assert (services.roster, services.patience) == (lab.roster, 10.0)
     assert services.gpu_sources.source is lab.settings.gpu_source
     assert services.gpu_sources.any_model().name == "h100-sxm5-80gb"

@@ -80,7 +80,7 @@ def opened(stage: Stage, door: Door, folder: Path) -> Iterator[FakeVm]:
     with open_entrance(
         cast("Machine", vm),
         machine_folder,
-        identity=SshIdentity(folder=keys),
+        identity=lambda: SshIdentity(folder=keys),
         roster=cast("Roster", door),
         gpus=["h100"],
         until=12.5,

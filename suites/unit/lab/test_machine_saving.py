@@ -13,6 +13,7 @@ from typing_extensions import override
 from harness.cloudinit import FINISHED
 from harness.errors import HarnessError
 from harness.lab import machine as machine_module
+from harness.lab import machine_bundle
 from harness.lab.machine import START_CLOUD_INIT, LabMachine
 from harness.lab.saved_states import BuiltImageSource, naming_seed
 from harness.machine.channels.guest import UNTIL_LISTED
@@ -149,7 +150,7 @@ def test_ssh_is_opened_once_and_ends_with_the_machine(
             {
                 "name": "node",
                 "port": 2222,
-                "identity": services.identity,
+                "identity": services.identity(),
                 "folder": stage.folder,
             }
         ]
@@ -194,7 +195,7 @@ def bundles(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         made.append({"vm": vm, "savable": savable, "folder": folder, **how})
         return SimpleNamespace(folder=folder)
 
-    monkeypatch.setattr(machine_module, "save_machine", save)
+    monkeypatch.setattr(machine_bundle, "save_machine", save)
     monkeypatch.setattr(BuiltImageSource, "disk_sha256", lambda _: "12" * 32)
     return made
 

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError, RequirementError
-from harness.machine.channels.ssh import SshIdentity, SshRunner, find_ending, render_remote
+from harness.machine.channels.ssh import (
+    SshIdentity,
+    SshRunner,
+    find_ending,
+    generated_once,
+    render_remote,
+)
 from harness.provisioning.command import CommandResult, LocalRunner
 from harness.provisioning.wait import Deadline
 from harness.shell.mocks.scripted_runner import ScriptedRunner
@@ -279,6 +285,25 @@ def test_keys_are_made_once(identity: SshIdentity) -> None:
 
     known = (identity.folder / "known_hosts").read_text()
     assert known == "guest ssh-ed25519 HOST harness-host\n"
+
+
+def test_keys_are_generated_at_their_first_use(
+    identity: SshIdentity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def generate(folder: Path) -> SshIdentity:
+        asked.append(folder)
+        return identity
+
+    monkeypatch.setattr(SshIdentity, "generate", generate)
+    keys = generated_once(tmp_path / "keys")
+    assert not (tmp_path / "keys").exists()
+
+    assert (keys(), keys()) == (identity, identity)
+
+    assert asked == [tmp_path / "keys"]
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen")

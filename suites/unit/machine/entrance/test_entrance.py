@@ -57,6 +57,22 @@ def test_input_reaches_the_command(
     assert capfd.readouterr().out == "typed"
 
 
+def test_nothing_is_shown_before_the_caller_is_ready(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def ended(guest: PlayedGuest, request: int, _payload: bytes) -> None:
+        guest.says(frames.STDOUT, request, b"root@clone:~# ")
+        guest.says(frames.RESULT, request, ENDED)
+
+    def gets_ready() -> None:
+        os.write(1, b"ready\n")
+
+    place.guest.answers[frames.RUN] = ended
+
+    assert client.run_in(place.machine, before_output=gets_ready) == 0
+    assert capfd.readouterr().out == "ready\nroot@clone:~# "
+
+
 def test_command_ends_with_its_client(place: Place) -> None:
     cancelled = threading.Event()
     running = threading.Event()

@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import RequirementError
 from harness.machine.description.spec import Accelerator
+from harness.machine.program_answers import RememberingRunner
 from harness.machine.qemu import driver as qemu_driver
 from harness.machine.qemu.driver import QemuDriver, state_argv
 from harness.machine.qemu.machine import QemuMachine
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VmDriver:
     monkeypatch.setattr(qemu_driver, "require_qemu", lambda _: None)
-    monkeypatch.setattr(qemu_driver, "qemu_identity", lambda qemu, _: f"the digest of {qemu}")
+    monkeypatch.setattr(qemu_driver, "qemu_identity", lambda qemu, *_: f"the digest of {qemu}")
     return QemuDriver("qemu", cache=tmp_path)
 
 
@@ -73,7 +74,7 @@ def test_accelerator_and_transport_are_those_of_its_own_qemu(
         return "the choice"
 
     def find(qemu: str, accelerator: str, runner: object) -> str:
-        assert isinstance(runner, LocalRunner)
+        assert isinstance(runner, RememberingRunner)
         asked.append((qemu, accelerator))
         return "the transport"
 
@@ -91,7 +92,9 @@ def test_program_that_another_state_was_saved_by_counts(
 ) -> None:
     monkeypatch.setattr(qemu_driver, "require_qemu", lambda _: None)
     monkeypatch.setattr(
-        qemu_driver, "qemu_identity", lambda qemu, accelerator: f"{qemu} under {accelerator.name}"
+        qemu_driver,
+        "qemu_identity",
+        lambda qemu, accelerator, _: f"{qemu} under {accelerator.name}",
     )
     driver = QemuDriver("my-qemu", cache=tmp_path)
 

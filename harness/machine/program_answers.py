@@ -1,0 +1,107 @@
+"""Answers of the host's programs that later runs need again, such as which devices a QEMU has.
+
+To ask QEMU takes as long as to restore a machine. An answer holds while the program's file does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.lease import make_private_folder
+from harness.provisioning.command import CommandResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from harness.provisioning.command import Argv, Runner
+
+
+class ProgramAnswers:
+    """Keeps answers in the file `kept`; where it can't be read or written, each is asked for again."""
+
+    def __init__(self, kept: Path) -> None:
+        self._kept = kept
+
+    def answer(self, program: str, question: str, ask: Callable[[], str | None]) -> str | None:
+        """Return what `ask` returned for this program before, or returns now; None is not kept."""
+        place = shutil.which(program)
+        if place is None:
+            return ask()
+        # Before it is asked: it may be replaced meanwhile.
+        file = _identity_of(Path(place))
+        known = self._of(place, file)
+        if question in known:
+            return known[question]
+        answer = ask()
+        if answer is not None:
+            self._keep(place, file, {**known, question: answer})
+        return answer
+
+    def _of(self, place: str, file: list[int]) -> dict[str, str]:
+        entry = self._read().get(place)
+        if not isinstance(entry, dict) or entry.get("file") != file:
+            return {}
+        answers = entry.get("answers")
+        if not isinstance(answers, dict):
+            return {}
+        return {str(question): str(answer) for question, answer in answers.items()}
+
+    def _read(self) -> dict[str, object]:
+        try:
+            content = json.loads(self._kept.read_text())
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def _keep(self, place: str, file: list[int], answers: Mapping[str, str]) -> None:
+        entries = {**self._read(), place: {"file": file, "answers": answers}}
+        make_private_folder(self._kept.parent)
+        beside = self._kept.with_name(f"{self._kept.name}.{secrets.token_hex(4)}")
+        try:
+            beside.write_text(json.dumps(entries))
+            beside.replace(self._kept)
+        except OSError:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+
+def _identity_of(program: Path) -> list[int]:
+    stat = program.stat()
+    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+class RememberingRunner:
+    """Runs a program only where its output for these words is not known; a failure is not kept."""
+
+    def __init__(self, runner: Runner, answers: ProgramAnswers) -> None:
+        self._runner = runner
+        self._answers = answers
+
+    def run(
+        self,
+        argv: Argv,
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        """Run `argv`, or return what it printed before; `stdin` and `env` are not for it."""
+        failed: list[CommandResult] = []
+
+        def ask() -> str | None:
+            result = self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
+            if result.ok:
+                return json.dumps([result.stdout, result.stderr])
+            failed.append(result)
+            return None
+
+        answer = self._answers.answer(argv[0], json.dumps(list(argv[1:])), ask)
+        if answer is None:
+            return failed[0]
+        stdout, stderr = json.loads(answer)
+        return CommandResult(argv=tuple(argv), exit_code=0, stdout=stdout, stderr=stderr)

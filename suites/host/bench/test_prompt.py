@@ -1,0 +1,63 @@
+"""Times to a prompt, with a program in place of `harness shell`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.bench.prompt import seconds_of_command, seconds_to_prompt
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: It looks like `python -m harness.cli shell OPTIONS`, and like bash in a guest.
+SHELL = r"""#!/bin/sh
+[ "$*" = "-m harness.cli shell --image=mine" ] || exit 64
+printf '[machines] wait: for room\r\nroot@clone:~# '
+read -r line
+[ "$line" = exit ]
+"""
+COMMAND = '[ "$*" = "-m harness.cli shell --image=mine -- true" ]\n'
+
+
+@pytest.fixture(autouse=True)
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "python"
+    monkeypatch.setattr(sys, "executable", str(program))
+    return program
+
+
+def _write(program: Path, script: str) -> None:
+    program.write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}")
+    program.chmod(0o755)
+
+
+def test_shell_is_left_at_its_prompt(program: Path) -> None:
+    _write(program, SHELL)
+
+    assert seconds_to_prompt(["--image=mine"]) > 0
+
+
+def test_command_is_awaited(program: Path) -> None:
+    _write(program, COMMAND)
+
+    assert seconds_of_command(["--image=mine"]) > 0
+
+
+def test_shell_without_a_prompt_is_quoted(program: Path) -> None:
+    _write(program, "echo 'harness: there is no QEMU'; exit 2\n")
+
+    with pytest.raises(HarnessError, match=r"expected to go on.*there is no QEMU"):
+        seconds_to_prompt([])
+
+
+def test_failed_command_is_an_error(program: Path) -> None:
+    _write(program, "exit 3\n")
+
+    with pytest.raises(
+        HarnessError, match=r"`harness shell -- true` ended with the exit code 3\."
+    ):
+        seconds_of_command([])

@@ -1,0 +1,96 @@
+"""Answers of programs are kept for as long as the program's file is the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.machine.program_answers import ProgramAnswers, RememberingRunner
+from harness.shell.mocks.scripted_runner import ScriptedRunner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    program = tmp_path / "qemu"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> ProgramAnswers:
+    return ProgramAnswers(tmp_path / "cache" / "qemu.json")
+
+
+def never() -> str:
+    raise AssertionError("The program was asked again.")
+
+
+def test_answer_is_asked_for_once(program: Path, answers: ProgramAnswers) -> None:
+    assert answers.answer(str(program), "version", lambda: "7.2") == "7.2"
+    assert answers.answer(str(program), "devices", lambda: "many") == "many"
+
+    assert answers.answer(str(program), "version", never) == "7.2"
+    assert answers.answer(str(program), "devices", never) == "many"
+
+
+def test_replaced_program_is_asked_again(program: Path, answers: ProgramAnswers) -> None:
+    answers.answer(str(program), "version", lambda: "7.2")
+    other = program.with_name("other")
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    other.rename(program)
+
+    assert answers.answer(str(program), "version", lambda: "11.1") == "11.1"
+    assert answers.answer(str(program), "version", never) == "11.1"
+
+
+def test_missing_program_has_no_kept_answer(answers: ProgramAnswers) -> None:
+    for answer in ("one", "two"):
+        assert answers.answer("program-that-is-not-there", "version", lambda: answer) == answer  # noqa: B023
+
+
+def test_refusal_is_not_kept(program: Path, answers: ProgramAnswers) -> None:
+    assert answers.answer(str(program), "version", lambda: None) is None
+
+    assert answers.answer(str(program), "version", lambda: "7.2") == "7.2"
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"PATH": 1}', '{"PATH": {"file": 1}}', "\0"])
+def test_damaged_file_counts_as_none(
+    program: Path, answers: ProgramAnswers, tmp_path: Path, content: str
+) -> None:
+    kept = tmp_path / "cache" / "qemu.json"
+    kept.parent.mkdir()
+    kept.write_text(content.replace("PATH", str(program)))
+
+    assert answers.answer(str(program), "version", lambda: "7.2") == "7.2"
+    assert answers.answer(str(program), "version", never) == "7.2"
+
+
+def test_command_that_was_run_is_not_run_again(program: Path, answers: ProgramAnswers) -> None:
+    asked = [str(program), "-device", "help"]
+    with ScriptedRunner().expect(asked, stdout="name", stderr="warning") as once:
+        first = RememberingRunner(once, answers).run(asked, timeout_s=1)
+
+    with ScriptedRunner() as silent:
+        again = RememberingRunner(silent, answers).run(asked, timeout_s=1)
+
+    for result in (first, again):
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "name", "warning")
+
+
+def test_command_that_failed_is_run_again(program: Path, answers: ProgramAnswers) -> None:
+    asked = [str(program), "--version"]
+    runner = ScriptedRunner().expect(asked, exit_code=1, stderr="no memory").expect(asked)
+
+    with runner:
+        failed = RememberingRunner(runner, answers).run(asked, timeout_s=1)
+        well = RememberingRunner(runner, answers).run(asked, timeout_s=1)
+
+    assert (failed.exit_code, failed.stderr) == (1, "no memory")
+    assert well.ok
