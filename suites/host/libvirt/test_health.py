@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.machine.libvirt import requirement_checks
+from harness.machine.libvirt.binding import load_libvirt
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.daemon_layout import DaemonKind
 from harness.machine.libvirt.private_daemon import private_daemon
@@ -29,6 +30,7 @@ def trapped(settings: Settings, daemon_folder: Path) -> Iterator[PrivateDaemon]:
     deadline = Deadline.after(PATIENCE_S)
     with contextlib.ExitStack() as stack:
         with requirements(settings):
+            load_libvirt()
             daemon = stack.enter_context(
                 private_daemon(daemon_folder, kind=DaemonKind.SYSTEM, deadline=deadline)
             )
