@@ -119,14 +119,16 @@ def _fitting(members: list[TimedTest], room_s: float) -> list[TimedTest]:
 def ordered(tests: Sequence[TimedTest]) -> list[TimedTest]:
     """Return the tests of a shard in the order in which to start them.
 
-    The family that takes longest comes first, in it the file that takes longest. Within a file
-    the order stays as it was: its tests may share fixtures.
+    The family with the longest test comes first, in it the file with the longest test: what starts
+    last is short, so that workers end at about the same time. Within a file the order stays as it
+    was, since its tests may share fixtures.
     """
     families: defaultdict[str, float] = defaultdict(float)
     files: defaultdict[tuple[str, str], float] = defaultdict(float)
     for test in tests:
-        families[test.family] += test.duration_s
-        files[test.family, _file(test.test_id)] += test.duration_s
+        file = test.family, _file(test.test_id)
+        families[test.family] = max(families[test.family], test.duration_s)
+        files[file] = max(files[file], test.duration_s)
     return sorted(
         tests,
         key=lambda each: (
