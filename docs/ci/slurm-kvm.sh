@@ -13,4 +13,4 @@
 set -eu
 reports=$REPORTS/$SLURM_ARRAY_TASK_ID
 # A cancelled task gets TERM: pytest then ends its machines, removes their files and writes its reports.
-exec ${PYTEST:-pytest} ${TESTS:-tests} ${OPTIONS:--n 2 --dist=worksteal} --accelerator=kvm --shard=auto --report-dir="$reports"
+exec ${PYTEST:-pytest} ${TESTS:-tests} ${OPTIONS:--n 2} --accelerator=kvm --shard=auto --report-dir="$reports"

@@ -49,7 +49,7 @@ class Variant:
     def pytest(self, reports: str) -> str:
         """Return the command that runs a shard."""
         return (
-            f"pytest tests -n 2 --dist=worksteal --accelerator={self.accelerator} --shard=auto "
+            f"pytest tests -n 2 --accelerator={self.accelerator} --shard=auto "
             f"--report-dir={reports}"
         )
 
@@ -324,7 +324,7 @@ def _slurm(variant: Variant) -> str:
 set -eu
 reports=$REPORTS/$SLURM_ARRAY_TASK_ID
 # A cancelled task gets TERM: pytest then ends its machines, removes their files and writes its reports.
-exec {variant.pytest('"$reports"').replace("pytest tests", "${PYTEST:-pytest} ${TESTS:-tests}").replace("-n 2 --dist=worksteal ", "${OPTIONS:--n 2 --dist=worksteal} ")}
+exec {variant.pytest('"$reports"').replace("pytest tests", "${PYTEST:-pytest} ${TESTS:-tests}").replace("-n 2 ", "${OPTIONS:--n 2} ")}
 """
 
 

@@ -55,6 +55,9 @@ def register(config: pytest.Config) -> None:
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
     folder = None if report is None else config.rootpath / report
+    if shard is not None and getattr(config.option, "maxschedchunk", 0) is None:
+        # Else xdist gives its first worker the longest tests in one piece.
+        config.option.maxschedchunk = 1
     plugin = ShardPlugin(shard=shard, durations=durations, folder=folder)
     given = getattr(config, "workerinput", {}).get(_CARRIED)
     if given is not None:

@@ -156,3 +156,17 @@ def test_test_during_which_the_job_was_cancelled_counts_as_not_run(project: Path
     ]
     cases = ET.parse(project / "r/start-1/junit.xml").getroot().iter("testcase")  # noqa: S314 - our own
     assert [case.get("name") for case in cases] == ["test_first"]
+
+
+def test_workers_share_the_first_tests_which_take_longest(project: Path) -> None:
+    """By default xdist gives a worker an eighth of the tests at once, here four."""
+    (project / "test_suite.py").write_text(
+        "import os, pathlib, pytest\n"
+        "@pytest.mark.parametrize('number', range(32))\n"
+        "def test_one(number):\n"
+        "    pathlib.Path(f'{number}').write_text(os.environ['PYTEST_XDIST_WORKER'])\n"
+    )
+
+    run(project, "-n2", "--shard=1/1").check("The shard")
+
+    assert len({(project / str(number)).read_text() for number in range(4)}) == 2
