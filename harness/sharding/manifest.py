@@ -37,9 +37,9 @@ class ShardManifest:
     """What a shard was to run, what it ran, and how long it took.
 
     `collection_sha256` is the digest of all tests of the run, by which shards of different runs
-    are told apart. `start` counts the starts
-    of this shard, of which this is the last; `root` is the folder of the tests' configuration. `first_test_s` are the seconds from the start to the first test's own code,
-    after its fixtures. `ran` are the tests that have a result.
+    are told apart. `start` counts the starts of this shard, of which this is the last; `root` is
+    the folder of the tests' configuration. `first_test_s` are the seconds from the start to the
+    first test's own code, after its fixtures. `ran` are the tests that have a result.
     """
 
     schema: Literal[1] = 1
