@@ -47,7 +47,11 @@ def test_table_has_the_rows_of_the_code(pages: list[Page], header: str, tmp_path
     tables.check_table(table, tables.TABLES[header](tmp_path))
 
 
-def test_names_in_prose_exist(pages: list[Page], blocks: Callable[[str], list[Block]]) -> None:
+def test_names_in_prose_exist(
+    pages: list[Page],
+    blocks: Callable[[str], list[Block]],
+    pytestconfig: pytest.Config,
+) -> None:
     shown = [
         word for block in blocks("sh") for line in command_lines(block) for word in line.words
     ]
@@ -57,6 +61,7 @@ def test_names_in_prose_exist(pages: list[Page], blocks: Callable[[str], list[Bl
         *options_of(build_mutation_parser()),
         *(option.name for option in pytest_options()[0]),
         *(option.name for option in pytest_options(hooks.pytest_addoption)[0]),
+        *(f"--{name}" for name in vars(pytestconfig.option)),  # of pytest and of its plugins
         *(word.partition("=")[0] for word in shown),
     }
 
