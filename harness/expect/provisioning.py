@@ -35,7 +35,7 @@ def provisioned(evidence: Evidence, *, exit_code: int | str = 0, run: int | None
         require(
             outcome.exit_code == exit_code,
             f"Provisioning was expected to end with {exit_code}, but it ended with "
-            f"{outcome.exit_code}{name}: {outcome.error or 'no error given'}.",
+            f"{outcome.exit_code}{name}: {_clause(outcome.error) or 'no error given'}.",
             evidence,
         )
         require(
@@ -44,14 +44,19 @@ def provisioned(evidence: Evidence, *, exit_code: int | str = 0, run: int | None
             evidence,
         )
         return
-    error = None if outcome is None else outcome.error
+    error = _clause(None if outcome is None else outcome.error)
     require(
         evidence.exit_code == exit_code,
         f"Provisioner '{declared.name}' was expected to end with {declared.named(exit_code)}, but "
         f"it ended with {declared.named(evidence.exit_code)}"
-        f"{'' if error is None else f': {error}'}. Read the output of cloud-init.",
+        f"{f': {error}' if error else ''}. Read the output of cloud-init.",
         evidence,
     )
+
+
+def _clause(error: str | None) -> str:
+    """Return an error as it stands within a sentence; nothing where there is none."""
+    return (error or "").rstrip(".")
 
 
 def cloud_init_clean(evidence: Evidence) -> None:

@@ -197,12 +197,27 @@ REFUSED = {
         ),
         message="was expected to end with 0, but it ended with 9: no headers.",
     ),
+    "exit code with an error that is a sentence": Case(
+        expectation=expect.provisioned,
+        outcome=FILE,
+        texts=(
+            ("document", json.dumps({"result": {"code": 9, "why": "No headers."}, "steps": []})),
+        ),
+        message="but it ended with 9: No headers.",
+    ),
     "error of a file without the exit code": Case(
         expectation=expect.provisioned,
         outcome=OutcomeDeclaration(file=OutcomeFile(path=OUTCOME, error="/result/why")),
         exit_code="9\n",
         texts=(("document", json.dumps({"result": {"why": "no headers"}})),),
         message="expected to end with 0, but it ended with 9: no headers. Read the output",
+    ),
+    "error of a file that is a sentence": Case(
+        expectation=expect.provisioned,
+        outcome=OutcomeDeclaration(file=OutcomeFile(path=OUTCOME, error="/result/why")),
+        exit_code="9\n",
+        texts=(("document", json.dumps({"result": {"why": "No headers."}})),),
+        message="but it ended with 9: No headers. Read the output",
     ),
     "step of a file that is not there": Case(
         expectation=lambda e: expect.step_of(e, "driver"),
