@@ -455,11 +455,9 @@ class Lab:
         the base image or the version of QEMU that saved the machine is missing here, and says how to
         get it.
         """
-        from harness.lab.machine_bundle import (  # noqa: PLC0415 - few machines are resumed
-            ResumedSource,
-            find_base,
-            require_qemu_of,
-        )
+        # Few machines are resumed.
+        from harness.lab.base_images import find_base  # noqa: PLC0415
+        from harness.lab.machine_bundle import ResumedSource, require_qemu_of  # noqa: PLC0415
 
         require_qemu_of(bundle, self.settings.qemu)
         if base is None:

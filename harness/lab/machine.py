@@ -333,7 +333,8 @@ class LabMachine:
             return self._save_bundle(folder, purpose=purpose)
 
     def _save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
-        from harness.lab.machine_bundle import BaseImage, save_machine  # noqa: PLC0415 - few are
+        from harness.lab.base_images import describe_base  # noqa: PLC0415 - few are
+        from harness.lab.machine_bundle import save_machine  # noqa: PLC0415 - few are
 
         savable = savable_machine(self.vm)
         if not self.vm.is_running:
@@ -346,9 +347,7 @@ class LabMachine:
             savable,
             folder,
             base=source.disk,
-            base_image=BaseImage(
-                name=source.name, digest=source.disk_sha256(), folder=str(source.disk.parent)
-            ),
+            base_image=describe_base(source.name, source.disk_sha256(), source.disk),
             gpus=models,
             seed=seed,
             agent_program=self.agent_program,

@@ -12,13 +12,14 @@ import datetime as dt
 import json
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.artifact_cache import DISK, MANIFEST, allocated_bytes
+from harness.artifact_cache import allocated_bytes
 from harness.errors import BadInputError, HarnessError
 from harness.gpu.transport import parse_qemu_version
+from harness.lab.base_images import BaseImage
 from harness.lease import make_private_folder
 from harness.machine.description.spec import (
     Accelerator,
@@ -31,7 +32,7 @@ from harness.machine.whole_state import suffix
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from harness.machine import Machine, SavableMachine
 
@@ -48,15 +49,6 @@ SCHEMA = 1
 _KERNEL_BYTES = 64 << 10
 _CONVERT_S = 300.0
 _QUERY_S = 20.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaseImage:
-    """The image below a machine's disk: `digest` as its manifest has it, `folder` where it was."""
-
-    name: str
-    digest: str
-    folder: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,11 +156,7 @@ def save_machine(
         "qemu": qemu_version(spec.qemu),
         "memory": memory,
         "gpus": list(gpus),
-        "base": {
-            "name": base_image.name,
-            "digest": base_image.digest,
-            "folder": base_image.folder,
-        },
+        "base": asdict(base_image),
         "spec": {
             "accelerator": spec.accelerator.name,
             "kernel": _save_kernel(spec, folder),
@@ -223,7 +211,7 @@ def read_bundle(folder: Path) -> MachineBundle:
             purpose=str(fields["purpose"]),
             qemu_version=str(fields["qemu"]),
             spec=_read_spec(str(fields["name"]), fields["spec"], folder),
-            base=BaseImage(**{key: str(value) for key, value in fields["base"].items()}),
+            base=_read_base(fields["base"]),
             gpus=tuple(str(gpu) for gpu in fields["gpus"]),
             memory=folder / _own_file(str(fields["memory"])),
         )
@@ -231,6 +219,16 @@ def read_bundle(folder: Path) -> MachineBundle:
         raise BadInputError(
             f"This describes no saved machine: {error!r}.", source=str(path)
         ) from error
+
+
+def _read_base(fields: Mapping[str, Any]) -> BaseImage:
+    return BaseImage(
+        name=str(fields["name"]),
+        digest=str(fields["digest"]),
+        folder=str(fields["folder"]),
+        # Bundles of the first releases do not have it.
+        parents=tuple(str(parent) for parent in fields.get("parents", ())),
+    )
 
 
 def _own_file(name: str) -> str:
@@ -309,31 +307,6 @@ def _changed(folder: Path) -> float:
     with contextlib.suppress(OSError):
         return folder.stat().st_mtime
     return 0.0
-
-
-def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
-    """Return the disk of the base image in one of the image stores of this host.
-
-    Raises HarnessError, which says which image is missing and how to get it.
-    """
-    places = list(stores)
-    for store in places:
-        for manifest in store.glob(f"*/{MANIFEST}"):
-            if base.digest in _digests(manifest):
-                return manifest.parent / DISK
-    raise HarnessError(
-        f"The machine's disk lies on the image '{base.name}' with the digest {base.digest}, which is not "
-        f"in the cache here. An image that is built again has another digest, so copy it from the host "
-        f"that made the bundle: `rsync -a HOST:{base.folder} {places[0]}/`. A cloud image can also be "
-        f"fetched: `harness image fetch --image {base.name}`."
-    )
-
-
-def _digests(manifest: Path) -> set[str]:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        fields = json.loads(manifest.read_text())
-        return {fields["files"][DISK]["sha256"], str(fields.get("digest"))}
-    return set()
 
 
 def require_qemu_of(bundle: MachineBundle, qemu: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from harness.lab.machine_bundle import BaseImage
+from harness.lab.base_images import BaseImage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

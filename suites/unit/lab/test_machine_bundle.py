@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.artifact_cache import allocated_bytes
-from harness.errors import BadInputError, HarnessError
+from harness.errors import BadInputError
 from harness.lab.machine_bundle import (
-    find_base,
     prune,
     read_bundle,
     with_own_variables,
@@ -20,19 +17,10 @@ from harness.lab.machine_bundle import (
 from harness.lab.machine_request import finish_spec
 from harness.machine.description.spec import Accelerator, DirectKernel, Firmware
 from suites.unit.lab.builders import a_machine_request, a_platform
-from suites.unit.lab.bundle_folder import BASE, a_bundle
+from suites.unit.lab.bundle_folder import a_bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def an_image(store: Path, digest: str) -> Path:
-    folder = store / f"image-{digest[:4]}"
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text(
-        json.dumps({"files": {"disk.qcow2": {"size": 1, "sha256": digest}}})
-    )
-    return folder / "disk.qcow2"
 
 
 def test_machine_is_the_one_that_was_saved(tmp_path: Path) -> None:
@@ -126,57 +114,6 @@ def test_folder_of_several_machines_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(BadInputError, match=rf"^{tmp_path}: There are 2 saved machines"):
         read_bundle(tmp_path)
-
-
-def test_base_is_found_by_its_digest(tmp_path: Path) -> None:
-    first, second = tmp_path / "images", tmp_path / "stock"
-    an_image(first, "34" * 32)
-    disk = an_image(second, BASE.digest)
-
-    assert find_base(BASE, [first, second]) == disk
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["{", "[]", "{}", '{"files": []}', '{"files": {"disk.qcow2": {}}}', '{"files": null}', None],
-)
-def test_image_whose_manifest_says_nothing_is_passed_over(
-    tmp_path: Path, content: str | None
-) -> None:
-    disk = an_image(tmp_path / "images", BASE.digest)
-    damaged = tmp_path / "images/damaged/manifest.json"
-    damaged.parent.mkdir()
-    if content is None:
-        damaged.symlink_to("absent")
-    else:
-        damaged.write_text(content)
-
-    assert find_base(BASE, [tmp_path / "images"]) == disk
-    assert find_base(BASE, [damaged.parents[1], tmp_path / "none"]) == disk
-
-
-def test_cloud_image_is_found_by_the_digest_of_its_publisher(tmp_path: Path) -> None:
-    disk = an_image(tmp_path / "images", "34" * 32)
-    manifest = disk.with_name("manifest.json")
-    fields = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**fields, "digest": "sha256:1234"}))
-
-    assert find_base(replace(BASE, digest="sha256:1234"), [tmp_path / "images"]) == disk
-
-
-def test_missing_base_is_named_with_how_to_get_it(tmp_path: Path) -> None:
-    an_image(tmp_path / "images", "34" * 32)
-    (tmp_path / "images/damaged").mkdir()
-    (tmp_path / "images/damaged/manifest.json").write_text("[]")
-
-    with pytest.raises(HarnessError) as caught:
-        find_base(BASE, [tmp_path / "images"])
-
-    for words in (
-        f"image 'debian-12' with the digest {BASE.digest}",
-        f"`rsync -a HOST:/there/images/debian-12-0123 {tmp_path / 'images'}/`",
-    ):
-        assert words in str(caught.value)
 
 
 def test_oldest_saved_machines_go_beyond_the_limit(tmp_path: Path) -> None:

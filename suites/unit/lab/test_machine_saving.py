@@ -24,7 +24,7 @@ from suites.unit.lab.stage import RESULT, Stage, a_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.lab.machine_bundle import BaseImage
+    from harness.lab.base_images import BaseImage
     from harness.machine import Machine
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.lab import machine_bundle
+from harness.lab.base_images import BaseImage
 from harness.lab.machine_bundle import (
-    BaseImage,
     ResumedSource,
     qemu_version,
     read_bundle,
@@ -41,7 +41,12 @@ if TYPE_CHECKING:
     from harness.lab.machine_bundle import MachineBundle
     from harness.machine import Machine
 
-BASE = BaseImage(name="debian-12", digest="12" * 32, folder="/images/debian-12-0123")
+BASE = BaseImage(
+    name="debian-12",
+    digest="12" * 32,
+    folder="/images/debian-12-0123",
+    parents=("/images/debian-12-4567",),
+)
 
 
 class Host:

@@ -1,0 +1,119 @@
+"""The image below the disk of a saved machine: how a bundle names it, and how a host finds it.
+
+A baked image is itself an overlay on the image that it was made of, so all of them are needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.artifact_cache import DISK, MANIFEST
+from harness.errors import HarnessError
+from harness.image.formats.qcow2 import backing_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseImage:
+    """The image below a machine's disk: `digest` as its manifest has it, `folder` where it was.
+
+    `parents` are the folders of the images on which it lies itself, the next one first.
+    """
+
+    name: str
+    digest: str
+    folder: str
+    parents: tuple[str, ...] = ()
+
+
+def describe_base(name: str, digest: str, disk: Path) -> BaseImage:
+    """Return what a bundle says of an image whose disk is in a cache of this host."""
+    parents = tuple(str(lower.parent) for lower in _lower_disks(disk))
+    return BaseImage(name=name, digest=digest, folder=str(disk.parent), parents=parents)
+
+
+def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
+    """Return the disk of the base image in one of the image stores of this host.
+
+    Raises HarnessError, which says which image is missing and how to get it; also where the image
+    on which it lies is missing, or is another build than the one of which it was made.
+    """
+    places = list(stores)
+    for store in places:
+        for manifest in store.glob(f"*/{MANIFEST}"):
+            if base.digest in _digests(manifest):
+                _require_parents(manifest.parent / DISK, base, places)
+                return manifest.parent / DISK
+    missing = [
+        base.folder,
+        *(path for path in base.parents if not _copy_of(path, places).exists()),
+    ]
+    raise HarnessError(
+        f"The machine's disk lies on the image '{base.name}' with the digest {base.digest}, which is not "
+        f"in the cache here. An image that is built again has another digest, so copy it from the host "
+        f"that made the bundle: {_copying(missing, places)}. A cloud image can also be "
+        f"fetched: `harness image fetch --image {base.name}`."
+    )
+
+
+def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> None:
+    """Raise HarnessError where a disk below `upper` is missing, or was made again."""
+    for lower in _lower_disks(upper):
+        if not lower.exists():
+            folder = lower.parent
+            there = (path for path in base.parents if Path(path).name == folder.name)
+            raise HarnessError(
+                f"The machine's disk lies on the image '{base.name}' in '{upper.parent}', which lies on "
+                f"'{folder}', and that is not in the cache here. Copy it from the host that made the "
+                f"bundle: {_copying([next(there, str(Path(base.folder).with_name(folder.name)))], places)}."
+            )
+        pinned = _pinned_digest(upper.with_name(MANIFEST))
+        if pinned is not None and pinned not in _digests(lower.with_name(MANIFEST)):
+            raise HarnessError(
+                f"The image '{base.name}' in '{upper.parent}' was made of one with the digest {pinned}, but "
+                f"'{lower.parent}' is another build. Resume the machine with a cache of its own: name "
+                "an empty folder by XDG_CACHE_HOME, and copy both images into it."
+            )
+        upper = lower
+
+
+def _lower_disks(disk: Path) -> Iterator[Path]:
+    """Yield the disks below a disk, also the first one that is missing."""
+    while disk.exists() and (name := backing_name(disk)) is not None:
+        disk = (disk.parent / name).resolve()
+        yield disk
+
+
+def _copy_of(folder: str, places: Sequence[Path]) -> Path:
+    """Return the path in the stores of this host that an image's folder on another host has here."""
+    there = Path(folder)
+    for place in places:
+        if place.name == there.parent.name:
+            return place / there.name
+    return places[0] / there.name
+
+
+def _copying(folders: Sequence[str], places: Sequence[Path]) -> str:
+    return " and ".join(
+        f"`rsync -a HOST:{folder} {_copy_of(folder, places).parent}/`" for folder in folders
+    )
+
+
+def _digests(manifest: Path) -> set[str]:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        fields = json.loads(manifest.read_text())
+        return {fields["files"][DISK]["sha256"], str(fields.get("digest"))}
+    return set()
+
+
+def _pinned_digest(manifest: Path) -> str | None:
+    """Return the digest of the image of which an image was made, where its manifest names it."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(manifest.read_text())["parent"]["disk_sha256"])
+    return None

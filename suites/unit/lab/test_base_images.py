@@ -1,0 +1,150 @@
+"""The image below a saved machine's disk, and the images on which it lies itself."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.lab.base_images import describe_base, find_base
+from suites.unit.lab.bundle_folder import BASE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def an_image(store: Path, digest: str, *, below: str = "", pinned: str | None = None) -> Path:
+    """Make an image; its disk names the file `below` it, its manifest the digest of that."""
+    folder = store / f"image-{digest[:4]}"
+    folder.mkdir(parents=True)
+    manifest: dict[str, object] = {"files": {"disk.qcow2": {"size": 1, "sha256": digest}}}
+    if pinned is not None:
+        manifest["parent"] = {"folder": "image", "disk_sha256": pinned}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    name = below.encode()
+    header = struct.pack(">4sIQIIQ", b"QFI\xfb", 3, 104 if name else 0, len(name), 16, 1 << 30)
+    (folder / "disk.qcow2").write_bytes(header.ljust(104, b"\0") + name)
+    return folder / "disk.qcow2"
+
+
+def test_base_is_found_by_its_digest(tmp_path: Path) -> None:
+    first, second = tmp_path / "images", tmp_path / "stock"
+    an_image(first, "34" * 32)
+    disk = an_image(second, BASE.digest)
+
+    assert find_base(BASE, [first, second]) == disk
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", '{"files": []}', '{"files": {"disk.qcow2": {}}}', '{"files": null}', None],
+)
+def test_image_whose_manifest_says_nothing_is_passed_over(
+    tmp_path: Path, content: str | None
+) -> None:
+    disk = an_image(tmp_path / "images", BASE.digest)
+    damaged = tmp_path / "images/damaged/manifest.json"
+    damaged.parent.mkdir()
+    if content is None:
+        damaged.symlink_to("absent")
+    else:
+        damaged.write_text(content)
+
+    assert find_base(BASE, [tmp_path / "images"]) == disk
+    assert find_base(BASE, [damaged.parents[1], tmp_path / "none"]) == disk
+
+
+def test_cloud_image_is_found_by_the_digest_of_its_publisher(tmp_path: Path) -> None:
+    disk = an_image(tmp_path / "images", "34" * 32)
+    manifest = disk.with_name("manifest.json")
+    fields = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**fields, "digest": "sha256:1234"}))
+
+    assert find_base(replace(BASE, digest="sha256:1234"), [tmp_path / "images"]) == disk
+
+
+def test_missing_base_is_named_with_how_to_get_it(tmp_path: Path) -> None:
+    an_image(tmp_path / "images", "34" * 32)
+    (tmp_path / "images/damaged").mkdir()
+    (tmp_path / "images/damaged/manifest.json").write_text("[]")
+
+    with pytest.raises(HarnessError) as caught:
+        find_base(BASE, [tmp_path / "images"])
+
+    for words in (
+        f"image 'debian-12' with the digest {BASE.digest}",
+        f"`rsync -a HOST:/there/images/debian-12-0123 {tmp_path / 'images'}/`",
+    ):
+        assert words in str(caught.value)
+
+
+def test_baked_image_is_named_with_the_images_below_it(tmp_path: Path) -> None:
+    an_image(tmp_path / "images", "34" * 32)
+    an_image(tmp_path / "images", "56" * 32, below="../image-3434/disk.qcow2")
+    disk = an_image(tmp_path / "derived", BASE.digest, below="../../images/image-5656/disk.qcow2")
+
+    base = describe_base("debian-12", BASE.digest, disk)
+
+    images = tmp_path / "images"
+    assert base.folder == str(tmp_path / "derived/image-1212")
+    assert base.parents == (str(images / "image-5656"), str(images / "image-3434"))
+
+
+def test_base_on_a_parent_is_found(tmp_path: Path) -> None:
+    an_image(tmp_path, "34" * 32)
+    below = "../image-3434/disk.qcow2"
+    disk = an_image(tmp_path, BASE.digest, below=below, pinned="34" * 32)
+
+    assert find_base(BASE, [tmp_path]) == disk
+
+
+def test_missing_base_is_to_be_copied_with_what_it_lies_on(tmp_path: Path) -> None:
+    images, derived = tmp_path / "images", tmp_path / "derived"
+    an_image(images, "34" * 32)
+    baked = replace(
+        BASE,
+        folder="/there/derived/bake",
+        parents=("/there/images/middle", "/there/images/image-3434"),
+    )
+
+    with pytest.raises(HarnessError) as caught:
+        find_base(baked, [images, derived])
+
+    commands = (
+        f"`rsync -a HOST:/there/derived/bake {derived}/` and "
+        f"`rsync -a HOST:/there/images/middle {images}/`."
+    )
+    assert f"copy it from the host that made the bundle: {commands}" in str(caught.value)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "bundle of old"])
+def test_base_whose_parent_is_missing_is_refused(tmp_path: Path, is_recorded: bool) -> None:
+    folder = tmp_path / "image-1212"
+    an_image(tmp_path, BASE.digest, below="../image-3434/disk.qcow2")
+    there = "/other/image-3434" if is_recorded else "/there/images/image-3434"
+    base = replace(BASE, parents=(there,) if is_recorded else ())
+
+    with pytest.raises(HarnessError) as caught:
+        find_base(base, [tmp_path])
+
+    assert str(caught.value) == (
+        f"The machine's disk lies on the image 'debian-12' in '{folder}', which lies on "
+        f"'{tmp_path / 'image-3434'}', and that is not in the cache here. Copy it from the host that "
+        f"made the bundle: `rsync -a HOST:{there} {tmp_path}/`."
+    )
+
+
+def test_base_whose_parent_was_built_again_is_refused(tmp_path: Path) -> None:
+    an_image(tmp_path, "34" * 32)
+    an_image(tmp_path, BASE.digest, below="../image-3434/disk.qcow2", pinned="35" * 32)
+
+    with pytest.raises(HarnessError) as caught:
+        find_base(BASE, [tmp_path])
+
+    assert f"was made of one with the digest {'35' * 32}, but " in str(caught.value)
+    assert f"'{tmp_path / 'image-3434'}' is another build" in str(caught.value)
+    assert "name an empty folder by XDG_CACHE_HOME" in str(caught.value)
