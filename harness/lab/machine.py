@@ -556,6 +556,10 @@ class LabMachine:
         """Return the trace of the guest's accesses to each GPU, by device id."""
         return self.gpus.traces()
 
+    def doing(self, what: str, deadline: Deadline) -> contextlib.AbstractContextManager[None]:
+        """Say in this context that the machine does `what`, until `deadline` at most."""
+        return self._activity.during(what, deadline)
+
     def mark(self, words: str) -> None:
         """Write a line into the trace of every GPU; boot stages and steps do so too."""
         self.gpus.mark(words)

@@ -352,8 +352,12 @@ class Node:
         provisioner declares no such command.
         """
         argv = self.provisioner.guest_command(command, output=CLOUD_INIT_OUTPUT_PATH)
-        with self._steps.run(f"Provision node '{self.request.name}': command '{command}'"):
-            return self.guest.run(*argv, timeout_s=self._deadline().remaining_s())
+        deadline = self._deadline()
+        with (
+            self._steps.run(f"Provision node '{self.request.name}': command '{command}'"),
+            self.machine.doing(f"is provisioned by command '{command}'", deadline),
+        ):
+            return self.guest.run(*argv, timeout_s=deadline.remaining_s())
 
     def _deadline(self) -> Deadline:
         """Return the deadline of provisioning, which includes a cloud image's first boot."""

@@ -6,7 +6,7 @@
 #
 # NAME is the name of the command. OUTCOME, EVENTS and LOG are the outcome file, the pattern of the
 # event files and the log that the provisioner declares, or empty. The output is also appended to
-# OUTPUT, unless it is empty: cloud-init stores it itself.
+# OUTPUT, and shown on the console, unless OUTPUT is empty: cloud-init does both itself.
 #
 # The folder of a run says what was there before it: harness.evidence.runs reads it.
 name=$1 outcome=$2 events=$3 log=$4 output=$5
@@ -44,5 +44,7 @@ if [ -z "$output" ]; then
     numbered "$@"
     exit
 fi
-numbered "$@" 2>&1 | tee -a "$output"
+console=/dev/console
+(: >"$console") 2>/dev/null || console=/dev/null
+numbered "$@" 2>&1 | tee -a "$output" "$console"
 exit "$(cat "$latest")"

@@ -18,6 +18,7 @@ from harness.image.cloud.source import CloudImageRecipe
 from harness.image.store import ImageStore
 from harness.lab.bakes import bake_cloud_image
 from harness.lab.cloud_images import CloudImageBoot
+from harness.lab.shared_caches import open_shared_caches
 from harness.plugin.select import requirements
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
@@ -64,9 +65,12 @@ def cloud_like(settings: Settings, announce: Callable[[ProgressEvent], None]) ->
     recipe = read_recipe(_RECIPE)
     assert isinstance(recipe, Recipe)
     with requirements(settings):
-        return ImageStore(settings.image_store, builder=CloudLikeImageBuilder()).ensure(
-            recipe, deadline=Deadline.after(_BUILD_S), listener=announce
+        store = ImageStore(
+            settings.image_store,
+            builder=CloudLikeImageBuilder(),
+            source=open_shared_caches(settings).get("images"),
         )
+        return store.ensure(recipe, deadline=Deadline.after(_BUILD_S), listener=announce)
 
 
 class _Handler(SimpleHTTPRequestHandler):

@@ -16,6 +16,7 @@ from harness.lab import machine as machine_module
 from harness.lab.machine import NONCE_FACT, LabMachine, MachineServices
 from harness.lab.node import Node
 from harness.machine.checkpoint.store import Checkpoint
+from harness.progress.activities import Activities
 from suites.unit.lab.builders import a_lab_machine, emulated_gpus, machine_services
 from suites.unit.lab.fake_vm import FakeAgent, FakeBroker, FakeDriver
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from harness.lab.saved_states import SavedState
     from harness.machine import Machine, VmDriver
     from harness.machine.capacity.broker import Broker
+    from harness.progress import ProgressEvent
 
 NONCE = "the guest's nonce"
 RESULT = '{"v1": {"datasource": "NoCloud", "errors": []}}'
@@ -55,6 +57,7 @@ class Stage:
     folder: Path
     agent: FakeAgent = field(default_factory=FakeAgent)
     said: list[str] = field(default_factory=list)
+    events: list[ProgressEvent] = field(default_factory=list)
     entrances: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,6 +82,7 @@ class Stage:
             gpu_sources=self.sources,
             patience=3.0,
             report=self.said.append,
+            activities=Activities(self.events.append),
         )
 
     def machine(self, **changes: Any) -> LabMachine:

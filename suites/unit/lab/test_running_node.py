@@ -120,6 +120,7 @@ def test_command_of_the_provisioner_runs_as_cloud_init_would(stage: Stage, node:
     expected = a_provisioner().guest_command("boot", output=CLOUD_INIT_OUTPUT_PATH)
     assert stage.agent.commands()[-1] == tuple(expected)
     assert stage.agent.limits_s[tuple(expected)] == LIMIT_S
+    assert "is provisioned by command 'boot'" in [event.message for event in stage.events]
 
 
 def provisioned(stage: Stage, node: Node, *lines: str) -> list[str]:

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.starts_process
 
 _OUTCOME, _LOG = "/var/lib/mine/outcome.json", "/var/log/mine.log"
 _EVENTS = "/var/log/my events/*.json"
+CONSOLE_PATH = "/dev/console"
 
 
 @dataclass
@@ -34,6 +35,7 @@ class GuestRoot:
 
     root: Path
     log: str | None = _LOG
+    has_console: bool = True
     _started: int = field(default=0)
 
     @property
@@ -51,10 +53,15 @@ class GuestRoot:
     def run(self, program: str) -> CommandResult:
         """Run a shell program as the provisioner's command; it has the root in `$ROOT`."""
         script = runner_file().content.decode()
-        for path in (EXIT_CODE_PATH, RUNS_FOLDER):
+        for path in (EXIT_CODE_PATH, RUNS_FOLDER, CONSOLE_PATH):
             assert path in script
             script = script.replace(path, str(self.root / path[1:]))
-        for folder in ("run", "var/log/my events", "var/lib/mine"):
+        for folder in (
+            *(["dev"] if self.has_console else []),
+            "run",
+            "var/log/my events",
+            "var/lib/mine",
+        ):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         paths = [_OUTCOME, _EVENTS, self.log or "", CLOUD_INIT_OUTPUT_PATH]
         return LocalRunner().run(
@@ -111,6 +118,26 @@ def test_each_run_has_its_own_evidence(tmp_path: Path, log: str | None) -> None:
     expect.prebake_line(evidence.of_run(1), action="build")
     expect.events_recorded(evidence, "built", run=1)
     expect.log_line(evidence, "decided build", run=1)
+
+
+def test_output_is_shown_on_the_console_while_it_runs(tmp_path: Path) -> None:
+    guest = GuestRoot(tmp_path / "root")
+    shown = 'until grep -q step "$ROOT/dev/console"; do sleep 0.01; done; echo shown'
+
+    result = guest.run(f"echo step; {shown}")
+
+    assert result.ok, result.render()
+    assert (guest.root / "dev/console").read_text().split("\n")[-3:] == ["step", "shown", ""]
+
+
+def test_guest_without_a_console_is_provisioned(tmp_path: Path) -> None:
+    guest = GuestRoot(tmp_path / "root", has_console=False)
+
+    result = guest.run("echo step; exit 3")
+
+    assert (result.exit_code, result.stderr) == (3, "")
+    assert result.stdout.endswith("\nstep\n")
+    assert (guest.root / CLOUD_INIT_OUTPUT_PATH[1:]).read_text() == result.stdout
 
 
 @pytest.mark.parametrize("run", [1, None])
