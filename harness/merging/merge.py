@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, listed
 from harness.merging.allure import merge_results
 from harness.merging.complete import find_folders, read_shards
 from harness.merging.junit import cases_of, read_suite, write_merged
@@ -46,7 +46,8 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     With `is_partial` a set that is not complete is merged too, and its summary says what is missing.
     Scripts in the coverage of shell code are those below `root`, wherever a shard had its checkout.
 
-    Raises BadInputError for a set with gaps or overlaps, before anything is written.
+    Raises BadInputError for a set with gaps or overlaps, and where `to` has other reports, before
+    anything is written.
     """
     shards, problems = read_shards(find_folders(folders))
     if problems and not is_partial:
@@ -58,6 +59,7 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
                 "another folder.",
                 source="--to",
             )
+    _require_own(to)
     suites = [(each.name, suite) for each in shards for suite in read_suite(each.reports / JUNIT)]
     cases = [case for shard, suite in suites for case in cases_of(suite, shard)]
     to.mkdir(parents=True, exist_ok=True)
@@ -72,6 +74,18 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     _write_json(to / BENCH, _benchmarks(shards))
     (to / SUMMARY).write_text(render_summary(shards, cases, problems))
     return Merged(shards=shards, cases=cases, problems=problems)
+
+
+def _require_own(to: Path) -> None:
+    """Refuse a folder with reports that are not of an earlier merge, which has a summary."""
+    written = (ALLURE, JUNIT, DURATIONS, SHELL_COVERAGE, BEHAVIOURS, BENCH)
+    found = [name for name in written if (to / name).exists()]
+    if found and not (to / SUMMARY).exists():
+        raise BadInputError(
+            f"'{to}' has {listed(found)}, but not of an earlier merge, and would lose it; name another "
+            "folder.",
+            source="--to",
+        )
 
 
 def _merge_coverage(shards: Sequence[ShardReports], to: Path, root: Path) -> None:

@@ -296,6 +296,29 @@ def test_reports_of_a_shard_are_not_overwritten(tmp_path: Path) -> None:
     assert len(list((place / "allure").iterdir())) == 2
 
 
+def test_reports_of_something_else_are_not_overwritten(tmp_path: Path) -> None:
+    three_shards(tmp_path / "shards")
+    own = tmp_path / "to/allure/mine-result.json"
+    own.parent.mkdir(parents=True)
+    own.touch()
+
+    with pytest.raises(BadInputError, match="has 'allure', but not of an earlier merge"):
+        merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+
+    assert own.exists()
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["allure"]
+
+
+def test_earlier_merge_is_replaced(tmp_path: Path) -> None:
+    three_shards(tmp_path / "shards")
+    merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+    (tmp_path / "to/allure/of-before-result.json").touch()
+
+    merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+
+    assert not (tmp_path / "to/allure/of-before-result.json").exists()
+
+
 def test_link_among_results_is_not_followed(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
     results = tmp_path / "shards/1/start-1/allure"
