@@ -42,6 +42,8 @@ _PREFIX = re.compile(
 #: In the block of a command that failed: the command, which may quote anything, and the names of its output.
 _COMMAND = re.compile(r"^command: .*?(?=^exit code: )", re.MULTILINE | re.DOTALL)
 _LABEL = re.compile(r"^(stdout|stderr): ")
+_EXIT_CODE = re.compile(r"^exit code: (\d+(?: \(time limit\))?)", re.MULTILINE)
+_PRINTED = re.compile(r"^(stdout|stderr): (.*?)(?=^stderr: |\Z)", re.MULTILINE | re.DOTALL)
 _ERROR_LINE = re.compile(
     r"\b(error|failed|failure|fatal|cannot|can't|unable to|panic|traceback)\b", re.IGNORECASE
 )
@@ -200,7 +202,7 @@ def _failed_steps(folder: Path) -> Iterator[str]:
         for step in outcome.steps:
             if step.status in {"failed", "error"}:
                 told.append(step.detail or step.name)
-                detail = "" if step.detail is None else f": {_first_line(step.detail)}"
+                detail = "" if step.detail is None else f": {_gist(step.detail)}"
                 yield f"step '{step.name}' failed{detail}"
         if outcome.error and not any(each in outcome.error for each in told):
             yield f"provisioning ended with {outcome.exit_code}: {_first_line(outcome.error)}"
@@ -208,6 +210,28 @@ def _failed_steps(folder: Path) -> Iterator[str]:
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0]
+
+
+def _gist(detail: str) -> str:
+    """Return one line of what a step says of its failure.
+
+    Of a command that failed, the exit code and the last line that it printed come before the command,
+    which may be long.
+    """
+    sentence, has_command, command = _first_line(detail).partition("command: ")
+    if not has_command:
+        return sentence
+    code = _EXIT_CODE.search(detail)
+    printed = {
+        name: text.strip().splitlines()[-1]
+        for name, text in _PRINTED.findall(detail)
+        if text.strip() not in {"", "-"}
+    }
+    said = next(
+        (f"{name}: {printed[name]}" for name in ("stderr", "stdout") if name in printed), None
+    )
+    parts = (code and f"exit code {code[1]}", said, f"command: {command}")
+    return sentence + "; ".join(part for part in parts if part)
 
 
 def _failed_units(folder: Path, logs: _Logs) -> Iterator[str]:

@@ -178,9 +178,10 @@ class Console:
             reason = "the time limit passed"
         else:
             reason = FATAL_MESSAGES[fatal_messages[index - _FIRST_FATAL]]
+        has_printed = bool(self._spawn.tail().strip())
+        last = f"Its last lines:\n{self.tail()}" if has_printed else "It printed nothing."
         raise HarnessError(
-            f"Machine '{self._name}' was expected to print {what} on its console, but {reason}. "
-            f"Its last lines:\n{self.tail()}"
+            f"Machine '{self._name}' was expected to print {what} on its console, but {reason}. {last}"
         )
 
     def send_line(self, text: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.evidence.causes import CAUSES, explain, find_cause, find_causes, first_error_line
+from harness.provisioning.command import CommandResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,6 +193,36 @@ def write_outcome(folder: Path, *, error: str, detail: str) -> None:
 def test_failed_step_is_named_with_its_detail(tmp_path: Path) -> None:
     write_outcome(tmp_path, error="Step 'build' failed. no compiler", detail="no compiler\nat all")
     assert explain(tmp_path)[0] == "step 'build' failed: no compiler"
+
+
+@pytest.mark.parametrize(
+    ("result", "gist"),
+    [
+        (
+            CommandResult(argv=("ctr", "run"), exit_code=9, stdout="a\nb", stderr="c\nNVRM: d\n"),
+            "exit code 9; stderr: NVRM: d; command: ctr run",
+        ),
+        (
+            CommandResult(
+                argv=("ctr",), exit_code=124, stdout="a\nb\n", stderr="", timed_out=True
+            ),
+            "exit code 124 (time limit); stdout: b; command: ctr",
+        ),
+        (
+            CommandResult(argv=("ctr",), exit_code=1, stdout="", stderr=""),
+            "exit code 1; command: ctr",
+        ),
+    ],
+    ids=["stderr", "stdout", "silent"],
+)
+def test_failed_command_of_a_step_is_told_after_its_last_words(
+    tmp_path: Path, result: CommandResult, gist: str
+) -> None:
+    write_outcome(tmp_path, error="", detail=f"It is used up. {result.render()}")
+    assert explain(tmp_path)[0] == f"step 'build' failed: It is used up. {gist}"
+
+    write_outcome(tmp_path, error="", detail=result.render())
+    assert explain(tmp_path)[0] == f"step 'build' failed: {gist}"
 
 
 def test_error_of_provisioning_is_told_where_no_failed_step_told_it(tmp_path: Path) -> None:

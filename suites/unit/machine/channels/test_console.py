@@ -201,6 +201,9 @@ def test_tail_has_lines_that_no_wait_consumed(guest: _Guest, console: Console) -
 def test_silent_console_says_so(console: Console) -> None:
     assert console.tail() == "(nothing)"
 
+    with pytest.raises(HarnessError, match=r"the time limit passed\. It printed nothing\.$"):
+        _wait(console, "never", _SHORT_S)
+
 
 def test_typed_line_reaches_the_guest(guest: _Guest, console: Console) -> None:
     console.send_line("ls é")
