@@ -148,3 +148,31 @@ def test_base_whose_parent_was_built_again_is_refused(tmp_path: Path) -> None:
     assert f"was made of one with the digest {'35' * 32}, but " in str(caught.value)
     assert f"'{tmp_path / 'image-3434'}' is another build" in str(caught.value)
     assert "name an empty folder by XDG_CACHE_HOME" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"parent": null}', None])
+def test_parent_whose_manifest_says_nothing_is_taken_as_it_is(
+    tmp_path: Path, content: str | None
+) -> None:
+    an_image(tmp_path, "56" * 32)
+    parent = an_image(tmp_path, "34" * 32, below="../image-5656/disk.qcow2")
+    disk = an_image(tmp_path, BASE.digest, below="../image-3434/disk.qcow2")
+    parent.with_name("manifest.json").unlink()
+    if content is not None:
+        parent.with_name("manifest.json").write_text(content)
+
+    assert find_base(BASE, [tmp_path]) == disk
+
+
+def test_parent_of_a_parent_that_was_built_again_is_refused(tmp_path: Path) -> None:
+    an_image(tmp_path, "56" * 32)
+    an_image(tmp_path, "34" * 32, below="../image-5656/disk.qcow2", pinned="57" * 32)
+    an_image(tmp_path, BASE.digest, below="../image-3434/disk.qcow2", pinned="34" * 32)
+
+    with pytest.raises(HarnessError) as caught:
+        find_base(BASE, [tmp_path])
+
+    assert f"in '{tmp_path / 'image-3434'}' was made of one with the digest {'57' * 32}" in str(
+        caught.value
+    )
+    assert f"'{tmp_path / 'image-5656'}' is another build" in str(caught.value)
