@@ -202,7 +202,7 @@ def _failed_steps(folder: Path) -> Iterator[str]:
         for step in outcome.steps:
             if step.status in {"failed", "error"}:
                 told.append(step.detail or step.name)
-                detail = "" if step.detail is None else f": {_gist(step.detail)}"
+                detail = "" if step.detail is None else f": {_in_one_line(step.detail)}"
                 yield f"step '{step.name}' failed{detail}"
         if outcome.error and not any(each in outcome.error for each in told):
             yield f"provisioning ended with {outcome.exit_code}: {_first_line(outcome.error)}"
@@ -212,7 +212,7 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _gist(detail: str) -> str:
+def _in_one_line(detail: str) -> str:
     """Return one line of what a step says of its failure.
 
     Of a command that failed, the exit code and the last line that it printed come before the command,

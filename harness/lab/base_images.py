@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,12 +53,12 @@ def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
                 return manifest.parent / DISK
     missing = [
         base.folder,
-        *(path for path in base.parents if not _copy_of(path, places).exists()),
+        *(path for path in base.parents if not _place_of(path, places).exists()),
     ]
     raise HarnessError(
         f"The machine's disk lies on the image '{base.name}' with the digest {base.digest}, which is not "
         f"in the cache here. An image that is built again has another digest, so copy it from the host "
-        f"that made the bundle: {_copying(missing, places)}. A cloud image can also be "
+        f"that made the bundle: {_copy_commands(missing, places)}. A cloud image can also be "
         f"fetched: `harness image fetch --image {base.name}`."
     )
 
@@ -71,14 +72,15 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
             raise HarnessError(
                 f"The machine's disk lies on the image '{base.name}' in '{upper.parent}', which lies on "
                 f"'{folder}', and that is not in the cache here. Copy it from the host that made the "
-                f"bundle: {_copying([next(there, str(Path(base.folder).with_name(folder.name)))], places)}."
+                f"bundle: {_copy_commands([next(there, str(Path(base.folder).with_name(folder.name)))], places)}."
             )
         pinned = _pinned_digest(upper.with_name(MANIFEST))
         if pinned is not None and pinned not in _digests(lower.with_name(MANIFEST)):
             raise HarnessError(
                 f"The image '{base.name}' in '{upper.parent}' was made of one with the digest {pinned}, but "
-                f"'{lower.parent}' is another build. Resume the machine with a cache of its own: name "
-                "an empty folder by XDG_CACHE_HOME, and copy both images into it."
+                f"'{lower.parent}' is another build, or its manifest can't be read. Resume the machine "
+                "with a cache of its own: set XDG_CACHE_HOME to an empty folder, and copy both images "
+                "into it."
             )
         upper = lower
 
@@ -90,7 +92,7 @@ def _lower_disks(disk: Path) -> Iterator[Path]:
         yield disk
 
 
-def _copy_of(folder: str, places: Sequence[Path]) -> Path:
+def _place_of(folder: str, places: Sequence[Path]) -> Path:
     """Return the path in the stores of this host that an image's folder on another host has here."""
     there = Path(folder)
     for place in places:
@@ -99,10 +101,12 @@ def _copy_of(folder: str, places: Sequence[Path]) -> Path:
     return places[0] / there.name
 
 
-def _copying(folders: Sequence[str], places: Sequence[Path]) -> str:
-    return " and ".join(
-        f"`rsync -a HOST:{folder} {_copy_of(folder, places).parent}/`" for folder in folders
+def _copy_commands(folders: Sequence[str], places: Sequence[Path]) -> str:
+    commands = (
+        ["rsync", "-a", f"HOST:{folder}", f"{_place_of(folder, places).parent}/"]
+        for folder in folders
     )
+    return " and ".join(f"`{shlex.join(command)}`" for command in commands)
 
 
 def _digests(manifest: Path) -> set[str]:

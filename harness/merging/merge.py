@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from harness.merging.junit import Case
 
 SUMMARY = "summary.md"
+_SUMMARY_PART = f".{SUMMARY}"
 BEHAVIOURS = "behaviours.json"
 BENCH = "bench.json"
 _BENCH_FILES = "bench*.json"
@@ -63,6 +64,7 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     suites = [(each.name, suite) for each in shards for suite in read_suite(each.reports / JUNIT)]
     cases = [case for shard, suite in suites for case in cases_of(suite, shard)]
     to.mkdir(parents=True, exist_ok=True)
+    (to / _SUMMARY_PART).write_text(render_summary(shards, cases, problems))
     write_merged(suites, to / JUNIT)
     merge_results((each.reports / ALLURE for each in shards), to / ALLURE)
     durations: dict[str, float] = {}
@@ -72,17 +74,17 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     _merge_coverage(shards, to / SHELL_COVERAGE, root)
     _write_json(to / BEHAVIOURS, behaviours_of(cases))
     _write_json(to / BENCH, _benchmarks(shards))
-    (to / SUMMARY).write_text(render_summary(shards, cases, problems))
+    (to / _SUMMARY_PART).replace(to / SUMMARY)
     return Merged(shards=shards, cases=cases, problems=problems)
 
 
 def _require_own(to: Path) -> None:
-    """Refuse a folder with reports that are not of an earlier merge, which has a summary."""
+    """Refuse a folder with reports that no merge wrote: those of a merge begin with its summary."""
     written = (ALLURE, JUNIT, DURATIONS, SHELL_COVERAGE, BEHAVIOURS, BENCH)
     found = [name for name in written if (to / name).exists()]
-    if found and not (to / SUMMARY).exists():
+    if found and not any((to / name).exists() for name in (SUMMARY, _SUMMARY_PART)):
         raise BadInputError(
-            f"'{to}' has {listed(found)}, but not of an earlier merge, and would lose it; name another "
+            f"'{to}' has {listed(found)}, which no merge wrote and this one would replace; name another "
             "folder.",
             source="--to",
         )

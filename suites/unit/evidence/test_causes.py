@@ -196,7 +196,7 @@ def test_failed_step_is_named_with_its_detail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "gist"),
+    ("result", "line"),
     [
         (
             CommandResult(argv=("ctr", "run"), exit_code=9, stdout="a\nb", stderr="c\nNVRM: d\n"),
@@ -215,14 +215,14 @@ def test_failed_step_is_named_with_its_detail(tmp_path: Path) -> None:
     ],
     ids=["stderr", "stdout", "silent"],
 )
-def test_failed_command_of_a_step_is_told_after_its_last_words(
-    tmp_path: Path, result: CommandResult, gist: str
+def test_failed_step_shows_exit_code_and_last_line_before_the_command(
+    tmp_path: Path, result: CommandResult, line: str
 ) -> None:
     write_outcome(tmp_path, error="", detail=f"It is used up. {result.render()}")
-    assert explain(tmp_path)[0] == f"step 'build' failed: It is used up. {gist}"
+    assert explain(tmp_path)[0] == f"step 'build' failed: It is used up. {line}"
 
     write_outcome(tmp_path, error="", detail=result.render())
-    assert explain(tmp_path)[0] == f"step 'build' failed: {gist}"
+    assert explain(tmp_path)[0] == f"step 'build' failed: {line}"
 
 
 def test_error_of_provisioning_is_told_where_no_failed_step_told_it(tmp_path: Path) -> None:

@@ -43,9 +43,7 @@ def test_base_is_found_by_its_digest(tmp_path: Path) -> None:
     "content",
     ["{", "[]", "{}", '{"files": []}', '{"files": {"disk.qcow2": {}}}', '{"files": null}', None],
 )
-def test_image_whose_manifest_says_nothing_is_passed_over(
-    tmp_path: Path, content: str | None
-) -> None:
+def test_image_with_a_damaged_manifest_is_skipped(tmp_path: Path, content: str | None) -> None:
     disk = an_image(tmp_path / "images", BASE.digest)
     damaged = tmp_path / "images/damaged/manifest.json"
     damaged.parent.mkdir()
@@ -82,7 +80,7 @@ def test_missing_base_is_named_with_how_to_get_it(tmp_path: Path) -> None:
         assert words in str(caught.value)
 
 
-def test_baked_image_is_named_with_the_images_below_it(tmp_path: Path) -> None:
+def test_bundle_names_the_images_below_a_baked_image(tmp_path: Path) -> None:
     an_image(tmp_path / "images", "34" * 32)
     an_image(tmp_path / "images", "56" * 32, below="../image-3434/disk.qcow2")
     disk = an_image(tmp_path / "derived", BASE.digest, below="../../images/image-5656/disk.qcow2")
@@ -102,7 +100,7 @@ def test_base_on_a_parent_is_found(tmp_path: Path) -> None:
     assert find_base(BASE, [tmp_path]) == disk
 
 
-def test_missing_base_is_to_be_copied_with_what_it_lies_on(tmp_path: Path) -> None:
+def test_message_names_each_image_to_copy(tmp_path: Path) -> None:
     images, derived = tmp_path / "images", tmp_path / "derived"
     an_image(images, "34" * 32)
     baked = replace(
@@ -147,11 +145,11 @@ def test_base_whose_parent_was_built_again_is_refused(tmp_path: Path) -> None:
 
     assert f"was made of one with the digest {'35' * 32}, but " in str(caught.value)
     assert f"'{tmp_path / 'image-3434'}' is another build" in str(caught.value)
-    assert "name an empty folder by XDG_CACHE_HOME" in str(caught.value)
+    assert "set XDG_CACHE_HOME to an empty folder" in str(caught.value)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"parent": null}', None])
-def test_parent_whose_manifest_says_nothing_is_taken_as_it_is(
+def test_parent_with_a_damaged_manifest_is_accepted_without_a_pinned_digest(
     tmp_path: Path, content: str | None
 ) -> None:
     an_image(tmp_path, "56" * 32)
@@ -162,6 +160,22 @@ def test_parent_whose_manifest_says_nothing_is_taken_as_it_is(
         parent.with_name("manifest.json").write_text(content)
 
     assert find_base(BASE, [tmp_path]) == disk
+
+
+def test_base_whose_parent_has_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
+    an_image(tmp_path, "34" * 32).with_name("manifest.json").write_text("{")
+    an_image(tmp_path, BASE.digest, below="../image-3434/disk.qcow2", pinned="34" * 32)
+
+    with pytest.raises(HarnessError, match="is another build, or its manifest can't be read"):
+        find_base(BASE, [tmp_path])
+
+
+def test_folder_of_a_bundle_is_quoted_in_the_command(tmp_path: Path) -> None:
+    """A bundle may come from a stranger."""
+    with pytest.raises(HarnessError) as caught:
+        find_base(replace(BASE, folder="/x; reboot"), [tmp_path])
+
+    assert f"`rsync -a 'HOST:/x; reboot' {tmp_path}/`" in str(caught.value)
 
 
 def test_parent_of_a_parent_that_was_built_again_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
@@ -296,13 +297,13 @@ def test_reports_of_a_shard_are_not_overwritten(tmp_path: Path) -> None:
     assert len(list((place / "allure").iterdir())) == 2
 
 
-def test_reports_of_something_else_are_not_overwritten(tmp_path: Path) -> None:
+def test_folder_with_other_reports_is_refused(tmp_path: Path) -> None:
     three_shards(tmp_path / "shards")
     own = tmp_path / "to/allure/mine-result.json"
     own.parent.mkdir(parents=True)
     own.touch()
 
-    with pytest.raises(BadInputError, match="has 'allure', but not of an earlier merge"):
+    with pytest.raises(BadInputError, match="has 'allure', which no merge wrote"):
         merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
 
     assert own.exists()
@@ -317,6 +318,22 @@ def test_earlier_merge_is_replaced(tmp_path: Path) -> None:
     merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
 
     assert not (tmp_path / "to/allure/of-before-result.json").exists()
+
+
+def test_merge_that_was_killed_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three_shards(tmp_path / "shards")
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.merging.merge.write_durations", lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+    assert not (tmp_path / "to/summary.md").exists()
+
+    merge([tmp_path / "shards"], tmp_path / "to", is_partial=False, root=tmp_path)
+
+    assert (tmp_path / "to/summary.md").exists()
+    assert not (tmp_path / "to/.summary.md").exists()
 
 
 def test_link_among_results_is_not_followed(tmp_path: Path) -> None:
