@@ -98,10 +98,10 @@ def test_without_records_all_tests_take_the_same_time(recorded: dict[str, float]
 
 
 def test_family_and_file_with_the_longest_test_start_first_and_files_keep_their_order() -> None:
-    """Many short tests together may take longer; they end a run evenly."""
+    """Shorter tests may take longer together; they end a run evenly."""
     many = [a_test(number, family="many", duration_s=2) for number in range(20)]
     long = [
-        TimedTest(test_id="b.py::second", family="long", duration_s=1),
+        TimedTest(test_id="b.py::second", family="long", duration_s=6),
         TimedTest(test_id="b.py::first", family="long", duration_s=5),
         TimedTest(test_id="c.py::third", family="long", duration_s=9),
     ]
