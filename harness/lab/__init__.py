@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, HarnessError
-from harness.gpu.catalogue import find_model
 from harness.gpu.transport import Transport
 from harness.image import CloudImage
 from harness.image.catalogue import Recipe, load_catalogue
@@ -456,6 +455,7 @@ class Lab:
         get it.
         """
         # Few machines are resumed.
+        from harness.gpu.catalogue import find_model  # noqa: PLC0415
         from harness.lab.base_images import find_base  # noqa: PLC0415
         from harness.lab.machine_bundle import ResumedSource, require_qemu_of  # noqa: PLC0415
 
@@ -500,6 +500,8 @@ class Lab:
 
     def _any_model(self) -> GpuModel:
         """Return the model to emulate where any GPU is requested."""
+        from harness.gpu.catalogue import find_model  # noqa: PLC0415 - most tests name a model
+
         return find_model(_ANY_MODEL, *self.settings.gpu_models)
 
     @functools.cached_property

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from harness.gpu.transport import Transport
     from harness.lab.gpu_sources import GpuSources, RequestedGpu
     from harness.lab.machine_bundle import MachineBundle
+    from harness.lab.machine_entrance import Listing
     from harness.lab.machine_request import MachineRequest
     from harness.machine import Machine, VmDriver
     from harness.machine.capacity.broker import Broker
@@ -192,6 +193,7 @@ class LabMachine:
         self._is_agent_ready = False
         self._is_killed = False
         self._vm: Machine | None = None
+        self._listing: Listing | None = None
         self._activity = services.activities.of(folder.name)
         self.last_state: NodeState | None = None
         self.gpus = MachineGpus(
@@ -286,7 +288,7 @@ class LabMachine:
             )
         if self._vm.pid is not None:
             reservation.used_by(self._vm.pid)
-        self._resources.enter_context(
+        self._listing = self._resources.enter_context(
             open_entrance(
                 self._vm,
                 self.folder,
@@ -493,7 +495,13 @@ class LabMachine:
             [gpu], report=self._services.report, cancelled=self._stop_reason
         )
         self.vm.plug(provided.attachment)
+        self._show_gpus()
         return provided.device_id
+
+    def _show_gpus(self) -> None:
+        """Show in `harness ps` which GPUs the machine has now."""
+        if self._listing is not None:
+            self._listing.show_gpus([gpu.title for gpu in self.gpus.provided])
 
     def wait_for_gpus(self) -> None:
         """Wait until the guest lists every plugged GPU on its bus.
@@ -544,6 +552,7 @@ class LabMachine:
             )
         self.vm.unplug(device_id, self.deadline(_HOT_PLUG_KVM_S))
         self.gpus.withdraw(device_id)
+        self._show_gpus()
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
         """Return the device model behind a GPU, plugged or one of the last to be unplugged.

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
@@ -71,6 +71,20 @@ class _Enterable:
         return SshEntry(port=port, key=keys / "user", known_hosts=known)
 
 
+class Listing:
+    """The line of a machine in `harness ps`."""
+
+    def __init__(self, roster: Roster, name: str, machine: RunningMachine) -> None:
+        self._roster = roster
+        self._name = name
+        self._machine = machine
+
+    def show_gpus(self, gpus: Sequence[str]) -> None:
+        """Show these names of GPUs from now on."""
+        self._machine = replace(self._machine, gpus=tuple(gpus))
+        self._roster.update(self._name, self._machine)
+
+
 @contextlib.contextmanager
 def open_entrance(
     vm: Machine,
@@ -80,7 +94,7 @@ def open_entrance(
     roster: Roster,
     gpus: Sequence[str],
     until: float | None,
-) -> Iterator[None]:
+) -> Iterator[Listing]:
     """List a started VM, record its console and serve its entrance in `folder`, until the context ends.
 
     `gpus` are the names of its GPUs. `until` is when a kept machine ends, in seconds of the epoch.
@@ -103,6 +117,6 @@ def open_entrance(
         contextlib.closing(recorder),
         vm.console.tapped(recorder),
         served_entrance(enterable, folder),
-        roster.entered(listed),
+        roster.entered(listed) as name,
     ):
-        yield
+        yield Listing(roster, name, listed)

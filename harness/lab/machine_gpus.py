@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, RequirementError, listed
 from harness.gpu import GpuModel, HostGpuAttachment, aperture_mib, root_port_window_mib
-from harness.gpu.serving import serve_gpu
 from harness.gpu.transport import Transport
 
 if TYPE_CHECKING:
@@ -163,6 +162,9 @@ class MachineGpus:
 
         Raises HarnessError where the transport would hang a machine with that many vCPUs.
         """
+        # It takes longer to load than a machine without GPUs to start.
+        from harness.gpu.serving import serve_gpu  # noqa: PLC0415
+
         transport = self._transport()
         spec = self._spec
         if transport is Transport.MPQEMU and self._driver.has_vcpu_threads(spec):

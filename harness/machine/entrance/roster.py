@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,7 +14,6 @@ from harness.errors import BadInputError, listed
 from harness.reservation_folder import ReservationFolder
 
 if TYPE_CHECKING:
-    import contextlib
     from collections.abc import Sequence
 
 #: The name of the socket in a machine's folder.
@@ -95,6 +95,11 @@ class Roster:
     def entered(self, machine: RunningMachine) -> contextlib.AbstractContextManager[str]:
         """List a machine for as long as the context lasts, and no longer than this process lives."""
         return self._entries.enter(machine)
+
+    def update(self, name: str, machine: RunningMachine) -> None:
+        """Write what has changed of a machine under the `name` that `entered` gave; none after its end."""
+        with self._entries.open() as book, contextlib.suppress(FileNotFoundError):
+            book.write(name, machine)
 
     def machines(self) -> list[RunningMachine]:
         """Return the machines that run, the oldest first."""

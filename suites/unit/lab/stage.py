@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -59,6 +60,7 @@ class Stage:
     said: list[str] = field(default_factory=list)
     events: list[ProgressEvent] = field(default_factory=list)
     entrances: list[dict[str, Any]] = field(default_factory=list)
+    shown_gpus: list[list[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.driver = FakeDriver(self.agent)
@@ -95,10 +97,10 @@ def a_stage(folder: Path) -> Iterator[Stage]:
     made = Stage(folder)
 
     @contextlib.contextmanager
-    def entrance(vm: Machine, place: Path, **given: Any) -> Iterator[None]:
+    def entrance(vm: Machine, place: Path, **given: Any) -> Iterator[SimpleNamespace]:
         made.entrances.append({"vm": vm, "folder": place, **given})
         made.noted.append(("entrance",))
-        yield
+        yield SimpleNamespace(show_gpus=made.shown_gpus.append)
         made.noted.append(("entrance closed",))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.lab import machine_entrance
-from harness.lab.machine_entrance import open_entrance
+from harness.lab.machine_entrance import Listing, open_entrance
 from harness.machine.channels.ssh import SshIdentity
 from suites.unit.lab.fake_vm import PID, FakeVm
 
@@ -34,6 +34,7 @@ class Door:
         self.enterable: Any = None
         self.listed: list[RunningMachine] = []
         self.folder: Path | None = None
+        self.listing: Listing | None = None
 
     @contextlib.contextmanager
     def served(self, enterable: object, folder: Path) -> Iterator[None]:
@@ -42,10 +43,13 @@ class Door:
         self.enterable = None
 
     @contextlib.contextmanager
-    def entered(self, machine: RunningMachine) -> Iterator[None]:
+    def entered(self, machine: RunningMachine) -> Iterator[str]:
         self.listed.append(machine)
-        yield
-        self.listed.remove(machine)
+        yield machine.id
+        self.listed.clear()
+
+    def update(self, name: str, machine: RunningMachine) -> None:
+        self.listed = [machine if each.id == name else each for each in self.listed]
 
 
 @pytest.fixture
@@ -84,7 +88,7 @@ def opened(stage: Stage, door: Door, folder: Path) -> Iterator[FakeVm]:
         roster=cast("Roster", door),
         gpus=["h100"],
         until=12.5,
-    ):
+    ) as door.listing:
         yield vm
 
 
@@ -104,6 +108,15 @@ def test_machine_is_listed_while_it_runs(stage: Stage, door: Door, tmp_path: Pat
     assert door.listed == []
     assert door.enterable is None
     assert cast("Any", vm.console).taps == []
+
+
+def test_list_shows_other_gpus_of_a_machine(stage: Stage, door: Door, tmp_path: Path) -> None:
+    with opened(stage, door, tmp_path):
+        assert door.listing is not None
+        door.listing.show_gpus(["h100", "l4"])
+
+        (listed,) = door.listed
+        assert (listed.id, listed.gpus, listed.until) == ("node-0123", ("h100", "l4"), 12.5)
 
 
 def test_machine_of_a_command_is_listed_with_its_words(

@@ -120,6 +120,16 @@ def test_gpu_that_is_plugged_later_gets_the_next_id(stage: Stage) -> None:
         assert stage.noted[-1] == ("plug", "gpu1")
 
 
+def test_gpus_are_listed_as_they_are_plugged_and_unplugged(stage: Stage) -> None:
+    with stage.machine() as machine:
+        machine.hot_plug(a_model())
+        machine.hot_plug(a_model())
+        machine.hot_unplug("gpu0", in_use=True)
+
+    name = a_model().name
+    assert stage.shown_gpus == [[name], [name, name], [name]]
+
+
 class FakeSsh:
     """SSH access that notes how it was opened."""
 

@@ -38,6 +38,24 @@ def test_machine_is_listed_while_it_runs(roster: Roster) -> None:
     assert roster.machines() == []
 
 
+def test_what_changes_of_a_machine_is_listed(roster: Roster) -> None:
+    machine, changed = a_machine("node-1"), replace(a_machine("node-1"), gpus=("l4-24gb",))
+
+    with roster.entered(a_machine("other")), roster.entered(machine) as name:
+        roster.update(name, changed)
+
+        assert roster.machines() == [a_machine("other"), changed]
+
+
+def test_machine_that_has_ended_is_not_listed_again_by_a_change(roster: Roster) -> None:
+    with roster.entered(a_machine("node-1")) as name:
+        pass
+
+    roster.update(name, a_machine("node-1"))
+
+    assert roster.machines() == []
+
+
 def test_folder_is_private(roster: Roster, tmp_path: Path) -> None:
     with roster.entered(a_machine("node-1")):
         assert (tmp_path / "machines").stat().st_mode & 0o777 == 0o700
