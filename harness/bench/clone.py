@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from harness.bench.prompt import seconds_of_command, seconds_to_prompt
+from harness.bench.prompt import measure_prompt, seconds_of_command
 from harness.bench.spread import Spread
 from harness.errors import HarnessError
 from harness.gpu.catalogue import load_catalogue
@@ -32,6 +32,7 @@ MEASURES: Mapping[str, str] = {
     "clone_ready_s": "from asking for a clone to the answer of its first command",
     "clone_gpu_s": "from asking for a clone with an emulated GPU until the guest lists it",
     "prompt_s": "from the start of `harness shell` to its prompt, in a clone with an emulated GPU",
+    "answer_s": "from the start of `harness shell` to the answer of what is typed at its prompt at once",
     "command_s": "the whole of `harness shell -- true`, with an emulated GPU",
     "ping_ms": "a round trip to the guest's agent",
     "exec_ms": "a round trip that runs true",
@@ -90,7 +91,9 @@ def measure_clones(
         for name, value in each.items():
             samples.setdefault(name, []).append(value)
     samples["clone_gpu_s"] = repeat(runs, "clone with a GPU", lambda: _gpu_clone(lab, state))
-    samples["prompt_s"] = repeat(runs, "prompt", lambda: seconds_to_prompt(shell_words))
+    prompts = repeat(runs, "prompt", lambda: measure_prompt(shell_words))
+    samples["prompt_s"] = [each.prompt_s for each in prompts]
+    samples["answer_s"] = [each.answer_s for each in prompts]
     samples["command_s"] = repeat(runs, "command", lambda: seconds_of_command(shell_words))
     return CloneBench(
         accelerator=lab.accelerator.accelerator.accel,

@@ -8,6 +8,7 @@ import pty
 import select
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
@@ -15,29 +16,44 @@ from harness.provisioning.command import end, spawn
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _LIMIT_S = 300.0
 _END_S = 60.0
 _READ_BYTES = 4096
 #: The end of root's prompt.
 _PROMPT = b"# "
+#: A terminal shows what is typed too, so the answer is not in the command as it is.
+_TYPED, _ANSWER = b"echo answ''ered\n", b"answered\r\n"
+#: As for a person, who runs the harness more than once: Python keeps what it compiled.
+_KEEPS_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 #: What the last lines of an error have.
 _SHOWN = 2000
 
 
-def seconds_to_prompt(words: Sequence[str]) -> float:
-    """Return the seconds from the start of `harness shell`, with these options, to its prompt.
+@dataclass(frozen=True, kw_only=True)
+class PromptTimes:
+    """Seconds from the start of `harness shell`: to its prompt, and to the answer of what is typed there."""
 
-    Raises HarnessError with what it printed where it shows none, or fails afterwards.
+    prompt_s: float
+    answer_s: float
+
+
+def measure_prompt(words: Sequence[str]) -> PromptTimes:
+    """Start `harness shell` with these options, type a command at its prompt at once, and leave it.
+
+    Raises HarnessError with what it printed where it shows no prompt, or fails afterwards.
     """
     started = time.monotonic()
     with _started(words) as terminal:
-        _read_until(terminal, _PROMPT)
-        taken_s = time.monotonic() - started
+        _read_until(terminal, lambda printed: printed.endswith(_PROMPT))
+        prompt_s = time.monotonic() - started
+        os.write(terminal, _TYPED)
+        _read_until(terminal, lambda printed: _ANSWER in printed)
+        answer_s = time.monotonic() - started
         os.write(terminal, b"exit\n")
         _read_until(terminal, None)
-    return taken_s
+    return PromptTimes(prompt_s=prompt_s, answer_s=answer_s)
 
 
 def seconds_of_command(words: Sequence[str]) -> float:
@@ -58,7 +74,7 @@ def _started(words: Sequence[str]) -> Iterator[int]:
     with open(ours, "rb", buffering=0):  # noqa: PTH123 - of a descriptor
         try:
             argv = [sys.executable, "-m", "harness.cli", "shell", *words]
-            process = spawn(argv, stdin=theirs, stdout=theirs, stderr=theirs)
+            process = spawn(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=_KEEPS_BYTECODE)
         finally:
             os.close(theirs)
         is_left = True
@@ -73,21 +89,21 @@ def _started(words: Sequence[str]) -> Iterator[int]:
             )
 
 
-def _read_until(terminal: int, awaited: bytes | None) -> None:
-    """Read until the output ends with `awaited`, or to the end of the output where that is None.
+def _read_until(terminal: int, is_over: Callable[[bytes], bool] | None) -> None:
+    """Read until the output `is_over`, or to its end where that is None.
 
     Raises HarnessError with the output where that does not come.
     """
     deadline, printed = Deadline.after(_LIMIT_S), b""
     poll = select.poll()
     poll.register(terminal, select.POLLIN)
-    while awaited is None or not printed.endswith(awaited):
+    while is_over is None or not is_over(printed):
         chunk = b""
         if poll.poll(deadline.remaining_s() * 1000):
             # At its end, a terminal gives an error.
             with contextlib.suppress(OSError):
                 chunk = os.read(terminal, _READ_BYTES)
-            if not chunk and awaited is None:
+            if not chunk and is_over is None:
                 return
         if not chunk:
             raise HarnessError(

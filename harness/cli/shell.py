@@ -117,16 +117,23 @@ def _in_clone(arguments: argparse.Namespace) -> int:
 
     settings = settings_of(arguments)
     with Lab.open(settings, show_event) as lab:
-        models = _models(arguments.gpu, lab)
         if arguments.state == _PROVISIONED:
-            return _in_node(lab, models, arguments.argv)
+            return _in_node(lab, _models(arguments.gpu, lab), arguments.argv)
         state = saved_state_of(lab, arguments.state)
-        with lab.clone(state, "shell", gpus=models) as machine:
+        # A wrong name is refused before the machine starts; the default is right, and takes time to load.
+        named = None if arguments.gpu is None else _models(arguments.gpu, lab)
+        with lab.clone(state, "shell") as machine:
+
+            def plug() -> None:
+                for model in _models(None, lab) if named is None else named:
+                    machine.hot_plug(model)
+                machine.wait_for_gpus()
+
             entered = lab.roster.find(machine.folder.name)
             if not arguments.argv:
-                # The shell starts while the guest finds the GPU, and its prompt is shown after that.
-                return run_in(entered, before_output=machine.wait_for_gpus)
-            machine.wait_for_gpus()
+                # The shell's prompt is shown first, and what is typed reaches it when the GPU is there.
+                return run_in(entered, before_input=plug)
+            plug()
             return run_in(entered, arguments.argv)
 
 

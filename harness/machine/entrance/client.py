@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
-import functools
 import json
 import os
 import select
@@ -21,7 +21,9 @@ from harness.machine.entrance.roster import ENTRANCE
 from harness.machine.entrance.server import SshEntry, in_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from typing_extensions import Self
 
     from harness.machine.entrance.roster import RunningMachine
     from harness.provisioning.command import Argv
@@ -31,29 +33,26 @@ _READ_BYTES = 65536
 LEAVE_CONSOLE = b"\x1d"
 
 
-def _show_at_once() -> None:
-    """Wait for nothing."""
-
-
 def run_in(
     machine: RunningMachine,
     argv: Argv = (),
     env: Mapping[str, str] | None = None,
     *,
-    before_output: Callable[[], None] = _show_at_once,
+    before_input: Callable[[], None] | None = None,
 ) -> int:
     """Run a command in a machine with this process's input and output; return its exit code.
 
     Without `argv` it is a login shell. It has a terminal where this process has one for both.
-    `before_output` runs before anything that comes from the machine is shown.
-    Raises HarnessError where the machine ends first.
+    `before_input` runs in a thread once the command has printed something, and input is read after it:
+    a person sees the prompt meanwhile. Raises HarnessError where the machine ends first, and what
+    `before_input` raises.
     """
     size = terminal_size() if sys.stdin.isatty() and sys.stdout.isatty() else None
     passed = {"TERM": os.environ.get("TERM", "dumb")} if size is not None else {}
     request = Request(
         verb=Verb.RUN, argv=tuple(argv), env={**passed, **(env or {})}, terminal=size
     )
-    answer = _converse(machine, request, is_terminal=size is not None, before_output=before_output)
+    answer = _converse(machine, request, is_terminal=size is not None, before_input=before_input)
     return int(str(answer["exit_code"]))
 
 
@@ -86,7 +85,7 @@ def _converse(
     is_terminal: bool = False,
     has_input: bool = True,
     leave: bytes | None = None,
-    before_output: Callable[[], None] = _show_at_once,
+    before_input: Callable[[], None] | None = None,
 ) -> Mapping[str, object]:
     """Send a request, pass input and output, and return how it ended; {} where this side left."""
     with contextlib.ExitStack() as opened:
@@ -106,7 +105,40 @@ def _converse(
             opened.enter_context(_raw_terminal())
             if request.verb is Verb.RUN:
                 opened.enter_context(_resizing(sock))
-        return _pass(machine, sock, is_fed=has_input, leave=leave, before_output=before_output)
+        awaited = opened.enter_context(_Awaited(before_input)) if before_input else None
+        return _pass(machine, sock, is_fed=has_input, leave=leave, awaited=awaited)
+
+
+class _Awaited:
+    """Runs a function in a thread; ready to be read from, for select(2), once it is over."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._is_over, self._ends = os.pipe()
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="before-input")
+        self._running: concurrent.futures.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._thread.shutdown()
+        os.close(self._is_over)
+        os.close(self._ends)
+
+    def fileno(self) -> int:
+        return self._is_over
+
+    def start(self) -> None:
+        """Start it, the first time."""
+        if self._running is None:
+            self._running = self._thread.submit(self._act)
+            self._running.add_done_callback(lambda _: os.write(self._ends, b"."))
+
+    def result(self) -> None:
+        """Raise what it raised."""
+        if self._running is not None:
+            self._running.result()
 
 
 def _pass(
@@ -115,37 +147,52 @@ def _pass(
     *,
     is_fed: bool,
     leave: bytes | None,
-    before_output: Callable[[], None],
+    awaited: _Awaited | None,
 ) -> Mapping[str, object]:
-    receiver, wait_once = Receiver(sock), functools.cache(before_output)
+    receiver = Receiver(sock)
     stdin = sys.stdin.fileno() if is_fed else -1
-    sources: list[int] = [sock.fileno(), *([stdin] if is_fed else [])]
+    sources: list[int] = [sock.fileno()]
+    if awaited is not None:
+        sources.append(awaited.fileno())
+    elif is_fed:
+        sources.append(stdin)
     while True:
         ready, _, _ = select.select(sources, [], [])
-        if stdin in ready:
+        if awaited is not None and awaited.fileno() in ready:
+            awaited.result()
+            sources[sources.index(awaited.fileno())] = stdin
+            awaited = None
+        elif stdin in ready:
             typed = os.read(stdin, _READ_BYTES)
             if leave is not None and leave in typed:
                 return {}
-            if typed:
-                _try_send(sock, Kind.INPUT, typed)
-            else:
+            _try_send(sock, Kind.INPUT if typed else Kind.INPUT_END, typed)
+            if not typed:
                 sources.remove(stdin)
-                _try_send(sock, Kind.INPUT_END)
         if sock.fileno() in ready:
             messages = receiver.receive()
             if messages is None:
                 _lost(machine)
-            for kind, content in messages:
-                wait_once()
-                if kind is Kind.OUTPUT:
-                    _write(1, content)
-                elif kind is Kind.ERRORS:
-                    _write(2, content)
-                elif kind is Kind.REFUSAL:
-                    raise HarnessError(content.decode(errors="replace"))
-                elif kind is Kind.END:
-                    ended: dict[str, object] = json.loads(content)
-                    return ended
+            ended = _show(messages)
+            if ended is not None:
+                return ended
+            if awaited is not None:
+                awaited.start()
+
+
+def _show(messages: Sequence[tuple[Kind, bytes]]) -> Mapping[str, object] | None:
+    """Write output; return how the request ended, None where it goes on."""
+    for kind, content in messages:
+        if kind is Kind.OUTPUT:
+            _write(1, content)
+        elif kind is Kind.ERRORS:
+            _write(2, content)
+        elif kind is Kind.REFUSAL:
+            raise HarnessError(content.decode(errors="replace"))
+        elif kind is Kind.END:
+            ended: dict[str, object] = json.loads(content)
+            return ended
+    return None
 
 
 def _lost(machine: RunningMachine) -> NoReturn:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.bench.prompt import seconds_of_command, seconds_to_prompt
+from harness.bench.prompt import measure_prompt, seconds_of_command
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 SHELL = r"""#!/bin/sh
 [ "$*" = "-m harness.cli shell --image=mine" ] || exit 64
 printf '[machines] wait: for room\r\nroot@clone:~# '
+read -r line
+[ "$line" = "echo answ''ered" ] || exit 65
+sleep 0.2
+printf 'answered\nroot@clone:~# '
 read -r line
 [ "$line" = exit ]
 """
@@ -35,10 +39,12 @@ def _write(program: Path, script: str) -> None:
     program.chmod(0o755)
 
 
-def test_shell_is_left_at_its_prompt(program: Path) -> None:
+def test_shell_is_left_at_its_prompt_after_an_answer(program: Path) -> None:
     _write(program, SHELL)
 
-    assert seconds_to_prompt(["--image=mine"]) > 0
+    times = measure_prompt(["--image=mine"])
+
+    assert 0 < times.prompt_s < times.answer_s - 0.2
 
 
 def test_command_is_awaited(program: Path) -> None:
@@ -47,11 +53,18 @@ def test_command_is_awaited(program: Path) -> None:
     assert seconds_of_command(["--image=mine"]) > 0
 
 
+def test_python_may_keep_what_it_compiled(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    _write(program, '[ -z "$PYTHONDONTWRITEBYTECODE" ]\n')
+
+    assert seconds_of_command([]) > 0
+
+
 def test_shell_without_a_prompt_is_quoted(program: Path) -> None:
     _write(program, "echo 'harness: there is no QEMU'; exit 2\n")
 
     with pytest.raises(HarnessError, match=r"expected to go on.*there is no QEMU"):
-        seconds_to_prompt([])
+        measure_prompt([])
 
 
 def test_failed_command_is_an_error(program: Path) -> None:

@@ -57,20 +57,67 @@ def test_input_reaches_the_command(
     assert capfd.readouterr().out == "typed"
 
 
-def test_nothing_is_shown_before_the_caller_is_ready(
-    place: Place, capfd: pytest.CaptureFixture[str]
+PROMPT = b"root@clone:~# "
+
+
+def prompts(guest: PlayedGuest, request: int, _payload: bytes) -> None:
+    guest.says(frames.STDOUT, request, PROMPT)
+
+
+def test_prompt_is_shown_and_input_waits_until_the_caller_is_ready(
+    place: Place, stdin: Callable[[bytes], int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def ended(guest: PlayedGuest, request: int, _payload: bytes) -> None:
-        guest.says(frames.STDOUT, request, b"root@clone:~# ")
+    fed_when_ready: list[bool] = []
+
+    def takes_input(guest: PlayedGuest, request: int, payload: bytes) -> None:
+        assert payload == b"typed ahead"
+        fed_when_ready.append(is_ready.is_set())
         guest.says(frames.RESULT, request, ENDED)
 
     def gets_ready() -> None:
-        os.write(1, b"ready\n")
+        # Input that went through would arrive meanwhile.
+        guest_was_fed.wait(0.2)
+        os.write(1, b"ready ")
+        is_ready.set()
 
-    place.guest.answers[frames.RUN] = ended
+    is_ready, guest_was_fed = threading.Event(), threading.Event()
+    place.guest.answers[frames.RUN] = prompts
+    place.guest.answers[frames.DATA] = takes_input
+    stdin(b"typed ahead")
 
-    assert client.run_in(place.machine, before_output=gets_ready) == 0
-    assert capfd.readouterr().out == "ready\nroot@clone:~# "
+    assert client.run_in(place.machine, before_input=gets_ready) == 0
+    assert fed_when_ready == [True]
+    assert capfd.readouterr().out == "root@clone:~# ready "
+
+
+def test_shell_ends_with_the_error_of_a_caller_that_does_not_get_ready(place: Place) -> None:
+    def has_no_gpu() -> None:
+        raise HarnessError("The guest does not list the GPU.")
+
+    place.guest.answers[frames.RUN] = prompts
+
+    with pytest.raises(HarnessError, match="does not list the GPU"):
+        client.run_in(place.machine, before_input=has_no_gpu)
+
+
+def test_shell_that_ends_first_waits_for_its_caller(place: Place) -> None:
+    request_of_shell: list[int] = []
+    may_get_ready = threading.Event()
+    got_ready: list[bool] = []
+
+    def prompts_and_notes(guest: PlayedGuest, request: int, payload: bytes) -> None:
+        request_of_shell.append(request)
+        prompts(guest, request, payload)
+
+    def gets_ready() -> None:
+        place.guest.says(frames.RESULT, request_of_shell[0], {**ENDED, "exit_code": 3})
+        got_ready.append(may_get_ready.wait(_JOIN_S))
+
+    place.guest.answers[frames.RUN] = prompts_and_notes
+    threading.Timer(0.2, may_get_ready.set).start()
+
+    assert client.run_in(place.machine, before_input=gets_ready) == 3
+    assert got_ready == [True]
 
 
 def test_command_ends_with_its_client(place: Place) -> None:
