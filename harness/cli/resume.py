@@ -16,13 +16,20 @@ from harness.errors import printable
 from harness.machine.entrance.client import run_in
 from harness.machine.entrance.roster import HELD
 from harness.provisioning.wait import SYSTEM_CLOCK
-from harness.settings import AcceleratorOption, Settings
+from harness.settings import (
+    URI_VARIABLE,
+    AcceleratorOption,
+    MachineDriver,
+    Settings,
+    machine_driver,
+)
 
 if TYPE_CHECKING:
     import argparse
     from types import FrameType
 
     from harness.cli.options import Commands
+    from harness.lab.machine_bundle import MachineBundle
     from harness.provisioning.command import Argv
 
 _HOLD_INTERVAL_S = 1.0
@@ -50,6 +57,13 @@ def add_parser(commands: Commands) -> None:
         metavar="PROGRAM",
         help="QEMU of the version that saved the machine (default: %(default)s)",
     )
+    parser.add_argument(
+        "--machine-uri",
+        # The driver, without which a URI has no meaning, is that of the bundle.
+        dest="uri",
+        metavar="URI",
+        help=f"libvirt's URI, for a machine that ran under libvirt (default: {URI_VARIABLE})",
+    )
     add_gpu_options(parser)
     parser.add_argument(
         "--hold",
@@ -66,7 +80,12 @@ def _resume(arguments: argparse.Namespace) -> int:
         # Its parent is gone; `harness gc` ends it.
         signal.signal(signal.SIGTERM, _end)
     return resume(
-        settings_of(arguments), arguments.bundle, arguments.argv, base=arguments.base, until=until
+        settings_of(arguments),
+        arguments.bundle,
+        arguments.argv,
+        base=arguments.base,
+        uri=arguments.uri,
+        until=until,
     )
 
 
@@ -76,28 +95,47 @@ def resume(
     argv: Argv,
     *,
     base: Path | None = None,
+    uri: str | None = None,
     until: float | None = None,
 ) -> int:
     """Continue the machine that a test left in a folder or an archive, and enter it.
 
-    With `until`, keep it until then without entering it.
+    `uri` is that of libvirt, for a machine that ran under libvirt. With `until`, keep the machine until
+    then without entering it.
     """
     from harness.evidence.archive import opened  # noqa: PLC0415 - as in `harness.cli.shell`
+    from harness.lab.machine_bundle import read_bundle  # noqa: PLC0415
 
     with opened(bundle.absolute(), settings.runs_folder, has_machine=True) as folder:
-        return _continue(settings, folder, argv, base=base, until=until)
+        saved = read_bundle(folder)
+        return _continue(
+            _settings_for(saved, settings, uri), saved, argv, base=base, until=until
+        )
+
+
+def _settings_for(bundle: MachineBundle, settings: Settings, uri: str | None) -> Settings:
+    """Return settings with the accelerator and the VM driver that ran the machine."""
+    driver = machine_driver(bundle.driver)
+    if uri is None and driver is not MachineDriver.QEMU:
+        uri = settings.machine_uri
+    return dataclasses.replace(
+        settings,
+        accelerator=AcceleratorOption(bundle.spec.accelerator.accel),
+        machine_driver=driver,
+        machine_uri=uri,
+    )
 
 
 def _continue(
-    settings: Settings, folder: Path, argv: Argv, *, base: Path | None, until: float | None
+    settings: Settings,
+    bundle: MachineBundle,
+    argv: Argv,
+    *,
+    base: Path | None,
+    until: float | None,
 ) -> int:
     from harness.lab import Lab  # noqa: PLC0415 - as in `harness.cli.shell`
-    from harness.lab.machine_bundle import read_bundle  # noqa: PLC0415
 
-    bundle = read_bundle(folder)
-    settings = dataclasses.replace(
-        settings, accelerator=AcceleratorOption(bundle.spec.accelerator.accel)
-    )
     with (
         Lab.open(settings, show_event) as lab,
         lab.resume(bundle, base=base, kept_until=until) as machine,

@@ -353,6 +353,7 @@ class LabMachine:
             gpus=models,
             seed=seed,
             agent_program=self.agent_program,
+            driver=self._services.driver.name,
             purpose=purpose,
         )
 

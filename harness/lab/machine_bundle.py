@@ -30,6 +30,7 @@ from harness.machine.description.spec import (
 )
 from harness.machine.whole_state import suffix
 from harness.provisioning.command import LocalRunner
+from harness.settings import MachineDriver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,12 +54,16 @@ _QUERY_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class MachineBundle:
-    """A saved machine in `folder`; `spec` has the bundle's own files and no disk."""
+    """A saved machine in `folder`; `spec` has the bundle's own files and no disk.
+
+    `driver` is the name of the VM driver that ran it: another one gives a machine other devices.
+    """
 
     folder: Path
     name: str
     made: str
     purpose: str
+    driver: str
     qemu_version: str
     spec: MachineSpec
     base: BaseImage
@@ -125,11 +130,13 @@ def save_machine(
     gpus: Sequence[str],
     seed: Path | None,
     agent_program: bytes,
+    driver: str,
     purpose: str,
 ) -> MachineBundle:
     """Save a running machine without GPUs into the new private `folder`; the guest goes on.
 
-    `seed` is the seed volume that is plugged in, `gpus` are the models to plug when it is resumed.
+    `seed` is the seed volume that is plugged in, `gpus` are the models to plug when it is resumed, and
+    `driver` is the name of the VM driver.
 
     Raises HarnessError where QEMU refuses, or the disk is not on this host.
     """
@@ -153,6 +160,7 @@ def save_machine(
         "name": spec.name,
         "made": dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds"),
         "purpose": purpose,
+        "driver": driver,
         "qemu": qemu_version(spec.qemu),
         "memory": memory,
         "gpus": list(gpus),
@@ -209,6 +217,8 @@ def read_bundle(folder: Path) -> MachineBundle:
             name=str(fields["name"]),
             made=str(fields["made"]),
             purpose=str(fields["purpose"]),
+            # Bundles of the first releases do not have it.
+            driver=str(fields.get("driver", MachineDriver.QEMU.value)),
             qemu_version=str(fields["qemu"]),
             spec=_read_spec(str(fields["name"]), fields["spec"], folder),
             base=_read_base(fields["base"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,7 +31,8 @@ NOT_SAVED = "not-saved.txt"
 _START_S = 20.0
 _HELD_S = 180.0
 #: Starts a process that outlives this one: a kept machine ends by its time or by `harness gc`.
-_DETACH = 'log=$1; shift; exec "$@" </dev/null >"$log" 2>&1'
+_DETACH = 'log=$1; shift; "$@" </dev/null >"$log" 2>&1; echo "ended: $?" >>"$log"'
+_ENDED = re.compile(r"^ended: (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,7 @@ def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
             *("setsid", "--fork", "sh", "-c", _DETACH, "hold", str(log)),
             *(sys.executable, "-m", "harness.cli", "resume", str(bundle.folder)),
             *("--hold", str(settings.machine_keep_hours), "--qemu", settings.qemu),
+            *(() if settings.machine_uri is None else ("--machine-uri", settings.machine_uri)),
             *(word for models in settings.gpu_models for word in ("--gpu-models", str(models))),
         ],
         timeout_s=_START_S,
@@ -106,6 +109,11 @@ def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
     def poll() -> Observation[str]:
         said = log.read_text(errors="replace") if log.exists() else ""
         ids = [line[len(HELD) :] for line in said.splitlines() if line.startswith(HELD)]
+        if not ids and (ended := _ENDED.search(said)):
+            raise HarnessError(
+                f"The process that was to hold the machine ended with exit code {ended[1]} after it said: "
+                f"{said[: ended.start()].strip() or '-'}"
+            )
         return Observation(ids[0] if ids else None, f"its holder said: {said.strip() or '-'}")
 
     return wait_for("the kept machine", poll, Deadline.after(_HELD_S))

@@ -15,7 +15,7 @@ from harness.provisioning.wait import Deadline, Observation, wait_for
 from harness.settings import APPLICATION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from harness.lab import Lab
     from harness.provisioning.command import ChildProcess
@@ -24,6 +24,13 @@ END_S = 20.0
 START_S = 120.0
 
 REPOSITORY = Path(__file__).parents[2]
+
+
+def driver_words(lab: Lab) -> list[str]:
+    """Return the options by which machines run as those of `lab` do."""
+    uri = lab.settings.machine_uri
+    words = [f"--machine-driver={lab.settings.machine_driver}"]
+    return words if uri is None else [*words, f"--machine-uri={uri}"]
 
 
 def pytest_argv(lab: Lab, test: Path, *, workers: int = 0) -> list[str]:
@@ -41,6 +48,7 @@ def pytest_argv(lab: Lab, test: Path, *, workers: int = 0) -> list[str]:
         "-s",
         *("-n", str(workers)),
         f"--accelerator={lab.accelerator.accelerator.accel}",
+        *driver_words(lab),
         f"--image={lab.settings.images[0]}",
         # A machine that starts at once: these runs have no checkpoints yet.
         "--machine-start=cold",
@@ -105,9 +113,16 @@ def wait_until_gone(seen: Collection[int], of: int) -> None:
 
 @contextlib.contextmanager
 def busy_run(
-    lab: Lab, cache: OwnCache, test: Path, *options: str
+    lab: Lab,
+    cache: OwnCache,
+    test: Path,
+    *options: str,
+    find: Callable[[int], list[int]] = lambda _: machines_of(os.getpid()),
 ) -> Iterator[tuple[ChildProcess, list[int]]]:
-    """Start a run, wait until its machine runs, and give it with its machines' processes."""
+    """Start a run, wait until its machine runs, and give it with its machines' processes.
+
+    `find` returns the processes of the machines of a run by the run's process.
+    """
     with (test.parent / "output.txt").open("wb") as output:
         run = spawn(
             [*pytest_argv(lab, test), *options],
@@ -118,7 +133,7 @@ def busy_run(
         )
 
     def poll() -> Observation[list[int]]:
-        machines = machines_of(os.getpid())
+        machines = find(run.pid)
         said = (test.parent / "output.txt").read_text()[-2000:]
         assert run.poll() is None, f"The run ended before its machine started: {said}"
         return Observation(machines or None, f"no machine; it said: {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -11,11 +12,9 @@ import pytest
 
 from harness.machine.entrance.roster import Roster, roster_folder
 from harness.provisioning.command import LocalRunner
-from harness.provisioning.wait import Deadline, Observation, wait_for
-from suites.e2e.inner import REPOSITORY, busy_run, pytest_argv
+from suites.e2e.inner import REPOSITORY, busy_run, pytest_argv, wait_until_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from harness.api import CloneState, GpuModel, SavedState
@@ -23,10 +22,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import CommandResult
     from suites.e2e.inner import OwnCache
 
-pytestmark = [
-    pytest.mark.pin_image(reason="what people enter by is the harness's"),
-    pytest.mark.vm_driver("qemu", reason="its own machines are looked for by their processes"),
-]
+pytestmark = pytest.mark.pin_image(reason="what people enter by is the harness's")
 
 #: Counts in memory alone, and prints the count when it is asked by a signal.
 COUNTER = """
@@ -64,14 +60,13 @@ def harness(*words: str, home: Path | None = None, timeout_s: float = 240.0) -> 
     )
 
 
-def entries_of(process: int) -> Callable[[], Observation[set[str]]]:
-    """Return a look for the machines that a process has in the list."""
-
-    def poll() -> Observation[set[str]]:
-        ids = {each.id for each in Roster(roster_folder()).machines() if each.process == process}
-        return Observation(ids or None, "none is listed")
-
-    return poll
+def listed_machines(run: int) -> list[int]:
+    """Return the processes of the machines that the process of a run has in the list."""
+    return [
+        each.user
+        for each in Roster(roster_folder()).machines()
+        if each.process == run and each.user is not None
+    ]
 
 
 def test_running_machine_is_listed_and_entered(
@@ -161,12 +156,12 @@ def test_run_that_was_interrupted_or_killed_keeps_no_machine(
     """A run that was ended has failed no test, so nothing was asked for."""
     test = tmp_path / "test_busy.py"
     test.write_text(BUSY)
-    with busy_run(lab, own_cache, test, "--machine-keep=failed") as (run, _machines):
-        before = wait_for("the machine's entry", entries_of(run.pid), Deadline.after(60))
+    with busy_run(lab, own_cache, test, "--machine-keep=failed", find=listed_machines) as started:
+        run, machines = started
         run.send_signal(ending)
         run.wait(60)
 
-    listed = {each.id for each in Roster(roster_folder()).machines()}
-    assert not before & listed
+        wait_until_gone(machines, os.getpid())
+        assert listed_machines(run.pid) == []
     assert harness("gc", home=own_cache.home).ok
     assert not own_cache.run_folders()

@@ -75,10 +75,6 @@ def render_domain(spec: MachineSpec, host: DomainHost, *, name: str, uuid: str) 
     _text(domain, "uuid", uuid)
     _text(domain, "title", f"machine '{spec.name}' of gpu-node-harness")
     _text(domain, "memory", str(spec.memory_mib), unit="MiB")
-    if spec.memory_file is None:
-        memory = ET.SubElement(domain, "memoryBacking")
-        ET.SubElement(memory, "source", type="memfd")
-        ET.SubElement(memory, "access", mode="shared")
     _text(domain, "vcpu", str(spec.cpus))
     _add_boot(domain, spec)
     features = ET.SubElement(domain, "features")
@@ -266,7 +262,8 @@ def _extra_arguments(spec: MachineSpec) -> Sequence[str]:
     """Return QEMU arguments for what libvirt's schema lacks.
 
     Its network of type 'user' can neither be restricted nor forward a port, and it chooses the names
-    of memory files itself. The last `-machine` overrides the options that it names.
+    of memory and of its files itself: a saved machine continues only with memory of the same name. The
+    last `-machine` overrides the options that it names.
     """
     card = {
         "driver": "virtio-net-pci",
@@ -281,22 +278,22 @@ def _extra_arguments(spec: MachineSpec) -> Sequence[str]:
     arguments = [
         *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
         *("-device", json.dumps(card)),
+        *("-object", json.dumps(_memory_backend(spec.memory_file, spec.memory_mib))),
+        *("-machine", "memory-backend=ram"),
     ]
-    if spec.memory_file is not None:
-        arguments += [
-            *("-object", json.dumps(_memory_backend(spec.memory_file, spec.memory_mib))),
-            *("-machine", "memory-backend=ram"),
-        ]
     if spec.is_restored:
         arguments += ["-incoming", "defer"]
     return arguments
 
 
-def _memory_backend(memory: MemoryFile, memory_mib: int) -> Mapping[str, object]:
+def _memory_backend(memory: MemoryFile | None, memory_mib: int) -> Mapping[str, object]:
+    """Describe the guest's memory, shared where possible: servers of emulated GPUs map it."""
+    backend = {"id": "ram", "size": memory_mib << 20}
+    if memory is None:
+        return {"qom-type": "memory-backend-memfd", **backend, "share": True}
     return {
         "qom-type": "memory-backend-file",
-        "id": "ram",
-        "size": memory_mib << 20,
+        **backend,
         "share": not memory.is_private,
         "mem-path": str(memory.path),
     }

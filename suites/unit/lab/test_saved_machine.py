@@ -134,6 +134,7 @@ def save(
         gpus=gpus,
         seed=seed,
         agent_program=b"the agent",
+        driver="libvirt",
         purpose="suites/e2e/test_boot.py::test_boots",
     )
 
@@ -150,6 +151,7 @@ def test_what_is_read_of_a_bundle_is_what_was_saved(
     assert bundle == read_bundle(to)
     assert (bundle.name, bundle.folder) == ("node", to)
     assert bundle.purpose == "suites/e2e/test_boot.py::test_boots"
+    assert bundle.driver == "libvirt"
     assert (bundle.qemu_version, bundle.base) == ("7.2.22", BASE)
     assert (bundle.gpus, bundle.memory) == (("h100", "a100"), to / "memory.zst")
     assert bundle.made.endswith("+00:00")
@@ -168,6 +170,17 @@ def test_what_is_read_of_a_bundle_is_what_was_saved(
     assert bundle.spec.kernel.initrd == bundle.spec.kernel.vmlinuz
     assert stat.S_IMODE(to.stat().st_mode) == 0o700
     assert not list(to.glob("*.part"))
+
+
+def test_bundle_of_the_first_releases_is_one_of_qemu(
+    host: Host, spec: MachineSpec, tmp_path: Path
+) -> None:
+    described = save(host, spec, tmp_path / "checkpoint").folder / "machine.json"
+    fields = json.loads(described.read_text())
+    del fields["driver"]
+    described.write_text(json.dumps(fields))
+
+    assert read_bundle(tmp_path / "checkpoint").driver == "qemu"
 
 
 def test_disk_is_copied_while_the_guest_stands_still_and_names_no_path_of_this_host(
@@ -248,7 +261,7 @@ def test_format_of_a_bundle_is_the_documented_one(
 
     described: dict[str, Any] = json.loads((tmp_path / "checkpoint/machine.json").read_text())
     assert set(described) == {
-        *("schema", "name", "made", "purpose", "qemu", "memory", "gpus", "base", "spec")
+        *("schema", "name", "made", "purpose", "driver", "qemu", "memory", "gpus", "base", "spec")
     }
     assert described["schema"] == 1
     assert described["spec"] == {
