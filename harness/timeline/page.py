@@ -28,6 +28,8 @@ h1 { font-size: 1.2rem; } h2 { font-size: 1rem; } img { width: 100%; height: aut
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 12px; }
 td, th { padding: 2px 8px; border-bottom: 1px solid var(--line); text-align: left; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td { overflow-wrap: anywhere; } td:nth-child(3), td:nth-child(6) { min-width: 14em; }
+td:nth-child(4) { white-space: nowrap; }
 tr.critical td:nth-child(3) { font-weight: 600; color: #D55E00; }
 .muted { color: var(--muted); }
 """
