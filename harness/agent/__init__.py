@@ -6,5 +6,11 @@ uses `frames`, is `harness.machine.channels.agent`.
 
 from __future__ import annotations
 
-PROTOCOL = 1
-"""The protocol version; increased with each incompatible change."""
+PROTOCOL = 2
+"""The protocol version; increased with each change."""
+
+OLDEST_PROTOCOL = 1
+"""The oldest version that the client understands, as a saved machine has the agent of its time."""
+
+TERMINAL_PROTOCOL = 2
+"""The first version with `terminal` and `fallback` of `run`, and with `resize`."""

@@ -64,6 +64,8 @@ class Command:
     reused while its group may still be signalled.
     """
 
+    _LINE_END = "\n"
+
     def __init__(
         self,
         loop: Loop,
@@ -91,16 +93,17 @@ class Command:
         self._has_timed_out = False
         self._timer = 0
         try:
-            child = processes.spawn(argv, env, has_stdin=stdin is not None)
+            child = self._spawn(argv, env, has_stdin=stdin is not None)
         except OSError as error:
             if error.errno in _OUT_OF_RESOURCES:
                 raise
             self._refuse(argv, error)
             return
         self._child = child
-        self._outputs = {child.stdout: STDOUT, child.stderr: STDERR}
-        self._watch_output(child.stdout)
-        self._watch_output(child.stderr)
+        # In a terminal both are one descriptor, whose output is stdout.
+        self._outputs = {child.stderr: STDERR, child.stdout: STDOUT}
+        for fd in self._outputs:
+            self._watch_output(fd)
         loop.add(child.pidfd, READABLE, self._on_exit)
         self._timer = loop.call_later(limit_s, self._on_time_limit)
         self._stdin_fd = child.stdin
@@ -113,9 +116,12 @@ class Command:
     def is_running(self) -> bool:
         return self._child is not None
 
+    def _spawn(self, argv: list[str], env: dict[str, str] | None, *, has_stdin: bool) -> Child:
+        return self._processes.spawn(argv, env, has_stdin=has_stdin)
+
     def _refuse(self, argv: list[str], error: OSError) -> None:
         is_missing = isinstance(error, FileNotFoundError)
-        message = f"{argv[0]}: {error.strerror or error}\n"
+        message = f"{argv[0]}: {error.strerror or error}{self._LINE_END}"
         self._sink.write(STDERR, message.encode(errors="surrogateescape"))
         self._sink.ended(127 if is_missing else 126, timed_out=False)
 
@@ -201,6 +207,9 @@ class Command:
             os.close(fd)
 
     # End
+
+    def resize(self, size: tuple[int, int]) -> None:
+        """Set rows and columns of the command's terminal, if it has one."""
 
     def signal(self, number: int) -> None:
         """Signal the whole group."""

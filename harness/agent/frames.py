@@ -35,6 +35,7 @@ BOOT, PROGRAM, PROGRAM_END = 0x01, 0x02, 0x03
 HELLO, PING, REMEMBER, SETTLE = 0x10, 0x11, 0x12, 0x13
 RUN, SIGNAL, CANCEL = 0x14, 0x15, 0x16
 READ, WRITE, WAIT_FILE, WAIT_UNIT, READ_RANGES = 0x17, 0x18, 0x19, 0x1A, 0x1B
+RESIZE = 0x1C
 # Parts of requests and answers.
 MORE, DATA, DATA_END, CREDIT = 0x20, 0x21, 0x22, 0x23
 # Answers.
@@ -58,6 +59,7 @@ NAMES = {
     WAIT_FILE: "wait-file",
     WAIT_UNIT: "wait-unit",
     READ_RANGES: "read-ranges",
+    RESIZE: "resize",
     MORE: "more",
     DATA: "data",
     DATA_END: "data-end",

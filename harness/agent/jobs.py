@@ -47,6 +47,9 @@ class Job:
     def signal(self, number: int) -> None:
         """Send a signal to the command."""
 
+    def resize(self, size: tuple[int, int]) -> None:
+        """Set rows and columns of the command's terminal."""
+
     def cancel(self) -> None:
         """Stop, and answer that the job was cancelled."""
         self.finish({"cancelled": True})

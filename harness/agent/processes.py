@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Variables of systemd for this service, and of Python's start, that commands must not get.
@@ -18,10 +24,21 @@ _NOT_INHERITED = frozenset(
 _OOM_SCORE = "/proc/self/oom_score_adj"
 #: Signals that Python ignores; programs expect the default.
 _SIGNALS_TO_RESET = (signal.SIGPIPE, signal.SIGXFSZ)
+#: In a terminal also those that it sends, in case that the agent itself ignores them.
+_SIGNALS_OF_TERMINAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
+#: asm-generic/ioctls.h and termbits.h. The module `termios` has them too, but takes long to import.
+_TCGETS, _TCSETS, _TIOCSWINSZ = 0x5401, 0x5402, 0x5414
+_IUTF8 = 0o40000
+#: The first number of struct termios, c_iflag, and the length of the whole with a reserve.
+_INPUT_FLAGS = struct.Struct("I")
+_TERMIOS_BYTES = 64
 
 
 class Child:
-    """A process that leads its own group, and the agent's ends of its pipes."""
+    """A process that leads its own group, and the agent's ends of its pipes.
+
+    In a terminal, `stdout` and `stderr` are the same descriptor, the master of the terminal.
+    """
 
     __slots__ = ("pid", "pidfd", "stderr", "stdin", "stdout")
 
@@ -55,13 +72,13 @@ class Processes:
                 child_in, stdin = os.pipe()
                 opened += (child_in, stdin)
                 os.set_blocking(stdin, False)
-            pid = self._start(argv, env, child_in, child_out, child_err)
-            try:
-                pidfd = os.pidfd_open(pid)
-            except OSError:
-                self.signal_group(pid, signal.SIGKILL)
-                self.reap(pid)
-                raise
+            streams = (
+                (os.POSIX_SPAWN_DUP2, child_in, 0),
+                (os.POSIX_SPAWN_DUP2, child_out, 1),
+                (os.POSIX_SPAWN_DUP2, child_err, 2),
+            )
+            pid = self._start(argv, env, streams, _SIGNALS_TO_RESET)
+            pidfd = self._open_pidfd(pid)
         except BaseException:
             for fd in opened:
                 os.close(fd)
@@ -72,8 +89,72 @@ class Processes:
             os.close(child_in)
         return Child(pid, pidfd, stdin, out, err)
 
+    def spawn_in_terminal(
+        self,
+        argvs: Sequence[list[str]],
+        env: dict[str, str] | None,
+        size: tuple[int, int],
+        *,
+        has_stdin: bool,
+    ) -> Child:
+        """Start the first of `argvs` that exists, in a new terminal of `size`: rows and columns.
+
+        Its modes are the defaults of Linux, with UTF-8 input. Raises OSError as `spawn` does.
+        """
+        opened: list[int] = []
+        try:
+            master, slave = os.openpty()
+            opened += (master, slave)
+            os.set_blocking(master, False)
+            _accept_utf8(master)
+            set_terminal_size(master, size)
+            # The loop watches a descriptor for one purpose only.
+            stdin = os.dup(master) if has_stdin else None
+            if stdin is not None:
+                opened.append(stdin)
+            # The child begins a session, and then opens the terminal by its path: the first terminal
+            # that the leader of a session opens becomes the terminal of the session.
+            streams = (
+                (os.POSIX_SPAWN_OPEN, 0, os.ttyname(slave), os.O_RDWR, 0),
+                (os.POSIX_SPAWN_DUP2, 0, 1),
+                (os.POSIX_SPAWN_DUP2, 0, 2),
+            )
+            to_reset = (*_SIGNALS_TO_RESET, *_SIGNALS_OF_TERMINAL)
+            pid = self._start_first(argvs, env, streams, to_reset)
+            pidfd = self._open_pidfd(pid)
+        except BaseException:
+            for fd in opened:
+                os.close(fd)
+            raise
+        os.close(slave)
+        return Child(pid, pidfd, stdin, master, master)
+
+    def _start_first(
+        self,
+        argvs: Sequence[list[str]],
+        env: dict[str, str] | None,
+        streams: Sequence[tuple[object, ...]],
+        to_reset: Sequence[int],
+    ) -> int:
+        for argv in argvs[:-1]:
+            with contextlib.suppress(FileNotFoundError):
+                return self._start(argv, env, streams, to_reset)
+        return self._start(argvs[-1], env, streams, to_reset)
+
+    def _open_pidfd(self, pid: int) -> int:
+        try:
+            return os.pidfd_open(pid)
+        except OSError:
+            self.signal_group(pid, signal.SIGKILL)
+            self.reap(pid)
+            raise
+
     def _start(
-        self, argv: list[str], env: dict[str, str] | None, stdin: int, stdout: int, stderr: int
+        self,
+        argv: list[str],
+        env: dict[str, str] | None,
+        streams: Sequence[tuple[object, ...]],
+        to_reset: Sequence[int],
     ) -> int:
         environment = self._environment
         path = None
@@ -91,13 +172,9 @@ class Processes:
                 argv[0],
                 argv,
                 environment,
-                file_actions=(
-                    (os.POSIX_SPAWN_DUP2, stdin, 0),
-                    (os.POSIX_SPAWN_DUP2, stdout, 1),
-                    (os.POSIX_SPAWN_DUP2, stderr, 2),
-                ),
+                file_actions=streams,
                 setsid=True,
-                setsigdef=_SIGNALS_TO_RESET,
+                setsigdef=to_reset,
             )
         finally:
             if self._oom_fd is not None:
@@ -120,6 +197,19 @@ class Processes:
         """Return the exit status of an ended process, or the negative signal."""
         _, status = os.waitpid(pid, 0)
         return os.waitstatus_to_exitcode(status)
+
+
+def set_terminal_size(fd: int, size: tuple[int, int]) -> None:
+    """Set rows and columns; the kernel tells the terminal's foreground processes by SIGWINCH."""
+    fcntl.ioctl(fd, _TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+
+
+def _accept_utf8(fd: int) -> None:
+    """Let the terminal erase whole characters of UTF-8, which people's terminals send."""
+    modes = bytearray(fcntl.ioctl(fd, _TCGETS, bytes(_TERMIOS_BYTES)))
+    (flags,) = _INPUT_FLAGS.unpack_from(modes)
+    _INPUT_FLAGS.pack_into(modes, 0, flags | _IUTF8)
+    fcntl.ioctl(fd, _TCSETS, bytes(modes))
 
 
 def base_environment(own: dict[str, str]) -> dict[str, str]:

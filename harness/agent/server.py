@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 from . import PROTOCOL, frames
@@ -54,6 +55,7 @@ class Server:
             frames.RUN: self._run,
             frames.SIGNAL: self._signal,
             frames.CANCEL: self._cancel,
+            frames.RESIZE: self._resize,
             frames.READ: self._read,
             frames.WRITE: self._write,
             frames.WAIT_FILE: self._wait_file,
@@ -145,6 +147,8 @@ class Server:
         import ctypes  # noqa: F401, PLC0415
         import socket  # noqa: F401, PLC0415
 
+        from . import terminal  # noqa: F401, PLC0415
+
         self._result(request, {})
 
     def _set_nonce(self, nonce: str | None) -> None:
@@ -188,6 +192,13 @@ class Server:
         job = self._jobs.get(request)
         if job is not None:
             job.cancel()
+
+    def _resize(self, request: int, payload: bytes) -> None:
+        job = self._jobs.get(request)
+        if job is not None:
+            from .terminal import size_of  # noqa: PLC0415 - imported with the terminal
+
+            job.resize(size_of(parse(payload)))
 
     # Streams
 
@@ -255,7 +266,18 @@ class RunJob(Job, Sink):
         argv, env, limit_s = asked["argv"], asked.get("env"), asked["limit_s"]
         if not isinstance(argv, list) or not argv or not isinstance(limit_s, (int, float)):
             raise frames.ProtocolError("A command needs 'argv' and 'limit_s', a limit in seconds.")
-        command = Command(
+        start: Callable[..., Command] = Command
+        terminal = asked.get("terminal")
+        if terminal is not None:
+            from .terminal import TerminalCommand, size_of  # noqa: PLC0415 - for people only
+
+            fallback = asked.get("fallback")
+            start = functools.partial(
+                TerminalCommand,
+                size=size_of(terminal),
+                fallback=fallback if isinstance(fallback, list) else None,
+            )
+        command = start(
             answers.loop,
             answers.processes,
             self,
@@ -312,6 +334,10 @@ class RunJob(Job, Sink):
     def signal(self, number: int) -> None:
         if self._command is not None:
             self._command.signal(number)
+
+    def resize(self, size: tuple[int, int]) -> None:
+        if self._command is not None:
+            self._command.resize(size)
 
     def drop(self) -> None:
         if self._command is not None:

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.agent import PROTOCOL, frames
+from harness.agent import OLDEST_PROTOCOL, PROTOCOL, frames
 from harness.errors import HarnessError
 from harness.provisioning.wait import Deadline
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _CANCEL_S = 2.0
 _RECEIVE_BYTES = 1 << 20
 _PROGRAM_CHUNK = 32 << 10
+_PROTOCOLS = range(OLDEST_PROTOCOL, PROTOCOL + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class Welcome:
 
     boot_id: str
     has_nonce: bool
+    protocol: int = PROTOCOL
 
 
 class Call:
@@ -197,7 +199,8 @@ class AgentLink:
         reply = frames.from_json(payload)
         if kind != frames.RESULT or reply.get("session") != self._session:
             return
-        if reply.get("protocol") != PROTOCOL or reply.get("digest") != self._digest:
+        protocol = reply.get("protocol")
+        if protocol not in _PROTOCOLS or reply.get("digest") != self._digest:
             self._break(
                 f"Machine '{self._name}' runs another agent than this harness has "
                 f"({reply.get('digest')}, not {self._digest}), as an old checkpoint does; remove "
@@ -205,7 +208,9 @@ class AgentLink:
             )
             return
         self._welcome = Welcome(
-            boot_id=str(reply.get("boot_id")), has_nonce=reply.get("has_nonce") is True
+            boot_id=str(reply.get("boot_id")),
+            has_nonce=reply.get("has_nonce") is True,
+            protocol=int(str(protocol)),
         )
         self._seen = f"it said hello in boot {self._welcome.boot_id}"
         self._welcomed.notify_all()

@@ -10,7 +10,8 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
-from harness.agent import frames
+from harness.agent import TERMINAL_PROTOCOL, frames
+from harness.errors import HarnessError
 from harness.provisioning.command import require_argv
 from harness.provisioning.wait import Deadline
 
@@ -50,15 +51,20 @@ class StartedCommand:
             self._link.send(frames.DATA, self._call, bytes(chunk))
 
     def feed_end(self) -> None:
-        """Close the command's input."""
+        """Close the command's input; in a terminal it reads Ctrl-D instead."""
         self._link.send(frames.DATA_END, self._call)
 
     def signal(self, number: int) -> None:
         """Send a signal to the command."""
         self._link.send(frames.SIGNAL, self._call, str(number).encode())
 
+    def resize(self, rows: int, columns: int) -> None:
+        """Give the command's terminal a new size."""
+        size = frames.to_json({"rows": rows, "columns": columns})
+        self._link.send(frames.RESIZE, self._call, size)
+
     def cancel(self) -> None:
-        """Kill the command; the wait for it then ends."""
+        """Kill the command, or hang up its terminal; the wait for it then ends."""
         self._link.send(frames.CANCEL, self._call)
 
     def wait(self, on_output: Callable[[int, bytes], None]) -> int | None:
@@ -94,20 +100,44 @@ class StartedCommand:
 
 @contextlib.contextmanager
 def started_command(
-    link: AgentLink, argv: Argv, *, limit_s: float, env: Mapping[str, str]
+    link: AgentLink,
+    argv: Argv,
+    *,
+    limit_s: float,
+    env: Mapping[str, str],
+    terminal: tuple[int, int] | None = None,
+    fallback: Argv = (),
 ) -> Iterator[StartedCommand]:
     """Start `argv` in the guest as root; it is killed at `limit_s`, and with the context.
+
+    With `terminal`, rows and columns, it runs in a terminal of that size, and all its output is
+    `frames.STDOUT`; `fallback` then runs where the guest has no such program.
 
     Raises HarnessError where the guest does not take the request.
     """
     require_argv(argv)
-    head = {"argv": list(argv), "env": dict(env), "limit_s": limit_s, "stdin": "more"}
+    head: dict[str, object] = {
+        "argv": list(argv),
+        "env": dict(env),
+        "limit_s": limit_s,
+        "stdin": "more",
+    }
+    if terminal is not None:
+        rows, columns = terminal
+        head["terminal"] = {"rows": rows, "columns": columns}
+        head["fallback"] = list(fallback)
     body = frames.to_json(head) + b"\n"
 
     def render(body: bytes, request: int) -> bytes:
         return frames.encode_message(frames.RUN, request, body)
 
     deadline = Deadline.after(limit_s + _GRACE_S)
+    if terminal is not None and link.wait_until_ready(deadline).protocol < TERMINAL_PROTOCOL:
+        raise HarnessError(
+            "This machine was saved by an older harness, whose agent gives commands no terminal. Use "
+            "`harness ssh`, or a command whose output is piped, such as "
+            "`harness shell --machine MACHINE -- dmesg | cat`."
+        )
     what = f"the command {' '.join(argv)!r}"
     with link.call(what, functools.partial(render, body), deadline) as call:
         yield StartedCommand(link, call, deadline)

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import queue
-import secrets
-import shlex
 import socket
 import threading
 from dataclasses import asdict, dataclass
@@ -26,29 +24,17 @@ if TYPE_CHECKING:
 
     from harness.machine.channels.agent import Agent
     from harness.machine.channels.console import Console
-    from harness.machine.entrance.messages import TerminalSize
 
 #: A week: nobody means a shell to end by a limit, but every wait has one.
 _SHELL_S = 7 * 86400.0
 _READY_S = 120.0
-_RESIZE_S = 60.0
 _CLOSE_S = 5.0
 _BACKLOG = 8
-_NONCE = "HARNESS_TERMINAL"
+_BY_SIGNAL = 128
 
-#: `script`, of util-linux, gives a command a terminal. It has no echo where the input of `script` is
-#: no terminal, which `stty sane` corrects. Each program more takes an emulated guest 50 ms.
-_IN_TERMINAL = "cd; stty sane rows {rows} cols {columns}; exec {command}"
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh -i")
-_SHELL_IN_TERMINAL = "$(command -v bash || echo sh)"
-#: Finds the terminal by a variable of the processes in it, so that nothing is written in the guest.
-_RESIZE = """
-for each in /proc/[0-9]*; do
-    grep -qs "$1" "$each/environ" || continue
-    terminal=$(readlink "$each/fd/0")
-    case $terminal in /dev/pts/*) stty -F "$terminal" rows "$2" cols "$3"; exit 0 ;; esac
-done
-"""
+#: In a terminal the agent starts the shell itself: each program more takes an emulated guest 50 ms.
+_SHELL_IN_TERMINAL, _OTHER_SHELL = ("bash",), ("sh", "-i")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +73,6 @@ class Enterable(Protocol):
 
     def ssh_entry(self) -> SshEntry:
         """Let this user's key in, and return how to connect; it changes the guest."""
-
-
-def terminal_argv(argv: tuple[str, ...], size: TerminalSize) -> list[str]:
-    """Return the command that runs `argv`, or a shell, in a terminal of the guest; pure."""
-    command = shlex.join(argv) if argv else _SHELL_IN_TERMINAL
-    line = _IN_TERMINAL.format(rows=size.rows, columns=size.columns, command=command)
-    return ["script", "-qec", line, "/dev/null"]
 
 
 @contextlib.contextmanager
@@ -192,27 +171,29 @@ class _Visit:
         send(self._client, Kind.END, json.dumps(result).encode())
 
     def _run(self, request: Request) -> None:
-        agent = self._machine.agent
+        agent, size = self._machine.agent, request.terminal
         agent.wait_until_ready(Deadline.after(_READY_S))
-        env, nonce = dict(request.env), secrets.token_hex(8)
-        if request.terminal is None:
-            command = list(request.argv or _SHELL)
-        else:
-            env[_NONCE] = nonce
-            command = terminal_argv(request.argv, request.terminal)
-        with started_command(agent.link, command, limit_s=_SHELL_S, env=env) as started:
+        with started_command(
+            agent.link,
+            request.argv or (_SHELL if size is None else _SHELL_IN_TERMINAL),
+            limit_s=_SHELL_S,
+            env=request.env,
+            terminal=None if size is None else (size.rows, size.columns),
+            fallback=() if request.argv else _OTHER_SHELL,
+        ) as started:
             reading = threading.Thread(
-                target=self._pass_input, args=(started, nonce), name="visitor-input", daemon=True
+                target=self._pass_input, args=(started,), name="visitor-input", daemon=True
             )
             reading.start()
             code = started.wait(self._pass_output)
         if code is not None:
-            self._end({"exit_code": code})
+            # As a shell tells of a signal, which has no negative exit code to tell.
+            self._end({"exit_code": code if code >= 0 else _BY_SIGNAL - code})
 
     def _pass_output(self, kind: int, content: bytes) -> None:
         send(self._client, Kind.OUTPUT if kind == frames.STDOUT else Kind.ERRORS, content)
 
-    def _pass_input(self, started: StartedCommand, nonce: str) -> None:
+    def _pass_input(self, started: StartedCommand) -> None:
         with contextlib.suppress(OSError, HarnessError):
             while (messages := self._receiver.receive()) is not None:
                 for kind, content in messages:
@@ -221,14 +202,10 @@ class _Visit:
                     elif kind is Kind.INPUT_END:
                         started.feed_end()
                     elif kind is Kind.RESIZE:
-                        self._resize(content, nonce)
+                        size = size_from(json.loads(content))
+                        started.resize(size.rows, size.columns)
         # The client has gone.
         started.cancel()
-
-    def _resize(self, content: bytes, nonce: str) -> None:
-        size = size_from(json.loads(content))
-        words = (f"{_NONCE}={nonce}", str(size.rows), str(size.columns))
-        self._machine.agent.run(["sh", "-c", _RESIZE, "resize", *words], timeout_s=_RESIZE_S)
 
     def _attach_console(self) -> None:
         """Pass on what the console printed last and prints from now on, and what the client types."""

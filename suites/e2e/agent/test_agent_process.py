@@ -1,4 +1,4 @@
-"""The real agent as a process of this host, booted by the images' own loader; needs no machine."""
+"""The real agent as a process of this host: commands, files, waits, clients that come and go."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,76 +14,10 @@ import pytest
 from harness.errors import HarnessError
 from harness.machine.channels.agent import Agent
 from harness.payload import build_agent
-from harness.provisioning.command import spawn
-from harness.provisioning.wait import Deadline, Observation, wait_for
-from suites.docs.pages import REPOSITORY
+from suites.e2e.agent.local_agent import LocalAgent, soon, start_agent, wait_until_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from harness.provisioning.command import ChildProcess
-
-_LOADER = REPOSITORY / "images/debian-12/root/usr/lib/harness/agent-loader"
-_START = 'echo 300 >/proc/self/oom_score_adj; exec "$@"'
-
-
-def soon(seconds: float = 30.0) -> Deadline:
-    return Deadline.after(seconds)
-
-
-def start_agent(port: socket.socket, folder: Path) -> ChildProcess:
-    """Start the loader on `port`, with an OOM score that is not the default."""
-    return spawn(
-        [
-            *("sh", "-c", _START, "sh", sys.executable, "-I", "-S"),
-            *(str(_LOADER), f"fd:{port.fileno()}", str(folder)),
-        ],
-        pass_fds=[port.fileno()],
-    )
-
-
-class LocalAgent:
-    """An agent that serves one end of a socket pair, and its client at the other."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        ours, self.theirs = socket.socketpair()
-        self.client = Agent("local", ours, build_agent().content)
-        self.process = start_agent(self.theirs, folder)
-
-    def restarts(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        self.process = start_agent(self.theirs, self._folder)
-
-    def close(self) -> None:
-        self.client.close()
-        self.process.kill()
-        self.process.wait()
-        self.theirs.close()
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[LocalAgent]:
-    local = LocalAgent(tmp_path)
-    yield local
-    local.close()
-
-
-@pytest.fixture
-def agent(local: LocalAgent) -> Agent:
-    local.client.wait_until_ready(soon())
-    return local.client
-
-
-def wait_until_gone(pid: int) -> None:
-    def poll() -> Observation[bool]:
-        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                return Observation(None, "it runs")
-        return Observation(value=True, seen="it has gone")
-
-    wait_for(f"process {pid} to be gone", poll, soon())
+    from pathlib import Path
 
 
 def test_result_is_the_commands_own(agent: Agent) -> None:

@@ -1,18 +1,22 @@
-"""A server over a socket pair, with fake processes and a fake system."""
+"""A server over a socket pair, with fake processes, whose terminals are real, and a fake system."""
 
 from __future__ import annotations
 
 import os
 import socket
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from harness.agent import frames
 from harness.agent.port import PortDevice
-from harness.agent.processes import Child, Processes
+from harness.agent.processes import Child, Processes, set_terminal_size
 from harness.agent.server import Server
 from harness.agent.system import System
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FIRST_PID = 5_000_000
 """Above every real process id, which Linux keeps below 4194304."""
@@ -24,6 +28,7 @@ class Started:
 
     argv: list[str]
     env: dict[str, str] | None
+    fallback: list[str] | None = None
     pid: int
     stdin: int | None
     stdout: int
@@ -84,6 +89,36 @@ class FakeProcesses(Processes):
             )
         )
         return Child(pid, pidfd, stdin, out, err)
+
+    @override
+    def spawn_in_terminal(
+        self,
+        argvs: Sequence[list[str]],
+        env: dict[str, str] | None,
+        size: tuple[int, int],
+        *,
+        has_stdin: bool,
+    ) -> Child:
+        if self.refusal is not None:
+            raise self.refusal
+        master, slave = os.openpty()
+        os.set_blocking(master, False)
+        set_terminal_size(master, size)
+        pidfd, exit_pipe = os.pipe()
+        pid = FIRST_PID + len(self.started)
+        self.started.append(
+            Started(
+                argv=argvs[0],
+                env=env,
+                fallback=argvs[-1] if len(argvs) > 1 else None,
+                pid=pid,
+                stdin=slave,
+                stdout=slave,
+                stderr=os.dup(slave),
+                exit_pipe=exit_pipe,
+            )
+        )
+        return Child(pid, pidfd, os.dup(master) if has_stdin else None, master, master)
 
     def _of(self, pid: int) -> Started:
         return self.started[pid - FIRST_PID]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.agent import commands, frames, jobs, port, units
+from harness.agent import PROTOCOL, commands, frames, jobs, port, units
 from suites.unit.agent.fakes import Bench, Started
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_hello_answer_identifies_the_agent(bench: Bench) -> None:
 
     assert result_of(bench.gets()) == {
         "session": "session-1",
-        "protocol": 1,
+        "protocol": PROTOCOL,
         "digest": "digest",
         "boot_id": "boot-1",
         "has_nonce": False,

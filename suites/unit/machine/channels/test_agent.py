@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.agent import PROTOCOL, frames
+from harness.agent import OLDEST_PROTOCOL, PROTOCOL, frames
 from harness.errors import HarnessError
 from harness.machine.channels import agent as agent_module
 from harness.machine.channels import agent_link
@@ -100,6 +100,17 @@ def test_agent_of_another_harness_is_refused(guest: PlayedGuest, agent: Agent) -
     guest.starts()
 
     with pytest.raises(HarnessError, match=r"'node' runs another agent .* remove the checkpoint"):
+        agent.wait_until_ready(soon())
+
+
+@pytest.mark.parametrize("protocol", [OLDEST_PROTOCOL - 1, PROTOCOL + 1])
+def test_agent_with_an_unknown_protocol_is_refused(
+    guest: PlayedGuest, agent: Agent, protocol: int
+) -> None:
+    guest.protocol = protocol
+    guest.starts()
+
+    with pytest.raises(HarnessError, match=r"'node' runs another agent"):
         agent.wait_until_ready(soon())
 
 

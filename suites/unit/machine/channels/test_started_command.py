@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.agent import frames
+from harness.agent import OLDEST_PROTOCOL, TERMINAL_PROTOCOL, frames
 from harness.errors import HarnessError
 from harness.machine.channels import started_command as module
 from harness.machine.channels.agent import Agent
@@ -18,6 +18,8 @@ from suites.unit.machine.channels.played_guest import ENDED, PROGRAM, PlayedGues
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from harness.provisioning.command import Argv
 
 _JOIN_S = 5.0
 
@@ -31,11 +33,22 @@ def guest() -> Iterator[PlayedGuest]:
 
 
 @contextlib.contextmanager
-def started(guest: PlayedGuest, *argv: str, limit_s: float = 30.0) -> Iterator[StartedCommand]:
+def started(
+    guest: PlayedGuest,
+    *argv: str,
+    limit_s: float = 30.0,
+    terminal: tuple[int, int] | None = None,
+    fallback: Argv = (),
+) -> Iterator[StartedCommand]:
     agent = Agent("node", guest.ours, PROGRAM)
     try:
         with started_command(
-            agent.link, argv or ("cat",), limit_s=limit_s, env={"LANG": "C"}
+            agent.link,
+            argv or ("cat",),
+            limit_s=limit_s,
+            env={"LANG": "C"},
+            terminal=terminal,
+            fallback=fallback,
         ) as command:
             yield command
     finally:
@@ -68,6 +81,43 @@ def test_command_starts_with_all_that_it_needs_and_more_input_to_come(guest: Pla
         "stdin": "more",
     }
     assert body.endswith(b"\n")
+
+
+def test_command_in_a_terminal_has_its_size_and_may_get_another(guest: PlayedGuest) -> None:
+    ends_with(guest, 0)
+
+    with started(guest, "bash", terminal=(24, 80), fallback=["sh", "-i"]) as command:
+        command.resize(50, 132)
+        command.feed_end()
+        command.wait(lambda *_: None)
+
+    (body,) = said_by(guest, frames.RUN)
+    head = json.loads(body)
+    assert (head["terminal"], head["fallback"]) == ({"rows": 24, "columns": 80}, ["sh", "-i"])
+    (size,) = said_by(guest, frames.RESIZE)
+    assert json.loads(size) == {"rows": 50, "columns": 132}
+
+
+def test_agent_of_an_older_harness_gives_no_terminal(guest: PlayedGuest) -> None:
+    """It would ignore the wish, and end the connection at the first new size."""
+    guest.protocol = TERMINAL_PROTOCOL - 1
+
+    with (
+        pytest.raises(HarnessError, match=r"saved by an older harness.*`harness ssh`"),
+        started(guest, "bash", terminal=(24, 80)),
+    ):
+        pass
+
+    assert said_by(guest, frames.RUN) == []
+
+
+def test_agent_of_an_older_harness_runs_commands_without_a_terminal(guest: PlayedGuest) -> None:
+    guest.protocol = OLDEST_PROTOCOL
+    ends_with(guest, 7)
+
+    with started(guest) as command:
+        command.feed_end()
+        assert command.wait(lambda *_: None) == 7
 
 
 def test_cancelled_command_has_no_exit_code(guest: PlayedGuest) -> None:

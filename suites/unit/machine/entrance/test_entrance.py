@@ -14,9 +14,8 @@ import pytest
 from harness.agent import frames
 from harness.errors import HarnessError
 from harness.machine.entrance import client
-from harness.machine.entrance.messages import Kind, Receiver, Request, TerminalSize, Verb, send
+from harness.machine.entrance.messages import Kind, Receiver, Request, Verb, send
 from harness.machine.entrance.roster import RunningMachine
-from harness.machine.entrance.server import terminal_argv
 from suites.unit.machine.channels.played_guest import ENDED, PlayedGuest
 
 if TYPE_CHECKING:
@@ -41,6 +40,15 @@ def test_command_passes_output_and_exit_code(
 
     assert client.run_in(place.machine, ["uname", "-r"]) == 7
     assert capfd.readouterr() == ("6.1.0\n", "hm\n")
+
+
+def test_end_by_a_signal_is_told_as_a_shell_does(place: Place) -> None:
+    def ended(guest: PlayedGuest, request: int, _payload: bytes) -> None:
+        guest.says(frames.RESULT, request, {**ENDED, "exit_code": -15})
+
+    place.guest.answers[frames.RUN] = ended
+
+    assert client.run_in(place.machine, ["sleep", "1000"]) == 143
 
 
 def test_input_reaches_the_command(
@@ -171,18 +179,6 @@ def test_what_is_no_message_is_refused() -> None:
         theirs.sendall(b"GET / HTTP/1.1\r\n")
         with pytest.raises(HarnessError, match="no message"):
             Receiver(ours).next()
-
-
-def test_shell_in_terminal_has_its_size() -> None:
-    size = TerminalSize(rows=24, columns=80)
-
-    assert terminal_argv(("ls", "a b"), size) == [
-        "script",
-        "-qec",
-        "cd; stty sane rows 24 cols 80; exec ls 'a b'",
-        "/dev/null",
-    ]
-    assert terminal_argv((), size)[2].endswith("exec $(command -v bash || echo sh)")
 
 
 def _connected(place: Place) -> socket.socket:

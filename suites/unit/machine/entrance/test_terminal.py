@@ -20,8 +20,7 @@ import pytest
 from harness.agent import frames
 from harness.errors import HarnessError
 from harness.machine.entrance import client
-from harness.machine.entrance.messages import TerminalSize
-from harness.machine.entrance.server import SshEntry, terminal_argv
+from harness.machine.entrance.server import SshEntry
 from harness.provisioning.wait import Deadline, Observation, wait_for
 from suites.unit.machine.channels.played_guest import ENDED, PlayedGuest
 from suites.unit.machine.entrance.enterable import Enterable, Place
@@ -66,11 +65,9 @@ def test_shell_in_a_terminal_has_its_size_and_kind(place: Place, terminal: int) 
     assert client.run_in(place.machine, env={"LANG": "C"}) == 0
 
     head = head_of(place.guest)
-    assert head["argv"] == terminal_argv((), TerminalSize(rows=24, columns=80))
-    environment = head["env"]
-    assert isinstance(environment, dict)
-    assert (environment["TERM"], environment["LANG"]) == ("xterm-256color", "C")
-    assert len(environment) == 3
+    assert (head["argv"], head["fallback"]) == (["bash"], ["sh", "-i"])
+    assert head["terminal"] == {"rows": 24, "columns": 80}
+    assert head["env"] == {"TERM": "xterm-256color", "LANG": "C"}
     assert termios.tcgetattr(terminal) == before
 
 
@@ -80,9 +77,18 @@ def test_environment_of_the_caller_overrides_that_of_the_terminal(place: Place) 
 
     client.run_in(place.machine, ["top"], {"TERM": "dumb"})
 
-    environment = head_of(place.guest)["env"]
-    assert isinstance(environment, dict)
-    assert environment["TERM"] == "dumb"
+    assert head_of(place.guest)["env"] == {"TERM": "dumb"}
+
+
+@pytest.mark.usefixtures("terminal")
+def test_command_in_a_terminal_is_started_as_it_is(place: Place) -> None:
+    place.guest.answers[frames.RUN] = ends(0)
+
+    client.run_in(place.machine, ["ls", "a b"])
+
+    head = head_of(place.guest)
+    assert (head["argv"], head["fallback"]) == (["ls", "a b"], [])
+    assert head["terminal"] == {"rows": 24, "columns": 80}
 
 
 def test_every_key_goes_to_the_guest_while_the_command_runs(place: Place, terminal: int) -> None:
@@ -112,36 +118,30 @@ def test_every_key_goes_to_the_guest_while_the_command_runs(place: Place, termin
 
 
 def test_guest_learns_of_the_terminals_new_size(place: Place, terminal: int) -> None:
-    runs: list[list[str]] = []
+    sizes: list[object] = []
 
-    def run(guest: PlayedGuest, request: int, payload: bytes) -> None:
-        argv = json.loads(payload.partition(b"\n")[0])["argv"]
-        runs.append(argv)
-        if len(runs) == 1:
-            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 132, 0, 0))
-            requests.append(request)
-            wait_for("the client to watch the size", is_watching, Deadline.after(_JOIN_S))
-            os.kill(os.getpid(), signal.SIGWINCH)
-            # A signal that arrives just before `select` waits for what comes next.
-            os.write(terminal, b"x")
-        else:
-            guest.says(frames.RESULT, request, ENDED)
-            guest.says(frames.RESULT, requests[0], {**ENDED, "exit_code": 3})
+    def run(_guest: PlayedGuest, _request: int, _payload: bytes) -> None:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 132, 0, 0))
+        wait_for("the client to watch the size", is_watching, Deadline.after(_JOIN_S))
+        os.kill(os.getpid(), signal.SIGWINCH)
+        # A signal that arrives just before `select` waits for what comes next.
+        os.write(terminal, b"x")
+
+    def resize(guest: PlayedGuest, request: int, payload: bytes) -> None:
+        sizes.append(json.loads(payload))
+        guest.says(frames.RESULT, request, {**ENDED, "exit_code": 3})
 
     def is_watching() -> Observation[bool]:
         is_set = signal.getsignal(signal.SIGWINCH) != before
         return Observation(True if is_set else None, "it does not")
 
-    requests: list[int] = []
     before = signal.getsignal(signal.SIGWINCH)
     place.guest.answers[frames.RUN] = run
+    place.guest.answers[frames.RESIZE] = resize
 
     assert client.run_in(place.machine, ["vi"]) == 3
 
-    assert runs[1][-2:] == ["50", "132"]
-    first = next(payload for kind, _, payload in place.guest.seen if kind == frames.RUN)
-    environment = json.loads(first.partition(b"\n")[0])["env"]
-    assert runs[1][-3] == f"HARNESS_TERMINAL={environment['HARNESS_TERMINAL']}"
+    assert sizes == [{"rows": 50, "columns": 132}]
     assert signal.getsignal(signal.SIGWINCH) == before
 
 

@@ -1,0 +1,144 @@
+"""A command in a terminal of its own, as a person at the host's terminal needs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from .commands import KILL_AFTER_S, Command
+from .frames import MAX_PAYLOAD, STDOUT, ProtocolError
+from .processes import set_terminal_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .commands import Sink
+    from .loop import Loop
+    from .processes import Child, Processes
+
+#: What the terminal's driver takes for the end of input: Ctrl-D, at the beginning of a line.
+_END_OF_INPUT = b"\x04"
+
+
+class TerminalCommand(Command):
+    """A running command in a terminal, whose output is all stdout.
+
+    It ends when its process has ended and what that process wrote is read. Processes that it leaves
+    behind in the terminal do not prolong it. They lose the terminal, as those of `ssh -t` do.
+    """
+
+    #: The terminal of the person is raw.
+    _LINE_END = "\r\n"
+
+    def __init__(
+        self,
+        loop: Loop,
+        processes: Processes,
+        sink: Sink,
+        argv: list[str],
+        *,
+        env: dict[str, str] | None,
+        limit_s: float,
+        stdin: bytes | None,
+        has_more_stdin: bool = False,
+        size: tuple[int, int],
+        fallback: list[str] | None = None,
+    ) -> None:
+        """Start `argv`, or `fallback` if there is no such program; raises OSError as `Command` does."""
+        self._size = size
+        self._fallback = fallback
+        # The kernel keeps less than this of what the process wrote before its end. Processes that it
+        # left behind may write without end.
+        self._left = MAX_PAYLOAD
+        if stdin is not None and not has_more_stdin:
+            stdin += _END_OF_INPUT
+        super().__init__(
+            loop,
+            processes,
+            sink,
+            argv,
+            env=env,
+            limit_s=limit_s,
+            stdin=stdin,
+            has_more_stdin=has_more_stdin,
+        )
+
+    def _spawn(self, argv: list[str], env: dict[str, str] | None, *, has_stdin: bool) -> Child:
+        argvs = [argv, self._fallback] if self._fallback else [argv]
+        return self._processes.spawn_in_terminal(argvs, env, self._size, has_stdin=has_stdin)
+
+    def resize(self, size: tuple[int, int]) -> None:
+        if self._child is not None and self._outputs:
+            set_terminal_size(self._child.stdout, size)
+
+    def _on_output(self, fd: int) -> None:
+        while self._sink.has_room():
+            try:
+                chunk = os.read(fd, MAX_PAYLOAD)
+            except OSError as error:
+                if not self._has_exited:
+                    if not isinstance(error, BlockingIOError):
+                        # EIO: no process has the terminal open, which poll reports without end. The
+                        # leader goes on, and SIGHUP would end it if the master were closed.
+                        self._loop.remove(fd)
+                    return
+                chunk = b""
+            if chunk:
+                self._sink.write(STDOUT, chunk)
+                if not self._has_exited:
+                    return
+                self._left -= len(chunk)
+            if not chunk or self._left <= 0:
+                self._close_output(fd)
+                self._end_if_done()
+                return
+        self._loop.remove(fd)
+        self._paused.add(fd)
+
+    def _on_exit(self, events: int) -> None:
+        super()._on_exit(events)
+        self._read_rest()
+
+    def resume(self) -> None:
+        super().resume()
+        if self._has_exited:
+            self._read_rest()
+
+    def _read_rest(self) -> None:
+        # poll does not report a terminal that is empty and that a process left behind has open.
+        for fd in list(self._outputs):
+            self._on_output(fd)
+
+    def feed_end(self) -> None:
+        """End the input as a person does, by Ctrl-D; the terminal itself stays open for output."""
+        if self._stdin_fd is not None:
+            self._stdin.append(memoryview(_END_OF_INPUT))
+        super().feed_end()
+
+    def _on_time_limit(self) -> None:
+        super()._on_time_limit()
+        # An interactive shell ignores SIGTERM. At SIGHUP it ends, and its jobs with it.
+        self.signal(signal.SIGHUP)
+
+    def kill(self) -> None:
+        """Close the terminal, at which the kernel sends SIGHUP; kill the process if it stays."""
+        child = self._child
+        if child is None:
+            return
+        self._release()
+        if not self._has_exited:
+            self._timer = self._loop.call_later(
+                KILL_AFTER_S, lambda: self._processes.signal_group(child.pid, signal.SIGKILL)
+            )
+
+    def _reap_later(self, child: Child) -> None:
+        self._loop.cancel_timer(self._timer)
+        super()._reap_later(child)
+
+
+def size_of(fields: object) -> tuple[int, int]:
+    """Return rows and columns of parsed JSON; raises ProtocolError."""
+    if isinstance(fields, dict):
+        rows, columns = fields.get("rows"), fields.get("columns")
+        if isinstance(rows, int) and isinstance(columns, int):
+            return min(max(rows, 0), 0xFFFF), min(max(columns, 0), 0xFFFF)
+    raise ProtocolError(f"A terminal needs 'rows' and 'columns', but got {fields!r}.")

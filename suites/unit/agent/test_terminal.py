@@ -1,0 +1,236 @@
+"""Commands in a terminal: the terminals are real, the processes are fake."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.agent import commands, frames
+from suites.unit.agent.fakes import Bench, Started
+from suites.unit.agent.test_server import error_of, passes, result_of, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SIZE: dict[str, object] = {"rows": 24, "columns": 80}
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    bench.greets()
+    bench.gets()
+    yield bench
+    bench.close()
+
+
+def start_in_terminal(bench: Bench, request: int = 2, **changes: object) -> Started:
+    asked = {"stdin": "more", "terminal": _SIZE, **changes}
+    return start(bench, request, **asked)
+
+
+def output_of(got: list[tuple[int, int, bytes]]) -> bytes:
+    return b"".join(payload for kind, _, payload in got if kind == frames.STDOUT)
+
+
+def size_of(started: Started) -> tuple[int, int]:
+    size = os.get_terminal_size(started.stdout)
+    return size.lines, size.columns
+
+
+def test_terminal_has_the_size_that_was_asked_for_last(bench: Bench) -> None:
+    started = start_in_terminal(bench)
+    assert size_of(started) == (24, 80)
+
+    bench.sends(frames.RESIZE, 2, {"rows": 50, "columns": 132})
+    bench.turns()
+
+    assert size_of(started) == (50, 132)
+    started.ends()
+
+
+def test_size_beyond_what_a_terminal_has_is_the_largest(bench: Bench) -> None:
+    started = start_in_terminal(bench, terminal={"rows": 70_000, "columns": -1})
+
+    assert size_of(started) == (65_535, 0)
+    started.ends()
+
+
+@pytest.mark.parametrize("terminal", [{}, {"rows": 1}, {"rows": "24", "columns": 80}, True])
+def test_terminal_without_a_size_is_refused(bench: Bench, terminal: object) -> None:
+    bench.sends(
+        frames.RUN, 2, {"argv": ["a"], "limit_s": 1, "stdin": "more", "terminal": terminal}
+    )
+
+    assert "'rows' and 'columns'" in error_of(bench.gets())
+    assert bench.processes.started == []
+
+
+def test_size_is_nothing_to_a_command_without_a_terminal(bench: Bench) -> None:
+    started = start(bench)
+    bench.sends(frames.RESIZE, 2, _SIZE)
+    bench.sends(frames.RESIZE, 99, _SIZE)
+    started.ends(4)
+
+    assert result_of(bench.gets()) == {"exit_code": 4, "timed_out": False}
+
+
+def test_size_is_nothing_to_a_command_that_has_left_its_terminal(bench: Bench) -> None:
+    started = start_in_terminal(bench)
+    started.closes_output()
+    bench.turns()
+    bench.sends(frames.RESIZE, 2, _SIZE)
+    bench.turns()
+    started.exits(5)
+
+    assert result_of(bench.gets()) == {"exit_code": 5, "timed_out": False}
+
+
+def test_program_to_fall_back_to_is_passed_on(bench: Bench) -> None:
+    started = start_in_terminal(bench, argv=["bash"], fallback=["sh", "-i"])
+
+    assert (started.argv, started.fallback) == (["bash"], ["sh", "-i"])
+    started.ends()
+    assert start_in_terminal(bench, request=3, fallback=[]).fallback is None
+    bench.processes.started[-1].ends()
+
+
+def test_program_that_is_missing_is_named_on_a_raw_terminal(bench: Bench) -> None:
+    bench.processes.refusal = FileNotFoundError(2, "No such file or directory")
+    bench.sends(frames.RUN, 2, {"argv": ["a"], "limit_s": 1, "stdin": "more", "terminal": _SIZE})
+
+    got = bench.gets()
+
+    assert [payload for kind, _, payload in got if kind == frames.STDERR] == [
+        b"a: No such file or directory\r\n"
+    ]
+    assert result_of(got)["exit_code"] == 127
+
+
+def test_end_of_the_process_ends_the_command_after_its_last_words(bench: Bench) -> None:
+    """Another process, which a shell left in the background, still has the terminal."""
+    started = start_in_terminal(bench)
+    started.says(b"last words\n")
+    started.exits(7)
+
+    got = bench.gets()
+
+    assert output_of(got) == b"last words\r\n"
+    assert result_of(got) == {"exit_code": 7, "timed_out": False}
+    assert started.is_reaped
+    started.closes_output()
+
+
+def test_process_that_ends_quietly_ends_the_command(bench: Bench) -> None:
+    started = start_in_terminal(bench)
+    bench.turns()
+    started.exits(0)
+
+    assert result_of(bench.gets()) == {"exit_code": 0, "timed_out": False}
+    started.closes_output()
+
+
+def test_output_that_the_host_has_no_room_for_comes_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "OUTPUT_WINDOW", 10)
+    started = start_in_terminal(bench)
+    started.says(b"ten bytes\n")
+    assert output_of(bench.gets()) == b"ten bytes\r\n"
+    started.says(b"more\n")
+    started.exits(0)
+
+    assert bench.gets() == []
+    bench.sends(frames.CREDIT, 2, (100).to_bytes(4, "big"))
+    got = bench.gets()
+
+    assert output_of(got) == b"more\r\n"
+    assert result_of(got) == {"exit_code": 0, "timed_out": False}
+    started.closes_output()
+
+
+def test_process_that_ends_quietly_while_the_host_has_no_room_ends_the_command(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "OUTPUT_WINDOW", 10)
+    started = start_in_terminal(bench)
+    started.says(b"ten bytes\n")
+    bench.gets()
+    started.exits(0)
+    assert bench.gets() == []
+
+    bench.sends(frames.CREDIT, 2, (100).to_bytes(4, "big"))
+
+    assert result_of(bench.gets()) == {"exit_code": 0, "timed_out": False}
+    started.closes_output()
+
+
+def test_what_is_typed_reaches_the_command(bench: Bench) -> None:
+    started = start_in_terminal(bench)
+    bench.sends(frames.DATA, 2, b"typed\n")
+    bench.turns()
+
+    assert started.reads() == b"typed\n"
+    assert output_of(bench.gets()) == b"typed\r\n"
+    started.ends()
+
+
+@pytest.mark.parametrize("form", ["more", "all"])
+def test_end_of_the_input_is_a_key(bench: Bench, form: str) -> None:
+    started = start_in_terminal(bench, stdin=form)
+    if form == "more":
+        bench.sends(frames.DATA_END, 2)
+    bench.turns()
+
+    assert started.reads() == b""
+    started.says(b"on\n")
+    started.exits(0)
+    got = bench.gets()
+    assert output_of(got).endswith(b"on\r\n")
+    assert result_of(got) == {"exit_code": 0, "timed_out": False}
+    started.closes_output()
+
+
+def test_cancelled_command_loses_its_terminal_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel then sends SIGHUP, at which a shell ends its jobs. Only what stays is killed."""
+    started = start_in_terminal(bench)
+    bench.sends(frames.CANCEL, 2)
+
+    assert result_of(bench.gets()) == {"cancelled": True}
+    assert started.signals == []
+    assert os.read(started.stdout, 1) == b""
+    passes(bench, monkeypatch, commands.KILL_AFTER_S)
+    assert started.signals == [signal.SIGKILL]
+    started.ends(-9)
+    assert bench.gets() == []
+    assert started.is_reaped
+
+
+def test_process_that_ends_with_its_terminal_is_not_killed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may be another's by then."""
+    started = start_in_terminal(bench)
+    bench.sends(frames.CANCEL, 2)
+    bench.turns()
+    started.ends(-1)
+    bench.turns()
+
+    passes(bench, monkeypatch, commands.KILL_AFTER_S)
+
+    assert (started.signals, started.is_reaped) == ([], True)
+
+
+def test_time_limit_hangs_up_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell ignores SIGTERM while it reads from a terminal."""
+    started = start_in_terminal(bench)
+    passes(bench, monkeypatch, 60.0)
+
+    assert started.signals == [signal.SIGTERM, signal.SIGHUP]
+    started.ends(-1)
+    assert result_of(bench.gets()) == {"exit_code": 124, "timed_out": True}
