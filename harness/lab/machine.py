@@ -103,10 +103,11 @@ _CAPACITY_S = 900.0
 #: How long a guest may take to become idle before its state is saved.
 _REST_S = 120.0
 
-#: Reads the programs that tests run most; missing ones are ignored.
+#: Reads the programs that tests run most, and what a person's shell reads; missing ones are ignored.
 _WARM_UP = (
     "for tool in true false sh cat ls env sleep test grep uname date lspci systemctl journalctl; do "
-    'cat "$(command -v "$tool")" >/dev/null 2>&1; done; true'
+    'cat "$(command -v "$tool")" >/dev/null 2>&1; done; '
+    "echo exit | TERM=xterm-256color HISTFILE= script -qec bash /dev/null >/dev/null 2>&1; true"
 )
 _SEED_LABEL = f"/dev/disk/by-label/{SEED_LABEL}"
 #: The network's socket has already started it, but it must start again with what cloud-init writes;
