@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from harness.agent.system import System
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pytest
 
 FIRST_PID = 5_000_000
 """Above every real process id, which Linux keeps below 4194304."""
@@ -247,3 +250,35 @@ class Bench:
     def close(self) -> None:
         self.host.close()
         self.device.unplug()
+
+
+RUN = {"argv": ["tool", "--now"], "env": {"A": "1"}, "limit_s": 60, "stdin": "none"}
+
+
+def start(bench: Bench, request: int = 2, **changes: object) -> Started:
+    bench.sends(frames.RUN, request, frames.to_json({**RUN, **changes}) + b"\n")
+    bench.turns()
+    return bench.processes.started[-1]
+
+
+def result_of(got: list[tuple[int, int, bytes]]) -> dict[str, object]:
+    (payload,) = (payload for kind, _, payload in got if kind == frames.RESULT)
+    answer = json.loads(payload)
+    assert isinstance(answer, dict)
+    answer.pop("duration_s", None)
+    return answer
+
+
+def error_of(got: list[tuple[int, int, bytes]]) -> str:
+    (payload,) = (payload for kind, _, payload in got if kind == frames.ERROR)
+    return str(json.loads(payload)["message"])
+
+
+def passes(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Move the loop's timers into the past."""
+    loop = bench.server.loop
+    moved = {
+        timer: (when - seconds, owner, call) for timer, (when, owner, call) in loop._timers.items()
+    }
+    monkeypatch.setattr(loop, "_timers", moved)
+    bench.turns(2)

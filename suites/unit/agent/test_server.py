@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.agent import PROTOCOL, commands, frames, jobs, port, units
-from suites.unit.agent.fakes import Bench, Started
+from suites.unit.agent.fakes import RUN, Bench, error_of, passes, result_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-RUN = {"argv": ["tool", "--now"], "env": {"A": "1"}, "limit_s": 60, "stdin": "none"}
 
 
 @pytest.fixture
@@ -28,35 +26,6 @@ def bench() -> Iterator[Bench]:
     bench.gets()
     yield bench
     bench.close()
-
-
-def start(bench: Bench, request: int = 2, **changes: object) -> Started:
-    bench.sends(frames.RUN, request, frames.to_json({**RUN, **changes}) + b"\n")
-    bench.turns()
-    return bench.processes.started[-1]
-
-
-def result_of(got: list[tuple[int, int, bytes]]) -> dict[str, object]:
-    (payload,) = (payload for kind, _, payload in got if kind == frames.RESULT)
-    answer = json.loads(payload)
-    assert isinstance(answer, dict)
-    answer.pop("duration_s", None)
-    return answer
-
-
-def error_of(got: list[tuple[int, int, bytes]]) -> str:
-    (payload,) = (payload for kind, _, payload in got if kind == frames.ERROR)
-    return str(json.loads(payload)["message"])
-
-
-def passes(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Move the loop's timers into the past."""
-    loop = bench.server.loop
-    moved = {
-        timer: (when - seconds, owner, call) for timer, (when, owner, call) in loop._timers.items()
-    }
-    monkeypatch.setattr(loop, "_timers", moved)
-    bench.turns(2)
 
 
 # Sessions

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.agent import commands, frames
-from suites.unit.agent.fakes import Bench, Started
-from suites.unit.agent.test_server import error_of, passes, result_of, start
+from suites.unit.agent.fakes import Bench, Started, error_of, passes, result_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
