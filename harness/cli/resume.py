@@ -108,9 +108,7 @@ def resume(
 
     with opened(bundle.absolute(), settings.runs_folder, has_machine=True) as folder:
         saved = read_bundle(folder)
-        return _continue(
-            _settings_for(saved, settings, uri), saved, argv, base=base, until=until
-        )
+        return _continue(_settings_for(saved, settings, uri), saved, argv, base=base, until=until)
 
 
 def _settings_for(bundle: MachineBundle, settings: Settings, uri: str | None) -> Settings:
