@@ -31,7 +31,7 @@ NOT_SAVED = "not-saved.txt"
 _START_S = 20.0
 _HELD_S = 180.0
 #: Starts a process that outlives this one: a kept machine ends by its time or by `harness gc`.
-_DETACH = 'log=$1; shift; "$@" </dev/null >"$log" 2>&1; echo "ended: $?" >>"$log"'
+_DETACH = 'exec </dev/null >"$1" 2>&1; shift; "$@"; echo "ended: $?"'
 _ENDED = re.compile(r"^ended: (\d+)$", re.MULTILINE)
 
 

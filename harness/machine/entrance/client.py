@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 _READ_BYTES = 65536
+#: How long a shell may take to its prompt.
+_PROMPT_S = 2.0
 #: Leaves a console, which has no end of its own: Ctrl-], as with `virsh console`.
 LEAVE_CONSOLE = b"\x1d"
 
@@ -43,9 +45,9 @@ def run_in(
     """Run a command in a machine with this process's input and output; return its exit code.
 
     Without `argv` it is a login shell. It has a terminal where this process has one for both.
-    `before_input` runs in a thread once the command has printed something, and input is read after it:
-    a person sees the prompt meanwhile. Raises HarnessError where the machine ends first, and what
-    `before_input` raises.
+    `before_input` runs in a thread, and input is read after it. In a terminal it starts once the command
+    has printed something, or after two seconds: a person sees the prompt first. Raises HarnessError
+    where the machine ends first, and what `before_input` raises.
     """
     size = terminal_size() if sys.stdin.isatty() and sys.stdout.isatty() else None
     passed = {"TERM": os.environ.get("TERM", "dumb")} if size is not None else {}
@@ -106,6 +108,9 @@ def _converse(
             if request.verb is Verb.RUN:
                 opened.enter_context(_resizing(sock))
         awaited = opened.enter_context(_Awaited(before_input)) if before_input else None
+        if awaited is not None and not is_terminal:
+            # What runs there may print nothing before it has input.
+            awaited.start()
         return _pass(machine, sock, is_fed=has_input, leave=leave, awaited=awaited)
 
 
@@ -157,7 +162,7 @@ def _pass(
     elif is_fed:
         sources.append(stdin)
     while True:
-        ready, _, _ = select.select(sources, [], [])
+        ready, _, _ = select.select(sources, [], [], None if awaited is None else _PROMPT_S)
         if awaited is not None and awaited.fileno() in ready:
             awaited.result()
             sources[sources.index(awaited.fileno())] = stdin
@@ -176,8 +181,8 @@ def _pass(
             ended = _show(messages)
             if ended is not None:
                 return ended
-            if awaited is not None:
-                awaited.start()
+        if awaited is not None:
+            awaited.start()
 
 
 def _show(messages: Sequence[tuple[Kind, bytes]]) -> Mapping[str, object] | None:

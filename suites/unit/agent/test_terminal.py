@@ -178,7 +178,7 @@ def test_what_is_typed_reaches_the_command(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("form", ["more", "all"])
-def test_end_of_the_input_is_a_key(bench: Bench, form: str) -> None:
+def test_end_of_the_input_is_typed_as_ctrl_d(bench: Bench, form: str) -> None:
     started = start_in_terminal(bench, stdin=form)
     if form == "more":
         bench.sends(frames.DATA_END, 2)
@@ -193,7 +193,7 @@ def test_end_of_the_input_is_a_key(bench: Bench, form: str) -> None:
     started.closes_output()
 
 
-def test_cancelled_command_loses_its_terminal_first(
+def test_cancel_closes_the_terminal_before_it_kills(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel then sends SIGHUP, at which a shell ends its jobs. Only what stays is killed."""

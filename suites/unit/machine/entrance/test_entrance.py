@@ -80,6 +80,7 @@ def test_prompt_is_shown_and_input_waits_until_the_caller_is_ready(
     def takes_input(guest: PlayedGuest, request: int, payload: bytes) -> None:
         assert payload == b"typed ahead"
         fed_when_ready.append(is_ready.is_set())
+        guest_was_fed.set()
         guest.says(frames.RESULT, request, ENDED)
 
     def gets_ready() -> None:
@@ -98,6 +99,22 @@ def test_prompt_is_shown_and_input_waits_until_the_caller_is_ready(
     assert capfd.readouterr().out == "root@clone:~# ready "
 
 
+def test_script_on_the_input_reaches_a_shell_that_prints_nothing_before(
+    place: Place, stdin: Callable[[bytes], int]
+) -> None:
+    """Without a terminal a shell has no prompt."""
+    ready: list[bool] = []
+
+    def takes_input(guest: PlayedGuest, request: int, payload: bytes) -> None:
+        assert (payload, ready) == (b"exit 5\n", [True])
+        guest.says(frames.RESULT, request, {**ENDED, "exit_code": 5})
+
+    place.guest.answers[frames.DATA] = takes_input
+    stdin(b"exit 5\n")
+
+    assert client.run_in(place.machine, before_input=lambda: ready.append(True)) == 5
+
+
 def test_shell_ends_with_the_error_of_a_caller_that_does_not_get_ready(place: Place) -> None:
     def has_no_gpu() -> None:
         raise HarnessError("The guest does not list the GPU.")
@@ -110,14 +127,16 @@ def test_shell_ends_with_the_error_of_a_caller_that_does_not_get_ready(place: Pl
 
 def test_shell_that_ends_first_waits_for_its_caller(place: Place) -> None:
     request_of_shell: list[int] = []
-    may_get_ready = threading.Event()
+    runs, may_get_ready = threading.Event(), threading.Event()
     got_ready: list[bool] = []
 
     def prompts_and_notes(guest: PlayedGuest, request: int, payload: bytes) -> None:
         request_of_shell.append(request)
         prompts(guest, request, payload)
+        runs.set()
 
     def gets_ready() -> None:
+        assert runs.wait(_JOIN_S)
         place.guest.says(frames.RESULT, request_of_shell[0], {**ENDED, "exit_code": 3})
         got_ready.append(may_get_ready.wait(_JOIN_S))
 

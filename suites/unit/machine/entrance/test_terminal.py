@@ -58,6 +58,18 @@ def ends(code: int) -> Callable[[PlayedGuest, int, bytes], None]:
     return end
 
 
+def test_shell_without_a_prompt_gets_input_too(
+    place: Place, terminal: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_PROMPT_S", 0.1)
+    place.guest.answers[frames.DATA] = ends(6)
+
+    def gets_ready() -> None:
+        os.write(terminal, b"exit\n")
+
+    assert client.run_in(place.machine, before_input=gets_ready) == 6
+
+
 def test_shell_in_a_terminal_has_its_size_and_kind(place: Place, terminal: int) -> None:
     place.guest.answers[frames.RUN] = ends(0)
     before = termios.tcgetattr(terminal)
