@@ -111,6 +111,13 @@ def add_time_to_gpu(subjects: Actions) -> None:
         help="machines at a time (default: one for each processor, four at most)",
     )
     parser.add_argument(
+        "--cpus",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="vCPUs of each machine; several need QEMU 10.1.1 or newer (default: %(default)s)",
+    )
+    parser.add_argument(
         "--minutes",
         type=float,
         metavar="M",
@@ -228,7 +235,7 @@ def _options(arguments: argparse.Namespace) -> Options:
             source="--quick",
         )
     if arguments.quick:
-        return quick(arguments.machines, own)
+        return replace(quick(arguments.machines, own), cpus=arguments.cpus)
     plan = NVIDIA if is_nvidia else _FULL
     return replace(
         plan,
@@ -240,6 +247,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         has_registry=plan.has_registry and not arguments.no_registry,
         padding_mib=arguments.padding_mib,
         machines=arguments.machines,
+        cpus=arguments.cpus,
         minutes=_given(arguments.minutes, plan.minutes),
         own=own,
     )

@@ -334,6 +334,7 @@ class Lab:
                 request.image,
                 request.booted_kernel,
                 memory_mib=request.memory_mib,
+                cpus=request.cpus,
                 slots=request.slots,
             )
             if request.skip_cloud_init:
@@ -367,6 +368,7 @@ class Lab:
         return replace(
             machine,
             memory_mib=request.memory_mib,
+            cpus=request.cpus,
             disk=disk,
             seed=None if is_after_cloud_init else seed,
             gpus=request.gpus,

@@ -200,7 +200,6 @@ class LabMachine:
         self.gpus = MachineGpus(
             spec,
             folder,
-            driver=services.driver,
             transport=services.transport,
             sources=services.gpu_sources,
             scripts=request.gpu_scripts,

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from harness.gpu.server import DeviceServer
     from harness.gpu.trace import AccessTrace
     from harness.lab.gpu_sources import GpuSources, RequestedGpu
-    from harness.machine import VmDriver
     from harness.machine.description.spec import MachineSpec
     from harness.provisioning.wait import Deadline
 
@@ -57,14 +56,12 @@ class MachineGpus:
         spec: MachineSpec,
         folder: Path,
         *,
-        driver: VmDriver,
         transport: Callable[[], Transport],
         sources: GpuSources,
         scripts: Mapping[str, GpuScript],
     ) -> None:
         self._spec = spec
         self._folder = folder
-        self._driver = driver
         self._transport = transport
         self._sources = sources
         self._scripts = scripts
@@ -167,7 +164,7 @@ class MachineGpus:
 
         transport = self._transport()
         spec = self._spec
-        if transport is Transport.MPQEMU and self._driver.has_vcpu_threads(spec):
+        if transport is Transport.MPQEMU and spec.cpus > 1:
             raise HarnessError(
                 f"Machine '{spec.name}' has {spec.cpus} vCPUs, each in a thread of its own, and two "
                 f"threads that touch one '{transport.value}' at once hang QEMU; give it one vCPU, "

@@ -89,6 +89,7 @@ class MachineRequest:
     source: BootSource
     memory_mib: int
     slots: int
+    cpus: int = 1
     checkpoint: Checkpoint | None = None
     memory_file: MemoryFile | None = None
     disk: Path | None = None
@@ -127,6 +128,7 @@ def finish_spec(request: MachineRequest, platform: Platform, folder: Path) -> Ma
         disk=request.disk or folder / _DISK,
         seed=seed,
         memory_mib=request.memory_mib,
+        cpus=request.cpus,
         root_ports=request.slots,
         root_port_aperture_mib=aperture_mib(request.slots) if platform.has_apertures else 0,
         has_iommu=request.has_iommu,

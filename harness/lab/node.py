@@ -105,6 +105,8 @@ class NodeRequest:
     """Its VM size there."""
     memory_mib: int = 1536
     """The guest's memory in MiB."""
+    cpus: int = 1
+    """The guest's vCPUs. An emulated GPU beside several needs QEMU 10.1.1 or newer."""
     host_ports: Sequence[HostPort] = ()
     """Ports of the host's loopback that the guest reaches; the fixture `registry` adds its own."""
     cloud_image_boot: CloudImageBoot | None = None

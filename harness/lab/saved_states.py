@@ -156,6 +156,7 @@ class SavedState:
     name: str
     origin: SavedStateSource
     memory_mib: int = _MEMORY_MIB
+    cpus: int = 1
     slots: int = _SLOTS
     has_iommu: bool = False
     parent: SavedState | None = None
@@ -190,6 +191,7 @@ class SavedState:
             name=name,
             source=self.origin,
             memory_mib=self.memory_mib,
+            cpus=self.cpus,
             slots=self.slots,
             has_iommu=self.has_iommu,
             checkpoint=checkpoint,
@@ -201,6 +203,7 @@ def booted(
     kernel: Kernel | None = None,
     *,
     memory_mib: int = _MEMORY_MIB,
+    cpus: int = 1,
     slots: int = _SLOTS,
     has_iommu: bool = False,
 ) -> SavedState:
@@ -209,6 +212,7 @@ def booted(
         name=f"{image.name}-booted",
         origin=BuiltImageSource(image=image, kernel_image=kernel or image.newest_kernel),
         memory_mib=memory_mib,
+        cpus=cpus,
         slots=max(slots, _SLOTS),
         has_iommu=has_iommu,
     )

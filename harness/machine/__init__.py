@@ -120,9 +120,6 @@ class VmDriver(Protocol):
         Raises RequirementError where there is none, with a QEMU that has one.
         """
 
-    def has_vcpu_threads(self, spec: MachineSpec) -> bool:
-        """Return whether the vCPUs run in parallel, so that two can use one GPU's socket."""
-
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
         """Return all that a saved state of such a machine depends on, except its files.
 

@@ -70,6 +70,8 @@ class Fleet:
     registry: Registry | None
     shapes: Mapping[Mode, Shape]
     payload: Payload = Payload.STAND_IN
+    cpus: int = 1
+    """The vCPUs of each node."""
 
     @functools.cached_property
     def baked(self) -> Image:
@@ -115,6 +117,7 @@ class Fleet:
             command=None,
             config=config,
             gpus=[self.gpu],
+            cpus=self.cpus,
             before=self._before(mode),
             skip_cloud_init=True,
             derive=functools.partial(_derived, cache=self.lab.settings.cache),
@@ -163,7 +166,11 @@ class Fleet:
         if isinstance(image, CloudImage) or request.derive is None:
             return
         state = booted(
-            image, request.booted_kernel, memory_mib=request.memory_mib, slots=request.slots
+            image,
+            request.booted_kernel,
+            memory_mib=request.memory_mib,
+            cpus=request.cpus,
+            slots=request.slots,
         )
         self.lab.ensure_checkpoint(request.derive(cloud_init_done(state)))
 

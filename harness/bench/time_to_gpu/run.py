@@ -59,6 +59,8 @@ class Options:
     padding_mib: int = PADDING_MIB
     machines: int = 1
     """How many machines run at a time."""
+    cpus: int = 1
+    """The vCPUs of each machine."""
     minutes: float = MINUTES
     """What would not end within them is left out, and the report has the other samples."""
     own: Provisioner | None = None
@@ -162,6 +164,7 @@ def _fleet(lab: Lab, options: Options, progress: Callable[[str], None]) -> Itera
             registry=registry,
             shapes={Mode.NEAR: NEAR, Mode.FAR: FAR},
             payload=options.payload,
+            cpus=options.cpus,
         )
 
 
@@ -229,6 +232,7 @@ def _conditions(
             "loaded; the wait begins when the kubelet reports ready"
         ),
         f"{options.machines} machines ran at a time, in rounds over the variants",
+        f"a node has {options.cpus} vCPU{'s' if options.cpus > 1 else ''}",
     ]
     if any(mode in fleet.shapes for mode in plan.modes):
         notes.append(

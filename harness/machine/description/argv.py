@@ -65,7 +65,7 @@ def render_argv(
         *("-name", f"guest={spec.name},debug-threads=on"),
         *("-machine", "q35,memory-backend=ram,hpet=off" + _irqchip(spec)),
         *("-object", _memory_backend(spec)),
-        *("-accel", spec.accelerator.to_qemu()),
+        *("-accel", spec.accelerator.to_qemu(spec.cpus)),
         *("-cpu", spec.accelerator.cpu_model),
         *("-smp", str(spec.cpus)),
         *("-m", f"{spec.memory_mib}M"),

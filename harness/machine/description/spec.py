@@ -59,13 +59,11 @@ class Accelerator(enum.Enum):
         self.kernel_append = kernel_append
         self.patience = patience
 
-    def to_qemu(self) -> str:
-        """Return the value of `-accel`.
-
-        TCG runs all vCPUs in one thread: two threads that touch one `x-pci-proxy-dev` at once
-        make QEMU hang.
-        """
-        return "tcg,thread=single" if self is Accelerator.TCG else self.accel
+    def to_qemu(self, cpus: int = 1) -> str:
+        """Return the value of `-accel` for a machine of that many vCPUs, each in its own thread."""
+        if self is Accelerator.KVM:
+            return self.accel
+        return "tcg,thread=multi" if cpus > 1 else "tcg,thread=single"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,10 +130,6 @@ class LibvirtDriver:
             )
         return found
 
-    def has_vcpu_threads(self, spec: MachineSpec) -> bool:
-        """Any two run in parallel: libvirt can't run all vCPUs of TCG in one thread."""
-        return spec.cpus > 1
-
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
         host = DomainHost(emulator="qemu")
         return {

@@ -135,9 +135,6 @@ class RemoteLibvirtDriver:
             "process of this host; use a libvirt of this host, or --machine-driver=qemu."
         )
 
-    def has_vcpu_threads(self, spec: MachineSpec) -> bool:
-        return spec.cpus > 1
-
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
         raise RequirementError(
             f"Machine '{spec.name}' at '{self._connection.uri}' can't start from a checkpoint, "

@@ -51,10 +51,6 @@ class QemuDriver:
             self._qemu, accelerator.accel, RememberingRunner(LocalRunner(), self._answers)
         )
 
-    def has_vcpu_threads(self, spec: MachineSpec) -> bool:
-        """TCG runs all vCPUs in one thread, as `Accelerator.to_qemu` says."""
-        return spec.cpus > 1 and spec.accelerator is Accelerator.KVM
-
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
         return {
             "argv": state_argv(spec),

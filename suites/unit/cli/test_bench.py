@@ -16,6 +16,7 @@ from harness.cli.time_to_gpu import _options
 from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from harness.bench.time_to_gpu.run import Options
@@ -77,6 +78,12 @@ def test_nvidias_driver_is_compiled_by_a_few_fresh_nodes_by_default() -> None:
     assert (found.samples, found.resets, found.trims, found.teardowns) == (3, 0, 0, 0)
     assert list(found.modes) == [Mode.PREBAKED]
     assert planned("--payload=nvidia", "--samples=1", "--resets=2").resets == 2
+
+
+@pytest.mark.parametrize("plan", [[], ["--quick"], ["--payload=nvidia"]])
+def test_each_plan_takes_the_number_of_vcpus(plan: Sequence[str]) -> None:
+    assert planned(*plan).cpus == 1
+    assert planned(*plan, "--cpus=2").cpus == 2
 
 
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.05, 0), (2.0, 1)])

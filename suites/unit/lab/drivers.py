@@ -24,18 +24,12 @@ class StuckDriver:
 
     name = "stuck"
 
-    def __init__(self, *, has_threads: bool = False) -> None:
-        self._has_threads = has_threads
-
     def choose_accelerator(self, option: AcceleratorOption) -> AcceleratorChoice:
         return AcceleratorChoice(accelerator=Accelerator.TCG, reason=f"'{option}' was asked for")
 
     def transport(self, accelerator: Accelerator) -> Transport:
         del accelerator
         return Transport.MPQEMU
-
-    def has_vcpu_threads(self, spec: MachineSpec) -> bool:
-        return self._has_threads and spec.cpus > 1
 
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
         return {"argv": state_argv(spec)}

@@ -19,7 +19,6 @@ from harness.lab.machine_gpus import MachineGpus
 from harness.settings import GpuSource, Settings
 from suites.unit.gpu.models import MODEL_FILE, a_model
 from suites.unit.lab.builders import a_lab_machine, machine_services
-from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.fake_pool import ADDRESS, ANY, FakePool, named, sources
 from suites.unit.lab.fake_vm import limit_of
 
@@ -88,7 +87,6 @@ def machine_gpus(
     gpus = MachineGpus(
         a_lab_machine(folder, slots=4).spec,
         folder,
-        driver=machine_services(folder).driver,
         transport=machine_services(folder).transport,
         sources=made,
         scripts=scripts or {},
@@ -300,7 +298,6 @@ def test_gpu_of_a_machine_that_would_hang_is_refused_with_the_remedy(tmp_path: P
     gpus = MachineGpus(
         spec,
         tmp_path,
-        driver=StuckDriver(has_threads=True),
         transport=services.transport,
         sources=services.gpu_sources,
         scripts={},
@@ -343,7 +340,6 @@ def test_lease_waits_half_an_hour_for_its_holder(tmp_path: Path) -> None:
     gpus = MachineGpus(
         a_lab_machine(tmp_path).spec,
         tmp_path,
-        driver=machine_services(tmp_path).driver,
         transport=machine_services(tmp_path).transport,
         sources=made,
         scripts={},

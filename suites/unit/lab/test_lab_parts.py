@@ -272,6 +272,7 @@ def everything() -> dict[str, Any]:
         "gpu_scripts": {"gpu0": GpuScript(is_dead=True)},
         "host_ports": [HostPort(host_port=1, guest_port=2)],
         "memory_mib": 2048,
+        "cpus": 2,
         "spare_slots": 6,
     }
 
@@ -287,7 +288,8 @@ def test_node_from_cold_boots_its_kernel_with_all_that_it_asked_for(
     assert machine.source == BuiltImageSource(
         image=an_image(), kernel_image=an_image().other_kernel, is_held=False, may_reboot=True
     )
-    assert (machine.name, machine.slots, machine.memory_mib) == ("node", 7, 2048)
+    assert (machine.name, machine.slots) == ("node", 7)
+    assert (machine.memory_mib, machine.cpus) == (2048, 2)
     assert (machine.checkpoint, machine.disk) == (None, tmp_path / "disk")
     assert machine.gpus == asked["gpus"]
     assert machine.gpu_scripts == asked["gpu_scripts"]
@@ -315,10 +317,10 @@ def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
 
     machine = machine_of(lab, created, request, start=MachineStart.CLONE)
 
-    state = booted(an_image(), an_image().other_kernel, memory_mib=2048, slots=7)
+    state = booted(an_image(), an_image().other_kernel, memory_mib=2048, cpus=2, slots=7)
     assert states == [state]
     assert (machine.checkpoint, machine.source) == (a_checkpoint(), state.origin)
-    assert (machine.name, machine.slots) == ("node", 7)
+    assert (machine.name, machine.slots, machine.cpus) == ("node", 7, 2)
     assert machine.seed is not None
     assert machine.hostname is None
 

@@ -13,7 +13,6 @@ from harness.gpu.transport import Transport
 from harness.machine.description.spec import Accelerator
 from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import a_lab_machine, machine_services
-from suites.unit.lab.drivers import StuckDriver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,9 +20,11 @@ if TYPE_CHECKING:
     from harness.lab.machine import MachineServices
 
 
-def test_two_vcpus_in_threads_of_their_own_get_no_mpqemu_gpu(tmp_path: Path) -> None:
-    services = replace(machine_services(tmp_path), driver=StuckDriver(has_threads=True))
-    machine = a_lab_machine(tmp_path, services=services, cpus=2, accelerator=Accelerator.KVM)
+@pytest.mark.parametrize("accelerator", Accelerator)
+def test_two_vcpus_in_threads_of_their_own_get_no_mpqemu_gpu(
+    tmp_path: Path, accelerator: Accelerator
+) -> None:
+    machine = a_lab_machine(tmp_path, cpus=2, accelerator=accelerator)
 
     with pytest.raises(HarnessError, match=r"2 vCPUs.*'x-pci-proxy-dev' at once hang QEMU"):
         machine.hot_plug(a_model())
@@ -45,7 +46,7 @@ def _services(folder: Path, transport: Transport) -> MachineServices:
     ("cpus", "accelerator", "transport"),
     [
         (1, Accelerator.KVM, Transport.MPQEMU),
-        (2, Accelerator.TCG, Transport.MPQEMU),
+        (2, Accelerator.TCG, Transport.VFIO_USER),
         (2, Accelerator.KVM, Transport.VFIO_USER),
     ],
 )

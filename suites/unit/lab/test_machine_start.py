@@ -26,17 +26,22 @@ if TYPE_CHECKING:
 
 
 def test_booting_machine_has_its_gpus_from_the_start(stage: Stage) -> None:
-    machine = stage.machine(gpus=[a_model(), a_model()], cpus=2)
+    machine = stage.machine(gpus=[a_model(), a_model()])
 
     with machine:
         assert machine.gpus.plugged == ("gpu0", "gpu1")
         assert machine.vm is cast("Machine", stage.driver.vms[0])
         assert stage.noted == [
-            ("reserve", "node", Demand(memory_mib=1536 + 128, cpus=2), 900),
+            ("reserve", "node", Demand(memory_mib=1536 + 128, cpus=1), 900),
             ("start", stage.folder, ["gpu0", "gpu1"], b"agent"),
             ("used by", PID),
             ("entrance",),
         ]
+
+
+def test_machine_reserves_all_its_vcpus(stage: Stage) -> None:
+    with stage.machine(cpus=2):
+        assert stage.noted[0] == ("reserve", "node", Demand(memory_mib=1536 + 128, cpus=2), 900)
 
 
 def test_machine_is_listed_and_entered_with_what_it_has(stage: Stage) -> None:

@@ -227,12 +227,15 @@ def test_kernel_of_a_cloud_image_has_its_own_command_line(tmp_path: Path) -> Non
 
 
 def test_machine_of_a_state_is_as_the_state_was_saved() -> None:
-    state = booted(an_image(), an_image().other_kernel, memory_mib=2048, slots=7, has_iommu=True)
+    state = booted(
+        an_image(), an_image().other_kernel, memory_mib=2048, cpus=2, slots=7, has_iommu=True
+    )
 
     machine = state.machine("mine", a_checkpoint())
 
     assert (state.name, machine.name) == ("debian-12-booted", "mine")
-    assert (machine.memory_mib, machine.slots, machine.has_iommu) == (2048, 7, True)
+    assert (machine.memory_mib, machine.cpus, machine.slots) == (2048, 2, 7)
+    assert machine.has_iommu
     assert (machine.checkpoint, machine.source) == (a_checkpoint(), state.origin)
     assert isinstance(state.origin, BuiltImageSource)
     assert state.origin.kernel_image == an_image().other_kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -40,6 +41,12 @@ def test_build_at_boot_needs_no_bake() -> None:
 
     assert request.image is fleet.node_image
     assert request.before == []
+
+
+def test_node_has_the_vcpus_that_were_asked_for() -> None:
+    fleet = replace(a_fleet(), cpus=2)
+
+    assert fleet.request(Mode.BUILD).cpus == 2
 
 
 def test_image_with_nvidias_driver_is_the_prebaked_one() -> None:

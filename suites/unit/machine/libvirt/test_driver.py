@@ -71,15 +71,6 @@ def test_saved_state_does_not_depend_on_names_and_places(driver: LibvirtDriver) 
     assert driver.state_parts(moved) == driver.state_parts(spec)
 
 
-@pytest.mark.parametrize("accelerator", Accelerator)
-def test_several_vcpus_always_run_at_once(driver: LibvirtDriver, accelerator: Accelerator) -> None:
-    """Libvirt has no word for TCG's one thread."""
-    spec = a_machine_spec(accelerator=accelerator)
-
-    assert driver.has_vcpu_threads(replace(spec, cpus=2))
-    assert not driver.has_vcpu_threads(spec)
-
-
 def test_transport_that_needs_a_socket_by_its_path_is_refused(
     driver: LibvirtDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,13 +102,6 @@ def test_checkpoint_is_refused(driver: RemoteLibvirtDriver) -> None:
     )
 
 
-@pytest.mark.parametrize(("cpus", "expected"), [(1, False), (2, True)])
-def test_several_vcpus_run_at_once(
-    driver: RemoteLibvirtDriver, cpus: int, *, expected: bool
-) -> None:
-    assert driver.has_vcpu_threads(a_machine_spec(cpus=cpus)) is expected
-
-
 def test_machine_has_its_files_on_the_remote_host_and_its_disk_back_after_a_power_off(
     driver: RemoteLibvirtDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

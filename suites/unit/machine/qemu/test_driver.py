@@ -51,18 +51,6 @@ def test_saved_state_does_not_depend_on_names_and_places() -> None:
     assert state_argv(moved) == state_argv(spec)
 
 
-@pytest.mark.parametrize(
-    ("cpus", "accelerator", "expected"),
-    [(1, Accelerator.KVM, False), (2, Accelerator.KVM, True), (2, Accelerator.TCG, False)],
-)
-def test_vcpus_run_at_once_under_kvm_alone(
-    driver: VmDriver, cpus: int, accelerator: Accelerator, *, expected: bool
-) -> None:
-    spec = a_machine_spec(cpus=cpus, accelerator=accelerator)
-
-    assert driver.has_vcpu_threads(spec) is expected
-
-
 def test_accelerator_and_transport_are_those_of_its_own_qemu(
     driver: VmDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
