@@ -8,7 +8,6 @@ and the entry, and `harness doctor` lists it.
 from __future__ import annotations
 
 import enum
-import importlib.metadata
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +51,9 @@ class Plugin:
 
         Raises PluginError, whatever the import raises.
         """
-        entry = importlib.metadata.EntryPoint(self.name, self.value, self.group.value)
+        from importlib.metadata import EntryPoint  # noqa: PLC0415 - it takes long to load
+
+        entry = EntryPoint(self.name, self.value, self.group.value)
         try:
             found: object = entry.load()
         except (Exception, SystemExit) as error:
@@ -98,6 +99,8 @@ class PluginError(HarnessError):
 
 def plugins(group: Group) -> tuple[Plugin, ...]:
     """Return the entry points of a group, by name; nothing is imported."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - as above
+
     found = [
         Plugin(
             group=group,
@@ -107,7 +110,7 @@ def plugins(group: Group) -> tuple[Plugin, ...]:
             if entry.dist is None
             else f"'{entry.dist.name} {entry.dist.version}'",
         )
-        for entry in importlib.metadata.entry_points(group=group.value)
+        for entry in entry_points(group=group.value)
     ]
     return tuple(sorted(found, key=lambda each: (each.name, each.distribution)))
 

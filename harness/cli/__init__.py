@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from harness.cli.command_words import CommandParser
+from harness.cli.late_loading import load_on_use
 from harness.errors import ExpectationError, HarnessError
 from harness.provisioning.command import CommandError
 from harness.provisioning.wait import WaitTimeoutError
@@ -130,6 +131,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # What imports allocate stays: to look through it hundreds of times takes a tenth of their
         # time.
         gc.set_threshold(_GC_THRESHOLD)
+        # They take a fifth of the time in which a shell opens, and not every command reads such a file.
+        load_on_use("pydantic", "yaml")
         argv = sys.argv[1:]
     words = list(argv)
     is_known = bool(words) and words[0] in _COMMANDS

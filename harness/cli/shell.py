@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import sys
@@ -119,10 +120,13 @@ def _in_clone(arguments: argparse.Namespace) -> int:
     with Lab.open(settings, show_event) as lab:
         if arguments.state == _PROVISIONED:
             return _in_node(lab, _models(arguments.gpu, lab), arguments.argv)
-        state = saved_state_of(lab, arguments.state)
         # A wrong name is refused before the machine starts; the default is right, and takes time to load.
         named = None if arguments.gpu is None else _models(arguments.gpu, lab)
-        with lab.clone(state, "shell") as machine:
+        # Likewise.
+        from harness.lab.recent_clones import recent_clone  # noqa: PLC0415
+
+        find = functools.partial(saved_state_of, lab, arguments.state)
+        with recent_clone(lab, arguments.state, find, name="shell") as machine:
 
             def plug() -> None:
                 for model in _models(None, lab) if named is None else named:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import pydantic
 from typing_extensions import override
@@ -32,7 +32,7 @@ class ImageFetchError(HarnessError):
 class DriverImage:
     """The GPU driver's container image that a node image carries."""
 
-    __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
 
     repository: Annotated[
         str, pydantic.Field(pattern=r"^[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-][a-z0-9]+)*)+$")

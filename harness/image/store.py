@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
+import secrets
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +16,6 @@ from harness.artifact_cache.cache import ArtifactCache
 from harness.artifact_cache.manifest import facts_of
 from harness.errors import HarnessError
 from harness.image import CloudImageKernel, Image, Kernel
-from harness.image.build.builder import MmdebstrapBuilder
 from harness.image.formats.qcow2 import is_qcow2, make_relative
 from harness.image.manifest import IMAGE_FORMAT, Manifest
 from harness.progress import Progress, Stage, ignore_progress
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
     from harness.settings import LicenceId
 
+_OVERLAYS = "overlays"
 QEMU_IMG_S = 60.0
 """An overlay is 200 kB; only a disk that hangs takes this long."""
 
@@ -58,12 +61,27 @@ class ImageStore:
     ) -> None:
         self._folder = folder
         self._accepted_licences = accepted_licences
-        self._builder = MmdebstrapBuilder() if builder is None else builder
+        self._given_builder = builder
         self._runner = LocalRunner() if runner is None else runner
-        self._blanks: dict[Path, bytes] = {}
         self.cache = ArtifactCache(
-            folder, manifests=IMAGE_FORMAT, clean=self._builder.clean, source=source
+            folder,
+            manifests=IMAGE_FORMAT,
+            clean=self._clean,
+            leftovers=(_OVERLAYS,),
+            source=source,
         )
+
+    @functools.cached_property
+    def _builder(self) -> ImageBuilder:
+        if self._given_builder is not None:
+            return self._given_builder
+        # Few images are built.
+        from harness.image.build.builder import MmdebstrapBuilder  # noqa: PLC0415
+
+        return MmdebstrapBuilder()
+
+    def _clean(self, work: Path) -> None:
+        self._builder.clean(work)
 
     def ensure(
         self,
@@ -215,14 +233,14 @@ class ImageStore:
         """Make an empty qcow2 overlay at `at` on the disk `backing`, which must not change afterwards.
 
         It has the size of the backing disk, or `size_gib`. The first overlay on a disk takes
-        qemu-img 30 ms; the others are copies of its 200 kB. Raises HarnessError with the output
-        of qemu-img.
+        qemu-img 30 ms; the others, also of later runs, are copies of its 200 kB. Raises HarnessError
+        with the output of qemu-img.
         """
-        disk = backing.resolve()
-        blank = None if size_gib is not None else self._blanks.get(disk)
-        if blank is not None:
-            at.write_bytes(blank)
-            return
+        kept = None if size_gib is not None else self._kept_overlay(backing.resolve())
+        if kept is not None:
+            with contextlib.suppress(FileNotFoundError):
+                at.write_bytes(kept.read_bytes())
+                return
         result = self._runner.run(
             [
                 "qemu-img",
@@ -240,8 +258,20 @@ class ImageStore:
             raise HarnessError(
                 f"Could not make an overlay on the disk '{backing}' at '{at}'.\n{result.render()}"
             )
-        if size_gib is None:
-            self._blanks[disk] = at.read_bytes()
+        if kept is not None:
+            new = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}")
+            new.write_bytes(at.read_bytes())
+            new.rename(kept)
+
+    def _kept_overlay(self, disk: Path) -> Path | None:
+        """Return where an empty overlay on this disk is kept, or None for a disk that is not there."""
+        try:
+            stat = disk.stat()
+        except OSError:
+            return None
+        file = (str(disk), stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        name = hashlib.sha256(repr(file).encode()).hexdigest()
+        return self.cache.store.hidden_folder(_OVERLAYS) / f"{name}.qcow2"
 
     def _ensure(
         self,

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 from harness.errors import BadInputError, HarnessError
 from harness.gpu.transport import Transport
 from harness.image import CloudImage
-from harness.image.catalogue import Recipe, load_catalogue
-from harness.image.cloud.source import Algorithm, CloudImageRecipe, LocalImage
 from harness.image.store import ImageStore
 from harness.lab.checkpoint_builder import CheckpointBuilder
 from harness.lab.cloud_images import (
@@ -231,6 +229,9 @@ class Lab:
         made with the guest agent and the stand-ins. Without a name it is the first one that the
         settings name.
         """
+        # What reads recipes takes longer to load than a clone whose checkpoint is known to start.
+        from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415
+
         name = name or self.settings.images[0]
         source = load_catalogue(*self.settings.image_folders).get(name)
         if not isinstance(source, Recipe):
@@ -244,6 +245,13 @@ class Lab:
 
         It is fetched where the cache has none.
         """
+        from harness.image.catalogue import load_catalogue  # noqa: PLC0415 - as above
+        from harness.image.cloud.source import (  # noqa: PLC0415
+            Algorithm,
+            CloudImageRecipe,
+            LocalImage,
+        )
+
         source = load_catalogue(*self.settings.image_folders).get(name)
         if isinstance(source, LocalImage):
             from harness.image.cloud.store import open_local  # noqa: PLC0415 - as above

@@ -231,6 +231,20 @@ class CheckpointStore:
                     )
             yield checkpoint
 
+    @contextlib.contextmanager
+    def hold(self, checkpoint: Checkpoint, *, deadline: Deadline) -> Iterator[None]:
+        """Keep a checkpoint that `use` gave, and its parents, from being removed in the `with` block.
+
+        Nothing of it is read. Raises GoneError where it was removed, HarnessError where another process
+        holds it beyond the deadline.
+        """
+        with contextlib.ExitStack() as holding:
+            lying: Checkpoint | None = checkpoint
+            while lying is not None:
+                self._share(lying.folder, holding, deadline)
+                lying = lying.parent
+            yield
+
     def ls(self) -> list[CachedArtifact]:
         """Return what is published, by name; reads manifests only."""
         return self._cache.ls()
@@ -255,14 +269,7 @@ class CheckpointStore:
         self, folder: Path, key: str, holding: contextlib.ExitStack, deadline: Deadline
     ) -> Checkpoint:
         """Return a sound checkpoint; it and its parents are shared for as long as `holding`."""
-        try:
-            holding.enter_context(lease.hold_shared(folder / USED, deadline=deadline))
-        except FileNotFoundError as error:
-            if not folder.exists():
-                raise GoneError(f"The checkpoint in '{folder}' was removed.") from error
-            raise CHECKPOINT_FORMAT.without_lock_file(folder) from error
-        except WaitTimeoutError as error:
-            raise HarnessError(str(error)) from error
+        self._share(folder, holding, deadline)
         manifest = CHECKPOINT_FORMAT.check(folder, key)
         parent = None
         if manifest.parent is not None:
@@ -272,7 +279,6 @@ class CheckpointStore:
             except GoneError as error:
                 raise CHECKPOINT_FORMAT.orphaned(folder, there) from error
             CHECKPOINT_FORMAT.check_pin(folder, there, manifest.parent)
-        os.utime(folder / USED)
         return Checkpoint(
             name=manifest.name,
             key=manifest.key,
@@ -283,6 +289,19 @@ class CheckpointStore:
             state=folder / STATE,
             disk=folder / DISK,
         )
+
+    def _share(self, folder: Path, holding: contextlib.ExitStack, deadline: Deadline) -> None:
+        """Share a checkpoint for as long as `holding`, and record that it was used."""
+        used = folder / USED
+        try:
+            holding.enter_context(lease.hold_shared(used, deadline=deadline))
+            os.utime(used)
+        except FileNotFoundError as error:
+            if not folder.exists():
+                raise GoneError(f"The checkpoint in '{folder}' was removed.") from error
+            raise CHECKPOINT_FORMAT.without_lock_file(folder) from error
+        except WaitTimeoutError as error:
+            raise HarnessError(str(error)) from error
 
 
 @contextlib.contextmanager

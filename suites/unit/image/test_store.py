@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -212,6 +213,38 @@ def test_overlay_may_be_larger_than_its_backing_file(cache: Cache, tmp_path: Pat
 
     assert cache.qemu_img.backing == [str(image.disk)] * 2
     assert cache.qemu_img.sizes == ["20G"]
+
+
+def test_later_run_copies_the_overlay_of_an_earlier_one(cache: Cache, tmp_path: Path) -> None:
+    image = cache.ensure()
+    cache.store.create_overlay(image.disk, tmp_path / "first.qcow2")
+    later = ImageStore(cache.folder, builder=cache.builder, runner=FakeQemuImg("not called"))
+
+    later.create_overlay(image.disk, tmp_path / "second.qcow2")
+
+    assert (tmp_path / "second.qcow2").read_bytes() == (tmp_path / "first.qcow2").read_bytes()
+
+
+def test_overlay_on_a_disk_that_was_replaced_is_made_anew(cache: Cache, tmp_path: Path) -> None:
+    disk = tmp_path / "disk.qcow2"
+    disk.write_bytes(b"QFI\xfb")
+    cache.store.create_overlay(disk, tmp_path / "first.qcow2")
+    disk.write_bytes(b"QFI\xfb of another size")
+
+    cache.store.create_overlay(disk, tmp_path / "second.qcow2")
+
+    assert cache.qemu_img.backing == [str(disk)] * 2
+
+
+def test_kept_overlays_are_removed_with_what_is_unused(cache: Cache, tmp_path: Path) -> None:
+    image = cache.ensure()
+    cache.store.create_overlay(image.disk, tmp_path / "overlay.qcow2")
+
+    later = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=2)
+    removed = cache.store.cache.collect_unused(dt.timedelta(days=1), at=later)
+
+    assert [removal.path.suffix for removal in removed] == [".qcow2"]
+    assert cache.store.cache.ls() != []
 
 
 def test_failed_overlay_shows_the_command(cache: Cache, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import filelock
 import pytest
 
 from harness import lease
-from harness.artifact_cache import manifest, store
+from harness.artifact_cache import GoneError, manifest, store
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.image.formats.qcow2 import backing_name
 from harness.machine.checkpoint.manifest import CHECKPOINT_FORMAT
@@ -789,6 +789,41 @@ def test_use_counts_as_use(small: Cache) -> None:
     small.have("three")
 
     assert small.names() == ["one", "three"]
+
+
+def test_hold_counts_as_use(small: Cache) -> None:
+    one, two = small.have("one"), small.have("two")
+    last_used(one, 1)
+    last_used(two, 2)
+    with small.store.hold(one, deadline=Deadline.after(60)):
+        pass
+
+    small.have("three")
+
+    assert small.names() == ["one", "three"]
+
+
+def test_held_checkpoint_and_its_parent_are_kept(cache: Cache) -> None:
+    parent, child = cache.have_two()
+
+    with cache.store.hold(child, deadline=Deadline.after(60)):
+        assert cache.store.gc(limit_mib=0) == []
+
+    assert [removal.path for removal in cache.store.gc(limit_mib=0)] == [
+        child.folder,
+        parent.folder,
+    ]
+
+
+def test_checkpoint_that_was_removed_can_not_be_held(cache: Cache) -> None:
+    _, child = cache.have_two()
+    cache.store.gc(limit_mib=0)
+
+    with (
+        pytest.raises(GoneError, match="was removed"),
+        cache.store.hold(child, deadline=Deadline.after(60)),
+    ):
+        pass
 
 
 def test_checkpoint_in_use_is_kept(small: Cache) -> None:

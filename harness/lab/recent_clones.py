@@ -1,0 +1,190 @@
+"""Starts a clone of the state from which the last one was started, without reading its recipes again.
+
+To find the checkpoint of a state, recipes and manifests are read and validated. That takes longer than
+to restore a machine. So the request of the last clone is kept, with the facts on which it depends: the
+files of the harness and of the recipes, the installed packages, the settings, this boot of the host,
+QEMU's command line, and the files of the image and the checkpoint. Where one of them has changed, the state
+is found as always. So are the states of other images than built ones of the catalogue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import harness
+from harness.artifact_cache import MANIFEST, STAMP
+from harness.artifact_cache.manifest import BOOT_ID
+from harness.errors import HarnessError
+from harness.lab.machine_request import finish_spec
+from harness.lab.saved_states import BuiltImageSource
+from harness.lease import make_private_folder
+from harness.provisioning.wait import Deadline
+from harness.settings import name_of_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.image import Image
+    from harness.lab import Lab
+    from harness.lab.machine import LabMachine
+    from harness.lab.machine_request import MachineRequest
+    from harness.lab.saved_states import SavedState
+    from harness.machine.checkpoint.store import Checkpoint
+
+_HOLD_S = 10.0
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class _Found(NamedTuple):
+    """What the name of a state stood for, and the folders of all recipes that might change that."""
+
+    request: MachineRequest
+    image: Image
+    checkpoint: Checkpoint
+    recipe_folders: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def recent_clone(
+    lab: Lab, state: str, find: Callable[[], SavedState], *, name: str
+) -> Iterator[LabMachine]:
+    """Start a clone of the saved state that `find` returns, as `Lab.clone`, and end it afterwards.
+
+    `state` is a name for what `find` finds with the lab's settings. `find` is not called where nothing has
+    changed since the last clone of that name.
+    """
+    image = name_of_file(f"{lab.settings.images[0]}.")
+    kept = lab.settings.cache / "recent-clones" / f"{state}-{image}"
+    with contextlib.ExitStack() as holding:
+        request = _read(lab, kept, holding)
+        if request is None:
+            saved_state = find()
+            request = saved_state.machine(name, lab.ensure_checkpoint(saved_state))
+            _write(lab, kept, request)
+        with (
+            lab.machines.created(request) as machine,
+            lab.machines.running(machine, machine),
+        ):
+            yield machine
+
+
+def _read(lab: Lab, kept: Path, holding: contextlib.ExitStack) -> MachineRequest | None:
+    """Return the request of the last clone where it still holds; its checkpoint is then in use."""
+    try:
+        content = kept.read_bytes()
+    except OSError:
+        return None
+    digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    if hashlib.sha256(_facts(lab) + pickled).digest() != digest:
+        return None
+    # This harness wrote these bytes: the digest before them is of them and of its own files.
+    found: _Found
+    found, facts = pickle.loads(pickled)  # noqa: S301
+    with contextlib.ExitStack() as attempt:
+        try:
+            deadline = Deadline.after(_HOLD_S)
+            attempt.enter_context(lab.checkpoints.hold(found.checkpoint, deadline=deadline))
+            lab.store.cache.use(found.image.folder)
+            if _facts_of(lab, found) != facts:
+                return None
+        except (HarnessError, OSError):
+            return None
+        holding.push(attempt.pop_all())
+    return found.request
+
+
+def _write(lab: Lab, kept: Path, request: MachineRequest) -> None:
+    """Keep the request of a clone; where that is not possible, the next one takes longer."""
+    source, folders = request.source, _recipe_folders(lab)
+    if folders is None or request.checkpoint is None or not isinstance(source, BuiltImageSource):
+        return
+    if source.image.parent is not None:
+        # A provisioner made it, whose files may lie anywhere.
+        return
+    found = _Found(request, source.image, request.checkpoint, folders)
+    with contextlib.suppress(HarnessError, OSError):
+        pickled = pickle.dumps((found, _facts_of(lab, found)))
+        make_private_folder(kept.parent)
+        new = kept.with_name(f".{kept.name}.{secrets.token_hex(4)}")
+        new.touch(mode=0o600)
+        new.write_bytes(hashlib.sha256(_facts(lab) + pickled).digest() + pickled)
+        new.rename(kept)
+
+
+def _recipe_folders(lab: Lab) -> tuple[str, ...] | None:
+    """Return the folders that have all files of the image's recipe, or None where others have some."""
+    from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415 - as in `Lab.node_image`
+
+    catalogue = load_catalogue(*lab.settings.image_folders)
+    recipe = catalogue.get(lab.settings.images[0])
+    while isinstance(recipe, Recipe):
+        base = recipe.file.extends
+        if base is None:
+            return tuple(str(folder.resolve()) for folder in catalogue.folders)
+        if base not in catalogue.files:
+            # It is named by its path.
+            return None
+        recipe = catalogue.read(base)
+    return None
+
+
+def _facts(lab: Lab) -> bytes:
+    """Return what decides which image and state are found, beside the recipes."""
+    facts = (
+        BOOT_ID.read_text(),
+        sys.version,
+        lab.settings,
+        lab.agent_program.digest,
+        # A package that is installed or removed may add recipes.
+        [_inode(Path(place)) for place in sys.path],
+        sorted(_files_below(str(Path(harness.__file__).parent))),
+    )
+    return repr(facts).encode()
+
+
+def _facts_of(lab: Lab, found: _Found) -> object:
+    """Return what the clone depends on beside that: the recipes, QEMU, image and checkpoint."""
+    spec = finish_spec(found.request, lab.platform, Path("/"))
+    image = found.image
+    files = [image.folder / MANIFEST, image.folder / STAMP, image.disk]
+    for kernel in image.kernels:
+        files += [kernel.vmlinuz, kernel.initrd]
+    checkpoint: Checkpoint | None = found.checkpoint
+    while checkpoint is not None:
+        folder = checkpoint.folder
+        files += [folder / MANIFEST, folder / STAMP]
+        files += [checkpoint.ram, checkpoint.state, checkpoint.disk]
+        checkpoint = checkpoint.parent
+    return (
+        [sorted(_files_below(folder)) for folder in found.recipe_folders],
+        repr(lab.driver.state_parts(spec)),
+        [_inode(file) for file in files],
+    )
+
+
+def _inode(file: Path) -> tuple[str, list[int]]:
+    try:
+        stat = file.stat()
+    except OSError:
+        return str(file), []
+    return str(file), [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+def _files_below(folder: str) -> Iterator[tuple[str, int, int, int]]:
+    """Yield path, size, mode and time of the last change of each file, without Python's byte code."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name == "__pycache__":
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files_below(entry.path)
+            else:
+                stat = entry.stat(follow_symlinks=False)
+                yield entry.path, stat.st_size, stat.st_mode, stat.st_ctime_ns

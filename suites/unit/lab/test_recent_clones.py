@@ -1,0 +1,336 @@
+"""Clones whose checkpoint is known from the last clone, and the changes after which it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from typing_extensions import override
+
+import harness
+from harness import lease
+from harness.artifact_cache import MANIFEST, STAMP, USED
+from harness.gpu.transport import Transport
+from harness.image import Image, Kernel
+from harness.lab import recent_clones
+from harness.lab.recent_clones import recent_clone
+from harness.lab.running_machines import Machines
+from harness.lab.saved_states import booted
+from harness.machine.checkpoint.store import Checkpoint
+from harness.payload import Payload
+from harness.settings import TESTED_IMAGES
+from suites.unit.image.cataloguefolder import RECIPE, write_catalogue
+from suites.unit.lab.drivers import StuckDriver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from harness.lab import Lab
+    from harness.lab.machine_request import MachineRequest
+    from harness.lab.saved_states import SavedState
+    from harness.machine.description.spec import MachineSpec
+
+
+def files_in(folder: Path, *names: str) -> Path:
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).write_text("content")
+    return folder
+
+
+@dataclass
+class Clones:
+    """A lab whose image and checkpoints are files, and the machines that were asked of it."""
+
+    lab: Lab
+    folder: Path
+    requests: list[MachineRequest] = field(default_factory=list)
+    found: list[SavedState] = field(default_factory=list)
+    is_held: bool = False
+
+    def __post_init__(self) -> None:
+        write_catalogue(self.folder / "catalogue", recipe=RECIPE)
+        folder = files_in(
+            self.lab.settings.image_store / "node-0",
+            *(MANIFEST, STAMP, USED, "disk.qcow2", "vmlinuz", "initrd.img"),
+        )
+        self.image = Image(
+            name="node",
+            key="0" * 64,
+            folder=folder,
+            disk=folder / "disk.qcow2",
+            kernels=(
+                Kernel(version="6.1", vmlinuz=folder / "vmlinuz", initrd=folder / "initrd.img"),
+            ),
+            driver=None,
+        )
+        self.parent = self.a_checkpoint("booted", None)
+        self.checkpoint = self.a_checkpoint("ready", self.parent)
+        self.set(
+            settings=replace(
+                self.lab.settings, image="node", image_folders=(self.folder / "catalogue",)
+            )
+        )
+
+    def a_checkpoint(self, name: str, parent: Checkpoint | None) -> Checkpoint:
+        folder = files_in(
+            self.lab.settings.checkpoint_store / name,
+            *(MANIFEST, STAMP, USED, "ram", "state", "disk.qcow2"),
+        )
+        return Checkpoint(
+            name=name,
+            key="1" * 64,
+            folder=folder,
+            parent=parent,
+            facts={},
+            ram=folder / "ram",
+            state=folder / "state",
+            disk=folder / "disk.qcow2",
+        )
+
+    def set(self, **changes: Any) -> None:
+        self.lab = replace(self.lab, **changes)
+        self.lab.checkpoint_builder.ensure_checkpoint = self.ensure  # type: ignore[method-assign]
+
+    def ensure(self, saved_state: SavedState) -> Checkpoint:
+        assert saved_state == booted(self.image)
+        return self.checkpoint
+
+    def find(self) -> SavedState:
+        self.found.append(booted(self.image))
+        return self.found[-1]
+
+    def clone(self) -> int:
+        """Start a clone, and return how often its state had to be found until now."""
+        with (
+            recent_clone(self.lab, "ready", self.find, name="shell"),
+            lease.try_exclusive(self.checkpoint.folder / USED) as is_free,
+        ):
+            self.is_held = not is_free
+        return len(self.found)
+
+    @property
+    def kept(self) -> Path:
+        (file,) = (self.lab.settings.cache / "recent-clones").iterdir()
+        return file
+
+
+@pytest.fixture
+def clones(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clones:
+    clones = Clones(lab, tmp_path)
+
+    @contextlib.contextmanager
+    def created(_: Machines, request: MachineRequest) -> Iterator[object]:
+        clones.requests.append(request)
+        yield object()
+
+    monkeypatch.setattr(Machines, "created", created)
+    monkeypatch.setattr(Machines, "running", lambda *_: contextlib.nullcontext())
+    return clones
+
+
+def test_second_clone_starts_from_the_same_checkpoint_without_a_search(clones: Clones) -> None:
+    assert [clones.clone() for _ in range(3)] == [1, 1, 1]
+
+    first, second, _ = clones.requests
+    assert second == first
+    assert (second.name, second.checkpoint) == ("shell", clones.checkpoint)
+
+
+def test_checkpoint_is_in_use_for_as_long_as_the_clone(clones: Clones) -> None:
+    clones.clone()
+    clones.clone()
+
+    assert clones.is_held
+    for checkpoint in (clones.checkpoint, clones.parent):
+        with lease.try_exclusive(checkpoint.folder / USED) as is_free:
+            assert is_free
+
+
+def test_image_is_in_use_until_the_lab_closes(clones: Clones) -> None:
+    clones.clone()
+    clones.clone()
+
+    with lease.try_exclusive(clones.image.folder / USED) as is_free:
+        assert not is_free
+
+
+def test_what_is_kept_is_for_its_user_alone(clones: Clones) -> None:
+    clones.clone()
+
+    assert clones.kept.stat().st_mode & 0o777 == 0o600
+    assert clones.kept.parent.stat().st_mode & 0o777 == 0o700
+    assert clones.kept.name == "ready-node"
+
+
+class OtherQemu(StuckDriver):
+    """A driver with another QEMU, which takes GPUs by another transport."""
+
+    @override
+    def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:
+        return {**super().state_parts(spec), "qemu": "11.0"}
+
+
+class OtherTransport(StuckDriver):
+    """A driver whose machines have apertures."""
+
+    @override
+    def transport(self, accelerator: object) -> Transport:
+        del accelerator
+        return Transport.VFIO_USER
+
+
+def _append(path: Path) -> None:
+    path.write_text(f"{path.read_text()}\n")
+
+
+CHANGES: dict[str, Callable[[Clones], object]] = {
+    "recipe": lambda clones: _append(clones.folder / "catalogue/node.yaml"),
+    "another recipe": lambda clones: (clones.folder / "catalogue/b.yaml").write_text(RECIPE),
+    "tree": lambda clones: _append(clones.folder / "catalogue/node/root/etc/fstab"),
+    "program bit of a tree's file": lambda clones: (
+        clones.folder / "catalogue/node/root/etc/fstab"
+    ).chmod(0o755),
+    "file of a tree is gone": lambda clones: (
+        clones.folder / "catalogue/node/root/usr/bin/tool"
+    ).unlink(),
+    "settings": lambda clones: clones.set(
+        settings=replace(clones.lab.settings, timeout_multiplier=2.0)
+    ),
+    "agent": lambda clones: clones.set(agent_program=Payload(content=b"", digest="2" * 64)),
+    "QEMU": lambda clones: clones.set(driver=OtherQemu()),
+    "transport": lambda clones: clones.set(driver=OtherTransport()),
+    "disk of the image": lambda clones: _append(clones.image.disk),
+    "kernel": lambda clones: _append(clones.image.kernels[0].vmlinuz),
+    "initrd is gone": lambda clones: clones.image.kernels[0].initrd.unlink(),
+    "stamp of the image": lambda clones: _append(clones.image.folder / STAMP),
+    "manifest of the image": lambda clones: _append(clones.image.folder / MANIFEST),
+    "memory": lambda clones: _append(clones.checkpoint.ram),
+    "devices": lambda clones: _append(clones.checkpoint.state),
+    "disk": lambda clones: _append(clones.checkpoint.disk),
+    "manifest": lambda clones: _append(clones.checkpoint.folder / MANIFEST),
+    "stamp": lambda clones: _append(clones.checkpoint.folder / STAMP),
+    "disk of the parent": lambda clones: _append(clones.parent.disk),
+    "parent is gone": lambda clones: clones.parent.folder.rename(clones.folder / "gone"),
+    "lock file is gone": lambda clones: (clones.parent.folder / USED).unlink(),
+    "what is kept is cut": lambda clones: clones.kept.write_bytes(clones.kept.read_bytes()[:-1]),
+    "what is kept is empty": lambda clones: clones.kept.write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_state_is_found_anew_after_a_change(
+    clones: Clones, change: Callable[[Clones], object]
+) -> None:
+    clones.clone()
+
+    change(clones)
+
+    assert clones.clone() == 2
+    assert clones.requests[1].checkpoint == clones.checkpoint
+
+
+def test_state_is_found_anew_after_a_reboot_of_the_host(
+    clones: Clones, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clones.clone()
+
+    (clones.folder / "boot_id").write_text("another")
+    monkeypatch.setattr(recent_clones, "BOOT_ID", clones.folder / "boot_id")
+
+    assert clones.clone() == 2
+
+
+def test_state_is_found_anew_after_a_package_was_installed(
+    clones: Clones, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = clones.folder / "site-packages"
+    site.mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    clones.clone()
+
+    (site / "package").mkdir()
+
+    assert clones.clone() == 2
+
+
+def test_state_is_found_anew_after_the_harness_was_edited(
+    clones: Clones, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = files_in(clones.folder / "harness", "__init__.py", "lab.py")
+    monkeypatch.setattr(harness, "__file__", str(package / "__init__.py"))
+    clones.clone()
+    assert clones.clone() == 1
+
+    _append(package / "lab.py")
+
+    assert clones.clone() == 2
+
+
+def test_byte_code_is_no_change(clones: Clones, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = files_in(clones.folder / "harness", "__init__.py")
+    monkeypatch.setattr(harness, "__file__", str(package / "__init__.py"))
+    clones.clone()
+
+    files_in(package / "__pycache__", "lab.cpython-311.pyc")
+
+    assert clones.clone() == 1
+
+
+def test_image_that_a_provisioner_made_is_found_each_time(clones: Clones) -> None:
+    clones.image = replace(clones.image, parent=clones.image)
+
+    assert [clones.clone(), clones.clone()] == [1, 2]
+
+
+def test_recipe_whose_base_is_named_by_a_path_is_read_each_time(clones: Clones) -> None:
+    write_catalogue(clones.folder / "elsewhere", name="base")
+    recipe = clones.folder / "catalogue/node.yaml"
+    recipe.write_text(
+        "schema: 1\nkind: build\ndescription: A node\nextends: ../elsewhere/base.yaml\n"
+    )
+
+    assert [clones.clone(), clones.clone()] == [1, 2]
+
+
+def test_recipe_whose_base_is_in_the_catalogue_is_read_once(clones: Clones) -> None:
+    write_catalogue(clones.folder / "catalogue", name="base")
+    recipe = clones.folder / "catalogue/node.yaml"
+    recipe.write_text("schema: 1\nkind: build\ndescription: A node\nextends: base\n")
+    assert [clones.clone(), clones.clone()] == [1, 1]
+
+    _append(clones.folder / "catalogue/base.yaml")
+
+    assert clones.clone() == 2
+
+
+def test_cloud_image_is_found_each_time(clones: Clones) -> None:
+    (clones.folder / "disk.qcow2").write_bytes(b"QFI\xfb")
+    clones.set(settings=replace(clones.lab.settings, image=str(clones.folder / "disk.qcow2")))
+
+    assert [clones.clone(), clones.clone()] == [1, 2]
+
+
+def test_first_of_several_images_is_meant(clones: Clones) -> None:
+    clones.set(settings=replace(clones.lab.settings, image=f"node,{TESTED_IMAGES}"))
+
+    assert [clones.clone(), clones.clone()] == [1, 1]
+
+
+def test_folder_that_cannot_be_written_is_no_error(clones: Clones) -> None:
+    (clones.lab.settings.cache / "recent-clones").write_text("a file")
+
+    assert [clones.clone(), clones.clone()] == [1, 2]
+
+
+def test_failure_of_the_clone_is_the_callers(clones: Clones) -> None:
+    clones.clone()
+
+    with pytest.raises(KeyError), recent_clone(clones.lab, "ready", clones.find, name="shell"):
+        raise KeyError
+
+    assert cast("Any", clones.found) == [booted(clones.image)]
