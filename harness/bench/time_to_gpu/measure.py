@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness import expect
+from harness.bench.time_to_gpu.build_progress import build_progress
 from harness.bench.time_to_gpu.critical_path import TimedStep, critical_path, moments_of
 from harness.bench.time_to_gpu.node_tools import EVENTS, PROVISION, parse_events
 from harness.bench.time_to_gpu.nodes import TRIM_FOLDER, booted_node
@@ -121,18 +122,22 @@ def _fresh_node(
     The first set-up counts as a fresh node: it is the one that the published experiment on policies drops.
     """
     with booted_node(fleet, fleet.request(mode)) as node:
-        fresh, evidence = _provision(node, fleet, Experiment.SCALE_UP, mode.value)
+        fresh, evidence = _provision(
+            node, fleet, Experiment.SCALE_UP, mode.value, progress=progress
+        )
         _expect_mode(mode, evidence)
         if not has_reset:
             return Measured(samples=(fresh,))
         progress(f"policy reset, {mode.value}")
         _reset(node, fleet, mode)
-        again, evidence = _provision(node, fleet, Experiment.POLICY_RESET, mode.value)
+        again, evidence = _provision(
+            node, fleet, Experiment.POLICY_RESET, mode.value, progress=progress
+        )
         _expect_mode(mode, evidence)
     return Measured(samples=(fresh, again))
 
 
-def _trimmed(fleet: Fleet, trim: Trim, _progress: Callable[[str], None]) -> Measured:
+def _trimmed(fleet: Fleet, trim: Trim, progress: Callable[[str], None]) -> Measured:
     with booted_node(fleet, fleet.trimmed()) as node:
         path = node.guest.output_of("sh", "-c", 'printf %s "$PATH"')
         sample, evidence = _provision(
@@ -140,6 +145,7 @@ def _trimmed(fleet: Fleet, trim: Trim, _progress: Callable[[str], None]) -> Meas
             fleet,
             Experiment.TRIM,
             trim.value,
+            progress=progress,
             prefix=("env", f"TRIM_OFF={trim.value}", f"PATH={TRIM_FOLDER}:{path}"),
         )
         _expect_mode(Mode.PREBAKED, evidence)
@@ -147,7 +153,13 @@ def _trimmed(fleet: Fleet, trim: Trim, _progress: Callable[[str], None]) -> Meas
 
 
 def _provision(
-    node: Node, fleet: Fleet, experiment: Experiment, variant: str, *, prefix: Sequence[str] = ()
+    node: Node,
+    fleet: Fleet,
+    experiment: Experiment,
+    variant: str,
+    *,
+    progress: Callable[[str], None],
+    prefix: Sequence[str] = (),
 ) -> tuple[Sample, Evidence]:
     """Provision a node that is ready, wait for its GPU, and return the sample.
 
@@ -156,9 +168,10 @@ def _provision(
     """
     patience = node.machine.deadline(node.provisioner.timeout_s)
     argv = node.provisioner.guest_command(BOOT, output=CLOUD_INIT_OUTPUT_PATH)
-    result = node.guest.run(
-        *prefix, "sh", PROVISION, *argv, timeout_s=max(1.0, patience.remaining_s())
-    )
+    with build_progress(node.guest, lambda line: progress(f"{node.request.name}: {line}")):
+        result = node.guest.run(
+            *prefix, "sh", PROVISION, *argv, timeout_s=max(1.0, patience.remaining_s())
+        )
     if not result.ok:
         raise ExpectationError(
             f"The provisioner '{node.provisioner.name}' was expected to make a node of '{variant}', but "

@@ -1,0 +1,51 @@
+"""Tells every minute what a node's long provisioning printed last, such as the build of a driver."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import threading
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.evidence import CLOUD_INIT_OUTPUT_PATH
+from harness.provisioning.command import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.machine.channels.guest import Guest
+
+EVERY_S = 60.0
+#: The last line of the log that was written last: DKMS's own while it builds.
+_LAST_LINE = (
+    "newest=$(ls -t /var/lib/dkms/*/*/build/make.log "
+    f"{shlex.quote(CLOUD_INIT_OUTPUT_PATH)} 2>/dev/null | head -n 1); "
+    '[ -z "$newest" ] || printf "%s: %s" "$newest" "$(tail -n 1 "$newest")"'
+)
+
+
+@contextlib.contextmanager
+def build_progress(
+    guest: Guest, tell: Callable[[str], None], *, every_s: float = EVERY_S
+) -> Iterator[None]:
+    """Call `tell` with what the guest has logged, `every_s` seconds, where that is something new."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        told = ""
+        while not is_over.wait(every_s):
+            # A guest that is too busy to answer, or has ended, is for the command's own wait to report.
+            with contextlib.suppress(HarnessError, CommandError):
+                last = guest.output_of("sh", "-c", _LAST_LINE).strip()
+                if last and last != told and not is_over.is_set():
+                    told = last
+                    tell(last)
+
+    watcher = threading.Thread(target=watch, name="build-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
