@@ -41,9 +41,8 @@ class ConfigSpace:
     """The bytes of a type 0 header (PCI Local Bus 3.0, chapter 6) with memory BARs.
 
     An express function has 4096 bytes and the PCI Express capability, any other 256 and none. No
-    expansion ROM and no I/O BAR. A conventional one has the interrupt pin A, which is never
-    raised: NVIDIA's driver probes no function for which the guest has routed no interrupt. Not
-    thread-safe; the device is.
+    expansion ROM and no I/O BAR. Its interrupt, pin A, is never raised: NVIDIA's driver probes no
+    function for which the guest has routed none. Not thread-safe; the device is.
     """
 
     def __init__(self, identity: PciIdentity, bars: Bars, *, is_express: bool = False) -> None:
@@ -83,9 +82,8 @@ class ConfigSpace:
             for index, bar in self._bars.items()
             if bar.bits == 64
         ]
-        if not is_express:
-            fields.append((INTERRUPT_PIN, 1, 1))
-        else:
+        fields.append((INTERRUPT_PIN, 1, 1))
+        if is_express:
             fields += [
                 (_STATUS, 2, _STATUS_HAS_CAPABILITIES),
                 (_CAPABILITIES, 1, EXPRESS),

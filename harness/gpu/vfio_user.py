@@ -46,8 +46,11 @@ ERROR = 0x20
 ROM_REGION = 6
 CONFIG_REGION = 7
 REGIONS = 9
-#: INTx, MSI, MSI-X, errors, requests; this device has none of them.
+#: INTx, MSI, MSI-X, errors, requests; this device has the first, and never raises it.
 IRQS = 5
+_INTX = 0
+#: It is signalled by a descriptor, can be masked, and is masked when it is raised.
+_INTX_FLAGS = 0x7
 
 #: More than QEMU ever sends: its largest is the reading of all configuration space.
 MOST_DATA_BYTES = 4096
@@ -331,7 +334,8 @@ def _irq_info(payload: bytes) -> bytes:
     _, _, index, _ = _unpacked(IRQ_INFO, payload)
     if index >= IRQS:
         raise _RefusedError(errno.EINVAL)
-    return IRQ_INFO.pack(IRQ_INFO.size, 0, index, 0)
+    flags, count = (_INTX_FLAGS, 1) if index == _INTX else (0, 0)
+    return IRQ_INFO.pack(IRQ_INFO.size, flags, index, count)
 
 
 def _version(payload: bytes) -> bytes:

@@ -42,14 +42,19 @@ def test_ids_have_the_offsets_of_the_specification() -> None:
     assert space.read(0x2C, 4) == 0x16C110DE
 
 
-def test_function_has_an_interrupt_pin_no_rom_and_no_capabilities() -> None:
+@pytest.mark.parametrize("space", [_space(), _express_space()], ids=["conventional", "express"])
+def test_function_has_an_interrupt_pin_and_no_rom(space: ConfigSpace) -> None:
     """NVIDIA's driver leaves a function alone for which the guest has routed no interrupt."""
-    space = _space()
     space.write(0x30, 0xFFFFFFFF, 4)
     space.write(0x3C, 0xFFFF, 2)
 
     assert space.read(0x3C, 2) == 0x01FF
     assert space.read(0x30, 4) == 0
+
+
+def test_conventional_function_has_no_capabilities() -> None:
+    space = _space()
+
     assert (space.read(0x06, 2), space.read(0x34, 1)) == (0, 0)
 
 
