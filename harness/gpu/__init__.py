@@ -249,6 +249,29 @@ def aperture_mib(bars: Bars) -> int:
     return _window_mib(bar for bar in bars.values() if bar.bits == 64)
 
 
+def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
+    """Return the BARs with the largest 32-bit ones halved until they fit anywhere in a window.
+
+    Firmware aligns the window of a slot that is empty to 1 MiB, and Linux leaves it where it is: of
+    what is plugged later, a BAR of more than half of the window may find no place that is aligned to
+    its size.
+    """
+    fitting = dict(bars)
+    while True:
+        narrow = {index: bar for index, bar in fitting.items() if bar.bits == 32}
+        if not narrow or 2 * _window_mib(narrow.values()) <= window_mib:
+            return fitting
+        index = max(narrow, key=lambda index: narrow[index].mib)
+        if narrow[index].mib == 1:
+            raise BadInputError(
+                f"BARs of {[bar.mib for bar in narrow.values()]} MiB do not fit into a window of "
+                f"{window_mib} MiB; increase it.",
+                source="MachineSpec",
+                key="root_port_window_mib",
+            )
+        fitting[index] = replace(narrow[index], mib=narrow[index].mib // 2)
+
+
 def shrink_to_aperture(bars: Bars, aperture_mib: int) -> Bars:
     """Return the BARs with the largest 64-bit ones halved until they fit into a window.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.gpu import shrink_to_aperture
+from harness.gpu import shrink_to_aperture, shrink_to_window
 from harness.gpu.emulated import EmulatedGpu
 from harness.gpu.mpqemu import MpqemuServer
 from harness.gpu.transport import Transport
@@ -22,18 +22,18 @@ def serve_gpu(
     *,
     folder: Path,
     device_id: str = "gpu0",
+    window_mib: int = 64,
     aperture_mib: int = 0,
 ) -> DeviceServer[Any]:
     """Return a server, not yet started, of a new GPU of this model.
 
-    `folder` is the working folder of QEMU. For vfio-user, `aperture_mib` is what the root port
-    reserves for 64-bit BARs; larger ones are made to fit.
+    `folder` is the working folder of QEMU. For vfio-user, the root port reserves `window_mib` for 32-bit
+    BARs and `aperture_mib` for 64-bit ones; larger BARs are made to fit.
     """
     if transport is Transport.MPQEMU:
         return MpqemuServer(EmulatedGpu(model, bars=model.bars.mpqemu), device_id=device_id)
     from harness.gpu.vfio_user import VfioUserServer  # noqa: PLC0415 - a clone starts in less time
 
-    gpu = EmulatedGpu(
-        model, bars=shrink_to_aperture(model.bars.vfio_user, aperture_mib), is_express=True
-    )
+    bars = shrink_to_aperture(shrink_to_window(model.bars.vfio_user, window_mib), aperture_mib)
+    gpu = EmulatedGpu(model, bars=bars, is_express=True)
     return VfioUserServer(gpu, folder=folder, device_id=device_id)

@@ -176,6 +176,7 @@ class MachineGpus:
             transport,
             folder=self._folder,
             device_id=device_id,
+            window_mib=spec.root_port_window_mib,
             aperture_mib=spec.root_port_aperture_mib,
         )
         script = self._scripts.get(device_id)

@@ -15,6 +15,7 @@ from harness.gpu import (
     aperture_mib,
     root_port_window_mib,
     shrink_to_aperture,
+    shrink_to_window,
 )
 from harness.gpu.catalogue import find_model, load_catalogue
 from suites.unit.gpu.models import MODEL_FILE
@@ -262,6 +263,39 @@ def test_largest_bar_is_halved_until_all_fit() -> None:
         4: 32,
     }
     assert shrink_to_aperture(bars, 512 << 10) == bars
+
+
+@pytest.mark.parametrize(
+    ("bars", "window_mib", "expected"),
+    [
+        ({0: 64}, 64, {0: 32}),
+        ({0: 64}, 128, {0: 64}),
+        ({0: 32}, 64, {0: 32}),
+        ({0: 32, 1: 16}, 64, {0: 16, 1: 16}),
+        ({}, 64, {}),
+    ],
+)
+def test_32_bit_bars_take_at_most_half_of_a_window(
+    bars: dict[int, int], window_mib: int, expected: dict[int, int]
+) -> None:
+    """A window need not be aligned to the size of a BAR that is plugged later."""
+    wide = {2: Bar(mib=128 << 10, bits=64)}
+    made = {index: Bar(mib=mib) for index, mib in bars.items()}
+
+    fitting = shrink_to_window({**made, **wide}, window_mib)
+
+    assert fitting == {**{index: Bar(mib=mib) for index, mib in expected.items()}, **wide}
+
+
+def test_window_without_room_for_any_32_bit_bar_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"\[1\] MiB do not fit into a window of 1 MiB"):
+        shrink_to_window({0: Bar(mib=16)}, 1)
+
+
+def test_every_model_fits_into_the_slots_of_a_machine() -> None:
+    for model in load_catalogue().models.values():
+        bars = shrink_to_window(model.bars.vfio_user, 64)
+        assert sum(bar.mib for bar in bars.values() if bar.bits == 32) <= 32
 
 
 def test_window_without_room_for_any_bar_is_refused() -> None:
