@@ -177,8 +177,8 @@ def _inode(file: Path) -> tuple[str, list[int]]:
     return str(file), [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
-def _files_below(folder: str) -> Iterator[tuple[str, int, int, int]]:
-    """Yield path, size, mode and time of the last change of each file, without Python's byte code."""
+def _files_below(folder: str) -> Iterator[tuple[str, int]]:
+    """Yield path and time of the last change of each file, its mode included, without byte code."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name == "__pycache__":
@@ -186,5 +186,4 @@ def _files_below(folder: str) -> Iterator[tuple[str, int, int, int]]:
             if entry.is_dir(follow_symlinks=False):
                 yield from _files_below(entry.path)
             else:
-                stat = entry.stat(follow_symlinks=False)
-                yield entry.path, stat.st_size, stat.st_mode, stat.st_ctime_ns
+                yield entry.path, entry.stat(follow_symlinks=False).st_ctime_ns
