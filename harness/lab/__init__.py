@@ -460,16 +460,23 @@ class Lab:
     ) -> Iterator[LabMachine]:
         """Continue a saved machine with new GPUs of the models that it had, and end it afterwards.
 
-        `base` is the image below its disk, where it is not that of the cache. Raises HarnessError where
-        the base image or the version of QEMU that saved the machine is missing here, and says how to
-        get it.
+        `base` is the image below its disk, where it is not that of the cache. Raises BadInputError for a
+        bundle that names files of this host, and HarnessError where the base image, or the version of
+        QEMU or the firmware that the machine ran on, is missing here, and says how to get it.
         """
         # Few machines are resumed.
         from harness.gpu.catalogue import find_model  # noqa: PLC0415
         from harness.lab.base_images import find_base  # noqa: PLC0415
-        from harness.lab.machine_bundle import ResumedSource, require_qemu_of  # noqa: PLC0415
+        from harness.lab.bundle_requirements import (  # noqa: PLC0415
+            require_firmware_of,
+            require_own_files,
+            require_qemu_of,
+        )
+        from harness.lab.machine_bundle import ResumedSource  # noqa: PLC0415
 
+        require_own_files(bundle)
         require_qemu_of(bundle, self.settings.qemu)
+        require_firmware_of(bundle)
         if base is None:
             base = find_base(
                 bundle.base,

@@ -319,16 +319,6 @@ def _changed(folder: Path) -> float:
     return 0.0
 
 
-def require_qemu_of(bundle: MachineBundle, qemu: str) -> None:
-    """Raise HarnessError where `qemu` is another version than that which saved the machine."""
-    found = qemu_version(qemu)
-    if found != bundle.qemu_version:
-        raise HarnessError(
-            f"The machine was saved by QEMU {bundle.qemu_version}, but '{qemu}' is {found}; name one of "
-            "that version by --qemu."
-        )
-
-
 def qemu_version(qemu: str) -> str:
     """Return the version of a QEMU program of this host; raises HarnessError."""
     answer = LocalRunner().run([qemu, "--version"], timeout_s=_QUERY_S)

@@ -19,7 +19,6 @@ from harness.lab.machine_bundle import (
     ResumedSource,
     qemu_version,
     read_bundle,
-    require_qemu_of,
     save_machine,
 )
 from harness.lab.machine_request import create_files, finish_spec
@@ -326,21 +325,6 @@ def test_saved_machine_is_a_source_with_nothing_to_boot(tmp_path: Path) -> None:
     assert kernel.flash.code == Path("/usr/share/OVMF/code.fd")
     source.prepare(tmp_path / "own")
     assert not (tmp_path / "own").exists()
-
-
-def test_machine_of_another_qemu_is_refused(host: Host, tmp_path: Path) -> None:
-    bundle = read_bundle(a_bundle(tmp_path / "checkpoint"))
-    require_qemu_of(bundle, "my-qemu")
-    assert host.noted == [("my-qemu", "--version")]
-    host.version = "QEMU emulator version 10.1.2"
-
-    with pytest.raises(HarnessError) as refused:
-        require_qemu_of(bundle, "my-qemu")
-
-    assert str(refused.value) == (
-        "The machine was saved by QEMU 7.2.22, but 'my-qemu' is 10.1.2; name one of that version by "
-        "--qemu."
-    )
 
 
 def test_qemu_that_does_not_say_its_version_is_named(host: Host) -> None:

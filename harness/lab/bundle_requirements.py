@@ -1,0 +1,69 @@
+"""Refuses a saved machine that this host can't continue, or that names files of this host.
+
+A bundle may come from somebody else. QEMU opens whatever the header of a disk names, and whatever a
+link leads to, and the guest could read and write it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInputError, HarnessError
+from harness.image.formats.qcow2 import is_qcow2, why_unusable
+from harness.lab.machine_bundle import qemu_version
+from harness.machine.description.spec import Firmware
+
+if TYPE_CHECKING:
+    from harness.lab.machine_bundle import MachineBundle
+
+
+def require_own_files(bundle: MachineBundle) -> None:
+    """Raise BadInputError for a file that is a link, and for a disk that names another file."""
+    for path in sorted(bundle.folder.iterdir()):
+        if path.is_symlink() or not path.is_file():
+            raise BadInputError(
+                "A saved machine has plain files only, but this is a link, a folder or a device. It was "
+                "not resumed; get the bundle again from the host that made it.",
+                source=str(path),
+            )
+    if not bundle.disk.exists():
+        raise BadInputError(
+            "The disk of the saved machine is missing; get the bundle again from the host that made it.",
+            source=str(bundle.disk),
+        )
+    problem = why_unusable(bundle.disk) if is_qcow2(bundle.disk) else "is not a qcow2 image"
+    if problem is not None:
+        raise BadInputError(
+            f"The disk of the saved machine {problem}. It was not resumed; get the bundle again from "
+            "the host that made it.",
+            source=str(bundle.disk),
+        )
+
+
+def require_firmware_of(bundle: MachineBundle) -> None:
+    """Raise HarnessError where the machine ran on another UEFI firmware than this host has.
+
+    Also raises RequirementError where this host has none.
+    """
+    kernel = bundle.spec.kernel
+    if not isinstance(kernel, Firmware) or kernel.flash is None:
+        return
+    # Few machines have it.
+    from harness.machine.uefi_firmware import find_uefi_firmware  # noqa: PLC0415
+
+    found = find_uefi_firmware().code
+    if kernel.flash.code != found:
+        raise HarnessError(
+            f"The machine was saved with the UEFI firmware '{kernel.flash.code}', but this host has "
+            f"'{found}'; install the package and version of that host."
+        )
+
+
+def require_qemu_of(bundle: MachineBundle, qemu: str) -> None:
+    """Raise HarnessError where `qemu` is another version than that which saved the machine."""
+    found = qemu_version(qemu)
+    if found != bundle.qemu_version:
+        raise HarnessError(
+            f"The machine was saved by QEMU {bundle.qemu_version}, but '{qemu}' is {found}; name one of "
+            "that version by --qemu."
+        )

@@ -1,0 +1,193 @@
+"""Saved machines that are not resumed: of another QEMU or firmware, or that name files of this host."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import BadInputError, HarnessError
+from harness.lab import bundle_requirements
+from harness.lab.bundle_requirements import (
+    require_firmware_of,
+    require_own_files,
+    require_qemu_of,
+)
+from harness.lab.machine_bundle import read_bundle
+from harness.machine import uefi_firmware
+from harness.machine.uefi_firmware import UefiFirmware
+from suites.unit.image.formats.small_qcow2 import qcow2_on
+from suites.unit.lab.bundle_folder import a_bundle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.lab import Lab
+
+AGAIN = "It was not resumed; get the bundle again from the host that made it."
+_FEATURES_AT = 72
+_EXTERNAL_DATA = 1 << 2
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """Return the folder of a saved machine with a disk that stands alone."""
+    folder = a_bundle(tmp_path / "checkpoint")
+    qcow2_on(folder / "disk.qcow2", "")
+    return folder
+
+
+def test_machine_with_plain_files_and_a_disk_of_its_own_is_resumed(saved: Path) -> None:
+    require_own_files(read_bundle(saved))
+
+
+@pytest.mark.parametrize("name", ["disk.qcow2", "memory.zst", "seed.iso", "agent.pyz"])
+def test_link_to_a_file_of_this_host_is_refused(saved: Path, tmp_path: Path, name: str) -> None:
+    secret = qcow2_on(tmp_path / "secret", "")
+    (saved / name).unlink(missing_ok=True)
+    (saved / name).symlink_to(secret)
+
+    with pytest.raises(BadInputError) as refused:
+        require_own_files(read_bundle(saved))
+
+    assert str(refused.value) == (
+        f"{saved / name}: A saved machine has plain files only, but this is a link, a folder or a "
+        f"device. {AGAIN}"
+    )
+
+
+def test_folder_in_a_saved_machine_is_refused(saved: Path) -> None:
+    (saved / "seed.iso").mkdir()
+
+    with pytest.raises(
+        BadInputError, match=r"^.*/seed\.iso: A saved machine has plain files only"
+    ):
+        require_own_files(read_bundle(saved))
+
+
+def test_disk_that_names_a_backing_file_is_refused(saved: Path) -> None:
+    qcow2_on(saved / "disk.qcow2", "/etc/hostname")
+
+    with pytest.raises(BadInputError) as refused:
+        require_own_files(read_bundle(saved))
+
+    assert str(refused.value) == (
+        f"{saved / 'disk.qcow2'}: The disk of the saved machine has a backing file, so it is only a "
+        f"part of an image. {AGAIN}"
+    )
+
+
+def test_disk_that_names_a_data_file_is_refused(saved: Path) -> None:
+    disk = saved / "disk.qcow2"
+    content = bytearray(disk.read_bytes())
+    struct.pack_into(">Q", content, _FEATURES_AT, _EXTERNAL_DATA)
+    disk.write_bytes(content)
+
+    with pytest.raises(BadInputError, match="has an external data file"):
+        require_own_files(read_bundle(saved))
+
+
+def test_raw_disk_is_refused(saved: Path) -> None:
+    (saved / "disk.qcow2").write_bytes(bytes(510) + b"\x55\xaa")
+
+    with pytest.raises(BadInputError, match="The disk of the saved machine is not a qcow2 image"):
+        require_own_files(read_bundle(saved))
+
+
+def test_missing_disk_is_named(saved: Path) -> None:
+    (saved / "disk.qcow2").unlink()
+
+    with pytest.raises(BadInputError) as refused:
+        require_own_files(read_bundle(saved))
+
+    assert str(refused.value) == (
+        f"{saved / 'disk.qcow2'}: The disk of the saved machine is missing; get the bundle again from "
+        "the host that made it."
+    )
+
+
+def test_machine_of_another_qemu_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"my-qemu": "7.2.22", "other-qemu": "10.1.2"}
+    monkeypatch.setattr(bundle_requirements, "qemu_version", versions.__getitem__)
+    bundle = read_bundle(saved)
+    require_qemu_of(bundle, "my-qemu")
+
+    with pytest.raises(HarnessError) as refused:
+        require_qemu_of(bundle, "other-qemu")
+
+    assert str(refused.value) == (
+        "The machine was saved by QEMU 7.2.22, but 'other-qemu' is 10.1.2; name one of that version "
+        "by --qemu."
+    )
+
+
+@pytest.fixture
+def firmware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UefiFirmware:
+    """Return the UEFI firmware of this host."""
+    found = UefiFirmware(code=tmp_path / "code.fd", variables=tmp_path / "variables.fd")
+    monkeypatch.setattr(uefi_firmware, "find_uefi_firmware", lambda: found)
+    return found
+
+
+def test_machine_with_the_firmware_of_this_host_is_resumed(
+    tmp_path: Path, firmware: UefiFirmware
+) -> None:
+    folder = a_bundle(tmp_path / "checkpoint", kernel={"flash": str(firmware.code)})
+
+    require_firmware_of(read_bundle(folder))
+
+
+def test_firmware_that_is_any_other_file_of_this_host_is_refused(
+    tmp_path: Path, firmware: UefiFirmware
+) -> None:
+    bundle = read_bundle(a_bundle(tmp_path / "checkpoint", kernel={"flash": "/etc/shadow"}))
+
+    with pytest.raises(HarnessError) as refused:
+        require_firmware_of(bundle)
+
+    assert str(refused.value) == (
+        "The machine was saved with the UEFI firmware '/etc/shadow', but this host has "
+        f"'{firmware.code}'; install the package and version of that host."
+    )
+
+
+@pytest.mark.parametrize("kernel", [{"version": "6.1.0-56", "may_reboot": False}, {}])
+def test_machine_without_flash_needs_no_firmware_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: dict[str, object]
+) -> None:
+    monkeypatch.delattr(uefi_firmware, "find_uefi_firmware")
+
+    require_firmware_of(read_bundle(a_bundle(tmp_path / "checkpoint", kernel=kernel)))
+
+
+def _refusal(lab: Lab, folder: Path) -> str:
+    """Return why a lab does not resume a machine."""
+    with pytest.raises(HarnessError) as refused, lab.resume(read_bundle(folder)):
+        pass
+    return str(refused.value)
+
+
+def test_lab_resumes_no_machine_with_links(lab: Lab, saved: Path) -> None:
+    (saved / "seed.iso").symlink_to("/etc/shadow")
+
+    assert "plain files only" in _refusal(lab, saved)
+
+
+def test_lab_resumes_no_machine_of_another_qemu(
+    lab: Lab, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle_requirements, "qemu_version", lambda _: "10.1.2")
+
+    assert "was saved by QEMU 7.2.22" in _refusal(lab, saved)
+
+
+@pytest.mark.usefixtures("firmware")
+def test_lab_resumes_no_machine_of_another_firmware(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle_requirements, "qemu_version", lambda _: "7.2.22")
+    folder = a_bundle(tmp_path / "checkpoint", kernel={"flash": "/etc/shadow"})
+    qcow2_on(folder / "disk.qcow2", "")
+
+    assert "was saved with the UEFI firmware '/etc/shadow'" in _refusal(lab, folder)
