@@ -464,37 +464,9 @@ class Lab:
         bundle that names files of this host, and HarnessError where the base image, or the version of
         QEMU or the firmware that the machine ran on, is missing here, and says how to get it.
         """
-        # Few machines are resumed.
-        from harness.gpu.catalogue import find_model  # noqa: PLC0415
-        from harness.lab.base_images import find_base  # noqa: PLC0415
-        from harness.lab.bundle_requirements import (  # noqa: PLC0415
-            require_firmware_of,
-            require_own_files,
-            require_qemu_of,
-        )
-        from harness.lab.machine_bundle import ResumedSource  # noqa: PLC0415
+        from harness.lab.resumed_machine import resumed_machine  # noqa: PLC0415 - few are
 
-        require_own_files(bundle)
-        require_qemu_of(bundle, self.settings.qemu)
-        require_firmware_of(bundle)
-        if base is None:
-            base = find_base(
-                bundle.base,
-                (
-                    self.settings.image_store,
-                    self.settings.cloud_image_store,
-                    self.settings.derived_store,
-                ),
-            )
-        request = MachineRequest(
-            name=bundle.name,
-            source=ResumedSource(bundle=bundle, disk=base),
-            memory_mib=bundle.spec.memory_mib,
-            slots=bundle.spec.root_ports,
-            gpus=[find_model(name, *self.settings.gpu_models) for name in bundle.gpus],
-            kept_until=kept_until,
-            resumed=bundle,
-        )
+        request = resumed_machine(bundle, self.settings, base=base, kept_until=kept_until)
         with (
             self.machines.created(request) as machine,
             self.machines.running(machine, machine),

@@ -1,7 +1,7 @@
-"""Refuses a saved machine that this host can't continue, or that names files of this host.
+"""Requests a machine that continues from a bundle, or refuses the bundle.
 
-A bundle may come from somebody else. QEMU opens whatever the header of a disk names, and whatever a
-link leads to, and the guest could read and write it.
+It may come from somebody else. QEMU opens whatever the header of a disk names, and whatever a link
+leads to, and the guest could read and write it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,50 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, HarnessError
+from harness.gpu.catalogue import find_model
 from harness.image.formats.qcow2 import is_qcow2, why_unusable
-from harness.lab.machine_bundle import qemu_version
+from harness.lab.base_images import find_base
+from harness.lab.machine_bundle import ResumedSource, qemu_version
+from harness.lab.machine_request import MachineRequest
 from harness.machine.description.spec import Firmware
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from harness.lab.machine_bundle import MachineBundle
+    from harness.settings import Settings
+
+
+def resumed_machine(
+    bundle: MachineBundle,
+    settings: Settings,
+    *,
+    base: Path | None = None,
+    kept_until: float | None = None,
+) -> MachineRequest:
+    """Return the request of a machine that continues, with new GPUs of the models that it had.
+
+    `base` is the image below its disk, where it is not that of the cache. Raises BadInputError for a
+    bundle that names files of this host, and HarnessError where the base image, or the version of
+    QEMU or the firmware that the machine ran on, is missing here.
+    """
+    require_own_files(bundle)
+    require_qemu_of(bundle, settings.qemu)
+    require_firmware_of(bundle)
+    if base is None:
+        base = find_base(
+            bundle.base,
+            (settings.image_store, settings.cloud_image_store, settings.derived_store),
+        )
+    return MachineRequest(
+        name=bundle.name,
+        source=ResumedSource(bundle=bundle, disk=base),
+        memory_mib=bundle.spec.memory_mib,
+        slots=bundle.spec.root_ports,
+        gpus=[find_model(name, *settings.gpu_models) for name in bundle.gpus],
+        kept_until=kept_until,
+        resumed=bundle,
+    )
 
 
 def require_own_files(bundle: MachineBundle) -> None:

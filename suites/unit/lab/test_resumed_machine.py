@@ -1,29 +1,33 @@
-"""Saved machines that are not resumed: of another QEMU or firmware, or that name files of this host."""
+"""Saved machines that are resumed, and those that are not.
+
+The others are of another QEMU or firmware, or name files of this host.
+"""
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.errors import BadInputError, HarnessError
-from harness.lab import bundle_requirements
-from harness.lab.bundle_requirements import (
+from harness.gpu import GpuModel
+from harness.lab import resumed_machine
+from harness.lab.machine_bundle import read_bundle
+from harness.lab.resumed_machine import (
     require_firmware_of,
     require_own_files,
     require_qemu_of,
 )
-from harness.lab.machine_bundle import read_bundle
 from harness.machine import uefi_firmware
 from harness.machine.uefi_firmware import UefiFirmware
+from harness.settings import Settings
 from suites.unit.image.formats.small_qcow2 import qcow2_on
-from suites.unit.lab.bundle_folder import a_bundle
+from suites.unit.lab.bundle_folder import BASE, a_bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from harness.lab import Lab
 
 AGAIN = "It was not resumed; get the bundle again from the host that made it."
 _FEATURES_AT = 72
@@ -109,7 +113,7 @@ def test_missing_disk_is_named(saved: Path) -> None:
 
 def test_machine_of_another_qemu_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"my-qemu": "7.2.22", "other-qemu": "10.1.2"}
-    monkeypatch.setattr(bundle_requirements, "qemu_version", versions.__getitem__)
+    monkeypatch.setattr(resumed_machine, "qemu_version", versions.__getitem__)
     bundle = read_bundle(saved)
     require_qemu_of(bundle, "my-qemu")
 
@@ -161,33 +165,71 @@ def test_machine_without_flash_needs_no_firmware_here(
     require_firmware_of(read_bundle(a_bundle(tmp_path / "checkpoint", kernel=kernel)))
 
 
-def _refusal(lab: Lab, folder: Path) -> str:
-    """Return why a lab does not resume a machine."""
-    with pytest.raises(HarnessError) as refused, lab.resume(read_bundle(folder)):
-        pass
-    return str(refused.value)
+# -- the request ---------------------------------------------------------------------------------
 
 
-def test_lab_resumes_no_machine_with_links(lab: Lab, saved: Path) -> None:
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the disk of the machines' base image in the cache, of which QEMU's version is right."""
+    monkeypatch.setattr(resumed_machine, "qemu_version", lambda _: "7.2.22")
+    folder = tmp_path / "cache/images/debian-12-0123"
+    folder.mkdir(parents=True)
+    manifest = {"files": {"disk.qcow2": {"sha256": BASE.digest}}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return qcow2_on(folder / "disk.qcow2", "")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(cache=tmp_path / "cache")
+
+
+def test_request_has_the_base_image_of_the_cache_and_gpus_of_the_same_models(
+    saved: Path, base: Path, settings: Settings
+) -> None:
+    bundle = read_bundle(saved)
+
+    request = resumed_machine.resumed_machine(bundle, settings, kept_until=5.0)
+
+    assert request.source.disk == base
+    assert [gpu.name for gpu in request.gpus if isinstance(gpu, GpuModel)] == ["h100-sxm5-80gb"]
+    assert (request.name, request.memory_mib, request.slots) == ("node", 1536, 4)
+    assert (request.kept_until, request.resumed) == (5.0, bundle)
+
+
+@pytest.mark.usefixtures("base")
+def test_request_has_the_base_image_that_was_named(
+    saved: Path, tmp_path: Path, settings: Settings
+) -> None:
+    request = resumed_machine.resumed_machine(
+        read_bundle(saved), settings, base=tmp_path / "other.qcow2"
+    )
+
+    assert request.source.disk == tmp_path / "other.qcow2"
+
+
+@pytest.mark.usefixtures("base")
+def test_machine_with_a_link_is_not_requested(saved: Path, settings: Settings) -> None:
     (saved / "seed.iso").symlink_to("/etc/shadow")
 
-    assert "plain files only" in _refusal(lab, saved)
+    with pytest.raises(BadInputError, match="plain files only"):
+        resumed_machine.resumed_machine(read_bundle(saved), settings)
 
 
-def test_lab_resumes_no_machine_of_another_qemu(
-    lab: Lab, saved: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("base")
+def test_machine_of_another_qemu_is_not_requested(
+    saved: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundle_requirements, "qemu_version", lambda _: "10.1.2")
+    monkeypatch.setattr(resumed_machine, "qemu_version", lambda _: "10.1.2")
 
-    assert "was saved by QEMU 7.2.22" in _refusal(lab, saved)
+    with pytest.raises(HarnessError, match=r"was saved by QEMU 7\.2\.22"):
+        resumed_machine.resumed_machine(read_bundle(saved), settings)
 
 
-@pytest.mark.usefixtures("firmware")
-def test_lab_resumes_no_machine_of_another_firmware(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bundle_requirements, "qemu_version", lambda _: "7.2.22")
-    folder = a_bundle(tmp_path / "checkpoint", kernel={"flash": "/etc/shadow"})
+@pytest.mark.usefixtures("base", "firmware")
+def test_machine_of_another_firmware_is_not_requested(tmp_path: Path, settings: Settings) -> None:
+    folder = a_bundle(tmp_path / "c", kernel={"flash": "/etc/shadow"})
     qcow2_on(folder / "disk.qcow2", "")
 
-    assert "was saved with the UEFI firmware '/etc/shadow'" in _refusal(lab, folder)
+    with pytest.raises(HarnessError, match="saved with the UEFI firmware '/etc/shadow'"):
+        resumed_machine.resumed_machine(read_bundle(folder), settings)
