@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from harness.cli import bake
 from harness.cli.artifacts import print_removals, print_verification
 from harness.cli.columns import print_columns
-from harness.cli.options import add_image_options, add_json_option, settings_of
+from harness.cli.options import (
+    add_image_options,
+    add_json_option,
+    add_store_options,
+    settings_of,
+)
 from harness.cli.progress import show_event
 from harness.errors import BadInputError
 from harness.image.catalogue import Recipe, load_catalogue
@@ -20,6 +25,7 @@ from harness.image.cloud.derived_images import DerivedStore
 from harness.image.cloud.source import Algorithm, CloudImageRecipe, LocalImage
 from harness.image.cloud.store import CloudImageStore, FetchOptions, open_local, require_image
 from harness.image.store import ImageStore
+from harness.lab.shared_caches import open_image_store, open_shared_caches
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
@@ -41,7 +47,9 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("image")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     listing = actions.add_parser("ls", help="list the catalogue, and which images are cached")
-    build = actions.add_parser("build", help="build an image from its recipe, unless it is cached")
+    build = actions.add_parser(
+        "build", help="build an image from its recipe, unless the cache or the shared store has it"
+    )
     fetch = actions.add_parser("fetch", help="download and verify a cloud image")
     bake.add_parser(actions, show_event)
     verify = actions.add_parser("verify", help="compare every file in the cache with its digest")
@@ -53,6 +61,7 @@ def add_parser(commands: Commands) -> None:
     gc.set_defaults(run=_collect)
     for action in (listing, build, fetch, verify, gc):
         add_json_option(action)
+    add_store_options(build)
     fetch.add_argument(
         "--offline", action="store_true", help="use the cached image; fail where there is none"
     )
@@ -166,7 +175,7 @@ def _build(arguments: argparse.Namespace) -> int:
             f"{settings.image}` downloads it.",
             source="--image",
         )
-    store = ImageStore(settings.image_store, accepted_licences=settings.accepted_licences)
+    store = open_image_store(settings, open_shared_caches(settings))
     image = store.ensure(recipe, deadline=Deadline.after(_BUILD_S), listener=show_event)
     kernels = [kernel.version for kernel in image.kernels]
     size_mib = image.disk.stat().st_size >> 20

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from harness.errors import BadInputError, HarnessError
 from harness.gpu.transport import Transport
 from harness.image import CloudImage
-from harness.image.store import ImageStore
 from harness.lab.checkpoint_builder import CheckpointBuilder
 from harness.lab.cloud_images import (
     CloudImageBoot,
@@ -28,7 +27,7 @@ from harness.lab.machine import MachineServices
 from harness.lab.machine_request import MachineRequest, Platform
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import booted, booting_node, cloud_init_done, naming_seed
-from harness.lab.shared_caches import host_facts, open_shared_caches
+from harness.lab.shared_caches import host_facts, open_image_store, open_shared_caches
 from harness.lab.vm_drivers import open_driver
 from harness.lease import leased_folder, sweep
 from harness.machine.capacity.broker import Broker, host_folder
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from harness.image import CloudImageKernel, Image
     from harness.image.cloud.derived_images import DerivedStore
     from harness.image.cloud.store import CloudImageStore
+    from harness.image.store import ImageStore
     from harness.lab.gpu_sources import RequestedGpu
     from harness.lab.machine import LabMachine
     from harness.lab.machine_bundle import MachineBundle
@@ -97,11 +97,7 @@ class Lab:
 
     def __post_init__(self) -> None:
         self.activities = Activities(self.listener)
-        self.store = ImageStore(
-            self.settings.image_store,
-            accepted_licences=self.settings.accepted_licences,
-            source=self._shared_caches.get("images"),
-        )
+        self.store = open_image_store(self.settings, self._shared_caches)
         self.checkpoints = CheckpointStore(
             self.settings.checkpoint_store,
             limit_mib=self.settings.checkpoint_limit_mib,

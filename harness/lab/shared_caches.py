@@ -1,4 +1,4 @@
-"""The shared store of a run, and what a checkpoint says there about the host that it needs."""
+"""The shared store of a run, the images that it gives, and the host that a checkpoint in it needs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.image.store import ImageStore
 from harness.machine.description.spec import Accelerator
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from harness.artifact_cache import ArtifactSource
     from harness.provisioning.command import Runner
     from harness.settings import Settings
     from harness.shared_store.source import SharedCache
@@ -35,6 +37,15 @@ def open_shared_caches(settings: Settings) -> Mapping[str, SharedCache]:
 
     client = RegistryClient(Address.parse(settings.store))
     return shared_caches(client, settings.cache, is_writable=settings.is_store_writable)
+
+
+def open_image_store(settings: Settings, shared: Mapping[str, ArtifactSource]) -> ImageStore:
+    """Return the cache of built images, which takes from the shared caches what it lacks."""
+    return ImageStore(
+        settings.image_store,
+        accepted_licences=settings.accepted_licences,
+        source=shared.get("images"),
+    )
 
 
 def host_facts(

@@ -1,4 +1,4 @@
-"""Hosts that share checkpoints through a real registry, and a registry that fails."""
+"""Hosts that share checkpoints and images through a real registry, and a registry that fails."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from harness.provisioning.command import LocalRunner
 from harness.registry import PullFault
 from harness.shared_store import StoreError
 from suites.host.shared_store.conftest import MEMORY
+from suites.unit.image.fake_store import FakeBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -221,6 +222,25 @@ def test_commands_list_pull_push_and_remove(
     assert "QEMU 7.2, any processor" in listed
     assert "the store has it" in pushed
     assert filled.host("other").shared.ls() == []
+
+
+def test_image_that_another_host_pushed_is_not_built_again(
+    shop: Shop,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    builder = FakeBuilder()
+    monkeypatch.setattr("harness.image.build.builder.MmdebstrapBuilder", lambda: builder)
+    argv = ["image", "build", "--image=debian-12", f"--store=http://{shop.address}"]
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "first"))
+    assert main([*argv, "--store-push"]) == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "second"))
+    assert main(argv) == 0
+
+    assert builder.builds == 1
+    assert str(tmp_path / "second") in capsys.readouterr().out
 
 
 def test_damaged_folder_is_not_pushed(

@@ -17,7 +17,7 @@ from harness.image.catalogue import load_catalogue
 from harness.image.cloud.derived_images import DerivedStore
 from harness.image.cloud.store import CloudImageStore
 from harness.image.store import ImageStore
-from harness.lab import Lab, prepared_images
+from harness.lab import Lab, prepared_images, shared_caches
 from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
 from harness.lab.node import NodeRequest, render_node_seed
 from harness.lab.running_machines import Machines
@@ -98,8 +98,8 @@ def test_caches_are_where_the_settings_say(
 
         return make
 
-    for name in ("ImageStore", "CheckpointStore"):
-        monkeypatch.setattr(lab_module, name, note(name))
+    for module, name in ((shared_caches, "ImageStore"), (lab_module, "CheckpointStore")):
+        monkeypatch.setattr(module, name, note(name))
     shared = {name: object() for name in ("images", "checkpoints", "derived")}
     monkeypatch.setattr(lab_module, "open_shared_caches", lambda _: shared)
     accepted = frozenset({LicenceId("nvidia")})
