@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
 
 IMAGE = "gpu-lab"
-_NODE_IMAGE = "debian-12"
+NODE_IMAGE = "debian-12"
 #: Ordinary users of the host, and the group to whose members its GPUs belong.
 USERS = ("ann", "ben")
 GROUP = "gpu"
@@ -104,7 +104,7 @@ def gpu_host(lab: Lab, pytestconfig: pytest.Config) -> SavedState:
 def nested_node_image(lab: Lab, pytestconfig: pytest.Config) -> Image:
     """Return the image of the nodes that the host starts itself."""
     with requirements(settings_of(pytestconfig)):
-        return lab.node_image(_NODE_IMAGE)
+        return lab.node_image(NODE_IMAGE)
 
 
 @pytest.fixture(scope="session")
@@ -123,3 +123,11 @@ def start_host(clone: CloneState, gpu_host: SavedState, h100: GpuModel) -> Start
         return machine
 
     return start
+
+
+@pytest.fixture
+def node_host(clone: CloneState, host_of_nodes: SavedState, h100: GpuModel) -> LabMachine:
+    """Return a host with two GPUs that has booted and saved a node before."""
+    machine = clone(host_of_nodes, "host", gpus=[h100, h100])
+    machine.wait_for_gpu(h100, count=2)
+    return machine

@@ -93,3 +93,8 @@ def gpu_addresses(host: LabMachine) -> list[str]:
     """Return the addresses of the host's GPUs."""
     lines = host.guest.output_of("lspci", "-Dn", "-d", "10de:").splitlines()
     return [line.split()[0] for line in lines]
+
+
+def gpu_drivers(host: LabMachine) -> list[str | None]:
+    """Return the driver of each GPU of the host, in the order of their addresses."""
+    return [driver_of(host, address) for address in gpu_addresses(host)]

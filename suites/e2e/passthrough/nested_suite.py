@@ -24,8 +24,8 @@ _SUITE_S = 1200.0
 _REPORT = "/run/junit.xml"
 
 
-def prepare_nodes(host: LabMachine, image: Image) -> None:
-    """Give the host an image of a node, and have it boot and save one, as a first run of tests does."""
+def copy_image(host: LabMachine, image: Image) -> None:
+    """Copy an image of this host's cache to that of the emulated host."""
     archive = host.folder / "image.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(image.folder, image.folder.name)
@@ -39,6 +39,11 @@ def prepare_nodes(host: LabMachine, image: Image) -> None:
         timeout_s=_UNPACK_S,
     )
     archive.unlink()
+
+
+def prepare_nodes(host: LabMachine, image: Image) -> None:
+    """Give the host an image of a node, and have it boot and save one, as a first run of tests does."""
+    copy_image(host, image)
     made = host.guest.run(
         *("env", "HOME=/root", "python3", "-m", "suites.e2e.passthrough.inside.saved_state"),
         *(image.name, str(BUS_MEMORY_MIB), str(_SLOTS), str(_TIMEOUT_MULTIPLIER)),
@@ -47,18 +52,20 @@ def prepare_nodes(host: LabMachine, image: Image) -> None:
     made.check("The saved state of a node in the host")
 
 
-def run_suite(host: LabMachine, image_name: str, *selection: str) -> dict[str, str]:
-    """Run tests of the suites in the host, and return the outcome of each by its name.
+def run_suite(
+    host: LabMachine, image_name: str, *arguments: str, limit_s: float = _SUITE_S
+) -> dict[str, str]:
+    """Run pytest in the host with `arguments`, and return the outcome of each test by its name.
 
     It is 'passed', or 'skipped: …', 'failed: …' or 'error: …' with the message.
     """
     ended = host.guest.run(
         *("env", f"--chdir={checkout.FOLDER}", "HOME=/root", "python3", "-m", "pytest"),
-        *selection,
+        *arguments,
         *("-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--evidence-dir=/run/evidence"),
         *(f"--image={image_name}", "--accelerator=kvm", "--require-gpu"),
         *(f"--timeout-multiplier={_TIMEOUT_MULTIPLIER}", f"--junitxml={_REPORT}"),
-        timeout_s=_SUITE_S,
+        timeout_s=limit_s,
     )
     report = host.guest.read_text(_REPORT)
     assert report is not None, ended.render()

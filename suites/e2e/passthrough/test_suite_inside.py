@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from suites.e2e.passthrough.holders import driver_of, gpu_addresses
+from suites.e2e.passthrough.conftest import DRIVER
+from suites.e2e.passthrough.holders import gpu_drivers
 from suites.e2e.passthrough.nested_suite import run_suite
 
 if TYPE_CHECKING:
-    from harness.fixtures.saved_states import CloneState
-    from harness.gpu import GpuModel
     from harness.image import Image
-    from harness.lab.saved_states import SavedState
+    from harness.lab.machine import LabMachine
 
 
-def test_nodes_get_the_gpus_of_the_host(
-    clone: CloneState, host_of_nodes: SavedState, nested_node_image: Image, h100: GpuModel
-) -> None:
+def test_nodes_get_the_gpus_of_the_host(node_host: LabMachine, nested_node_image: Image) -> None:
     """Each test starts a machine with KVM, which gets a GPU by hot-plug from vfio-pci."""
-    host = clone(host_of_nodes, "host", gpus=[h100, h100])
-    host.wait_for_gpu(h100, count=2)
-    before = [driver_of(host, address) for address in gpu_addresses(host)]
-
     outcomes = run_suite(
-        host,
+        node_host,
         nested_node_image.name,
         "suites/passthrough/test_bus.py::test_guest_sees_the_ids_and_bars_of_the_gpu",
         "suites/passthrough/test_bus.py::test_gpu_serves_the_next_node_after_a_power_loss",
@@ -32,4 +25,4 @@ def test_nodes_get_the_gpus_of_the_host(
 
     assert len(outcomes) == 3, outcomes
     assert set(outcomes.values()) == {"passed"}, outcomes
-    assert [driver_of(host, address) for address in gpu_addresses(host)] == before
+    assert gpu_drivers(node_host) == [DRIVER, DRIVER]

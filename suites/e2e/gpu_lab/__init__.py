@@ -1,0 +1,1 @@
+"""A night of a GPU lab, on the emulated host of `suites/e2e/passthrough`."""
