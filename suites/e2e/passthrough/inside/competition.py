@@ -99,7 +99,8 @@ def compete(seed: int, *, is_doomed: bool, dies_after_s: float | None) -> None:
         pool = GpuPool()
         lease_once(pool, choices, dies_after_s=dies_after_s)
         while is_doomed:
-            lease_once(pool, choices, dies_after_s=dies_after_s)
+            # The timer runs already. To set it again with each lease would put it off for ever.
+            lease_once(pool, choices, dies_after_s=None)
     except BaseException as error:
         say("failed", error=f"{type(error).__name__}: {error}")
         os._exit(1)
