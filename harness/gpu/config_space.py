@@ -33,6 +33,9 @@ _COMMAND_PARITY = 1 << 6
 _COMMAND_SERR = 1 << 8
 _COMMAND_INTX_DISABLE = 1 << 10
 
+#: Software writes it to each half of a BAR to learn the size. The bits that stay set are no sign of
+#: that: half of an address above 4 GiB may have them all.
+_SIZING = 0xFFFFFFFF
 _BAR_64BIT = 0x4
 _BAR_PREFETCHABLE = 0x8
 
@@ -62,6 +65,7 @@ class ConfigSpace:
         self._initial = self._header(identity, is_express)
         self._writable = self._write_mask(is_express)
         self._bytes = bytearray(self._initial)
+        self._sized: set[int] = set()
 
     @property
     def size(self) -> int:
@@ -133,6 +137,7 @@ class ConfigSpace:
     def reset(self) -> None:
         """Return to the state after power-on: nothing decoded, no address given."""
         self._bytes[:] = self._initial
+        self._sized.clear()
 
     def read(self, offset: int, size: int) -> int:
         """Return `size` bytes; those beyond the end read as all ones."""
@@ -140,6 +145,10 @@ class ConfigSpace:
 
     def write(self, offset: int, value: int, size: int) -> None:
         """Write `size` bytes where bits are writable."""
+        if (offset, size, value) == (offset & ~3, 4, _SIZING):
+            self._sized.add(offset)
+        else:
+            self._sized.discard(offset & ~3)
         for index in range(offset, min(offset + size, self.size)):
             mask = self._writable[index]
             if mask:
@@ -160,14 +169,8 @@ class ConfigSpace:
 
     def _is_placed(self, bar: int, length: int) -> bool:
         offset = BAR_0 + 4 * bar
-        if not self.read(offset, length) & ~0xF:
-            return False
-        for at in range(offset, offset + length, 4):
-            mask = int.from_bytes(self._writable[at : at + 4], "little")
-            # All bits are set while software sizes a BAR, one half after the other.
-            if mask and self.read(at, 4) & mask == mask:
-                return False
-        return True
+        halves = range(offset, offset + length, 4)
+        return bool(self.read(offset, length) & ~0xF) and self._sized.isdisjoint(halves)
 
     def find_bar(self, address: int, size: int) -> tuple[int, int] | None:
         """Return the BAR that answers the whole access, and the offset in it."""

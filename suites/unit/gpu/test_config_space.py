@@ -229,3 +229,28 @@ def test_wide_bar_is_placed_by_its_upper_half() -> None:
         space.write(0x1C, restored, 4)
 
     assert space.is_placed
+
+
+def test_wide_bar_is_placed_at_an_address_with_all_bits_of_its_lower_half() -> None:
+    """Such as the 16 MiB below a multiple of 4 GiB."""
+    space = _express_space()
+    for offset, value in ((0x18, 0xC), (0x1C, 0x80), (0x20, 0xE0000000)):
+        space.write(offset, value, 4)
+
+    space.write(0x10, 0xFFFFFFFF, 4)
+    space.write(0x14, 0x81, 4)
+    assert not space.is_placed
+    space.write(0x10, 0xFF00000C, 4)
+
+    assert space.is_placed
+
+
+def test_restoring_a_bar_byte_by_byte_ends_its_sizing() -> None:
+    space = _space()
+    _give_addresses(space)
+
+    space.write(0x1C, 0xFFFFFFFF, 4)
+    for index, byte in enumerate((0xFE000000).to_bytes(4, "little")):
+        space.write(0x1C + index, byte, 1)
+
+    assert space.is_placed
