@@ -30,6 +30,7 @@ from harness.lab.saved_states import booted, booting_node, cloud_init_done, nami
 from harness.lab.shared_caches import host_facts, open_image_store, open_shared_caches
 from harness.lab.vm_drivers import open_driver
 from harness.lease import leased_folder, sweep
+from harness.machine.address_space import apertures_mib
 from harness.machine.capacity.broker import Broker, host_folder
 from harness.machine.channels.ssh import generated_once
 from harness.machine.checkpoint.store import CheckpointStore
@@ -504,13 +505,14 @@ class Lab:
         A machine without a GPU needs no space for 64-bit BARs: where QEMU can't take one, plugging
         a GPU or starting the machine reports why. Those of a host's GPU are 64-bit.
         """
-        has_apertures = self.settings.gpu_source is not GpuSource.EMULATED
+        accelerator = self.accelerator.accelerator
+        has_wide_bars = self.settings.gpu_source is not GpuSource.EMULATED
         with contextlib.suppress(HarnessError):
-            has_apertures = has_apertures or self.transport is Transport.VFIO_USER
+            has_wide_bars = has_wide_bars or self.transport is Transport.VFIO_USER
         return Platform(
-            accelerator=self.accelerator.accelerator,
+            accelerator=accelerator,
             qemu=self.settings.qemu,
-            has_apertures=has_apertures,
+            apertures_mib=apertures_mib(accelerator) if has_wide_bars else 0,
         )
 
     def kill_machines(self) -> None:

@@ -27,8 +27,6 @@ _KERNEL_HEADER = "kernel-header"
 
 #: More than the set-up code of any kernel; Documentation/arch/x86/boot.rst has 64 sectors at most.
 _KERNEL_HEADER_BYTES = 64 << 10
-#: Half of what a processor under TCG can address, 40 bits.
-_APERTURES_MIB = 512 << 10
 
 
 class BootSource(Protocol):
@@ -64,12 +62,12 @@ class BootSource(Protocol):
 class Platform:
     """What all machines of a run have in common: the accelerator and its QEMU.
 
-    Root ports reserve address space for 64-bit BARs where the machines have apertures.
+    All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs.
     """
 
     accelerator: Accelerator
     qemu: str
-    has_apertures: bool = False
+    apertures_mib: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +128,7 @@ def finish_spec(request: MachineRequest, platform: Platform, folder: Path) -> Ma
         memory_mib=request.memory_mib,
         cpus=request.cpus,
         root_ports=request.slots,
-        root_port_aperture_mib=aperture_mib(request.slots) if platform.has_apertures else 0,
+        root_port_aperture_mib=aperture_mib(platform.apertures_mib, request.slots),
         has_iommu=request.has_iommu,
         memory_file=memory,
         is_restored=request.checkpoint is not None,
@@ -170,6 +168,7 @@ def _copy_kernel_header(vmlinuz: Path, header: Path) -> None:
         header.write_bytes(kernel.read(_KERNEL_HEADER_BYTES))
 
 
-def aperture_mib(slots: int) -> int:
-    """Return each slot's share of the address space above memory, a power of two."""
-    return 1 << (_APERTURES_MIB // slots).bit_length() - 1
+def aperture_mib(apertures_mib: int, slots: int) -> int:
+    """Return each slot's share of the address space above memory, a power of two, or 0."""
+    share = apertures_mib // slots
+    return share and 1 << share.bit_length() - 1

@@ -97,20 +97,22 @@ def test_disk_that_is_requested_replaces_the_overlay(tmp_path: Path, images: Fak
     assert images.overlays == []
 
 
-@pytest.mark.parametrize(("has_apertures", "expected"), [(True, 128 << 10), (False, 0)])
+@pytest.mark.parametrize(("apertures_gib", "expected"), [(256, 64 << 10), (0, 0)])
 def test_root_ports_reserve_address_space_only_where_the_platform_has_apertures(
-    *, has_apertures: bool, expected: int
+    apertures_gib: int, expected: int
 ) -> None:
-    platform = Platform(accelerator=Accelerator.TCG, qemu="qemu", has_apertures=has_apertures)
+    platform = Platform(
+        accelerator=Accelerator.TCG, qemu="qemu", apertures_mib=apertures_gib << 10
+    )
 
     spec = finish_spec(a_machine_request(slots=4), platform, FOLDER)
 
     assert (spec.root_ports, spec.root_port_aperture_mib) == (4, expected)
 
 
-@pytest.mark.parametrize(("slots", "share"), [(1, 512), (4, 128), (5, 64), (8, 64)])
+@pytest.mark.parametrize(("slots", "share"), [(1, 256), (4, 64), (5, 32), (8, 32)])
 def test_aperture_is_a_power_of_two_that_all_slots_can_have(slots: int, share: int) -> None:
-    assert aperture_mib(slots) == share << 10
+    assert aperture_mib(256 << 10, slots) == share << 10
 
 
 def test_overlay_of_a_booting_machine_lies_on_its_image(
