@@ -33,9 +33,15 @@ _FILES = (
     f"{_LIBRARIES}/libdevmapper.so.1.02.1",
 )
 _FOLDER = "/opt/podman"
+#: podman gives conmon an environment of its own, which does not say where its libraries are.
+_START_CONMON = GuestFile(
+    path=f"{_FOLDER}/start-conmon",
+    content=f'#!/bin/sh\nLD_LIBRARY_PATH={_FOLDER} exec {_FOLDER}/conmon "$@"\n'.encode(),
+    mode=0o755,
+)
 #: Nothing of it is the node's: neither storage nor a journal nor a network of containers.
 _PODMAN = (
-    *("env", f"LD_LIBRARY_PATH={_FOLDER}", f"{_FOLDER}/podman", "--conmon", f"{_FOLDER}/conmon"),
+    *("env", f"LD_LIBRARY_PATH={_FOLDER}", f"{_FOLDER}/podman", "--conmon", _START_CONMON.path),
     *("--runtime", "/usr/sbin/runc", "--cgroup-manager", "cgroupfs", "--events-backend", "none"),
     *("--storage-driver", "vfs", "--root", "/srv/podman", "--runroot", "/run/podman"),
 )
@@ -55,11 +61,12 @@ def podman_files(cache: Path, report: Callable[[str], None]) -> Sequence[GuestFi
         runner=LocalRunner(),
         report=report,
     )
-    return [
+    unpacked = [
         GuestFile(path=f"{_FOLDER}/{path.name}", content=path.read_bytes(), mode=0o755)
         for path in sorted(root.rglob("*"))
         if path.is_file()
     ]
+    return [_START_CONMON, *unpacked]
 
 
 def run_by_podman(node: Node, script: str, *options: str) -> CommandResult:
