@@ -114,8 +114,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--require-gpu",
         action="store_true",
-        help="fail where a test needs a GPU of the host and there is none to take, instead of "
-        "skipping it",
+        help="fail where a test needs a GPU of the host and there is none to take, or the host lacks "
+        "anything else that it needs, instead of skipping it",
     )
     group.addoption(
         "--gpu-inventory",

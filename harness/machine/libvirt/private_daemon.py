@@ -80,11 +80,14 @@ class PrivateDaemon:
         self.log.touch(mode=0o600)
         with self.log.open("ab") as log:
             self._process = spawn(
-                self._inside(
-                    *_LIBVIRTD_WITH_MODE,
-                    _libvirtd(),
-                    f"--pid-file={STATE}/libvirtd.pid",
-                ),
+                [
+                    *_WITH_LOCKED_MEMORY,
+                    *self._inside(
+                        *_LIBVIRTD_WITH_MODE,
+                        _libvirtd(),
+                        f"--pid-file={STATE}/libvirtd.pid",
+                    ),
+                ],
                 stdout=log,
                 stderr=log,
                 env=self._layout.environment,
@@ -192,6 +195,13 @@ def private_daemon(
         end(holder)
 
 
+#: Machines with a GPU of the host lock all of their memory. In a name space of users libvirt may lower
+#: the limit of a machine, which is that of the daemon, and not raise it.
+_WITH_LOCKED_MEMORY = (
+    *("sh", "-c"),
+    'ulimit -l unlimited 2>/dev/null || ulimit -l "$(ulimit -H -l)"; exec "$@"',
+    "libvirtd",
+)
 #: Its files are private: else a user's umask could let others read its state.
 _LIBVIRTD_WITH_MODE = ("sh", "-c", 'umask 077; exec "$@"', "libvirtd")
 

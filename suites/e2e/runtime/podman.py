@@ -31,6 +31,7 @@ _FILES = (
     f"usr/{_LIBRARIES}/libgpgme.so.11*",
     f"usr/{_LIBRARIES}/libsubid.so.4*",
     f"{_LIBRARIES}/libdevmapper.so.1.02.1",
+    f"{_LIBRARIES}/libgpg-error.so.0*",
 )
 _FOLDER = "/opt/podman"
 #: podman gives conmon an environment of its own, which does not say where its libraries are.

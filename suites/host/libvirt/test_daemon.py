@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -53,6 +54,23 @@ def test_daemon_is_of_the_requested_kind(daemon: PrivateDaemon, connection: Conn
 
 def test_daemon_knows_no_domain_of_the_hosts(connection: Connection) -> None:
     assert _names(connection) == []
+
+
+def test_machines_may_lock_as_much_memory_as_the_host_allows(daemon_folder: Path) -> None:
+    """VFIO locks the memory of a machine with a GPU of the host; libvirt can only lower the limit."""
+    before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, before[1]))
+    try:
+        with private_daemon(
+            daemon_folder, kind=DaemonKind.SESSION, deadline=_deadline()
+        ) as running:
+            process = running.processes()[-1]
+            soft, hard = resource.prlimit(process, resource.RLIMIT_MEMLOCK)
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
+
+    assert soft == hard
+    assert hard in (before[1], resource.RLIM_INFINITY)
 
 
 def test_events_come_without_asking(connection: Connection) -> None:

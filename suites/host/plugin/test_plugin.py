@@ -352,6 +352,13 @@ def test_missing_requirement_fails_under_ci(inner: Inner, monkeypatch: pytest.Mo
     result.stdout.fnmatch_lines(["*RequirementError: There is no QEMU; run `./dev setup`."])
 
 
+def test_missing_requirement_fails_where_a_gpu_is_required(inner: Inner) -> None:
+    result = inner.run(NEEDS, "--require-gpu")
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*RequirementError: There is no QEMU; run `./dev setup`."])
+
+
 def test_other_harness_errors_are_never_skips(inner: Inner) -> None:
     source = NEEDS.replace("RequirementError", "HarnessError")
 
