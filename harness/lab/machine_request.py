@@ -128,7 +128,7 @@ def finish_spec(request: MachineRequest, platform: Platform, folder: Path) -> Ma
         memory_mib=request.memory_mib,
         cpus=request.cpus,
         root_ports=request.slots,
-        root_port_aperture_mib=aperture_mib(platform.apertures_mib, request.slots),
+        root_port_aperture_mib=slot_aperture_mib(platform.apertures_mib, request.slots),
         has_iommu=request.has_iommu,
         memory_file=memory,
         is_restored=request.checkpoint is not None,
@@ -168,7 +168,7 @@ def _copy_kernel_header(vmlinuz: Path, header: Path) -> None:
         header.write_bytes(kernel.read(_KERNEL_HEADER_BYTES))
 
 
-def aperture_mib(apertures_mib: int, slots: int) -> int:
+def slot_aperture_mib(apertures_mib: int, slots: int) -> int:
     """Return each slot's share of the address space above memory, a power of two, or 0."""
     share = apertures_mib // slots
     return share and 1 << share.bit_length() - 1

@@ -236,7 +236,7 @@ class ShellProcess:
     def close(self) -> None:
         """End the shell; an idle one ends itself, so that its CPU time is counted to its parent.
 
-        The kernel forgets the CPU time of processes that end with their process name space.
+        The kernel forgets the CPU time of processes that end with their process namespace.
         """
         os.close(self._control)
         self._control = -1

@@ -18,7 +18,7 @@ _SESSION_UID = 1000
 #: libvirt's own folder, over which the daemon's is mounted, so that paths of QEMU's sockets stay short.
 STATE = "/var/lib/libvirt/qemu"
 
-# The shell is the name space's init and has to reap orphans of QEMU's daemons, which `wait` does.
+# The shell is the namespace's init and has to reap orphans of QEMU's daemons, which `wait` does.
 _INIT = """\
 set -e
 mounted=$1
@@ -44,7 +44,7 @@ class DaemonKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonLayout:
-    """The paths of a private daemon, outside and inside its mount name space."""
+    """The paths of a private daemon, outside and inside its mount namespace."""
 
     folder: Path
     kind: DaemonKind
@@ -89,7 +89,7 @@ class DaemonLayout:
 
     @property
     def mounts(self) -> tuple[tuple[Path, str], ...]:
-        # Locks of consoles contain PIDs, which are ambiguous between PID name spaces.
+        # Locks of consoles contain PIDs, which are ambiguous between PID namespaces.
         always = ((self.folder / "state", STATE), (self.folder / "lock", "/var/lock"))
         if self.kind is DaemonKind.SESSION:
             return always
@@ -105,7 +105,7 @@ class DaemonLayout:
     def environment(self) -> dict[str, str]:
         """Return variables that libvirtd needs in addition to those of this process.
 
-        Without D-Bus: machined would look up PIDs of this name space in the host's.
+        Without D-Bus: machined would look up PIDs of this namespace in the host's.
         """
         nowhere = "unix:path=/nonexistent"
         apart = {"DBUS_SYSTEM_BUS_ADDRESS": nowhere, "DBUS_SESSION_BUS_ADDRESS": nowhere}
@@ -154,7 +154,7 @@ def render_qemu_conf(kind: DaemonKind) -> str:
 def holder_argv(
     mounts: Sequence[tuple[Path, str]], hidden: Sequence[Path], kind: DaemonKind
 ) -> list[str]:
-    """Return the command line of the process that holds the name spaces."""
+    """Return the command line of the process that holds the namespaces."""
     user = (
         []
         if kind is DaemonKind.SYSTEM
@@ -175,7 +175,7 @@ def holder_argv(
 
 
 def render_transport(layout: DaemonLayout, init: int) -> str:
-    """Render the program that libvirt runs instead of ssh; `init` is the name space's first process."""
+    """Render the program that libvirt runs instead of ssh; `init` is the namespace's first process."""
     there = (
         *enter_argv(init, layout.kind),
         "env",
@@ -187,7 +187,7 @@ def render_transport(layout: DaemonLayout, init: int) -> str:
 
 
 def enter_argv(init: int, kind: DaemonKind) -> list[str]:
-    """Return the start of a command line that runs in the name spaces of process `init`."""
+    """Return the start of a command line that runs in the namespaces of process `init`."""
     user = [] if kind is DaemonKind.SYSTEM else ["--user", "--preserve-credentials"]
     return ["nsenter", f"--target={init}", *user, "--mount", "--pid", "--"]
 

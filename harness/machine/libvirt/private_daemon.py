@@ -1,8 +1,8 @@
 """A private libvirtd: for tests, for hosts that run none, and in place of a remote host.
 
-It runs in a mount and a PID name space, where libvirt's compiled-in folders are its own; so any
+It runs in a mount and a PID namespace, where libvirt's compiled-in folders are its own; so any
 number run beside each other and beside the host's libvirtd. All that it starts, including its machines,
-is in the PID name space, which the kernel ends with the process that started the daemon.
+is in the PID namespace, which the kernel ends with the process that started the daemon.
 
 The socket is in the folder of the caller, which only its owner may enter.
 """
@@ -121,13 +121,13 @@ class PrivateDaemon:
         self._signal("KILL", deadline)
 
     def processes(self) -> tuple[int, ...]:
-        """Return the PIDs, in this name space, of the daemon and of the processes that hold it."""
+        """Return the PIDs, in this namespace, of the daemon and of the processes that hold it."""
         entering = () if self._process is None else (self._process.pid,)
         inner = tuple(child for parent in entering for child in _children(parent))
         return (self._holder.pid, self._init, *entering, *inner)
 
     def close(self) -> None:
-        """End the name space and every process in it."""
+        """End the namespace and every process in it."""
         if self._process is not None:
             end(self._process)
         end(self._holder)
@@ -150,7 +150,7 @@ class PrivateDaemon:
         self._process = None
 
     def _inside(self, *argv: str) -> list[str]:
-        """Return the command line that runs `argv` in the daemon's name spaces."""
+        """Return the command line that runs `argv` in the daemon's namespaces."""
         return [*enter_argv(self._init, self.kind), *argv]
 
     def _log_end(self) -> str:
@@ -172,7 +172,7 @@ def private_daemon(
     """Run a libvirtd whose sockets, state and logs are in `folder`; it ends with the context.
 
     `hidden` are folders of this host that it and its machines do not see, as on a remote host.
-    Raises RequirementError where libvirtd, or the right to a name space, is missing.
+    Raises RequirementError where libvirtd, or the right to a namespace, is missing.
     """
     layout = DaemonLayout(folder=folder.absolute(), kind=kind)
     _refuse_unsuitable(layout)
@@ -195,8 +195,8 @@ def private_daemon(
         end(holder)
 
 
-#: Machines with a GPU of the host lock all of their memory. In a name space of users libvirt may lower
-#: the limit of a machine, which is that of the daemon, and not raise it.
+#: A machine with a GPU of the host locks all of its memory. A session's libvirtd is in a user namespace,
+#: where it can lower the limit that the machine inherits from it (`RLIMIT_MEMLOCK`), but not raise it.
 _WITH_LOCKED_MEMORY = (
     *("sh", "-c"),
     'ulimit -l unlimited 2>/dev/null || ulimit -l "$(ulimit -H -l)"; exec "$@"',
@@ -243,14 +243,14 @@ def _prepare(layout: DaemonLayout) -> None:
 
 
 def _wait_for_init(holder: ChildProcess, marker: Path, errors: Path, deadline: Deadline) -> int:
-    """Return the PID, in this name space, of the other one's first process."""
+    """Return the PID, in this namespace, of the other one's first process."""
 
     def poll() -> Observation[int]:
         if has_ended(holder):
             said = errors.read_text(errors="replace").strip() or "nothing"
             raise RequirementError(
-                f"A private libvirtd needs its own name spaces, but `unshare` failed: {said}. "
-                "Run as root, or where an ordinary user may create user name spaces (on Ubuntu "
+                f"A private libvirtd needs its own namespaces, but `unshare` failed: {said}. "
+                "Run as root, or where an ordinary user may create user namespaces (on Ubuntu "
                 "24.04: `sysctl kernel.apparmor_restrict_unprivileged_userns=0`), or use the "
                 "host's own libvirtd."
             )
@@ -259,7 +259,7 @@ def _wait_for_init(holder: ChildProcess, marker: Path, errors: Path, deadline: D
         return Observation(_children(holder.pid)[0], "ready")
 
     try:
-        return wait_for("the name spaces of libvirtd", poll, deadline, interval_s=_LOOK_S)
+        return wait_for("the namespaces of libvirtd", poll, deadline, interval_s=_LOOK_S)
     except WaitTimeoutError as error:
         raise HarnessError(f"{error} See '{errors}'.") from error
 

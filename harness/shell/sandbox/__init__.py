@@ -1,7 +1,7 @@
 """Keeps shell code under test from changing the host.
 
 The code runs in a throw-away root: it writes where it likes and signals what it sees, and all of
-it is gone with the shell. Where the kernel refuses name spaces to an ordinary user, it can at least
+it is gone with the shell. Where the kernel refuses namespaces to an ordinary user, it can at least
 refuse writes outside the test's own places. Nothing but such a refusal leads there, and never
 for root. The work is done by programs beside this module, in the process that becomes the
 shell, and that process looks once more where it is before it runs anything.
@@ -137,7 +137,7 @@ def choose_for_user(runner: Runner) -> Sandbox:
     refusal = find_refusal(SandboxKind.THROWAWAY, runner)
     if not refusal:
         return Sandbox(kind=SandboxKind.THROWAWAY)
-    because = f"this kernel gives it no name spaces of its own ({refusal})"
+    because = f"this kernel gives it no namespaces of its own ({refusal})"
     return _refusing(runner, is_root=False, because=because)
 
 

@@ -3,7 +3,7 @@
 Usage: throwaway_root.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]
 
 The command sees the host's files through overlays whose upper layers live in memory and go with
-it; its own process, IPC and host-name spaces; few devices; `/sys` and `/proc/sys` read-only; no
+it; its own process, IPC and host-namespaces; few devices; `/sys` and `/proc/sys` read-only; no
 socket file of the host. It owns none of the host's capabilities, even when root starts it.
 Process 1 of its space is this program: when it ends, the kernel kills what is left, so nothing
 survives, not even a fork storm. Just before the command begins, its own process looks whether all
@@ -195,7 +195,7 @@ def _mount_points() -> list[tuple[str, str]]:
 
 
 class _RootBuilder:
-    """Assembles roots from overlays below `staging`, in the name space of the first process.
+    """Assembles roots from overlays below `staging`, in the namespace of the first process.
 
     Root lays one over `/` and one over each mount below it. An ordinary user, and root inside
     another sandbox, may not take a layer that would show what a mount hides; there a directory
@@ -493,7 +493,7 @@ def _attach(tree: int, target: str) -> None:
 
 
 def _pivot() -> None:
-    """Make the working directory, a mount point, the root of all processes of this name space."""
+    """Make the working directory, a mount point, the root of all processes of this namespace."""
     number = _SYS_PIVOT_ROOT[os.uname().machine]
     _call(_libc.syscall(number, b".", b"."), "pivot_root")
     _call(_libc.umount2(b".", _MNT_DETACH), "umount of the old root")
@@ -586,7 +586,7 @@ def _become(command: list[str]) -> NoReturn:
 
 
 class _Spaces:
-    """What tells one process's surroundings from another's: its name spaces and its root."""
+    """What tells one process's surroundings from another's: its namespaces and its root."""
 
     def __init__(self) -> None:
         self.names = {n: os.readlink(f"/proc/self/ns/{n}") for n in _SPACE_NAMES}
@@ -666,7 +666,7 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
             code = _be_init(settings, command, host, signal_write, builder)
         except OSError as error:
             _say(error)
-            # some kernels grant the name spaces and then nothing in them
+            # some kernels grant the namespaces and then nothing in them
             code = KERNEL_REFUSES if error.errno in _NOTHING_GRANTED else code
         os._exit(code)
     control = settings.get("control_fd")
@@ -712,7 +712,7 @@ class _MountSpace:
 
 
 class _Renewal:
-    """Replaces the root of running processes, which are those of the name spaces of `init`."""
+    """Replaces the root of running processes, which are those of the namespaces of `init`."""
 
     def __init__(self, builder: _RootBuilder, init: int) -> None:
         self.builder = builder

@@ -2,7 +2,7 @@
 
 Usage: write_refusal.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]; each 'writable' names one place.
 
-For ordinary users whose kernel gives them no name spaces: see throwaway_root.py, which holds
+For ordinary users whose kernel gives them no namespaces: see throwaway_root.py, which holds
 more, and whose exit codes these are. Source: landlock(7).
 """
 

@@ -245,12 +245,22 @@ def test_wide_bar_is_placed_at_an_address_with_all_bits_of_its_lower_half() -> N
     assert space.is_placed
 
 
-def test_restoring_a_bar_byte_by_byte_ends_its_sizing() -> None:
+def test_write_to_part_of_a_bar_ends_its_sizing() -> None:
     space = _space()
     _give_addresses(space)
 
     space.write(0x1C, 0xFFFFFFFF, 4)
-    for index, byte in enumerate((0xFE000000).to_bytes(4, "little")):
-        space.write(0x1C + index, byte, 1)
+    space.write(0x1E, 0xFE00, 2)
+
+    assert space.is_placed
+
+
+def test_reset_ends_the_sizing_of_a_bar() -> None:
+    space = _express_space()
+    space.write(0x14, 0xFFFFFFFF, 4)
+
+    space.reset()
+    for offset, value in ((0x10, 0xE0000000), (0x1C, 0x80), (0x20, 0xE2000000)):
+        space.write(offset, value, 4)
 
     assert space.is_placed

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from harness.cloudinit import UserData, render_seed
-from harness.lab.machine_request import SEED, Platform, aperture_mib, create_files, finish_spec
+from harness.lab.machine_request import (
+    SEED,
+    Platform,
+    create_files,
+    finish_spec,
+    slot_aperture_mib,
+)
 from harness.machine.checkpoint.store import Checkpoint
 from harness.machine.description.spec import Accelerator, DirectKernel, HostPort, MemoryFile
 from suites.unit.lab.builders import a_machine_request, a_platform, an_image
@@ -112,7 +118,7 @@ def test_root_ports_reserve_address_space_only_where_the_platform_has_apertures(
 
 @pytest.mark.parametrize(("slots", "share"), [(1, 256), (4, 64), (5, 32), (8, 32)])
 def test_aperture_is_a_power_of_two_that_all_slots_can_have(slots: int, share: int) -> None:
-    assert aperture_mib(256 << 10, slots) == share << 10
+    assert slot_aperture_mib(256 << 10, slots) == share << 10
 
 
 def test_overlay_of_a_booting_machine_lies_on_its_image(

@@ -1,4 +1,4 @@
-"""The configuration of a private libvirtd, and the name spaces in which it runs."""
+"""The configuration of a private libvirtd, and the namespaces in which it runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_folder_of_a_session_is_in_its_one_mount() -> None:
 
 @pytest.mark.parametrize("layout", [SYSTEM, SESSION])
 def test_no_daemon_speaks_to_the_hosts_message_bus(layout: DaemonLayout) -> None:
-    """Systemd's machined would look for the PIDs of another name space in the host's."""
+    """Systemd's machined would look for the PIDs of another namespace in the host's."""
     assert layout.environment["DBUS_SYSTEM_BUS_ADDRESS"] == "unix:path=/nonexistent"
 
 
