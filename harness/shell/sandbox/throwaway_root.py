@@ -3,7 +3,7 @@
 Usage: throwaway_root.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]
 
 The command sees the host's files through overlays whose upper layers live in memory and go with
-it; its own process, IPC and host-namespaces; few devices; `/sys` and `/proc/sys` read-only; no
+it; its own PID, IPC and UTS namespaces; few devices; `/sys` and `/proc/sys` read-only; no
 socket file of the host. It owns none of the host's capabilities, even when root starts it.
 Process 1 of its space is this program: when it ends, the kernel kills what is left, so nothing
 survives, not even a fork storm. Just before the command begins, its own process looks whether all
