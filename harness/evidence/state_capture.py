@@ -88,9 +88,12 @@ _BUILD_S = 60
 _TEXTS = (
     *("/proc/sys/kernel/random/boot_id", "/proc/sys/kernel/osrelease", "/proc/self/mountinfo"),
     *("/proc/modules", "/proc/net/tcp", "/proc/net/tcp6", "/proc/net/udp", "/proc/net/udp6"),
-    *("/etc/passwd", "/etc/group"),
+    *("/etc/passwd", "/etc/group", "/proc/uptime"),
 )
-_NEEDED = {"/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo", "/etc/passwd"}
+_NEEDED = {
+    *("/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo"),
+    *("/proc/uptime", "/etc/passwd"),
+}
 _TEXT_PATTERNS = (
     "/sys/module/*/version /sys/module/*/srcversion "
     "/sys/bus/pci/devices/*/vendor /sys/bus/pci/devices/*/device /sys/bus/pci/devices/*/class"
@@ -127,6 +130,8 @@ def take_state(agent: Agent, *, node: str, deadline: Deadline, folder: Path | No
             f"not.\n{result.render()}"
         )
     boot_id = files["/proc/sys/kernel/random/boot_id"][0]
+    uptime_ns = int(float(files["/proc/uptime"][0].split()[0]) * 1_000_000_000)
+    run_ns = range(int(stamp) - uptime_ns, int(stamp) + 1)
     mounts = list(state_parts.parse_mountinfo(files["/proc/self/mountinfo"]))
     found.items[StateKind.MOUNTS] = state_parts.mounts(mounts)
     found.items[StateKind.KERNELS] = {"release": {"value": files["/proc/sys/kernel/osrelease"][0]}}
@@ -137,7 +142,7 @@ def take_state(agent: Agent, *, node: str, deadline: Deadline, folder: Path | No
     with ThreadPoolExecutor(max_workers=1) as beside:
         tools = beside.submit(_run_tools, agent, found)
         made_at_s = _read_paths(agent, found, mounts, boot_id)
-        _read_digests(agent, found, _to_digest(found.paths, made_at_s))
+        _read_digests(agent, found, _to_digest(found.paths, made_at_s, run_ns))
         results = tools.result()
     _parse_tools(found, results, files)
     return NodeState(
@@ -300,10 +305,12 @@ def _note_errors(found: _Found, result: CommandResult, prefix: str) -> None:
 # Contents
 
 
-def _to_digest(paths: Mapping[str, PathState], made_at_s: float) -> list[str]:
+def _to_digest(paths: Mapping[str, PathState], made_at_s: float, run_ns: range) -> list[str]:
     """Choose the files whose contents are read: those written since the image was made, newest first.
 
-    Others are read too if something is likely to write them again with the same content.
+    `run_ns` is the time since the node's start by the node's clock of now. What was written then is
+    read too: the clock may have been set to a time before the image was made. Others are read if
+    something is likely to write them again with the same content.
     """
     since_ns = int((made_at_s + _BUILD_S) * 1_000_000_000)
     first: list[tuple[int, str]] = []
@@ -317,7 +324,7 @@ def _to_digest(paths: Mapping[str, PathState], made_at_s: float) -> list[str]:
             or (path.startswith(_MODULE_LISTS) and "/modules." in path)
         ):
             first.append((-state.identity.ctime_ns, path))
-        elif state.identity.ctime_ns > since_ns:
+        elif state.identity.ctime_ns > since_ns or state.identity.ctime_ns in run_ns:
             rest.append((-state.identity.ctime_ns, path))
     chosen: list[str] = []
     left = _MOST_READ

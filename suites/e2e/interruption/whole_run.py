@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from harness.evidence.state import NodeState
     from harness.lab.node import Node
 
-#: The scripts that interrupt, and what they write; an interrupted run's own files are in `REPORTS`.
-_INTERRUPTION = AllowedChanges(paths=["/usr/local/sbin/*", "/run/interruption-*"])
+#: The scripts that interrupt, and what they write, and the configuration, whose time limits a test may
+#: shorten; an interrupted run's own files are in `REPORTS`.
+_INTERRUPTION = AllowedChanges(
+    paths=["/usr/local/sbin/*", "/run/interruption-*", "/etc/gpu-node/config.json"]
+)
 #: What was only enqueued may still start.
 _IDLE = 'until [ -z "$(systemctl list-jobs --no-legend)" ]; do sleep 0.1; done'
 

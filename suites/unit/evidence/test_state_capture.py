@@ -48,6 +48,7 @@ class FakeNode:
             "/proc/self/mountinfo": list(MOUNTS),
             "/proc/modules": ["nvidia 1 0 - Live 0x0"],
             "/proc/net/tcp": ["head"],
+            "/proc/uptime": ["100.25 150.00"],
             "/etc/passwd": ["root:x:0:0:root:/root:/bin/sh"],
             "/etc/group": ["root:x:0:"],
         }
@@ -81,6 +82,7 @@ class FakeNode:
                 "",
             ),
         }
+        self.now_ns = NEW_NS
         self.digested: list[str] = []
         self.searched: list[str] = []
         self.before_read: Callable[[], None] = lambda: None
@@ -92,7 +94,7 @@ class FakeNode:
             lines = "".join(
                 f"{path}\0{line}\n" for path, lines in self.texts.items() for line in lines
             )
-            answer = (2, f"{NEW_NS}\n{lines}", self.complaints)
+            answer = (2, f"{self.now_ns}\n{lines}", self.complaints)
         elif argv[0] == "find" and argv[1] == "/run/cdi":
             answer = self.answers["find /dev"]
             self.searched = list(argv[1:-3])
@@ -164,6 +166,20 @@ def test_contents_of_new_files_and_of_settings_are_read(node: FakeNode) -> None:
     assert state.paths["/usr/new"].sha256 == hashlib.sha256(b"/usr/new").hexdigest()
     assert state.paths["/usr/old"].sha256 is None
     assert state.paths["/run/cdi/a.yaml"].identity.ctime_ns == 1_800_000_000_250_000_000
+
+
+@pytest.mark.parametrize(("age_s", "is_read"), [(0, True), (100, True), (101, False), (-1, False)])
+def test_contents_are_read_of_what_a_clock_behind_the_image_dated(
+    node: FakeNode, age_s: int, is_read: bool
+) -> None:
+    """The node has run for 100.25 s, so by its clock all of its own writes are of that time."""
+    node.now_ns = 1_500_000_000_000_000_000
+    node.disk.inode(16, 0o100755, size=5, ctime_ns=node.now_ns - age_s * 1_000_000_000)
+
+    node.state()
+
+    assert ("/usr/new" in node.digested) == is_read
+    assert "/usr/old" not in node.digested
 
 
 def test_large_file_is_not_read(node: FakeNode) -> None:
