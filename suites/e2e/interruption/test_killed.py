@@ -129,6 +129,8 @@ def test_run_killed_at_each_step_in_turn_is_completed(
     node = boot_node(replace(usual_request, command=None))
     for row in list(ROWS.values())[4::3]:
         file = row.interruption.file
+        for command in row.before:
+            node.guest.output_of(*command)
         node.guest.output_of("rm", "-f", DONE, "/run/interruption-seen")
         node.guest.write_text(file.path, file.content.decode())
         node.guest.output_of("chmod", "0755", file.path)
