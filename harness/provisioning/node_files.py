@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import fnmatch
+import glob
 import os
 import shutil
 import stat
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 READ_LIMIT_BYTES = 1 << 20
+#: What mkstemp(3) of Python puts in place of a random part, as a glob pattern.
+_RANDOM = "[a-z0-9_]" * 8
 
 
 class UnsafePathError(ValueError):
@@ -117,22 +125,24 @@ class NodeFiles:
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         """Write a file atomically: under a temporary name beside the target, then rename it.
 
-        Raises OSError.
+        A temporary file that a killed process or a loss of power has left beside the target is
+        removed. Raises OSError.
         """
         target = self.at(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-            Path(beside).rename(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(beside).unlink()
-            raise
+        with _without_left_over(target):
+            descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(text.encode())
+                    file.flush()
+                    os.fchmod(file.fileno(), mode)
+                    os.fsync(file.fileno())
+                Path(beside).rename(target)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    Path(beside).unlink()
+                raise
 
     def create(self, path: str, text: str) -> bool:
         """Create a file atomically with its text; return False if it exists."""
@@ -179,3 +189,23 @@ class NodeFiles:
             shutil.rmtree(target)
         else:
             target.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _without_left_over(target: Path) -> Iterator[None]:
+    """Remove the temporary files of earlier writes of a target, unless somebody writes at this time.
+
+    Each writer holds a shared lock of the folder, which ends with its process. So who gets the
+    exclusive one knows that no temporary file in it is in use.
+    """
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in target.parent.glob(f".{glob.escape(target.name)}.{_RANDOM}"):
+                left.unlink()
+        with contextlib.suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(folder)

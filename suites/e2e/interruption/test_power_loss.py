@@ -13,7 +13,7 @@ from harness.errors import HarnessError
 from harness.provisioner.gpu_node import OUTCOME_PATH
 from harness.settings import MachineStart
 from suites.e2e.interruption.interrupt import LOSE_POWER, SYNC_AND_LOSE_POWER, Interruption
-from suites.e2e.interruption.whole_run import expect_as_whole_run
+from suites.e2e.interruption.whole_run import COLD_BOOT, expect_as_whole_run
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
@@ -57,4 +57,4 @@ def test_node_that_lost_its_power_is_completed_after_the_next_boot(
             expect.provisioned(evidence)
             expect.decided(evidence, "install-skip-build", reason="ok")
             assert expect.step_of(evidence, "install-driver").status == "skipped"
-            expect_as_whole_run(whole_run, again)
+            expect_as_whole_run(whole_run, again, allow=COLD_BOOT)

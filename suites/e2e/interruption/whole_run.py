@@ -17,6 +17,23 @@ if TYPE_CHECKING:
 _INTERRUPTION = AllowedChanges(
     paths=["/usr/local/sbin/*", "/run/interruption-*", "/etc/gpu-node/config.json"]
 )
+#: What a boot of its own makes: the disk of the seed, which a clone has no more; what the kernel
+#: computes from the memory that is free then; and a user's rule, which cloud-init dates.
+COLD_BOOT = AllowedChanges(
+    paths=[
+        *("/dev/block/254:16", "/dev/disk/by-diskseq/2", "/dev/disk/by-id/virtio-seed"),
+        *("/dev/disk/by-label/CIDATA", "/dev/disk/by-path/*pci-0000:01:00.0"),
+        "/etc/sudoers.d/90-cloud-init-users",
+    ],
+    device_nodes=["/dev/vdb"],
+    pci_functions=["0000:01:00.0"],
+    mounts=["/dev", "/run"],
+    sysctls=[
+        *("fs.epoll.max_user_watches", "fs.fanotify.max_user_marks", "vm.user_reserve_kbytes"),
+        *("fs.inotify.max_user_watches", "user.max_fanotify_marks"),
+        "user.max_inotify_watches",
+    ],
+)
 #: What was only enqueued may still start.
 _IDLE = 'until [ -z "$(systemctl list-jobs --no-legend)" ]; do sleep 0.1; done'
 
@@ -27,6 +44,12 @@ def state_of(node: Node) -> NodeState:
     return node.state()
 
 
-def expect_as_whole_run(whole_run: NodeState, node: Node) -> None:
-    """Expect a node to be as one whole run leaves it; raises ExpectationError with the difference."""
-    expect.unchanged(whole_run, state_of(node), allow=OWN | REPORTS | TOOLS | _INTERRUPTION)
+def expect_as_whole_run(
+    whole_run: NodeState, node: Node, *, allow: AllowedChanges = _INTERRUPTION
+) -> None:
+    """Expect a node to be as one whole run leaves it; raises ExpectationError with the difference.
+
+    `allow` is what may differ beyond what any interruption makes.
+    """
+    allowed = OWN | REPORTS | TOOLS | _INTERRUPTION | allow
+    expect.unchanged(whole_run, state_of(node), allow=allowed)

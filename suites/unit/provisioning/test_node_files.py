@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from pathlib import Path
@@ -61,6 +62,51 @@ def test_failed_write_leaves_the_old_file_and_nothing_beside_it(files: NodeFiles
         files.write("/etc/x", "\ud800")
 
     assert files.read("/etc/x") == "old"
+    assert files.names("/etc") == ("x",)
+
+
+def test_write_removes_what_a_killed_write_of_the_same_file_has_left(files: NodeFiles) -> None:
+    """Power can go between the new file and its rename."""
+    for name in (".x.conf.opphn_c1", ".y.conf.opphn_c1", ".x.conf.opphn_c12", ".x-conf.opphn_c1"):
+        files.create(f"/etc/{name}", "half")
+
+    files.write("/etc/x.conf", "text")
+
+    assert sorted(files.names("/etc")) == [
+        *(".x-conf.opphn_c1", ".x.conf.opphn_c12", ".y.conf.opphn_c1", "x.conf"),
+    ]
+
+
+def test_write_keeps_what_another_process_is_writing(files: NodeFiles) -> None:
+    files.create("/etc/.x.opphn_c1", "half")
+    descriptor = os.open(files.at("/etc"), os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+    files.write("/etc/x", "text")
+
+    assert sorted(files.names("/etc")) == [".x.opphn_c1", "x"]
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)
+
+
+def test_folder_is_locked_while_a_file_is_written(
+    files: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that no other process takes the temporary file for one that was left."""
+    rename = Path.rename
+
+    def try_to_lock_and_rename(self: Path, target: Path) -> Path:
+        descriptor = os.open(self.parent, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.close(descriptor)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", try_to_lock_and_rename)
+
+    files.write("/etc/x", "text")
+
     assert files.names("/etc") == ("x",)
 
 
