@@ -8,6 +8,7 @@ import pytest
 
 from harness import expect
 from harness.api import GuestFile
+from suites.e2e.interruption.interrupt import Interruption
 from suites.e2e.promises import promise
 from suites.e2e.runtime.refresh_unit import FAULT, FILES, INSTALL, PATH_UNIT, SERVICE, SPEC, fault
 
@@ -22,6 +23,7 @@ OLD = GuestFile(
     path=SPEC, content=b'cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\ndevices:\n- name: "9"\n'
 )
 QUICK = {"retry_budget_s": 240}
+_RESULT = "/run/refresh-result"
 #: systemd's own stamps, in microseconds since the boot.
 STAMPS = {
     "refresh": [
@@ -79,6 +81,29 @@ def test_early_failures_do_not_keep_the_spec_from_being_written(start_node: Star
     assert evidence.cdi_devices == DEVICES
     assert SERVICE not in evidence.failed_units
     assert "1 2 127" in evidence.answer_of("codes")
+
+
+#: What the path unit does while a driver is installed, since each run of depmod changes its files.
+_START_OFTEN = (
+    f"for start in 1 2 3 4 5 6; do systemctl start {SERVICE}; done; "
+    f"systemctl show --value --property=Result {SERVICE} >{_RESULT}"
+)
+
+
+@promise(section="10", unit=UNIT)
+def test_starts_during_the_run_do_not_keep_the_spec_from_being_written(
+    start_node: StartNode,
+) -> None:
+    """The limit of starts is reached after provisioning has loaded its drop-in, and is lifted."""
+    often = Interruption(at="nvidia-modprobe -u -c0", act=_START_OFTEN).file
+    before = ["sh", "-euc", f"{INSTALL[2]}; {_LONG_LIMIT}"]
+    node = start_node("often", files=[*FILES, often], before=[before], config=QUICK)
+
+    evidence = node.evidence(files=[_RESULT])
+
+    assert evidence.file(_RESULT) == "start-limit-hit\n"
+    expect.provisioned(evidence)
+    assert evidence.cdi_devices == DEVICES
 
 
 @promise(section="10", unit=UNIT, each_change=("generator fails",))
