@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="PATTERN",
         nargs="?",
         const="",
-        help="forty defects of provisioning, on nodes, or those whose family and name match",
+        help="realistic defects of provisioning, on nodes, or those whose family and name match",
     )
     parser.add_argument(
         "--image", default="debian-12", help="the image of the nodes (default: %(default)s)"

@@ -169,7 +169,7 @@ def test_contents_of_new_files_and_of_settings_are_read(node: FakeNode) -> None:
 
 
 @pytest.mark.parametrize(("age_s", "is_read"), [(0, True), (100, True), (101, False), (-1, False)])
-def test_contents_are_read_of_what_a_clock_behind_the_image_dated(
+def test_files_written_while_the_clock_is_behind_the_image_are_read(
     node: FakeNode, age_s: int, is_read: bool
 ) -> None:
     """The node has run for 100.25 s, so by its clock all of its own writes are of that time."""
