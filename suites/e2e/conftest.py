@@ -9,9 +9,11 @@ import pytest
 
 from harness.cloudinit import GuestFile
 from harness.lab.node import NodeRequest
+from harness.provisioner.gpu_node import NAME
 from harness.settings import APPLICATION
+from suites.e2e.any_provisioner import config_for
 from suites.e2e.inner import OwnCache
-from suites.e2e.promises import is_nightly
+from suites.e2e.promises import is_for_any_provisioner, is_nightly
 from suites.installed_wheel import installed_wheel  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from harness.lab.node import Node
     from harness.lab.saved_states import SavedState
     from harness.machine.description.spec import HostPort
+    from harness.provisioner import Provisioner
 
 #: Where the tests are that take longest, since each makes an image or bakes a driver of its own.
 _LONGEST = (
@@ -103,8 +106,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 # After pytest's own order by parameters of wide fixtures, which would undo this one.
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that no worker is alone with it at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that no worker is alone with it at the end.
+
+    With another provisioner than the harness's own, leave out the rows that are about the latter.
+    """
+    if config.getoption("--provisioner") != NAME:
+        left_out = [item for item in items if not is_for_any_provisioner(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_for_any_provisioner(item)]
     items.sort(key=lambda item: _rank(item.path))
 
 
@@ -124,7 +134,9 @@ def own_cache(lab: Lab, node_image: Image, tmp_path: Path) -> OwnCache:
 
 
 @pytest.fixture
-def start_node(boot_node: BootNode, baked_image: Image, h100: GpuModel) -> StartNode:
+def start_node(
+    boot_node: BootNode, baked_image: Image, h100: GpuModel, provisioner: Provisioner
+) -> StartNode:
     """Return a function that starts a prebaked node with a GPU after cloud-init and provisions it.
 
     Cloud-init is not the subject of most tests, and takes longer than the rest of a boot.
@@ -132,6 +144,7 @@ def start_node(boot_node: BootNode, baked_image: Image, h100: GpuModel) -> Start
     usual = NodeRequest(name="node", image=baked_image, gpus=[h100], skip_cloud_init=True)
 
     def start(name: str, /, **fields: Unpack[NodeFields]) -> Node:
+        fields["config"] = config_for(provisioner, fields.get("config", {}))
         return boot_node(replace(usual, name=name, **fields))
 
     return start

@@ -50,15 +50,22 @@ _ROW = re.compile(r"^promise\t(?P<fields>.*)$", re.MULTILINE)
 
 
 def promise(
-    *, section: str, unit: str, each_change: bool | tuple[str, ...] = False
+    *,
+    section: str,
+    unit: str,
+    each_change: bool | tuple[str, ...] = False,
+    any_provisioner: bool | tuple[str, ...] = False,
 ) -> pytest.MarkDecorator:
     """Mark a machine test as a row of the table, or as several where it has parameters.
 
     `section` is that of the contract; `unit` is the unit test of the same behaviour, or its file.
     All rows together take more than an hour, so `./dev test` runs those with `each_change`, or of a
     test with parameters those with these ids, on the first distribution; the others are nightly.
+    Rows with `any_provisioner`, or those with these ids, run with other provisioners too.
     """
-    return pytest.mark.promise(section=section, unit=unit, each_change=each_change)
+    return pytest.mark.promise(
+        section=section, unit=unit, each_change=each_change, any_provisioner=any_provisioner
+    )
 
 
 def is_nightly(item: pytest.Item) -> bool:
@@ -75,9 +82,22 @@ def is_nightly(item: pytest.Item) -> bool:
     chosen = marker.kwargs["each_change"]
     if item.get_closest_marker("further_image") is not None:
         return True
+    return not _is_chosen(item, chosen)
+
+
+def is_for_any_provisioner(item: pytest.Item) -> bool:
+    """Return whether a collected test holds provisioners other than the harness's own to the contract.
+
+    That is a row with `any_provisioner`, or a test that is in no family.
+    """
+    marker = item.get_closest_marker("promise")
+    return marker is None or _is_chosen(item, marker.kwargs["any_provisioner"])
+
+
+def _is_chosen(item: pytest.Item, chosen: bool | tuple[str, ...]) -> bool:
     if isinstance(chosen, tuple):
-        return not item.name.endswith(tuple(f"-{each}]" for each in chosen))
-    return not chosen
+        return item.name.endswith(tuple(f"-{each}]" for each in chosen))
+    return chosen
 
 
 @dataclass(frozen=True, kw_only=True)

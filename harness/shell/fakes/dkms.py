@@ -295,7 +295,8 @@ class Dkms(Fake):
         for name in target.built_names:
             known = self._modules.module(name) or Module()
             path = f"{installed_in(target.kernel)}/{name}.ko"
-            fields = {**known.fields, "version": target.version}
+            vermagic = f"{target.kernel} SMP preempt mod_unload modversions"
+            fields = {**known.fields, "version": target.version, "vermagic": vermagic}
             self._modules.add(name, replace(known, path=path, fields=fields, has_file=True))
 
 

@@ -52,7 +52,7 @@ def test_headers_of_the_running_kernel_are_missing(
     expect.no_module_for(evidence, other.version)
 
 
-@promise(section="5", unit=UNIT, each_change=True)
+@promise(section="5", unit=UNIT, each_change=True, any_provisioner=True)
 def test_prebuilt_module_is_loaded_in_the_intended_version(
     start_node: StartNode, baked_image: Image
 ) -> None:
@@ -92,7 +92,7 @@ def test_loaded_module_of_another_version_ends_the_run_without_retries(
 
 
 @pytest.mark.slow
-@promise(section="5", unit=UNIT)
+@promise(section="5", unit=UNIT, any_provisioner=True)
 def test_full_build_records_its_kernel_and_the_next_run_reuses_it(
     start_node: StartNode, baked_image: Image
 ) -> None:
@@ -158,7 +158,7 @@ def test_prebuilt_module_that_does_not_work_is_built_again(
 
 
 @pytest.mark.slow
-@promise(section="5", unit=UNIT)
+@promise(section="5", unit=UNIT, any_provisioner=True)
 def test_dkms_that_builds_at_the_same_time_leaves_one_module(
     start_node: StartNode, baked_image: Image
 ) -> None:

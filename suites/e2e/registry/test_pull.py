@@ -12,6 +12,7 @@ import pytest
 
 from harness import expect
 from harness.registry import PullFault
+from suites.e2e.any_provisioner import expect_step_failed
 from suites.e2e.promises import promise
 from suites.e2e.registry.conftest import OTHER_SHA
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from harness.lab.registry import Registry
     from suites.e2e.registry.conftest import StartPulling
 
+UNIT = "suites/unit/provisioning/test_containerd.py"
 pytestmark = [
-    promise(section="5, step 7", unit="suites/unit/provisioning/test_containerd.py"),
+    promise(section="5, step 7", unit=UNIT),
     pytest.mark.vm_driver(
         "qemu", reason="libvirt forbids QEMU to start the program that leads to the host's port"
     ),
@@ -52,7 +54,7 @@ REMOVE_CONTENT: Argv = [
 ]
 
 
-@promise(section="5, step 7", unit="suites/unit/provisioning/test_containerd.py", each_change=True)
+@promise(section="5, step 7", unit=UNIT, each_change=True)
 def test_present_image_is_used_without_a_request(
     start_pulling: StartPulling, driver_registry: Registry, baked_image: Image
 ) -> None:
@@ -66,7 +68,7 @@ def test_present_image_is_used_without_a_request(
     expect.no_request(driver_registry.log)
 
 
-@promise(section="5, step 7", unit="suites/unit/provisioning/test_containerd.py")
+@promise(section="5, step 7", unit=UNIT)
 @pytest.mark.parametrize("status", [429, 500])
 def test_refused_pull_is_tried_again_after_a_pause(
     start_pulling: StartPulling, driver_registry: Registry, status: int
@@ -98,6 +100,7 @@ def test_broken_connection_is_tried_again_after_a_pause(
     expect.pulls_paused(driver_registry.log, PAUSE_S)
 
 
+@promise(section="5, step 7", unit=UNIT, any_provisioner=True)
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
@@ -116,12 +119,13 @@ def test_refused_pull_gives_up_after_three_tries(
     evidence = start_pulling("refused").evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
-    expect.step_failed(evidence, "pull-driver-image")
+    expect_step_failed(evidence, "pull-driver-image")
     expect.log_line(evidence, sentence)
     expect.pulls_tried(driver_registry.log, 3)
     expect.pulls_paused(driver_registry.log, PAUSE_S)
 
 
+@promise(section="5, step 7", unit=UNIT, any_provisioner=True)
 def test_missing_image_gives_up_after_three_tries(
     start_pulling: StartPulling, driver_registry: Registry
 ) -> None:
@@ -129,7 +133,7 @@ def test_missing_image_gives_up_after_three_tries(
     evidence = start_pulling("missing", gpu_image_sha=MISSING_SHA).evidence()
 
     expect.provisioned(evidence, exit_code=START_FAIL)
-    expect.step_failed(evidence, "pull-driver-image")
+    expect_step_failed(evidence, "pull-driver-image")
     expect.log_line(evidence, f"-{MISSING_SHA}: not found")
     expect.pulls_tried(driver_registry.log, 3)
     expect.pull_answered(driver_registry.log, 3, status=404)

@@ -1,8 +1,6 @@
-"""Containers that are started as kubelet starts a pod's: by the node's containerd, as it is configured.
+"""How a node's containers get devices, by its own configuration, and what the tests run in them.
 
-Debian 12 has no `crictl`, so `ctr` starts them. It does not read the runtimes of the CRI plugin; so
-their program is read from `containerd config dump` and given to the same shim that the plugin uses.
-ctr 1.6 knows no CDI, as containerd 1.6 itself: there the nvidia runtime adds the devices.
+containerd 1.6 knows no CDI: there the nvidia runtime adds the devices.
 """
 
 from __future__ import annotations
@@ -14,10 +12,7 @@ from typing import TYPE_CHECKING
 from harness.api import GuestFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.lab.node import Node
-    from harness.provisioning.command import CommandResult
 
 PLUGIN = "nvidia-device-plugin"
 ROOT = "/srv/pod"
@@ -149,20 +144,4 @@ def runtime_of(node: Node) -> Runtime:
         annotation_prefix=environment.get("CDI_ANNOTATION_PREFIX", ""),
         default=chosen[1],
         program=options[1] if options is not None and options[1] else "runc",
-    )
-
-
-def run_pod(node: Node, script: str, *, gpu: str | None) -> CommandResult:
-    """Run a container by the node's default runtime, with a GPU as the device plugin names it."""
-    runtime = runtime_of(node)
-    request: Sequence[str] = ()
-    if gpu is not None:
-        if runtime.is_native:
-            request = ("--device", f"nvidia.com/gpu={gpu}")
-        else:
-            request = ("--env", f"NVIDIA_VISIBLE_DEVICES={gpu}")
-    return node.guest.run(
-        *("ctr", "-n", "k8s.io", "run", "--rm", "--runc-binary", runtime.program, *request),
-        *("--rootfs", ROOT, "pod", "/bin/sh", "-c", script),
-        timeout_s=120,
     )

@@ -74,7 +74,7 @@ def expect_gpu_exactly_by_request(node: Node, settings: Settings, *, driver_vers
     assert "open /run/gpu: Operation not permitted" in answers["sly"].stderr, answers["sly"]
 
 
-@promise(section="10", unit=UNIT)
+@promise(section="10", unit=UNIT, each_change=("CDI",))
 @pytest.mark.parametrize(
     "cdi_enabled", [pytest.param(True, id="CDI"), pytest.param(False, id="nvidia runtime")]
 )
@@ -86,8 +86,8 @@ def test_pod_has_the_gpu_exactly_if_the_device_plugin_asked(
 ) -> None:
     """Each strategy of the device plugin gives a container the GPU; the other strategies give none.
 
-    As for the containers of `ctr`, a runtime that reads NVIDIA's configuration takes the place of the
-    driver image's.
+    The driver image's runtime is a stand-in that starts containers as runc does, so one that reads
+    NVIDIA's configuration and requests takes its place.
     """
     assert baked_image.driver is not None
     node = start_node(
@@ -96,7 +96,14 @@ def test_pod_has_the_gpu_exactly_if_the_device_plugin_asked(
         files=[*FILES, RUNTIME, GuestFile(path=TOOLKIT_CONFIG, content=TOOLKIT.encode())],
         before=[INSTALL],
     )
-    expect.provisioned(node.result())
+    evidence = node.evidence(files=[TOOLKIT_CONFIG])
+    expect.provisioned(evidence)
+    toolkit = evidence.file(TOOLKIT_CONFIG) or ""
+    assert toolkit.startswith(TOOLKIT.replace("legacy", "cdi" if cdi_enabled else "auto"))
+    runtime = runtime_of(node)
+    assert ("nvidia.cdi.k8s.io/" in toolkit) == (cdi_enabled and not runtime.is_native)
+    if not runtime.is_native:
+        assert runtime.program == "/usr/bin/nvidia-container-runtime"
     node.guest.output_of("cp", RUNTIME_PATH, "/usr/bin/nvidia-container-runtime")
 
     expect_gpu_exactly_by_request(node, settings, driver_version=baked_image.driver.version)

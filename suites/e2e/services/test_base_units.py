@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
+from suites.e2e.any_provisioner import expect_step_failed
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
     BRIEF,
@@ -104,7 +105,7 @@ def test_fabric_manager_that_is_not_needed_is_stopped(
     expect.unit_enablement(evidence, FABRIC_MANAGER, "disabled")
 
 
-@promise(section="5", unit=UNIT)
+@promise(section="5", unit=UNIT, any_provisioner=("failing",))
 @pytest.mark.parametrize(
     ("stand_in", "active"),
     [pytest.param(FAILS, "failed", id="failing"), pytest.param(HANGS, "activating", id="hanging")],
@@ -120,5 +121,5 @@ def test_kubelet_that_never_starts_ends_with_its_own_code(
     evidence = evidence_of(node)
 
     expect.provisioned(evidence, exit_code=4)
-    expect.step_failed(evidence, "start-kubelet")
+    expect_step_failed(evidence, "start-kubelet")
     expect.unit_state(evidence, KUBELET, active=active)

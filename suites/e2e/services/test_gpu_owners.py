@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
+from suites.e2e.any_provisioner import expect_step_failed
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
     BRIEF,
@@ -21,6 +22,7 @@ from suites.e2e.services.units import (
     MONITORING_PACKAGES,
     PLUGIN,
     SLOW,
+    TAG,
     UNIT,
     evidence_of,
     fill_caches,
@@ -36,15 +38,14 @@ if TYPE_CHECKING:
     from harness.lab.node import Node
     from suites.e2e.conftest import StartNode
 
-TAG = {"EnableManagedGPUExperience": "true"}
 DRA_PROGRAM = "/usr/bin/gpu-kubelet-plugin"
 WITH_DRA: Mapping[str, object] = {"enable_managed_gpu_dra": True}
 
 
-@promise(section="7", unit=UNIT)
+@promise(section="7", unit=UNIT, any_provisioner=True)
 def test_slow_device_plugin_holds_the_node_back(start_validated: StartNode) -> None:
     """Nothing that comes after the plugin starts before it is ready."""
-    node = start_validated("slow", config=MANAGED, stand_ins={"nvidia-device-plugin": SLOW})
+    node = start_validated("slow", tags=TAG, stand_ins={"nvidia-device-plugin": SLOW})
 
     evidence = evidence_of(node)
 
@@ -78,7 +79,7 @@ TROUBLES = {
 }
 
 
-@promise(section="7", unit=UNIT, each_change=("failing",))
+@promise(section="7", unit=UNIT, each_change=("failing",), any_provisioner=("failing", "masked"))
 @pytest.mark.parametrize(
     "trouble", [pytest.param(trouble, id=name) for name, trouble in TROUBLES.items()]
 )
@@ -88,7 +89,8 @@ def test_device_plugin_that_never_starts_ends_with_its_own_code(
     """Exit code 86 when the time budget is used up, and nothing that comes later is started."""
     node = start_validated(
         "plugin",
-        config={**MANAGED, **BRIEF},
+        tags=TAG,
+        config=BRIEF,
         stand_ins={"nvidia-device-plugin": trouble.stand_in},
         before=trouble.before,
     )
@@ -96,7 +98,7 @@ def test_device_plugin_that_never_starts_ends_with_its_own_code(
     evidence = evidence_of(node)
 
     expect.provisioned(evidence, exit_code=86)
-    expect.step_failed(evidence, "start-device-plugin")
+    expect_step_failed(evidence, "start-device-plugin")
     plugin = evidence.shown_unit(PLUGIN)
     assert (plugin.load, plugin.active) == (trouble.load, trouble.active)
     expect.unit_job(evidence, PLUGIN, "start" if trouble.active == "activating" else None)

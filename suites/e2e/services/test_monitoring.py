@@ -17,6 +17,7 @@ from suites.e2e.services.units import (
     KUBELET,
     MANAGED,
     MONITORING_PACKAGES,
+    TAG,
     UNIT,
     drop_in,
     evidence_of,
@@ -48,13 +49,13 @@ def expect_no_warning(evidence: Evidence) -> None:
     )
 
 
-@promise(section="7", unit=UNIT, each_change=True)
+@promise(section="7", unit=UNIT, each_change=True, any_provisioner=True)
 def test_slow_monitoring_is_not_awaited(start_validated: StartNode) -> None:
     """Both become ready only after kubelet, so a node that waited for one would never end."""
     wait = "ExecStartPre=sh -c 'until systemctl is-active -q kubelet; do sleep 0.2; done'"
     node = start_validated(
         "slow",
-        config=MANAGED,
+        tags=TAG,
         files=[INDEPENDENT, *(drop_in(unit, wait) for unit in WARNINGS)],
     )
     until = (
@@ -72,11 +73,11 @@ def test_slow_monitoring_is_not_awaited(start_validated: StartNode) -> None:
         expect.unit_enablement(evidence, unit, "enabled")
 
 
-@promise(section="7", unit=UNIT)
+@promise(section="7", unit=UNIT, any_provisioner=True)
 def test_hanging_monitoring_is_left_to_its_job(start_validated: StartNode) -> None:
     """The jobs stay in systemd's queue after provisioning has ended, and the node is ready."""
     hang = {name_of(unit): HANGS for unit in WARNINGS}
-    node = start_validated("hangs", config=MANAGED, stand_ins=hang, files=[INDEPENDENT])
+    node = start_validated("hangs", tags=TAG, stand_ins=hang, files=[INDEPENDENT])
 
     evidence = evidence_of(node)
 
@@ -89,11 +90,11 @@ def test_hanging_monitoring_is_left_to_its_job(start_validated: StartNode) -> No
         expect.unit_not_awaited(evidence, unit, by=KUBELET)
 
 
-@promise(section="7", unit=UNIT)
+@promise(section="7", unit=UNIT, any_provisioner=True)
 def test_failing_monitoring_is_its_own_failure(start_validated: StartNode) -> None:
     """There is nothing to warn of, since systemd took the jobs; the units' own states tell."""
     node = start_validated(
-        "fails", config=MANAGED, stand_ins={name_of(unit): FAILS for unit in WARNINGS}
+        "fails", tags=TAG, stand_ins={name_of(unit): FAILS for unit in WARNINGS}
     )
     until = (
         "until systemctl is-failed -q nvidia-dcgm && systemctl is-failed -q nvidia-dcgm-exporter"

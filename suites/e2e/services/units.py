@@ -28,6 +28,8 @@ MIG = "mig-partition.service"
 ALL = (DCGM, EXPORTER, PLUGIN, DRA, FABRIC_MANAGER, KUBELET, MIG)
 
 MANAGED: Mapping[str, object] = {"enable_managed_gpu": True}
+#: Asks for the same as `MANAGED`, of any provisioner.
+TAG: Mapping[str, str] = {"EnableManagedGPUExperience": "true"}
 #: For a service that never starts: how long it is tried, from the start of provisioning. What comes before
 #: took 27 s on a host with three machines on two processors.
 BRIEF: Mapping[str, object] = {"retry_budget_s": 50}

@@ -4,6 +4,7 @@
 #   provision.sh boot      decide whether the driver that was baked into the image can be used, build
 #                          one otherwise, start the services of a managed node; remove the driver
 #                          from a node that has no GPU or opted out
+#   provision.sh plan      log what boot would decide, and change nothing
 #   provision.sh bake      build the driver for the newest kernel, on a machine without a GPU
 #   provision.sh teardown  remove the baked driver
 
@@ -23,6 +24,7 @@ MIG_STRATEGY=${MIG_STRATEGY:-None}
 PLUGIN_ATTEMPTS=${PLUGIN_ATTEMPTS:-20}
 
 ERR_USAGE=2
+ERR_KUBELET=4
 ERR_APT=9
 ERR_DRIVER=84
 ERR_CONTAINERD=85
@@ -116,26 +118,31 @@ is_registered() {
 
 # Prints "ACTION REASON"; the first reason that applies decides.
 decide() {
-  local kind version kernel
-  if [ ! -f "$RECORD" ]; then
+  local kind version kernel arch vermagic
+  if [ ! -e "$RECORD" ]; then
     echo "install no_record"
     return
   fi
   kind=$(record_field driver_kind)
   version=$(record_field driver_version)
   kernel=$(record_field kernel)
-  if [ -z "$kind" ] || [ -z "$version" ]; then
-    echo "teardown,install corrupt"
+  arch=$(record_field arch)
+  if [[ -z $kind || -z $version || "$kind$version$kernel$arch" = *[[:space:]]* ]]; then
+    echo "teardown-install corrupt"
   elif [ "$(driver_family "$kind")" != "$(driver_family "$DRIVER_KIND")" ]; then
-    echo "teardown,install kind"
+    echo "teardown-install kind"
   elif [ "$version" != "$DRIVER_VERSION" ]; then
-    echo "teardown,install version"
+    echo "teardown-install version"
   elif [ "$kernel" != "$(uname -r)" ]; then
     echo "install kernel"
-  elif ! is_registered "$version" "$kernel" "$(uname -m)"; then
-    echo "install dkms"
+  elif [ "$arch" != "$(uname -m)" ]; then
+    echo "install arch"
   elif [ "$(modinfo -F version -k "$kernel" nvidia 2>/dev/null)" != "$version" ]; then
     echo "install module"
+  elif vermagic=$(modinfo -F vermagic -k "$kernel" nvidia) && [ "${vermagic%% *}" != "$kernel" ]; then
+    echo "install vermagic"
+  elif ! is_registered "$version" "$kernel" "$arch"; then
+    echo "install dkms"
   else
     echo "install-skip-build ok"
   fi
@@ -346,7 +353,7 @@ DROP_IN_END
 
 start_managed_services() {
   local unit
-  systemctl enable nvidia-device-plugin nvidia-dcgm
+  systemctl enable nvidia-device-plugin nvidia-dcgm nvidia-dcgm-exporter
   write_device_plugin_drop_in
   systemctl daemon-reload
   retry "$PLUGIN_ATTEMPTS" 5 systemctl restart nvidia-device-plugin || return "$ERR_DEVICE_PLUGIN"
@@ -370,10 +377,8 @@ stop_managed_services() {
 #
 
 provision_gpu() {
-  local action reason
-  read -r action reason < <(decide)
-  log "event=decision action=$action reason=$reason"
-  if [[ $action = teardown,* ]]; then
+  local action=$1
+  if [[ $action = teardown-* ]]; then
     event teardown teardown || log "the old driver is not gone; installing over it"
     action=install
   fi
@@ -384,26 +389,41 @@ provision_gpu() {
 
 # A node that must have no driver is ready even if one is not quite gone.
 remove_driver() {
-  log "event=decision action=teardown reason=$1"
   stop_managed_services
   event teardown teardown
   return 0
 }
 
+# Sets ACTION and REASON.
+decide_for_node() {
+  if has_gpu; then
+    event fetchTags fetch_tags || return
+  fi
+  if has_gpu && ! has_tag SkipGpuDriverInstall; then
+    read -r ACTION REASON < <(decide)
+  elif [ -e "$RECORD" ]; then
+    ACTION=teardown REASON=opted_out
+  else
+    ACTION=nothing REASON=-
+  fi
+  log "event=decision action=$ACTION reason=$REASON"
+}
+
+start_kubelet() {
+  retry 3 5 systemctl restart kubelet || return "$ERR_KUBELET"
+  systemctl enable kubelet
+}
+
 boot() {
-  if ! has_gpu; then
-    remove_driver no_gpu
-    return
-  fi
-  event fetchTags fetch_tags || return
-  if has_tag SkipGpuDriverInstall; then
-    remove_driver opted_out
-    return
-  fi
-  provision_gpu || return
-  if has_tag EnableManagedGPUExperience; then
+  decide_for_node || return
+  case $ACTION in
+    install* | teardown-install) provision_gpu "$ACTION" || return ;;
+    *) remove_driver ;;
+  esac
+  if [[ $ACTION = *install* ]] && has_tag EnableManagedGPUExperience; then
     event startManagedServices start_managed_services || return
   fi
+  event startKubelet start_kubelet || return
   log "the node is ready"
 }
 
@@ -416,9 +436,10 @@ main() {
   mkdir -p "$(dirname "$OUTCOME")" "$EVENTS"
   case ${1:-boot} in
     boot | bake) "${1:-boot}" ;;
+    plan) decide_for_node ;;
     teardown) event teardown teardown ;;
     *)
-      log "unknown command '$1': it is boot, bake or teardown"
+      log "unknown command '$1': it is boot, plan, bake or teardown"
       return "$ERR_USAGE"
       ;;
   esac

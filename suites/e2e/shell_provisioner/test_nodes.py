@@ -62,7 +62,7 @@ def test_baked_node_compiles_nothing_and_waits_for_its_device_plugin(
     expect.events_recorded(
         evidence,
         "GPU.fetchTags", "GPU.startBakedDriver", "GPU.installDriver", "GPU.restartContainerd",
-        "GPU.validateDriver", "GPU.startManagedServices",
+        "GPU.validateDriver", "GPU.startManagedServices", "GPU.startKubelet",
     )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_node_without_a_gpu_loses_the_driver(boot_node: BootNode, baked_image: I
     evidence = node.evidence()
 
     expect.provisioned(evidence)
-    expect.decided(evidence, action="teardown", reason="no_gpu")
+    expect.decided(evidence, action="teardown", reason="opted_out")
     expect.no_driver_artefact(evidence)
     expect.no_record(evidence)
     expect.events_recorded(evidence, "GPU.teardown")

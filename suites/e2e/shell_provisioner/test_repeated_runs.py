@@ -82,5 +82,5 @@ def test_teardown_leaves_a_node_that_was_never_baked(
 
     node = boot_node(replace(request, image=baked_image))
 
-    expect.decided(node.evidence(), action="teardown", reason="no_gpu")
+    expect.decided(node.evidence(), action="teardown", reason="opted_out")
     expect.unchanged(wanted, state_of(node), allow=OWN | TOOLS)

@@ -102,7 +102,7 @@ def test_module_that_dkms_builds_after_an_incomplete_removal_is_removed_too(
     expect.no_driver_artefact(evidence)
 
 
-@promise(section="6", unit=UNIT)
+@promise(section="6", unit=UNIT, any_provisioner=True)
 def test_module_of_the_kernel_with_a_similar_name_stays_loaded(start_node: StartNode) -> None:
     """It is neither the driver's nor a sign that the driver is loaded."""
     folder = "/run/backlight"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 UNIT = "suites/unit/provisioning/test_teardown.py"
 
 
-@promise(section="6", unit=UNIT, each_change=True)
+@promise(section="6", unit=UNIT, each_change=True, any_provisioner=True)
 def test_idle_modules_are_unloaded_with_their_dependents(
     start_node: StartNode, h100: GpuModel
 ) -> None:
@@ -61,7 +61,7 @@ def test_idle_modules_are_unloaded_with_their_dependents(
     expect.no_record(evidence)
 
 
-@promise(section="6", unit=UNIT, each_change=True)
+@promise(section="6", unit=UNIT, each_change=True, any_provisioner=True)
 def test_device_in_use_keeps_everything_until_it_is_free(
     start_node: StartNode, h100: GpuModel
 ) -> None:
@@ -92,7 +92,7 @@ def test_device_in_use_keeps_everything_until_it_is_free(
     expect.no_record(evidence)
 
 
-@promise(section="6", unit=UNIT, each_change=("setuid program",))
+@promise(section="6", unit=UNIT, each_change=("setuid program",), any_provisioner=True)
 @pytest.mark.parametrize(
     "locked",
     [
@@ -121,7 +121,7 @@ def test_what_cannot_be_removed_keeps_the_record_for_the_next_run(
     expect.no_driver_artefact(evidence)
 
 
-@promise(section="6", unit=UNIT)
+@promise(section="6", unit=UNIT, any_provisioner=True)
 def test_node_without_a_record_keeps_what_it_has(start_node: StartNode) -> None:
     """Without a record nothing shows that the driver is ours."""
     node = start_node("no-record", gpus=[], before=[["rm", RECORD_PATH]], command="teardown")
@@ -168,7 +168,7 @@ def test_driver_of_the_customer_is_preserved(
     expect.no_record(evidence)
 
 
-@promise(section="6", unit=UNIT)
+@promise(section="6", unit=UNIT, any_provisioner=True)
 def test_record_without_a_version_is_no_reason_to_preserve(start_node: StartNode) -> None:
     """Nothing can be told apart by such a record, so the whole driver goes."""
     cut = shell(f"sed -i /^driver_version=/d {RECORD_PATH}; mkdir {DKMS}/570.86.15")
@@ -181,7 +181,7 @@ def test_record_without_a_version_is_no_reason_to_preserve(start_node: StartNode
     expect.no_driver_artefact(evidence)
 
 
-@promise(section="6", unit=UNIT, each_change=True)
+@promise(section="6", unit=UNIT, each_change=True, any_provisioner=True)
 def test_what_only_has_a_similar_name_stays(start_node: StartNode) -> None:
     """Names are exact: a neighbour of an artefact is somebody else's."""
     kept = (

@@ -38,6 +38,7 @@ class Node:
                 "nvidia-device-plugin": fakes.Unit(),
                 "nvidia-dcgm": fakes.Unit(),
                 "nvidia-dcgm-exporter": fakes.Unit(),
+                "kubelet": fakes.Unit(),
             }
         ).install(shell)
         self.packages = fakes.Packages(
@@ -86,7 +87,7 @@ class Node:
         baked = fakes.Source(name="nvidia", version=version, installed_for=[kernel])
         wanted = fakes.Source(name="nvidia", version=VERSION)
         self.dkms = self._dkms([wanted, baked])
-        self.write_record(kernel=kernel, driver_version=version, driver_kind=kind)
+        self.write_record(kernel=kernel, driver_version=version, driver_kind=kind, arch="x86_64")
 
     def write_record(self, **fields: str) -> None:
         self.shell.write(RECORD, "".join(f"{name}={value}\n" for name, value in fields.items()))

@@ -66,10 +66,26 @@ def test_node_without_a_record_installs(node: Node) -> None:
     assert decision(node) == "install no_record"
 
 
-def test_record_without_a_version_is_corrupt(node: Node) -> None:
-    node.write_record(kernel=KERNEL, driver_kind="cuda")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"driver_kind": "cuda"},
+        {"driver_kind": "", "driver_version": VERSION},
+        {"driver_kind": "cuda", "driver_version": f"{VERSION} "},
+    ],
+)
+def test_record_without_a_usable_kind_or_version_is_corrupt(
+    node: Node, fields: dict[str, str]
+) -> None:
+    node.write_record(kernel=KERNEL, **fields)
 
-    assert decision(node) == "teardown,install corrupt"
+    assert decision(node) == "teardown-install corrupt"
+
+
+def test_record_that_is_no_file_is_corrupt(node: Node) -> None:
+    node.shell.path(RECORD).mkdir(parents=True)
+
+    assert decision(node) == "teardown-install corrupt"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +93,8 @@ def test_record_without_a_version_is_corrupt(node: Node) -> None:
     [
         ("cuda", VERSION, KERNEL, "install-skip-build ok"),
         ("cuda-lts", VERSION, KERNEL, "install-skip-build ok"),
-        ("grid-v20", VERSION, KERNEL, "teardown,install kind"),
-        ("cuda", "580.159.04", KERNEL, "teardown,install version"),
+        ("grid-v20", VERSION, KERNEL, "teardown-install kind"),
+        ("cuda", "580.159.04", KERNEL, "teardown-install version"),
         ("cuda", VERSION, "6.1.0-55-cloud-amd64", "install kernel"),
     ],
 )
@@ -90,9 +106,30 @@ def test_baked_driver_is_used_where_all_of_it_fits(
     assert decision(node) == expected
 
 
+def test_driver_of_another_architecture_is_built_again(node: Node) -> None:
+    node.bake()
+    uname = node.shell.mock("uname")
+    uname.when("-m").answers("aarch64\n")
+    uname.when("-r").answers(f"{KERNEL}\n")
+
+    assert decision(node) == "install arch"
+
+
+def test_module_of_another_kernel_is_built_again(node: Node) -> None:
+    node.bake()
+    node.modules.add("nvidia", module_for(f"{KERNEL}6"))
+
+    assert decision(node) == "install vermagic"
+
+
+def module_for(kernel: str) -> fakes.Module:
+    return fakes.Module(fields={"version": VERSION, "vermagic": f"{kernel} SMP"})
+
+
 def test_module_that_is_added_but_not_installed_is_built_again(node: Node) -> None:
     node.bake()
     node.shell.evaluate(f"dkms uninstall nvidia/{VERSION} -k {KERNEL}").check()
+    node.modules.add("nvidia", module_for(KERNEL))
 
     assert node.dkms.state("nvidia", VERSION) == "built"
     assert decision(node) == "install dkms"
@@ -343,8 +380,33 @@ def test_node_without_a_gpu_loses_the_driver_and_asks_for_no_tags(node: Node) ->
 
     result = node.call("main").check()
 
-    assert "event=decision action=teardown reason=no_gpu" in result.stdout
+    assert "event=decision action=teardown reason=opted_out" in result.stdout
     assert not node.has(RECORD)
+
+
+def test_node_without_a_gpu_and_a_record_has_nothing_to_remove(node: Node) -> None:
+    node.shell.mock("lspci").answers("")
+
+    result = node.call("main").check()
+
+    assert "event=decision action=nothing reason=-" in result.stdout
+
+
+def test_plan_tells_the_decision_and_changes_nothing(node: Node) -> None:
+    node.bake(version="580.159.04")
+
+    result = node.call("main", "plan").check()
+
+    assert "event=decision action=teardown-install reason=version" in result.stdout
+    assert node.has(RECORD)
+    assert node.containerd.runs == []
+    assert not node.systemd.unit("kubelet").is_active
+
+
+def test_kubelet_that_never_starts_ends_with_its_own_code(node: Node) -> None:
+    node.systemd.unit("kubelet").start_failures = fakes.ALWAYS
+
+    assert node.call("main").status == 4
 
 
 def test_bake_builds_for_the_newest_kernel_that_has_headers(node: Node) -> None:
@@ -413,6 +475,7 @@ def test_each_piece_of_work_leaves_an_event(node: Node) -> None:
         [
             "GPU.fetchTags", "GPU.pullImage", "GPU.buildDriver", "GPU.installDriver",
             "GPU.restartContainerd", "GPU.validateDriver", "GPU.startManagedServices",
+            "GPU.startKubelet",
         ],
         "exit code 0",
     )  # fmt: skip
