@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import pytest
@@ -265,11 +266,12 @@ def test_build_that_leaves_less_than_it_should_is_refused(
 
 
 def fail_after_building_half(simulated: SimulatedNode) -> None:
-    """Make the driver image write the DKMS tree and fail."""
+    """Make the driver image remove the record, write the DKMS tree, and fail."""
     log = f"{DKMS}/{VERSION}/build/make.log"
 
     def build(call: tuple[str, ...], name: str, action: str) -> CommandResult:
         assert (name, action) == (IMAGE, "build-only")
+        simulated.files.remove(RECORD_PATH)
         simulated.files.write(log, "CC nvidia.o\nnvidia.c:1: error\n")
         simulated.files.write(f"{DKMS}/{VERSION}/source/dkms.conf", "")
         return simulated._fail(call, "make: *** [nvidia.o] Error 1")
@@ -306,6 +308,27 @@ def test_failed_build_whose_log_cannot_be_kept_is_taken_away_all_the_same(
     assert not simulated.files.exists(DKMS)
     source = f"{DKMS}/{VERSION}/build/make.log"
     assert any(line.startswith(f"'{source}' could not be copied: ") for line in invocation.log())
+
+
+def test_failed_build_whose_record_cannot_be_written_says_so(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
+    fail_after_building_half(simulated)
+    fail = simulated._entry_point
+
+    def block(call: tuple[str, ...], name: str, action: str) -> CommandResult:
+        result = fail(call, name, action)
+        simulated.files.remove(str(PurePosixPath(RECORD_PATH).parent))
+        simulated.files.write(str(PurePosixPath(RECORD_PATH).parent), "a file")
+        return result
+
+    simulated._entry_point = block  # type: ignore[method-assign]
+
+    assert invocation.run("bake", BAKE) == 1
+
+    assert any(
+        line.startswith(f"'{RECORD_PATH}' could not be written: ") for line in invocation.log()
+    )
 
 
 def test_bake_that_fails_before_it_builds_leaves_an_earlier_record(
