@@ -47,6 +47,13 @@ def os_tag(image_name: str) -> str:
     return {"debian-12": "debian12", "debian-13": "debian13"}[image_name]
 
 
+def reference_of(image: Image, kernel: Kernel, os_tag: str) -> str:
+    """Return the name of the precompiled driver of an image, for a kernel."""
+    assert image.driver is not None
+    # A tag can't have the '+' of a kernel of Debian 13.
+    return f"{NAME}:{image.driver.version}-{kernel.version.replace('+', '_')}-{os_tag}"
+
+
 @pytest.fixture
 def publish(
     lab: Lab,
@@ -58,10 +65,7 @@ def publish(
     """Return a function that pushes the image of a kernel into the registry."""
 
     def push(kernel: Kernel) -> str:
-        assert baked_image.driver is not None
-        # A tag can't have the '+' of a kernel of Debian 13.
-        tag = f"{baked_image.driver.version}-{kernel.version.replace('+', '_')}-{os_tag}"
-        reference = f"{NAME}:{tag}"
+        reference = reference_of(baked_image, kernel, os_tag)
         with requirements(lab.settings):
             modules = modules_for(lab, baked_image, kernel)
             archive = precompiled_archive(driver_archive(lab, node_image), kernel.version, modules)

@@ -13,7 +13,7 @@ import pytest
 from harness import expect
 from harness.provisioning.precompiled import KERNEL_LABEL, ClusterNode, group_by_kernel
 from harness.registry import PullFault
-from suites.e2e.precompiled.conftest import NAME
+from suites.e2e.precompiled.conftest import NAME, reference_of
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ def test_missing_image_ends_the_boot_where_no_build_is_allowed(
     start_precompiled: StartPrecompiled, registry: Registry, node_image: Image, os_tag: str
 ) -> None:
     """The exit code is 84, and a sentence names the image and what to do; nothing is built."""
+    wanted = reference_of(node_image, node_image.newest_kernel, os_tag)
+
     evidence = start_precompiled("refusal", ONLY_PRECOMPILED, image=node_image).evidence()
 
-    assert node_image.driver is not None
-    tag = f"{node_image.driver.version}-{node_image.newest_kernel.version}-{os_tag}"
     expect.provisioned(evidence, exit_code=START_FAIL)
     expect.step_failed(evidence, STEP)
-    expect.log_line(evidence, f"The registry has no '{NAME}:{tag}'")
+    expect.log_line(evidence, f"The registry has no '{wanted}'")
     expect.log_line(evidence, "Publish the image, or set 'precompiled_fallback'.")
     expect.no_driver_artefact(evidence)
     expect.pulls_tried(registry.log, 1)
