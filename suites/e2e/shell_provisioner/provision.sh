@@ -35,6 +35,9 @@ METADATA_URL=${METADATA_URL:-http://169.254.169.254/metadata/instance/compute/ta
 DKMS_TREE=/var/lib/dkms
 UNITS=/etc/systemd/system
 LIBRARIES=/usr/bin/lib64
+LINKER_CONFIGURATION=/etc/ld.so.conf.d/nvidia.conf
+PROGRAMS=(/usr/bin/nvidia-{smi,debugdump,persistenced,modprobe,powerd,ngx-updater}
+  /usr/bin/nvidia-cuda-mps-{control,server} /usr/bin/nvidia-{bug-report.sh,sleep.sh})
 MODULES=(nvidia_uvm nvidia_drm nvidia_modeset nvidia_peermem nvidia)
 BUILD_PACKAGES=(gcc make libc6-dev)
 PAYLOAD=/opt/gpu
@@ -156,6 +159,14 @@ driver_image() {
   echo "mcr.microsoft.com/aks/aks-gpu-$DRIVER_KIND:$DRIVER_VERSION-$DRIVER_SHA"
 }
 
+# pull_once IMAGE: what the registry answered is for the log.
+pull_once() {
+  local answer
+  answer=$(ctr -n k8s.io images pull "$1" 2>&1 >/dev/null) && return 0
+  log "$answer"
+  return 1
+}
+
 pull_image() {
   local image source
   image=$(driver_image)
@@ -163,7 +174,7 @@ pull_image() {
   if ctr -n k8s.io images ls -q "name==$image" | grep -qx "$image"; then
     return 0
   fi
-  retry 3 5 ctr -n k8s.io images pull "$source" >/dev/null || return "$ERR_DRIVER"
+  retry 3 5 pull_once "$source" || return "$ERR_DRIVER"
   if [ "$source" != "$image" ]; then
     ctr -n k8s.io images tag --force "$source" "$image" >/dev/null || return "$ERR_DRIVER"
   fi
@@ -235,7 +246,7 @@ install_programs() {
   rm -rf "$LIBRARIES"
   mkdir -p "$LIBRARIES"
   cp -P "$PAYLOAD"/lib/* "$LIBRARIES/" || return
-  echo "$LIBRARIES" >/etc/ld.so.conf.d/nvidia.conf
+  echo "$LIBRARIES" >"$LINKER_CONFIGURATION"
   ldconfig
 }
 
@@ -308,7 +319,10 @@ unload_modules() {
 }
 
 has_residue() {
-  [ -e "$DKMS_TREE/nvidia" ] && return 0
+  local path
+  for path in "$DKMS_TREE/nvidia" "$LIBRARIES" "$LINKER_CONFIGURATION" "${PROGRAMS[@]}"; do
+    [ ! -e "$path" ] || return 0
+  done
   compgen -G '/lib/modules/*/updates/dkms/nvidia*.ko*' >/dev/null && return 0
   lsmod | awk '{ print $1 }' | grep -qx nvidia
 }
@@ -320,9 +334,7 @@ teardown() {
   rm -rf "$DKMS_TREE/nvidia"
   rm -f /lib/modules/*/updates/dkms/nvidia*.ko*
   rm -rf "$LIBRARIES" /usr/src/nvidia-*
-  rm -f /etc/ld.so.conf.d/nvidia.conf /usr/bin/nvidia-{smi,debugdump,persistenced,modprobe} \
-    /usr/bin/nvidia-cuda-mps-{control,server} /usr/bin/nvidia-{powerd,ngx-updater} \
-    /usr/bin/nvidia-{bug-report.sh,sleep.sh}
+  rm -f "$LINKER_CONFIGURATION" "${PROGRAMS[@]}"
   ldconfig
   depmod -a
   if has_residue; then
@@ -437,7 +449,8 @@ main() {
   case ${1:-boot} in
     boot | bake) "${1:-boot}" ;;
     plan) decide_for_node ;;
-    teardown) event teardown teardown ;;
+    # The next run goes on with one that is incomplete.
+    teardown) event teardown teardown || true ;;
     *)
       log "unknown command '$1': it is boot, plan, bake or teardown"
       return "$ERR_USAGE"

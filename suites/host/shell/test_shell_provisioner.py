@@ -56,8 +56,8 @@ REGRESSIONS = (
     ),
     Regression(
         name="an image is pulled once",
-        before='retry 3 5 ctr -n k8s.io images pull "$source"',
-        after='ctr -n k8s.io images pull "$source"',
+        before='retry 3 5 pull_once "$source"',
+        after='pull_once "$source"',
         caught_by="test_pull_is_tried_three_times",
     ),
     Regression(

@@ -179,7 +179,9 @@ def test_pull_is_tried_three_times(node: Node) -> None:
 
     node.call("remove_image")
     node.containerd.pull_failures = 3
-    assert node.call("pull_image").status == 84
+    result = node.call("pull_image")
+    assert result.status == 84
+    assert result.stdout.count(": not found\n") == 3, "The log has what each attempt answered."
 
 
 # Installing
@@ -283,6 +285,21 @@ def test_record_stays_until_the_driver_is_gone(node: Node) -> None:
     node.modules.release("nvidia")
     node.call("teardown").check()
     assert not node.has(RECORD)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/usr/bin/nvidia-modprobe", "/etc/ld.so.conf.d/nvidia.conf", "/usr/bin/lib64/libcuda.so"],
+)
+def test_record_stays_where_something_cannot_be_removed(node: Node, path: str) -> None:
+    node.bake()
+    node.shell.write(path, "")
+    node.shell.mock("rm", optional=True).answers("")
+
+    result = node.call("main", "teardown").check()
+
+    assert "event=teardown status=incomplete" in result.stdout
+    assert node.has(RECORD)
 
 
 # Services
