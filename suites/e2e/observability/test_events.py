@@ -167,18 +167,18 @@ def test_events_that_cannot_be_written_keep_no_node_from_getting_ready(
 
 @promise(section="12", unit="suites/unit/provisioning/test_facts.py")
 @pytest.mark.parametrize(
-    ("before", "marker_present", "driver_kind_match", "action"),
+    ("before", "is_marked", "action", "reason"),
     [
-        pytest.param("true", "true", "true", "install-skip-build", id="of the wanted kind"),
-        pytest.param(f"rm {RECORD_PATH}", "false", "false", "install", id="absent"),
+        pytest.param("true", "true", "install-skip-build", "ok", id="of the wanted kind"),
+        pytest.param(f"rm {RECORD_PATH}", "false", "install", "no_record", id="absent"),
     ],
 )
 def test_readiness_tells_whether_the_marker_was_there(
     start_validated: StartNode,
     before: str,
-    marker_present: str,
-    driver_kind_match: str,
+    is_marked: str,
     action: str,
+    reason: str,
 ) -> None:
     """The marker is sampled before anything is installed, beside the decision that it led to."""
     node = start_validated("marker", before=[NO_SERVICES, shell(before)])
@@ -186,13 +186,14 @@ def test_readiness_tells_whether_the_marker_was_there(
     evidence = node.evidence()
 
     expect.provisioned(evidence)
-    expect.decided(evidence, action)
+    expect.decided(evidence, action, reason=reason)
+    expect.prebake_line(evidence, event="decision", action=action, reason=reason)
     expect.prebake_line(
         evidence,
         event="managed_gpu",
         driver_type="cuda-lts",
-        marker_present=marker_present,
-        driver_kind_match=driver_kind_match,
+        marker_present=is_marked,
+        driver_kind_match=is_marked,
     )
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.cloudinit import GuestFile
 from harness.evidence import RECORD_PATH
 from harness.gpu.script import GpuScript
 from harness.provisioner import BAKE, BOOT
@@ -28,21 +27,17 @@ from suites.e2e.services.units import (
     PLUGIN,
     drop_in,
     evidence_of,
+    smi_settings,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.api import Argv
+    from harness.api import Argv, GuestFile
     from suites.e2e.conftest import StartNode
 
 UNIT = "suites/unit/provisioning/test_main.py"
 CONTAINERD = "/etc/containerd/config.toml"
-
-
-def smi_settings(script: str) -> GuestFile:
-    """Return a file that the stand-in for nvidia-smi sources before it looks at the GPU."""
-    return GuestFile(path="/etc/gpu-node/stand-ins/nvidia-smi.env", content=f"{script}\n".encode())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +131,13 @@ ENDINGS: Mapping[str, Ending] = {
         ],
         step="validate-query",
         sentence="No devices were found",
+    ),
+    # Without a limit of its own: a run that tried again would take a quarter of an hour.
+    "84 GPU is lost": Ending(
+        code=84,
+        files=[smi_settings("echo 'Unable to determine the device handle'; exit 15")],
+        step="validate-query",
+        sentence="A GPU has fallen off the bus; the machine needs a reboot or repair.",
     ),
     "87 infoROM": Ending(
         code=87,

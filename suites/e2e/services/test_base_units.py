@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
+from harness.evidence.units import unit_commands
 from suites.e2e.any_provisioner import expect_step_failed
+from suites.e2e.guest_script import shell
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
     BRIEF,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 UNIT = "suites/unit/provisioning/test_boot.py"
 PROGRAM = "/usr/bin/nv-fabricmanager"
+DETECTOR = "node-problem-detector.service"
+DETECTOR_PROGRAM = "/usr/bin/node-problem-detector"
 NEEDED: Mapping[str, object] = {"gpu_needs_fabric_manager": True}
 INSTALLED = unit_file(FABRIC_MANAGER, PROGRAM)
 BEFORE = (NO_SERVICES, make_program(PROGRAM))
@@ -123,3 +127,40 @@ def test_kubelet_that_never_starts_ends_with_its_own_code(
     expect.provisioned(evidence, exit_code=4)
     expect_step_failed(evidence, "start-kubelet")
     expect.unit_state(evidence, KUBELET, active=active)
+
+
+@promise(section="5, step 12", unit="suites/unit/provisioning/test_driver.py")
+@pytest.mark.parametrize(
+    ("stand_in", "active"),
+    [pytest.param({}, "active", id="running"), pytest.param(FAILS, "failed", id="failing")],
+)
+def test_node_problem_detector_starts_again_with_the_driver(
+    start_node: StartNode, stand_in: Mapping[str, str], active: str
+) -> None:
+    """It looks for GPUs when it starts; a node without it is ready all the same."""
+    node = start_node(
+        "detector",
+        files=[unit_file(DETECTOR, DETECTOR_PROGRAM)],
+        before=[NO_SERVICES, make_program(DETECTOR_PROGRAM)],
+        stand_ins={name_of(DETECTOR): stand_in},
+    )
+
+    evidence = node.evidence(commands=unit_commands(DETECTOR, KUBELET))
+
+    expect.provisioned(evidence)
+    expect.unit_state(evidence, DETECTOR, active=active)
+    expect.unit_state(evidence, KUBELET, active="active")
+
+
+@promise(section="5, step 13", unit="suites/unit/provisioning/test_driver.py")
+def test_driver_is_asked_by_the_program_of_the_payload_where_path_has_none(
+    start_validated: StartNode,
+) -> None:
+    """Some images stage nvidia-smi under the payload's folder alone."""
+    move = "mkdir -p /usr/local/nvidia/bin; mv /usr/bin/nvidia-smi /usr/local/nvidia/bin/"
+    node = start_validated("payload", before=[NO_SERVICES, shell(move)])
+
+    evidence = node.result()
+
+    expect.provisioned(evidence)
+    assert expect.step_of(evidence, "validate-query").status == "done"

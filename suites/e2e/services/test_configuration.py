@@ -8,6 +8,7 @@ import pytest
 
 from harness import expect
 from suites.e2e.guest_script import shell
+from suites.e2e.interruption.whole_run import state_of
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
     BRIEF,
@@ -19,6 +20,7 @@ from suites.e2e.services.units import (
     MIG,
     MONITORING_PACKAGES,
     PLUGIN,
+    TAG,
     UNIT,
     evidence_of,
     remove_unit,
@@ -133,3 +135,39 @@ def test_services_of_an_earlier_mode_are_stopped(start_validated: StartNode) -> 
         expect.unit_enablement(evidence, unit, "disabled")
     assert MARKER not in evidence.paths
     expect.unit_state(evidence, KUBELET, active="active")
+
+
+#: What a run of a managed node writes for others to read, apart from its own reports.
+WRITTEN = {
+    "/etc/containerd/config.toml",
+    "/etc/default/kubelet",
+    "/etc/ld.so.cache",
+    "/etc/systemd/system/nvidia-cdi-refresh.service.d/10-aks-tolerate-generate-failure.conf",
+    "/etc/systemd/system/nvidia-dcgm-exporter.service.d/10-aks-override.conf",
+    "/etc/systemd/system/nvidia-device-plugin.service.d/10-device-plugin-config.conf",
+    "/etc/systemd/system/nvidia-device-plugin.service.d/20-container-runtime.conf",
+    MARKER,
+}
+#: The others are those of the driver image.
+OWN_FOLDERS = ("/etc/", "/opt/azure/")
+
+
+@promise(section="7", unit=UNIT)
+def test_run_writes_its_files_readable_for_all_and_no_others(start_node: StartNode) -> None:
+    """Kubelet and containerd may run as other users; and what nobody asked for nobody removes."""
+    node = start_node("files", tags=TAG, command=None)
+    before = state_of(node)
+    node.provision("boot").check("boot")
+
+    after = state_of(node)
+
+    written = {
+        path: state.to_item()
+        for path, state in after.paths.items()
+        if path.startswith(OWN_FOLDERS)
+        and state.kind == "f"
+        and (path not in before.paths or before.paths[path].identity != state.identity)
+    }
+    assert sorted(written) == sorted(WRITTEN)
+    modes = {path: (item["mode"], item["owner"]) for path, item in written.items()}
+    assert modes == dict.fromkeys(WRITTEN, ("0644", "0:0"))

@@ -64,6 +64,11 @@ def drop_in(unit: str, text: str) -> GuestFile:
     )
 
 
+def smi_settings(script: str) -> GuestFile:
+    """Return a file that the stand-in for nvidia-smi sources before it looks at the GPU."""
+    return GuestFile(path="/etc/gpu-node/stand-ins/nvidia-smi.env", content=f"{script}\n".encode())
+
+
 def unit_file(unit: str, program: str) -> GuestFile:
     """Return a unit like the stand-ins of the image."""
     text = (

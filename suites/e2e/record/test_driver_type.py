@@ -1,0 +1,59 @@
+"""The driver that a node wants by the size of its virtual machine: section 2 of the contract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.provisioner.gpu_node import CONFIG_PATH
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from suites.e2e.conftest import StartNode
+
+
+#: The type of the configuration would come before that of the size.
+NO_TYPE = ["sed", "-i", "/gpu_driver_type/d", CONFIG_PATH]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A size, the driver type of its nodes, and whether the baked driver is of this kind."""
+
+    size: str
+    driver_type: str
+    is_baked: bool = False
+
+
+ROWS: Mapping[str, Row] = {
+    "A10": Row(size="Standard_NV36ads_A10_v5", driver_type="grid"),
+    "A10 of another series": Row(size="Standard_NC8ads_A10_v4", driver_type="grid"),
+    "size that begins as an A10": Row(
+        size="Standard_NV36ads_A10_v55", driver_type="cuda-lts", is_baked=True
+    ),
+    "RTX PRO 6000": Row(size="Standard_NC128ds_xl_RTXPRO6000BSE_v6", driver_type="grid-v20"),
+    "first NC series": Row(size="Standard_NC24rs", driver_type="cuda", is_baked=True),
+    "later NC series": Row(size="Standard_NC24ads_A100_v4", driver_type="cuda-lts", is_baked=True),
+    "size in lower case": Row(size="standard_nv12ads_a10_v5", driver_type="grid"),
+}
+
+
+@promise(section="2", unit="suites/unit/provisioning/test_nvidia.py")
+@pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
+def test_size_of_the_machine_chooses_the_driver(start_node: StartNode, row: Row) -> None:
+    """A baked driver of another kind is torn down, and the image of this type is run."""
+    node = start_node("size", vm_size=row.size, before=[NO_TYPE], command="plan")
+
+    evidence = node.result()
+
+    expect.provisioned(evidence)
+    if row.is_baked:
+        expect.decided(evidence, "install-skip-build", reason="ok")
+    else:
+        expect.decided(evidence, "teardown-install", reason="kind")
+    expect.log_line(evidence, f"mcr.microsoft.com/aks/aks-gpu-{row.driver_type}:580.126.09-")

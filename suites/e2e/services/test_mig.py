@@ -1,0 +1,119 @@
+"""A node that partitions its GPU: the unit that does it, its profile, and the reboot that it may need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.cloudinit import GuestFile
+from harness.gpu.script import GpuScript
+from suites.e2e.promises import promise
+from suites.e2e.services.units import (
+    KUBELET,
+    MIG,
+    NO_SERVICES,
+    PLUGIN,
+    TAG,
+    evidence_of,
+    smi_settings,
+)
+
+if TYPE_CHECKING:
+    from harness.lab.node import Node
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_mig.py"
+CALLS = "/run/smi-calls"
+#: The stand-in for nvidia-smi writes down what it is asked for.
+WRITE_CALLS = smi_settings(f'echo "$*" >>{CALLS}')
+ASKED = "/run/shutdown-asked"
+#: Takes the place of `shutdown`, so that the machine stays for the evidence.
+NO_SHUTDOWN = GuestFile(
+    path="/usr/local/sbin/shutdown",
+    content=f'#!/bin/sh\necho "$*; kubelet: $(systemctl is-active kubelet)" >>{ASKED}\n'.encode(),
+    mode=0o755,
+)
+
+
+def partitionings(node: Node) -> list[str]:
+    """Return what nvidia-smi was asked to change."""
+    return [line for line in node.guest.output_of("cat", CALLS).splitlines() if "mig " in line]
+
+
+@promise(section="8", unit=UNIT)
+@pytest.mark.parametrize(
+    ("profile", "instances"),
+    [
+        pytest.param("MIG1g", "19,19,19,19,19,19,19", id="MIG1g"),
+        pytest.param("MIG2g", "14,14,14", id="MIG2g"),
+        pytest.param("MIG3g", "9,9", id="MIG3g"),
+        pytest.param("MIG4g", "5", id="MIG4g"),
+        pytest.param("MIG7g", "0", id="MIG7g"),
+    ],
+)
+def test_unit_partitions_the_gpu_by_its_profile(
+    start_validated: StartNode, profile: str, instances: str
+) -> None:
+    """MIG is switched on first, and the instances are made before their compute instances."""
+    node = start_validated(
+        "mig",
+        config={"gpu_instance_profile": profile},
+        files=[WRITE_CALLS, NO_SHUTDOWN],
+        before=[NO_SERVICES],
+    )
+    asked = partitionings(node)
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.unit_state(evidence, MIG, active="active")
+    expect.unit_enablement(evidence, MIG, "enabled")
+    assert asked == ["-mig 1", f"mig -cgi {instances}", "mig -cci"]
+    assert not node.guest.run("test", "-e", ASKED).ok, "The GPU is in MIG mode; no reboot is due."
+
+
+@promise(section="8", unit=UNIT)
+def test_profile_that_does_not_exist_partitions_nothing(start_validated: StartNode) -> None:
+    """The unit fails and says why; the node is there for whoever repairs its pool."""
+    node = start_validated(
+        "no-profile",
+        config={"gpu_instance_profile": "MIG5g"},
+        files=[WRITE_CALLS, NO_SHUTDOWN],
+        before=[NO_SERVICES],
+    )
+    asked = partitionings(node)
+    journal = node.guest.output_of("journalctl", "--unit", MIG, "--output", "cat")
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.unit_state(evidence, MIG, active="failed")
+    expect.unit_state(evidence, KUBELET, active="active")
+    assert "'MIG5g' is not a valid GPU instance profile" in journal
+    assert asked == []
+
+
+@promise(section="8", unit=UNIT)
+def test_gpu_that_needs_a_reset_gets_a_reboot_when_all_else_is_done(
+    start_validated: StartNode,
+) -> None:
+    """MIG mode is pending, so nothing can be partitioned yet; the unit runs again after the reboot."""
+    node = start_validated(
+        "pending",
+        tags=TAG,
+        config={"gpu_instance_profile": "MIG3g", "nvidia_mig_strategy": "Single"},
+        files=[NO_SHUTDOWN],
+        gpu_scripts={"gpu0": GpuScript(mig_needs_reset=True)},
+    )
+    asked = node.guest.output_of("cat", ASKED)
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.log_line(evidence, "mig-partition did not partition the GPU yet")
+    expect.unit_state(evidence, MIG, active="failed")
+    expect.unit_enablement(evidence, MIG, "enabled")
+    expect.unit_state(evidence, PLUGIN, active="active")
+    assert asked == "-r 1; kubelet: active"
