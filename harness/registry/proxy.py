@@ -193,8 +193,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except _CutError:
             request.is_cut = self.close_connection = True
         except OSError:
+            # Only here: a client that has all of an answer may have begun its next request.
             request.is_aborted = self.close_connection = True
-        request.ended_s = time.monotonic()
+            request.ended_s = time.monotonic()
 
     def _answer(self, fault: PullFault, request: RegistryRequest) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
