@@ -75,3 +75,10 @@ class Interruption:
             act=self.act,
         )
         return GuestFile(path=f"/usr/local/sbin/{program}", content=text.encode(), mode=0o755)
+
+
+def once_dkms_compiles(act: str) -> str:
+    """Return a shell command whose act follows once DKMS writes the log of its build."""
+    log = "/var/lib/dkms/nvidia/*/build/make.log"
+    script = f"until ls {log}; do sleep 0.1; done; {act}"
+    return f"systemd-run --collect timeout 300 sh -c '{script}'"

@@ -14,6 +14,7 @@ from suites.e2e.interruption.interrupt import (
     REMOVE_GPU,
     SET_CLOCK_BACK,
     Interruption,
+    once_dkms_compiles,
 )
 from suites.e2e.interruption.whole_run import expect_as_whole_run
 from suites.e2e.promises import promise
@@ -91,13 +92,6 @@ def test_gpu_that_leaves_the_bus_between_two_steps_ends_the_run(
     assert not any(line.get("event") == "managed_gpu" for line in gone.prebake_lines)
     expect.provisioned(evidence)
     expect_as_whole_run(whole_run, node)
-
-
-def once_dkms_compiles(act: str) -> str:
-    """Return a shell command whose act follows once DKMS writes the log of its build."""
-    log = "/var/lib/dkms/nvidia/*/build/make.log"
-    script = f"until ls {log}; do sleep 0.1; done; {act}"
-    return f"systemd-run --collect timeout 300 sh -c '{script}'"
 
 
 #: Leaves a few megabytes until DKMS compiles, and then takes also what is kept for root. The logs of

@@ -18,6 +18,7 @@ from suites.e2e.interruption.interrupt import (
     KILL_AND_GO_ON,
     TERMINATE,
     Interruption,
+    once_dkms_compiles,
 )
 from suites.e2e.interruption.whole_run import expect_as_whole_run
 from suites.e2e.promises import promise
@@ -25,7 +26,7 @@ from suites.e2e.promises import promise
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from harness.api import Argv, BootNode
+    from harness.api import Argv, BootNode, Image
     from harness.evidence.state import NodeState
     from harness.lab.node import Node, NodeRequest
 
@@ -223,3 +224,35 @@ def test_killed_teardown_is_completed_by_the_next(
     expect.provisioned(evidence)
     expect.no_driver_artefact(evidence)
     expect.no_record(evidence)
+
+
+@pytest.mark.slow
+@promise(section="4", unit="suites/unit/provisioning/test_prebake.py")
+def test_node_whose_bake_was_killed_while_it_compiled_builds_its_driver(
+    boot_node: BootNode, usual_request: NodeRequest, baked_image: Image
+) -> None:
+    """Half of a driver is there, and no record claims it; nothing of it is taken for a driver."""
+    killed_while_compiling = once_dkms_compiles(
+        "pkill -KILL -f ^python3.*[.]pyz; pkill -KILL -f [n]vidia-installer; pkill -KILL dkms"
+    )
+    request = replace(
+        usual_request,
+        config={**usual_request.config, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
+        command="bake",
+        before=[*usual_request.before, ["sh", "-euc", killed_while_compiling]],
+    )
+    node = boot_node(request)
+    killed = node.evidence()
+    node.provision("boot")
+
+    evidence = node.evidence()
+
+    assert killed.exit_code == KILLED
+    assert baked_image.driver is not None
+    kernel = baked_image.newest_kernel.version
+    expect.no_record(killed)
+    expect.provisioned(evidence)
+    expect.decided(evidence, "install", reason="no_record")
+    expect.module_built_since_boot(evidence, kernel)
+    expect.record_names(evidence, kernel=kernel, driver_version=baked_image.driver.version)
+    expect.driver_installed(evidence)
