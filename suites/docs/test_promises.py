@@ -25,6 +25,22 @@ def test_page_has_a_row_for_each_machine_test_and_no_other(rows: list[Row]) -> N
     assert written == wanted
 
 
+def test_other_provisioner_gets_the_rows_that_are_not_about_ours_alone(rows: list[Row]) -> None:
+    others = collected_rows("--provisioner=suites/e2e/shell_provisioner/provisioner.yaml")
+
+    assert set(others) < set(rows)
+    assert {row.family for row in others} == {
+        "record",
+        "kernel",
+        "teardown",
+        "services",
+        "registry",
+    }
+    titles = {row.title.partition(": ")[2] for row in others if row.family == "record"}
+    assert "record is a pipe" in titles
+    assert "another version is wanted" not in titles, "It needs a key of our configuration."
+
+
 def test_titles_are_unique(rows: list[Row]) -> None:
     titles = [row.title for row in rows]
 

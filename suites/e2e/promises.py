@@ -139,21 +139,24 @@ def row_of(item: pytest.Function) -> Row | None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Print the rows of the collected tests, each on a line, where this module is a plugin."""
-    for item in items:
+    for item in session.items:
         row = row_of(item) if isinstance(item, pytest.Function) else None
         if row is not None:
             fields = ("promise", row.family, row.title, row.section, row.unit, row.test)
             sys.stdout.write("\t".join(fields) + "\n")
 
 
-def collected_rows() -> list[Row]:
-    """Return the rows of all e2e tests, by a pytest of its own; raises HarnessError."""
+def collected_rows(*options: str) -> list[Row]:
+    """Return the rows of all e2e tests, by a pytest of its own with these options.
+
+    Raises HarnessError.
+    """
     argv = [
         *("env", "--chdir", str(REPOSITORY), sys.executable, "-m", "pytest"),
         *("-p", "suites.e2e.promises", "-p", "no:cacheprovider", "suites/e2e"),
-        *("--collect-only", "-q", "-n0", f"--image={_IMAGE}"),
+        *("--collect-only", "-q", "-n0", f"--image={_IMAGE}", *options),
     ]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     result = LocalRunner().run(argv, timeout_s=_COLLECT_S, env=environment)
