@@ -4,7 +4,7 @@
 #   provision.sh boot      decide whether the driver that was baked into the image can be used, build
 #                          one otherwise, start the services of a managed node; remove the driver
 #                          from a node that has no GPU or opted out
-#   provision.sh plan      log what boot would decide, and change nothing
+#   provision.sh plan      log what boot would decide, and leave driver and services as they are
 #   provision.sh bake      build the driver for the newest kernel, on a machine without a GPU
 #   provision.sh teardown  remove the baked driver
 

@@ -409,7 +409,7 @@ def test_node_without_a_gpu_and_a_record_has_nothing_to_remove(node: Node) -> No
     assert "event=decision action=nothing reason=-" in result.stdout
 
 
-def test_plan_tells_the_decision_and_changes_nothing(node: Node) -> None:
+def test_plan_logs_the_decision_and_leaves_the_driver_as_it_is(node: Node) -> None:
     node.bake(version="580.159.04")
 
     result = node.call("main", "plan").check()
