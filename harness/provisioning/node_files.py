@@ -123,11 +123,26 @@ class NodeFiles:
         return self.read_or_none(path) or ""
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
-        """Write a file atomically: under a temporary name beside the target, then rename it.
+        """Write a file of provisioning atomically: under a temporary name, then rename it.
 
-        A temporary file that a killed process or a loss of power has left beside the target is
-        removed. Raises OSError.
+        The file is root's. A temporary file that a killed process or a loss of power has left
+        beside the target is removed. Raises OSError.
         """
+        self._write(path, text, mode, owner=None)
+
+    def rewrite(self, path: str, text: str) -> None:
+        """Write another text to a file of the user, which keeps its owner, group and mode.
+
+        A file that does not exist is written as `write` does. Raises OSError.
+        """
+        try:
+            now = self.at(path).stat()
+        except FileNotFoundError:
+            self.write(path, text)
+        else:
+            self._write(path, text, stat.S_IMODE(now.st_mode), owner=(now.st_uid, now.st_gid))
+
+    def _write(self, path: str, text: str, mode: int, owner: tuple[int, int] | None) -> None:
         target = self.at(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with _without_left_over(target):
@@ -136,6 +151,9 @@ class NodeFiles:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(text.encode())
                     file.flush()
+                    if owner is not None:
+                        # Before the mode, of which chown(2) may clear bits.
+                        os.fchown(file.fileno(), *owner)
                     os.fchmod(file.fileno(), mode)
                     os.fsync(file.fileno())
                 Path(beside).rename(target)

@@ -294,7 +294,7 @@ def _label_node(node: NodeContext) -> None:
     text = node.files.read(KUBELET_DEFAULTS) or ""
     labelled = add_node_label(text, EXPORTER_LABEL)
     if labelled != text:
-        node.files.write(KUBELET_DEFAULTS, labelled)
+        node.files.rewrite(KUBELET_DEFAULTS, labelled)
 
 
 def add_node_label(text: str, label: str) -> str:

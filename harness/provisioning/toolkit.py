@@ -208,7 +208,7 @@ def configure_toolkit(choice: RuntimeChoice) -> Do:
                 ExitCode.GPU_DRIVERS_START_FAIL, f"'{TOOLKIT_CONFIG}' cannot be edited: {error}."
             ) from error
         if edited != text:
-            node.files.write(TOOLKIT_CONFIG, edited)
+            node.files.rewrite(TOOLKIT_CONFIG, edited)
         return None
 
     return Do(description=(f"set mode {choice.mode} in {TOOLKIT_CONFIG}",), function=configure)

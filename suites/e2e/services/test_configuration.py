@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 MANAGED_UNITS = (PLUGIN, DCGM, EXPORTER)
 PLUGIN_PROGRAM = "/usr/bin/nvidia-device-plugin"
+DEFAULTS = "/etc/default/kubelet"
 
 
 @promise(section="7", unit=UNIT)
 def test_units_run_with_the_options_of_a_managed_node(start_validated: StartNode) -> None:
     """The exporter leaves port 9400 to users, and the plugin passes device specs; the node is marked."""
     node = start_validated("options", config=MANAGED)
-    labels = node.guest.output_of("cat", "/etc/default/kubelet")
+    labels = node.guest.output_of("cat", DEFAULTS)
 
     evidence = evidence_of(node)
 
@@ -140,7 +141,7 @@ def test_services_of_an_earlier_mode_are_stopped(start_validated: StartNode) -> 
 #: What a run of a managed node writes for others to read, apart from its own reports.
 WRITTEN = {
     "/etc/containerd/config.toml",
-    "/etc/default/kubelet",
+    DEFAULTS,
     "/etc/ld.so.cache",
     "/etc/systemd/system/nvidia-cdi-refresh.service.d/10-aks-tolerate-generate-failure.conf",
     "/etc/systemd/system/nvidia-dcgm-exporter.service.d/10-aks-override.conf",
@@ -171,3 +172,21 @@ def test_run_writes_its_files_readable_for_all_and_no_others(start_node: StartNo
     assert sorted(written) == sorted(WRITTEN)
     modes = {path: (item["mode"], item["owner"]) for path, item in written.items()}
     assert modes == dict.fromkeys(WRITTEN, ("0644", "0:0"))
+
+
+@promise(section="7", unit=UNIT)
+def test_file_of_the_user_keeps_its_owner_and_mode(start_validated: StartNode) -> None:
+    """The labels are added to a file of which others than its owner may not read the rest."""
+    node = start_validated(
+        "private",
+        config=MANAGED,
+        before=[
+            shell(f"echo KUBELET_NODE_LABELS=zone=1 >{DEFAULTS}"),
+            shell(f"chown 1000:100 {DEFAULTS}; chmod 0640 {DEFAULTS}"),
+        ],
+    )
+
+    text = node.guest.read_text(DEFAULTS)
+
+    assert text == "KUBELET_NODE_LABELS=zone=1,kubernetes.azure.com/dcgm-exporter=enabled\n"
+    assert node.guest.output_of("stat", "-c", "%u:%g %a", DEFAULTS).strip() == "1000:100 640"

@@ -55,6 +55,30 @@ def test_written_file_is_readable_by_all_by_default(files: NodeFiles) -> None:
     assert files.at("/x").stat().st_mode & 0o7777 == 0o644
 
 
+def test_rewritten_file_keeps_its_owner_group_and_mode(
+    files: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only root may give a file to somebody else, so the test looks at what the kernel is asked."""
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr("os.fchown", lambda _, user, group: given.append((user, group)))
+    files.write("/etc/x", "old", mode=0o4640)
+    old = files.at("/etc/x").stat()
+
+    files.rewrite("/etc/x", "new")
+
+    assert files.read("/etc/x") == "new"
+    assert files.at("/etc/x").stat().st_mode & 0o7777 == 0o4640
+    assert given == [(old.st_uid, old.st_gid)]
+    assert files.names("/etc") == ("x",)
+
+
+def test_file_that_is_missing_is_rewritten_as_a_new_one(files: NodeFiles) -> None:
+    files.rewrite("/etc/x", "new")
+
+    assert files.read("/etc/x") == "new"
+    assert files.at("/etc/x").stat().st_mode & 0o7777 == 0o644
+
+
 def test_failed_write_leaves_the_old_file_and_nothing_beside_it(files: NodeFiles) -> None:
     files.write("/etc/x", "old")
 
