@@ -301,4 +301,128 @@ PLANTS: tuple[MachinePlant, ...] = (
         "observability/test_events.py",
         "marker",
     ),
+    _plant(
+        "a device that cannot be probed at once is given up",
+        "driver.py",
+        (
+            "_UNTIL_READY = Retry(attempts=120, pause_s=5, timeout_s=25)",
+            "_UNTIL_READY = Retry(attempts=1, pause_s=5, timeout_s=25)",
+        ),
+        "kernel/test_retries.py",
+        "first_is_tried and probe",
+    ),
+    _plant(
+        "a full install has one attempt",
+        "containerd.py",
+        (
+            "INSTALL = Retry(attempts=5, pause_s=10, timeout_s=600)",
+            "INSTALL = Retry(attempts=1, pause_s=10, timeout_s=600)",
+        ),
+        "kernel/test_retries.py",
+        "install_that",
+    ),
+    _plant(
+        "a refusal by an earlier release ends the run",
+        "driver.py",
+        ("    judge = partial(judge_refusal, version=image.version)", "    judge = judge_refusal"),
+        "kernel/test_retries.py",
+        "another_release",
+    ),
+    _plant(
+        "a present driver that does not work is not installed",
+        "driver.py",
+        (
+            "else replace(step, only_after_failure_of=VALIDATE_PROBE)",
+            'else replace(step, only_after_failure_of="nothing")',
+        ),
+        "kernel/test_retries.py",
+        "does_not_work",
+    ),
+    _plant(
+        "kernels are compared as text",
+        "kernel_modules.py",
+        (
+            "return max(buildable, key=version_key, default=None)",
+            "return max(buildable, default=None)",
+        ),
+        "kernel/test_builds.py",
+        "newest",
+    ),
+    _plant(
+        "the DRA driver gets a name that Kubernetes does not have",
+        "facts.py",
+        (
+            'node_name=(node.answer("uname", "-n") or "").lower(),',
+            'node_name=node.answer("uname", "-n") or "",',
+        ),
+        "services/test_gpu_owners.py",
+        "dra_driver_starts",
+    ),
+    _plant(
+        "a unit that was started stays disabled",
+        "systemd.py",
+        ('        Run(argv=("systemctl", "enable", unit), retry=ENABLE),\n', ""),
+        "services/test_base_units.py",
+        "next_boot",
+    ),
+    _plant(
+        "the DRA driver goes on where it is switched off",
+        "services.py",
+        (
+            "UNITS = (DEVICE_PLUGIN, DRA_DRIVER, DCGM, DCGM_EXPORTER)",
+            "UNITS = (DEVICE_PLUGIN, DCGM, DCGM_EXPORTER)",
+        ),
+        "services/test_configuration.py",
+        "earlier_mode",
+    ),
+    _plant(
+        "a node is ready without the unit that loads its driver",
+        "driver.py",
+        (
+            '            exit_code=_FAILED,\n            needs=("restart-node-problem-detector", "validate-query"),',
+            '            exit_code=None,\n            needs=("restart-node-problem-detector", "validate-query"),',
+        ),
+        "observability/test_exit_codes.py",
+        "unit and driver",
+    ),
+    _plant(
+        "a file of the user becomes readable for all",
+        "services.py",
+        (
+            "node.files.rewrite(KUBELET_DEFAULTS, labelled)",
+            "node.files.write(KUBELET_DEFAULTS, labelled)",
+        ),
+        "services/test_configuration.py",
+        "owner_and_mode",
+    ),
+    _plant(
+        "the path of the record is not configurable",
+        "configuration.py",
+        (
+            '"gpu_dkms_marker_file": _file_path,',
+            '"gpu_dkms_marker_file": lambda _: DEFAULT_RECORD_PATH,',
+        ),
+        "record/test_decision.py",
+        "path",
+    ),
+    _plant(
+        "libraries that cannot be linked are no reason to build",
+        "prebake.py",
+        (
+            "if not proof.is_linker_ready or proof.file is None:",
+            "if proof.file is None:",
+        ),
+        "record/test_decision.py",
+        "linked",
+    ),
+    _plant(
+        "a bake goes on without its compiler",
+        "bake.py",
+        (
+            "actions=(apt_install(*BUILD_TOOLS),),\n                exit_code=ExitCode.COMMAND_FAILED,",
+            "actions=(apt_install(*BUILD_TOOLS),),\n                exit_code=None,",
+        ),
+        "observability/test_exit_codes.py",
+        "tools",
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 UNIT = "suites/unit/provisioning/test_driver.py"
 #: Enough to begin with the install, but not for all of its five tries.
 FEW_TRIES = {"retry_budget_s": 90}
+#: That of a build of the kernel, such as 43 of 6.1.0-43-cloud-amd64 and 57 of 6.12.57+deb13-cloud-amd64.
+_LAST_NUMBER = re.compile(r"[0-9]+(?=-cloud|\+deb)")
 _RESIDENT = "/sys/module/nvidia/version"
 
 
@@ -133,6 +136,32 @@ def test_second_bake_replaces_what_the_first_has_staged(
     expect.record_names(evidence, kernel=baked_image.newest_kernel.version)
     expect.driver_installed(evidence)
     assert old not in evidence.paths, f"'{old}' was expected to be gone."
+
+
+@pytest.mark.slow
+@promise(section="4", unit="suites/unit/provisioning/test_bake.py")
+def test_bake_is_for_the_newest_kernel_that_has_headers(
+    start_node: StartNode, baked_image: Image
+) -> None:
+    """Versions are compared by their numbers: 6.1.0-9 is older than 6.1.0-43."""
+    newest = baked_image.newest_kernel.version
+    older = _LAST_NUMBER.sub("9", newest)
+    assert older > newest, f"As text, '{older}' was expected to come after '{newest}'."
+    node = start_node(
+        "newest",
+        gpus=[],
+        command="bake",
+        config={"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
+        before=[
+            ["mkdir", "-p", f"/lib/modules/{older}/build", "/lib/modules/99.0.0-1-cloud-amd64"]
+        ],
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.record_names(evidence, kernel=newest)
+    expect.log_line(evidence, f"(kernel {newest})")
 
 
 @pytest.mark.slow

@@ -73,6 +73,14 @@ ENDINGS: Mapping[str, Ending] = {
         step="fetch-driver-image",
         sentence="Step 'fetch-driver-image' failed.",
     ),
+    "1 build tools cannot be installed": Ending(
+        code=1,
+        command=BAKE,
+        config={**BRIEF, "gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
+        before="printf '#!/bin/sh\\nexit 100\\n' >/usr/local/sbin/apt-get; chmod +x /usr/local/sbin/apt-get",
+        step="install-build-tools",
+        sentence="Step 'install-build-tools' failed.",
+    ),
     "1 bake records another kernel": Ending(
         code=1,
         command=BAKE,
@@ -138,6 +146,13 @@ ENDINGS: Mapping[str, Ending] = {
         files=[smi_settings("echo 'Unable to determine the device handle'; exit 15")],
         step="validate-query",
         sentence="A GPU has fallen off the bus; the machine needs a reboot or repair.",
+    ),
+    "84 unit of the driver does not start": Ending(
+        code=84,
+        config=BRIEF,
+        files=[drop_in("nvidia-modprobe.service", "ExecStartPre=false")],
+        step="start-modprobe-unit",
+        sentence="Step 'start-modprobe-unit' failed.",
     ),
     "87 infoROM": Ending(
         code=87,

@@ -114,6 +114,17 @@ ROWS: Mapping[str, Row] = {
     ),
     "record of a newer format": skips(f"sed -i '1i schema=2' {RECORD}; echo gcc=12 >>{RECORD}"),
     "first of two values counts": skips(f"echo driver_version=1.0 >>{RECORD}"),
+    "record at another path": skips(
+        f"mv {RECORD} /opt/azure/another-marker", gpu_dkms_marker_file="/opt/azure/another-marker"
+    ),
+    "no record at another path": Row(
+        config={"gpu_dkms_marker_file": "/opt/azure/another-marker"},
+        action="install",
+        reason="no_record",
+    ),
+    "libraries cannot be linked": installs(
+        "module", "cd /usr/local/sbin; printf '#!/bin/sh\\nexit 1\\n' >ldconfig; chmod +x ldconfig"
+    ),
     "record is a link to nothing": installs("no_record", f"rm {RECORD}; ln -s /nowhere {RECORD}"),
     "no GPU": Row(has_gpu=False, action="teardown", reason="opted_out"),
     "no GPU and no record": Row(

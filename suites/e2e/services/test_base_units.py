@@ -14,6 +14,7 @@ from suites.e2e.promises import promise
 from suites.e2e.services.units import (
     BRIEF,
     FABRIC_MANAGER,
+    FABRIC_MANAGER_PROGRAM,
     FAILS,
     HANGS,
     KUBELET,
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
     from suites.e2e.conftest import StartNode
 
 UNIT = "suites/unit/provisioning/test_boot.py"
-PROGRAM = "/usr/bin/nv-fabricmanager"
 DETECTOR = "node-problem-detector.service"
 DETECTOR_PROGRAM = "/usr/bin/node-problem-detector"
+MODPROBE = "nvidia-modprobe.service"
+UNITS_OF_EACH_NODE = ("containerd.service", MODPROBE, KUBELET)
 NEEDED: Mapping[str, object] = {"gpu_needs_fabric_manager": True}
-INSTALLED = unit_file(FABRIC_MANAGER, PROGRAM)
-BEFORE = (NO_SERVICES, make_program(PROGRAM))
+INSTALLED = unit_file(FABRIC_MANAGER, FABRIC_MANAGER_PROGRAM)
+BEFORE = (NO_SERVICES, make_program(FABRIC_MANAGER_PROGRAM))
 
 
 @promise(section="9", unit=UNIT)
@@ -127,6 +129,22 @@ def test_kubelet_that_never_starts_ends_with_its_own_code(
     expect.provisioned(evidence, exit_code=4)
     expect_step_failed(evidence, "start-kubelet")
     expect.unit_state(evidence, KUBELET, active=active)
+
+
+@promise(section="5, steps 11, 14 and 16", unit="suites/unit/provisioning/test_driver.py")
+def test_units_of_a_ready_node_start_at_its_next_boot_too(start_node: StartNode) -> None:
+    """The module is there before kubelet counts the GPUs, at this boot and at each later one."""
+    node = start_node(
+        "enabled", before=[NO_SERVICES, ["systemctl", "disable", *UNITS_OF_EACH_NODE]]
+    )
+
+    evidence = node.evidence(commands=unit_commands(*UNITS_OF_EACH_NODE))
+
+    expect.provisioned(evidence)
+    for unit in UNITS_OF_EACH_NODE:
+        expect.unit_state(evidence, unit, active="active")
+        expect.unit_enablement(evidence, unit, "enabled")
+    expect.unit_ready_before(evidence, MODPROBE, KUBELET)
 
 
 @promise(section="5, step 12", unit="suites/unit/provisioning/test_driver.py")

@@ -13,6 +13,7 @@ from suites.e2e.promises import promise
 from suites.e2e.services.units import (
     BRIEF,
     DCGM,
+    DRA,
     EXPORTER,
     KUBELET,
     MANAGED,
@@ -23,7 +24,9 @@ from suites.e2e.services.units import (
     TAG,
     UNIT,
     evidence_of,
+    make_program,
     remove_unit,
+    unit_file,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 MANAGED_UNITS = (PLUGIN, DCGM, EXPORTER)
 PLUGIN_PROGRAM = "/usr/bin/nvidia-device-plugin"
+DRA_PROGRAM = "/usr/bin/gpu-kubelet-plugin"
 DEFAULTS = "/etc/default/kubelet"
 
 
@@ -122,8 +126,10 @@ def test_services_of_an_earlier_mode_are_stopped(start_validated: StartNode) -> 
     """A node that is not managed any more stops and disables them, and loses its mark."""
     node = start_validated(
         "off",
+        files=[unit_file(DRA, DRA_PROGRAM)],
         before=[
-            ["systemctl", "enable", "--now", *MANAGED_UNITS],
+            make_program(DRA_PROGRAM),
+            ["systemctl", "enable", "--now", *MANAGED_UNITS, DRA],
             shell(f"mkdir -p $(dirname {MARKER}); touch {MARKER}"),
         ],
     )
@@ -131,7 +137,7 @@ def test_services_of_an_earlier_mode_are_stopped(start_validated: StartNode) -> 
     evidence = evidence_of(node)
 
     expect.provisioned(evidence)
-    for unit in MANAGED_UNITS:
+    for unit in (*MANAGED_UNITS, DRA):
         assert evidence.shown_unit(unit).active == "inactive"
         expect.unit_enablement(evidence, unit, "disabled")
     assert MARKER not in evidence.paths

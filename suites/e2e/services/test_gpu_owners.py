@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from harness.lab.node import Node
     from suites.e2e.conftest import StartNode
 
+#: Kubernetes has names in lower case alone.
+NODE_NAME = "GPU-Node-7"
 DRA_PROGRAM = "/usr/bin/gpu-kubelet-plugin"
 WITH_DRA: Mapping[str, object] = {"enable_managed_gpu_dra": True}
 
@@ -113,7 +115,7 @@ def start_dra(
         "dra",
         config={**WITH_DRA, **config},
         files=[unit_file(DRA, "/bin/false")],
-        before=[make_program(DRA_PROGRAM)],
+        before=[["hostname", NODE_NAME], make_program(DRA_PROGRAM)],
         stand_ins=stand_ins,
     )
 
@@ -122,7 +124,6 @@ def start_dra(
 def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> None:
     """It replaces the device plugin, and runs beside this node's kubelet."""
     node = start_dra(start_validated, {}, {"kubelet": SLOW})
-    name = node.guest.output_of("uname", "-n").lower()
 
     evidence = evidence_of(node)
 
@@ -134,7 +135,7 @@ def test_dra_driver_starts_once_kubelet_is_ready(start_validated: StartNode) -> 
         evidence,
         DRA,
         f"{DRA_PROGRAM} --kubeconfig /var/lib/kubelet/kubeconfig --container-driver-root / "
-        f"--image-name  --node-name={name}",
+        f"--image-name  --node-name={NODE_NAME.lower()}",
     )
     assert evidence.shown_unit(PLUGIN).started_us is None, "The device plugin was started too."
 

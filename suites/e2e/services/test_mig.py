@@ -11,13 +11,19 @@ from harness.cloudinit import GuestFile
 from harness.gpu.script import GpuScript
 from suites.e2e.promises import promise
 from suites.e2e.services.units import (
+    FABRIC_MANAGER,
+    FABRIC_MANAGER_PROGRAM,
     KUBELET,
     MIG,
     NO_SERVICES,
     PLUGIN,
+    SLOW,
     TAG,
     evidence_of,
+    make_program,
+    name_of,
     smi_settings,
+    unit_file,
 )
 
 if TYPE_CHECKING:
@@ -117,3 +123,20 @@ def test_gpu_that_needs_a_reset_gets_a_reboot_when_all_else_is_done(
     expect.unit_enablement(evidence, MIG, "enabled")
     expect.unit_state(evidence, PLUGIN, active="active")
     assert asked == "-r 1; kubelet: active"
+
+
+@promise(section="9", unit="suites/unit/provisioning/test_boot.py")
+def test_gpu_is_partitioned_once_the_fabric_manager_is_ready(start_validated: StartNode) -> None:
+    """It sets up the links between GPUs, which must not change after they are partitioned."""
+    node = start_validated(
+        "fabric",
+        config={"gpu_instance_profile": "MIG7g", "gpu_needs_fabric_manager": True},
+        files=[NO_SHUTDOWN, unit_file(FABRIC_MANAGER, FABRIC_MANAGER_PROGRAM)],
+        before=[NO_SERVICES, make_program(FABRIC_MANAGER_PROGRAM)],
+        stand_ins={name_of(FABRIC_MANAGER): SLOW},
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.unit_ready_before(evidence, FABRIC_MANAGER, MIG)

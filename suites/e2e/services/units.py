@@ -23,6 +23,7 @@ EXPORTER = "nvidia-dcgm-exporter.service"
 PLUGIN = "nvidia-device-plugin.service"
 DRA = "dra-driver-nvidia-gpu.service"
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
+FABRIC_MANAGER_PROGRAM = "/usr/bin/nv-fabricmanager"
 KUBELET = "kubelet.service"
 MIG = "mig-partition.service"
 ALL = (DCGM, EXPORTER, PLUGIN, DRA, FABRIC_MANAGER, KUBELET, MIG)

@@ -140,7 +140,7 @@ decide() {
     echo "install kernel"
   elif [ "$arch" != "$(uname -m)" ]; then
     echo "install arch"
-  elif [ "$(modinfo -F version -k "$kernel" nvidia 2>/dev/null)" != "$version" ]; then
+  elif ! ldconfig -N -X || [ "$(modinfo -F version -k "$kernel" nvidia 2>/dev/null)" != "$version" ]; then
     echo "install module"
   elif vermagic=$(modinfo -F vermagic -k "$kernel" nvidia) && [ "${vermagic%% *}" != "$kernel" ]; then
     echo "install vermagic"

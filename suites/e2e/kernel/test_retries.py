@@ -1,0 +1,154 @@
+"""Commands that fail at first are tried again, unless the GPU is one that the release does not support."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import expect
+from harness.evidence import RECORD_PATH
+from suites.e2e.guest_script import shell
+from suites.e2e.interruption.interrupt import Interruption
+from suites.e2e.kernel_module import BAKED_VERSION, OTHER_VERSION
+from suites.e2e.promises import promise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.api import Argv
+    from suites.e2e.conftest import StartNode
+
+UNIT = "suites/unit/provisioning/test_driver.py"
+PROBE = "nvidia-modprobe -u -c0"
+FAIL = "exit 1"
+FAILING_PROBE = Interruption(at=PROBE, act=FAIL).file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A command that fails once, the step that runs it, and the pause before its next attempt."""
+
+    at: str
+    step: str
+    pause_s: float = 5.0
+    skip: int = 0
+    """How many such commands succeed before."""
+    before: Sequence[Argv] = ()
+
+
+FAILURES = {
+    "probe": Failure(at=PROBE, step="probe-device"),
+    "query": Failure(at="nvidia-smi *", step="query-device"),
+    "libraries": Failure(at="ldconfig ", step="refresh-libraries", skip=1),
+    "modprobe unit": Failure(at="systemctl restart nvidia-modprobe", step="start-modprobe-unit"),
+    "kubelet": Failure(at="systemctl enable kubelet", step="start-kubelet"),
+}
+VALIDATED = {
+    "probe": Failure(at=PROBE, step="validate-probe"),
+    "query": Failure(at="nvidia-smi *", step="validate-query"),
+}
+
+
+def expect_second_attempt(start: StartNode, failure: Failure) -> None:
+    """Expect that a node gets ready where a command fails once."""
+    fails_once = Interruption(at=failure.at, act=FAIL, skip=failure.skip).file
+    node = start("retry", files=[fails_once], before=failure.before)
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    step = expect.step_of(evidence, failure.step)
+    assert step.status == "done"
+    assert "Succeeded on attempt 2." in (step.detail or "")
+    assert step.duration_s is not None
+    assert step.duration_s >= failure.pause_s, "No pause was made before the second attempt."
+
+
+@promise(section="5, steps 10, 14 and 16", unit=UNIT)
+@pytest.mark.parametrize(
+    "failure", [pytest.param(failure, id=name) for name, failure in FAILURES.items()]
+)
+def test_command_that_fails_at_first_is_tried_again(
+    start_node: StartNode, failure: Failure
+) -> None:
+    """A GPU or a unit may need some time after its driver was loaded."""
+    expect_second_attempt(start_node, failure)
+
+
+@promise(section="5, step 13", unit=UNIT)
+@pytest.mark.parametrize(
+    "failure", [pytest.param(failure, id=name) for name, failure in VALIDATED.items()]
+)
+def test_present_driver_that_fails_at_first_is_tried_again(
+    start_validated: StartNode, failure: Failure
+) -> None:
+    """A node that uses its present driver gives it the same time."""
+    expect_second_attempt(start_validated, failure)
+
+
+@pytest.mark.slow
+@promise(section="5, step 8", unit=UNIT)
+def test_install_that_fails_at_first_is_tried_again(start_node: StartNode) -> None:
+    """A full install has five attempts, unlike the fast path."""
+    failure = Failure(
+        at="ctr -n k8s.io run *",
+        step="install-driver",
+        pause_s=10,
+        before=[["rm", RECORD_PATH]],
+    )
+
+    expect_second_attempt(start_node, failure)
+
+
+def refused_by(version: str) -> Argv:
+    """Return the command after which the kernel log has a refusal by a release of the driver."""
+    text = (
+        "NVRM: The NVIDIA GPU 0000:00:05.0 (PCI ID: 10de:2330)\\n"
+        "NVRM: installed in this system is not supported by the\\n"
+        f"NVRM: NVIDIA {version} driver release.\\n"
+    )
+    return shell(f"printf '{text}' >/dev/kmsg")
+
+
+@promise(section="5, step 10", unit="suites/unit/provisioning/test_unsupported_gpu.py")
+def test_gpu_that_the_release_does_not_support_ends_the_run(start_node: StartNode) -> None:
+    """No attempt can help, so the run ends with the first one, and says which GPU it is."""
+    node = start_node("refused", files=[FAILING_PROBE], before=[refused_by(BAKED_VERSION)])
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence, exit_code="GPU_DRIVERS_START_FAIL")
+    expect.step_failed(evidence, "probe-device")
+    outcome = evidence.outcome
+    assert outcome is not None
+    sentence = (
+        f"The NVIDIA driver {BAKED_VERSION} does not support the GPU 0000:00:05.0 (10de:2330)"
+    )
+    assert sentence in (outcome.error or "")
+
+
+@promise(section="5, step 10", unit="suites/unit/provisioning/test_unsupported_gpu.py")
+def test_refusal_by_another_release_is_none_by_this_one(start_node: StartNode) -> None:
+    """The kernel log has all of a boot, also what a driver wrote that was replaced since."""
+    node = start_node("not-refused", files=[FAILING_PROBE], before=[refused_by(OTHER_VERSION)])
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    detail = expect.step_of(evidence, "probe-device").detail
+    assert "Succeeded on attempt 2." in (detail or "")
+
+
+@promise(section="5, step 13", unit=UNIT)
+def test_present_driver_that_does_not_work_is_installed(start_validated: StartNode) -> None:
+    """Where validation fails for good, the node is configured after all."""
+    node = start_validated("invalid", files=[FAILING_PROBE], before=[refused_by(OTHER_VERSION)])
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect.step_failed(evidence, "validate-probe")
+    for name in ("install-prebuilt-driver", "query-device", "validate-query"):
+        assert expect.step_of(evidence, name).status == "done"
