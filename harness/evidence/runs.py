@@ -1,8 +1,9 @@
 """The numbered runs of a node's provisioner, as its `run-provisioner.sh` stores them; pure.
 
 The folder of a run has `command`, `boot-id`, `exit-code` once it ended, and what was there before it:
-`outcome-before`, `events-before` (paths) and `log-bytes-before`. So what a run left is what was there
-before the next one, or, of the latest run, what is there now.
+`outcome-before` with its `outcome-stamp-before`, `events-before` (paths) and `log-bytes-before`. So what
+a run left is what was there before the next one, or, of the latest run, what is there now. The outcome
+has a stamp after the run too, since two runs may write the same text.
 """
 
 from __future__ import annotations
@@ -68,7 +69,14 @@ class Runs:
     def outcome(self, number: int, present: str | None) -> str | None:
         """Return the outcome file that a run wrote, or None; `present` is what is there now."""
         left = present if self.is_latest(number) else self.stored(number + 1, "outcome-before")
-        return None if left == self.stored(number, "outcome-before") else left
+        before = self.stored(number, "outcome-stamp-before")
+        after = self.stored(number, "outcome-stamp-after")
+        if before and after:
+            is_written = before != after
+        else:
+            # There was none before, or the machine stopped during the run.
+            is_written = left != self.stored(number, "outcome-before")
+        return left if is_written else None
 
     def log(self, number: int, content: bytes) -> bytes:
         """Return the part of the declared log that a run wrote.

@@ -14,6 +14,12 @@ shift 5
 latest=/run/gpu-node-exit-code
 runs=/var/lib/cloud/instance/provisioner-runs
 
+# Prints inode and time of the outcome, by which a run that wrote the same text again can be told from
+# one that wrote none.
+stamp_outcome() {
+    [ -z "$outcome" ] || [ ! -f "$outcome" ] || stat -c '%i %y' -- "$outcome"
+}
+
 # On a full or read-only disk the program still runs.
 number=1
 while [ -e "$runs/$number" ]; do number=$((number + 1)); done
@@ -24,6 +30,7 @@ run=$runs/$number
     printf '%s\n' "$name" >"$run/command"
     cat /proc/sys/kernel/random/boot_id >"$run/boot-id"
     [ -z "$outcome" ] || [ ! -f "$outcome" ] || cp "$outcome" "$run/outcome-before"
+    stamp_outcome >"$run/outcome-stamp-before"
     if [ -n "$log" ]; then
         { [ -f "$log" ] && wc -c <"$log" || echo 0; } >"$run/log-bytes-before"
     fi
@@ -37,6 +44,7 @@ numbered() {
     code=$?
     printf '%s\n' "$code" >"$latest"
     printf '%s\n' "$code" 2>/dev/null >"$run/exit-code"
+    stamp_outcome 2>/dev/null >"$run/outcome-stamp-after"
     return "$code"
 }
 

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from suites.e2e.guest_script import shell
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.api import Argv
+
 #: The installed module of the running kernel, in any compression.
 INSTALLED = "$(ls /lib/modules/$(uname -r)/updates/dkms/nvidia.ko*)"
 BAKED_VERSION = "580.126.09"
@@ -36,3 +45,40 @@ LOAD_OTHER_VERSION = (
     + "; rmmod nvidia_uvm nvidia 2>/dev/null || true; insmod $f; "
     + f"grep -qx {OTHER_VERSION} /sys/module/nvidia/version"
 )
+
+#: A module that holds the one whose function it calls.
+_DEPENDENT = """\
+#include <linux/module.h>
+int {held}(void);
+int {name}_is_loaded(void);
+int {name}_is_loaded(void) {{ return 1; }}
+EXPORT_SYMBOL_GPL({name}_is_loaded);
+static int __init start(void) {{ return {held}() < 0; }}
+static void __exit end(void) {{}}
+module_init(start);
+module_exit(end);
+MODULE_LICENSE("GPL");
+"""
+
+
+def load_dependents(holds: Mapping[str, str]) -> Argv:
+    """Return the command that compiles modules and loads them in this order.
+
+    Each holds the module that it names, which is `nvidia` or one before it. What version the function
+    of `nvidia` has, the installed module that uses it knows.
+    """
+    functions = {"nvidia": "nvidia_stand_in_gpus", **{name: f"{name}_is_loaded" for name in holds}}
+    sources = "".join(
+        f"cat >{name}.c <<'EOF'\n{_DEPENDENT.format(name=name, held=functions[held])}EOF\n"
+        for name, held in holds.items()
+    )
+    objects = " ".join(f"{name}.o" for name in holds)
+    return shell(
+        f"mkdir /run/dependents; cd /run/dependents; echo 'obj-m := {objects}' >Makefile\n{sources}"
+        "modprobe --dump-modversions $(modinfo -n nvidia-uvm) | "
+        'awk \'$2 == "nvidia_stand_in_gpus" { print $1 "\\t" $2 "\\tnvidia\\tEXPORT_SYMBOL_GPL\\t" }\' '
+        ">nvidia.symvers\n"
+        'make -s -C "/lib/modules/$(uname -r)/build" M=/run/dependents '
+        "KBUILD_EXTRA_SYMBOLS=/run/dependents/nvidia.symvers modules\n"
+        f"for name in {' '.join(holds)}; do insmod $name.ko; done"
+    )

@@ -425,4 +425,48 @@ PLANTS: tuple[MachinePlant, ...] = (
         "observability/test_exit_codes.py",
         "tools",
     ),
+    _plant(
+        "a module of the driver counts as one of others",
+        "kernel_modules.py",
+        (
+            'UNLOAD_ORDER = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset",',
+            'UNLOAD_ORDER = ("nvidia_uvm", "nvidia_modeset",',
+        ),
+        "teardown/test_modules.py",
+        "each_module_of",
+    ),
+    _plant(
+        "a module of others that holds the driver is overlooked",
+        "kernel_modules.py",
+        (
+            "not ours.issuperset(module.holders) or module.references > len(module.holders)",
+            "module.references > len(module.holders)",
+        ),
+        "teardown/test_modules.py",
+        "module_of_others",
+    ),
+    _plant(
+        "the packages of the DRA driver stay on a node without a GPU",
+        "services.py",
+        (
+            "for package in (*MONITORING_PACKAGES, DEVICE_PLUGIN, DRA_DRIVER)",
+            "for package in (*MONITORING_PACKAGES, DEVICE_PLUGIN)",
+        ),
+        "teardown/test_removal.py",
+        "payload_and",
+    ),
+    _plant(
+        "a size with an A10 is missing in the list",
+        "nvidia.py",
+        ('        "standard_nc32ads_a10_v4",\n', ""),
+        "record/test_driver_type.py",
+        "each_size",
+    ),
+    _plant(
+        "a GPU that takes its time is not partitioned",
+        "mig.py",
+        ("START_LIMIT_S = 300.0", "START_LIMIT_S = 3.0"),
+        "services/test_mig.py",
+        "slow_gpu",
+    ),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import expect
-from harness.provisioner.gpu_node import CONFIG_PATH
+from harness.provisioner.gpu_node import CONFIG_PATH, METADATA_CACHE
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 
 #: The type of the configuration would come before that of the size.
 NO_TYPE = ["sed", "-i", "/gpu_driver_type/d", CONFIG_PATH]
+
+
+A10_SIZES = (
+    "Standard_NV6ads_A10_v5",
+    "Standard_NV12ads_A10_v5",
+    "Standard_NV18ads_A10_v5",
+    "Standard_NV36ads_A10_v5",
+    "Standard_NV36adms_A10_v5",
+    "Standard_NV72ads_A10_v5",
+    "Standard_NC8ads_A10_v4",
+    "Standard_NC16ads_A10_v4",
+    "Standard_NC32ads_A10_v4",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,3 +70,20 @@ def test_size_of_the_machine_chooses_the_driver(start_node: StartNode, row: Row)
     else:
         expect.decided(evidence, "teardown-install", reason="kind")
     expect.log_line(evidence, f"mcr.microsoft.com/aks/aks-gpu-{row.driver_type}:580.126.09-")
+
+
+@promise(section="2", unit="suites/unit/provisioning/test_nvidia.py")
+def test_each_size_with_an_a10_gets_grid(start_node: StartNode) -> None:
+    """The baked driver is of another kind, so that each of them would tear it down."""
+    first, *others = A10_SIZES
+    node = start_node("a10", vm_size=first, before=[NO_TYPE], command="plan")
+    for size in others:
+        node.guest.output_of("sed", "-i", f"s/Standard_N[A-Za-z0-9_]*/{size}/", METADATA_CACHE)
+        node.guest.output_of("grep", "-q", size, METADATA_CACHE)
+        node.provision("plan")
+
+    evidence = node.evidence()
+
+    assert len(evidence.runs) == len(A10_SIZES)
+    for run in evidence.runs:
+        expect.decided(evidence, "teardown-install", reason="kind", run=run)

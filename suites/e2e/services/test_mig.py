@@ -140,3 +140,21 @@ def test_gpu_is_partitioned_once_the_fabric_manager_is_ready(start_validated: St
 
     expect.provisioned(evidence)
     expect.unit_ready_before(evidence, FABRIC_MANAGER, MIG)
+
+
+@promise(section="8", unit=UNIT)
+def test_kubelet_starts_once_a_slow_gpu_is_partitioned(start_validated: StartNode) -> None:
+    """The device plugin counts devices when it starts, and a partition may take its time."""
+    slow = smi_settings('case "$*" in "mig -cci") sleep 10;; esac')
+    node = start_validated(
+        "slow-mig",
+        config={"gpu_instance_profile": "MIG3g"},
+        files=[slow, NO_SHUTDOWN],
+        before=[NO_SERVICES],
+    )
+
+    evidence = evidence_of(node)
+
+    expect.provisioned(evidence)
+    expect.unit_state(evidence, MIG, active="active")
+    expect.unit_ready_before(evidence, MIG, KUBELET)

@@ -301,7 +301,7 @@ validate_driver() {
 
 # Unload all of the driver's modules, or none where one is in use by something else.
 unload_modules() {
-  local module loaded count holders=0
+  local module loaded count holder holders=0
   loaded=$(lsmod)
   for module in "${MODULES[@]}"; do
     count=$(awk -v name="$module" '$1 == name { print $3 }' <<<"$loaded")
@@ -310,6 +310,12 @@ unload_modules() {
       log "module $module is in use"
       return 1
     fi
+    for holder in $(awk -v name="$module" '$1 == name { gsub(",", " ", $4); print $4 }' <<<"$loaded"); do
+      if [[ " ${MODULES[*]} " != *" $holder "* ]]; then
+        log "module $module is in use by $holder"
+        return 1
+      fi
+    done
   done
   for module in "${MODULES[@]}"; do
     if awk '{ print $1 }' <<<"$loaded" | grep -qx "$module"; then

@@ -8,7 +8,7 @@ import pytest
 
 from harness import expect
 from suites.e2e.guest_script import TAG_AS_GRID, shell
-from suites.e2e.kernel_module import BAKED_VERSION, INSTALLED
+from suites.e2e.kernel_module import BAKED_VERSION, INSTALLED, load_dependents
 from suites.e2e.promises import promise
 from suites.e2e.teardown.node import (
     CUSTOMER,
@@ -27,8 +27,66 @@ if TYPE_CHECKING:
 #: DKMS takes a minute where three machines share two processors.
 _BUILD_S = 600.0
 UNIT = "suites/unit/provisioning/test_teardown.py"
+#: That of GPUDirect RDMA, which is a package of its own.
+FOREIGN = "gdrdrv"
 #: A module of the kernel, whose name begins as those of the driver do.
 BACKLIGHT = "nvidia_wmi_ec_backlight"
+
+
+#: The modules that hold others, in the order in which they are loaded.
+STACK = {
+    "nvidia_peermem": "nvidia",
+    "nvidia_modeset": "nvidia",
+    "nvidia_drm": "nvidia_modeset",
+}
+
+
+@promise(section="6", unit=UNIT, any_provisioner=True)
+def test_each_module_of_the_driver_is_unloaded_before_those_that_it_holds(
+    start_node: StartNode, h100: GpuModel
+) -> None:
+    """A driver with graphics has five modules, and `nvidia` goes last."""
+    node = start_node(
+        "stack",
+        gpus=[h100],
+        tags=OPTED_OUT,
+        before=[*LOAD, load_dependents(STACK)],
+        command="teardown",
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    expect_line(evidence, "cleaned", module_before="true", module_after="false")
+    left = [name for name in evidence.loaded_modules if name.startswith("nvidia")]
+    assert left == [], f"No module of the driver was expected to stay loaded, but {left} did."
+    expect.no_record(evidence)
+
+
+@promise(section="6", unit=UNIT, any_provisioner=True)
+def test_module_of_others_that_uses_the_driver_keeps_it_loaded(
+    start_node: StartNode, h100: GpuModel
+) -> None:
+    """Not even the modules that it does not use are unloaded; the next run completes the removal."""
+    node = start_node(
+        "foreign",
+        gpus=[h100],
+        tags=OPTED_OUT,
+        before=[*LOAD, load_dependents({FOREIGN: "nvidia"})],
+        command="teardown",
+    )
+    held = node.evidence()
+    node.guest.output_of("rmmod", FOREIGN)
+    node.provision("teardown")
+
+    evidence = node.evidence()
+
+    expect.provisioned(held)
+    expect_line(held, "incomplete", module_after="true", marker_after="true")
+    assert {"nvidia", "nvidia_uvm", FOREIGN} <= set(held.loaded_modules)
+    expect.provisioned(evidence)
+    expect_line(evidence, "cleaned", module_before="true", module_after="false")
+    expect.no_record(evidence)
 
 
 @promise(section="6", unit=UNIT, each_change=True)

@@ -18,6 +18,7 @@ from suites.e2e.kernel_module import (
     of_other_version,
 )
 from suites.e2e.promises import promise
+from suites.e2e.services.units import MONITORING_PACKAGES
 from suites.e2e.teardown.node import (
     CUSTOMER,
     DKMS,
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from suites.e2e.conftest import StartNode
 
 UNIT = "suites/unit/provisioning/test_teardown.py"
+CACHES = tuple(
+    f"/opt/{package}"
+    for package in (*MONITORING_PACKAGES, "nvidia-device-plugin", "dra-driver-nvidia-gpu")
+)
 
 
 @promise(section="6", unit=UNIT, each_change=True, any_provisioner=True)
@@ -208,7 +213,7 @@ def test_payload_and_caches_go_only_from_a_node_that_opted_out(
     start_node: StartNode, h100: GpuModel
 ) -> None:
     """A node that still gets a driver keeps what it needs for that."""
-    folders = ("/opt/gpu", "/usr/local/nvidia", "/opt/dcgm-exporter", "/opt/nvidia-device-plugin")
+    folders = ("/opt/gpu", "/usr/local/nvidia", "/opt/actions", *CACHES)
     make = shell("; ".join(f"mkdir -p {path}; echo x >{path}/x" for path in folders))
     node = start_node(
         "managed",

@@ -178,6 +178,41 @@ def test_run_that_writes_nothing_does_not_have_the_outcome_of_the_run_before(
     expect.provisioned(evidence, run=1)
 
 
+@pytest.mark.parametrize("run", [1, 2, 3])
+def test_runs_that_write_the_same_outcome_have_one_each(tmp_path: Path, run: int) -> None:
+    """A second `plan` decides as the first did."""
+    guest = GuestRoot(tmp_path / "root")
+    for _ in range(3):
+        guest.run(provisioning("skip"))
+
+    evidence = guest.evidence(tmp_path / "evidence")
+
+    expect.decided(evidence, "skip", run=run)
+
+
+def test_run_that_keeps_the_outcome_of_the_run_before_has_none(tmp_path: Path) -> None:
+    guest = GuestRoot(tmp_path / "root")
+    guest.run(provisioning("skip"))
+    guest.run("true")
+    guest.run(provisioning("skip"))
+
+    evidence = guest.evidence(tmp_path / "evidence")
+
+    assert evidence.of_run(1).outcome is not None
+    assert evidence.of_run(2).outcome is None
+    assert evidence.of_run(3).outcome is not None
+
+
+def test_run_in_which_the_power_was_lost_has_no_outcome_of_the_run_before(tmp_path: Path) -> None:
+    """The runner writes nothing after it, so only the text tells."""
+    guest = GuestRoot(tmp_path / "root")
+    guest.run(provisioning("skip"))
+    guest.run("true")
+    (guest.root / RUNS_FOLDER[1:] / "2" / "outcome-stamp-after").unlink()
+
+    assert guest.evidence(tmp_path / "evidence").outcome is None
+
+
 def test_outcome_of_a_bake_is_not_that_of_the_first_run(tmp_path: Path) -> None:
     guest = GuestRoot(tmp_path / "root")
     baked = guest.root / _OUTCOME[1:]
