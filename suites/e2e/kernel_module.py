@@ -64,8 +64,8 @@ MODULE_LICENSE("GPL");
 def load_dependents(holds: Mapping[str, str]) -> Argv:
     """Return the command that compiles modules and loads them in this order.
 
-    Each holds the module that it names, which is `nvidia` or one before it. What version the function
-    of `nvidia` has, the installed module that uses it knows.
+    Each holds the module that it names, which is `nvidia` or one before it. The version of the
+    function of `nvidia` is read from `nvidia-uvm`, which uses it too.
     """
     functions = {"nvidia": "nvidia_stand_in_gpus", **{name: f"{name}_is_loaded" for name in holds}}
     sources = "".join(

@@ -363,7 +363,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "systemd.py",
         ('        Run(argv=("systemctl", "enable", unit), retry=ENABLE),\n', ""),
         "services/test_base_units.py",
-        "next_boot",
+        "are_enabled",
     ),
     _plant(
         "the DRA driver goes on where it is switched off",
@@ -443,7 +443,7 @@ PLANTS: tuple[MachinePlant, ...] = (
             "module.references > len(module.holders)",
         ),
         "teardown/test_modules.py",
-        "module_of_others",
+        "foreign_module",
     ),
     _plant(
         "the packages of the DRA driver stay on a node without a GPU",

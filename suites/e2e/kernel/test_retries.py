@@ -130,7 +130,7 @@ def test_gpu_that_the_release_does_not_support_ends_the_run(start_node: StartNod
 
 
 @promise(section="5, step 10", unit="suites/unit/provisioning/test_unsupported_gpu.py")
-def test_refusal_by_another_release_is_none_by_this_one(start_node: StartNode) -> None:
+def test_refusal_by_another_release_does_not_end_the_run(start_node: StartNode) -> None:
     """The kernel log has all of a boot, also what a driver wrote that was replaced since."""
     node = start_node("not-refused", files=[FAILING_PROBE], before=[refused_by(OTHER_VERSION)])
 

@@ -132,7 +132,7 @@ def test_kubelet_that_never_starts_ends_with_its_own_code(
 
 
 @promise(section="5, steps 11, 14 and 16", unit="suites/unit/provisioning/test_driver.py")
-def test_units_of_a_ready_node_start_at_its_next_boot_too(start_node: StartNode) -> None:
+def test_units_of_a_ready_node_are_enabled(start_node: StartNode) -> None:
     """The module is there before kubelet counts the GPUs, at this boot and at each later one."""
     node = start_node(
         "enabled", before=[NO_SERVICES, ["systemctl", "disable", *UNITS_OF_EACH_NODE]]

@@ -14,6 +14,7 @@ from suites.e2e.services.units import (
     BRIEF,
     DCGM,
     DRA,
+    DRA_PROGRAM,
     EXPORTER,
     KUBELET,
     MANAGED,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 MANAGED_UNITS = (PLUGIN, DCGM, EXPORTER)
 PLUGIN_PROGRAM = "/usr/bin/nvidia-device-plugin"
-DRA_PROGRAM = "/usr/bin/gpu-kubelet-plugin"
 DEFAULTS = "/etc/default/kubelet"
 
 
@@ -182,7 +182,7 @@ def test_run_writes_its_files_readable_for_all_and_no_others(start_node: StartNo
 
 @promise(section="7", unit=UNIT)
 def test_file_of_the_user_keeps_its_owner_and_mode(start_validated: StartNode) -> None:
-    """The labels are added to a file of which others than its owner may not read the rest."""
+    """Labels are added to a file that only its owner and its group may read."""
     node = start_validated(
         "private",
         config=MANAGED,

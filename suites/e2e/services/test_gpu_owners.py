@@ -14,6 +14,7 @@ from suites.e2e.services.units import (
     BRIEF,
     DCGM,
     DRA,
+    DRA_PROGRAM,
     EXPORTER,
     FAILS,
     HANGS,
@@ -38,9 +39,8 @@ if TYPE_CHECKING:
     from harness.lab.node import Node
     from suites.e2e.conftest import StartNode
 
-#: Kubernetes has names in lower case alone.
+#: Names of nodes in Kubernetes are in lower case.
 NODE_NAME = "GPU-Node-7"
-DRA_PROGRAM = "/usr/bin/gpu-kubelet-plugin"
 WITH_DRA: Mapping[str, object] = {"enable_managed_gpu_dra": True}
 
 

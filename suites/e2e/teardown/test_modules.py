@@ -64,7 +64,7 @@ def test_each_module_of_the_driver_is_unloaded_before_those_that_it_holds(
 
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
-def test_module_of_others_that_uses_the_driver_keeps_it_loaded(
+def test_foreign_module_that_uses_the_driver_keeps_it_loaded(
     start_node: StartNode, h100: GpuModel
 ) -> None:
     """Not even the modules that it does not use are unloaded; the next run completes the removal."""

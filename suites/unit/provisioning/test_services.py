@@ -253,6 +253,16 @@ def test_label_is_added_once_to_those_of_the_kubelet(text: str, labelled: str) -
     assert add_node_label(text, LABEL) == labelled
 
 
+def test_kubelet_defaults_keep_their_mode(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    files.write(KUBELET_DEFAULTS, "X=1\n", mode=0o600)
+
+    action("configure-managed-services", 2).function(make_node(ScriptedRunner(), tmp_path))
+
+    assert files.read(KUBELET_DEFAULTS) == f"X=1\nKUBELET_NODE_LABELS={LABEL}\n"
+    assert files.at(KUBELET_DEFAULTS).stat().st_mode & 0o7777 == 0o600
+
+
 def test_kubelet_defaults_are_written_only_for_a_new_label(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     label = action("configure-managed-services", 2)

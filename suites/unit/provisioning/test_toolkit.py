@@ -236,6 +236,16 @@ def test_toolkit_is_configured_if_the_image_installed_one(tmp_path: Path) -> Non
     assert TOOLKIT_CONFIG == "/etc/nvidia-container-runtime/config.toml"
 
 
+def test_configured_toolkit_keeps_the_mode_of_its_file(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    files.write(TOOLKIT_CONFIG, "[nvidia-container-runtime]\n", mode=0o600)
+
+    take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
+
+    assert "cdi" in (files.read(TOOLKIT_CONFIG) or "")
+    assert files.at(TOOLKIT_CONFIG).stat().st_mode & 0o7777 == 0o600
+
+
 def test_node_without_a_toolkit_is_not_changed(tmp_path: Path) -> None:
     executor = take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE))
 
