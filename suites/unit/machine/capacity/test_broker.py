@@ -433,7 +433,8 @@ def test_folder_that_is_not_ours_alone_is_refused(
 
     with (
         pytest.raises(
-            RequirementError, match=rf"'{host.folder}' must be private to user .*remove it"
+            RequirementError,
+            match=rf"^The broker's folder '{host.folder}' must be private to user .*remove it",
         ),
         at_once(host.broker(), "a", mib(1)),
     ):

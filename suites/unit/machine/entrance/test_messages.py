@@ -1,0 +1,111 @@
+"""Messages arrive whole and in order, however their bytes are cut; what is no message is refused."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine.entrance.messages import Kind, Receiver, send
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The most bytes that a message may carry.
+MOST = 1 << 20
+
+REFUSAL = (
+    "What came from the machine's entrance is no message; does another version of the harness hold "
+    "the machine?"
+)
+
+
+def message(kind: int, content: bytes = b"", *, length: int | None = None) -> bytes:
+    return struct.pack(">BI", kind, len(content) if length is None else length) + content
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(10.0)
+        yield ours, theirs
+
+
+def test_message_without_content_is_a_header(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
+
+    send(theirs, Kind.INPUT_END)
+    theirs.close()
+
+    assert ours.recv(100) == message(3)
+
+
+def test_incomplete_message_waits_for_its_rest(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = sockets
+    receiver = Receiver(ours)
+    whole = message(Kind.OUTPUT, b"first") + message(Kind.ERRORS, b"second")
+
+    theirs.sendall(whole[:12])
+    assert receiver.receive() == [(Kind.OUTPUT, b"first")]
+    theirs.sendall(whole[12:17])
+    assert receiver.receive() == []
+    theirs.sendall(whole[17:])
+    assert receiver.receive() == [(Kind.ERRORS, b"second")]
+    theirs.close()
+    assert receiver.receive() is None
+
+
+def test_messages_after_the_next_are_received_later(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = sockets
+    receiver = Receiver(ours)
+    theirs.sendall(
+        message(Kind.REQUEST, b"{}") + message(Kind.INPUT, b"a") + message(Kind.INPUT_END)
+    )
+
+    assert receiver.next() == (Kind.REQUEST, b"{}")
+    assert receiver.receive() == [(Kind.INPUT, b"a"), (Kind.INPUT_END, b"")]
+
+
+def test_next_message_of_a_client_that_has_gone_is_none(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = sockets
+    theirs.sendall(message(Kind.REQUEST, b"{}")[:3])
+    theirs.close()
+
+    assert Receiver(ours).next() is None
+
+
+def test_longest_message_is_not_refused(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
+
+    theirs.sendall(message(Kind.OUTPUT, length=MOST))
+
+    assert Receiver(ours).receive() == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param(message(Kind.OUTPUT, length=MOST + 1), id="too-long"),
+        pytest.param(message(99), id="unknown-kind"),
+        pytest.param(b"HTTP/1.1 400", id="other-protocol"),
+    ],
+)
+def test_what_is_no_message_is_refused(
+    sockets: tuple[socket.socket, socket.socket], header: bytes
+) -> None:
+    ours, theirs = sockets
+    theirs.sendall(header)
+
+    with pytest.raises(HarnessError, match=f"^{re.escape(REFUSAL)}$"):
+        Receiver(ours).receive()
