@@ -31,6 +31,7 @@ class FakeMonitor:
         events: Mapping[str, QmpEvent] | None = None,
     ) -> None:
         self.commands: list[str] = []
+        self.calls: list[tuple[str, Mapping[str, object]]] = []
         self.arguments: dict[str, Mapping[str, object]] = {}
         self.descriptors: dict[str, int] = {}
         self.limits_s: dict[str, float] = {}
@@ -53,6 +54,7 @@ class FakeMonitor:
         self.limits_s[command] = limit_s
         self.commands.append(command)
         self.arguments[command] = dict(arguments or {})
+        self.calls.append((command, self.arguments[command]))
         if fd is not None:
             self.descriptors[command] = fd
         result = self._results.get(command, {})

@@ -45,6 +45,7 @@ def test_migration_ends_when_it_is_completed_failed_or_cancelled(
     [
         (7, "fd:state", "getfd", {"fdname": "state"}),
         (8, "fd:state", "getfd", {"fdname": "state"}),
+        (9, "file:/dev/fdset/1", "add-fd", {"fdset-id": 1}),
         (11, "file:/dev/fdset/1", "add-fd", {"fdset-id": 1}),
     ],
 )
@@ -59,6 +60,83 @@ def test_state_file_is_passed_as_this_qemu_takes_it(
     assert monitor.arguments["migrate"] == {"uri": uri}
     assert monitor.arguments[command] == argument
     assert list(monitor.descriptors) == [command]
+
+
+KEEP_MEMORY_IN_ITS_FILE = [
+    {"capability": "x-ignore-shared", "state": True},
+    {"capability": "events", "state": True},
+]
+WITH_MEMORY = [
+    {"capability": "x-ignore-shared", "state": False},
+    {"capability": "events", "state": True},
+]
+
+
+def test_what_qemu_is_told_to_save_the_devices(tmp_path: Path) -> None:
+    monitor = FakeMonitor(events={"migrate": DONE})
+
+    save_device_state(monitor, "node", tmp_path / "state")
+
+    assert monitor.calls == [
+        ("migrate-set-capabilities", {"capabilities": KEEP_MEMORY_IN_ITS_FILE}),
+        ("query-version", {}),
+        ("getfd", {"fdname": "state"}),
+        ("migrate", {"uri": "fd:state"}),
+    ]
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_qemu_is_told_to_load_the_devices(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    monitor = FakeMonitor(events={"migrate-incoming": DONE})
+
+    load_device_state(monitor, "node", tmp_path / "state")
+
+    assert monitor.calls == [
+        ("migrate-set-capabilities", {"capabilities": KEEP_MEMORY_IN_ITS_FILE}),
+        ("migrate-set-parameters", {"announce-rounds": 0}),
+        ("query-version", {}),
+        ("getfd", {"fdname": "state"}),
+        ("migrate-incoming", {"uri": "fd:state"}),
+    ]
+
+
+def test_what_qemu_is_told_to_stream_its_whole_state() -> None:
+    monitor = FakeMonitor(events={"migrate": DONE})
+
+    stream_whole_state(monitor, "node", 7)
+
+    assert monitor.calls == [
+        ("migrate-set-capabilities", {"capabilities": WITH_MEMORY}),
+        ("migrate-set-parameters", {"max-bandwidth": 1 << 40}),
+        ("getfd", {"fdname": "state"}),
+        ("migrate", {"uri": "fd:state"}),
+    ]
+    assert monitor.descriptors == {"getfd": 7}
+
+
+def test_what_qemu_is_told_to_load_its_whole_state() -> None:
+    monitor = FakeMonitor(events={"migrate-incoming": DONE})
+
+    load_whole_state(monitor, "node", 7)
+
+    assert monitor.calls == [
+        ("migrate-set-capabilities", {"capabilities": WITH_MEMORY}),
+        ("migrate-set-parameters", {"announce-rounds": 0}),
+        ("getfd", {"fdname": "state"}),
+        ("migrate-incoming", {"uri": "fd:state"}),
+    ]
+    assert monitor.descriptors == {"getfd": 7}
+
+
+def test_existing_state_is_not_overwritten(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.write_text("of another machine")
+
+    with pytest.raises(FileExistsError):
+        save_device_state(FakeMonitor(events={"migrate": DONE}), "node", state)
+
+    assert state.read_text() == "of another machine"
 
 
 def test_end_of_an_earlier_migration_does_not_count(tmp_path: Path) -> None:
@@ -93,21 +171,12 @@ def test_lost_monitor_says_nothing_about_the_state(tmp_path: Path) -> None:
         save_device_state(monitor, "node", tmp_path / "state")
 
 
-def test_whole_state_goes_through_the_callers_pipe() -> None:
-    monitor = FakeMonitor(events={"migrate": DONE})
-
-    stream_whole_state(monitor, "node", 7)
-
-    assert monitor.descriptors == {"getfd": 7}
-    assert monitor.arguments["migrate"] == {"uri": "fd:state"}
-    capabilities = monitor.arguments["migrate-set-capabilities"]["capabilities"]
-    assert {"capability": "x-ignore-shared", "state": False} in capabilities  # type: ignore[operator]
-
-
 def test_whole_state_that_is_not_loaded_is_an_error() -> None:
     monitor = FakeMonitor(events={"migrate-incoming": an_event("MIGRATION", status="failed")})
 
-    with pytest.raises(
-        DeviceStateError, match=r"a stream of its whole state\. It ended as 'failed'"
-    ):
+    expected = (
+        r"^QEMU of machine 'node' could not carry out 'migrate-incoming' with "
+        r"a stream of its whole state\. It ended as 'failed'\.$"
+    )
+    with pytest.raises(DeviceStateError, match=expected):
         load_whole_state(monitor, "node", 7)

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.machine.program_answers import ProgramAnswers, RememberingRunner
+from harness.provisioning.command import CommandResult
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from harness.provisioning.command import Argv
 
 
 @pytest.fixture
@@ -81,6 +85,7 @@ def test_command_that_was_run_is_not_run_again(program: Path, answers: ProgramAn
         again = RememberingRunner(silent, answers).run(asked, timeout_s=1)
 
     for result in (first, again):
+        assert result.argv == tuple(asked)
         assert (result.exit_code, result.stdout, result.stderr) == (0, "name", "warning")
 
 
@@ -94,3 +99,46 @@ def test_command_that_failed_is_run_again(program: Path, answers: ProgramAnswers
 
     assert (failed.exit_code, failed.stderr) == (1, "no memory")
     assert well.ok
+
+
+def test_other_words_are_another_command(program: Path, answers: ProgramAnswers) -> None:
+    devices, machines = [str(program), "-device", "help"], [str(program), "-machine", "help"]
+    runner = ScriptedRunner().expect(devices, stdout="devices").expect(machines, stdout="machines")
+
+    with runner:
+        outputs = [
+            RememberingRunner(runner, answers).run(asked, timeout_s=1).stdout
+            for asked in (devices, machines)
+        ]
+
+    assert outputs == ["devices", "machines"]
+
+
+class RecordingRunner:
+    """Records what it is asked to run beside the command's words."""
+
+    def __init__(self) -> None:
+        self.options: list[tuple[float, str | None, Mapping[str, str] | None]] = []
+
+    def run(
+        self,
+        argv: Argv,
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        self.options.append((timeout_s, stdin, env))
+        return CommandResult(argv=tuple(argv), exit_code=0, stdout="", stderr="")
+
+
+def test_command_has_the_callers_limit_input_and_environment(
+    program: Path, answers: ProgramAnswers
+) -> None:
+    runner = RecordingRunner()
+
+    RememberingRunner(runner, answers).run(
+        [str(program)], timeout_s=2.5, stdin="quit", env={"LC_ALL": "C"}
+    )
+
+    assert runner.options == [(2.5, "quit", {"LC_ALL": "C"})]
