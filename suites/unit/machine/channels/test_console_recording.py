@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,10 +34,32 @@ def test_output_has_its_time_and_whole_characters(recording: Path) -> None:
     assert list(read_recording(recording)) == [(1.5, "Linux\r\n"), (4.0, "caf"), (4.0, "\u00e9")]
 
 
-def test_header_is_that_of_an_asciicast(recording: Path) -> None:
-    header = json.loads(recording.read_text().splitlines()[0])
+def test_header_is_that_of_an_asciicast(tmp_path: Path) -> None:
+    before = int(time.time())
+    ConsoleRecorder(tmp_path / "serial.cast", title="a test").close()
 
-    assert (header["version"], header["title"]) == (2, "a test")
+    header = json.loads((tmp_path / "serial.cast").read_text())
+
+    assert before <= header.pop("timestamp") <= time.time()
+    assert header == {"version": 2, "width": 80, "height": 24, "title": "a test"}
+
+
+def test_times_are_in_milliseconds_and_other_bytes_are_replaced(tmp_path: Path) -> None:
+    times = iter([100.0, 100.123456])
+    recorder = ConsoleRecorder(tmp_path / "serial.cast", title="a test", clock=lambda: next(times))
+    recorder(b"a\xffb")
+    recorder.close()
+
+    assert list(read_recording(tmp_path / "serial.cast")) == [(0.123, "a\ufffdb")]
+
+
+def test_recording_that_is_there_is_not_overwritten(recording: Path) -> None:
+    before = recording.read_text()
+
+    with pytest.raises(FileExistsError):
+        ConsoleRecorder(recording, title="another test")
+
+    assert recording.read_text() == before
 
 
 def test_cut_recording_is_played_to_its_end(recording: Path) -> None:
@@ -44,12 +68,21 @@ def test_cut_recording_is_played_to_its_end(recording: Path) -> None:
     assert list(read_recording(recording)) == [(1.5, "Linux\r\n"), (4.0, "caf")]
 
 
-@pytest.mark.parametrize("text", ["", "no json", '{"version": 1}', "[]"])
-def test_what_is_no_recording_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "This is no asciicast."),
+        ("no json", "This is no asciicast."),
+        ("[]", "This is no asciicast."),
+        ("{}", "This is no asciicast."),
+        ('{"version": 1}', "This asciicast has version 1; 2 is read."),
+    ],
+)
+def test_what_is_no_recording_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "serial.cast"
     path.write_text(text)
 
-    with pytest.raises(BadInputError, match="asciicast"):
+    with pytest.raises(BadInputError, match=f"^{re.escape(f'{path}: {message}')}$"):
         list(read_recording(path))
 
 
@@ -73,8 +106,9 @@ def test_replay_of_several_machines_names_them(
 @pytest.mark.parametrize("line", ["5", "null", '["x", "o", "a"]', '[NaN, "o", "a"]', '[1, "o"]'])
 def test_line_of_another_form_is_refused_by_its_number(recording: Path, line: str) -> None:
     recording.write_text(f"{recording.read_text()}{line}\n")
+    expected = f"{recording}:5: A line of an asciicast is [SECONDS, KIND, TEXT], but this one is {line!r}."
 
-    with pytest.raises(BadInputError, match=r"serial\.cast:5: .*SECONDS, KIND, TEXT"):
+    with pytest.raises(BadInputError, match=f"^{re.escape(expected)}$"):
         list(read_recording(recording))
 
 
