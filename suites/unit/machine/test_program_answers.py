@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.machine.program_answers import ProgramAnswers, RememberingRunner
-from harness.provisioning.command import CommandResult
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
-
-    from harness.provisioning.command import Argv
 
 
 @pytest.fixture
@@ -114,31 +110,10 @@ def test_other_words_are_another_command(program: Path, answers: ProgramAnswers)
     assert outputs == ["devices", "machines"]
 
 
-class RecordingRunner:
-    """Records what it is asked to run beside the command's words."""
-
-    def __init__(self) -> None:
-        self.options: list[tuple[float, str | None, Mapping[str, str] | None]] = []
-
-    def run(
-        self,
-        argv: Argv,
-        *,
-        timeout_s: float,
-        stdin: str | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> CommandResult:
-        self.options.append((timeout_s, stdin, env))
-        return CommandResult(argv=tuple(argv), exit_code=0, stdout="", stderr="")
-
-
 def test_command_has_the_callers_limit_input_and_environment(
     program: Path, answers: ProgramAnswers
 ) -> None:
-    runner = RecordingRunner()
+    asked, environment = [str(program)], {"LC_ALL": "C"}
 
-    RememberingRunner(runner, answers).run(
-        [str(program)], timeout_s=2.5, stdin="quit", env={"LC_ALL": "C"}
-    )
-
-    assert runner.options == [(2.5, "quit", {"LC_ALL": "C"})]
+    with ScriptedRunner().expect(asked, timeout_s=2.5, stdin="quit", env=environment) as runner:
+        RememberingRunner(runner, answers).run(asked, timeout_s=2.5, stdin="quit", env=environment)

@@ -48,6 +48,40 @@ def test_failure_of_a_command_is_a_result() -> None:
         assert Guest("node", runner).run("false").exit_code == 1
 
 
+def test_command_has_the_callers_limit_input_and_environment() -> None:
+    environment = {"LC_ALL": "C"}
+    script = ScriptedRunner().expect("cat", timeout_s=2.5, stdin="text", env=environment)
+
+    with script as runner:
+        Guest("node", runner).run("cat", timeout_s=2.5, stdin="text", env=environment)
+
+
+def test_command_whose_output_is_needed_has_the_callers_limit() -> None:
+    with ScriptedRunner().expect("uname -r", timeout_s=2.5) as runner:
+        Guest("node", runner).output_of("uname", "-r", timeout_s=2.5)
+
+
+def test_function_on_the_bus_is_waited_for_until_the_callers_limit() -> None:
+    script = ScriptedRunner().expect(
+        ["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "2"], timeout_s=2.5
+    )
+
+    with script as runner:
+        Guest("node", runner).wait_for_pci("10de:2330", count=2, timeout_s=2.5)
+
+
+def test_report_of_cloud_init_is_that_of_its_status_file() -> None:
+    status = {"v1": {"init": {"errors": ["no such module"], "recoverable_errors": {}}}}
+    script = ScriptedRunner().expect(
+        ["sh", "-c", READ, "read", "/run/cloud-init/status.json"], stdout=json.dumps(status)
+    )
+
+    with script as runner:
+        report = Guest("node", runner).cloud_init_report()
+
+    assert report.errors == ("no such module",)
+
+
 def test_output_comes_stripped() -> None:
     with ScriptedRunner().expect("uname -r", stdout="6.1.0-56\n") as runner:
         assert Guest("node", runner).output_of("uname", "-r") == "6.1.0-56"
