@@ -97,7 +97,7 @@ def test_command_that_failed_is_run_again(program: Path, answers: ProgramAnswers
     assert well.ok
 
 
-def test_other_words_are_another_command(program: Path, answers: ProgramAnswers) -> None:
+def test_other_arguments_are_another_command(program: Path, answers: ProgramAnswers) -> None:
     devices, machines = [str(program), "-device", "help"], [str(program), "-machine", "help"]
     runner = ScriptedRunner().expect(devices, stdout="devices").expect(machines, stdout="machines")
 
