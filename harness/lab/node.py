@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 #: The boot loader's delay, and all that a distribution does at its first boot.
 _CLOUD_IMAGE_KVM_S = 90.0
 _POWER_OFF_KVM_S = 15.0
-#: The files of a node, and the commands that prepare it.
-_PREPARE_KVM_S = 30.0
+#: The files of a node, and the commands that prepare it; some compile kernel modules.
+_PREPARE_KVM_S = 60.0
 
 STAND_INS = "/etc/gpu-node/stand-ins"
 
