@@ -386,6 +386,100 @@ PLANTS: tuple[MachinePlant, ...] = (
         "unit and driver",
     ),
     _plant(
+        "a module file of the customer is removed too",
+        "teardown.py",
+        ("        if _module_version(node, path) == record.driver_version\n", ""),
+        "teardown/test_removal.py",
+        "customer",
+    ),
+    _plant(
+        "a managed node preserves another version",
+        "teardown.py",
+        (
+            "    version = customer_version(residue) if scope.is_opted_out else None\n",
+            "    version = customer_version(residue)\n",
+        ),
+        "teardown/test_removal.py",
+        "caches",
+    ),
+    _plant(
+        "the removal ends at the first path that stays",
+        "teardown.py",
+        (
+            "    for path in removal.paths:\n        _is_removed(node, path)\n",
+            "    for path in removal.paths:\n        if not _is_removed(node, path):\n            break\n",
+        ),
+        "teardown/test_removal.py",
+        "cannot_be_removed",
+    ),
+    _plant(
+        "the linker configuration of the customer is removed",
+        "teardown.py",
+        (
+            "for path in residue.present if path == STAGED_LIBRARIES)",
+            "for path in residue.present if path in {STAGED_LIBRARIES, LINKER_CONFIGURATION})",
+        ),
+        "teardown/test_removal.py",
+        "customer",
+    ),
+    _plant(
+        "no depmod beside the driver of a customer",
+        "teardown.py",
+        ("        depmod_kernels=_kernels_of(residue.record_version_files),\n", ""),
+        "teardown/test_modules.py",
+        "another_kernel",
+    ),
+    _plant(
+        "no depmod after a removal",
+        "teardown.py",
+        (
+            "paths=residue.present, depmod_kernels=_kernels_of(residue.module_files)",
+            "paths=residue.present",
+        ),
+        "teardown/test_removal.py",
+        "idle",
+    ),
+    _plant(
+        "the version of the customer's driver is the module's",
+        "teardown.py",
+        (
+            'f" installed_version={removal.customer_version}"',
+            'f" installed_version={before.installed_version}"',
+        ),
+        "teardown/test_removal.py",
+        "customer",
+    ),
+    _plant(
+        "sources of other drivers of NVIDIA are removed",
+        "teardown.py",
+        (
+            'files.matching(SOURCES_DIRECTORY, "nvidia-[0-9]*")',
+            'files.matching(SOURCES_DIRECTORY, "nvidia-*")',
+        ),
+        "teardown/test_removal.py",
+        "without_a_version",
+    ),
+    _plant(
+        "a teardown reads the record at its default path",
+        "teardown.py",
+        (
+            "read_record(files, scope.record_path)",
+            'read_record(files, "/opt/azure/aks-gpu/dkms-marker")',
+        ),
+        "teardown/test_removal.py",
+        "configured_path",
+    ),
+    _plant(
+        "links to our version stay beside the driver of a customer",
+        "teardown.py",
+        (
+            'links = tuple(path for path, target in residue.dkms_links if ours in target.split("/"))',
+            "links: tuple[str, ...] = ()",
+        ),
+        "teardown/test_modules.py",
+        "another_kernel",
+    ),
+    _plant(
         "a file of the user becomes readable for all",
         "services.py",
         (

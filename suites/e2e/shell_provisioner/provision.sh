@@ -339,7 +339,7 @@ teardown() {
   unload_modules
   rm -rf "$DKMS_TREE/nvidia"
   rm -f /lib/modules/*/updates/dkms/nvidia*.ko*
-  rm -rf "$LIBRARIES" /usr/src/nvidia-*
+  rm -rf "$LIBRARIES" /usr/src/nvidia-[0-9]*
   rm -f "$LINKER_CONFIGURATION" "${PROGRAMS[@]}"
   ldconfig
   depmod -a

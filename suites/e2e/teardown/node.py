@@ -12,7 +12,7 @@ from suites.e2e.kernel_module import BAKED_VERSION
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from harness.api import Argv
+    from harness.api import Argv, Node
     from harness.evidence import Evidence
 
 
@@ -29,8 +29,9 @@ HOLD = shell(
     "systemd-run --quiet --unit holder sh -c 'exec sleep infinity </dev/nvidia0'; "
     "until grep -q '^nvidia [0-9]* [1-9]' /proc/modules; do sleep 0.1; done"
 )
+CUSTOMER_VERSION = "570.86.15"
 #: A version of the customer in DKMS, beside the baked one.
-CUSTOMER = f"cp -a {DKMS}/{BAKED_VERSION} {DKMS}/570.86.15"
+CUSTOMER = f"cp -a {DKMS}/{BAKED_VERSION} {DKMS}/{CUSTOMER_VERSION}"
 
 
 def expect_line(evidence: Evidence, status: str, **fields: str) -> None:
@@ -39,3 +40,13 @@ def expect_line(evidence: Evidence, status: str, **fields: str) -> None:
         expect.prebake_line(evidence, event="teardown", status=status, **fields)
     else:
         expect.log_line(evidence, f"event=teardown status={status}")
+
+
+def listed_modules(node: Node) -> list[str]:
+    """Return the lines of all `modules.dep` that name a module of the driver.
+
+    `modprobe` and the condition of the refresh unit read this list, which `depmod` writes.
+    """
+    result = node.guest.run("sh", "-c", "cat /lib/modules/*/modules.dep")
+    assert result.ok, f"The lists of modules could not be read: {result}."
+    return [line for line in result.stdout.splitlines() if "updates/dkms/nvidia" in line]

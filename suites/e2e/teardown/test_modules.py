@@ -18,6 +18,7 @@ from suites.e2e.teardown.node import (
     OPTED_OUT,
     PROBE,
     expect_line,
+    listed_modules,
 )
 
 if TYPE_CHECKING:
@@ -130,6 +131,9 @@ def test_our_module_of_another_kernel_goes_from_beside_a_customers_driver(
     expect.prebake_line(evidence, event="teardown", status="preserved_customer_driver")
     left = [path for path in evidence.paths if "/updates/dkms/nvidia" in path]
     assert left == [], f"Our modules were expected to be removed, but these were left: {left}."
+    assert listed_modules(node) == []
+    dangling = node.guest.output_of("find", DKMS, "-maxdepth", "1", "-xtype", "l")
+    assert dangling == "", f"DKMS's links to our version were expected to go, but: {dangling}."
 
 
 @pytest.mark.slow

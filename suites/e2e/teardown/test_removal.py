@@ -15,18 +15,21 @@ from suites.e2e.guest_script import shell
 from suites.e2e.kernel_module import (
     INSTALLED,
     LOAD_OTHER_VERSION,
+    OTHER_VERSION,
     of_other_version,
 )
 from suites.e2e.promises import promise
 from suites.e2e.services.units import MONITORING_PACKAGES
 from suites.e2e.teardown.node import (
     CUSTOMER,
+    CUSTOMER_VERSION,
     DKMS,
     HOLD,
     LOAD,
     OPTED_OUT,
     PROBE,
     expect_line,
+    listed_modules,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from suites.e2e.conftest import StartNode
 
 UNIT = "suites/unit/provisioning/test_teardown.py"
+LINKER_CONFIGURATION = "/etc/ld.so.conf.d/nvidia.conf"
+#: What evidence has of a driver beside its modules.
+DRIVER_FILES = (LINKER_CONFIGURATION, PROBE, "/usr/bin/nvidia-smi", "/usr/bin/lib64")
 CACHES = tuple(
     f"/opt/{package}"
     for package in (*MONITORING_PACKAGES, "nvidia-device-plugin", "dra-driver-nvidia-gpu")
@@ -63,6 +69,7 @@ def test_idle_modules_are_unloaded_with_their_dependents(
     )
     loaded = [name for name in evidence.loaded_modules if name.startswith("nvidia")]
     assert loaded == [], f"No module of the driver was expected to stay loaded, but {loaded} did."
+    assert listed_modules(node) == []
     expect.no_record(evidence)
 
 
@@ -103,7 +110,7 @@ def test_device_in_use_keeps_everything_until_it_is_free(
     [
         # The file alone, and not its folder: whatever else there is can be removed.
         pytest.param(PROBE, id="setuid program"),
-        pytest.param("/etc/ld.so.conf.d/nvidia.conf", id="linker configuration"),
+        pytest.param(LINKER_CONFIGURATION, id="linker configuration"),
         pytest.param(f"{DKMS}/580.126.09", id="DKMS tree"),
     ],
 )
@@ -120,6 +127,9 @@ def test_what_cannot_be_removed_keeps_the_record_for_the_next_run(
 
     expect.provisioned(before)
     expect_line(before, "incomplete", marker_after="true", gpu_node="false")
+    left = [path for path in before.paths if path in DRIVER_FILES and path != locked]
+    assert left == [], f"All that can be removed was expected to be, but {left} stayed."
+    expect.no_module_for(before, before.running_kernel)
     assert before.record is not None, "The record was expected to stay, but it is gone."
     expect.provisioned(evidence)
     expect_line(evidence, "cleaned", marker_after="false")
@@ -140,15 +150,25 @@ def test_node_without_a_record_keeps_what_it_has(start_node: StartNode) -> None:
 
 @promise(section="6", unit=UNIT, each_change=("version in DKMS",))
 @pytest.mark.parametrize(
-    "customer",
+    ("customer", "version", "has_module_file"),
     [
-        pytest.param(CUSTOMER, id="version in DKMS"),
-        pytest.param(f"{of_other_version(INSTALLED)}; depmod", id="version of the module file"),
-        pytest.param(LOAD_OTHER_VERSION, id="version of the loaded module"),
+        pytest.param(CUSTOMER, CUSTOMER_VERSION, False, id="version in DKMS"),
+        pytest.param(
+            f"{of_other_version(INSTALLED)}; depmod",
+            OTHER_VERSION,
+            True,
+            id="version of the module file",
+        ),
+        pytest.param(LOAD_OTHER_VERSION, OTHER_VERSION, False, id="version of the loaded module"),
     ],
 )
 def test_driver_of_the_customer_is_preserved(
-    start_node: StartNode, h100: GpuModel, customer: str
+    start_node: StartNode,
+    h100: GpuModel,
+    customer: str,
+    version: str,
+    *,
+    has_module_file: bool,
 ) -> None:
     """Another version than the record's is not ours: only what the bake left is removed."""
     node = start_node(
@@ -163,11 +183,17 @@ def test_driver_of_the_customer_is_preserved(
         event="teardown",
         status="preserved_customer_driver",
         marker_version="580.126.09",
+        installed_version=version,
     )
     if customer == LOAD_OTHER_VERSION:
         assert "nvidia" in evidence.loaded_modules, "The customer's module was unloaded."
     paths = evidence.paths
-    assert PROBE in paths, "The customer's nvidia-modprobe was expected to stay, but it is gone."
+    kept = (PROBE, LINKER_CONFIGURATION)
+    gone = [path for path in kept if path not in paths]
+    assert gone == [], f"{kept} of the customer were expected to stay, but {gone} are gone."
+    modules = sorted(path for path in paths if "/updates/dkms/nvidia" in path)
+    expected = 1 if has_module_file else 0
+    assert len(modules) == expected, f"The customer has {expected} module file; left: {modules}."
     assert "/usr/bin/lib64" not in paths
     assert f"{DKMS}/580.126.09/source/dkms.conf" not in paths
     expect.no_record(evidence)
@@ -175,15 +201,36 @@ def test_driver_of_the_customer_is_preserved(
 
 @promise(section="6", unit=UNIT, any_provisioner=True)
 def test_record_without_a_version_is_no_reason_to_preserve(start_node: StartNode) -> None:
-    """Nothing can be told apart by such a record, so the whole driver goes."""
-    cut = shell(f"sed -i /^driver_version=/d {RECORD_PATH}; mkdir {DKMS}/570.86.15")
+    """Nothing can be told apart by such a record, so the whole driver goes, but no other one."""
+    other = "/usr/src/nvidia-fs-2.1/dkms.conf"
+    cut = shell(
+        f"sed -i /^driver_version=/d {RECORD_PATH}; mkdir {DKMS}/{CUSTOMER_VERSION}; "
+        f"mkdir $(dirname {other}); echo x >{other}"
+    )
     node = start_node("no-version", gpus=[], before=[cut], command="teardown")
 
-    evidence = node.evidence()
+    evidence = node.evidence(files=[other])
 
     expect.provisioned(evidence)
     expect_line(evidence, "cleaned")
     expect.no_driver_artefact(evidence)
+    assert other in evidence.paths, f"'{other}' belongs to nvidia-fs, but it is gone."
+
+
+@promise(section="6", unit=UNIT)
+def test_record_at_the_configured_path_is_the_one_that_counts(start_node: StartNode) -> None:
+    """GPU_DKMS_MARKER_FILE: the teardown reads this record, and removes it at the end."""
+    path = "/opt/azure/another-marker"
+    move = shell(f"mv {RECORD_PATH} {path}")
+    config = {"gpu_dkms_marker_file": path}
+    node = start_node("moved", gpus=[], before=[move], config=config, command="teardown")
+
+    evidence = node.evidence(files=[path])
+
+    expect.provisioned(evidence)
+    expect_line(evidence, "cleaned", marker_after="false")
+    expect.no_driver_artefact(evidence)
+    assert path not in evidence.paths, f"The record '{path}' was expected to be removed."
 
 
 @promise(section="6", unit=UNIT, each_change=True, any_provisioner=True)
@@ -194,6 +241,7 @@ def test_what_only_has_a_similar_name_stays(start_node: StartNode) -> None:
         "/usr/bin/nvidia-container-cli",
         "/etc/ld.so.conf.d/nvidia-container.conf",
         "/var/lib/dkms/nvidia-fs/2.1/source",
+        "/usr/src/nvidia-fs-2.1/dkms.conf",
         "/opt/gpu-tools/x",
         "/opt/azure/aks-gpu/dkms-marker.bak",
     )
@@ -214,7 +262,11 @@ def test_payload_and_caches_go_only_from_a_node_that_opted_out(
 ) -> None:
     """A node that still gets a driver keeps what it needs for that."""
     folders = ("/opt/gpu", "/usr/local/nvidia", "/opt/actions", *CACHES)
-    make = shell("; ".join(f"mkdir -p {path}; echo x >{path}/x" for path in folders))
+    make = shell(
+        "; ".join(f"mkdir -p {path}; echo x >{path}/x" for path in folders)
+        # On a managed node another version is not the customer's, and goes too.
+        + f"; {CUSTOMER}"
+    )
     node = start_node(
         "managed",
         gpus=[h100],
