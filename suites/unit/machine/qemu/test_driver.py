@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from harness.errors import RequirementError
+from harness.gpu.transport import Transport
 from harness.machine.description.spec import Accelerator
 from harness.machine.program_answers import RememberingRunner
 from harness.machine.qemu import driver as qemu_driver
@@ -100,3 +102,54 @@ def test_machine_has_what_was_asked_for(driver: VmDriver, tmp_path: Path) -> Non
     assert (machine.spec, machine.folder) == (spec, tmp_path)
     assert (machine._attachments, machine._agent_program) == ((gpu,), b"the agent")
     assert not machine.is_running
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """Return a QEMU that lists one device, and notes each time that it runs."""
+    program = tmp_path / "qemu"
+    program.write_text(
+        "#!/bin/sh\n"
+        f"echo \"$*\" >>'{tmp_path}/calls'\n"
+        """echo 'version 7.2.22'; echo 'name "x-pci-proxy-dev", bus PCI'\n"""
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.starts_process
+def test_qemu_is_asked_for_its_transport_once(program: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+
+    found = [
+        QemuDriver(str(program), cache=cache).transport(Accelerator.KVM),
+        QemuDriver(str(program), cache=cache).transport(Accelerator.KVM),
+    ]
+
+    assert found == [Transport.MPQEMU, Transport.MPQEMU]
+    assert (tmp_path / "calls").read_text() == "--version\n-device help\n"
+
+
+def test_qemu_is_digested_once_for_all_runs(program: Path, tmp_path: Path) -> None:
+    """To read it takes as long as to restore a machine."""
+    cache = tmp_path / "cache"
+    spec = a_machine_spec()
+    digest = QemuDriver(str(program), cache=cache).state_parts(spec)["qemu"]
+    (kept,) = cache.iterdir()
+    kept.write_text(kept.read_text().replace(str(digest), "what was kept"))
+
+    parts = QemuDriver(str(program), cache=cache).state_parts(spec)
+
+    assert digest == hashlib.sha256(program.read_bytes()).hexdigest()
+    assert parts["qemu"] == "what was kept"
+
+
+def test_state_under_kvm_depends_on_the_processor_too(program: Path, tmp_path: Path) -> None:
+    driver = QemuDriver(str(program), cache=tmp_path / "cache")
+
+    under_tcg, under_kvm = (
+        driver.state_parts(a_machine_spec(accelerator=accelerator))["qemu"]
+        for accelerator in (Accelerator.TCG, Accelerator.KVM)
+    )
+
+    assert under_tcg != under_kvm

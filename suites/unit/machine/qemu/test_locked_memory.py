@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import resource
 
 import pytest
 
 from harness.errors import RequirementError
-from harness.machine.qemu.locked_memory import check_locked_memory, has_ipc_lock
+from harness.machine.qemu import locked_memory
+from harness.machine.qemu.locked_memory import (
+    check_locked_memory,
+    has_ipc_lock,
+    require_locked_memory,
+)
 
 MIB = 1 << 20
 
@@ -24,10 +30,12 @@ def test_one_byte_too_few_is_refused_with_what_to_set() -> None:
     with pytest.raises(RequirementError) as refused:
         check((1536 + 256) * MIB - 1)
 
-    message = str(refused.value)
-    assert "needs 1792 MiB of locked memory, but this process may lock 1791 MiB" in message
-    assert "`ulimit -l 1835008`" in message
-    assert "LimitMEMLOCK=1792M" in message
+    assert str(refused.value) == (
+        "A guest of 1536 MiB with a GPU of the host needs 1792 MiB of locked memory, but this "
+        "process may lock 1791 MiB. Run `ulimit -l 1835008` in the shell that starts the tests, as "
+        "a user whose hard limit allows it (`@GROUP - memlock 1835008` in "
+        "/etc/security/limits.conf), or add `LimitMEMLOCK=1792M` to their systemd service."
+    )
 
 
 def test_no_limit_is_no_obstacle() -> None:
@@ -50,3 +58,27 @@ def test_capability_lifts_the_limit() -> None:
 )
 def test_effective_capability_counts(status: str, expected: bool) -> None:
     assert has_ipc_lock(status) is expected
+
+
+@pytest.mark.parametrize("has_capability", [True, False])
+def test_soft_limit_of_this_process_counts_unless_a_capability_lifts_it(
+    monkeypatch: pytest.MonkeyPatch, *, has_capability: bool
+) -> None:
+    limits = {resource.RLIMIT_MEMLOCK: (8 * MIB, resource.RLIM_INFINITY)}
+    statuses: list[str] = []
+
+    def judge(status: str) -> bool:
+        statuses.append(status)
+        return has_capability
+
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    monkeypatch.setattr(locked_memory, "has_ipc_lock", judge)
+
+    if has_capability:
+        require_locked_memory(1536)
+    else:
+        with pytest.raises(RequirementError, match=r"1792 MiB of .* may lock 8 MiB"):
+            require_locked_memory(1536)
+
+    (status,) = statuses
+    assert f"\nPid:\t{os.getpid()}\n" in status

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import threading
 from pathlib import Path
 
 import pytest
 
+from harness.agent import frames
 from harness.errors import HarnessError, RequirementError
 from harness.gpu import GpuAttachment
 from harness.machine.qemu.machine import QemuMachine, parse_processor_s, require_qemu
 from harness.provisioning.wait import Deadline
+from suites.fakes.clock import FakeClock
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment
 from suites.unit.machine.fake_monitor import an_event
 
@@ -19,11 +23,13 @@ from suites.unit.machine.fake_monitor import an_event
 def test_missing_qemu_is_named_with_its_remedy(tmp_path: Path) -> None:
     machine = QemuMachine(a_machine_spec(qemu="qemu-that-is-not-there"), tmp_path)
 
-    with (
-        pytest.raises(RequirementError, match=r"no QEMU 'qemu-that-is-not-there'.*apt-get"),
-        machine,
-    ):
+    with pytest.raises(RequirementError) as caught, machine:
         pass
+
+    assert str(caught.value) == (
+        "There is no QEMU 'qemu-that-is-not-there' on this host; install it with "
+        "`apt-get install qemu-system-x86 qemu-utils`."
+    )
 
 
 def test_missing_setpriv_is_named_with_its_remedy(
@@ -34,8 +40,13 @@ def test_missing_setpriv_is_named_with_its_remedy(
     qemu.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(RequirementError, match=r"no 'setpriv'.*apt-get install util-linux"):
+    with pytest.raises(RequirementError) as caught:
         require_qemu("qemu")
+
+    assert str(caught.value) == (
+        "There is no 'setpriv' on this host, by which QEMU dies with the harness; install it with "
+        "`apt-get install util-linux`."
+    )
 
 
 def test_device_that_needs_a_larger_window_is_not_plugged(tmp_path: Path) -> None:
@@ -76,11 +87,14 @@ def test_qemu_that_refuses_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(HarnessError) as caught, QemuMachine(a_machine_spec(qemu=qemu), tmp_path):
         pass
 
-    message = str(caught.value)
-    assert message.startswith(
-        "QEMU did not start machine 'node'; its stderr ends with: qemu: could"
+    command_line = (tmp_path / "argv.txt").read_text().rstrip("\n")
+    assert shlex.split(command_line)[0] == qemu
+    assert re.fullmatch(
+        r"QEMU did not start machine 'node'; its stderr ends with: qemu: could not open "
+        r"'disk\.qcow2'\. QEMU of machine 'node' failed the QMP greeting: .+\. Its command line "
+        rf"was:\n{re.escape(command_line)}",
+        str(caught.value),
     )
-    assert "-machine q35" in message
 
 
 def _what_is_open() -> tuple[int, int]:
@@ -216,3 +230,67 @@ def test_disk_that_fails_is_why_a_machine_can_not_go_on(
 
     assert why is not None
     assert str(tmp_path) in why
+
+
+@pytest.mark.starts_process
+def test_qemu_starts_in_the_machines_folder_with_its_channels_and_devices(tmp_path: Path) -> None:
+    qemu = _program(tmp_path, "pwd >&2; (cd /proc/self/fd && echo [0-9]*) >&2; exit 1")
+    opened = GpuAttachment(id="gpu1", driver="vfio-user-pci", root_port_window_mib=64)
+    with (tmp_path / "socket").open("w") as handed:
+        gpu = an_attachment("gpu0", fd=handed.fileno())
+        machine = QemuMachine(a_machine_spec(qemu=qemu, root_ports=2), tmp_path, [gpu, opened])
+        with pytest.raises(HarnessError), machine:
+            pass
+
+    words = shlex.split((tmp_path / "argv.txt").read_text())
+    folder, descriptors = machine.stderr_log.read_text().splitlines()
+    named = re.findall(r"(?:id=(\w+),)?fd=(\d+)", " ".join(words))
+    assert folder == str(tmp_path)
+    assert [name for name, _ in named] == ["qmp", "serial", "agent", "gpu0"]
+    assert len({number for _, number in named}) == 4
+    assert {number for _, number in named} <= {*descriptors.split()}
+    assert f"logfile={tmp_path}/serial.log" in " ".join(words)
+    assert '"id": "gpu1", "bus": "rp1"' in " ".join(words)
+
+
+#: Negotiates QMP, asks for the agent as a guest's loader does, and says on the console that it came.
+_BOOTS = """\
+import json, re, socket, sys
+fds = dict(re.findall(r"id=(\\w+),fd=(\\d+)", " ".join(sys.argv)))
+qmp, serial, agent = (socket.socket(fileno=int(fds[name])) for name in ("qmp", "serial", "agent"))
+qmp.sendall(b'{"QMP": {"version": {}, "capabilities": []}}\\n')
+command = json.loads(qmp.recv(9999))
+qmp.sendall(json.dumps({"return": {}, "id": command.get("id")}).encode() + b"\\n")
+agent.sendall(bytes.fromhex(sys.argv[1]))
+received = b""
+while b"the agent's program" not in received:
+    received += agent.recv(9999)
+serial.sendall(b"The agent runs.\\r\\n")
+qmp.recv(1)
+"""
+
+
+@pytest.mark.starts_process
+def test_started_machine_serves_its_agent_and_reads_its_console(tmp_path: Path) -> None:
+    (tmp_path / "boots.py").write_text(_BOOTS)
+    asks = frames.SYNC_FRAME + frames.encode(frames.BOOT, 0, b"token")
+    qemu = _program(tmp_path, f'exec python3 boots.py {asks.hex()} "$@"')
+    machine = QemuMachine(
+        a_machine_spec(qemu=qemu), tmp_path, agent_program=b"the agent's program"
+    )
+
+    with machine:
+        machine.console.wait_for("The agent runs", Deadline.after(30), what="the agent")
+        for ask in (
+            lambda: machine.console.wait_for("x", Deadline.after(0), what="x"),
+            lambda: machine.agent.wait_until_ready(Deadline.after(0)),
+            lambda: machine.monitor.wait_for_event("x", bool, Deadline.after(0)),
+        ):
+            with pytest.raises(HarnessError, match="achine 'node'"):
+                ask()
+        with pytest.raises(HarnessError) as caught:
+            machine._wait_for_exit(Deadline.after(0, FakeClock()))
+
+    assert str(caught.value) == (
+        "Waited 0.0 s for QEMU of machine 'node' to end; last seen: the process is still running."
+    )

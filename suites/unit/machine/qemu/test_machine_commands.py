@@ -1,0 +1,141 @@
+"""What a machine tells its QEMU over QMP, and what it says of a QEMU that refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.gpu import HostGpuAttachment
+from harness.machine.qemu import machine as qemu_machine
+from harness.machine.qemu.machine import QemuMachine
+from harness.provisioning.wait import Deadline
+from suites.unit.machine.description.builders import a_machine_spec, an_attachment
+from suites.unit.machine.fake_monitor import FakeMonitor, an_event
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.gpu import Attachment
+    from harness.machine.channels.qmp import QmpSession
+
+
+def _with_monitor(machine: QemuMachine, monitor: FakeMonitor) -> QemuMachine:
+    machine._qmp = cast("QmpSession", monitor)
+    return machine
+
+
+def test_seed_is_plugged_read_only_into_its_own_port(tmp_path: Path) -> None:
+    monitor = FakeMonitor()
+
+    _with_monitor(QemuMachine(a_machine_spec(), tmp_path), monitor).plug_seed(tmp_path / "seed")
+
+    assert monitor.calls == [
+        (
+            "blockdev-add",
+            {
+                "node-name": "seed",
+                "driver": "raw",
+                "read-only": True,
+                "file": {"driver": "file", "filename": str(tmp_path / "seed")},
+            },
+        ),
+        (
+            "device_add",
+            {
+                "driver": "virtio-blk-pci",
+                "id": "seed-disk",
+                "drive": "seed",
+                "serial": "seed",
+                "bus": "seed",
+            },
+        ),
+    ]
+
+
+def test_seed_is_closed_once_the_guest_has_released_it(tmp_path: Path) -> None:
+    removed = an_event("DEVICE_DELETED", device="seed-disk")
+    monitor = FakeMonitor(events={"device_del": removed})
+    machine = QemuMachine(a_machine_spec(seed=tmp_path / "seed"), tmp_path)
+
+    _with_monitor(machine, monitor).unplug_seed(Deadline.after(0))
+
+    assert monitor.calls == [
+        ("device_del", {"id": "seed-disk"}),
+        ("blockdev-del", {"node-name": "seed"}),
+    ]
+
+
+def test_guest_stops_before_it_is_saved_whole_and_goes_on_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitor = FakeMonitor()
+    machine = _with_monitor(QemuMachine(a_machine_spec(), tmp_path), monitor)
+    monkeypatch.setattr(
+        "harness.machine.monitored_machine.save_whole_state",
+        lambda *_: monitor.commands.append("save"),
+    )
+
+    with machine.saved_whole(tmp_path / "memory.gz"):
+        pass
+
+    assert monitor.commands == ["stop", "save", "cont"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "quoted"),
+    [
+        (b"", "nothing"),
+        (b"\n load of migration failed\n", "load of migration failed"),
+        (b"bad byte \xff", "bad byte \N{REPLACEMENT CHARACTER}"),
+        (b"first" + b"x" * 2000, "x" * 2000),
+    ],
+    ids=["nothing", "a line", "no UTF-8", "much"],
+)
+def test_error_of_a_state_ends_with_the_last_that_qemu_printed(
+    tmp_path: Path, printed: bytes, quoted: str
+) -> None:
+    failed = an_event("MIGRATION", status="failed")
+    machine = QemuMachine(a_machine_spec(), tmp_path)
+    _with_monitor(machine, FakeMonitor(events={"migrate-incoming": failed}))
+    machine.stderr_log.write_bytes(printed)
+    (tmp_path / "state").touch()
+
+    with pytest.raises(HarnessError) as caught:
+        machine.restore(tmp_path / "state")
+
+    assert str(caught.value).endswith(f"It ended as 'failed'. Its stderr ends with: {quoted}")
+
+
+@pytest.mark.parametrize("is_at_start", [True, False])
+def test_gpu_of_the_host_needs_the_guests_memory_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_at_start: bool
+) -> None:
+    def refuse(memory_mib: int) -> None:
+        raise RequirementError(f"{memory_mib} MiB can't be locked.")
+
+    monkeypatch.setattr(qemu_machine, "require_qemu", lambda _: None)
+    monkeypatch.setattr(qemu_machine, "require_locked_memory", refuse)
+    gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0",))
+    at_start: list[Attachment] = [an_attachment("gpu1"), gpu] if is_at_start else []
+    machine = QemuMachine(a_machine_spec(memory_mib=768), tmp_path, at_start)
+
+    with pytest.raises(RequirementError, match=r"^768 MiB can't be locked\.$"):
+        machine.__enter__() if is_at_start else machine.plug(gpu)
+
+
+def test_emulated_gpu_needs_no_locked_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_memory_mib: int) -> None:
+        raise RequirementError("Nothing can be locked.")
+
+    monkeypatch.setattr(qemu_machine, "require_locked_memory", refuse)
+    monitor = FakeMonitor()
+
+    _with_monitor(QemuMachine(a_machine_spec(root_ports=1), tmp_path), monitor).plug(
+        an_attachment("gpu0")
+    )
+
+    assert monitor.commands == ["getfd", "device_add"]
