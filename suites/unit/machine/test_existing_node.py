@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -23,11 +22,13 @@ ADDRESS = NodeAddress(host="box")
     ("uri", "address"),
     [
         ("local:", NodeAddress()),
+        ("local:/", NodeAddress()),
         ("ssh://box", NodeAddress(host="box")),
         ("ssh://box/", NodeAddress(host="box")),
         ("ssh://root@box.lab:2222", NodeAddress(host="box.lab", user="root", port=2222)),
         ("ssh://[fe80::1%25eth0]:22", NodeAddress(host="fe80::1%eth0", port=22)),
         ("ssh://10.0.0.7", NodeAddress(host="10.0.0.7")),
+        ("ssh://Admin@box", NodeAddress(host="box", user="Admin")),
         ("ssh://box?timeout=60", NodeAddress(host="box", connect_s=60)),
         ("ssh://me@box?sudo=yes", NodeAddress(host="box", user="me", by_sudo=True)),
     ],
@@ -56,42 +57,63 @@ def test_uri_may_name_a_configuration_of_ssh(tmp_path: Path) -> None:
         ("local://box", "it has neither form"),
         ("ssh://", "it must name exactly one host"),
         ("ssh://root@", "it must name exactly one host"),
-        ("ssh://box/path", "must name exactly one host"),
-        ("ssh://box#part", "must name exactly one host"),
-        ("ssh://box:port", "Port could not be cast"),
-        ("ssh://box:99999", "Port out of range"),
-        ("ssh://-oProxyCommand=reboot", "is not a host"),
+        ("ssh://box/path", "it must name exactly one host"),
+        ("ssh://box#part", "it must name exactly one host"),
+        ("ssh://box:port", "Port could not be cast to integer value as 'port'"),
+        ("ssh://box:99999", "Port out of range 0-65535"),
+        ("ssh://-oProxyCommand=reboot", "'-oproxycommand=reboot' is not a host"),
         ("ssh://-l@box", "'-l' is not a user"),
         ("ssh://a b", "'a b' is not a host"),
-        ("ssh://$(reboot)", "is not a host"),
+        ("ssh://$(reboot)", "'$(reboot)' is not a host"),
         ("ssh://..", "'..' is not a host"),
-        ("ssh://.hidden", "is not a host"),
-        ("ssh://root:secret@box", "a password is not accepted"),
+        ("ssh://.hidden", "'.hidden' is not a host"),
+        ("ssh://root:secret@box", "a password is not accepted, only a key"),
         ("ssh://box?keyfile=x", "'keyfile' is unknown"),
         ("ssh://box?config=/no/such/file", "there is no file '/no/such/file'"),
-        ("ssh://box?config", "bad query field"),
+        ("ssh://box?config", "bad query field: 'config'"),
         ("ssh://box?sudo=no", "'sudo' accepts only 'yes'"),
+        ("ssh://box?sudo=", "'sudo' accepts only 'yes'"),
         ("ssh://box?timeout=0", "'0' is not a number of seconds"),
         ("ssh://box?timeout=long", "'long' is not a number of seconds"),
     ],
 )
 def test_invalid_uri_is_refused_with_the_forms(uri: str, why: str) -> None:
-    with pytest.raises(BadInputError, match=re.escape(why)) as caught:
+    with pytest.raises(BadInputError) as caught:
         NodeAddress.from_uri(uri, source="--machine-uri")
 
-    assert str(caught.value).startswith("--machine-uri: ")
-    assert "use 'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=" in str(caught.value)
+    assert str(caught.value) == (
+        f"--machine-uri: '{uri}' is not the address of a node: {why}; use 'local:' or "
+        "'ssh://[user@]host[:port][?config=FILE&timeout=SECONDS&sudo=yes]'."
+    )
 
 
 def test_ssh_never_asks_back_and_leaves_nothing_behind() -> None:
     """The rest is as the user's configuration says: keys, known hosts, jumps."""
-    argv = NodeAddress(host="box", user="me", port=22).ssh_argv()
+    assert NodeAddress(host="box").ssh_argv() == [
+        "ssh",
+        *("-T", "-a", "-x"),
+        *("-o", "ClearAllForwardings=yes"),
+        *("-o", "BatchMode=yes"),
+        *("-o", "ConnectTimeout=10"),
+        *("-o", "ServerAliveInterval=10"),
+        *("-o", "ControlMaster=no"),
+        *("-o", "PermitLocalCommand=no"),
+        *("-o", "RemoteCommand=none"),
+        *("-o", "UpdateHostKeys=no"),
+        *("-o", "LogLevel=ERROR"),
+        *("--", "box"),
+    ]
 
-    options = {argv[at + 1] for at, word in enumerate(argv) if word == "-o"}
-    assert {"BatchMode=yes", "ConnectTimeout=10", "ControlMaster=no"} <= options
-    assert {"ClearAllForwardings=yes", "UpdateHostKeys=no"} <= options
-    assert not [word for word in argv if "StrictHostKeyChecking" in word or "KnownHosts" in word]
-    assert argv[-2:] == ["--", "box"]
+
+def test_ssh_is_told_what_the_address_names(tmp_path: Path) -> None:
+    address = NodeAddress(
+        host="box", user="me", port=2222, config=tmp_path / "config", connect_s=60
+    )
+
+    argv = address.ssh_argv()
+
+    assert argv[:7] == ["ssh", "-F", f"{tmp_path}/config", "-p", "2222", "-l", "me"]
+    assert "ConnectTimeout=60" in argv
 
 
 def test_command_goes_to_a_shell_of_known_kind_with_a_limit_of_its_own() -> None:
@@ -103,8 +125,31 @@ def test_command_goes_to_a_shell_of_known_kind_with_a_limit_of_its_own() -> None
     shell, option, line = shlex.split(ssh.calls[0][-1])
     assert (shell, option) == ("sh", "-c")
     assert line.startswith("timeout --kill-after=5 30.000 uname -r; printf ")
-    assert ssh.stdins[0] == "text"
-    assert ssh.timeouts[0] > 30
+    assert ssh.stdins == ["text"]
+    assert ssh.timeouts == [30 + 10 + 20], "the command's, the connection's, and some more"
+
+
+def test_command_on_the_node_has_its_environment() -> None:
+    ssh = FakeSsh()
+
+    NodeRunner(ADDRESS, ssh).run(["locale"], timeout_s=5, env={"LC_ALL": "C.UTF-8"})
+
+    assert " env LC_ALL=C.UTF-8 locale; " in shlex.split(ssh.calls[0][-1])[-1]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "duration_s", "timed_out"),
+    [(124, 5.0, True), (137, 5.0, True), (124, 4.9, False), (137, 4.9, False), (0, 5.0, False)],
+)
+def test_command_timed_out_if_it_was_ended_at_its_limit(
+    exit_code: int, duration_s: float, *, timed_out: bool
+) -> None:
+    ssh = FakeSsh(stderr=f"\n{{nonce}} {exit_code}\n", duration_s=duration_s)
+
+    result = NodeRunner(ADDRESS, ssh).run(["sleep", "9"], timeout_s=5)
+
+    assert (result.exit_code, result.duration_s) == (exit_code, duration_s)
+    assert result.timed_out is timed_out
 
 
 def test_user_becomes_root_around_the_limit_that_has_to_end_the_command() -> None:
@@ -124,10 +169,20 @@ def test_failing_sudo_is_reported() -> None:
         FakeSsh(stderr="sudo: a password is required\n", exit_code=1),
     )
 
-    with pytest.raises(
-        HarnessError, match=r"can't become root: sudo: a password is required\. Allow sudo"
-    ):
+    with pytest.raises(HarnessError) as caught:
         runner.run(["uname"], timeout_s=5)
+
+    assert str(caught.value) == (
+        "On the node 'ssh://box' the user can't become root: sudo: a password is required. Allow "
+        "sudo without a password, or connect as root."
+    )
+
+
+def test_message_of_sudo_is_a_commands_own_where_nobody_was_to_become_root() -> None:
+    runner = NodeRunner(ADDRESS, FakeSsh(stderr="sudo: a password is required\n", exit_code=1))
+
+    with pytest.raises(HarnessError, match="did not report how 'sudo true' ended"):
+        runner.run(["sudo", "true"], timeout_s=5)
 
 
 def test_failure_on_the_node_is_a_result() -> None:
@@ -139,25 +194,63 @@ def test_failure_on_the_node_is_a_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "remedy"),
+    ("printed", "quoted", "remedy"),
     [
-        ("Host key verification failed.", "Connect once by hand"),
-        ("root@box: Permission denied (publickey).", "Authorize your key"),
-        ("ssh: Could not resolve hostname box: unknown", "Check the host's name"),
-        ("ssh: connect to host box port 22: Connection refused", "whether sshd runs there"),
-        ("ssh: connect to host box port 22: Connection timed out", "whether the host is up"),
-        ("kex_exchange_identification: reset", "Try it in a terminal"),
-        ("", "ssh printed: nothing"),
+        (
+            "Host key verification failed.",
+            "Host key verification failed",
+            "Connect once by hand, and compare the key of the host.",
+        ),
+        (
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nSomeone could listen.",
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @ Someone could listen",
+            "Find out why the host has another key.",
+        ),
+        (
+            "root@box: Permission denied (publickey).",
+            "root@box: Permission denied (publickey)",
+            "Authorize your key, or name the right user; `ssh -v` shows what was tried.",
+        ),
+        (
+            "ssh: Could not resolve hostname box: unknown",
+            "ssh: Could not resolve hostname box: unknown",
+            "Check the host's name.",
+        ),
+        (
+            "ssh: connect to host box port 22: Connection refused",
+            "ssh: connect to host box port 22: Connection refused",
+            "Check the port, and whether sshd runs there.",
+        ),
+        (
+            "ssh: connect to host box port 22: Connection timed out",
+            "ssh: connect to host box port 22: Connection timed out",
+            (
+                "Check whether the host is up and a firewall blocks it; for a slow host add "
+                "'?timeout=60'."
+            ),
+        ),
+        (
+            "ssh: connect to host box port 22: No route to host",
+            "ssh: connect to host box port 22: No route to host",
+            "Check whether the host is up, and the route to it.",
+        ),
+        (
+            "kex_exchange_identification: reset",
+            "kex_exchange_identification: reset",
+            "Try it in a terminal, where it must work without a prompt.",
+        ),
+        ("", "nothing", "Try it in a terminal, where it must work without a prompt."),
     ],
 )
-def test_unreachable_node_is_a_harness_error(words: str, remedy: str) -> None:
-    runner = NodeRunner(ADDRESS, FakeSsh(stderr=f"{words}\n", exit_code=255))
+def test_unreachable_node_is_a_harness_error(printed: str, quoted: str, remedy: str) -> None:
+    runner = NodeRunner(ADDRESS, FakeSsh(stderr=f"{printed}\n", exit_code=255))
 
-    with pytest.raises(HarnessError, match="'ssh://box' can't be reached") as caught:
+    with pytest.raises(HarnessError) as caught:
         runner.run(["uname"], timeout_s=5)
 
-    assert words in str(caught.value)
-    assert remedy in str(caught.value)
+    assert str(caught.value) == (
+        f"The node 'ssh://box' can't be reached; ssh printed: {quoted}. {remedy}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,8 +264,13 @@ def test_unreachable_node_is_a_harness_error(words: str, remedy: str) -> None:
     ids=["silent", "no shell", "another's nonce", "hangs"],
 )
 def test_node_that_does_not_say_how_a_command_ended_is_not_believed(ssh: FakeSsh) -> None:
-    with pytest.raises(HarnessError, match="did not report how 'uname -r' ended"):
+    with pytest.raises(HarnessError) as caught:
         NodeRunner(ADDRESS, ssh).run(["uname", "-r"], timeout_s=5)
+
+    assert str(caught.value).startswith(
+        "The node 'ssh://box' did not report how 'uname -r' ended: the connection broke, the node "
+        "hangs, or its shell runs no commands.\ncommand: ssh "
+    )
 
 
 def test_connection_that_broke_after_the_answer_is_not_believed() -> None:
@@ -189,8 +287,13 @@ def test_host_without_ssh_is_reported_with_the_remedy(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(RequirementError, match="apt-get install openssh-client"):
+    with pytest.raises(RequirementError) as caught:
         NodeRunner(ADDRESS).run(["uname"], timeout_s=5)
+
+    assert str(caught.value) == (
+        "There is no OpenSSH client on this host; install it with "
+        "`apt-get install openssh-client`."
+    )
 
 
 def test_node_without_sudo_is_not_taken_for_a_host_without_ssh() -> None:
@@ -199,19 +302,28 @@ def test_node_without_sudo_is_not_taken_for_a_host_without_ssh() -> None:
         FakeSsh(stderr="sh: sudo: not found\n", exit_code=127),
     )
 
-    with pytest.raises(HarnessError, match="sh: sudo: not found") as caught:
+    with pytest.raises(HarnessError, match="did not report") as caught:
         runner.run(["uname"], timeout_s=5)
 
+    assert "sh: sudo: not found" in str(caught.value)
     assert not isinstance(caught.value, RequirementError)
 
 
 def test_this_host_is_inspected_without_ssh() -> None:
-    with ScriptedRunner().expect("uname -r", stdout="6.1.0\n", timeout_s=5) as runner:
-        assert NodeRunner(NodeAddress(), runner).run(["uname", "-r"], timeout_s=5).ok
+    runner = ScriptedRunner().expect(
+        "cat", stdout="text", timeout_s=5, stdin="text", env={"LC_ALL": "C"}
+    )
+
+    with runner:
+        result = NodeRunner(NodeAddress(), runner).run(
+            ["cat"], timeout_s=5, stdin="text", env={"LC_ALL": "C"}
+        )
+
+    assert result.stdout == "text"
 
 
 def test_this_host_has_no_command_of_ssh() -> None:
-    with pytest.raises(HarnessError, match="has no ssh command"):
+    with pytest.raises(HarnessError, match=r"^A node that is this host has no ssh command\.$"):
         NodeAddress().ssh_argv()
 
 
