@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import tarfile
@@ -10,7 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import lease
+from harness.debian_packages import UNPACK_S
 from harness.errors import HarnessError, RequirementError
+from harness.machine.qemu import debian_sid_qemu
 from harness.machine.qemu.debian_sid_qemu import (
     PACKAGES,
     ensure_sid_qemu,
@@ -26,12 +30,19 @@ _VERSION = "QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)\n"
 
 
 class UnpackingRunner:
-    """Plays mmdebstrap, tar and the unpacked QEMU; refuses anything else."""
+    """Plays mmdebstrap, tar and the unpacked QEMU, a file `binary`; refuses anything else.
 
-    def __init__(self, *, says: str = _VERSION, mmdebstrap_code: int = 0) -> None:
+    `fails` names the program that fails, and `limits_s` are those that the programs got.
+    """
+
+    def __init__(
+        self, *, says: str = _VERSION, fails: str | None = None, binary: bytes = b"ELF"
+    ) -> None:
         self.programs: list[str] = []
+        self.limits_s: list[float] = []
         self._says = says
-        self._mmdebstrap_code = mmdebstrap_code
+        self._fails = fails
+        self._binary = binary
 
     def run(
         self,
@@ -41,24 +52,31 @@ class UnpackingRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        assert timeout_s > 0
         assert (stdin, env) == (None, None)
         name = Path(argv[0]).name
         self.programs.append(name)
-        code, out = 0, ""
+        self.limits_s.append(timeout_s)
+        code, out = int(name == self._fails), ""
         if name == "mmdebstrap":
             assert f"--include={','.join(PACKAGES)}" in argv
-            code = self._mmdebstrap_code
+            assert argv[-2] == "sid"
             with tarfile.open(argv[-1], "w"):
                 pass
         elif name == "tar":
             (root,) = (word for word in argv if word.startswith("--directory="))
             binary = Path(root.partition("=")[2]) / "usr/bin/qemu-system-x86_64"
             binary.parent.mkdir(parents=True)
-            binary.write_bytes(b"ELF")
+            binary.write_bytes(self._binary)
+            assert list(argv[-4:]) == [
+                "--exclude=./dev",
+                "--exclude=./usr/share/doc",
+                "--exclude=./usr/share/locale",
+                "--exclude=./usr/share/man",
+            ]
         else:
             assert name == "qemu-system-x86_64"
             assert list(argv[1:]) == ["--version"]
+            assert os.access(argv[0], os.X_OK)
             out = self._says
         return CommandResult(argv=tuple(argv), exit_code=code, stdout=out, stderr="no network")
 
@@ -83,8 +101,13 @@ def test_unpacked_qemu_is_named_by_its_packages_version(tmp_path: Path) -> None:
 
     assert made.version == "1:11.1.3+ds-1"
     assert made.program.parent.name.endswith("-1.11.1.3+ds-1")
-    assert os.access(made.program, os.X_OK)
-    assert "1:11.1.3+ds-1" in reports[-1]
+    assert made.program.stat().st_mode & 0o777 == 0o700
+    assert made.program.parent.parent.stat().st_mode & 0o777 == 0o700
+    assert hashlib.sha256(b"ELF").hexdigest() in made.program.read_text()
+    assert reports == [
+        "unpacking QEMU of Debian sid, some 500 MiB",
+        f"unpacked 1:11.1.3+ds-1 in '{made.program.parent}'",
+    ]
     assert not list(made.program.parent.parent.glob(".work-*"))
     assert not (made.program.parent / "root.tar").exists()
 
@@ -110,6 +133,18 @@ def test_refresh_unpacks_anew_and_newest_is_taken(tmp_path: Path) -> None:
     assert find_sid_qemu(cache) == made
 
 
+def test_newest_is_the_one_unpacked_last(tmp_path: Path) -> None:
+    """Debian may have to go back to an earlier version."""
+    cache = tmp_path / "cache"
+    withdrawn = UnpackingRunner(says=_VERSION.replace("11.1.3", "12.0.0"))
+    old = ensure_sid_qemu(cache, withdrawn, report=_silence)
+    os.utime(old.program.parent / "version", (1_900_000_000, 1_900_000_000))
+    made = ensure_sid_qemu(cache, UnpackingRunner(), refresh=True, report=_silence)
+    os.utime(made.program.parent / "version", (1_900_000_100, 1_900_000_100))
+
+    assert find_sid_qemu(cache) == made
+
+
 def test_old_one_is_not_taken(tmp_path: Path) -> None:
     made = ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=_silence)
     os.utime(made.program.parent / "version", (0, 0))
@@ -126,19 +161,34 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def test_failed_unpacking_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="no network"):
-        ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(mmdebstrap_code=1), report=_silence)
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [
+        ("mmdebstrap", "Unpacking QEMU of Debian sid"),
+        ("tar", "Unpacking QEMU of Debian sid"),
+        ("qemu-system-x86_64", "Asking the unpacked QEMU for its version"),
+    ],
+)
+def test_failed_unpacking_is_reported_and_leaves_nothing(
+    tmp_path: Path, program: str, what: str
+) -> None:
+    with pytest.raises(CommandError, match=rf"^{what} failed\.\n(.*\n)*stderr: no network$"):
+        ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(fails=program), report=_silence)
 
     assert find_sid_qemu(tmp_path / "cache") is None
     assert [file.name for file in (tmp_path / "cache" / "qemu-sid").iterdir()] == ["lock"]
 
 
 def test_qemu_that_names_no_package_is_refused(tmp_path: Path) -> None:
-    runner = UnpackingRunner(says="QEMU emulator version 11.1.3\n")
+    runner = UnpackingRunner(says="QEMU emulator version 11.1.3 " + 300 * "x")
 
-    with pytest.raises(HarnessError, match="expected to name its Debian package"):
+    with pytest.raises(HarnessError) as caught:
         ensure_sid_qemu(tmp_path / "cache", runner, report=_silence)
+
+    assert str(caught.value) == (
+        "The unpacked QEMU was expected to name its Debian package, but it printed "
+        f"'QEMU emulator version 11.1.3 {171 * 'x'}'."
+    )
 
 
 def test_host_without_mmdebstrap_is_reported(
@@ -146,24 +196,79 @@ def test_host_without_mmdebstrap_is_reported(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
-    with pytest.raises(RequirementError, match="apt-get install mmdebstrap"):
+    with pytest.raises(
+        RequirementError, match=r"which unpacks QEMU of Debian sid; .*apt-get install mmdebstrap"
+    ):
         ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=_silence)
 
 
 def test_program_runs_qemu_with_its_own_linker_libraries_and_firmware() -> None:
-    folder = Path("/cache of mine/qemu")
+    root = "/cache of mine/qemu/root"
 
-    text = render_program(folder, "1:11.1.3+ds-1", "abc")
+    text = render_program(Path("/cache of mine/qemu"), "1:11.1.3+ds-1", "abc")
 
     shebang, comment, modules, command = text.splitlines()
+    libraries = f"{root}/usr/lib/x86_64-linux-gnu"
     assert shebang == "#!/bin/sh"
-    assert "1:11.1.3+ds-1" in comment
-    assert "abc" in comment
-    assert shlex.split(modules)[1] == (
-        "QEMU_MODULE_DIR=/cache of mine/qemu/root/usr/lib/x86_64-linux-gnu/qemu"
-    )
-    words = shlex.split(command)
-    assert words[0] == "exec"
-    assert words[1].endswith("/root/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2")
-    assert words[-1] == "$@"
-    assert f"{folder}/root/usr/share/seabios" in words
+    assert comment == "# QEMU of Debian's package 1:11.1.3+ds-1, sha256 abc."
+    assert shlex.split(modules) == ["export", f"QEMU_MODULE_DIR={libraries}/qemu"]
+    assert shlex.split(command) == [
+        "exec",
+        f"{libraries}/ld-linux-x86-64.so.2",
+        *("--library-path", f"{libraries}:{libraries}/pulseaudio"),
+        *("--argv0", "qemu-system-x86_64"),
+        f"{root}/usr/bin/qemu-system-x86_64",
+        *("-L", f"{root}/usr/share/qemu"),
+        *("-L", f"{root}/usr/share/seabios"),
+        "$@",
+    ]
+
+
+def test_version_is_asked_for_within_seconds_and_packages_unpacked_within_minutes(
+    tmp_path: Path,
+) -> None:
+    runner = UnpackingRunner()
+
+    ensure_sid_qemu(tmp_path / "cache", runner, report=_silence)
+
+    assert runner.programs == ["mmdebstrap", "tar", "qemu-system-x86_64"]
+    assert runner.limits_s == [UNPACK_S, UNPACK_S, 20]
+
+
+def test_same_version_that_is_unpacked_again_takes_the_place_of_the_former(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    old = ensure_sid_qemu(cache, UnpackingRunner(), report=_silence)
+
+    made = ensure_sid_qemu(cache, UnpackingRunner(binary=b"new"), refresh=True, report=_silence)
+
+    assert made == old
+    assert hashlib.sha256(b"new").hexdigest() in made.program.read_text()
+    assert (made.program.parent / "root/usr/bin/qemu-system-x86_64").read_bytes() == b"new"
+
+
+def test_qemu_of_another_list_of_packages_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    ensure_sid_qemu(cache, UnpackingRunner(), report=_silence)
+
+    monkeypatch.setattr(debian_sid_qemu, "PACKAGES", (*PACKAGES, "qemu-system-arm"))
+
+    assert find_sid_qemu(cache) is None
+
+
+def test_wait_for_another_process_that_unpacks_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debian_sid_qemu, "UNPACK_S", 0.0)
+    store = tmp_path / "cache" / "qemu-sid"
+    store.mkdir(parents=True)
+    runner = UnpackingRunner()
+
+    with (
+        lease.hold(store / "lock", timeout_s=0, what="this test"),
+        pytest.raises(HarnessError, match=r"^Waited 0 s for QEMU of Debian sid, which another"),
+    ):
+        ensure_sid_qemu(tmp_path / "cache", runner, report=_silence)
+
+    assert runner.programs == []
