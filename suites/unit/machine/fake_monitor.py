@@ -35,6 +35,7 @@ class FakeMonitor:
         self.arguments: dict[str, Mapping[str, object]] = {}
         self.descriptors: dict[str, int] = {}
         self.limits_s: dict[str, float] = {}
+        self.deadlines: list[Deadline] = []
         self._results = dict(results or {})
         self._events_after = dict(events or {})
         self.recorded: list[QmpEvent] = []
@@ -72,7 +73,7 @@ class FakeMonitor:
         *,
         since: int = 0,
     ) -> QmpEvent:
-        del deadline
+        self.deadlines.append(deadline)
         for event in self.recorded[since:]:
             if matches(event):
                 return event

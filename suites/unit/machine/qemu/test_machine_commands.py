@@ -58,13 +58,15 @@ def test_seed_is_closed_once_the_guest_has_released_it(tmp_path: Path) -> None:
     removed = an_event("DEVICE_DELETED", device="seed-disk")
     monitor = FakeMonitor(events={"device_del": removed})
     machine = QemuMachine(a_machine_spec(seed=tmp_path / "seed"), tmp_path)
+    deadline = Deadline.after(60)
 
-    _with_monitor(machine, monitor).unplug_seed(Deadline.after(0))
+    _with_monitor(machine, monitor).unplug_seed(deadline)
 
     assert monitor.calls == [
         ("device_del", {"id": "seed-disk"}),
         ("blockdev-del", {"node-name": "seed"}),
     ]
+    assert monitor.deadlines == [deadline]
 
 
 def test_guest_stops_before_it_is_saved_whole_and_goes_on_afterwards(

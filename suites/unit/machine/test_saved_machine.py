@@ -1,0 +1,151 @@
+"""What every VM driver's machines do to be saved and restored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine import monitored_machine
+from harness.machine.device_state import DeviceStateError
+from suites.unit.machine.fake_machine import a_machine
+from suites.unit.machine.fake_monitor import FakeMonitor, an_event
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DONE = an_event("MIGRATION", status="completed")
+
+
+def test_state_is_saved_of_a_paused_guest_whose_qemu_then_ends(tmp_path: Path) -> None:
+    monitor = FakeMonitor(events={"migrate": DONE})
+    machine = a_machine(tmp_path, monitor)
+
+    machine.save(tmp_path / "state")
+
+    assert machine.steps == ["pause", "end"]
+    assert monitor.commands == ["migrate-set-capabilities", "query-version", "getfd", "migrate"]
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
+
+
+def test_state_that_can_not_be_saved_is_reported_and_its_qemu_is_not_ended(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    monitor = FakeMonitor(events={"migrate": an_event("MIGRATION", status="failed")})
+    machine = a_machine(tmp_path, monitor)
+
+    with pytest.raises(HarnessError) as caught:
+        machine.save(state)
+
+    assert str(caught.value) == (
+        f"QEMU of machine 'node' could not carry out 'migrate' with the state '{state}'. "
+        "It ended as 'failed'. Its stderr ends with: load of migration failed"
+    )
+    assert machine.steps == ["pause", "wait for exit"]
+
+
+def test_saved_state_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("kept")
+
+    with pytest.raises(FileExistsError):
+        a_machine(tmp_path).save(tmp_path / "state")
+
+    assert (tmp_path / "state").read_text() == "kept"
+
+
+def test_guest_runs_once_its_state_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    monitor = FakeMonitor(events={"migrate-incoming": DONE})
+    machine = a_machine(tmp_path, monitor)
+
+    machine.restore(tmp_path / "state")
+
+    assert machine.steps == ["resume"]
+    assert monitor.arguments["migrate-set-parameters"] == {"announce-rounds": 0}
+
+
+def test_state_that_qemu_refuses_is_reported_with_its_output_and_starts_nothing(
+    tmp_path: Path,
+) -> None:
+    state = tmp_path / "state"
+    state.touch()
+    monitor = FakeMonitor(events={"migrate-incoming": an_event("MIGRATION", status="failed")})
+    machine = a_machine(tmp_path, monitor)
+
+    with pytest.raises(HarnessError) as caught:
+        machine.restore(state)
+
+    assert str(caught.value) == (
+        f"QEMU of machine 'node' could not carry out 'migrate-incoming' with the state '{state}'. "
+        "It ended as 'failed'. Its stderr ends with: load of migration failed"
+    )
+    assert machine.steps == ["wait for exit"]
+
+
+def test_guest_goes_on_once_its_whole_state_was_saved_and_its_disk_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = a_machine(tmp_path)
+    monkeypatch.setattr(
+        monitored_machine,
+        "save_whole_state",
+        lambda _, name, state: machine.steps.append(f"save {name} to {state.name}"),
+    )
+
+    with machine.saved_whole(tmp_path / "memory.zst"):
+        machine.steps.append("copy the disk")
+
+    assert machine.steps == ["pause", "save node to memory.zst", "copy the disk", "resume"]
+
+
+@pytest.mark.parametrize("where", ["state", "disk"])
+def test_guest_goes_on_where_it_could_not_be_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    machine = a_machine(tmp_path)
+
+    def save(*_: object) -> None:
+        if where == "state":
+            raise DeviceStateError("QEMU refused.")
+
+    monkeypatch.setattr(monitored_machine, "save_whole_state", save)
+
+    def save_all() -> None:
+        with machine.saved_whole(tmp_path / "memory.zst"):
+            raise HarnessError("The disk could not be copied.")
+
+    with pytest.raises(HarnessError, match="refused" if where == "state" else "be copied"):
+        save_all()
+
+    assert machine.steps[-1] == "resume"
+
+
+def test_whole_state_that_was_loaded_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitor = FakeMonitor()
+    machine = a_machine(tmp_path, monitor)
+    loaded: list[object] = []
+    monkeypatch.setattr(monitored_machine, "restore_whole_state", lambda *how: loaded.append(how))
+
+    machine.restore_whole(tmp_path / "memory.zst")
+
+    assert loaded == [(monitor, "node", tmp_path / "memory.zst")]
+    assert machine.steps == ["resume"]
+
+
+def test_whole_state_that_qemu_refuses_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DeviceStateError("It is another machine's.")
+
+    monkeypatch.setattr(monitored_machine, "restore_whole_state", refuse)
+    machine = a_machine(tmp_path)
+
+    with pytest.raises(
+        HarnessError, match=r"^It is another machine's\. Its stderr ends with: load of migration"
+    ):
+        machine.restore_whole(tmp_path / "memory.zst")
+
+    assert machine.steps == ["wait for exit"]
