@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.errors import BadInputError, RequirementError
+from harness.machine import uefi_firmware
 from harness.machine.uefi_firmware import UefiFirmware, descriptor_folders, find_uefi_firmware
 
 
@@ -72,6 +73,21 @@ def test_descriptor_names_code_and_variables(general: Folder) -> None:
     assert find(general) == general.firmware
 
 
+def test_descriptors_are_looked_for_in_the_folders_of_this_host(
+    general: Folder, specific: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    general.describe()
+    specific.describe()
+    monkeypatch.setattr(uefi_firmware, "_SYSTEM_FOLDERS", (general.path,))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(specific.path))
+    assert find_uefi_firmware() == general.firmware
+
+    (specific.path / "qemu").mkdir()
+    (specific.path / "qemu/firmware").symlink_to(specific.path)
+
+    assert find_uefi_firmware() == specific.firmware
+
+
 def test_first_name_counts_across_folders(general: Folder, specific: Folder) -> None:
     general.describe("60-edk2.json")
     specific.describe("50-local.json")
@@ -99,8 +115,34 @@ def test_empty_file_hides_the_general_one(general: Folder, specific: Folder) -> 
     general.describe("50-edk2.json")
     (specific.path / "50-edk2.json").touch()
 
-    with pytest.raises(RequirementError, match="there is none at all"):
+    with pytest.raises(RequirementError) as caught:
         find(general, specific)
+
+    assert str(caught.value) == (
+        f"Booting by UEFI needs a firmware descriptor in '{general.path}', '{specific.path}' for "
+        "UEFI on q35 without SMM and Secure Boot; there is none at all. On Debian and Ubuntu, "
+        "install one with 'apt-get install --no-install-recommends ovmf'."
+    )
+
+
+def test_search_goes_on_behind_an_empty_file(general: Folder, specific: Folder) -> None:
+    general.describe("50-edk2.json")
+    general.describe("60-edk2.json")
+    (specific.path / "50-edk2.json").touch()
+
+    assert find(general, specific) == general.firmware
+
+
+def test_every_firmware_that_does_not_fit_is_named(general: Folder) -> None:
+    smm = general.describe("10-smm.json", features=["requires-smm"])
+    bios = general.describe("20-bios.json", interface_types=["bios"])
+
+    with pytest.raises(RequirementError) as caught:
+        find(general)
+
+    assert (
+        f"; '{smm}' does not: it requires SMM; '{bios}' does not: it is not UEFI. On Debian"
+    ) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +164,10 @@ def test_empty_file_hides_the_general_one(general: Folder, specific: Folder) -> 
             {"targets": [{"architecture": "x86_64", "machines": ["pc-i440fx-*", "microvm"]}]},
             "it is not for q35 of x86_64",
         ),
-        ({"mapping": {"device": "memory", "filename": "/usr/share/OVMF.fd"}}, "not two flash"),
+        (
+            {"mapping": {"device": "memory", "filename": "/usr/share/OVMF.fd"}},
+            "its code and variables are not two flash files",
+        ),
     ],
     ids=["smm", "secure-boot", "keys", "bios", "aarch64", "i386", "i440fx", "memory"],
 )
@@ -133,11 +178,17 @@ def test_firmware_that_machines_can_not_use_is_passed_over_and_named(
 
     with pytest.raises(RequirementError) as caught:
         find(general)
-    assert f"'{file}' does not: " in str(caught.value)
-    assert reason in str(caught.value)
+    assert f"; '{file}' does not: {reason}. On Debian" in str(caught.value)
 
     specific.describe("60-edk2.json")
     assert find(general, specific) == specific.firmware
+
+
+def test_two_files_of_another_device_are_passed_over(general: Folder) -> None:
+    general.describe(mapping=general.mapping(device="kernel"))
+
+    with pytest.raises(RequirementError, match="code and variables are not two flash files"):
+        find(general)
 
 
 @pytest.mark.parametrize("mode", ["combined", "stateless"])
@@ -193,12 +244,40 @@ def test_invalid_descriptor_names_file_and_key(
         find(general)
 
 
+def test_descriptor_of_the_wrong_kind_is_named_with_how_to_hide_it(
+    general: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
+    file = general.describe(features="acpi-s3")
+
+    with pytest.raises(BadInputError) as caught:
+        find(general)
+
+    assert str(caught.value) == (
+        f"{file}: key 'features': The firmware descriptor is invalid: Input should be a valid "
+        "array. Correct it, or hide it by an empty file "
+        "'/config/qemu/firmware/60-edk2.json'."
+    )
+
+
 def test_file_that_is_not_json_is_named(general: Folder) -> None:
     file = general.path / "50-edk2.json"
     file.write_text("{")
 
-    with pytest.raises(BadInputError, match=rf"^{file}: .*Invalid JSON.*hide it by an empty"):
+    with pytest.raises(
+        BadInputError, match=rf"^{file}: The firmware descriptor is invalid: Invalid JSON.*"
+    ):
         find(general)
+
+
+def test_descriptor_that_can_not_be_read_is_named(general: Folder) -> None:
+    file = general.path / "50-edk2.json"
+    file.mkdir()
+
+    with pytest.raises(BadInputError) as caught:
+        find(general)
+
+    assert str(caught.value) == f"{file}: The firmware descriptor can't be read (Is a directory)."
 
 
 def test_users_folder_is_the_most_specific(monkeypatch: pytest.MonkeyPatch) -> None:
