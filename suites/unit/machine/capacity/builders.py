@@ -63,3 +63,7 @@ def at_once(
 ) -> contextlib.AbstractContextManager[Reservation]:
     """Reservation without patience."""
     return broker.reserve(who, demand, deadline=Deadline.after(0, FakeClock()), report=tell)
+
+
+def whos(broker: Broker) -> list[str]:
+    return [entry.who for entry in broker.entries()]

@@ -1,0 +1,108 @@
+"""What of the host all reservations together may use."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.machine.capacity.broker import HostCapacity, is_bindable
+from suites.unit.machine.capacity.builders import FakeHost
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("total_mib", "memory_mib"),
+    [(32000, 28800), (32009, 28809), (4000, 2976), (1024, 0), (512, 0)],
+)
+def test_some_memory_is_reserved_for_the_host(
+    host: FakeHost, total_mib: int, memory_mib: int
+) -> None:
+    host.has(available_mib=1, total_mib=total_mib)
+
+    assert HostCapacity.from_proc(host.proc).memory_mib == memory_mib
+
+
+@pytest.mark.parametrize(("cores", "cpus"), [(1, 8), (2, 8), (16, 64)])
+def test_cores_are_overcommitted(host: FakeHost, cores: int, cpus: int) -> None:
+    assert HostCapacity.from_proc(host.proc, cores=cores).cpus == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("32768\t60999\n", 24000),
+        ("1024 60999", 61000),
+        ("15000 65535", 10000),
+        ("26000 60999", 24000),
+        ("25999 60999", 61000),
+        ("20000 61000", 10000),
+        ("1024 65535", 24000),
+        (None, 24000),
+    ],
+)
+def test_ports_lie_outside_the_kernels_own_range(
+    host: FakeHost, text: str | None, first: int
+) -> None:
+    if text is not None:
+        folder = host.proc / "sys" / "net" / "ipv4"
+        folder.mkdir(parents=True)
+        (folder / "ip_local_port_range").write_text(text)
+
+    assert HostCapacity.from_proc(host.proc).ports[0] == first
+
+
+@pytest.mark.parametrize(("found", "cpus"), [(16, 64), (None, 8)])
+def test_cores_are_those_that_the_system_tells(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, found: int | None, cpus: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: found)
+
+    assert HostCapacity.from_proc(host.proc).cpus == cpus
+
+
+class FakeSocket:
+    """A TCP socket on a host where somebody listens on port 24001 of the loopback."""
+
+    def __init__(self, family: int, kind: int) -> None:
+        assert (family, kind) == (socket.AF_INET, socket.SOCK_STREAM)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        del kind, error, trace
+
+    def bind(self, address: tuple[str, int]) -> None:
+        if address == ("127.0.0.1", 24001):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        assert address == ("127.0.0.1", 24002)
+
+
+def test_port_of_the_loopback_that_somebody_listens_on_is_not_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "socket", FakeSocket)
+
+    free = [is_bindable(24001), is_bindable(24002)]
+
+    monkeypatch.undo()
+    assert free == [False, True]

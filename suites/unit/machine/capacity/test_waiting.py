@@ -1,0 +1,189 @@
+"""Who waits for room on the host: in which order, until when, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine.capacity.reservations import Entry, reservations_in
+from harness.provisioning.wait import Deadline
+from suites.fakes.clock import FakeClock, in_turn
+from suites.unit.machine.capacity.builders import FakeHost, at_once, mib, whos
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.machine.capacity.broker import Reservation
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path)
+
+
+def test_wait_says_once_who_holds_the_capacity(host: FakeHost) -> None:
+    reports: list[str] = []
+
+    with (
+        at_once(host.broker(7), "node-a", mib(3000)),
+        pytest.raises(HarnessError, match=r"Waited 1.0 s for 2000 MiB on 1 vCPU .*'node-a'"),
+        host.broker(8).reserve(
+            "node-b", mib(2000), deadline=Deadline.after(1, FakeClock()), report=reports.append
+        ),
+    ):
+        pass
+
+    (line,) = reports
+    assert line == (
+        "'node-b' waits for 2000 MiB on 1 vCPU: 1000 of 4000 MiB are not reserved; held by "
+        "'node-a' of process 7 (3000 MiB on 1 vCPU)."
+    )
+
+
+def test_wait_names_all_that_is_short_and_all_who_hold_it(host: FakeHost) -> None:
+    with (
+        at_once(host.broker(7), "node-a", mib(3000, cpus=2)),
+        at_once(host.broker(8), "node-b", mib(500, cpus=5)),
+        pytest.raises(
+            HarnessError,
+            match=re.escape(
+                "last seen: 500 of 4000 MiB are not reserved; 1 of 8 vCPUs are not reserved; held by "
+                "'node-a' of process 7 (3000 MiB on 2 vCPUs), "
+                "'node-b' of process 8 (500 MiB on 5 vCPUs). End"
+            ),
+        ),
+        at_once(host.broker(9), "node-c", mib(600, cpus=2)),
+    ):
+        pass
+
+
+def test_wait_says_anew_whose_turn_comes_first_but_not_who_comes_next(host: FakeHost) -> None:
+    reports: list[str] = []
+    with contextlib.ExitStack() as waiting:
+        first, second, third = (waiting.enter_context(contextlib.ExitStack()) for _ in range(3))
+        for number, leaving in enumerate((first, second, third), start=1):
+            entry = Entry(who=f"node-{number}", process=number, demand=mib(4000))
+            leaving.enter_context(reservations_in(host.folder).enter(entry))
+        clock = FakeClock(on_sleep=in_turn(second.close, first.close, third.close))
+
+        with host.broker(9).reserve(
+            "node-9", mib(1), deadline=Deadline.after(9, clock), report=reports.append
+        ):
+            pass
+
+    assert [line.partition("; held by")[0] for line in reports] == [
+        f"'node-9' waits for 1 MiB on 1 vCPU: 'node-{number}' of process {number} (4000 MiB on 1 "
+        "vCPU) came first"
+        for number in (1, 3)
+    ]
+
+
+def test_wait_that_was_in_vain_leaves_nothing(host: FakeHost) -> None:
+    with at_once(host.broker(), "a", mib(3000)):
+        with pytest.raises(HarnessError), at_once(host.broker(2), "b", mib(2000)):
+            pass
+
+        assert whos(host.broker()) == ["a"]
+
+
+def test_wait_ends_when_the_capacity_is_not_wanted_any_more(host: FakeHost) -> None:
+    reasons: list[str] = []
+    clock = FakeClock(on_sleep=in_turn(lambda: reasons.append("Nobody wants it.")))
+
+    with at_once(host.broker(), "a", mib(3000)):
+        with (
+            pytest.raises(HarnessError, match=r"^Nobody wants it\.$"),
+            host.broker(2).reserve(
+                "b",
+                mib(2000),
+                deadline=Deadline.after(900, clock),
+                cancelled=lambda: reasons[0] if reasons else None,
+            ),
+        ):
+            pass
+
+        assert whos(host.broker()) == ["a"]
+
+
+def test_waiting_demand_gets_what_is_released(host: FakeHost) -> None:
+    reports: list[str] = []
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        first.enter_context(at_once(host.broker(1), "a", mib(2000)))
+        second.enter_context(at_once(host.broker(2), "b", mib(2000)))
+        deadline = Deadline.after(
+            5, FakeClock(on_sleep=in_turn(first.close, lambda: None, second.close))
+        )
+
+        with host.broker(3).reserve("c", mib(4000), deadline=deadline, report=reports.append):
+            assert whos(host.broker()) == ["c"]
+
+    holders = [line.partition("held by ")[2] for line in reports]
+    assert [line.count("process") for line in holders] == [2, 1]
+
+
+def test_removed_file_of_one_who_waits_ends_the_wait(host: FakeHost) -> None:
+    removed: list[Path] = []
+
+    def remove() -> None:
+        removed.append(sorted(host.folder.iterdir())[1])
+        removed[0].unlink()
+
+    with (
+        at_once(host.broker(1), "a", mib(4000)),
+        pytest.raises(HarnessError) as caught,
+        host.broker(2).reserve(
+            "b", mib(1), deadline=Deadline.after(9, FakeClock(on_sleep=in_turn(remove)))
+        ),
+    ):
+        pass
+    assert str(caught.value) == (
+        f"The file '{removed[0]}' was removed while its owner waited; do not remove the broker's "
+        "files."
+    )
+
+
+def test_large_demand_is_not_starved_by_small_ones(host: FakeHost) -> None:
+    """Who came later waits, although there is enough capacity for it."""
+    reports: list[str] = []
+
+    def ask_later() -> None:
+        with (
+            pytest.raises(HarnessError, match=r"'large' of process 2 .* came first"),
+            at_once(host.broker(3), "small", mib(1), reports.append),
+        ):
+            pass
+
+    with (
+        at_once(host.broker(1), "a", mib(2000)),
+        pytest.raises(HarnessError, match="2000 of 4000 MiB are not reserved"),
+        host.broker(2).reserve(
+            "large", mib(4000), deadline=Deadline.after(1, FakeClock(on_sleep=in_turn(ask_later)))
+        ),
+    ):
+        pass
+    assert len(reports) == 1
+
+
+def test_process_that_holds_a_reservation_goes_ahead(host: FakeHost) -> None:
+    """It would not release the first while it waits, so both would wait for each other."""
+    given_out: list[Reservation] = []
+
+    def ask_for_a_second() -> None:
+        with at_once(host.broker(1), "second", mib(1)) as reservation:
+            given_out.append(reservation)
+
+    with (
+        at_once(host.broker(1), "first", mib(2000)),
+        pytest.raises(HarnessError),
+        host.broker(2).reserve(
+            "large",
+            mib(4000),
+            deadline=Deadline.after(1, FakeClock(on_sleep=in_turn(ask_for_a_second))),
+        ),
+    ):
+        pass
+    assert len(given_out) == 1
