@@ -12,10 +12,14 @@ if TYPE_CHECKING:
 
 
 class FakeCopy:
-    """Takes calls of `cp --sparse=always`; copying fails, which has to do no harm."""
+    """Takes calls of `cp --sparse=always`; copying fails, which has to do no harm.
+
+    It `leaves` that much of the copy, or no file.
+    """
 
     def __init__(self) -> None:
         self.copied: list[str] = []
+        self.leaves: bytes | None = b"half"
 
     def run(
         self,
@@ -30,5 +34,6 @@ class FakeCopy:
         assert stdin is None
         assert env is None
         self.copied.append(Path(argv[2]).name)
-        Path(argv[3]).write_bytes(b"half")
+        if self.leaves is not None:
+            Path(argv[3]).write_bytes(self.leaves)
         return CommandResult(argv=tuple(argv), exit_code=1, stdout="", stderr="no space left")

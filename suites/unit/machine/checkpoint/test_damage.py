@@ -1,0 +1,257 @@
+"""Damaged checkpoints are refused, reported, and made again once nobody uses them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.artifact_cache import manifest
+from harness.errors import HarnessError
+from harness.image.formats.qcow2 import backing_name
+from harness.machine.checkpoint.manifest import CHECKPOINT_FORMAT
+from harness.progress import Stage
+from harness.provisioning.wait import Deadline
+from suites.fakes.clock import FakeClock
+from suites.unit.image.formats.small_qcow2 import qcow2_on
+from suites.unit.machine.checkpoint.builders import MIB, Cache, content_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.machine.checkpoint.store import Checkpoint, CheckpointPlace
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path)
+
+
+def _truncate_memory(checkpoint: Checkpoint) -> None:
+    os.truncate(checkpoint.ram, MIB)
+
+
+def _flip_a_byte(checkpoint: Checkpoint) -> None:
+    with checkpoint.ram.open("r+b") as ram:
+        ram.seek(MIB // 2)
+        ram.write(b"M")
+
+
+def _lose_the_state(checkpoint: Checkpoint) -> None:
+    checkpoint.state.unlink()
+
+
+def _cut_the_manifest(checkpoint: Checkpoint) -> None:
+    os.truncate(checkpoint.folder / "manifest.json", 40)
+
+
+def _lose_the_manifest(checkpoint: Checkpoint) -> None:
+    (checkpoint.folder / "manifest.json").unlink()
+
+
+def _lose_the_lock(checkpoint: Checkpoint) -> None:
+    (checkpoint.folder / "used").unlink()
+
+
+DAMAGES = [
+    (_truncate_memory, r"ram' has 1048576 bytes, but 2097152 were published\."),
+    (_flip_a_byte, r"ram' has the digest \w{16}…, but \w{16}… was published\."),
+    (_lose_the_state, r"state' is missing\."),
+    (_cut_the_manifest, r"manifest\.json' is malformed: .*"),
+    (_lose_the_manifest, r"has no readable manifest \(No such file or directory\)\."),
+    (_lose_the_lock, r"has no file 'used'\."),
+]
+
+
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES)
+def test_damaged_checkpoint_is_refused_and_made_again(
+    cache: Cache, damage: Callable[[Checkpoint], None], reason: str
+) -> None:
+    damage(cache.have())
+
+    with cache.use() as checkpoint:
+        assert content_of(checkpoint) == "disk 2"
+
+    (sentence,) = cache.said(Stage.REFUSED)
+    assert str(checkpoint.folder) in sentence
+    assert re.search(f"{reason} It is made again.$", sentence)
+    assert cache.made == 2
+
+
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES)
+def test_verification_reports_the_damage(
+    cache: Cache, damage: Callable[[Checkpoint], None], reason: str
+) -> None:
+    checkpoint = cache.have()
+    assert [info.damage for info in cache.store.verify()] == [None]
+
+    damage(checkpoint)
+
+    (info,) = cache.store.verify()
+    assert info.damage is not None
+    assert re.search(f"{reason}$", info.damage)
+
+
+def test_everything_is_read_again_after_a_boot_of_the_host(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = cache.have()
+    _flip_a_byte(checkpoint)
+    stamp = manifest.stat_fingerprint(
+        checkpoint.folder, CHECKPOINT_FORMAT.read(checkpoint.folder).files
+    )
+    manifest.write_stamp(checkpoint.folder, stamp)
+    assert cache.have() == checkpoint, "The stamp says that nothing has changed."
+
+    (tmp_path / "boot_id").write_text("another boot\n")
+    monkeypatch.setattr(manifest, "BOOT_ID", tmp_path / "boot_id")
+
+    assert content_of(cache.have()) == "disk 2"
+    assert "has the digest" in cache.said(Stage.REFUSED)[0]
+
+
+def test_checkpoint_under_a_foreign_name_is_refused(cache: Cache) -> None:
+    checkpoint = cache.have()
+    manifest = checkpoint.folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(checkpoint.key, "f" * 64))
+
+    cache.have()
+
+    assert cache.made == 2
+    assert "has the key 'ffffffffffffffff'" in cache.said(Stage.REFUSED)[0]
+
+
+def test_child_without_its_parent_is_refused(cache: Cache) -> None:
+    parent, _ = cache.have_two()
+    shutil.rmtree(parent.folder)
+
+    (info,) = cache.store.verify()
+    with pytest.raises(HarnessError, match=r"booted-\w+' was removed\."):
+        cache.have("baked", parent=parent)
+
+    assert info.damage is not None
+    assert info.damage.endswith(f"lies on '{parent.folder}', which is missing.")
+    assert cache.said(Stage.REFUSED) == [f"{info.damage} It is made again."]
+
+
+def test_child_follows_a_parent_that_was_made_again(cache: Cache) -> None:
+    parent, child = cache.have_two()
+    _truncate_memory(parent)
+
+    with cache.use("booted") as again, cache.use("baked", parent=again) as grown:
+        assert again.folder == parent.folder
+        assert grown.folder == child.folder
+        assert content_of(grown) == "disk 4"
+
+    first, second = cache.said(Stage.REFUSED)
+    assert "has 1048576 bytes" in first
+    assert second == (
+        f"The checkpoint in '{child.folder}' lies on a disk that '{parent.folder}' no longer has: "
+        "that checkpoint was made again. It is made again."
+    )
+
+
+def test_nothing_is_made_on_a_damaged_parent(cache: Cache) -> None:
+    with cache.use("booted") as parent:
+        _truncate_memory(parent)
+
+        with (
+            pytest.raises(HarnessError, match="has 1048576 bytes"),
+            cache.use("baked", parent=parent),
+        ):
+            pass
+
+    assert cache.made == 1
+    assert cache.names() == ["booted"]
+
+
+def lying_on(name: str) -> Callable[[CheckpointPlace], None]:
+    def write(place: CheckpointPlace) -> None:
+        qcow2_on(place.disk, name)
+
+    return write
+
+
+def test_moved_cache_is_used(tmp_path: Path) -> None:
+    old = Cache(tmp_path / "old")
+    image = tmp_path / "old/images/debian/disk.qcow2"
+    old.meanwhile = lying_on(str(image))
+    old.have()
+    (tmp_path / "old").rename(tmp_path / "new")
+
+    new = Cache(tmp_path / "new")
+    checkpoint = new.have()
+
+    assert new.made == 0
+    assert backing_name(checkpoint.disk) == "../../images/debian/disk.qcow2"
+
+
+def test_moved_cache_whose_disks_lie_on_files_outside_is_made_again(tmp_path: Path) -> None:
+    old = Cache(tmp_path / "old")
+    old.meanwhile = lying_on("/elsewhere/disk.qcow2")
+    checkpoint = old.have()
+    (tmp_path / "new").mkdir()
+    old.folder.rename(tmp_path / "new/checkpoints")
+
+    new = Cache(tmp_path / "new")
+    (info,) = new.store.verify()
+    new.have()
+
+    assert new.made == 1
+    (sentence,) = new.said(Stage.REFUSED)
+    assert f"was made in '{checkpoint.folder}', and its disk refers to files there." in sentence
+    assert info.damage is not None
+    assert sentence.startswith(info.damage)
+
+
+def test_cache_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    Cache(tmp_path).have()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/checkpoints").symlink_to(tmp_path / "checkpoints")
+
+    linked = Cache(tmp_path / "elsewhere")
+
+    assert content_of(linked.have()) == "disk 1"
+    assert linked.made == 0
+
+
+def test_damaged_checkpoint_in_use_is_not_replaced(cache: Cache) -> None:
+    other = Cache(cache.folder.parent)
+    with cache.use() as checkpoint:
+        _truncate_memory(checkpoint)
+
+        with (
+            pytest.raises(HarnessError, match=r"damaged but still in use.*`fuser '.*/used'`"),
+            other.use(deadline=Deadline.after(100, FakeClock())),
+        ):
+            pass
+
+        assert checkpoint.ram.exists()
+    assert content_of(other.have()) == "disk 1"
+    assert other.made == 1
+
+
+def test_processes_that_only_found_the_damage_are_waited_for(cache: Cache) -> None:
+    other = Cache(cache.folder.parent)
+    with ExitStack() as reading:
+        checkpoint = reading.enter_context(cache.use())
+        _truncate_memory(checkpoint)
+
+        with other.use(deadline=Deadline.after(100, FakeClock(on_sleep=reading.close))):
+            assert other.made == 1
+
+
+def test_damaged_checkpoint_can_be_collected(cache: Cache) -> None:
+    _cut_the_manifest(cache.have())
+    (info,) = cache.store.ls()
+    assert info.name == "booted"
+    assert info.damage is not None
+
+    cache.store.gc(0)
+
+    assert cache.names() == []

@@ -1,0 +1,110 @@
+"""The disk space that a checkpoint needs, and what happens where it ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.artifact_cache import store
+from harness.errors import HarnessError, RequirementError
+from suites.unit.machine.checkpoint.builders import MIB, Cache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.machine.checkpoint.store import CheckpointPlace
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path)
+
+
+@pytest.mark.parametrize("free_mib", [0, 2 * 1024 + 511])
+def test_too_little_space_is_reported_with_figures_and_a_remedy(
+    cache: Cache, free_mib: int
+) -> None:
+    cache.free_bytes = free_mib * MIB
+
+    with pytest.raises(RequirementError) as refusal, cache.use():
+        pass
+
+    assert str(refusal.value) == (
+        f"The checkpoint 'booted' needs 2560 MiB free in '{cache.folder}' while it is made, but "
+        f"{free_mib} MiB are free; free some by `harness checkpoints gc --all`, or set "
+        "XDG_CACHE_HOME to a folder on a larger disk."
+    )
+    assert cache.made == 0
+
+
+def test_just_enough_space_is_enough(cache: Cache) -> None:
+    cache.free_bytes = (2 * 1024 + 512) * MIB
+
+    cache.have()
+
+
+def _no_space(_place: CheckpointPlace) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _wrapped(place: CheckpointPlace) -> None:
+    try:
+        _no_space(place)
+    except OSError as error:
+        raise HarnessError("The machine died.") from error
+
+
+@pytest.mark.parametrize("fail", [_no_space, _wrapped])
+def test_disk_that_becomes_full_leaves_nothing_half_made(
+    cache: Cache, fail: Callable[[CheckpointPlace], None]
+) -> None:
+    cache.meanwhile = fail
+
+    with pytest.raises(RequirementError, match=r"became full.*2560 MiB.*gc --all"), cache.use():
+        pass
+
+    assert cache.names() == []
+    assert list((cache.folder / ".work").iterdir()) == []
+
+
+def test_failure_on_a_full_disk_is_attributed_to_the_disk(cache: Cache) -> None:
+    def die(_place: CheckpointPlace) -> None:
+        cache.free_bytes = 3 * MIB
+        raise HarnessError("QEMU ended by the signal 7.")
+
+    cache.meanwhile = die
+
+    with pytest.raises(RequirementError, match=r"became full.*3 MiB were left"), cache.use():
+        pass
+
+
+def test_full_disk_at_publication_is_reported(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store, "_flush", fail)
+
+    with pytest.raises(RequirementError, match="became full"), cache.use():
+        pass
+
+    assert cache.names() == []
+    assert list((cache.folder / ".work").iterdir()) == []
+
+
+def test_failure_with_enough_space_is_unchanged(cache: Cache) -> None:
+    def fail(_place: CheckpointPlace) -> None:
+        raise HarnessError("The guest hangs.")
+
+    cache.meanwhile = fail
+
+    with pytest.raises(HarnessError, match=r"^The guest hangs\.$"), cache.use():
+        pass
+
+    assert cache.names() == []
+    assert list((cache.folder / ".work").iterdir()) == []
