@@ -264,7 +264,7 @@ qmp.sendall(json.dumps({"return": {}, "id": command.get("id")}).encode() + b"\\n
 agent.sendall(bytes.fromhex(sys.argv[1]))
 received = b""
 while b"the agent's program" not in received:
-    received += agent.recv(9999)
+    received += agent.recv(9999) or sys.exit("The host is gone.")
 serial.sendall(b"The agent runs.\\r\\n")
 qmp.recv(1)
 """
