@@ -103,7 +103,9 @@ def test_unpacked_qemu_is_named_by_its_packages_version(tmp_path: Path) -> None:
     assert made.program.parent.name.endswith("-1.11.1.3+ds-1")
     assert made.program.stat().st_mode & 0o777 == 0o700
     assert made.program.parent.parent.stat().st_mode & 0o777 == 0o700
-    assert hashlib.sha256(b"ELF").hexdigest() in made.program.read_text()
+    assert (
+        f"# QEMU of Debian's package 1:11.1.3+ds-1, sha256 {hashlib.sha256(b'ELF').hexdigest()}.\n"
+    ) in made.program.read_text()
     assert reports == [
         "unpacking QEMU of Debian sid, some 500 MiB",
         f"unpacked 1:11.1.3+ds-1 in '{made.program.parent}'",
