@@ -205,6 +205,14 @@ def test_single_flash_file_is_passed_over(
         find(general)
 
 
+@pytest.mark.parametrize("missing", ["executable", "nvram-template"])
+def test_half_of_two_flash_files_is_passed_over(general: Folder, missing: str) -> None:
+    general.describe(mapping=general.mapping(**{missing: None}))
+
+    with pytest.raises(RequirementError, match="code and variables are not two flash files"):
+        find(general)
+
+
 def test_split_mode_may_be_named(general: Folder) -> None:
     general.describe(mapping=general.mapping(mode="split"))
 
