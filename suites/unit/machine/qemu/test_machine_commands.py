@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from harness.gpu import Attachment
     from harness.machine.channels.qmp import QmpSession
+    from harness.provisioning.command import ChildProcess
 
 
 def _with_monitor(machine: QemuMachine, monitor: FakeMonitor) -> QemuMachine:
@@ -67,6 +69,25 @@ def test_seed_is_closed_once_the_guest_has_released_it(tmp_path: Path) -> None:
         ("blockdev-del", {"node-name": "seed"}),
     ]
     assert monitor.deadlines == [deadline]
+
+
+def test_guest_stops_before_it_is_saved_and_its_qemu_ends_afterwards(tmp_path: Path) -> None:
+    monitor = FakeMonitor(events={"migrate": an_event("MIGRATION", status="completed")})
+    machine = _with_monitor(QemuMachine(a_machine_spec(), tmp_path), monitor)
+    process = SimpleNamespace(poll=lambda: 0 if "quit" in monitor.commands else None)
+    machine._process = cast("ChildProcess", process)
+
+    machine.save(tmp_path / "state")
+
+    assert not machine.is_running
+    assert monitor.commands == [
+        "stop",
+        "migrate-set-capabilities",
+        "query-version",
+        "getfd",
+        "migrate",
+        "quit",
+    ]
 
 
 def test_guest_stops_before_it_is_saved_whole_and_goes_on_afterwards(
