@@ -236,6 +236,24 @@ def test_damaged_checkpoint_in_use_is_not_replaced(cache: Cache) -> None:
     assert other.made == 1
 
 
+def test_damaged_parent_of_a_held_checkpoint_is_not_replaced(cache: Cache) -> None:
+    """The child's disk lies on it."""
+    parent, child = cache.have_two()
+    _truncate_memory(parent)
+
+    with (
+        cache.store.hold(child, deadline=Deadline.after(60)),
+        pytest.raises(HarnessError) as caught,
+        cache.use("booted", deadline=Deadline.after(100, FakeClock())),
+    ):
+        pass
+
+    assert str(caught.value) == (
+        f"The checkpoint in '{parent.folder}' is damaged but still in use, so it can't be made "
+        f"again; end the processes that use it (`fuser '{parent.folder}/used'` names them)."
+    )
+
+
 def test_processes_that_only_found_the_damage_are_waited_for(cache: Cache) -> None:
     other = Cache(cache.folder.parent)
     with ExitStack() as reading:

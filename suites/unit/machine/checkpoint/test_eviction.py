@@ -139,6 +139,15 @@ def test_parent_of_a_checkpoint_in_use_is_kept(small: Cache) -> None:
     assert removed == [child.folder, parent.folder]
 
 
+def test_nothing_is_removed_where_nothing_was_made(small: Cache) -> None:
+    small.have("one")
+    small.have("two")
+
+    Cache(small.folder.parent, limit_mib=1).have("two")
+
+    assert small.names() == ["one", "two"]
+
+
 def test_nothing_is_removed_within_the_limit(small: Cache) -> None:
     small.have("one")
     small.have("two")

@@ -130,6 +130,7 @@ def test_other_parts_give_another_folder(
 ) -> None:
     with cache.use() as first, cache.use(name, parts) as second:
         assert first.folder != second.folder
+        assert first.key != second.key
         assert (content_of(first), content_of(second)) == ("disk 1", "disk 2")
 
 
@@ -162,18 +163,28 @@ def test_parts_have_to_be_data(cache: Cache, part: object, refusal: type[Excepti
 
 @pytest.mark.parametrize("name", ["", "../up", "UP", ".hidden", "a b"])
 def test_invalid_checkpoint_name_is_refused(cache: Cache, name: str) -> None:
-    with pytest.raises(BadInputError, match="is not a checkpoint name"), cache.use(name):
+    with pytest.raises(BadInputError) as caught, cache.use(name):
         pass
+
+    assert str(caught.value) == (
+        f"CheckpointStore.use: key 'name': '{name}' is not a checkpoint name: use lower-case "
+        "letters, digits, '.' and '-'."
+    )
 
 
 def test_parent_of_another_store_is_refused(cache: Cache, tmp_path: Path) -> None:
     foreign = Cache(tmp_path / "other").have()
 
     with (
-        pytest.raises(BadInputError, match="is not in the store"),
+        pytest.raises(BadInputError) as caught,
         cache.use("baked", parent=foreign),
     ):
         pass
+
+    assert str(caught.value) == (
+        f"CheckpointStore.use: key 'parent': The parent is in '{foreign.folder}', which is not in "
+        f"the store '{cache.folder}'."
+    )
 
 
 def test_everything_is_private(cache: Cache) -> None:
