@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.machine.device_state import load_whole_state, stream_whole_state
 from harness.provisioning.command import spawn
-from harness.provisioning.wait import Deadline, Observation, wait_for
+from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import IO
 
     from harness.machine.channels.monitor import Monitor
     from harness.provisioning.command import ChildProcess
@@ -41,15 +42,15 @@ def save_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
     with state.open("xb") as file, _pipe() as (reading, writing):
         state.chmod(0o600)
         packing = spawn(pack, stdin=reading, stdout=file)
-        os.close(reading)
+        reading.close()
         try:
-            stream_whole_state(monitor, machine, writing)
+            stream_whole_state(monitor, machine, writing.fileno())
+            writing.close()
+            _finish(packing, machine, state)
         except BaseException:
             packing.kill()
             packing.wait()
             raise
-        os.close(writing)
-        _finish(packing, f"Packing the memory of machine '{machine}' into '{state}'")
 
 
 def restore_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
@@ -65,30 +66,40 @@ def restore_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
         )
     with state.open("rb") as file, _pipe() as (reading, writing):
         unpacking = spawn(unpack, stdin=file, stdout=writing)
-        os.close(writing)
+        writing.close()
         try:
-            load_whole_state(monitor, machine, reading)
+            load_whole_state(monitor, machine, reading.fileno())
         finally:
             unpacking.kill()
             unpacking.wait()
 
 
 @contextlib.contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
-    """Give the ends of a pipe, for reading and writing; each is closed at the end, if not before."""
-    ends = os.pipe()
-    try:
-        yield ends
-    finally:
-        for end in ends:
-            with contextlib.suppress(OSError):
-                os.close(end)
+def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Give the ends of a pipe, for reading and writing; each is closed at the end, if not before.
+
+    As files, since a descriptor that is closed twice may be another thread's by then.
+    """
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as source, open(writing, "wb", buffering=0) as sink:  # noqa: PTH123
+        yield source, sink
 
 
-def _finish(process: ChildProcess, what: str) -> None:
+def _finish(packing: ChildProcess, machine: str, state: Path) -> None:
     def poll() -> Observation[int]:
-        return Observation(process.poll(), "it is still running")
+        return Observation(packing.poll(), "it is still running")
 
-    code = wait_for(what, poll, Deadline.after(_END_S), interval_s=0.02)
+    try:
+        code = wait_for(
+            f"the memory of machine '{machine}' to be packed into '{state}'",
+            poll,
+            Deadline.after(_END_S),
+            interval_s=0.02,
+        )
+    except WaitTimeoutError as error:
+        raise HarnessError(str(error)) from error
     if code != 0:
-        raise HarnessError(f"{what} failed with exit code {code}; is its disk full?")
+        raise HarnessError(
+            f"Packing the memory of machine '{machine}' into '{state}' failed with exit code "
+            f"{code}; is its disk full?"
+        )

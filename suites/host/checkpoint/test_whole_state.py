@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from typing_extensions import override
 
 from harness.errors import HarnessError
+from harness.machine import whole_state
 from harness.machine.channels.monitor import COMMAND_S
 from harness.machine.device_state import DeviceStateError
 from harness.machine.whole_state import restore_whole_state, save_whole_state
 from suites.unit.machine.fake_monitor import FakeMonitor, an_event
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
+    from typing import IO
 
 MEMORY = b"guest memory " * 20_000
 
@@ -24,10 +26,13 @@ MEMORY = b"guest memory " * 20_000
 class FakeQemu(FakeMonitor):
     """Writes its memory to the descriptor that it is given, or reads it from there."""
 
-    def __init__(self, *, status: str = "completed") -> None:
+    def __init__(
+        self, *, status: str = "completed", meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
         event = an_event("MIGRATION", status=status)
         super().__init__(events={"migrate": event, "migrate-incoming": event})
         self.loaded = b""
+        self._meanwhile = meanwhile
         self._descriptor = -1
 
     @override
@@ -40,6 +45,7 @@ class FakeQemu(FakeMonitor):
         limit_s: float = COMMAND_S,
     ) -> object:
         if fd is not None:
+            self._meanwhile()
             self._descriptor = os.dup(fd)
         if command == "migrate":
             with os.fdopen(self._descriptor, "wb") as stream:
@@ -63,14 +69,95 @@ def test_what_was_saved_is_restored(tmp_path: Path, suffix: str) -> None:
     assert state.stat().st_mode & 0o777 == 0o600
 
 
-def test_state_that_qemu_does_not_save_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DeviceStateError, match="It ended as 'failed'"):
-        save_whole_state(FakeQemu(status="failed"), "node", tmp_path / "memory.gz")
+def test_what_a_thread_opens_meanwhile_stays_open(tmp_path: Path) -> None:
+    """It gets the numbers of descriptors that were just closed here."""
+    opened: list[IO[bytes]] = []
+
+    def open_many() -> None:
+        opened.extend((tmp_path / "of another thread").open("wb") for _ in range(8))
+
+    save_whole_state(FakeQemu(meanwhile=open_many), "node", tmp_path / "memory.gz")
+    restore_whole_state(FakeQemu(meanwhile=open_many), "node", tmp_path / "memory.gz")
+
+    for file in opened:
+        file.write(b"still here")
+        file.close()
 
 
-def test_full_disk_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_state_that_qemu_does_not_save_is_an_error(tmp_path: Path, status: str) -> None:
+    with pytest.raises(DeviceStateError) as refused:
+        save_whole_state(FakeQemu(status=status), "node", tmp_path / "memory.gz")
+
+    assert str(refused.value) == (
+        "QEMU of machine 'node' could not carry out 'migrate' with a stream of its whole state. "
+        f"It ended as '{status}'."
+    )
+
+
+def test_state_that_qemu_does_not_load_is_an_error(tmp_path: Path) -> None:
     state = tmp_path / "memory.gz"
-    state.symlink_to("/dev/full")
+    save_whole_state(FakeQemu(), "node", state)
 
-    with pytest.raises((HarnessError, OSError)):
+    with pytest.raises(DeviceStateError) as refused:
+        restore_whole_state(FakeQemu(status="failed"), "node", state)
+
+    assert str(refused.value) == (
+        "QEMU of machine 'node' could not carry out 'migrate-incoming' with a stream of its whole "
+        "state. It ended as 'failed'."
+    )
+
+
+def test_existing_state_is_not_overwritten(tmp_path: Path) -> None:
+    state = tmp_path / "memory.gz"
+    state.write_text("of another machine")
+
+    with pytest.raises(FileExistsError):
         save_whole_state(FakeQemu(), "node", state)
+
+    assert state.read_text() == "of another machine"
+
+
+@pytest.fixture
+def compressor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the program that packs states from now on, for the test to write."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    program = folder / "gzip"
+    program.touch(mode=0o755)
+    return program
+
+
+def test_compressor_that_fails_is_reported_with_the_usual_cause(
+    tmp_path: Path, compressor: Path
+) -> None:
+    compressor.write_text("#!/bin/sh\ncat >/dev/null\nexit 2\n")
+    state = tmp_path / "memory.gz"
+
+    with pytest.raises(HarnessError) as failed:
+        save_whole_state(FakeQemu(), "node", state)
+
+    assert str(failed.value) == (
+        f"Packing the memory of machine 'node' into '{state}' failed with exit code 2; is its disk "
+        "full?"
+    )
+
+
+def test_compressor_that_does_not_end_is_reported_and_ended(
+    tmp_path: Path, compressor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_id = tmp_path / "process id"
+    compressor.write_text(f"#!/bin/sh\necho $$ >'{process_id}'\ncat >/dev/null\nexec sleep 600\n")
+    monkeypatch.setattr(whole_state, "_END_S", 0.0)
+    state = tmp_path / "memory.gz"
+
+    with pytest.raises(HarnessError) as waited:
+        save_whole_state(FakeQemu(), "node", state)
+
+    assert str(waited.value).endswith(
+        f" s for the memory of machine 'node' to be packed into '{state}'; last seen: it is still "
+        "running."
+    )
+    # The memory does not fit into a pipe: the compressor has started when all of it is written.
+    assert not Path("/proc", process_id.read_text().strip()).exists()
