@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
 from harness.errors import HarnessError
-from harness.machine.description.argv import render_argv, root_port_id
+from harness.machine.description.argv import render_argv, root_port_id, ssh_port_of
 from harness.machine.description.host_port import connect_argv
 from harness.machine.description.spec import (
     Accelerator,
@@ -105,7 +106,11 @@ def test_seed_is_read_only_in_the_slot_of_a_later_seed() -> None:
     assert values_of(argv, "-blockdev") == [
         "driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename=/runs/seed.iso"
     ]
-    assert "virtio-blk-pci,id=seed-disk,drive=seed,serial=seed,bus=seed" in argv
+    disk = "virtio-blk-pci,id=seed-disk,drive=seed,serial=seed,bus=seed"
+    assert values_of(argv, "-device")[-2:] == [
+        disk,
+        "pcie-root-port,id=rp0,chassis=1,slot=1,mem-reserve=64M",
+    ]
 
 
 def test_template_writes_its_memory_file_and_clone_maps_it_privately() -> None:
@@ -121,6 +126,7 @@ def test_template_writes_its_memory_file_and_clone_maps_it_privately() -> None:
     assert values_of(clone_argv, "-object") == [memory.format("off")]
     assert values_of(clone_argv, "-incoming") == ["defer"]
     assert "-incoming" not in template_argv
+    assert values_of(clone_argv, "-kernel") == ["/images/debian-12/vmlinuz"]
     # What the kernel was booted with is in the memory.
     assert "-initrd" not in clone_argv
     assert "-append" not in clone_argv
@@ -160,13 +166,17 @@ def test_attachments_take_the_root_ports_in_order() -> None:
 
 
 def test_more_devices_than_root_ports_are_refused() -> None:
-    with pytest.raises(HarnessError, match="'node' has 1 root ports for 2 devices; raise"):
+    with pytest.raises(HarnessError) as refused:
         render_argv(
             a_machine_spec(root_ports=1),
             CHANNELS,
             serial_log=LOG,
             attachments=[an_attachment("gpu0"), an_attachment("gpu1")],
         )
+
+    assert str(refused.value) == (
+        "Machine 'node' has 1 root ports for 2 devices; raise 'root_ports'."
+    )
 
 
 def test_root_ports_are_counted_from_zero() -> None:
@@ -218,6 +228,17 @@ def test_guest_reaches_the_ports_of_the_host_that_are_named_by_a_program_for_eac
     assert first.endswith("host_port.py 41000")
 
 
+def test_comma_in_the_path_of_python_is_doubled_for_a_port_of_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/opt/a,b/python")
+    spec = a_machine_spec(host_ports=(HostPort(host_port=41000, guest_port=443),))
+
+    (netdev,) = values_of(render_argv(spec, CHANNELS, serial_log=LOG), "-netdev")
+
+    assert netdev.partition("-cmd:")[2].startswith("/opt/a,,b/python -I -S ")
+
+
 def test_ports_of_the_host_are_no_part_of_what_a_checkpoint_depends_on() -> None:
     spec = a_machine_spec(host_ports=(HostPort(host_port=41000, guest_port=443),))
 
@@ -246,3 +267,23 @@ def test_command_line_of_a_boot_loader_stays_its_own_with_an_iommu() -> None:
 
     assert "intel-iommu" in values_of(argv, "-device")
     assert "-append" not in argv
+
+
+def test_ssh_port_of_the_host_is_read_from_what_qemu_forwards() -> None:
+    usernet = (
+        "Hub -1 (net):\n"
+        "  Protocol[State]    FD  Source Address  Port   Dest. Address  Port RecvQ SendQ\n"
+        "  TCP[ESTABLISHED]   25       127.0.0.1 40111       10.0.2.15    22     0     0\n"
+        "  TCP[HOST_FORWARD]  15       127.0.0.1 40999       10.0.2.15    22     0     0\n"
+    )
+
+    assert ssh_port_of(usernet) == 40999
+
+
+def test_qemu_without_a_forward_to_ssh_is_quoted() -> None:
+    with pytest.raises(HarnessError) as refused:
+        ssh_port_of("Hub -1 (net):\n")
+
+    assert str(refused.value) == (
+        "QEMU shows no forward to the guest's SSH port: 'Hub -1 (net):\\n'."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import BadInputError
-from harness.machine.description.spec import Accelerator, DirectKernel, Firmware, MachineSpec
+from harness.machine.description.spec import (
+    Accelerator,
+    DirectKernel,
+    Firmware,
+    Flash,
+    HostPort,
+    MachineSpec,
+    MemoryFile,
+    without_paths,
+)
 
 KERNEL = DirectKernel(version="6.1", vmlinuz=Path("/k"), initrd=Path("/i"))
 
@@ -29,8 +39,13 @@ def test_plain_names_are_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "-n", ".n", "a b", "a,b", "a/b", "..", "é", "n\n", "a" * 64])
 def test_names_that_would_break_a_command_line_or_a_path_are_refused(name: str) -> None:
-    with pytest.raises(BadInputError, match="is not a machine name"):
+    with pytest.raises(BadInputError) as refused:
         a_spec(name)
+
+    assert str(refused.value) == (
+        f"MachineSpec: key 'name': '{name}' is not a machine name: use letters, digits, '.' and "
+        "'-', at most 63."
+    )
 
 
 @given(st.text(string.printable + "é\0", max_size=70))
@@ -44,12 +59,34 @@ def test_accepted_name_is_a_word_for_qemu_and_a_file_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "too_little"),
-    [("memory_mib", 127), ("cpus", 0), ("root_ports", -1), ("root_port_window_mib", 1)],
+    ("key", "least"),
+    [
+        ("memory_mib", 128),
+        ("cpus", 1),
+        ("root_ports", 0),
+        ("root_port_window_mib", 2),
+        ("root_port_aperture_mib", 0),
+    ],
 )
-def test_too_little_of_anything_is_refused(key: str, too_little: int) -> None:
-    with pytest.raises(BadInputError, match=rf"key '{key}': {too_little} is too small"):
-        a_spec(**{key: too_little})
+def test_too_little_of_anything_is_refused(key: str, least: int) -> None:
+    with pytest.raises(BadInputError) as refused:
+        a_spec(**{key: least - 1})
+
+    assert str(refused.value) == (
+        f"MachineSpec: key '{key}': {least - 1} is too small; use {least} or more."
+    )
+    assert getattr(a_spec(**{key: least}), key) == least
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(1, "tcg,thread=single"), (2, "tcg,thread=multi")])
+def test_vcpus_of_a_machine_without_kvm_run_in_parallel_where_there_are_several(
+    cpus: int, threads: str
+) -> None:
+    assert Accelerator.TCG.to_qemu(cpus) == threads
+
+
+def test_machine_has_one_vcpu_unless_more_are_requested() -> None:
+    assert Accelerator.TCG.to_qemu() == Accelerator.TCG.to_qemu(a_spec().cpus)
 
 
 def test_waits_are_longer_where_instructions_are_translated() -> None:
@@ -57,7 +94,7 @@ def test_waits_are_longer_where_instructions_are_translated() -> None:
 
 
 def test_command_line_of_a_boot_loader_takes_no_arguments() -> None:
-    with pytest.raises(BadInputError, match=r"key 'extra_append': \['quiet'\] can't be added"):
+    with pytest.raises(BadInputError) as refused:
         MachineSpec(
             name="node",
             accelerator=Accelerator.TCG,
@@ -65,3 +102,116 @@ def test_command_line_of_a_boot_loader_takes_no_arguments() -> None:
             disk=Path("/d"),
             extra_append=("quiet",),
         )
+
+    assert str(refused.value) == (
+        "MachineSpec: key 'extra_append': ['quiet'] can't be added to a command line that the boot "
+        "loader on the disk chooses; boot a DirectKernel."
+    )
+
+
+def test_boot_loader_chooses_the_kernels_command_line() -> None:
+    spec = replace(a_spec(), kernel=Firmware(), has_iommu=True)
+
+    assert spec.kernel_command_line == ""
+
+
+def test_verbatim_command_line_has_no_arguments_of_the_accelerator() -> None:
+    kernel = replace(KERNEL, append=("root=/dev/sda1", "ro"), is_verbatim=True)
+    spec = replace(a_spec(), kernel=kernel, extra_append=("debug",))
+
+    assert spec.kernel_command_line == "root=/dev/sda1 ro debug"
+
+
+def test_machine_with_an_iommu_switches_it_on_and_trusts_its_timer() -> None:
+    kernel = replace(KERNEL, append=("quiet",))
+    spec = replace(a_spec(), accelerator=Accelerator.KVM, kernel=kernel, has_iommu=True)
+
+    assert spec.kernel_command_line == "quiet intel_iommu=on no_timer_check"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (KERNEL, False),
+        (replace(KERNEL, may_reboot=True), True),
+        (Firmware(), True),
+    ],
+    ids=["kernel", "kernel that may reboot", "firmware"],
+)
+def test_machine_outlives_a_reboot_where_something_loads_its_kernel_again(
+    kernel: DirectKernel | Firmware, *, expected: bool
+) -> None:
+    assert replace(a_spec(), kernel=kernel).may_reboot is expected
+
+
+OF_ONE_RUN = replace(
+    a_spec("node-7"),
+    seed=Path("/runs/7/seed"),
+    disk=Path("/runs/7/disk"),
+    memory_file=MemoryFile(path=Path("/checkpoints/ram"), is_private=True),
+    is_restored=True,
+    host_ports=(HostPort(host_port=41000, guest_port=443),),
+)
+OF_ANOTHER_RUN = replace(a_spec("node-8"), disk=Path("/runs/8/disk"))
+
+
+def _flash(run: int) -> Firmware:
+    folder = Path(f"/runs/{run}")
+    return Firmware(flash=Flash(code=folder / "CODE.fd", variables=folder / "VARS.fd"))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "same_kernel_elsewhere"),
+    [
+        (KERNEL, replace(KERNEL, vmlinuz=Path("/other/k"), initrd=Path("/other/i"))),
+        (_flash(7), _flash(8)),
+        (Firmware(), Firmware()),
+    ],
+    ids=["kernel", "flash", "firmware"],
+)
+def test_machine_with_the_same_devices_takes_the_state_of_another_run(
+    kernel: DirectKernel | Firmware, same_kernel_elsewhere: DirectKernel | Firmware
+) -> None:
+    one = replace(OF_ONE_RUN, kernel=kernel)
+    other = replace(OF_ANOTHER_RUN, kernel=same_kernel_elsewhere)
+
+    assert without_paths(one) == without_paths(other)
+
+
+def test_nothing_of_one_run_is_in_what_a_checkpoint_depends_on() -> None:
+    """Another name of anything here would void the checkpoints that users have."""
+    neutral = without_paths(replace(OF_ONE_RUN, kernel=_flash(7)))
+
+    assert neutral == MachineSpec(
+        name="checkpoint",
+        accelerator=Accelerator.TCG,
+        kernel=Firmware(flash=Flash(code=Path("code"), variables=Path("variables"))),
+        disk=Path("disk"),
+        memory_file=MemoryFile(path=Path("ram"), is_private=False),
+    )
+    kernel = without_paths(OF_ONE_RUN).kernel
+    assert kernel == replace(KERNEL, vmlinuz=Path("vmlinuz"), initrd=Path("initrd"))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(OF_ONE_RUN, accelerator=Accelerator.KVM),
+        replace(OF_ONE_RUN, kernel=replace(KERNEL, version="6.12")),
+        replace(OF_ONE_RUN, kernel=replace(KERNEL, append=("quiet",))),
+        replace(OF_ONE_RUN, kernel=Firmware()),
+        replace(OF_ONE_RUN, memory_mib=2048),
+        replace(OF_ONE_RUN, cpus=2),
+        replace(OF_ONE_RUN, root_ports=2),
+        replace(OF_ONE_RUN, root_port_window_mib=128),
+        replace(OF_ONE_RUN, root_port_aperture_mib=128),
+        replace(OF_ONE_RUN, has_iommu=True),
+        replace(OF_ONE_RUN, extra_append=("debug",)),
+    ],
+    ids=[
+        *("accelerator", "kernel", "arguments", "firmware", "memory", "cpus"),
+        *("ports", "window", "aperture", "iommu", "extra arguments"),
+    ],
+)
+def test_machine_with_other_devices_takes_no_state_of_this_one(changed: MachineSpec) -> None:
+    assert without_paths(changed) != without_paths(OF_ONE_RUN)

@@ -1,0 +1,93 @@
+"""How a guest's connection is joined to one of the host, with sockets in the place of both."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.machine.description import host_port
+from harness.machine.description.host_port import connect_argv, join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_JOIN_S = 20.0
+
+
+@pytest.fixture
+def joined() -> Iterator[tuple[socket.socket, socket.socket, threading.Thread]]:
+    """Return the guest's end, the host's end, and the thread that joins the two."""
+    with contextlib.ExitStack() as sockets:
+        guest, guest_side = map(sockets.enter_context, socket.socketpair())
+        host, host_side = map(sockets.enter_context, socket.socketpair())
+        for end in (guest, host):
+            end.settimeout(_JOIN_S)
+        thread = threading.Thread(target=join, args=(guest_side, host_side), daemon=True)
+        thread.start()
+        yield guest, host, thread
+        for end in (guest, host):
+            end.close()
+        thread.join(_JOIN_S)
+
+
+def _read_all(sock: socket.socket) -> bytes:
+    content = bytearray()
+    while chunk := sock.recv(1 << 16):
+        content += chunk
+    return bytes(content)
+
+
+def test_request_and_answer_are_passed_on_with_their_ends(
+    joined: tuple[socket.socket, socket.socket, threading.Thread],
+) -> None:
+    guest, host, thread = joined
+    guest.sendall(b"a request")
+    guest.shutdown(socket.SHUT_WR)
+    assert _read_all(host) == b"a request"
+
+    host.sendall(b"an answer")
+    host.shutdown(socket.SHUT_WR)
+
+    assert _read_all(guest) == b"an answer"
+    thread.join(_JOIN_S)
+    assert not thread.is_alive()
+
+
+def test_host_may_be_at_its_end_before_the_guest_is(
+    joined: tuple[socket.socket, socket.socket, threading.Thread],
+) -> None:
+    guest, host, thread = joined
+    host.shutdown(socket.SHUT_WR)
+    assert _read_all(guest) == b""
+
+    guest.sendall(b"still asked")
+    guest.shutdown(socket.SHUT_WR)
+
+    assert _read_all(host) == b"still asked"
+    thread.join(_JOIN_S)
+    assert not thread.is_alive()
+
+
+def test_host_that_takes_nothing_more_is_the_end_for_the_guest(
+    joined: tuple[socket.socket, socket.socket, threading.Thread],
+) -> None:
+    guest, host, thread = joined
+    host.shutdown(socket.SHUT_RD)
+
+    guest.sendall(b"asked in vain")
+
+    assert _read_all(guest) == b""
+    thread.join(_JOIN_S)
+    assert not thread.is_alive()
+    with pytest.raises(OSError, match="pipe"):
+        guest.sendall(b"asked again")
+
+
+def test_program_of_a_connection_takes_nothing_from_its_environment() -> None:
+    """QEMU starts it in the user's folder, for each connection: it imports only what Python has."""
+    assert connect_argv(41000) == [sys.executable, "-I", "-S", host_port.__file__, "41000"]
