@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, TypeAlias
 
 from harness.agent import PROTOCOL, frames
+from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,6 +54,9 @@ class PlayedGuest:
     def kinds(self) -> list[str]:
         return [frames.NAMES[kind] for kind, _, _ in self.seen]
 
+    def payloads(self, kind: int) -> list[bytes]:
+        return [payload for seen, _, payload in self.seen if seen == kind]
+
     def ends(self) -> None:
         with contextlib.suppress(OSError):
             self.theirs.shutdown(socket.SHUT_RDWR)
@@ -75,3 +79,22 @@ def welcome(guest: PlayedGuest, request: int, payload: bytes) -> None:
 
 def pong(guest: PlayedGuest, request: int, _payload: bytes) -> None:
     guest.says(frames.RESULT, request, {})
+
+
+def nothing(_guest: PlayedGuest, _request: int, _payload: bytes) -> None:
+    """Leave a request without an answer."""
+
+
+def says(*said: tuple[int, bytes | Mapping[str, object]]) -> Answer:
+    """Return what answers each request by the same frames."""
+
+    def answer(guest: PlayedGuest, request: int, _payload: bytes) -> None:
+        for kind, reply in said:
+            guest.says(kind, request, reply)
+
+    return answer
+
+
+def soon(seconds: float = 20.0) -> Deadline:
+    """Return a deadline that only a hanging test reaches."""
+    return Deadline.after(seconds)

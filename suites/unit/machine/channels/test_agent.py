@@ -17,54 +17,18 @@ from harness.machine.channels import agent as agent_module
 from harness.machine.channels import agent_link
 from harness.machine.channels.agent import Agent, StreamResult
 from harness.machine.channels.guest import Guest
-from harness.provisioning.wait import Deadline
 from suites.unit.machine.channels.played_guest import (
     ENDED,
     PROGRAM,
-    Answer,
     PlayedGuest,
+    nothing,
+    says,
+    soon,
     welcome,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-
-def soon(seconds: float = 20.0) -> Deadline:
-    return Deadline.after(seconds)
-
-
-def _says(*said: tuple[int, bytes | Mapping[str, object]]) -> Answer:
-    def answer(guest: PlayedGuest, request: int, _payload: bytes) -> None:
-        for kind, reply in said:
-            guest.says(kind, request, reply)
-
-    return answer
-
-
-def _nothing(_guest: PlayedGuest, _request: int, _payload: bytes) -> None:
-    pass
-
-
-@pytest.fixture
-def guest() -> Iterator[PlayedGuest]:
-    guest = PlayedGuest()
-    yield guest
-    guest.ends()
-
-
-@pytest.fixture
-def agent(guest: PlayedGuest) -> Iterator[Agent]:
-    agent = Agent("node", guest.ours, PROGRAM)
-    yield agent
-    agent.close()
-
-
-@pytest.fixture
-def ready(guest: PlayedGuest, agent: Agent) -> Agent:
-    guest.starts()
-    agent.wait_until_ready(soon())
-    return agent
+    from collections.abc import Callable, Mapping
 
 
 def test_agent_that_answers_is_ready(ready: Agent) -> None:
@@ -79,7 +43,7 @@ def test_silent_guest_is_named_with_what_was_seen(agent: Agent) -> None:
 
 
 def test_loader_gets_the_program_and_then_the_greeting(guest: PlayedGuest, agent: Agent) -> None:
-    answer, guest.answers[frames.HELLO] = guest.answers[frames.HELLO], _nothing
+    answer, guest.answers[frames.HELLO] = guest.answers[frames.HELLO], nothing
     guest.answers[frames.PROGRAM_END] = lambda guest, _request, _payload: guest.answers.update(
         {frames.HELLO: answer}
     )
@@ -125,10 +89,10 @@ def test_answer_to_an_earlier_client_is_ignored(guest: PlayedGuest, agent: Agent
 
 
 def test_settling_is_the_first_request_of_a_clone(guest: PlayedGuest, agent: Agent) -> None:
-    guest.answers[frames.SETTLE] = _says(
+    guest.answers[frames.SETTLE] = says(
         (frames.RESULT, {"nonce": "n-1", "before_ns": 0, "wall_ns": 1})
     )
-    guest.answers[frames.HELLO] = _nothing
+    guest.answers[frames.HELLO] = nothing
     answers: list[object] = []
     settling = threading.Thread(
         target=lambda: answers.append(agent.settle(soon(), hostname="node-2", instance_id="i-2"))
@@ -166,7 +130,7 @@ def test_settling_before_the_first_boot_is_requested_again(
     settling.start()
     _wait_until(lambda: len(guest.theirs.recv(4096, socket.MSG_PEEK)) > 200)
     guest.theirs.recv(4096)  # The loader has no use for it.
-    guest.answers[frames.SETTLE] = _says(
+    guest.answers[frames.SETTLE] = says(
         (frames.RESULT, {"nonce": None, "before_ns": 0, "wall_ns": 1})
     )
     guest.starts()
@@ -177,7 +141,7 @@ def test_settling_before_the_first_boot_is_requested_again(
 
 
 def test_guest_runs_commands_over_the_agent(guest: PlayedGuest, ready: Agent) -> None:
-    guest.answers[frames.RUN] = _says(
+    guest.answers[frames.RUN] = says(
         (frames.STDOUT, b"6.1."), (frames.STDOUT, b"0\n"), (frames.RESULT, ENDED)
     )
 
@@ -193,7 +157,7 @@ def test_guest_runs_commands_over_the_agent(guest: PlayedGuest, ready: Agent) ->
 
 def test_result_has_all_of_a_command(guest: PlayedGuest, ready: Agent) -> None:
     reply = {"exit_code": 124, "timed_out": True, "duration_s": 2.5}
-    guest.answers[frames.RUN] = _says(
+    guest.answers[frames.RUN] = says(
         (frames.STDOUT, b"\xff"), (frames.STDERR, b"oh"), (frames.RESULT, reply)
     )
 
@@ -209,7 +173,7 @@ def test_long_output_is_credited_and_nothing_is_left_under_way(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     chunks: list[tuple[int, bytes | Mapping[str, object]]] = [(frames.STDOUT, bytes(65_536))] * 12
-    guest.answers[frames.RUN] = _says(*chunks)
+    guest.answers[frames.RUN] = says(*chunks)
     guest.answers[frames.CREDIT] = lambda guest, request, _: (
         guest.says(frames.RESULT, request, ENDED) if guest.kinds().count("credit") == 3 else None
     )
@@ -227,7 +191,7 @@ def test_long_stdin_waits_for_the_guest(guest: PlayedGuest, ready: Agent) -> Non
         guest.says(frames.CREDIT, request, len(payload).to_bytes(4, "big"))
 
     guest.answers[frames.DATA] = take
-    guest.answers[frames.DATA_END] = _says((frames.RESULT, ENDED))
+    guest.answers[frames.DATA_END] = says((frames.RESULT, ENDED))
     ready.stream(["cat"], timeout_s=5, stdin=content)
 
     assert b"".join(p for kind, _, p in guest.seen if kind == frames.DATA) == content
@@ -235,7 +199,7 @@ def test_long_stdin_waits_for_the_guest(guest: PlayedGuest, ready: Agent) -> Non
 
 
 def test_window_is_all_that_an_unread_stdin_takes(guest: PlayedGuest, ready: Agent) -> None:
-    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+    guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_module, "_GRACE_S", 0.05)
         with pytest.raises(HarnessError, match="took too long over the command 'cat'"):
@@ -249,8 +213,8 @@ def test_more_output_than_is_kept_ends_the_command(
     guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_module, "MAX_OUTPUT_BYTES", 100_000)
-    guest.answers[frames.RUN] = _says(*[(frames.STDOUT, bytes(60_000))] * 2)
-    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+    guest.answers[frames.RUN] = says(*[(frames.STDOUT, bytes(60_000))] * 2)
+    guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
 
     with pytest.raises(
         HarnessError, match=r"'yes' in machine 'node' .* read its output by `stream`"
@@ -263,8 +227,8 @@ def test_more_output_than_is_kept_ends_the_command(
 def test_exception_of_a_callback_is_raised_and_ends_the_command(
     guest: PlayedGuest, ready: Agent
 ) -> None:
-    guest.answers[frames.RUN] = _says((frames.STDOUT, b"x"))
-    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+    guest.answers[frames.RUN] = says((frames.STDOUT, b"x"))
+    guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
 
     def refuse(_chunk: bytes) -> None:
         raise ValueError("not this")
@@ -275,7 +239,7 @@ def test_exception_of_a_callback_is_raised_and_ends_the_command(
 
 
 def test_refusal_of_the_guest_is_shown(guest: PlayedGuest, ready: Agent) -> None:
-    guest.answers[frames.RUN] = _says((frames.ERROR, {"message": "Cannot allocate memory"}))
+    guest.answers[frames.RUN] = says((frames.ERROR, {"message": "Cannot allocate memory"}))
 
     with pytest.raises(HarnessError, match=r"'node' refused .*tool.*: Cannot allocate memory\."):
         ready.run(["tool"], timeout_s=5)
@@ -335,7 +299,7 @@ def test_peer_that_sends_no_frames_ends_every_wait(
 def test_answer_that_makes_no_sense_is_refused(
     guest: PlayedGuest, ready: Agent, reply: bytes
 ) -> None:
-    guest.answers[frames.RUN] = _says((frames.RESULT, reply))
+    guest.answers[frames.RUN] = says((frames.RESULT, reply))
 
     with pytest.raises(HarnessError, match="an answer that no agent gives"):
         ready.run(["tool"], timeout_s=60)
@@ -345,14 +309,14 @@ def test_answer_that_makes_no_sense_is_refused(
 def test_answer_without_end_is_refused(guest: PlayedGuest, ready: Agent) -> None:
     part = (frames.MORE, bytes(frames.MAX_PAYLOAD))
     count = frames.MAX_MESSAGE // frames.MAX_PAYLOAD + 1
-    guest.answers[frames.REMEMBER] = _says(*[part] * count)
+    guest.answers[frames.REMEMBER] = says(*[part] * count)
 
     with pytest.raises(HarnessError, match="has no end"):
         ready.remember("nonce", soon())
 
 
 def test_known_reason_of_a_delay_is_reported(guest: PlayedGuest, ready: Agent) -> None:
-    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+    guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
     ready.link.explain_delay = lambda: "its emulated GPU 'gpu0' is stuck."
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_module, "_GRACE_S", 0.05)
@@ -383,22 +347,22 @@ def test_too_long_request_is_refused_here(ready: Agent) -> None:
 
 
 def test_files_are_read_and_written(guest: PlayedGuest, ready: Agent) -> None:
-    guest.answers[frames.READ] = _says(
+    guest.answers[frames.READ] = says(
         (frames.DATA, b"one "), (frames.DATA, b"two"), (frames.RESULT, {"size": 7})
     )
     assert ready.read_bytes("/etc/x", soon()) == b"one two"
-    guest.answers[frames.READ] = _says((frames.RESULT, {"size": None}))
+    guest.answers[frames.READ] = says((frames.RESULT, {"size": None}))
     assert ready.read_bytes("/etc/x", soon()) is None
-    guest.answers[frames.READ] = _says((frames.DATA, b"one"), (frames.RESULT, {"size": 7}))
+    guest.answers[frames.READ] = says((frames.DATA, b"one"), (frames.RESULT, {"size": 7}))
     with pytest.raises(HarnessError, match="sent 3 bytes of '/etc/x', but reports 7"):
         ready.read_bytes("/etc/x", soon())
-    guest.answers[frames.WRITE] = _says((frames.RESULT, {}))
+    guest.answers[frames.WRITE] = says((frames.RESULT, {}))
     ready.write_bytes("/etc/x", b"content", soon(), 0o600)
     assert guest.seen[-1][2] == b'{"path":"/etc/x","mode":384,"has_more":false}\ncontent'
 
 
 def test_ranges_are_told_apart(guest: PlayedGuest, ready: Agent) -> None:
-    guest.answers[frames.READ_RANGES] = _says(
+    guest.answers[frames.READ_RANGES] = says(
         (frames.DATA, b"one t"), (frames.DATA, b"wo"), (frames.RESULT, {"size": 7})
     )
     assert ready.read_ranges("/dev/vda", [(0, 3), (9, 4)], soon()) == [b"one", b" two"]
@@ -414,7 +378,7 @@ def test_failing_unit_is_reported_at_once(guest: PlayedGuest, ready: Agent) -> N
         "Result": "exit-code",
         "LoadState": "loaded",
     }
-    guest.answers[frames.WAIT_UNIT] = _says((frames.RESULT, reply))
+    guest.answers[frames.WAIT_UNIT] = says((frames.RESULT, reply))
 
     with pytest.raises(
         HarnessError, match=r"'a.service' .* to be active, but is failed \(failed\)"
@@ -424,9 +388,9 @@ def test_failing_unit_is_reported_at_once(guest: PlayedGuest, ready: Agent) -> N
 
 
 def test_unchanged_unit_is_reported_at_the_deadline(guest: PlayedGuest, ready: Agent) -> None:
-    guest.answers[frames.CANCEL] = _says((frames.RESULT, {"cancelled": True}))
+    guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
     reply = {"ActiveState": "inactive", "SubState": "dead", "Result": "", "LoadState": "not-found"}
-    guest.answers[frames.WAIT_UNIT] = _says((frames.DATA, reply))
+    guest.answers[frames.WAIT_UNIT] = says((frames.DATA, reply))
 
     with pytest.raises(HarnessError, match=r"last seen: inactive \(dead\).*'not-found'"):
         ready.wait_for_unit("a.service", soon(0.05))

@@ -1,0 +1,35 @@
+"""An agent's client with a guest that the test plays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.machine.channels.agent import Agent
+from suites.unit.machine.channels.played_guest import PROGRAM, PlayedGuest, soon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def guest() -> Iterator[PlayedGuest]:
+    guest = PlayedGuest()
+    yield guest
+    guest.ends()
+
+
+@pytest.fixture
+def agent(guest: PlayedGuest) -> Iterator[Agent]:
+    agent = Agent("node", guest.ours, PROGRAM)
+    yield agent
+    agent.close()
+
+
+@pytest.fixture
+def ready(guest: PlayedGuest, agent: Agent) -> Agent:
+    """Return the client of an agent that has said hello."""
+    guest.starts()
+    agent.wait_until_ready(soon())
+    return agent

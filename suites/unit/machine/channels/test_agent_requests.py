@@ -1,0 +1,329 @@
+"""What each request to a guest's agent carries, and what is said where it fails."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from harness.agent import frames
+from harness.errors import HarnessError
+from harness.machine.channels import agent as module
+from harness.machine.channels.agent import Agent, SettleResult, UnitStatus
+from suites.unit.machine.channels.played_guest import (
+    ENDED,
+    PlayedGuest,
+    nothing,
+    says,
+    soon,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from harness.provisioning.wait import Deadline
+
+Ask: TypeAlias = "Callable[[Agent, Deadline], object]"
+
+_CANCELLED = says((frames.RESULT, {"cancelled": True}))
+_CHUNK = 65_536
+_STEP = 4 * _CHUNK
+_INLINE = 32 << 10
+_MIB = 1 << 20
+
+
+def _run(agent: Agent, deadline: Deadline) -> object:
+    return agent.run(["sleep", "two words"], timeout_s=deadline.remaining_s() - module._GRACE_S)
+
+
+@pytest.mark.parametrize(
+    ("ask", "what", "seen"),
+    [
+        (lambda agent, by: agent.ping(by), "a ping", "no answer"),
+        (
+            lambda agent, by: agent.remember("nonce", by),
+            "the request to remember a nonce",
+            "no answer",
+        ),
+        (
+            lambda agent, by: agent.settle(by),
+            "the request to settle",
+            "it said hello in boot boot-1",
+        ),
+        (_run, "the command \"sleep 'two words'\"", "it was still running"),
+        (
+            lambda agent, by: agent.read_bytes("/etc/x", by),
+            "the request to read '/etc/x'",
+            "0 bytes",
+        ),
+        (
+            lambda agent, by: agent.read_ranges("/dev/vda", [(0, 3)], by),
+            "the request to read '/dev/vda'",
+            "0 bytes",
+        ),
+        (
+            lambda agent, by: agent.write_bytes("/etc/x", b"x", by),
+            "the request to write '/etc/x'",
+            "it was being written",
+        ),
+        (lambda agent, by: agent.wait_for_file("/x", by), "the wait for '/x'", "it was not there"),
+        (
+            lambda agent, by: agent.wait_for_unit("a.service", by, "failed"),
+            "the wait for 'a.service' to be failed",
+            "no state at all",
+        ),
+    ],
+    ids=["ping", "remember", "settle", "run", "read", "ranges", "write", "file", "unit"],
+)
+def test_request_without_an_answer_is_named_with_what_was_seen(
+    guest: PlayedGuest, ready: Agent, ask: Ask, what: str, seen: str
+) -> None:
+    guest.answers[frames.PING] = nothing
+    guest.answers[frames.CANCEL] = _CANCELLED
+
+    with pytest.raises(HarnessError) as late:
+        ask(ready, soon(0.05))
+
+    assert str(late.value) == f"Machine 'node' took too long over {what}; last seen: {seen}."
+
+
+@pytest.mark.parametrize(
+    ("said", "ask", "refusal"),
+    [
+        (
+            (frames.SETTLE, {"nonce": None}),
+            lambda agent: agent.settle(soon()),
+            "the request to settle an answer that no agent gives: KeyError('before_ns').",
+        ),
+        (
+            (frames.READ, {}),
+            lambda agent: agent.read_bytes("/etc/x", soon()),
+            "the request to read '/etc/x' an answer that no agent gives: KeyError('size').",
+        ),
+        (
+            (frames.RUN, {}),
+            lambda agent: agent.run(["tool"], timeout_s=20),
+            "the command 'tool' an answer that no agent gives: KeyError('exit_code').",
+        ),
+        (
+            (frames.WAIT_UNIT, b"[]"),
+            lambda agent: agent.wait_for_unit("a.service", soon()),
+            (
+                "the wait for 'a.service' to be active an answer that no agent gives: "
+                "ProtocolError(\"A frame holds no JSON object: b'[]'.\")."
+            ),
+        ),
+    ],
+    ids=["settle", "read", "run", "unit"],
+)
+def test_answer_that_makes_no_sense_is_named_with_what_was_asked(
+    guest: PlayedGuest,
+    ready: Agent,
+    said: tuple[int, bytes | Mapping[str, object]],
+    ask: Callable[[Agent], object],
+    refusal: str,
+) -> None:
+    kind, reply = said
+    guest.answers[kind] = says((frames.RESULT, reply))
+
+    with pytest.raises(HarnessError) as refused:
+        ask(ready)
+
+    assert str(refused.value) == f"Machine 'node' gave {refusal}"
+
+
+def test_agent_remembers_the_nonce_that_it_is_given(guest: PlayedGuest, ready: Agent) -> None:
+    guest.answers[frames.REMEMBER] = says((frames.RESULT, {}))
+
+    ready.remember("n-1", soon())
+
+    assert [json.loads(asked) for asked in guest.payloads(frames.REMEMBER)] == [{"nonce": "n-1"}]
+
+
+def test_settling_tells_a_clone_from_a_machine_without_a_nonce(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    guest.answers[frames.SETTLE] = says((frames.RESULT, {"nonce": None, "before_ns": 0}))
+
+    settled = ready.settle(soon())
+
+    assert isinstance(settled, SettleResult)
+    assert settled.nonce is None
+    assert settled.round_trip_s == settled.clock_error_s
+    (asked,) = guest.payloads(frames.SETTLE)
+    assert settled.clock_was_off_s == -json.loads(asked)["wall_ns"] / 1e9
+
+
+def test_short_command_takes_one_request(guest: PlayedGuest, ready: Agent) -> None:
+    guest.answers[frames.RUN] = says((frames.STDOUT, b"6.1.0\n"), (frames.RESULT, ENDED))
+
+    ready.run(["uname"], timeout_s=5, env={"LANG": "C"})
+
+    (body,) = guest.payloads(frames.RUN)
+    head = {"argv": ["uname"], "env": {"LANG": "C"}, "limit_s": 5, "stdin": "none"}
+    assert body == frames.to_json(head) + b"\n"
+    assert guest.kinds() == ["hello", "run"]
+
+
+@pytest.mark.parametrize("size", [0, _INLINE])
+def test_short_input_is_part_of_the_request(guest: PlayedGuest, ready: Agent, size: int) -> None:
+    content = b"x" * size
+    guest.answers[frames.RUN] = says((frames.RESULT, ENDED))
+
+    ready.stream(["cat"], timeout_s=5, stdin=content)
+
+    head, _, body = guest.payloads(frames.RUN)[0].partition(b"\n")
+    assert json.loads(head)["stdin"] == "all"
+    assert body == content
+    assert guest.kinds() == ["hello", "run"]
+
+
+def test_longer_input_follows_the_request(guest: PlayedGuest, ready: Agent) -> None:
+    content = b"x" * (_INLINE + 1)
+    guest.answers[frames.DATA_END] = says((frames.RESULT, ENDED))
+
+    ready.stream(["cat"], timeout_s=5, stdin=content)
+
+    (asked,) = guest.payloads(frames.RUN)
+    assert json.loads(asked)["stdin"] == "more"
+    assert asked.endswith(b"}\n")
+    assert guest.payloads(frames.DATA) == [content]
+    # The answer to the ping shows that nothing is under way.
+    assert guest.kinds() == ["hello", "run", "data", "data-end", "ping"]
+
+
+@pytest.mark.parametrize("kind", [frames.STDOUT, frames.STDERR], ids=["stdout", "stderr"])
+def test_long_output_is_credited_in_steps(guest: PlayedGuest, ready: Agent, kind: int) -> None:
+    guest.answers[frames.RUN] = says(*[(kind, bytes(_CHUNK))] * 12)
+    guest.answers[frames.CREDIT] = lambda guest, request, _: (
+        guest.says(frames.RESULT, request, ENDED) if guest.kinds().count("credit") == 3 else None
+    )
+
+    ready.stream(["flood"], timeout_s=5)
+
+    assert guest.payloads(frames.CREDIT) == [_STEP.to_bytes(4, "big")] * 3
+    assert guest.kinds() == ["hello", "run", "credit", "credit", "credit", "ping"]
+
+
+def test_long_file_is_credited_in_steps(guest: PlayedGuest, ready: Agent) -> None:
+    content = b"block of a file." * (3 * _STEP // 16)
+    chunks = [content[at : at + _CHUNK] for at in range(0, len(content), _CHUNK)]
+    guest.answers[frames.READ] = says(*[(frames.DATA, chunk) for chunk in chunks])
+    guest.answers[frames.CREDIT] = lambda guest, request, _: (
+        guest.says(frames.RESULT, request, {"size": len(content)})
+        if guest.kinds().count("credit") == 3
+        else None
+    )
+
+    assert ready.read_bytes("/etc/x", soon()) == content
+    assert guest.payloads(frames.CREDIT) == [_STEP.to_bytes(4, "big")] * 3
+    assert guest.kinds() == ["hello", "read", "credit", "credit", "credit", "ping"]
+
+
+@pytest.mark.parametrize("kind", [frames.STDOUT, frames.STDERR], ids=["stdout", "stderr"])
+def test_output_of_a_command_is_kept_up_to_a_limit(
+    guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    monkeypatch.setattr(module, "MAX_OUTPUT_BYTES", _MIB)
+    whole = [(kind, bytes(_CHUNK))] * 16
+    guest.answers[frames.CANCEL] = _CANCELLED
+    guest.answers[frames.RUN] = says(*whole, (frames.RESULT, ENDED))
+    result = ready.run(["yes", "no"], timeout_s=20)
+    assert len(result.stdout + result.stderr) == _MIB
+    guest.answers[frames.RUN] = says(*whole, (kind, b"x"))
+
+    with pytest.raises(HarnessError) as refused:
+        ready.run(["yes", "no"], timeout_s=20)
+
+    assert str(refused.value) == (
+        "The command 'yes no' in machine 'node' wrote more than 1 MiB, and was ended; read its "
+        "output by `stream`."
+    )
+
+
+def test_file_is_read_up_to_a_limit(
+    guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_OUTPUT_BYTES", _MIB)
+    whole = [(frames.DATA, bytes(_CHUNK))] * 16
+    guest.answers[frames.CANCEL] = _CANCELLED
+    guest.answers[frames.READ] = says(*whole, (frames.RESULT, {"size": _MIB}))
+    assert ready.read_bytes("/var/log/x", soon()) == bytes(_MIB)
+    guest.answers[frames.READ] = says(*whole, (frames.DATA, b"x"))
+
+    with pytest.raises(HarnessError) as refused:
+        ready.read_bytes("/var/log/x", soon())
+
+    assert str(refused.value) == (
+        "The file '/var/log/x' of machine 'node' is longer than 1 MiB; read it by `stream` with "
+        "`cat`."
+    )
+
+
+@pytest.mark.parametrize("size", [0, _INLINE])
+def test_short_file_is_written_by_one_request(guest: PlayedGuest, ready: Agent, size: int) -> None:
+    guest.answers[frames.WRITE] = says((frames.RESULT, {}))
+
+    ready.write_bytes("/etc/x", b"x" * size, soon())
+
+    head, _, content = guest.payloads(frames.WRITE)[0].partition(b"\n")
+    assert json.loads(head) == {"path": "/etc/x", "mode": 0o644, "has_more": False}
+    assert content == b"x" * size
+    assert guest.kinds() == ["hello", "write"]
+
+
+def test_longer_file_follows_the_request_as_the_guest_takes_it(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    content = bytes(range(256)) * 1024 + b"end"
+
+    def take(guest: PlayedGuest, request: int, _payload: bytes) -> None:
+        guest.says(frames.CREDIT, request, (1).to_bytes(4, "big"))
+
+    guest.answers[frames.DATA] = take
+    guest.answers[frames.DATA_END] = says((frames.RESULT, {}))
+
+    ready.write_bytes("/etc/x", content, soon(), 0o600)
+
+    (asked,) = guest.payloads(frames.WRITE)
+    assert json.loads(asked) == {"path": "/etc/x", "mode": 0o600, "has_more": True}
+    assert asked.endswith(b"}\n")
+    sent = guest.payloads(frames.DATA)
+    assert b"".join(sent) == content
+    assert [len(part) for part in sent] == [_CHUNK] * 4 + [1] * 3
+
+
+def test_file_that_is_waited_for_is_named(guest: PlayedGuest, ready: Agent) -> None:
+    guest.answers[frames.WAIT_FILE] = says((frames.RESULT, {}))
+
+    ready.wait_for_file("/run/x", soon())
+
+    (asked,) = guest.payloads(frames.WAIT_FILE)
+    assert json.loads(asked) == {"path": "/run/x"}
+
+
+def test_unit_that_is_waited_for_is_named_with_its_state(guest: PlayedGuest, ready: Agent) -> None:
+    guest.answers[frames.WAIT_UNIT] = says(
+        (frames.DATA, {"ActiveState": "activating"}), (frames.RESULT, {"ActiveState": "inactive"})
+    )
+
+    status = ready.wait_for_unit("a.service", soon(), "inactive")
+
+    assert status == UnitStatus(active="inactive", sub="", result="", load="")
+    (asked,) = guest.payloads(frames.WAIT_UNIT)
+    assert json.loads(asked) == {"unit": "a.service", "active": "inactive"}
+
+
+def test_unit_whose_state_the_guest_can_not_tell_is_not_taken_for_active(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    guest.answers[frames.WAIT_UNIT] = says((frames.RESULT, {"trouble": "no bus"}))
+
+    with pytest.raises(HarnessError) as refused:
+        ready.wait_for_unit("a.service", soon())
+
+    assert str(refused.value) == (
+        "The unit 'a.service' of machine 'node' was expected to be active, but is unknown (no "
+        "bus), result '', load state ''. `journalctl -u a.service` there shows why."
+    )
