@@ -46,8 +46,6 @@ class Call:
         self.parts = b""
         self.failure: str | None = None
         self.has_ended = False
-        #: Whether it goes out before the agent has said hello, and again should it start anew.
-        self.is_early = False
         self.changed = threading.Condition()
 
     def put(self, kind: int, payload: bytes) -> None:
@@ -273,14 +271,16 @@ class AgentLink:
         *,
         is_early: bool = False,
     ) -> Iterator[Call]:
-        """Send a request; whatever ends the block before its answer came cancels it."""
+        """Send a request; whatever ends the block before its answer came cancels it.
+
+        One that `is_early` goes out before the agent has said hello, and again once it is loaded.
+        """
         if not is_early:
             self._wait_for_welcome(what, deadline)
         with self._lock:
             if self._broken is not None:
                 raise HarnessError(self._broken)
             call = Call(self._new_request(), what, render)
-            call.is_early = is_early
             try:
                 data = render(call.request)
             except frames.ProtocolError as error:
