@@ -120,7 +120,7 @@ class AgentLink:
         try:
             reason = self._exchange()
         except frames.ProtocolError as error:
-            reason = f"sent what no agent sends: {error}"
+            reason = f"sent what no agent sends: {str(error).rstrip('.')}"
         except Exception as error:
             reason = f"could not be understood: {error!r}"
         with self._lock:
@@ -202,7 +202,7 @@ class AgentLink:
             self._break(
                 f"Machine '{self._name}' runs another agent than this harness has "
                 f"({reply.get('digest')}, not {self._digest}), as an old checkpoint does; remove "
-                "the checkpoint."
+                "the checkpoint"
             )
             return
         self._welcome = Welcome(

@@ -28,7 +28,8 @@ class PlayedGuest:
         self.answers: dict[int, Answer] = {frames.HELLO: welcome, frames.PING: pong}
         self.seen: list[tuple[int, int, bytes]] = []
         self.digest = hashlib.sha256(PROGRAM).hexdigest()
-        self.protocol = PROTOCOL
+        self.protocol: object = PROTOCOL
+        self.has_nonce = True
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def starts(self) -> None:
@@ -51,6 +52,11 @@ class PlayedGuest:
         self.theirs.sendall(frames.SYNC_FRAME)
         self.says(frames.BOOT, 0, token)
 
+    def hangs_up(self) -> None:
+        """Go as a machine goes that ends."""
+        with contextlib.suppress(OSError):
+            self.theirs.shutdown(socket.SHUT_RDWR)
+
     def kinds(self) -> list[str]:
         return [frames.NAMES[kind] for kind, _, _ in self.seen]
 
@@ -58,8 +64,7 @@ class PlayedGuest:
         return [payload for seen, _, payload in self.seen if seen == kind]
 
     def ends(self) -> None:
-        with contextlib.suppress(OSError):
-            self.theirs.shutdown(socket.SHUT_RDWR)
+        self.hangs_up()
         if self._thread.is_alive():
             self._thread.join(5)
         self.theirs.close()
@@ -71,7 +76,7 @@ def welcome(guest: PlayedGuest, request: int, payload: bytes) -> None:
         "protocol": guest.protocol,
         "digest": guest.digest,
         "boot_id": "boot-1",
-        "has_nonce": True,
+        "has_nonce": guest.has_nonce,
     }
     guest.theirs.sendall(frames.SYNC_FRAME)
     guest.says(frames.RESULT, request, reply)

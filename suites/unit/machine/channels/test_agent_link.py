@@ -1,0 +1,328 @@
+"""The link to a guest's agent: how it begins, what ends it, and what is said of it then."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.agent import OLDEST_PROTOCOL, PROTOCOL, frames
+from harness.errors import HarnessError
+from harness.machine.channels import agent_link as module
+from harness.machine.channels.agent_link import Welcome
+from suites.unit.machine.channels.played_guest import (
+    ENDED,
+    PlayedGuest,
+    nothing,
+    says,
+    soon,
+    welcome,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from harness.machine.channels.agent import Agent
+
+_HELLO_SEEN = "last seen of it: it said hello in boot boot-1."
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = soon()
+    while not is_so():
+        assert not deadline.has_passed()
+        deadline.clock.sleep(0.001)
+
+
+@pytest.mark.parametrize("protocol", [OLDEST_PROTOCOL, PROTOCOL])
+@pytest.mark.parametrize("has_nonce", [False, True])
+def test_welcome_tells_a_restored_agent_from_a_new_one(
+    guest: PlayedGuest, agent: Agent, protocol: int, *, has_nonce: bool
+) -> None:
+    guest.protocol, guest.has_nonce = protocol, has_nonce
+    guest.starts()
+
+    welcomed = agent.wait_until_ready(soon())
+
+    assert welcomed == Welcome(boot_id="boot-1", has_nonce=has_nonce, protocol=protocol)
+    assert agent.welcome == welcomed
+
+
+def test_agent_of_another_session_is_not_the_one_that_answers(
+    guest: PlayedGuest, agent: Agent
+) -> None:
+    def answer(guest: PlayedGuest, request: int, payload: bytes) -> None:
+        guest.theirs.sendall(frames.SYNC_FRAME)
+        guest.says(frames.RESULT, request, {"session": "another", "digest": guest.digest})
+        guest.says(frames.ERROR, request, payload)
+        guest.has_nonce = False
+        welcome(guest, request, payload)
+
+    guest.answers[frames.HELLO] = answer
+    guest.starts()
+
+    assert not agent.wait_until_ready(soon()).has_nonce
+
+
+def test_request_longer_than_what_the_socket_takes_arrives_whole(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    guest.answers[frames.REMEMBER] = says((frames.RESULT, {}))
+    nonce = "0123456789abcdef" * (3 << 16)
+
+    ready.remember(nonce, soon())
+
+    parts = guest.payloads(frames.MORE) + guest.payloads(frames.REMEMBER)
+    assert json.loads(b"".join(parts)) == {"nonce": nonce}
+
+
+def test_answer_may_come_in_parts(guest: PlayedGuest, ready: Agent) -> None:
+    whole = frames.to_json({"nonce": "n" * 200_000, "before_ns": 0})
+    parts = [
+        whole[at : at + frames.MAX_PAYLOAD] for at in range(0, len(whole), frames.MAX_PAYLOAD)
+    ]
+    more = [(frames.MORE, part) for part in parts[:-1]]
+    guest.answers[frames.SETTLE] = says(*more, (frames.RESULT, parts[-1]))
+
+    assert [ready.settle(soon()).nonce for _ in range(2)] == ["n" * 200_000] * 2
+
+
+def test_restarted_agent_fails_what_was_under_way_and_goes_on(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    guest.answers[frames.RUN] = lambda guest, _request, _payload: guest.asks_for_program(b"again")
+
+    with pytest.raises(HarnessError) as failed:
+        ready.run(["tool"], timeout_s=20)
+
+    assert str(failed.value) == (
+        "The agent of machine 'node' restarted during the command 'tool'; whether that was done "
+        "is not known."
+    )
+    assert ready.ping(soon()) < 20
+    # It might be done twice.
+    assert guest.kinds().count("run") == 1
+
+
+def test_restarted_agent_is_not_ready_before_it_says_hello_again(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    guest.answers[frames.HELLO] = nothing
+    guest.asks_for_program(b"again")
+    _wait_until(lambda: guest.kinds().count("hello") == 2)
+
+    with pytest.raises(HarnessError) as late:
+        ready.ping(soon(0.05))
+
+    assert str(late.value) == (
+        "The agent of machine 'node' was not ready in time for a ping; last seen of it: its "
+        "loader asked for the program, and got it. The console's log says how far the guest came."
+    )
+    assert ready.welcome is None
+    assert "ping" not in guest.kinds()
+
+
+def test_machine_that_ends_ends_what_is_under_way_and_all_that_follows(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    guest.answers[frames.WAIT_FILE] = lambda guest, _request, _payload: guest.hangs_up()
+
+    with pytest.raises(HarnessError) as ended:
+        ready.wait_for_file("/never", soon())
+    with pytest.raises(HarnessError) as refused:
+        ready.ping(soon())
+
+    reason = (
+        "The agent of machine 'node' can't be reached any more: the machine has ended; "
+        f"{_HELLO_SEEN}"
+    )
+    assert str(ended.value) == f"{reason} That ended the wait for '/never'."
+    assert str(refused.value) == reason
+    assert ready.welcome is None
+
+
+def test_machine_that_ends_ends_every_wait(guest: PlayedGuest, ready: Agent) -> None:
+    errors: list[str] = []
+
+    def wait() -> None:
+        try:
+            ready.wait_for_file("/never", soon(60))
+        except HarnessError as error:
+            errors.append(str(error))
+
+    waiting = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    _wait_until(lambda: guest.kinds().count("wait-file") == 3)
+    guest.ends()
+    for thread in waiting:
+        thread.join(20)
+
+    assert len(errors) == 3
+    assert all("'node'" in error and "the machine has ended" in error for error in errors)
+    with pytest.raises(HarnessError, match="the machine has ended"):
+        ready.ping(soon())
+
+
+def test_machine_that_ends_before_its_agent_is_ready_ends_the_wait(
+    guest: PlayedGuest, agent: Agent
+) -> None:
+    guest.answers[frames.HELLO] = lambda guest, _request, _payload: guest.hangs_up()
+    guest.starts()
+
+    with pytest.raises(HarnessError, match=r"the machine has ended; last seen of it: nothing at"):
+        agent.wait_until_ready(soon())
+    with pytest.raises(HarnessError, match="the machine has ended"):
+        agent.settle(soon())
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            b"\x99 no frame at all",
+            "sent what no agent sends: A frame has the unknown kind 0x99",
+        ),
+        (
+            bytes((frames.STDOUT,)) + b"\0\0\0\2\xff\xff\xff\xff",
+            (
+                "sent what no agent sends: A frame 'stdout' has a length of 4294967295 bytes; the "
+                "limit is 65536"
+            ),
+        ),
+        (
+            frames.encode(frames.ERROR, 0, b'{"message": "lost"}'),
+            """lost the thread: b'{"message": "lost"}'""",
+        ),
+    ],
+    ids=["kind", "length", "thread"],
+)
+def test_peer_that_sends_no_frames_ends_every_wait(
+    guest: PlayedGuest, ready: Agent, said: bytes, reason: str
+) -> None:
+    guest.answers[frames.RUN] = lambda guest, _request, _payload: guest.theirs.sendall(said)
+
+    with pytest.raises(HarnessError) as ended:
+        ready.run(["tool"], timeout_s=60)
+
+    assert str(ended.value) == (
+        f"The agent of machine 'node' {reason}; {_HELLO_SEEN} That ended the command 'tool'."
+    )
+
+
+def test_welcome_that_makes_no_sense_is_quoted(guest: PlayedGuest, agent: Agent) -> None:
+    guest.protocol = float(PROTOCOL)
+    guest.starts()
+
+    with pytest.raises(
+        HarnessError,
+        match=r"^The agent of machine 'node' could not be understood: ValueError\(.*\); last seen",
+    ):
+        agent.wait_until_ready(soon())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [(frames.RESULT, b"[]"), (frames.ERROR, {"message": "no memory"}), (frames.ERROR, b"[]")],
+    ids=["nonsense", "refusal", "nonsensical refusal"],
+)
+def test_request_that_has_an_answer_is_not_cancelled(
+    guest: PlayedGuest, ready: Agent, said: tuple[int, bytes | Mapping[str, object]]
+) -> None:
+    guest.answers[frames.WAIT_UNIT] = says(said)
+
+    with pytest.raises(HarnessError):
+        ready.wait_for_unit("a.service", soon())
+
+    ready.ping(soon())
+    assert guest.kinds() == ["hello", "wait-unit", "ping"]
+
+
+def test_refusal_that_makes_no_sense_is_named_with_what_was_asked(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    guest.answers[frames.RUN] = says((frames.ERROR, b"[]"))
+
+    with pytest.raises(HarnessError, match=r"^Machine 'node' gave the command 'tool' an answer"):
+        ready.run(["tool"], timeout_s=20)
+
+
+def test_command_that_is_given_up_has_ended_once_the_error_is_raised(
+    guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CANCEL_S", 20.0)
+
+    def cancel(guest: PlayedGuest, request: int, _payload: bytes) -> None:
+        guest.says(frames.STDOUT, request, b"its last words")
+        _wait_until(lambda: not call.answers)
+        guest.says(frames.RESULT, request, ENDED)
+
+    guest.answers[frames.CANCEL] = cancel
+    with (
+        pytest.raises(ValueError, match="given up"),
+        ready.link.call("a command", lambda n: frames.encode(frames.RUN, n), soon()) as call,
+    ):
+        raise ValueError("given up")
+
+    assert call.has_ended
+    assert guest.payloads(frames.CANCEL) == [b""]
+
+
+def test_machine_that_ends_meanwhile_does_not_hide_why_a_command_was_given_up(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    guest.answers[frames.RUN] = says((frames.STDOUT, b"x"))
+    guest.answers[frames.CANCEL] = lambda guest, _request, _payload: guest.hangs_up()
+
+    def refuse(_chunk: bytes) -> None:
+        raise ValueError("not this")
+
+    with pytest.raises(ValueError, match="not this"):
+        ready.stream(["tool"], timeout_s=5, on_stdout=refuse)
+
+
+def test_nothing_is_sent_for_a_request_that_has_ended(guest: PlayedGuest, ready: Agent) -> None:
+    guest.answers[frames.RUN] = says((frames.RESULT, ENDED))
+    with ready.link.call("a command", lambda n: frames.encode(frames.RUN, n), soon()) as call:
+        ready.link.answer(call, soon())
+
+    ready.link.send(frames.DATA, call, b"too late")
+
+    ready.ping(soon())
+    assert guest.kinds() == ["hello", "run", "ping"]
+
+
+def test_closing_ends_what_is_under_way_and_all_that_follows(
+    guest: PlayedGuest, ready: Agent
+) -> None:
+    errors: list[str] = []
+
+    def wait() -> None:
+        try:
+            ready.wait_for_file("/never", soon(60))
+        except HarnessError as error:
+            errors.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    _wait_until(lambda: "wait-file" in guest.kinds())
+
+    ready.close()
+
+    waiting.join(20)
+    with pytest.raises(HarnessError) as refused:
+        ready.ping(soon())
+    reason = f"The connection to the agent of machine 'node' was closed; {_HELLO_SEEN}"
+    assert errors == [f"{reason} That ended the wait for '/never'."]
+    assert str(refused.value) == reason
+
+
+def test_closed_link_has_no_thread_and_no_socket(guest: PlayedGuest, ready: Agent) -> None:
+    before = threading.active_count()
+
+    ready.close()
+
+    assert threading.active_count() < before
+    assert guest.ours.fileno() == -1
