@@ -11,9 +11,11 @@ import pytest
 from harness.agent import OLDEST_PROTOCOL, PROTOCOL, frames
 from harness.errors import HarnessError
 from harness.machine.channels import agent_link as module
+from harness.machine.channels.agent import Agent
 from harness.machine.channels.agent_link import Welcome
 from suites.unit.machine.channels.played_guest import (
     ENDED,
+    PROGRAM,
     PlayedGuest,
     nothing,
     says,
@@ -23,8 +25,6 @@ from suites.unit.machine.channels.played_guest import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from harness.machine.channels.agent import Agent
 
 _HELLO_SEEN = "last seen of it: it said hello in boot boot-1."
 
@@ -48,6 +48,20 @@ def test_welcome_tells_a_restored_agent_from_a_new_one(
 
     assert welcomed == Welcome(boot_id="boot-1", has_nonce=has_nonce, protocol=protocol)
     assert agent.welcome == welcomed
+
+
+@pytest.mark.usefixtures("ready")
+def test_every_client_has_a_session_of_its_own(guest: PlayedGuest) -> None:
+    """What the guest still says to an earlier one is told apart by it."""
+    other = PlayedGuest()
+    other.starts()
+    second = Agent("node", other.ours, PROGRAM)
+    second.wait_until_ready(soon())
+    second.close()
+    other.ends()
+
+    hellos = guest.payloads(frames.HELLO) + other.payloads(frames.HELLO)
+    assert len({json.loads(hello)["session"] for hello in hellos}) == 2
 
 
 def test_agent_of_another_session_is_not_the_one_that_answers(
