@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,22 @@ def test_guest_sees_that_the_host_has_closed(
 
     assert _read_all(ours) == b"half"
     ours.close()
+    assert process.wait(timeout=10) == 0
+
+
+def test_connection_that_the_host_resets_is_the_end_for_the_guest(
+    host: socket.socket, guest: tuple[socket.socket, ChildProcess]
+) -> None:
+    ours, process = guest
+    accepted, _ = host.accept()
+    accepted.settimeout(10)
+    ours.sendall(b"a")
+    assert accepted.recv(1) == b"a"
+    # Lingering for no time at all is a reset.
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    accepted.close()
+
+    assert _read_all(ours) == b""
     assert process.wait(timeout=10) == 0
 
 
