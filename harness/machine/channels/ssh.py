@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 import secrets
@@ -211,8 +210,7 @@ class SshRunner:
         master, self._master = self._master, None
         if master is None:
             return ""
-        with contextlib.suppress(ProcessLookupError):
-            master.kill()
+        master.kill()
         _, output = master.communicate()
         self._socket.unlink(missing_ok=True)
         return output.decode(errors="replace").strip() or "nothing"
