@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import threading
@@ -88,6 +89,37 @@ def test_host_that_takes_nothing_more_is_the_end_for_the_guest(
         guest.sendall(b"asked again")
 
 
+def test_program_joins_its_input_to_the_port_that_it_is_given_and_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guest, guest_side = socket.socketpair()
+    host, host_side = socket.socketpair()
+    # QEMU's end does not block.
+    guest_side.setblocking(False)
+    asked: list[object] = []
+
+    def connect(address: object) -> socket.socket:
+        asked.append(address)
+        return host_side
+
+    monkeypatch.setattr(sys, "argv", ["host_port.py", "41000"])
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setattr(socket, "socket", lambda *, fileno: {0: guest_side}[fileno])
+    with guest, host:
+        for end, said in ((guest, b"a request"), (host, b"an answer")):
+            end.sendall(said)
+            end.shutdown(socket.SHUT_WR)
+
+        host_port.main()
+
+        assert (_read_all(host), _read_all(guest)) == (b"a request", b"an answer")
+        assert asked == [("127.0.0.1", 41000)]
+        assert sys.stdout.name == sys.stderr.name == os.devnull
+        sys.stdout.close()
+
+
 def test_program_of_a_connection_takes_nothing_from_its_environment() -> None:
-    """QEMU starts it in the user's folder, for each connection: it imports only what Python has."""
+    """It starts for each connection, wherever the user is: what it imports is Python's own."""
     assert connect_argv(41000) == [sys.executable, "-I", "-S", host_port.__file__, "41000"]
