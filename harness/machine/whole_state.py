@@ -8,8 +8,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.machine.device_state import load_whole_state, stream_whole_state
-from harness.provisioning.command import spawn
+from harness.machine.device_state import DeviceStateError, load_whole_state, stream_whole_state
+from harness.provisioning.command import end, spawn
 from harness.provisioning.wait import Deadline, Observation, WaitTimeoutError, wait_for
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
 
 _END_S = 120.0
+#: A compressor that fails has ended by the time that QEMU has, or a moment later.
+_FAILED_S = 1.0
 #: Compressors by the suffix of their files: how each packs and unpacks, the preferred one first.
 _COMPRESSORS = {
     ".zst": (["zstd", "-q", "-3", "-T0", "-c"], ["zstd", "-q", "-d", "-c"]),
@@ -47,6 +49,13 @@ def save_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
             stream_whole_state(monitor, machine, writing.fileno())
             writing.close()
             _finish(packing, machine, state)
+        except DeviceStateError as error:
+            # Where nobody reads its memory any more, QEMU fails too, and can't say why.
+            writing.close()
+            code = end(packing, grace_s=_FAILED_S)
+            if code > 0:
+                raise _packing_failure(machine, state, code) from error
+            raise
         except BaseException:
             packing.kill()
             packing.wait()
@@ -99,7 +108,11 @@ def _finish(packing: ChildProcess, machine: str, state: Path) -> None:
     except WaitTimeoutError as error:
         raise HarnessError(str(error)) from error
     if code != 0:
-        raise HarnessError(
-            f"Packing the memory of machine '{machine}' into '{state}' failed with exit code "
-            f"{code}; is its disk full?"
-        )
+        raise _packing_failure(machine, state, code)
+
+
+def _packing_failure(machine: str, state: Path, code: int) -> HarnessError:
+    return HarnessError(
+        f"Packing the memory of machine '{machine}' into '{state}' failed with exit code {code}; "
+        "is its disk full?"
+    )

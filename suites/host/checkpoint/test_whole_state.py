@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +49,11 @@ class FakeQemu(FakeMonitor):
             self._meanwhile()
             self._descriptor = os.dup(fd)
         if command == "migrate":
-            with os.fdopen(self._descriptor, "wb") as stream:
+            # The end of a migration says whether all was written.
+            with (
+                contextlib.suppress(BrokenPipeError),
+                os.fdopen(self._descriptor, "wb") as stream,
+            ):
                 stream.write(MEMORY)
         if command == "migrate-incoming":
             with os.fdopen(self._descriptor, "rb") as stream:
@@ -142,6 +147,33 @@ def test_compressor_that_fails_is_reported_with_the_usual_cause(
         f"Packing the memory of machine 'node' into '{state}' failed with exit code 2; is its disk "
         "full?"
     )
+
+
+def test_compressor_that_fails_is_the_reason_why_qemu_does(
+    tmp_path: Path, compressor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk: QEMU only says that nobody reads any more."""
+    monkeypatch.setattr(whole_state, "_FAILED_S", 60.0)
+    compressor.write_text("#!/bin/sh\nexit 2\n")
+    state = tmp_path / "memory.gz"
+
+    with pytest.raises(HarnessError) as failed:
+        save_whole_state(FakeQemu(status="failed"), "node", state)
+
+    assert str(failed.value) == (
+        f"Packing the memory of machine 'node' into '{state}' failed with exit code 2; is its disk "
+        "full?"
+    )
+
+
+def test_compressor_that_goes_on_does_not_hide_why_qemu_failed(
+    tmp_path: Path, compressor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_state, "_FAILED_S", 0.0)
+    compressor.write_text("#!/bin/sh\ncat >/dev/null\nexec sleep 600\n")
+
+    with pytest.raises(DeviceStateError, match=r"It ended as 'failed'\."):
+        save_whole_state(FakeQemu(status="failed"), "node", tmp_path / "memory.gz")
 
 
 def test_compressor_that_does_not_end_is_reported_and_ended(
