@@ -94,13 +94,20 @@ def test_program_joins_its_input_to_the_port_that_it_is_given_and_prints_nothing
 ) -> None:
     guest, guest_side = socket.socketpair()
     host, host_side = socket.socketpair()
+    host.settimeout(_JOIN_S)
     # QEMU's end does not block.
     guest_side.setblocking(False)
-    asked: list[object] = []
+    connected: list[object] = []
+    requests: list[bytes] = []
 
     def connect(address: object) -> socket.socket:
-        asked.append(address)
+        connected.append(address)
         return host_side
+
+    def answer() -> None:
+        requests.append(_read_all(host))
+        host.sendall(b"an answer")
+        host.shutdown(socket.SHUT_WR)
 
     monkeypatch.setattr(sys, "argv", ["host_port.py", "41000"])
     for name in ("stdout", "stderr"):
@@ -108,15 +115,19 @@ def test_program_joins_its_input_to_the_port_that_it_is_given_and_prints_nothing
     monkeypatch.setattr(socket, "create_connection", connect)
     monkeypatch.setattr(socket, "socket", lambda *, fileno: {0: guest_side}[fileno])
     with guest, host:
-        for end, said in ((guest, b"a request"), (host, b"an answer")):
-            end.sendall(said)
-            end.shutdown(socket.SHUT_WR)
+        host_answers = threading.Thread(target=answer, daemon=True)
+        host_answers.start()
+        guest.sendall(b"a request")
+        guest.shutdown(socket.SHUT_WR)
 
         host_port.main()
 
-        assert (_read_all(host), _read_all(guest)) == (b"a request", b"an answer")
-        assert asked == [("127.0.0.1", 41000)]
+        host_answers.join(_JOIN_S)
+        assert (requests, _read_all(guest)) == ([b"a request"], b"an answer")
+        assert connected == [("127.0.0.1", 41000)]
+        assert guest_side.getblocking()
         assert sys.stdout.name == sys.stderr.name == os.devnull
+        assert sys.stdout.writable()
         sys.stdout.close()
 
 
