@@ -26,6 +26,9 @@ from suites.unit.machine.channels.played_guest import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from harness.machine.channels.agent_link import Call
+    from harness.provisioning.wait import Deadline
+
 _HELLO_SEEN = "last seen of it: it said hello in boot boot-1."
 
 
@@ -267,18 +270,30 @@ def test_command_that_is_given_up_has_ended_once_the_error_is_raised(
     guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_CANCEL_S", 20.0)
+    looks: list[Deadline] = []
 
     def cancel(guest: PlayedGuest, request: int, _payload: bytes) -> None:
         guest.says(frames.STDOUT, request, b"its last words")
-        _wait_until(lambda: not call.answers)
+        # The client has taken them, and waits on.
+        _wait_until(lambda: len(looks) == 2)
         guest.says(frames.RESULT, request, ENDED)
+
+    def give_up(call: Call) -> None:
+        look = call.next
+
+        def take(deadline: Deadline) -> tuple[int, bytes] | None:
+            looks.append(deadline)
+            return look(deadline)
+
+        monkeypatch.setattr(call, "next", take)
+        raise ValueError("given up")
 
     guest.answers[frames.CANCEL] = cancel
     with (
         pytest.raises(ValueError, match="given up"),
         ready.link.call("a command", lambda n: frames.encode(frames.RUN, n), soon()) as call,
     ):
-        raise ValueError("given up")
+        give_up(call)
 
     assert call.has_ended
     assert guest.payloads(frames.CANCEL) == [b""]
