@@ -154,14 +154,14 @@ def test_compressor_that_fails_is_the_reason_why_qemu_does(
 ) -> None:
     """As on a full disk: QEMU only says that nobody reads any more."""
     monkeypatch.setattr(whole_state, "_FAILED_S", 60.0)
-    compressor.write_text("#!/bin/sh\nexit 2\n")
+    compressor.write_text("#!/bin/sh\nexit 1\n")
     state = tmp_path / "memory.gz"
 
     with pytest.raises(HarnessError) as failed:
         save_whole_state(FakeQemu(status="failed"), "node", state)
 
     assert str(failed.value) == (
-        f"Packing the memory of machine 'node' into '{state}' failed with exit code 2; is its disk "
+        f"Packing the memory of machine 'node' into '{state}' failed with exit code 1; is its disk "
         "full?"
     )
 
