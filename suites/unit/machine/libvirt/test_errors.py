@@ -42,15 +42,19 @@ def test_host_without_a_daemon_is_reported_with_the_remedy() -> None:
 
 
 def test_users_own_daemon_is_started_by_the_user() -> None:
-    said = _connecting("qemu:///session", "nobody", number=errno.ECONNREFUSED)
+    said = _connecting("qemu:///session", "nobody.", number=errno.ECONNREFUSED)
 
-    assert "start it by `libvirtd -d` as this user" in said
+    assert said == (
+        "No libvirtd answers at 'qemu:///session' (nobody); start it by `libvirtd -d` as this user, or "
+        "name another by --machine-uri."
+    )
 
 
 @pytest.mark.parametrize(
     ("code", "number"),
     [
         (Code.SYSTEM_ERROR, errno.EACCES),
+        (Code.SYSTEM_ERROR, errno.EPERM),
         (Code.AUTH_FAILED, 0),
         (Code.AUTH_CANCELLED, 0),
         (Code.AUTH_UNAVAILABLE, 0),
@@ -60,25 +64,33 @@ def test_users_own_daemon_is_started_by_the_user() -> None:
 def test_user_without_permission_gets_the_group_as_remedy(code: Code, number: int) -> None:
     said = _connecting("qemu:///system", "denied by policy.", code=code, number=number)
 
-    assert said.startswith("User 'ada' may not use libvirt at 'qemu:///system' (denied by policy)")
-    assert "`usermod --append --groups libvirt ada`" in said
+    assert said == (
+        "User 'ada' may not use libvirt at 'qemu:///system' (denied by policy); let it join the group "
+        "of libvirt's socket there (`usermod --append --groups libvirt ada`, and log in again), or use "
+        "'qemu:///session'."
+    )
 
 
 @pytest.mark.parametrize(
     ("uri", "remedy"),
     [
         ("qemu+ssh://remote/system", "`ssh remote true` has to work without a password"),
-        ("qemu+ssh://ada@remote:22022/system", "`ssh -p 22022 ada@remote true` has to work"),
+        (
+            "qemu+ssh://ada@remote:22022/system",
+            "`ssh -p 22022 ada@remote true` has to work without a password",
+        ),
         ("qemu+tls://remote/system", "the transport 'tls' has to lead to a running libvirtd"),
     ],
 )
 def test_remote_host_that_does_not_answer_is_named_with_the_way_there(
     uri: str, remedy: str
 ) -> None:
-    said = _connecting(uri, "Connection reset", number=errno.ECONNRESET)
+    said = _connecting(uri, "Connection reset.", number=errno.ECONNRESET)
 
-    assert said.startswith(f"The libvirtd of '{uri}' can't be reached (Connection reset)")
-    assert remedy in said
+    assert said == (
+        f"The libvirtd of '{uri}' can't be reached (Connection reset); {remedy}, and a libvirtd has to "
+        "run there."
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +102,7 @@ def test_remote_host_that_does_not_answer_is_named_with_the_way_there(
 )
 def test_daemon_that_lacks_a_call_is_called_too_old(code: Code, message: str) -> None:
     error = refused_call(
-        "the save of 'x'", "u", ErrorContext(code=code, origin=7, message=message)
+        "the save of 'x'", "u", ErrorContext(code=code, origin=7, message=f"{message}.")
     )
 
     assert isinstance(error, LibvirtError)
@@ -102,21 +114,45 @@ def test_daemon_that_lacks_a_call_is_called_too_old(code: Code, message: str) ->
 
 
 def test_read_only_user_is_reported() -> None:
-    context = ErrorContext(code=Code.OPERATION_DENIED, origin=0, message="read only access")
-
-    said = str(refused_call("the start of 'x'", "u", context))
-
-    assert said.startswith("libvirt at 'u' does not allow the start of 'x': read only access.")
-
-
-def test_other_error_keeps_libvirts_message_and_number() -> None:
-    context = ErrorContext(code=Code.OPERATION_FAILED, origin=10, message="domain 'x' exists")
+    context = ErrorContext(code=Code.OPERATION_DENIED, origin=0, message="read only access.")
 
     error = refused_call("the start of 'x'", "u", context)
 
     assert isinstance(error, LibvirtError)
-    assert str(error) == "libvirt at 'u' failed the start of 'x': domain 'x' exists."
-    assert error.code == Code.OPERATION_FAILED
+    assert error.code == Code.OPERATION_DENIED
+    assert str(error) == (
+        "libvirt at 'u' does not allow the start of 'x': read only access. Use a connection that may "
+        "write, and a user whom libvirt's polkit rules let manage machines."
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (Code.OPERATION_FAILED, "domain 'x' exists"),
+        (Code.RPC, "unexpected message"),
+        (Code.OPERATION_FAILED, "unknown procedure of the guest"),
+    ],
+)
+def test_other_error_keeps_libvirts_message_and_number(code: Code, message: str) -> None:
+    context = ErrorContext(code=code, origin=10, message=f"{message}.")
+
+    error = refused_call("the start of 'x'", "u", context)
+
+    assert isinstance(error, LibvirtError)
+    assert str(error) == f"libvirt at 'u' failed the start of 'x': {message}."
+    assert error.code == code
+
+
+def test_loss_of_the_connection_says_what_was_lost_and_where_the_reason_is() -> None:
+    context = ErrorContext(
+        code=Code.INTERNAL_ERROR, origin=ErrorDomain.RPC, message="client socket is closed."
+    )
+
+    assert str(refused_call("the start of 'x'", "u", context)) == (
+        "libvirtd at 'u' ended or was restarted during the start of 'x' (client socket is closed); the "
+        "machines of that connection ended with it. Read libvirtd's log for the reason, then run again."
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,3 +188,27 @@ def test_number_of_another_error_is_not_an_errno() -> None:
     error = FakeLibvirtError("no", code=Code.RPC, origin=7, errno=13)
 
     assert ErrorContext.of(error).errno is None
+
+
+@pytest.mark.parametrize(("number", "kept"), [(errno.EPERM, errno.EPERM), (0, None), (-1, None)])
+def test_system_number_is_kept_where_there_is_one(number: int, kept: int | None) -> None:
+    error = FakeLibvirtError("no", code=Code.SYSTEM_ERROR, errno=number)
+
+    assert ErrorContext.of(error).errno == kept
+
+
+class BindingError(Exception):
+    """An error that the binding raises itself; libvirt has none to report."""
+
+    def get_nothing(self) -> None: ...
+
+    get_error_code = get_error_domain = get_error_message = get_int1 = get_nothing
+
+
+def test_error_that_libvirt_knows_nothing_of_is_neither_a_loss_nor_a_refusal() -> None:
+    context = ErrorContext.of(BindingError("virDomainCreateXML() failed"))
+
+    assert context == ErrorContext(code=-1, origin=-1, message="virDomainCreateXML() failed")
+    assert str(refused_call("the start of 'x'", "u", context)) == (
+        "libvirt at 'u' failed the start of 'x': virDomainCreateXML() failed."
+    )
