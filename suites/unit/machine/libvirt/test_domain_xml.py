@@ -26,6 +26,7 @@ from harness.machine.description.spec import (
 )
 from harness.machine.libvirt.domain_xml import (
     MOST_ROOT_PORTS,
+    DomainHost,
     render_domain,
     render_host_gpu,
     render_seed_disk,
@@ -106,17 +107,25 @@ def test_more_root_ports_than_the_bus_has_slots_are_refused() -> None:
     assert len(parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS)).findall(".//alias")) == (
         MOST_ROOT_PORTS + 1
     )
-    with pytest.raises(
-        RequirementError, match=r"25 root ports.*slots for 24.*machine-driver=qemu"
-    ):
+    with pytest.raises(RequirementError) as refused:
         parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS + 1))
+
+    assert str(refused.value) == (
+        "Machine 'node' requests 25 root ports, but a domain has slots for 24; request fewer, or use "
+        "--machine-driver=qemu."
+    )
 
 
 def test_port_of_the_host_is_refused_because_qemu_may_start_no_program() -> None:
     spec = a_machine_spec(host_ports=(HostPort(host_port=41000, guest_port=443),))
 
-    with pytest.raises(RequirementError, match="Use --machine-driver=qemu"):
+    with pytest.raises(RequirementError) as refused:
         render_domain(spec, a_host(), name="node", uuid=UUID)
+
+    assert str(refused.value) == (
+        "Machine 'node' is to reach a port of this host, for which QEMU starts a program; libvirt "
+        "forbids its QEMUs to start any. Use --machine-driver=qemu."
+    )
 
 
 def test_no_two_devices_share_a_place() -> None:
@@ -197,23 +206,30 @@ def test_binding_of_a_gpu_of_the_host_is_not_libvirts() -> None:
     """Two that bind one device, libvirt and the pool, would compete."""
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.1",))
 
-    device = an_element(render_host_gpu(gpu, port=2))
-
-    source, address = device.find("source/address"), device.find("address")
-    assert source is not None
-    assert address is not None
-    assert device.attrib == {"mode": "subsystem", "type": "pci", "managed": "no"}
-    assert source.attrib == {
-        "domain": "0x0000",
-        "bus": "0x65",
-        "slot": "0x00",
-        "function": "0x1",
-    }
-    assert address.attrib["bus"] == "0x04"
+    assert render_host_gpu(gpu, port=2) == (
+        '<hostdev mode="subsystem" type="pci" managed="no">'
+        '<source><address domain="0x0000" bus="0x65" slot="0x00" function="0x1" /></source>'
+        '<rom enabled="no" /><alias name="ua-gpu0" />'
+        '<address type="pci" domain="0x0000" bus="0x04" slot="0x00" function="0x0" /></hostdev>'
+    )
 
 
 def test_gpu_of_the_host_with_two_functions_is_refused() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1"))
 
-    with pytest.raises(RequirementError, match=r"'0000:65:00\.0' has 2 functions.*driver=qemu"):
+    with pytest.raises(RequirementError) as refused:
         render_host_gpu(gpu, port=0)
+
+    assert str(refused.value) == (
+        "The GPU '0000:65:00.0' has 2 functions, but libvirt can plug a device of one function only; "
+        "use --machine-driver=qemu."
+    )
+
+
+def test_security_model_that_no_owner_is_known_for_is_disabled() -> None:
+    host = DomainHost(emulator="/usr/bin/qemu", security_models=("dac",))
+
+    domain = an_element(render_domain(a_machine_spec(), host, name="node", uuid=UUID))
+
+    (label,) = domain.findall("seclabel")
+    assert label.attrib == {"type": "none", "model": "dac"}
