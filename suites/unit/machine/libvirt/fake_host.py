@@ -34,7 +34,7 @@ class FakeRunningDomain:
         if self.uuid not in self.host.living:
             raise FakeLibvirtError("Domain not found", code=NO_DOMAIN)
         if self.host.refuses_end:
-            raise FakeLibvirtError("cannot kill it", code=OPERATION_FAILED)
+            raise FakeLibvirtError("cannot kill it.", code=OPERATION_FAILED)
         if not self.host.is_stubborn:
             self.host.living.remove(self.uuid)
         return 0
@@ -48,11 +48,22 @@ class FakeRunningDomain:
         return 0
 
     def resume(self) -> int:
-        self.host.calls.append("resume")
-        return 0
+        return self.host.asked("resume")
 
-    def detachDeviceAlias(self, alias: str, _flags: int) -> int:  # noqa: N802
-        self.host.calls.append(f"detach {alias}")
+    def suspend(self) -> int:
+        return self.host.asked("suspend")
+
+    def info(self) -> list[int]:
+        self.host.asked("info")
+        return [1, 1536 << 10, 1536 << 10, 1, 2_500_000_000]
+
+    def attachDevice(self, xml: str) -> int:  # noqa: N802
+        return self.host.asked(f"attach {xml}")
+
+    def detachDeviceAlias(self, alias: str, flags: int) -> int:  # noqa: N802
+        assert flags == 0
+        self.host.asked(f"detach {alias}")
+        self.host.before_detach()
         if not self.host.is_stubborn:
             self.host.tell(DEVICE_REMOVED, self, alias)
         return 0
@@ -67,11 +78,21 @@ class FakeHost(FakeConnect):
         self.is_stubborn = False
         self.refuses_end = False
         self.refusal: BaseException | None = None
+        self.refuses_calls = False
         self.uuid = ""
         self.before_start: Callable[[], object] = list
+        self.before_detach: Callable[[], object] = list
         self.after_start: Callable[[], object] = list
 
-    def createXML(self, _xml: str, flags: int) -> FakeRunningDomain:  # noqa: N802
+    def asked(self, call: str) -> int:
+        """Note a call about a domain, and refuse it where calls are refused."""
+        self.calls.append(call)
+        if self.refuses_calls:
+            raise FakeLibvirtError("not now.", code=OPERATION_FAILED)
+        return 0
+
+    def createXML(self, xml: str, flags: int) -> FakeRunningDomain:  # noqa: N802
+        self.calls.append(f"create {xml}")
         assert flags == PAUSED_AND_AUTODESTROY
         self.before_start()
         if self.refusal is not None:
@@ -88,11 +109,14 @@ class FakeHost(FakeConnect):
         return super().domainEventRegisterAny(None, event, callback, opaque)
 
     def lookupByUUIDString(self, uuid: str) -> FakeRunningDomain:  # noqa: N802
+        self.calls.append("look up")
         if uuid not in self.living:
             raise FakeLibvirtError("Domain not found", code=NO_DOMAIN)
         return FakeRunningDomain(self, uuid)
 
-    def listAllDomains(self, _flags: int) -> list[FakeRunningDomain]:  # noqa: N802
+    def listAllDomains(self, flags: int) -> list[FakeRunningDomain]:  # noqa: N802
+        assert flags == 0
+        self.asked("list")
         return [FakeRunningDomain(self, uuid) for uuid in self.living]
 
 

@@ -40,6 +40,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LONG_S = 20.0
+TAKEN = (
+    "Another domain has the name '{name}' or its UUID; run again for new ones, or end that domain by "
+    "`virsh destroy {name}`."
+)
+LACKING = (
+    "If '/usr/bin/qemu' lacks a device or can't be started, name another one by --qemu; if libvirt does "
+    "not support an element, use a newer libvirt, or --machine-driver=qemu."
+)
 
 
 @pytest.fixture
@@ -90,8 +98,13 @@ def test_domain_that_is_still_listed_is_reported(domain: Domain, host: FakeHost)
     host.is_stubborn = True
     start(domain)
 
-    with pytest.raises(HarnessError, match=r"still lists its domain 'node-.*virsh destroy node-"):
+    with pytest.raises(HarnessError) as failed:
         domain.close()
+
+    assert str(failed.value) == (
+        "Machine 'node' was ended, but libvirt at 'qemu:///system' still lists its domain "
+        f"'{domain.name}'; end it by `virsh destroy {domain.name}`."
+    )
 
 
 def test_domain_that_went_by_itself_is_not_ended_again(domain: Domain, host: FakeHost) -> None:
@@ -139,8 +152,14 @@ def test_domain_without_a_libvirtd_is_reported_as_maybe_running(
     libvirt.connects.extend([no_daemon] * 100)
     host.break_down()
 
-    with pytest.raises(HarnessError, match=r"'node' may still run: .*virsh destroy node-"):
+    with pytest.raises(HarnessError) as failed:
         domain.close()
+
+    assert str(failed.value).startswith("Machine 'node' may still run: No libvirtd answers at ")
+    assert str(failed.value).endswith(
+        " by --machine-uri. Once a libvirtd answers there, look for its domain by `virsh list`, and end "
+        f"it by `virsh destroy {domain.name}`."
+    )
 
 
 def test_domain_of_another_connection_is_lost_though_that_is_alive(
@@ -159,20 +178,38 @@ def test_domain_of_another_connection_is_lost_though_that_is_alive(
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
-        ("domain 'node' already exists with uuid x", r"has the name 'node-.*run again"),
-        ("this QEMU doesn't support 'x'", r"If '/usr/bin/qemu' lacks a device.*by --qemu"),
+        ("domain 'node' already exists with uuid x", TAKEN),
+        ("this QEMU doesn't support 'x'", LACKING),
     ],
+    ids=["taken name", "lacking emulator"],
 )
 def test_start_that_is_refused_leaves_nothing_and_names_the_remedy(
     domain: Domain, host: FakeHost, said: str, remedy: str
 ) -> None:
     host.refusal = FakeLibvirtError(said, code=OPERATION_FAILED)
 
-    with pytest.raises(HarnessError, match=remedy):
+    with pytest.raises(HarnessError) as refused:
         start(domain)
 
+    assert str(refused.value) == (
+        f"libvirt at 'qemu:///system' failed the start of machine 'node': {said}. "
+        f"{remedy.format(name=domain.name)}"
+    )
     domain.close()
     assert host.callbacks == {}
+
+
+def test_end_of_a_domain_whose_start_was_refused_needs_no_libvirtd(
+    domain: Domain, host: FakeHost
+) -> None:
+    host.refusal = FakeLibvirtError("no", code=OPERATION_FAILED)
+    with pytest.raises(HarnessError, match="failed the start"):
+        start(domain)
+    host.break_down()
+
+    domain.close()
+
+    assert "look up" not in host.calls
 
 
 class Hang:
@@ -225,8 +262,25 @@ def test_late_domain_that_can_not_be_ended_is_logged(
 
     hang.end()
 
-    assert "could not be ended: cannot kill it" in caplog.text
-    assert f"`virsh destroy {domain.name}`" in caplog.text
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "Machine 'node' started after its start was given up, and could not be ended: cannot kill it; "
+        f"end it by `virsh destroy {domain.name}`"
+    )
+
+
+def test_late_domain_that_is_gone_already_is_no_news(
+    domain: Domain, host: FakeHost, hang: Hang, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.before_start, host.after_start = hang, host.living.clear
+    with pytest.raises(LibvirtHangsError):
+        start(domain)
+    domain.close()
+
+    hang.end()
+
+    assert host.calls[-1] == "destroy"
+    assert caplog.records == []
 
 
 def test_domain_that_libvirt_has_although_its_start_hangs_is_ended(

@@ -1,0 +1,204 @@
+"""What a domain's calls ask of libvirt, and what is said of those that it refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.machine.channels.event_log import names
+from harness.machine.libvirt import domain as domain_module
+from harness.machine.libvirt import monitor
+from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.domain import Domain
+from harness.machine.libvirt.errors import LibvirtError
+from harness.machine.libvirt.monitor import MonitorEvents
+from harness.provisioning.wait import Deadline
+from suites.fakes.clock import FakeClock
+from suites.unit.machine.libvirt.fake_host import (
+    DEVICE_REMOVED,
+    LIFE_CYCLE,
+    FakeHost,
+    FakeRunningDomain,
+    Flags,
+)
+from suites.unit.machine.libvirt.fake_libvirt import FakeDomain
+from suites.unit.machine.libvirt.fake_libvirt_qemu import FakeLibvirtQemu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
+
+LONG_S = 20.0
+URI = "qemu:///system"
+CRASHED = 8
+DEVICE_KEPT = 22
+
+
+def too_late() -> Deadline:
+    return Deadline.after(0.0, FakeClock())
+
+
+@pytest.fixture
+def host() -> FakeHost:
+    return FakeHost()
+
+
+@pytest.fixture
+def qemu(monkeypatch: pytest.MonkeyPatch) -> FakeLibvirtQemu:
+    fake = FakeLibvirtQemu()
+    monkeypatch.setattr(monitor, "load_libvirt_qemu", lambda: fake)
+    return fake
+
+
+@pytest.fixture
+def domain(
+    libvirt: FakeLibvirt, host: FakeHost, qemu: FakeLibvirtQemu, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Domain]:
+    """Start a domain, which the test may end."""
+    del qemu
+    monkeypatch.setattr(domain_module, "load_libvirt", lambda: Flags)
+    libvirt.connects.append(host)
+    with Connection.open(URI, deadline=Deadline.after(LONG_S)) as connection:
+        made = Domain(connection, MonitorEvents(connection), machine="node")
+        host.uuid = made.uuid
+        made.start("<domain/>", emulator="/usr/bin/qemu")
+        yield made
+
+
+def test_calls_are_about_the_domain(domain: Domain, host: FakeHost) -> None:
+    host.calls.clear()
+
+    domain.resume()
+    domain.suspend()
+    domain.attach("the seed", "<disk/>")
+    processor_s = domain.processor_s()
+
+    assert host.calls == ["resume", "suspend", "attach <disk/>", "info"]
+    assert processor_s == 2.5
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (Domain.resume, "the resume of machine 'node'"),
+        (Domain.suspend, "the pause of machine 'node'"),
+        (Domain.processor_s, "the query of machine 'node'"),
+        (
+            lambda domain: domain.attach("the seed", "<disk/>"),
+            "the plugging of the seed into machine 'node'",
+        ),
+        (
+            lambda domain: domain.detach("the seed", "ua-seed", too_late()),
+            "the unplugging of the seed from machine 'node'",
+        ),
+        (Domain.close, "the list of domains"),
+    ],
+    ids=["resume", "pause", "query", "plug", "unplug", "list"],
+)
+def test_refused_call_says_what_it_was_for(
+    domain: Domain, host: FakeHost, call: Callable[[Domain], object], what: str
+) -> None:
+    host.refuses_calls = True
+
+    with pytest.raises(LibvirtError) as refused:
+        call(domain)
+
+    assert str(refused.value) == f"libvirt at '{URI}' failed {what}: not now."
+
+
+def test_refused_end_says_which_machine_goes_on(domain: Domain, host: FakeHost) -> None:
+    host.refuses_end = True
+
+    with pytest.raises(LibvirtError) as refused:
+        domain.destroy()
+
+    assert str(refused.value) == (
+        f"libvirt at '{URI}' failed the end of machine 'node': cannot kill it."
+    )
+    assert domain.is_running
+
+
+def test_domain_is_ended_once(domain: Domain, host: FakeHost) -> None:
+    domain.destroy()
+    assert not domain.is_running
+
+    domain.close()
+
+    assert host.calls.count("destroy") == 1
+
+
+# -- devices ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "alias"),
+    [(DEVICE_REMOVED, "ua-gpu0"), (DEVICE_KEPT, "ua-seed")],
+    ids=["another-device", "not-removed"],
+)
+def test_device_is_not_removed_by_an_event_of_another_kind_or_device(
+    domain: Domain, host: FakeHost, event: int, alias: str
+) -> None:
+    host.is_stubborn = True
+    host.before_detach = lambda: host.tell(event, FakeDomain(domain.uuid), alias)
+
+    with pytest.raises(HarnessError) as failed:
+        domain.detach("the seed", "ua-seed", too_late())
+
+    seen = {DEVICE_REMOVED: "removed", DEVICE_KEPT: "removal refused"}[event]
+    assert str(failed.value) == (
+        f"libvirt did not report the removal of the seed of domain '{domain.name}' in time; seen: "
+        f"'device {seen} '{alias}''. Its console shows what the guest does."
+    )
+
+
+def test_earlier_removal_of_a_device_does_not_count_for_a_later_one(
+    domain: Domain, host: FakeHost
+) -> None:
+    domain.detach("the seed", "ua-seed", Deadline.after(LONG_S))
+    host.is_stubborn = True
+
+    with pytest.raises(HarnessError, match="in time; seen: no event"):
+        domain.detach("the seed", "ua-seed", too_late())
+
+
+# -- events -------------------------------------------------------------------------------------------
+
+
+def test_monitor_is_the_one_of_the_domain_and_goes_with_it(
+    domain: Domain, qemu: FakeLibvirtQemu
+) -> None:
+    qemu.answers.append({"return": {"status": "paused"}})
+    qemu.tell(FakeDomain(domain.uuid), "STOP")
+
+    assert domain.monitor.execute("query-status") == {"status": "paused"}
+    assert [each["domain"] for each in qemu.asked] == [domain.uuid]
+    assert [event.name for event in domain.monitor.events] == ["STOP"]
+
+    domain.close()
+
+    assert qemu.callbacks == {}
+
+
+def test_domain_that_crashed_has_ended(domain: Domain, host: FakeHost) -> None:
+    host.tell(LIFE_CYCLE, FakeRunningDomain(host, domain.uuid), CRASHED, 0)
+
+    assert not domain.is_running
+    with pytest.raises(HarnessError) as failed:
+        domain.monitor.wait_for_event("a stop", names("STOP"), Deadline.after(LONG_S))
+    assert str(failed.value) == (
+        "QEMU of machine 'node' ended (crashed) while waiting for a stop; seen: no event. libvirt's log "
+        "of the domain and the console say why."
+    )
+
+
+def test_end_that_does_not_come_names_machine_and_domain(domain: Domain) -> None:
+    with pytest.raises(HarnessError) as failed:
+        domain.wait_for_end(too_late())
+
+    assert str(failed.value) == (
+        f"libvirt did not report the end of machine 'node' of domain '{domain.name}' in time; seen: no "
+        "event. Its console shows what the guest does."
+    )
