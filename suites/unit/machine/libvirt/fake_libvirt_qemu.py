@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from suites.unit.machine.libvirt.fake_libvirt import FakeConnect
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,13 +39,14 @@ class FakeLibvirtQemu:
     ) -> int:
         assert domain is None, "libvirt's client would get events of the first such domain only."
         assert event is None
-        del raw
+        assert isinstance(raw, FakeConnect)
         number = len(self.callbacks) + 1
         self.callbacks[number] = callback
         return number
 
     def qemuMonitorEventDeregister(self, raw: object, number: int) -> None:  # noqa: N802
-        del raw, self.callbacks[number]
+        assert isinstance(raw, FakeConnect)
+        del self.callbacks[number]
 
     def tell(self, domain: FakeDomain, name: str, details: str | None = None) -> None:
         for callback in tuple(self.callbacks.values()):

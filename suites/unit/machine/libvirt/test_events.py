@@ -6,22 +6,23 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from harness.errors import HarnessError
 from harness.machine.libvirt.connection import Connection
-from harness.machine.libvirt.errors import ConnectionLostError
+from harness.machine.libvirt.errors import ConnectionLostError, LibvirtError
 from harness.machine.libvirt.events import DomainEvents, EventKind, kinds
 from harness.provisioning.wait import Deadline
-from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeDomain
+from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeDomain, FakeLibvirtError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
 _LONG_S = 20.0
-LIFE_CYCLE, REBOOT, DEVICE_REMOVED = 0, 1, 15
-STARTED, RESUMED, STOPPED = 2, 4, 5
+LIFE_CYCLE, REBOOT, DEVICE_REMOVED, DEVICE_ADDED, DEVICE_KEPT = 0, 1, 15, 19, 22
+STARTED, RESUMED, STOPPED, CRASHED = 2, 4, 5, 8
 DOMAIN = FakeDomain("one")
 
 
@@ -69,24 +70,70 @@ def test_other_domains_are_not_seen(raw: FakeConnect, events: DomainEvents) -> N
     assert events.seen == ()
 
 
-def test_device_is_named_by_its_alias(raw: FakeConnect, events: DomainEvents) -> None:
-    raw.tell(DEVICE_REMOVED, DOMAIN, "hostdev0")
+@pytest.mark.parametrize(
+    ("event", "kind", "text"),
+    [
+        (DEVICE_ADDED, EventKind.DEVICE_ADDED, "device added 'hostdev0'"),
+        (DEVICE_REMOVED, EventKind.DEVICE_REMOVED, "device removed 'hostdev0'"),
+        (DEVICE_KEPT, EventKind.DEVICE_KEPT, "device removal refused 'hostdev0'"),
+    ],
+)
+def test_device_is_named_by_its_alias(
+    raw: FakeConnect, events: DomainEvents, event: int, kind: EventKind, text: str
+) -> None:
+    raw.tell(event, DOMAIN, "hostdev0")
 
-    assert str(events.seen[0]) == "device removed 'hostdev0'"
+    (seen,) = events.seen
+    assert (seen.kind, str(seen)) == (kind, text)
 
 
 def test_event_before_the_position_does_not_count(raw: FakeConnect, events: DomainEvents) -> None:
     raw.tell(REBOOT, DOMAIN)
 
-    with pytest.raises(HarnessError, match="did not report its reboot of domain 'node' in time"):
+    with pytest.raises(HarnessError) as failed:
         events.wait_for("its reboot", kinds(EventKind.REBOOT), Deadline.after(0.02), since=1)
 
+    assert str(failed.value) == (
+        "libvirt did not report its reboot of domain 'node' in time; seen: no event. Its console shows "
+        "what the guest does."
+    )
 
-def test_end_of_the_domain_ends_the_wait(raw: FakeConnect, events: DomainEvents) -> None:
-    raw.tell(LIFE_CYCLE, DOMAIN, STOPPED, 0)
 
-    with pytest.raises(HarnessError, match="was 'stopped' while waiting for its run"):
+def test_deadline_error_lists_the_events_so_far(raw: FakeConnect, events: DomainEvents) -> None:
+    raw.tell(LIFE_CYCLE, DOMAIN, STARTED, 0)
+    raw.tell(REBOOT, DOMAIN)
+
+    with pytest.raises(HarnessError, match=r"in time; seen: 'started', 'reboot'\. Its console"):
+        events.wait_for("its run", kinds(EventKind.RESUMED), Deadline.after(0.0))
+
+
+@pytest.mark.parametrize(("event", "end"), [(STOPPED, "stopped"), (CRASHED, "crashed")])
+def test_end_of_the_domain_ends_the_wait(
+    raw: FakeConnect, events: DomainEvents, event: int, end: str
+) -> None:
+    raw.tell(LIFE_CYCLE, DOMAIN, event, 0)
+
+    with pytest.raises(HarnessError) as failed:
         events.wait_for("its run", kinds(EventKind.RESUMED), Deadline.after(_LONG_S))
+
+    assert str(failed.value) == (
+        f"Domain 'node' was '{end}' while waiting for its run; its console and QEMU's log say why."
+    )
+
+
+def test_wait_ends_at_the_events_that_its_caller_names(
+    raw: FakeConnect, events: DomainEvents
+) -> None:
+    raw.tell(LIFE_CYCLE, DOMAIN, STOPPED, 0)
+    raw.tell(DEVICE_KEPT, DOMAIN, "hostdev0")
+
+    with pytest.raises(HarnessError, match="was 'device removal refused 'hostdev0'' while"):
+        events.wait_for(
+            "its run",
+            kinds(EventKind.RESUMED),
+            Deadline.after(_LONG_S),
+            ends=kinds(EventKind.DEVICE_KEPT),
+        )
 
 
 def test_end_of_the_daemon_ends_the_wait(raw: FakeConnect, events: DomainEvents) -> None:
@@ -94,15 +141,42 @@ def test_end_of_the_daemon_ends_the_wait(raw: FakeConnect, events: DomainEvents)
     late = threading.Timer(0.02, raw.break_down)
     late.start()
 
-    with pytest.raises(ConnectionLostError, match=r"wait for its run of domain 'node' .*start"):
+    with pytest.raises(ConnectionLostError) as lost:
         events.wait_for("its run", kinds(EventKind.RESUMED), Deadline.after(_LONG_S))
     late.join()
 
+    assert str(lost.value).startswith(
+        "libvirtd at 'qemu:///system' ended or was restarted during the wait for its run of domain "
+        "'node' (seen of the domain: 'started'); "
+    )
 
-def test_unknown_error_number_is_kept(raw: FakeConnect, events: DomainEvents) -> None:
-    raw.tell(LIFE_CYCLE, DOMAIN, 99, 0)
 
-    assert events.seen[0].kind is EventKind.UNKNOWN
+def test_watch_of_an_earlier_connection_waits_for_nothing(
+    libvirt: FakeLibvirt, raw: FakeConnect, connection: Connection, events: DomainEvents
+) -> None:
+    libvirt.connects.append(FakeConnect())
+    raw.break_down()
+    connection.reopen(Deadline.after(_LONG_S))
+
+    with pytest.raises(ConnectionLostError, match=r"\(seen of the domain: no event\)"):
+        events.wait_for("its run", kinds(EventKind.RESUMED), Deadline.after(_LONG_S))
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (0, EventKind.DEFINED),
+        (8, EventKind.CRASHED),
+        (9, EventKind.UNKNOWN),
+        (-1, EventKind.UNKNOWN),
+    ],
+)
+def test_life_cycle_has_libvirts_numbers(
+    raw: FakeConnect, events: DomainEvents, number: int, kind: EventKind
+) -> None:
+    raw.tell(LIFE_CYCLE, DOMAIN, number, 0)
+
+    assert events.seen[0].kind is kind
 
 
 def test_closed_watch_leaves_no_callback(raw: FakeConnect, connection: Connection) -> None:
@@ -110,3 +184,65 @@ def test_closed_watch_leaves_no_callback(raw: FakeConnect, connection: Connectio
         assert len(raw.callbacks) == 5
 
     assert raw.callbacks == {}
+
+
+class RefusingConnect(FakeConnect):
+    """A connection on which only some events can be registered, or none be given up."""
+
+    def __init__(self, *, registers: int, may_deregister: bool = True) -> None:
+        super().__init__()
+        self.registers = registers
+        self.may_deregister = may_deregister
+
+    @override
+    def domainEventRegisterAny(
+        self, domain: object, event: int, callback: Callable[..., None], opaque: object
+    ) -> int:
+        if len(self.callbacks) == self.registers:
+            raise FakeLibvirtError("no more", code=1)
+        return super().domainEventRegisterAny(domain, event, callback, opaque)
+
+    @override
+    def domainEventDeregisterAny(self, registration: int) -> int:
+        if not self.may_deregister:
+            raise FakeLibvirtError("not now", code=1)
+        return super().domainEventDeregisterAny(registration)
+
+
+def test_watch_that_can_not_register_all_its_callbacks_leaves_none(libvirt: FakeLibvirt) -> None:
+    raw = RefusingConnect(registers=3)
+    libvirt.connects.append(raw)
+
+    with Connection.open("qemu:///system", deadline=Deadline.after(_LONG_S)) as connection:
+        with pytest.raises(LibvirtError) as refused:
+            DomainEvents(connection, name="node", uuid="one")
+
+        assert connection._watchers == []
+
+    assert str(refused.value) == (
+        "libvirt at 'qemu:///system' failed the event registration of domain 'node': no more."
+    )
+    assert raw.callbacks == {}
+
+
+def test_refused_removal_of_a_watch_names_the_domain(libvirt: FakeLibvirt) -> None:
+    libvirt.connects.append(RefusingConnect(registers=5, may_deregister=False))
+
+    with Connection.open("qemu:///system", deadline=Deadline.after(_LONG_S)) as connection:
+        watch = DomainEvents(connection, name="node", uuid="one")
+        with pytest.raises(LibvirtError) as refused:
+            watch.close()
+
+    assert str(refused.value) == (
+        "libvirt at 'qemu:///system' failed the removal of the event registration of domain 'node': "
+        "not now."
+    )
+
+
+def test_watch_of_a_lost_connection_asks_for_nothing_at_its_end(
+    raw: FakeConnect, connection: Connection
+) -> None:
+    with DomainEvents(connection, name="node", uuid="one"):
+        raw.break_down()
+
+    assert len(raw.callbacks) == 5

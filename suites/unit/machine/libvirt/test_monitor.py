@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -12,6 +13,7 @@ from harness.machine.libvirt import monitor
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.errors import ConnectionLostError, LibvirtError
 from harness.machine.libvirt.monitor import DomainMonitor, MonitorEvents
+from harness.machine.libvirt.watchdog import LibvirtHangsError
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeDomain, FakeLibvirtError
 from suites.unit.machine.libvirt.fake_libvirt_qemu import FakeLibvirtQemu
@@ -69,8 +71,58 @@ def test_command_goes_to_its_domain_and_its_answer_comes_back(
 def test_refused_command_has_qemus_message(qemu: FakeLibvirtQemu, one: DomainMonitor) -> None:
     qemu.answers.append({"error": {"class": "GenericError", "desc": "no such device"}})
 
-    with pytest.raises(HarnessError, match=r"'first' failed QMP command 'device_add': no such"):
+    with pytest.raises(HarnessError) as refused:
         one.execute("device_add", {"driver": "nothing"})
+
+    assert str(refused.value) == (
+        "QEMU of machine 'first' failed QMP command 'device_add': no such device."
+    )
+
+
+def test_refusal_without_a_message_is_shown_as_it_came(
+    qemu: FakeLibvirtQemu, one: DomainMonitor
+) -> None:
+    qemu.answers.append({"error": {"class": "GenericError"}})
+
+    with pytest.raises(
+        HarnessError, match=r"failed QMP command 'stop': {'class': 'GenericError'}"
+    ):
+        one.execute("stop")
+
+
+def test_command_that_libvirt_refuses_is_named_with_its_machine(
+    qemu: FakeLibvirtQemu, one: DomainMonitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise FakeLibvirtError("domain is not running", code=55)
+
+    monkeypatch.setattr(qemu, "qemuMonitorCommand", refuse)
+
+    with pytest.raises(LibvirtError) as refused:
+        one.execute("stop")
+
+    assert str(refused.value) == (
+        "libvirt at 'qemu:///system' failed QMP command 'stop' of machine 'first': domain is not "
+        "running."
+    )
+
+
+def test_command_has_the_limit_of_its_caller(
+    qemu: FakeLibvirtQemu, one: DomainMonitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+
+    def hang(*_: object) -> str:
+        release.wait(LONG_S)
+        return "{}"
+
+    monkeypatch.setattr(qemu, "qemuMonitorCommand", hang)
+
+    with pytest.raises(
+        LibvirtHangsError, match=r"did not answer QMP command 'stop' of machine 'first' at 'qemu"
+    ):
+        one.execute("stop", limit_s=0.05)
+    release.set()
 
 
 def test_descriptor_goes_to_qemu_with_its_command(
@@ -92,8 +144,10 @@ def test_each_domain_receives_its_own_events(
     qemu.tell(ONE, "STOP")
     qemu.tell(TWO, "MIGRATION", '{"status": "completed"}')
 
+    qemu.tell(FakeDomain("unknown"), "STOP")
+
     (event,) = two.events
-    assert [event.name for event in one.events] == ["STOP"]
+    assert [(event.name, event.data) for event in one.events] == [("STOP", {})]
     assert (event.name, event.at_s, event.data) == ("MIGRATION", 12.5, {"status": "completed"})
     two.close()
 
@@ -112,17 +166,105 @@ def test_one_registration_serves_all_and_goes_with_the_last(
     assert qemu.callbacks == {}
 
 
+def test_events_are_registered_anew_on_a_new_connection(
+    libvirt: FakeLibvirt,
+    raw: FakeConnect,
+    connection: Connection,
+    events: MonitorEvents,
+    qemu: FakeLibvirtQemu,
+) -> None:
+    """The registration of the old connection went with it."""
+    old = DomainMonitor(connection, events, ONE, name="first", uuid="one")
+    libvirt.connects.append(FakeConnect())
+    raw.break_down()
+    connection.reopen(Deadline.after(LONG_S))
+    qemu.callbacks.clear()
+
+    new = DomainMonitor(connection, events, TWO, name="second", uuid="two")
+    qemu.tell(TWO, "STOP")
+
+    assert len(qemu.callbacks) == 1
+    assert [event.name for event in new.events] == ["STOP"]
+    old.close()
+    assert len(qemu.callbacks) == 1
+    new.close()
+    assert qemu.callbacks == {}
+
+
+@pytest.mark.parametrize("is_open_again", [False, True])
+def test_registration_of_a_lost_connection_is_not_ended(
+    libvirt: FakeLibvirt,
+    raw: FakeConnect,
+    connection: Connection,
+    events: MonitorEvents,
+    qemu: FakeLibvirtQemu,
+    *,
+    is_open_again: bool,
+) -> None:
+    """Its number may be another registration's by now."""
+    watched = DomainMonitor(connection, events, ONE, name="first", uuid="one")
+    raw.break_down()
+    if is_open_again:
+        libvirt.connects.append(FakeConnect())
+        connection.reopen(Deadline.after(LONG_S))
+
+    watched.close()
+
+    assert len(qemu.callbacks) == 1
+
+
+def test_refused_end_of_a_registration_is_named(
+    connection: Connection,
+    events: MonitorEvents,
+    qemu: FakeLibvirtQemu,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise FakeLibvirtError("not now", code=1)
+
+    watched = DomainMonitor(connection, events, ONE, name="first", uuid="one")
+    monkeypatch.setattr(qemu, "qemuMonitorEventDeregister", refuse)
+
+    with pytest.raises(LibvirtError) as refused:
+        watched.close()
+
+    assert str(refused.value) == (
+        "libvirt at 'qemu:///system' failed the end of the registration for QMP events: not now."
+    )
+
+
 def test_end_of_qemu_ends_a_wait(one: DomainMonitor) -> None:
     one.note_end("stopped")
 
-    with pytest.raises(HarnessError, match=r"'first' ended \(stopped\) while waiting for it"):
+    with pytest.raises(HarnessError) as ended:
         one.wait_for_event("it", names("STOP"), Deadline.after(LONG_S))
+
+    assert str(ended.value) == (
+        "QEMU of machine 'first' ended (stopped) while waiting for it; seen: no event. libvirt's log of "
+        "the domain and the console say why."
+    )
 
 
 def test_end_of_libvirtd_ends_a_wait(raw: FakeConnect, one: DomainMonitor) -> None:
     raw.break_down()
 
-    with pytest.raises(ConnectionLostError, match="ended or was restarted during the wait for it"):
+    with pytest.raises(ConnectionLostError) as lost:
+        one.wait_for_event("it", names("STOP"), Deadline.after(LONG_S))
+
+    assert str(lost.value).startswith(
+        "libvirtd at 'qemu:///system' ended or was restarted during the wait for it of machine 'first' "
+        "(seen: no event); "
+    )
+
+
+def test_monitor_of_an_earlier_connection_waits_for_nothing(
+    libvirt: FakeLibvirt, raw: FakeConnect, connection: Connection, one: DomainMonitor
+) -> None:
+    libvirt.connects.append(FakeConnect())
+    raw.break_down()
+    connection.reopen(Deadline.after(LONG_S))
+
+    with pytest.raises(ConnectionLostError, match="during the wait for it of machine 'first'"):
         one.wait_for_event("it", names("STOP"), Deadline.after(LONG_S))
 
 
@@ -157,7 +299,10 @@ def test_monitor_that_can_not_register_leaves_no_loss_watcher(
     monkeypatch.setattr(qemu, "qemuMonitorEventRegister", refuse)
     watchers = tuple(connection._watchers)
 
-    with pytest.raises(LibvirtError, match="no monitor"):
+    with pytest.raises(LibvirtError) as refused:
         DomainMonitor(connection, events, ONE, name="first", uuid="one")
 
     assert tuple(connection._watchers) == watchers
+    assert str(refused.value) == (
+        "libvirt at 'qemu:///system' failed the registration for QMP events: no monitor."
+    )
