@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from harness.errors import BadInputError, RequirementError
+from harness.machine.libvirt import connection as connection_module
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.errors import (
     Code,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _LONG_S = 20.0
 URI = "qemu:///system"
+_LOGGER = connection_module.__name__
 
 
 NO_DAEMON = FakeLibvirtError("no such file", code=Code.SYSTEM_ERROR, origin=7, errno=2)
@@ -65,10 +68,64 @@ def test_bad_uri_is_refused_before_libvirt_is_called(libvirt: FakeLibvirt) -> No
 def test_daemon_too_old_is_refused_and_left(libvirt: FakeLibvirt) -> None:
     raw = FakeConnect(version=7_006_000)
 
-    with pytest.raises(RequirementError, match=r"is version 7\.6\.0, but machines need 8\.0\.0"):
+    with pytest.raises(RequirementError) as refused:
         _open(libvirt, raw)
 
+    assert str(refused.value) == (
+        "libvirt at 'qemu:///system' is version 7.6.0, but machines need 8.0.0 or newer; update it, or "
+        "name another host by --machine-uri."
+    )
     assert raw.calls[-1] == "close"
+
+
+def test_oldest_daemon_that_is_supported_is_taken(libvirt: FakeLibvirt) -> None:
+    with _open(libvirt, FakeConnect(version=8_000_000)) as connection:
+        assert connection.daemon_version == (8, 0, 0)
+
+
+def test_event_loop_turns_before_the_connection_is_opened(
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection has the loop that there is when it is opened."""
+    started: list[tuple[object, list[str]]] = []
+
+    class Loop:
+        def start(self, module: object) -> None:
+            started.append((module, list(libvirt.opened)))
+
+    monkeypatch.setattr(connection_module, "EVENT_LOOP", Loop())
+
+    with _open(libvirt, FakeConnect()):
+        assert started == [(libvirt, [])]
+
+
+def test_ssh_is_opened_without_a_prompt(libvirt: FakeLibvirt) -> None:
+    libvirt.connects.append(FakeConnect())
+
+    with Connection.open("qemu+ssh://remote/system", deadline=Deadline.after(_LONG_S)):
+        assert libvirt.opened == ["qemu+ssh://remote/system?no_tty=1"]
+
+
+@pytest.mark.parametrize("error", [None, KeyError, OSError])
+def test_refused_user_is_named_also_where_the_system_does_not_know_it(
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None
+) -> None:
+    def user() -> str:
+        if error is not None:
+            raise error("no such user")
+        return "ada"
+
+    monkeypatch.setattr("getpass.getuser", user)
+    monkeypatch.setattr("os.getuid", lambda: 4242)
+    denied = FakeLibvirtError("denied", code=Code.AUTH_FAILED)
+
+    with pytest.raises(RequirementError) as refused:
+        _open(libvirt, denied)
+
+    name = "ada" if error is None else "4242"
+    assert str(refused.value).startswith(
+        f"User '{name}' may not use libvirt at 'qemu:///system' (denied); "
+    )
 
 
 def test_refused_connection_is_a_requirement(libvirt: FakeLibvirt) -> None:
@@ -121,7 +178,9 @@ def silent(libvirt: FakeLibvirt) -> Iterator[None]:
 
 @pytest.mark.usefixtures("silent")
 def test_daemon_that_never_answers_ends_at_the_deadline() -> None:
-    with pytest.raises(LibvirtHangsError, match="did not answer the connection to"):
+    with pytest.raises(
+        LibvirtHangsError, match=r"answer the connection to 'qemu:///system' within"
+    ):
         Connection.open(URI, deadline=Deadline.after(0.05))
 
 
@@ -146,8 +205,43 @@ def test_every_call_after_the_end_of_the_daemon_reports_it(libvirt: FakeLibvirt)
         assert connection.is_lost
         with pytest.raises(ConnectionLostError, match=r"during the look at 'x' \(end of file\)"):
             connection.run("the look at 'x'", lambda: 7)
-        with pytest.raises(ConnectionLostError, match="ended or was restarted"):
+        with pytest.raises(ConnectionLostError) as lost:
             _ = connection.raw
+
+    assert str(lost.value).startswith(
+        "libvirtd at 'qemu:///system' ended or was restarted during a call (end of file); "
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        (0, "an error of the connection"),
+        (2, "no answer to keep-alive"),
+        (3, "the connection was closed"),
+        (9, "reason 9"),
+    ],
+)
+def test_loss_has_libvirts_reason(libvirt: FakeLibvirt, reason: int, why: str) -> None:
+    raw = FakeConnect()
+    with _open(libvirt, raw) as connection:
+        raw.break_down(reason)
+
+        with pytest.raises(ConnectionLostError, match=rf"during a look \({why}\);"):
+            connection.run("a look", lambda: 7)
+
+
+def test_watcher_that_was_removed_does_not_hear_of_a_loss(libvirt: FakeLibvirt) -> None:
+    raw = FakeConnect()
+    losses: list[str] = []
+    with _open(libvirt, raw) as connection:
+        forget = connection.on_loss(lambda: losses.append("the first"))
+        connection.on_loss(lambda: losses.append("the second"))
+        forget()
+
+        raw.break_down()
+
+    assert losses == ["the second"]
 
 
 def test_call_that_breaks_off_is_a_loss(libvirt: FakeLibvirt) -> None:
@@ -161,6 +255,34 @@ def test_call_that_breaks_off_is_a_loss(libvirt: FakeLibvirt) -> None:
             connection.run("the start of 'x'", break_off)
 
         assert connection.is_lost
+        with pytest.raises(
+            ConnectionLostError, match=r"a look \(Cannot recv data: Connection res"
+        ):
+            connection.run("a look", lambda: 7)
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ("getLibVersion", "the query of its version"),
+        ("registerCloseCallback", "the registration of its close callback"),
+        ("setKeepAlive", "keep-alive"),
+    ],
+)
+def test_daemon_that_refuses_what_a_connection_needs_is_left(
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, call: str, what: str
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise FakeLibvirtError("not now", code=Code.OPERATION_FAILED)
+
+    raw = FakeConnect()
+    monkeypatch.setattr(raw, call, refuse)
+
+    with pytest.raises(LibvirtError) as refused:
+        _open(libvirt, raw)
+
+    assert str(refused.value) == f"libvirt at 'qemu:///system' failed {what}: not now."
+    assert raw.calls[-1] == "close"
 
 
 def test_lost_connection_opens_anew(libvirt: FakeLibvirt) -> None:
@@ -201,7 +323,33 @@ def test_libvirtd_that_stays_away_is_waited_for_once(libvirt: FakeLibvirt) -> No
             connection.reopen(Deadline.after(_LONG_S, clock))
 
         assert asked > 10
+        assert 10 <= clock.elapsed_s < 10.5
         assert len(libvirt.opened) == asked + 1
+
+
+def test_wait_for_a_libvirtd_that_is_being_restarted_ends_at_the_deadline(
+    libvirt: FakeLibvirt,
+) -> None:
+    old = FakeConnect()
+    clock = FakeClock()
+    with _open(libvirt, old, *[NO_DAEMON] * 100, clock=clock) as connection:
+        old.break_down()
+
+        with pytest.raises(NoDaemonError, match="No libvirtd answers"):
+            connection.reopen(Deadline.after(2, clock))
+
+    assert 2 <= clock.elapsed_s < 2.5
+
+
+def test_libvirtd_too_old_after_its_restart_is_not_used(libvirt: FakeLibvirt) -> None:
+    old = FakeConnect()
+    with _open(libvirt, old, FakeConnect(version=7_000_000)) as connection:
+        old.break_down()
+        with pytest.raises(RequirementError, match=r"is version 7\.0\.0"):
+            connection.reopen(Deadline.after(_LONG_S))
+
+        with pytest.raises(ConnectionLostError, match=r"a call \(the connection was closed\)"):
+            _ = connection.raw
 
 
 def test_late_news_of_an_old_connection_does_not_harm_the_new_one(libvirt: FakeLibvirt) -> None:
@@ -233,5 +381,52 @@ def test_own_close_is_not_a_loss(libvirt: FakeLibvirt) -> None:
     raw.break_down(3)
 
     assert losses == []
-    with pytest.raises(ConnectionLostError, match="the connection was closed"):
-        connection.run("a call", lambda: 7)
+    with pytest.raises(ConnectionLostError, match=r"a look \(the connection was closed\);"):
+        connection.run("a look", lambda: 7)
+
+
+def test_connection_that_does_not_close_well_is_logged(
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> NoReturn:
+        raise FakeLibvirtError("not now", code=Code.OPERATION_FAILED)
+
+    raw = FakeConnect()
+    monkeypatch.setattr(raw, "unregisterCloseCallback", refuse)
+
+    with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
+        pass
+
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.WARNING, "The connection to 'qemu:///system' did not close well: not now")
+    ]
+    assert raw.calls[-1] == "close"
+
+
+def test_lost_connection_that_does_not_close_well_is_no_news(
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> NoReturn:
+        raise FakeLibvirtError("it is gone", code=Code.INVALID_CONN)
+
+    raw = FakeConnect()
+    monkeypatch.setattr(raw, "close", refuse)
+
+    with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
+        raw.break_down()
+
+    assert caplog.records == []
+
+
+def test_objects_that_hold_a_connection_are_counted_at_its_end(
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = FakeConnect()
+    monkeypatch.setattr(raw, "close", lambda: 2)
+
+    with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
+        pass
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "2 objects still hold the connection to 'qemu:///system'"
+    ]
