@@ -143,9 +143,12 @@ def _kvm(connection: Connection) -> RequirementCheck:
         return _met(_KVM, "Its /dev/kvm is on the remote host, and is not checked from here.")
     if connection.is_session:
         return _met(_KVM, "QEMU runs as libvirtd's own user, so both may open the same files.")
-    capabilities = connection.run(
-        "the query of its capabilities", lambda: str(connection.raw.getCapabilities())
-    )
+    try:
+        capabilities = connection.run(
+            "the query of its capabilities", lambda: str(connection.raw.getCapabilities())
+        )
+    except HarnessError as error:
+        return _missing(_KVM, str(error))
     return judge_kvm(Device.read(KVM), parse_qemu_user(capabilities))
 
 

@@ -49,8 +49,11 @@ class Host(FakeConnect):
     """A libvirt that knows its host."""
 
     emulator: str | FakeLibvirtError = EMULATOR
+    refuses_capabilities = False
 
     def getCapabilities(self) -> str:  # noqa: N802 - libvirt's name
+        if self.refuses_capabilities:
+            raise FakeLibvirtError("not now", code=Code.ACCESS_DENIED)
         return CAPABILITIES
 
     def getDomainCapabilities(self, *asked: object) -> str:  # noqa: N802
@@ -282,6 +285,23 @@ def test_kvm_permissions_are_checked_only_for_a_local_system_libvirtd(
     finding = asked(Host(), uri)[-1]
 
     assert finding == RequirementCheck(requirement=ON_KVM, is_met=True, found=found)
+
+
+def test_capabilities_that_libvirt_does_not_tell_leave_the_other_checks(
+    asked: Callable[..., list[RequirementCheck]],
+) -> None:
+    """A daemon with access control may let a user start machines, but not read all of its host."""
+    raw = Host()
+    raw.refuses_capabilities = True
+
+    findings = asked(raw)
+
+    assert [each.is_met for each in findings] == [True, True, True, True, False]
+    assert findings[-1].requirement == ON_KVM
+    assert findings[-1].found == (
+        "libvirt at 'qemu:///system' does not allow the query of its capabilities: not now. Use a "
+        "connection that may write, and a user whom libvirt's polkit rules let manage machines."
+    )
 
 
 @pytest.mark.parametrize(
