@@ -193,7 +193,8 @@ def parse_qemu_user(capabilities: str) -> tuple[int, int] | None:
         for label in model.findall("baselabel"):
             user, _, group = (label.text or "").partition(":")
             if label.get("type") == "kvm":
-                return int(user.lstrip("+")), int(group.lstrip("+"))
+                # They begin with a plus sign, which a number may have.
+                return int(user), int(group)
     return None
 
 
