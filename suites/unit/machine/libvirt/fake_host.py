@@ -10,6 +10,7 @@ from suites.unit.machine.libvirt.fake_libvirt import (
     FakeConnect,
     FakeLibvirtError,
 )
+from suites.unit.machine.libvirt.fake_streams import HANGUP, FakeStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,13 +40,15 @@ class FakeRunningDomain:
             self.host.living.remove(self.uuid)
         return 0
 
-    def openConsole(self, _device: None, _stream: object, flags: int) -> int:  # noqa: N802
+    def openConsole(self, device: None, stream: object, flags: int) -> int:  # noqa: N802
+        assert isinstance(stream, FakeStream)
         assert flags == 0
-        return 0
+        return self.host.asked(f"console {device}")
 
-    def openChannel(self, _name: str, _stream: object, flags: int) -> int:  # noqa: N802
+    def openChannel(self, name: str, stream: object, flags: int) -> int:  # noqa: N802
+        assert isinstance(stream, FakeStream)
         assert flags == 0
-        return 0
+        return self.host.asked(f"channel {name}")
 
     def resume(self) -> int:
         return self.host.asked("resume")
@@ -79,15 +82,18 @@ class FakeHost(FakeConnect):
         self.refuses_end = False
         self.refusal: BaseException | None = None
         self.refuses_calls = False
+        self.refused_call = ""
         self.uuid = ""
         self.before_start: Callable[[], object] = list
         self.before_detach: Callable[[], object] = list
+        self.before_refusal: Callable[[], object] = list
         self.after_start: Callable[[], object] = list
 
     def asked(self, call: str) -> int:
         """Note a call about a domain, and refuse it where calls are refused."""
         self.calls.append(call)
-        if self.refuses_calls:
+        if self.refuses_calls or call == self.refused_call:
+            self.before_refusal()
             raise FakeLibvirtError("not now.", code=OPERATION_FAILED)
         return 0
 
@@ -118,6 +124,24 @@ class FakeHost(FakeConnect):
         assert flags == 0
         self.asked("list")
         return [FakeRunningDomain(self, uuid) for uuid in self.living]
+
+
+class HostWithStreams(FakeHost):
+    """A host whose domains have a console and an agent's channel, by streams in this order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams: list[FakeStream] = []
+
+    def newStream(self, _flags: int) -> FakeStream:  # noqa: N802
+        self.streams.append(FakeStream())
+        return self.streams[-1]
+
+    def hang_up(self) -> None:
+        """End all streams, as the end of their domain does."""
+        for one in self.streams:
+            if one.is_watched:
+                one.turn(HANGUP)
 
 
 class Flags:

@@ -19,15 +19,13 @@ from harness.machine.libvirt.monitor import MonitorEvents
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.description.builders import a_machine_spec, an_attachment
 from suites.unit.machine.libvirt.domains import a_host
-from suites.unit.machine.libvirt.fake_host import FakeHost, Flags
+from suites.unit.machine.libvirt.fake_host import Flags, HostWithStreams
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect
 from suites.unit.machine.libvirt.fake_libvirt_qemu import FakeLibvirtQemu
 from suites.unit.machine.libvirt.fake_streams import (
     FULL,
-    HANGUP,
     READABLE,
     FakeLoopLibvirt,
-    FakeStream,
 )
 
 if TYPE_CHECKING:
@@ -122,21 +120,9 @@ def test_qemu_log_is_copied_where_it_is_readable(
     machine = a_machine(connect(LOCAL), tmp_path)
     logs = tmp_path / "logs"
     logs.mkdir()
-    (logs / f"{machine._domain.name}.log").write_text("qemu: no such device\n")
+    (logs / f"{machine._domain.name}.log").write_bytes(b"qemu: no such device \xff\n")
 
-    assert machine.logs["stderr.log"].read_text() == "qemu: no such device\n"
-
-
-class HostWithStreams(FakeHost):
-    """A host whose domains have a console and an agent's channel, by streams in this order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.streams: list[FakeStream] = []
-
-    def newStream(self, _flags: int) -> FakeStream:  # noqa: N802
-        self.streams.append(FakeStream())
-        return self.streams[-1]
+    assert machine.logs["stderr.log"].read_text() == "qemu: no such device \ufffd\n"
 
 
 @pytest.fixture
@@ -165,8 +151,7 @@ def remote_machine(host: HostWithStreams, tmp_path: Path) -> Iterator[LibvirtMac
         host.uuid = machine._domain.uuid
         with machine:
             yield machine
-            for one in host.streams:
-                one.turn(HANGUP)
+            host.hang_up()
 
 
 def test_failing_console_log_is_reported_by_a_wait(
@@ -235,6 +220,9 @@ def test_machine_whose_logs_are_elsewhere_has_none(
     )
 
     assert machine.logs == {}
+    assert machine._last_output() == (
+        "libvirt's log of it ends with: nothing that this user may read"
+    )
     assert machine.pid is None
     assert machine._listen() is None
 
@@ -278,9 +266,22 @@ def test_process_of_a_machine_is_the_one_that_connects_to_its_agents_socket(
         machine._open_agent(listener)
 
         assert machine.pid == os.getpid()
-        assert machine.agent is not None
+        qemu.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(HarnessError, match="The agent of machine 'node' can't be reached any"):
+            machine.agent.run(("true",), timeout_s=LONG_S)
         machine.close()
     assert not path.exists()
+    assert listener.fileno() == -1
+
+
+def test_socket_of_the_agent_that_is_gone_already_is_no_error(
+    connect: Callable[[str], Connection], tmp_path: Path
+) -> None:
+    machine, listener, path = listening(connect(LOCAL), tmp_path)
+    path.unlink()
+
+    machine.close()
+
     assert listener.fileno() == -1
 
 

@@ -1,0 +1,261 @@
+"""A machine whose domain runs on a libvirt that is none: how it starts, and what is plugged in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.errors import HarnessError, RequirementError
+from harness.gpu import HostGpuAttachment
+from harness.machine.libvirt import domain as domain_module
+from harness.machine.libvirt import monitor, stream
+from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.domain_xml import render_domain, render_host_gpu, render_seed_disk
+from harness.machine.libvirt.errors import LibvirtError
+from harness.machine.libvirt.machine import LibvirtMachine
+from harness.machine.libvirt.monitor import MonitorEvents
+from harness.provisioning.wait import Deadline
+from suites.unit.machine.description.builders import a_machine_spec
+from suites.unit.machine.libvirt.domains import a_host
+from suites.unit.machine.libvirt.fake_host import (
+    LIFE_CYCLE,
+    STOPPED,
+    FakeRunningDomain,
+    Flags,
+    HostWithStreams,
+)
+from suites.unit.machine.libvirt.fake_libvirt import FakeDomain
+from suites.unit.machine.libvirt.fake_libvirt_qemu import FakeLibvirtQemu
+from suites.unit.machine.libvirt.fake_streams import FakeLoopLibvirt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
+
+LONG_S = 20.0
+URI = "qemu+ssh://box/system"
+GPU = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0",))
+OTHER_GPU = HostGpuAttachment(id="gpu1", addresses=("0000:66:00.0",))
+
+
+@pytest.fixture
+def qemu(monkeypatch: pytest.MonkeyPatch) -> FakeLibvirtQemu:
+    fake = FakeLibvirtQemu()
+    monkeypatch.setattr(monitor, "load_libvirt_qemu", lambda: fake)
+    return fake
+
+
+@pytest.fixture
+def host(
+    libvirt: FakeLibvirt, qemu: FakeLibvirtQemu, monkeypatch: pytest.MonkeyPatch
+) -> HostWithStreams:
+    del qemu
+    loop = FakeLoopLibvirt()
+    monkeypatch.setattr(domain_module, "load_libvirt", lambda: Flags)
+    monkeypatch.setattr(stream, "load_libvirt", lambda: loop)
+    made = HostWithStreams()
+    libvirt.connects.append(made)
+    return made
+
+
+@pytest.fixture
+def connection(host: HostWithStreams) -> Iterator[Connection]:
+    del host
+    with Connection.open(URI, deadline=Deadline.after(LONG_S)) as opened:
+        yield opened
+
+
+def a_machine(
+    connection: Connection, host: HostWithStreams, folder: Path, **changes: Any
+) -> LibvirtMachine:
+    machine = LibvirtMachine(
+        a_machine_spec(root_ports=2, **changes),
+        folder,
+        connection=connection,
+        host=a_host(agent_socket=None),
+        monitor_events=MonitorEvents(connection),
+    )
+    host.uuid = machine._domain.uuid
+    return machine
+
+
+@pytest.fixture
+def machine(
+    connection: Connection, host: HostWithStreams, tmp_path: Path
+) -> Iterator[LibvirtMachine]:
+    with a_machine(connection, host, tmp_path) as started:
+        yield started
+        host.hang_up()
+
+
+def test_machine_runs_once_console_and_agent_are_connected(
+    machine: LibvirtMachine, host: HostWithStreams, tmp_path: Path
+) -> None:
+    """Its guest would print and ask before anybody listens otherwise."""
+    name = machine._domain.name
+    xml = render_domain(machine.spec, a_host(agent_socket=None), name=name, uuid=host.uuid)
+
+    assert name.startswith("node-")
+    assert (tmp_path / "domain.xml").read_text() == xml
+    assert [call for call in host.calls if not call.startswith("keep-alive")] == [
+        f"create {xml}",
+        "console None",
+        "channel harness.agent",
+        "resume",
+    ]
+    assert machine.is_running
+
+
+def test_restored_machine_waits_for_its_state(
+    connection: Connection, host: HostWithStreams, tmp_path: Path
+) -> None:
+    with a_machine(connection, host, tmp_path, is_restored=True):
+        host.hang_up()
+
+    assert "resume" not in host.calls
+
+
+@pytest.mark.parametrize(
+    ("refused", "what"),
+    [
+        ("console None", "the opening of the console of machine 'node'"),
+        ("channel harness.agent", "the opening of the agent's channel of machine 'node'"),
+    ],
+    ids=["console", "agent"],
+)
+def test_machine_whose_console_or_agent_can_not_be_opened_is_ended(
+    connection: Connection, host: HostWithStreams, tmp_path: Path, refused: str, what: str
+) -> None:
+    host.refused_call, host.before_refusal = refused, host.hang_up
+
+    with pytest.raises(LibvirtError) as failed, a_machine(connection, host, tmp_path):
+        raise AssertionError("it started all the same")
+
+    assert str(failed.value) == f"libvirt at '{URI}' failed {what}: not now."
+    assert host.living == []
+
+
+def test_killed_machine_does_not_run(machine: LibvirtMachine, host: HostWithStreams) -> None:
+    machine.kill()
+
+    assert not machine.is_running
+    assert host.living == []
+
+
+def test_seed_is_plugged_and_unplugged_as_a_disk(
+    machine: LibvirtMachine, host: HostWithStreams, tmp_path: Path
+) -> None:
+    seed = tmp_path / "seed.iso"
+
+    machine.plug_seed(seed)
+    machine.unplug_seed(Deadline.after(LONG_S))
+
+    assert host.calls[-2:] == [f"attach {render_seed_disk(seed)}", "detach ua-seed-disk"]
+
+
+# -- GPUs of the host ---------------------------------------------------------------------------------
+
+
+def test_gpus_of_the_host_take_free_root_ports(
+    machine: LibvirtMachine, host: HostWithStreams
+) -> None:
+    machine.plug(GPU)
+    machine.plug(OTHER_GPU)
+    assert host.calls[-2:] == [
+        f"attach {render_host_gpu(GPU, port=0)}",
+        f"attach {render_host_gpu(OTHER_GPU, port=1)}",
+    ]
+
+    machine.unplug(GPU.id, Deadline.after(LONG_S))
+    machine.plug(GPU)
+
+    assert host.calls[-2:] == ["detach ua-gpu0", f"attach {render_host_gpu(GPU, port=0)}"]
+
+
+def test_gpu_of_the_host_that_needs_more_than_its_root_port_reserves_is_refused(
+    machine: LibvirtMachine, host: HostWithStreams
+) -> None:
+    gpu = HostGpuAttachment(id="gpu0", addresses=GPU.addresses, aperture_mib=65536)
+
+    with pytest.raises(
+        HarnessError, match="device 'gpu0' needs 65536; raise 'root_port_aperture_"
+    ):
+        machine.plug(gpu)
+
+    assert host.calls[-1] == "resume"
+
+
+def test_gpu_of_the_host_that_libvirt_refuses_takes_no_root_port(
+    machine: LibvirtMachine, host: HostWithStreams
+) -> None:
+    xml = render_host_gpu(GPU, port=0)
+    host.refused_call = f"attach {xml}"
+
+    with pytest.raises(RequirementError) as refused:
+        machine.plug(GPU)
+    machine.plug(OTHER_GPU)
+
+    assert str(refused.value) == (
+        f"libvirt at '{URI}' failed the plugging of the host's GPU '0000:65:00.0' into machine 'node': "
+        "not now. `harness gpu host ls` shows whether '0000:65:00.0' can be handed over, and `harness "
+        "doctor` what this host lacks for it."
+    )
+    assert host.calls[-1] == f"attach {render_host_gpu(OTHER_GPU, port=0)}"
+
+
+# -- why it will not go on ----------------------------------------------------------------------------
+
+
+def test_full_disk_is_why_a_machine_will_not_go_on(
+    machine: LibvirtMachine, host: HostWithStreams, qemu: FakeLibvirtQemu
+) -> None:
+    assert machine.failure() is None
+
+    qemu.tell(FakeDomain(host.uuid), "BLOCK_IO_ERROR", '{"reason": "No space left on device"}')
+
+    assert machine.failure() == (
+        "QEMU could not write its disk (No space left on device); free space on the file system of "
+        "'/runs/disk.qcow2'"
+    )
+
+
+def test_end_of_libvirtd_is_why_a_machine_will_not_go_on(
+    machine: LibvirtMachine, host: HostWithStreams, libvirt: FakeLibvirt
+) -> None:
+    libvirt.connects.append(HostWithStreams())
+
+    host.break_down()
+
+    assert machine.failure() == (
+        f"libvirtd at '{URI}' ended or was restarted, and its machines with it"
+    )
+    assert not machine.is_running
+
+
+@pytest.mark.parametrize(
+    ("detail", "how"),
+    [(0, "by 'guest-reset'"), (5, "as 'failed' by 'guest-reset'")],
+    ids=["shutdown", "failed"],
+)
+def test_machine_that_did_not_power_itself_off_is_reported_with_how_it_ended(
+    machine: LibvirtMachine, host: HostWithStreams, qemu: FakeLibvirtQemu, detail: int, how: str
+) -> None:
+    qemu.tell(FakeDomain(host.uuid), "SHUTDOWN", '{"reason": "guest-reset"}')
+    host.tell(LIFE_CYCLE, FakeRunningDomain(host, host.uuid), STOPPED, detail)
+
+    with pytest.raises(HarnessError, match=rf"expected to power off, but ended {how}\."):
+        machine.wait_for_power_off(Deadline.after(LONG_S))
+
+
+def test_machine_that_powered_itself_off_has_ended(
+    machine: LibvirtMachine, host: HostWithStreams, qemu: FakeLibvirtQemu
+) -> None:
+    qemu.tell(FakeDomain(host.uuid), "SHUTDOWN", '{"reason": "guest-shutdown"}')
+    host.tell(LIFE_CYCLE, FakeRunningDomain(host, host.uuid), STOPPED, 0)
+
+    machine.wait_for_power_off(Deadline.after(LONG_S))
+
+    assert not machine.is_running
