@@ -164,7 +164,6 @@ class LibvirtMachine(MonitoredMachine):
                     f"QEMU of machine '{name}' was expected to connect to '{self._host.agent_socket}' "
                     f"within {_CONNECT_S:.0f} s, but did not; look into libvirt's log of the domain."
                 ) from error
-            sock.setblocking(True)
             self._resources.callback(sock.close)
             peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             self._pid = struct.unpack("3i", peer)[0]
