@@ -166,7 +166,7 @@ class Storage:
                 # While another process creates a volume or the pool.
                 if error.code not in {Code.INTERNAL_ERROR, Code.OPERATION_INVALID}:
                     raise
-                return Observation(None, str(error))
+                return Observation(None, str(error).rstrip("."))
 
         try:
             return wait_for(

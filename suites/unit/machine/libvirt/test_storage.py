@@ -409,7 +409,11 @@ def test_list_that_never_comes_names_the_pool(
     pool.refusals = [Code.INTERNAL_ERROR] * 1000
 
     with pytest.raises(
-        HarnessError, match=r"(?s)the list of volumes in '/srv/harness'.*Check what else uses that"
+        HarnessError,
+        match=(
+            r"^Waited .* s for the list of volumes in '/srv/harness'; last seen: It is being changed\. "
+            r"Check what else uses that pool\.$"
+        ),
     ):
         storage.names()
 
