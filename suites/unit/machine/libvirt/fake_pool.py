@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree import ElementTree as ET
 
 from harness.machine.libvirt.errors import Code, LibvirtError
+from harness.machine.libvirt.storage import Content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 T = TypeVar("T")
 URI = "qemu+ssh://far/system"
+
+
+def a_content(folder: Path, data: bytes, *, start: bytes = b"", name: str = "disk") -> Content:
+    path = folder / name
+    path.write_bytes(data)
+    key = hashlib.sha256(data).hexdigest()[:32]
+    return Content(title=f"the file '{name}'", path=path, key=key, start=start)
 
 
 @dataclass

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import logging
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import pytest
 
@@ -24,7 +24,12 @@ from harness.machine.libvirt.storage import (
 )
 from harness.provisioning.wait import Deadline
 from suites.fakes.clock import FakeClock
-from suites.unit.machine.libvirt.fake_pool import URI, FakePool, FakeStorageHost
+from suites.unit.machine.libvirt.fake_pool import (
+    URI,
+    FakePool,
+    FakeStorageHost,
+    a_content,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,13 +73,6 @@ def storage(host: FakeStorageHost, reports: list[str], tmp_path: Path) -> Storag
     )
 
 
-def a_content(folder: Path, data: bytes, *, start: bytes = b"", name: str = "disk") -> Content:
-    path = folder / name
-    path.write_bytes(data)
-    key = hashlib.sha256(data).hexdigest()[:32]
-    return Content(title=f"the file '{name}'", path=path, key=key, start=start)
-
-
 # -- shared content -----------------------------------------------------------------------------------
 
 
@@ -97,8 +95,14 @@ def test_content_is_uploaded_and_marked_as_complete_afterwards(
 
 
 def test_content_that_is_there_is_not_uploaded_again(
-    storage: Storage, pool: FakePool, tmp_path: Path
+    storage: Storage, pool: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor is another process waited for, which may upload it a second time."""
+
+    def hold(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("it waited for the lock")
+
+    monkeypatch.setattr(storages, "hold", hold)
     content = a_content(tmp_path, b"disk")
     name = f"{content.key}.{ELSEWHERE}-0001"
     pool.add(name, b"disk")
@@ -261,6 +265,7 @@ def test_upload_that_breaks_leaves_nothing_and_says_why(
         storage.ensure(a_content(tmp_path, b"d" * (3 * CHUNK)), deadline=soon())
 
     assert host.pool.volumes == {}
+    assert "the end of the upload of the file 'disk'" in host.noted
 
 
 def test_upload_that_did_not_arrive_whole_is_refused(
@@ -366,6 +371,12 @@ def test_pool_that_libvirtd_lost_is_made_again(
     assert storage.names() == ["disk"]
 
     assert host.created == [(render_pool(storage.pool_name, FOLDER), 1)]
+    assert host.asked_pools == {storage.pool_name}
+    assert set(host.noted) == {
+        "the storage in '/srv/harness'",
+        "the refresh of the storage",
+        "the list of volumes",
+    }
 
 
 def test_pool_that_can_not_be_looked_up_is_not_made(
@@ -451,7 +462,7 @@ def test_sweep_removes_what_dead_runs_of_this_host_left(storage: Storage, pool: 
             f"{'d' * 32}.{OWNER}-0001",
             "somebody's own",
         ],
-        "swept": [f"run.{OTHER}-node-1", half],
+        "swept": [f"run.{OTHER}-node-1", f"run.{OTHER}-node-1.ready", half],
     }
     for name in (*names["kept"], *names["swept"]):
         pool.add(name)
