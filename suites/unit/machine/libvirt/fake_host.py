@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
 from typing_extensions import override
 
@@ -99,6 +100,7 @@ class FakeHost(FakeConnect):
 
     def createXML(self, xml: str, flags: int) -> FakeRunningDomain:  # noqa: N802
         self.calls.append(f"create {xml}")
+        self.uuid = ET.fromstring(xml).findtext("uuid") or self.uuid  # noqa: S314 - the harness's
         assert flags == PAUSED_AND_AUTODESTROY
         self.before_start()
         if self.refusal is not None:

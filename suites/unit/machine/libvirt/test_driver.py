@@ -42,7 +42,9 @@ NOBODY_LISTENS = FakeLibvirtError("Failed to connect: No such file", code=38, or
 def driver(
     libvirt: FakeLibvirt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LibvirtDriver]:
-    monkeypatch.setattr(driver_module, "qemu_identity", lambda qemu, _: f"digest of {qemu}")
+    monkeypatch.setattr(
+        driver_module, "qemu_identity", lambda qemu, used: f"digest of {qemu} with {used.accel}"
+    )
     libvirt.connects.append(FakeConnect(version=9_000_000))
     with Connection.open("qemu:///system", deadline=Deadline.after(LONG_S)) as connection:
         yield LibvirtDriver(
@@ -59,7 +61,7 @@ def test_saved_state_depends_on_libvirt_the_program_and_the_devices(
 
     assert (parts["libvirt"], parts["qemu"]) == (
         [9, 0, 0],
-        "digest of /usr/bin/qemu-system-x86_64",
+        "digest of /usr/bin/qemu-system-x86_64 with tcg",
     )
     assert driver.state_parts(replace(spec, root_ports=2))["domain"] != parts["domain"]
 

@@ -148,7 +148,6 @@ def remote_machine(host: HostWithStreams, tmp_path: Path) -> Iterator[LibvirtMac
             host=a_host(agent_socket=None),
             monitor_events=MonitorEvents(connection),
         )
-        host.uuid = machine._domain.uuid
         with machine:
             yield machine
             host.hang_up()

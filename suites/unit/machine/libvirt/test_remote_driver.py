@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from harness.errors import RequirementError
+from harness.gpu import HostGpuAttachment
 from harness.machine.description.spec import Accelerator
 from harness.machine.libvirt import remote_driver as remote_module
 from harness.machine.libvirt.connection import Connection
@@ -49,7 +50,7 @@ def connection(libvirt: FakeLibvirt) -> Iterator[Connection]:
 
 @pytest.fixture
 def driver(connection: Connection) -> RemoteLibvirtDriver:
-    return RemoteLibvirtDriver(connection, cast("Storage", None), CAPABILITIES)
+    return RemoteLibvirtDriver(connection, cast("Storage", "the storage"), CAPABILITIES)
 
 
 def test_session_requires_a_folder(connection: Connection) -> None:
@@ -57,8 +58,13 @@ def test_session_requires_a_folder(connection: Connection) -> None:
         connection, CAPABILITIES, folder=None, cache=Path("/cache"), report=print
     )
 
-    with pytest.raises(RequirementError, match="name one by --machine-storage"), opening:
+    with pytest.raises(RequirementError) as refused, opening:
         raise AssertionError("it opened all the same")
+
+    assert str(refused.value) == (
+        f"Machines at '{SESSION}' need a folder of that host for their disks; name one by "
+        "--machine-storage."
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,14 +131,15 @@ def test_machine_has_its_files_on_the_remote_host_and_its_disk_back_after_a_powe
     monkeypatch.setattr(LibvirtMachine, "close", lambda _: noted.append(("end",)))
     monkeypatch.setattr(LibvirtMachine, "wait_for_power_off", lambda *_: noted.append(("off",)))
 
-    with driver.machine(a_machine_spec(), tmp_path, agent_program=b"agent") as machine:
+    gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0",))
+    with driver.machine(a_machine_spec(), tmp_path, [gpu], agent_program=b"agent") as machine:
         assert (machine.spec, machine.folder) == (there, tmp_path)
         assert machine._host.emulator == "/usr/bin/qemu-system-x86_64"
-        assert machine._agent_program == b"agent"
+        assert (machine._attachments, machine._agent_program) == ((gpu,), b"agent")
         machine.wait_for_power_off(Deadline.after(1))
 
     assert noted == [
-        ("files", a_machine_spec(), None, 1800),
+        ("files", a_machine_spec(), "the storage", 1800),
         ("start",),
         ("off",),
         ("fetch", 1800),
@@ -176,9 +183,15 @@ def test_emulator_is_the_remote_hosts_own() -> None:
     "capabilities",
     [
         "<capabilities/>",
+        "<capabilities><guest><arch name='x86_64'><emulator/></arch></guest></capabilities>",
         "<capabilities><guest><arch name='aarch64'><emulator>/q</emulator></arch></guest></capabilities>",
     ],
 )
 def test_host_without_qemu_gets_the_package_as_remedy(capabilities: str) -> None:
-    with pytest.raises(RequirementError, match="qemu-system-x86` there"):
+    with pytest.raises(RequirementError) as refused:
         parse_emulator(capabilities)
+
+    assert str(refused.value) == (
+        "libvirt's host has no QEMU for x86-64; run `apt-get install --no-install-recommends "
+        "qemu-system-x86` there, and restart its libvirtd."
+    )

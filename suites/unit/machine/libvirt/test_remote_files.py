@@ -42,22 +42,28 @@ class FakeStorage:
     own: dict[str, bytes] = field(default_factory=dict)
     refuses: str = ""
     keeps: str = ""
+    titles: set[str] = field(default_factory=set)
+    deadlines: set[Deadline] = field(default_factory=set)
 
     def ensure(self, content: Content, *, deadline: Deadline) -> Volume:
-        del deadline
+        self._note(content, deadline)
         self.shared[content.key] = b"".join(content.chunks())
         return Volume(name=content.key, path=PurePosixPath("/remote") / content.key)
 
     def put(self, content: Content, *, deadline: Deadline) -> Volume:
-        del deadline
+        self._note(content, deadline)
         if self.refuses and self.refuses in content.title:
             raise RequirementError("The disk is full.")
         name = f"run-{len(self.own)}"
         self.own[name] = b"".join(content.chunks())
         return Volume(name=name, path=PurePosixPath("/remote") / name)
 
+    def _note(self, content: Content, deadline: Deadline) -> None:
+        self.titles.add(content.title)
+        self.deadlines.add(deadline)
+
     def fetch(self, volume: Volume, into: Path, *, deadline: Deadline) -> None:
-        del deadline
+        self.deadlines.add(deadline)
         into.write_bytes(self.own[volume.name])
 
     def remove(self, volume: Volume) -> None:
@@ -101,6 +107,25 @@ def spec(tmp_path: Path) -> MachineSpec:
 def _remote(spec: MachineSpec, storage: FakeStorage) -> Iterator[MachineSpec]:
     with remote_files(spec, cast("Storage", storage), deadline=Deadline.after(20)) as remote:
         yield remote.spec
+
+
+def test_each_upload_is_titled_and_has_the_deadline_of_all(spec: MachineSpec) -> None:
+    storage, deadline = FakeStorage(), Deadline.after(20)
+
+    with remote_files(spec, cast("Storage", storage), deadline=deadline) as remote:
+        assert storage.deadlines == {deadline}
+        later = Deadline.after(40)
+        remote.fetch_disk(later)
+
+    assert storage.deadlines == {deadline, later}
+    assert storage.titles == {
+        "the image 'image'",
+        "the image 'baked'",
+        "the kernel '6.1'",
+        "the initrd of '6.1'",
+        "the disk of machine 'node'",
+        "the seed of machine 'node'",
+    }
 
 
 def test_disk_comes_back_under_its_own_name(spec: MachineSpec) -> None:
@@ -176,6 +201,13 @@ def test_firmwares_code_is_shared_and_its_variables_are_not(
         assert remote.kernel.flash is not None
         assert storage.shared[remote.kernel.flash.code.name] == b"code"
         assert storage.own[remote.kernel.flash.variables.name] == b"vars"
+    assert storage.titles == {
+        "the image 'image'",
+        "the image 'baked'",
+        "the firmware",
+        "the disk of machine 'node'",
+        "the firmware's variables of machine 'node'",
+    }
 
 
 def test_seabios_is_the_remote_hosts_own(spec: MachineSpec) -> None:
@@ -215,11 +247,15 @@ def test_machine_that_shares_memory_with_this_host_is_refused(
     storage = FakeStorage()
 
     with (
-        pytest.raises(RequirementError, match="Use --machine-start=cold there"),
+        pytest.raises(RequirementError) as refused,
         _remote(replace(spec, **change), storage),  # type: ignore[arg-type]
     ):
         raise AssertionError("it began all the same")
 
+    assert str(refused.value) == (
+        "Machine 'node' can't start from a checkpoint on a remote host: its memory is a file of this "
+        "host. Use --machine-start=cold there."
+    )
     assert storage.shared == {}
 
 

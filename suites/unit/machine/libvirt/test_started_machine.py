@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+import socket
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from harness.errors import HarnessError, RequirementError
 from harness.gpu import HostGpuAttachment
 from harness.machine.libvirt import domain as domain_module
-from harness.machine.libvirt import monitor, stream
+from harness.machine.libvirt import monitor, remote_driver, stream
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.domain_xml import render_domain, render_host_gpu, render_seed_disk
+from harness.machine.libvirt.driver import LibvirtDriver
 from harness.machine.libvirt.errors import LibvirtError
 from harness.machine.libvirt.machine import LibvirtMachine
 from harness.machine.libvirt.monitor import MonitorEvents
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from harness.machine.description.spec import MachineSpec
+    from harness.machine.libvirt.storage import Storage
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
 
 LONG_S = 20.0
@@ -68,25 +75,21 @@ def connection(host: HostWithStreams) -> Iterator[Connection]:
         yield opened
 
 
-def a_machine(
-    connection: Connection, host: HostWithStreams, folder: Path, **changes: Any
-) -> LibvirtMachine:
-    machine = LibvirtMachine(
+def a_machine(connection: Connection, folder: Path, **changes: Any) -> LibvirtMachine:
+    return LibvirtMachine(
         a_machine_spec(root_ports=2, **changes),
         folder,
         connection=connection,
         host=a_host(agent_socket=None),
         monitor_events=MonitorEvents(connection),
     )
-    host.uuid = machine._domain.uuid
-    return machine
 
 
 @pytest.fixture
 def machine(
     connection: Connection, host: HostWithStreams, tmp_path: Path
 ) -> Iterator[LibvirtMachine]:
-    with a_machine(connection, host, tmp_path) as started:
+    with a_machine(connection, tmp_path) as started:
         yield started
         host.hang_up()
 
@@ -109,10 +112,75 @@ def test_machine_runs_once_console_and_agent_are_connected(
     assert machine.is_running
 
 
+def test_machines_of_a_driver_hear_of_their_own_qemu_by_one_registration(
+    connection: Connection, host: HostWithStreams, qemu: FakeLibvirtQemu, tmp_path: Path
+) -> None:
+    """Libvirt's client takes one registration for QMP events per connection."""
+    driver = LibvirtDriver(
+        connection, a_host(), sockets=tmp_path, qemu_logs=tmp_path, cache=tmp_path
+    )
+    with contextlib.ExitStack() as ends:
+        machines = []
+        for name in ("one", "two"):
+            folder = tmp_path / name
+            folder.mkdir()
+            machines.append(driver.machine(a_machine_spec(name=name), folder))
+            path = machines[-1]._host.agent_socket
+            agent = ends.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            host.after_start = partial(agent.connect, str(path))
+            ends.enter_context(machines[-1])
+            # libvirt's loop, which is none here, would do so at the console's end.
+            ends.callback(host.hang_up)
+
+        qemu.tell(FakeDomain(machines[1]._domain.uuid), "STOP")
+
+        assert len(qemu.callbacks) == 1
+        assert [[event.name for event in each.events] for each in machines] == [[], ["STOP"]]
+
+
+def test_machine_of_a_remote_driver_hears_of_its_qemu(
+    connection: Connection,
+    host: HostWithStreams,
+    qemu: FakeLibvirtQemu,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @contextlib.contextmanager
+    def files(spec: MachineSpec, *_: object, **__: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(spec=spec)
+
+    monkeypatch.setattr(remote_driver, "remote_files", files)
+    capabilities = (
+        "<capabilities><guest><arch name='x86_64'><emulator>/usr/bin/qemu</emulator></arch></guest>"
+        "</capabilities>"
+    )
+    driver = remote_driver.RemoteLibvirtDriver(connection, cast("Storage", None), capabilities)
+
+    with driver.machine(a_machine_spec(), tmp_path) as machine:
+        qemu.tell(FakeDomain(host.uuid), "STOP")
+
+        assert [event.name for event in machine.events] == ["STOP"]
+        host.hang_up()
+
+
+def test_driver_makes_machines_by_the_libvirtd_that_was_restarted(
+    connection: Connection, host: HostWithStreams, libvirt: FakeLibvirt, tmp_path: Path
+) -> None:
+    driver = LibvirtDriver(
+        connection, a_host(), sockets=tmp_path, qemu_logs=tmp_path, cache=tmp_path
+    )
+    libvirt.connects.append(HostWithStreams())
+    host.break_down()
+
+    driver.machine(a_machine_spec(), tmp_path)
+
+    assert not connection.is_lost
+
+
 def test_restored_machine_waits_for_its_state(
     connection: Connection, host: HostWithStreams, tmp_path: Path
 ) -> None:
-    with a_machine(connection, host, tmp_path, is_restored=True):
+    with a_machine(connection, tmp_path, is_restored=True):
         host.hang_up()
 
     assert "resume" not in host.calls
@@ -131,7 +199,7 @@ def test_machine_whose_console_or_agent_can_not_be_opened_is_ended(
 ) -> None:
     host.refused_call, host.before_refusal = refused, host.hang_up
 
-    with pytest.raises(LibvirtError) as failed, a_machine(connection, host, tmp_path):
+    with pytest.raises(LibvirtError) as failed, a_machine(connection, tmp_path):
         raise AssertionError("it started all the same")
 
     assert str(failed.value) == f"libvirt at '{URI}' failed {what}: not now."
