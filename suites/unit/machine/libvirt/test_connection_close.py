@@ -1,0 +1,110 @@
+"""The close of a connection: what is said of one that does not go well."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from harness.machine.libvirt import connection as connection_module
+from harness.machine.libvirt.connection import Connection
+from harness.machine.libvirt.errors import Code
+from harness.provisioning.wait import Deadline
+from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirtError
+from suites.unit.machine.libvirt.impatient_watchdog import hasty, join_late
+
+if TYPE_CHECKING:
+    from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
+
+_LONG_S = 20.0
+_LOGGER = connection_module.__name__
+
+
+def _open(libvirt: FakeLibvirt, raw: FakeConnect) -> Connection:
+    libvirt.connects.append(raw)
+    return Connection.open("qemu:///system", deadline=Deadline.after(_LONG_S))
+
+
+def test_connection_that_does_not_close_well_is_logged(
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> NoReturn:
+        raise FakeLibvirtError("not now", code=Code.OPERATION_FAILED)
+
+    raw = FakeConnect()
+    monkeypatch.setattr(raw, "unregisterCloseCallback", refuse)
+
+    with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
+        pass
+
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.WARNING, "The connection to 'qemu:///system' did not close well: not now")
+    ]
+    assert raw.calls[-1] == "close"
+
+
+def test_lost_connection_that_does_not_close_well_is_no_news(
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> NoReturn:
+        raise FakeLibvirtError("it is gone", code=Code.INVALID_CONN)
+
+    raw = FakeConnect()
+    monkeypatch.setattr(raw, "close", refuse)
+
+    with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
+        raw.break_down()
+
+    assert caplog.records == []
+
+
+def test_objects_that_hold_a_connection_are_counted_at_its_end(
+    libvirt: FakeLibvirt, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = FakeConnect()
+    monkeypatch.setattr(raw, "close", lambda: 2)
+
+    with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
+        pass
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "2 objects still hold the connection to 'qemu:///system'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ("unregisterCloseCallback", "the removal of its close callback"),
+        ("close", "the end of the connection"),
+    ],
+)
+def test_close_that_hangs_is_left_and_logged(
+    libvirt: FakeLibvirt,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    call: str,
+    what: str,
+) -> None:
+    release = threading.Event()
+
+    def hang() -> int:
+        release.wait(_LONG_S)
+        return 0
+
+    raw = FakeConnect()
+    monkeypatch.setattr(connection_module, "watched", hasty(what))
+    monkeypatch.setattr(raw, call, hang)
+
+    with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
+        pass
+    release.set()
+    join_late(what, _LONG_S)
+
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "The connection to 'qemu:///system' did not close well: libvirt did not answer "
+        f"{what} to 'qemu:///system' within "
+    )
