@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from suites.unit.machine.libvirt.fake_libvirt import FakeDomain
 
 
+#: Other registrations have the numbers before.
+_FIRST_NUMBER = 7
+
+
 @dataclass
 class FakeLibvirtQemu:
     """The module `libvirt_qemu`: notes what is asked, and gives `answers` in turn."""
@@ -40,7 +44,7 @@ class FakeLibvirtQemu:
         assert domain is None, "libvirt's client would get events of the first such domain only."
         assert event is None
         assert isinstance(raw, FakeConnect)
-        number = len(self.callbacks) + 1
+        number = len(self.callbacks) + _FIRST_NUMBER
         self.callbacks[number] = callback
         return number
 

@@ -346,6 +346,7 @@ def test_domain_that_was_never_started_is_not_looked_up(domain: Domain, host: Fa
     domain.close()
 
     assert host.living == [domain.uuid]
+    assert not domain.is_lost
 
 
 def test_device_is_removed_once_libvirt_reports_it(domain: Domain, host: FakeHost) -> None:
