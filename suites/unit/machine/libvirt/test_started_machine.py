@@ -237,10 +237,13 @@ def test_gpus_of_the_host_take_free_root_ports(
         f"attach {render_host_gpu(OTHER_GPU, port=1)}",
     ]
 
-    machine.unplug(GPU.id, Deadline.after(LONG_S))
-    machine.plug(GPU)
+    machine.unplug(OTHER_GPU.id, Deadline.after(LONG_S))
+    machine.plug(OTHER_GPU)
 
-    assert host.calls[-2:] == ["detach ua-gpu0", f"attach {render_host_gpu(GPU, port=0)}"]
+    assert host.calls[-2:] == [
+        "detach ua-gpu1",
+        f"attach {render_host_gpu(OTHER_GPU, port=1)}",
+    ]
 
 
 def test_gpu_of_the_host_that_needs_more_than_its_root_port_reserves_is_refused(
