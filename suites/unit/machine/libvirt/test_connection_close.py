@@ -13,7 +13,7 @@ from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.errors import Code
 from harness.provisioning.wait import Deadline
 from suites.unit.machine.libvirt.fake_libvirt import FakeConnect, FakeLibvirtError
-from suites.unit.machine.libvirt.impatient_watchdog import hasty, join_late
+from suites.unit.machine.libvirt.impatient_watchdog import join_late
 
 if TYPE_CHECKING:
     from suites.unit.machine.libvirt.fake_libvirt import FakeLibvirt
@@ -95,7 +95,7 @@ def test_close_that_hangs_is_left_and_logged(
         return 0
 
     raw = FakeConnect()
-    monkeypatch.setattr(connection_module, "watched", hasty(what))
+    monkeypatch.setattr(connection_module, "_CLOSE_S", 0.05)
     monkeypatch.setattr(raw, call, hang)
 
     with caplog.at_level(logging.DEBUG, logger=_LOGGER), _open(libvirt, raw):
@@ -103,8 +103,9 @@ def test_close_that_hangs_is_left_and_logged(
     release.set()
     join_late(what, _LONG_S)
 
-    (record,) = caplog.records
-    assert record.getMessage().startswith(
+    start = (
         "The connection to 'qemu:///system' did not close well: libvirt did not answer "
         f"{what} to 'qemu:///system' within "
     )
+    # On a busy host the other call may have hung, too.
+    assert any(record.getMessage().startswith(start) for record in caplog.records)
