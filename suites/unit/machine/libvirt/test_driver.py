@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -16,12 +17,14 @@ from harness.machine.description.spec import Accelerator
 from harness.machine.libvirt import driver as driver_module
 from harness.machine.libvirt.connection import Connection
 from harness.machine.libvirt.daemon_layout import DaemonKind
+from harness.machine.libvirt.domain_xml import DomainHost
 from harness.machine.libvirt.driver import (
     LibvirtDriver,
     connect,
     parse_security_models,
     qemu_logs,
 )
+from harness.machine.libvirt.remote_driver import RemoteLibvirtDriver
 from harness.provisioning.command import LocalRunner
 from harness.provisioning.wait import Deadline
 from harness.settings import AcceleratorOption
@@ -252,3 +255,71 @@ def test_daemon_that_answers_is_used(libvirt: FakeLibvirt, tmp_path: Path) -> No
         assert connect("qemu:///system", tmp_path, opened, reports.append).uri == "qemu:///system"
 
     assert reports == []
+
+
+class HostWithCapabilities(FakeConnect):
+    """A libvirt that tells what its host has."""
+
+    def getCapabilities(self) -> str:  # noqa: N802 - libvirt's name
+        return (
+            "<capabilities><host><secmodel><model>dac</model></secmodel></host><guest>"
+            "<arch name='x86_64'><emulator>/there/qemu</emulator></arch></guest></capabilities>"
+        )
+
+
+@pytest.fixture
+def required(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Have each program, and note which of them is asked for."""
+    programs: list[str] = []
+    monkeypatch.setattr(driver_module, "require_qemu", programs.append)
+    monkeypatch.setattr(driver_module, "host_folder", lambda: tmp_path)
+    monkeypatch.setattr("shutil.which", {"mine": "/opt/mine"}.get)
+    return programs
+
+
+@pytest.mark.parametrize(("qemu", "emulator"), [("mine", "/opt/mine"), ("absent", "absent")])
+def test_open_driver_knows_its_host_and_leaves_no_socket(
+    libvirt: FakeLibvirt, required: list[str], tmp_path: Path, qemu: str, emulator: str
+) -> None:
+    raw = HostWithCapabilities()
+    libvirt.connects.append(raw)
+
+    with LibvirtDriver.open(None, qemu=qemu, cache=tmp_path / "cache", report=print) as driver:
+        assert isinstance(driver, LibvirtDriver)
+        assert libvirt.opened == ["qemu:///session"]
+        assert required == [qemu]
+        assert driver._host == DomainHost(
+            emulator=emulator, security_models=("dac",), owner=(os.geteuid(), os.getegid())
+        )
+        assert [path.is_dir() for path in (tmp_path / "libvirt").glob("s-*")] == [True]
+
+    assert list((tmp_path / "libvirt").glob("s-*")) == []
+    assert raw.calls[-1] == "close"
+
+
+@pytest.mark.usefixtures("required")
+def test_driver_of_a_remote_libvirt_keeps_disks_in_the_folder_that_was_named(
+    libvirt: FakeLibvirt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, dict[str, object]]] = []
+
+    @contextlib.contextmanager
+    def open_remote(connection: Connection, text: str, **how: object) -> Iterator[str]:
+        opened.append((text, how))
+        yield connection.uri
+
+    monkeypatch.setattr(RemoteLibvirtDriver, "open", open_remote)
+    raw, uri = HostWithCapabilities(), "qemu+ssh://remote/system"
+    libvirt.connects.append(raw)
+
+    with LibvirtDriver.open(
+        uri, qemu="mine", cache=tmp_path, report=print, remote_folder=PurePosixPath("/srv")
+    ) as driver:
+        assert cast("str", driver) == uri
+
+    assert opened == [
+        (
+            raw.getCapabilities(),
+            {"folder": PurePosixPath("/srv"), "cache": tmp_path, "report": print},
+        )
+    ]
