@@ -563,4 +563,64 @@ PLANTS: tuple[MachinePlant, ...] = (
         "services/test_mig.py",
         "slow_gpu",
     ),
+    _plant(
+        "the kernel is compared before kind and version",
+        "prebake.py",
+        (
+            "    rows = (\n        (Reason.KIND,",
+            "    rows = (\n        (Reason.KERNEL, record.kernel == wanted.kernel),\n        (Reason.KIND,",
+        ),
+        "record/test_decision.py",
+        "kind and kernel",
+    ),
+    _plant(
+        "a module that DKMS has installed for another kernel counts",
+        "kernel_modules.py",
+        (
+            "(entry.version, entry.kernel, entry.arch) == (version, kernel, arch)",
+            "(entry.version, entry.arch) == (version, arch)",
+        ),
+        "record/test_decision.py",
+        "registered and kernel",
+    ),
+    _plant(
+        "a module that DKMS has installed in another version counts",
+        "kernel_modules.py",
+        (
+            "(entry.version, entry.kernel, entry.arch) == (version, kernel, arch)",
+            "(entry.kernel, entry.arch) == (kernel, arch)",
+        ),
+        "record/test_decision.py",
+        "registered and version",
+    ),
+    _plant(
+        "a module that DKMS has installed for another architecture counts",
+        "kernel_modules.py",
+        (
+            "(entry.version, entry.kernel, entry.arch) == (version, kernel, arch)",
+            "(entry.version, entry.kernel) == (version, kernel)",
+        ),
+        "record/test_decision.py",
+        "registered and architecture",
+    ),
+    _plant(
+        "a node without a GPU needs the machine's metadata",
+        "facts.py",
+        (
+            "        return Metadata(), True\n",
+            "        with _lookup(ExitCode.NVIDIA_DRIVER_INSTALL):\n            return read_metadata(node.files), True\n",
+        ),
+        "record/test_decision.py",
+        "GPU",
+    ),
+    _plant(
+        "the mode of an opted-out node is looked up",
+        "facts.py",
+        (
+            "    if not is_opted_out:\n        with _lookup",
+            "    if configuration.gpu_node:\n        with _lookup",
+        ),
+        "record/test_decision.py",
+        "both",
+    ),
 )

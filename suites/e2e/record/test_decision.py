@@ -12,8 +12,9 @@ import pytest
 
 from harness import expect
 from harness.evidence import RECORD_PATH
+from harness.provisioner.gpu_node import METADATA_CACHE
 from suites.e2e.guest_script import shell
-from suites.e2e.kernel_module import INSTALLED, of_other_version, with_other_field
+from suites.e2e.kernel_module import BAKED_VERSION, INSTALLED, of_other_version, with_other_field
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
@@ -55,11 +56,26 @@ def installs(reason: str, change: str) -> Row:
     return Row(change=change, action="install", reason=reason)
 
 
+def registered_for(
+    *, version: str = BAKED_VERSION, kernel: str = "$(uname -r)", arch: str = "x86_64"
+) -> Row:
+    """Return the row of a module that DKMS has installed for something else than the node is."""
+    change = (
+        f"cd /var/lib/dkms/nvidia; mv {BAKED_VERSION} v; mv v/$(uname -r) v/k; "
+        f"mv v/k/x86_64 v/k/a; mv v/k/a v/k/{arch}; mv v/k v/{kernel}; mv v {version}; "
+        f"rm kernel-*; ln -s {version}/{kernel}/{arch} kernel-{kernel}-{arch}; "
+        f'dkms status | grep "nvidia/{version}, {kernel}, {arch}: installed"'
+    )
+    return installs("dkms", change)
+
+
 ROWS: Mapping[str, Row] = {
     "untouched": skips(),
     "no record": installs("no_record", f"rm {RECORD}"),
-    "record of another kind": Row(
-        change=replaced("driver_kind", "grid"), action="teardown-install", reason="kind"
+    "record of another kind and kernel": Row(
+        change=f"{replaced('driver_kind', 'grid')}; {replaced('kernel', '6.1.0-5-cloud-amd64')}",
+        action="teardown-install",
+        reason="kind",
     ),
     "another kind is wanted": Row(
         config={"gpu_driver_type": "grid"}, action="teardown-install", reason="kind"
@@ -88,9 +104,9 @@ ROWS: Mapping[str, Row] = {
         f"{with_other_field(INSTALLED, 'vermagic=.', 'vermagic=1')}; depmod",
     ),
     "module is not registered with DKMS": installs("dkms", "rm -r /var/lib/dkms/nvidia"),
-    "module is registered for another kernel": installs(
-        "dkms", 'cd /var/lib/dkms/nvidia/580.126.09; mv "$(uname -r)" 6.1.0-5-cloud-amd64'
-    ),
+    "module is registered for another kernel": registered_for(kernel="6.1.0-5-cloud-amd64"),
+    "module is registered in another version": registered_for(version="570.86.15"),
+    "module is registered for another architecture": registered_for(arch="aarch64"),
     "module is built and not installed": installs(
         "dkms",
         'k=$(uname -r); dkms uninstall nvidia/580.126.09 -k "$k"; '
@@ -126,7 +142,10 @@ ROWS: Mapping[str, Row] = {
         "module", "cd /usr/local/sbin; printf '#!/bin/sh\\nexit 1\\n' >ldconfig; chmod +x ldconfig"
     ),
     "record is a link to nothing": installs("no_record", f"rm {RECORD}; ln -s /nowhere {RECORD}"),
-    "no GPU": Row(has_gpu=False, action="teardown", reason="opted_out"),
+    # Without the cache of the metadata too: what it says is about nodes with a GPU alone.
+    "no GPU": Row(
+        has_gpu=False, change=f"rm -f {METADATA_CACHE}", action="teardown", reason="opted_out"
+    ),
     "no GPU and no record": Row(
         has_gpu=False, change=f"rm {RECORD}", action="nothing", reason=None
     ),
@@ -135,6 +154,12 @@ ROWS: Mapping[str, Row] = {
     ),
     "opted out by its tag in mixed case": Row(
         tags={"sKIPgpuDRIVERiNSTALL": "True"}, action="teardown", reason="opted_out"
+    ),
+    "opted out with both managed modes on": Row(
+        tags={"SkipGpuDriverInstall": "true"},
+        config={"enable_managed_gpu": True, "enable_managed_gpu_dra": True},
+        action="teardown",
+        reason="opted_out",
     ),
     "tag has another value": Row(
         tags={"SkipGpuDriverInstall": "untrue"}, action="install-skip-build", reason="ok"
