@@ -623,4 +623,75 @@ PLANTS: tuple[MachinePlant, ...] = (
         "record/test_decision.py",
         "both",
     ),
+    _plant(
+        "a bake passes without a module",
+        "bake.py",
+        (
+            '    elif not installed_files(node.files, target):\n        problem = f"left no module for kernel {target}"\n',
+            "",
+        ),
+        "kernel/test_failed_bake.py",
+        "fit and module",
+    ),
+    _plant(
+        "a bake passes without a record",
+        "bake.py",
+        ("""problem = f"left no record '{path}'\"""", "return"),
+        "kernel/test_failed_bake.py",
+        "absent",
+    ),
+    _plant(
+        "a failed bake removes the caches of packages",
+        "bake.py",
+        (
+            "teardown_scope(configuration, is_opted_out=False)",
+            "teardown_scope(configuration, is_opted_out=True)",
+        ),
+        "kernel/test_failed_bake.py",
+        "absent",
+    ),
+    _plant(
+        "a bake takes no version but the latest",
+        "bake.py",
+        (
+            '(version.get("latestVersion"), version.get("previousLatestVersion"))',
+            '(version.get("latestVersion"),)',
+        ),
+        "kernel/test_failed_bake.py",
+        "before",
+    ),
+    _plant(
+        "a bake takes the tag of another driver image",
+        "bake.py",
+        (
+            '.rpartition("/")[2] == f"aks-gpu-{driver_type}":',
+            '.rpartition("/")[2].startswith("aks-gpu-"):',
+        ),
+        "kernel/test_failed_bake.py",
+        "type",
+    ),
+    _plant(
+        "a bake has the usual driver type only",
+        "bake.py",
+        ("configuration.gpu_driver_type or DEFAULT_DRIVER_TYPE", "DEFAULT_DRIVER_TYPE"),
+        "kernel/test_failed_bake.py",
+        "before",
+    ),
+    _plant(
+        "a bake runs the driver image on each system",
+        "bake.py",
+        (
+            "arch in ARM64 or family_of(node.files.read_or_empty(OS_RELEASE)) is not Family.DEBIAN:",
+            "arch in ARM64:",
+        ),
+        "kernel/test_failed_bake.py",
+        "another_system",
+    ),
+    _plant(
+        "a bake leaves the record before it while it builds",
+        "bake.py",
+        ("                    Write(path=record_path, text=PROVISIONAL_RECORD),\n", ""),
+        "interruption/test_killed.py",
+        "before_it_compiled",
+    ),
 )

@@ -226,6 +226,27 @@ def test_killed_teardown_is_completed_by_the_next(
     expect.no_record(evidence)
 
 
+@promise(section="4", unit="suites/unit/provisioning/test_prebake.py")
+def test_bake_killed_before_it_compiled_leaves_a_record_that_claims_nothing(
+    boot_node: BootNode, usual_request: NodeRequest
+) -> None:
+    """A record of an earlier bake would be believed, and without one nothing would be removed."""
+    request = replace(
+        usual_request,
+        config={**usual_request.config, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
+        command="bake",
+    )
+    node = interrupted(boot_node, request, Row(at="ctr -n k8s.io run*"))
+    killed = node.evidence()
+    node.provision("plan")
+
+    evidence = node.evidence()
+
+    assert killed.exit_code == KILLED
+    expect.provisioned(evidence)
+    expect.decided(evidence, "teardown-install", reason="corrupt")
+
+
 @pytest.mark.slow
 @promise(section="4", unit="suites/unit/provisioning/test_prebake.py")
 def test_node_whose_bake_was_killed_while_it_compiled_builds_its_driver(

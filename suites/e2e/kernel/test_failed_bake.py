@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from harness import expect
 from harness.cloudinit import GuestFile
 from harness.evidence import RECORD_PATH
-from suites.e2e.guest_script import shell
+from suites.e2e.guest_script import TAG_AS_GRID, shell
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
@@ -21,6 +23,13 @@ UNIT = "suites/unit/provisioning/test_bake.py"
 BAKE: Mapping[str, object] = {"gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"}
 LOGS = "/var/log/gpu-node/failed-bake"
 COMPONENTS = "/opt/azure/components.json"
+CACHED = "/opt/dcgm-exporter/cached"
+#: The record of the bake before, which each of these bakes replaces.
+EARLIER_RECORD = "/run/earlier-record"
+#: What `ctr` does where nothing is changed.
+BUILD = '/usr/bin/ctr "$@"'
+BAKED_TAG = "580.126.09-20260801000000"
+OTHER_TAG = "580.126.09-20260801000001"
 #: Breaks what each compilation for a kernel includes.
 NO_LUCK = shell(
     "for build in /lib/modules/*/build; do "
@@ -28,50 +37,66 @@ NO_LUCK = shell(
 )
 
 
-def changed_record(change: str) -> GuestFile:
-    """Return a `ctr` that changes the record which the driver image has written."""
-    text = (
-        f'#!/bin/sh\n/usr/bin/ctr "$@"; code=$?\n{change} {RECORD_PATH} 2>/dev/null\nexit $code\n'
-    )
+def build_by(script: str) -> GuestFile:
+    """Return a `ctr` that runs `script` where it would run the driver image."""
+    text = f'#!/bin/sh\nset -e\ncase "$*" in *" run "*) {script}; exit;; esac\nexec {BUILD}\n'
     return GuestFile(path="/usr/local/bin/ctr", content=text.encode(), mode=0o755)
 
 
 @pytest.mark.slow
 @promise(section="4", unit=UNIT)
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("script", "sentence"),
     [
-        pytest.param("sed -i /^arch=/d", "that lacks a field", id="without a field"),
         pytest.param(
-            "sed -i s/^driver_version=.*/driver_version=580.126.0/",
+            f"{BUILD}; sed -i /^arch=/d {RECORD_PATH}", "that lacks a field", id="without a field"
+        ),
+        pytest.param(
+            f"{BUILD}; sed -i s/^driver_version=.*/driver_version=580.126.0/ {RECORD_PATH}",
             "built version 580.126.0, expected 580.126.09",
             id="of another version",
         ),
         pytest.param(
-            "sed -i s/^arch=.*/arch=aarch64/", "built for aarch64, expected x86_64",
+            f"{BUILD}; sed -i s/^arch=.*/arch=aarch64/ {RECORD_PATH}",
+            "built for aarch64, expected x86_64",
             id="of another architecture",
         ),
         pytest.param(
-            "sed -i s/^driver_kind=.*/driver_kind=grid/",
+            f"{BUILD}; sed -i s/^driver_kind=.*/driver_kind=grid/ {RECORD_PATH}",
             "built a driver of kind grid, expected cuda-lts",
             id="of another kind",
         ),
+        pytest.param(f"rm {RECORD_PATH}", "left no record", id="absent"),
+        pytest.param(
+            f"cp {EARLIER_RECORD} {RECORD_PATH}; rm -r /lib/modules/*/updates/dkms",
+            "left no module for kernel",
+            id="without a module",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bake_whose_record_does_not_fit_leaves_no_driver(
-    start_node: StartNode, change: str, sentence: str
+    start_node: StartNode, script: str, sentence: str
 ) -> None:
-    """A node would believe the record, or build beside what it does not know of."""
+    """A node would believe the record, or build beside what it does not know of.
+
+    The caches of packages stay: only a node that opts out removes them.
+    """
     node = start_node(
-        "record", gpus=[], command="bake", config=BAKE, files=[changed_record(change)]
+        "record",
+        gpus=[],
+        command="bake",
+        config=BAKE,
+        files=[build_by(script), GuestFile(path=CACHED, content=b"")],
+        before=[["cp", RECORD_PATH, EARLIER_RECORD]],
     )
 
-    evidence = node.evidence()
+    evidence = node.evidence(files=[CACHED])
 
     expect.provisioned(evidence, exit_code=1)
     outcome = evidence.outcome
     assert outcome is not None
     assert sentence in (outcome.error or ""), outcome.error
+    assert CACHED in evidence.paths, f"'{CACHED}' was expected to stay, but it is gone."
     expect.step_failed(evidence, "verify-record")
     expect.no_record(evidence)
     expect.no_driver_artefact(evidence)
@@ -130,29 +155,50 @@ def test_image_without_the_flag_gets_the_driver_image_alone(
     expect.no_record(evidence)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A component list with one driver image and its tags, and the driver type that is wanted."""
+
+    driver_type: str = "cuda-lts"
+    latest: str = OTHER_TAG
+    previous: str = OTHER_TAG
+    wanted: str = "cuda-lts"
+
+    @property
+    def file(self) -> GuestFile:
+        versions = {"latestVersion": self.latest, "previousLatestVersion": self.previous}
+        url = f"mcr.microsoft.com/aks/aks-gpu-{self.driver_type}:*"
+        components = {"GPUContainerImages": [{"downloadURL": url, "gpuVersion": versions}]}
+        return GuestFile(path=COMPONENTS, content=json.dumps(components).encode())
+
+
 @promise(section="4", unit=UNIT)
 @pytest.mark.parametrize(
     ("listed", "code"),
     [
-        pytest.param("580.126.09-20260801000000", 0, id="listed"),
-        pytest.param("580.126.09-20260801000001", 1, id="another is listed"),
+        pytest.param(Listed(latest=BAKED_TAG), 0, id="listed"),
+        pytest.param(
+            Listed(driver_type="grid", previous=BAKED_TAG, wanted="grid"),
+            0,
+            id="listed as the version before the latest",
+        ),
+        pytest.param(Listed(), 1, id="another is listed"),
+        pytest.param(
+            Listed(driver_type="grid", latest=BAKED_TAG), 1, id="listed for another driver type"
+        ),
     ],
 )
 def test_image_bakes_only_what_its_component_list_has(
-    start_node: StartNode, listed: str, code: int
+    start_node: StartNode, listed: Listed, code: int
 ) -> None:
     """What is baked has been scanned; a version that only the configuration names has not."""
-    url = "mcr.microsoft.com/aks/aks-gpu-cuda-lts:*"
-    components = (
-        f'{{"GPUContainerImages": [{{"downloadURL": "{url}", '
-        f'"gpuVersion": {{"latestVersion": "{listed}"}}}}]}}'
-    )
     node = start_node(
         "components",
         gpus=[],
         command="bake",
-        config={**BAKE, "feature_flags": ""},
-        files=[GuestFile(path=COMPONENTS, content=components.encode())],
+        config={**BAKE, "feature_flags": "", "gpu_driver_type": listed.wanted},
+        files=[listed.file],
+        before=[shell(TAG_AS_GRID)],
     )
 
     evidence = node.evidence()
@@ -163,3 +209,23 @@ def test_image_bakes_only_what_its_component_list_has(
     if code:
         assert "is not on the component list" in (outcome.error or "")
         assert not outcome.steps
+
+
+@promise(section="4", unit=UNIT)
+def test_image_of_another_system_gets_no_driver(start_node: StartNode) -> None:
+    """The driver image is for Debian and Ubuntu; other systems have packages of their driver."""
+    node = start_node(
+        "another-system",
+        gpus=[],
+        command="bake",
+        config=BAKE,
+        before=[shell("rm /etc/os-release; echo ID=azurelinux >/etc/os-release")],
+    )
+
+    evidence = node.evidence()
+
+    expect.provisioned(evidence)
+    outcome = evidence.outcome
+    assert outcome is not None
+    steps = [step.name for step in outcome.steps]
+    assert not steps, f"The bake was expected to have no steps, but has {steps}."
