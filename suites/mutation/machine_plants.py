@@ -694,4 +694,28 @@ PLANTS: tuple[MachinePlant, ...] = (
         "interruption/test_killed.py",
         "before_it_compiled",
     ),
+    _plant(
+        "output that is not UTF-8 ends a run",
+        "command.py",
+        ('stdout=out.decode(errors="replace"),', "stdout=out.decode(),"),
+        "observability/test_exit_codes.py",
+        "answer",
+    ),
+    _plant(
+        "a command runs without the variables of its own",
+        "retry.py",
+        ("env = dict(run.env) or None", "env = None"),
+        "observability/test_exit_codes.py",
+        "tools",
+    ),
+    _plant(
+        "there is no status where the tags cannot be looked up",
+        "status.py",
+        (
+            "    except ProvisioningError as error:\n",
+            "    except RecursionError as error:\n",
+        ),
+        "observability/test_status.py",
+        "decide",
+    ),
 )

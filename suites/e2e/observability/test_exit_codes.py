@@ -77,7 +77,11 @@ ENDINGS: Mapping[str, Ending] = {
         code=1,
         command=BAKE,
         config={**BRIEF, "gpu_node": False, "feature_flags": "NVIDIA_CUDA_PREBAKE"},
-        before="printf '#!/bin/sh\\nexit 100\\n' >/usr/local/sbin/apt-get; chmod +x /usr/local/sbin/apt-get",
+        # Fails only where it is told not to ask.
+        before=(
+            "printf '%s\\n' '#!/bin/sh' '[ \"$DEBIAN_FRONTEND\" != noninteractive ] || exit 100' "
+            ">/usr/local/sbin/apt-get; chmod +x /usr/local/sbin/apt-get"
+        ),
         step="install-build-tools",
         sentence="Step 'install-build-tools' failed.",
     ),
@@ -127,7 +131,8 @@ ENDINGS: Mapping[str, Ending] = {
     "84 driver does not answer": Ending(
         code=84,
         config=BRIEF,
-        files=[smi_settings("echo 'Failed to initialize NVML'; exit 18")],
+        # Its output need not be UTF-8.
+        files=[smi_settings("printf '\\377'; echo 'Failed to initialize NVML'; exit 18")],
         step="validate-query",
         sentence="Failed to initialize NVML",
     ),

@@ -7,17 +7,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.evidence import RECORD_PATH
+from harness.provisioner.gpu_node import METADATA_CACHE
 from suites.e2e.guest_script import shell
 from suites.e2e.promises import promise
 
 if TYPE_CHECKING:
     from harness.api import Image
+    from harness.lab.node import Node
     from suites.e2e.conftest import StartNode
 
+UNIT = "suites/unit/provisioning/test_status.py"
 _NOT_BUILT = 'rm -r "/var/lib/dkms/nvidia/580.126.09/$(uname -r)"; dkms status'
+_SPEC = "/run/cdi/nvidia.yaml"
 
 
-@promise(section="3", unit="suites/unit/provisioning/test_status.py", each_change=("added",))
+def status_of(node: Node) -> dict[str, object]:
+    """Return what `status` prints; raises CommandError where it fails."""
+    printed = node.provision("status").check("status").stdout
+    # A line before it says which run this is.
+    document: dict[str, object] = json.loads(printed[printed.index("{") :])
+    return document
+
+
+@promise(section="3", unit=UNIT, each_change=("added",))
 @pytest.mark.parametrize(
     ("change", "state"),
     [
@@ -31,10 +44,40 @@ def test_status_has_the_state_of_the_module_in_dkms(
     """One that is only added explains why a baked node builds its driver again."""
     node = start_node("status", gpus=[], before=[shell(change)], command=None)
 
-    printed = node.provision("status").check("status").stdout
+    entries = status_of(node)["dkms"]
 
-    # A line before it says which run this is.
-    (entry,) = json.loads(printed[printed.index("{") :])["dkms"]
+    assert isinstance(entries, list)
+    (entry,) = entries
     kernel = baked_image.newest_kernel.version if state == "installed" else None
     assert (entry["module"], entry["version"]) == ("nvidia", "580.126.09")
     assert (entry["state"], entry["kernel"]) == (state, kernel)
+
+
+@promise(section="3", unit=UNIT)
+def test_status_has_the_driver_that_is_there_and_what_a_boot_would_decide(
+    start_node: StartNode, baked_image: Image
+) -> None:
+    """One who looks at a node gets all of it, also where its tags can't be looked up."""
+    node = start_node("whole-status", before=[["nvidia-modprobe", "-u", "-c0"]], command=None)
+    files = node.guest.output_of("sh", "-c", "ls /lib/modules/*/updates/dkms/nvidia*").split()
+    record = node.guest.output_of("cat", RECORD_PATH).split()
+
+    status = status_of(node)
+    node.guest.write_text(_SPEC, "kind: nvidia.com/gpu\n")
+    node.guest.output_of("rm", METADATA_CACHE)
+    later = status_of(node)
+
+    kernel = baked_image.newest_kernel.version
+    expected = {
+        "record": dict(line.split("=") for line in record),
+        "module_files": {kernel: files},
+        "loaded": {"nvidia_uvm": 0, "nvidia": 1},
+        "has_cdi_spec": False,
+    }
+    assert {key: status[key] for key in expected} == expected
+    boot, boot_without_tags = status["boot"], later["boot"]
+    assert isinstance(boot, dict)
+    assert boot["decision"] == {"action": "install-skip-build", "reason": "ok"}
+    assert later["has_cdi_spec"] is True, f"'{_SPEC}' offers a GPU, but the status denies it."
+    assert isinstance(boot_without_tags, dict)
+    assert (boot_without_tags["decision"], boot_without_tags["exit_code"]) == (None, 224)
